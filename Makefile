@@ -1,0 +1,47 @@
+# `make demo` and `make test` need Python 3.11 or later and nothing else: .venv is made by the first target that needs it.
+
+PYTHON ?= python3
+WORKERS ?= 2
+FUZZ_SECONDS ?= 3600
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint types fuzz bench clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+# The stamp is written last, so an interrupted installation is begun again.
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tilewright needs Python 3.11 or later: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(INSTALLED) ## one computation, from graph to machine code to result
+	$(BIN)/python examples/demo.py
+
+test: lint types ## lint, types and every test that is not slow
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' -q
+
+test-slow: $(INSTALLED) ## the tests marked slow
+	$(BIN)/python -m pytest -n $(WORKERS) -m slow -q
+
+lint: $(INSTALLED) ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED) ## mypy --strict on the package
+	$(BIN)/mypy --strict -p tilewright
+
+fuzz: $(INSTALLED) ## fresh random expressions on every device, for FUZZ_SECONDS
+	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS)
+
+bench: $(INSTALLED) ## compile time per stage, and speed
+	$(BIN)/python -m bench
+
+clean: ## remove what make and the tools made
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,265 @@
+"""Options: what they are read from, what may be set, for how long and in which thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import timeit
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tilewright.base import config
+from tilewright.base.config import DECLARATIONS, Context, Options, Value, options, overrides, set_option
+from tilewright.base.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def process_values() -> Iterator[None]:
+    """Give each test the defaults, whatever the environment of the run is, and put back what was there."""
+    before = {name: getattr(options, name) for name in DECLARATIONS}
+    for name, declaration in DECLARATIONS.items():
+        set_option(name, declaration.default)
+    yield
+    for name, value in before.items():
+        set_option(name, value)
+
+
+def read_in_thread(name: str, context: Context | None = None) -> Value:
+    """What another thread reads, inside `context` where one is given."""
+    seen: list[Value] = []
+
+    def read() -> None:
+        if context is None:
+            seen.append(getattr(options, name))
+        else:
+            with context:
+                seen.append(getattr(options, name))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+    return seen[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "default"),
+    [
+        ("BEAM", 0),
+        ("CACHE", 1),
+        ("CPU_COMPILER", "llvm"),
+        ("DEBUG", 0),
+        ("DEVICE", ""),
+        ("FUSE", 1),
+        ("JIT", 1),
+        ("NOOPT", 0),
+        ("PROFILE", 0),
+        ("REWRITE_LIMIT", -1),
+        ("SEED", 0),
+        ("SPLIT_REDUCE", 1),
+        ("TILEWRIGHT_CACHE_DIR", ""),
+        ("TILEWRIGHT_THREADS", 0),
+        ("VERIFY", 0),
+        ("VERIFY_GRAPH", 0),
+    ],
+)
+def test_defaults(name: str, default: Value) -> None:
+    assert getattr(options, name) == default
+
+
+@pytest.mark.parametrize(
+    ("variables", "name", "value"),
+    [
+        ({"DEBUG": "3"}, "DEBUG", 3),
+        ({"DEBUG": ""}, "DEBUG", 0),
+        ({"DEBUG": " 2 "}, "DEBUG", 2),
+        ({"REWRITE_LIMIT": "-1"}, "REWRITE_LIMIT", -1),
+        ({"DEVICE": "CPU:1"}, "DEVICE", "CPU:1"),
+        ({"CPU_COMPILER": ""}, "CPU_COMPILER", "llvm"),
+        ({"TILEWRIGHT_CACHE_DIR": "/tmp/a b"}, "TILEWRIGHT_CACHE_DIR", "/tmp/a b"),
+    ],
+)
+def test_environment(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], name: str, value: Value) -> None:
+    for variable, text in variables.items():
+        monkeypatch.setenv(variable, text)
+    config.load_environment()
+    assert getattr(options, name) == value
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "expected"),
+    [
+        ("DEBUG", "lots", "an integer of at least 0"),
+        ("DEBUG", "1.5", "an integer of at least 0"),
+        ("BEAM", "-2", "an integer of at least 0"),
+        ("REWRITE_LIMIT", "-2", "an integer of at least -1"),
+        ("CPU_COMPILER", "gcc", "one of 'llvm'"),
+    ],
+)
+def test_bad_environment_is_named(variable: str, text: str, expected: str) -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", "import tilewright.base.config"],
+        env={**os.environ, variable: text},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 1
+    assert f"ConfigError: environment variable {variable}: " in finished.stderr
+    assert text in finished.stderr
+    assert f"is not {expected}" in finished.stderr
+    # The cause is our message alone, without the traceback of the conversion that failed.
+    assert "invalid literal" not in finished.stderr
+
+
+def test_context_sets_and_restores() -> None:
+    with Context(DEBUG=2, DEVICE="PYTHON") as entered:
+        assert (options.DEBUG, options.DEVICE, options.BEAM) == (2, "PYTHON", 0)
+        with Context(DEBUG=5, BEAM=4):
+            assert (options.DEBUG, options.DEVICE, options.BEAM) == (5, "PYTHON", 4)
+        with entered:
+            assert options.DEBUG == 2
+        assert (options.DEBUG, options.BEAM) == (2, 0)
+    assert (options.DEBUG, options.DEVICE) == (0, "")
+    assert type(options) is Options
+
+
+def test_context_restores_when_an_exception_passes() -> None:
+    with pytest.raises(KeyError), Context(DEBUG=2), Context(DEBUG=3):
+        raise KeyError
+    assert options.DEBUG == 0
+    assert type(options) is Options
+
+
+def test_context_is_a_decorator() -> None:
+    @Context(BEAM=4)
+    def width(extra: int) -> int:
+        """The docstring stays."""
+        return options.BEAM + extra if extra else width(1)
+
+    assert width(0) == 5
+    assert width.__doc__ == "The docstring stays."
+    assert options.BEAM == 0
+
+
+def test_context_belongs_to_its_thread() -> None:
+    with Context(DEBUG=2):
+        assert read_in_thread("DEBUG") == 0
+        assert read_in_thread("DEBUG", Context(DEBUG=3)) == 3
+        assert options.DEBUG == 2
+        handed_over = overrides()
+    assert handed_over == {"DEBUG": 2}
+    assert read_in_thread("DEBUG", Context(**handed_over)) == 2
+    assert overrides() == {}
+
+
+def test_threads_do_not_disturb_each_other() -> None:
+    wrong: list[tuple[int, int]] = []
+    start = threading.Barrier(4)
+
+    def work(number: int) -> None:
+        shared_entry = Context(BEAM=number)
+        start.wait()
+        for step in range(300):
+            expected = number + step
+            with shared_entry, Context(DEBUG=expected):
+                if (options.BEAM, options.DEBUG) != (number, expected):
+                    wrong.append((number, step))
+            if (options.BEAM, options.DEBUG) != (0, 0):
+                wrong.append((number, step))
+
+    threads = [threading.Thread(target=work, args=(1000 * number,)) for number in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert type(options) is Options
+
+
+def test_tasks_do_not_disturb_each_other() -> None:
+    async def work(number: int) -> int:
+        with Context(DEBUG=number):
+            await asyncio.sleep(0)
+            return options.DEBUG
+
+    async def both() -> list[int]:
+        return await asyncio.gather(work(1), work(2))
+
+    assert asyncio.run(both()) == [1, 2]
+
+
+def test_set_option_is_for_the_process() -> None:
+    set_option("DEBUG", 3)
+    assert options.DEBUG == 3
+    assert read_in_thread("DEBUG") == 3
+    with Context(DEBUG=1):
+        set_option("DEBUG", 4)
+        set_option("BEAM", 2)
+        assert (options.DEBUG, options.BEAM) == (1, 2)
+    assert (options.DEBUG, options.BEAM) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"DEBGU": 1}, "did you mean DEBUG?"),
+        ({"tilewright_cache": "x"}, "did you mean TILEWRIGHT_CACHE_DIR?"),
+        ({"QQQQ": 1}, "the options are BEAM, CACHE,"),
+        ({"DEBUG": "2"}, "'2' is not an integer of at least 0"),
+        ({"DEBUG": -1}, "-1 is not an integer of at least 0"),
+        ({"DEBUG": 1.0}, "1.0 is not an integer"),
+        ({"DEVICE": 1}, "1 is not text"),
+        ({"CPU_COMPILER": "gcc"}, "'gcc' is not one of 'llvm'"),
+    ],
+)
+def test_mistakes_are_explained(values: dict[str, Value], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Context(**values)
+    assert message in str(caught.value)
+    assert caught.value.location is not None
+    assert caught.value.location[0] == __file__
+    (name,) = values
+    with pytest.raises(ConfigError):
+        set_option(name, values[name])
+
+
+def test_a_boolean_is_a_number() -> None:
+    with Context(CACHE=False):
+        assert options.CACHE == 0
+        assert type(options.CACHE) is int
+
+
+def test_assignment_is_refused_with_the_way_to_do_it() -> None:
+    with pytest.raises(ConfigError, match=r"Context\(DEBUG=2\)"):
+        options.DEBUG = 2
+    with pytest.raises(ConfigError, match="did you mean DEBUG"):
+        options.DEBGU = 2  # type: ignore[attr-defined]
+    assert options.DEBUG == 0
+
+
+def test_reading_is_as_cheap_as_an_attribute() -> None:
+    class Plain:
+        def __init__(self) -> None:
+            self.DEBUG = 0
+
+    def seconds(target: object) -> float:
+        return min(timeit.repeat("target.DEBUG", globals={"target": target}, number=20_000, repeat=9))
+
+    with Context(DEBUG=1):
+        pass
+    # A ratio, so that a slow or busy machine does not matter; a threading.local is nine times slower than this.
+    assert seconds(options) < 4 * seconds(Plain())
+
+
+def test_page_is_up_to_date() -> None:
+    page = (ROOT / "docs" / "options.md").read_text()
+    assert page == config.options_markdown(), "run: python -m tilewright.base.config > docs/options.md"
+    assert [name for name in DECLARATIONS if f"| `{name}` |" not in page] == []

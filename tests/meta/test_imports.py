@@ -1,0 +1,179 @@
+"""The walls between folders: who may import whom, what an import costs, how long a file may be.
+
+The imports are read with `ast`, so a wall is kept also by an import inside a function or under TYPE_CHECKING.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "tilewright"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+LEFT = frozenset({"base", "graph"})
+STAGES = LEFT | {"schedule", "kernel", "codegen", "runtime", "backends"}
+ANYTHING = frozenset({"*"})
+
+# What each folder may import from the package, besides itself. A folder without a line here fails the test.
+ALLOWED: dict[str, frozenset[str]] = {
+    "base": frozenset(),
+    "graph": frozenset({"base"}),
+    "schedule": LEFT,
+    "kernel": LEFT,
+    "codegen": LEFT,
+    "runtime": LEFT,
+    "backends": LEFT | {"runtime"},
+    "engine": STAGES,
+    "tensor": LEFT | {"engine", "runtime"},
+    "nn": STAGES | {"engine", "tensor"},
+    "debug": ANYTHING,
+    "cli": ANYTHING,
+    "__init__": ANYTHING,
+}
+# debug/ watches the stages through base/events, and cli/ is where a program starts: nothing else depends on either.
+UNIMPORTABLE = frozenset({"debug", "cli"})
+LINE_LIMIT = 400
+LINE_CAP = 450
+
+
+def module_of(path: Path) -> tuple[str, ...]:
+    """The dotted name of a file as a tuple: graph/uop.py is ("tilewright", "graph", "uop")."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def folder_of(path: Path) -> str:
+    """The folder a file counts to; files that lie in the package itself count by their own name."""
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def imported_modules(source: str, path: Path) -> list[tuple[int, tuple[str, ...]]]:
+    """Every module a file imports, with its line. `from a import b` gives a.b: b may be a module."""
+    module = module_of(path)
+    package = module if path.name == "__init__.py" else module[:-1]
+    found = []
+    for node in ast.walk(ast.parse(source, str(path))):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, tuple(alias.name.split("."))) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else ()
+            start += tuple(node.module.split(".")) if node.module else ()
+            found += [(node.lineno, (*start, alias.name)) for alias in node.names]
+    return found
+
+
+def broken_walls(source: str, path: Path) -> list[str]:
+    """What a file imports and may not, one line each."""
+    folder = folder_of(path)
+    where = path.relative_to(ROOT)
+    if folder not in ALLOWED:
+        return [f"{where}: folder {folder!r} has no line in ALLOWED"]
+    broken = []
+    for line, target in imported_modules(source, path):
+        if target[0] != "tilewright":
+            if folder == "base" and target[0] not in sys.stdlib_module_names:
+                broken.append(f"{where}:{line}: base/ imports the standard library alone, not {target[0]}")
+            continue
+        # `from tilewright import Tensor` reaches through the public names to every folder.
+        other = target[1] if len(target) > 1 and is_folder(target[1]) else "__init__"
+        if other in UNIMPORTABLE and folder not in UNIMPORTABLE:
+            broken.append(f"{where}:{line}: {other}/ is imported by nothing")
+        elif other != folder and other not in ALLOWED[folder] and "*" not in ALLOWED[folder]:
+            broken.append(f"{where}:{line}: {folder} may not import {other} ({'.'.join(target)})")
+        elif folder == other == "backends" and crosses_backends(path, target):
+            broken.append(f"{where}:{line}: a backend may not import another backend ({'.'.join(target)})")
+    return broken
+
+
+def is_folder(name: str) -> bool:
+    return name in ALLOWED or (PACKAGE / name).is_dir()
+
+
+def crosses_backends(path: Path, target: tuple[str, ...]) -> bool:
+    """Whether a file of one backend's folder imports from the folder of another."""
+    own = path.relative_to(PACKAGE / "backends").parts
+    other = target[2] if len(target) > 2 else ""
+    return len(own) > 1 and other != own[0] and (PACKAGE / "backends" / other).is_dir() and other != ""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_left(path: Path) -> None:
+    assert broken_walls(path.read_text(), path) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "complaint"),
+    [
+        ("base/probe.py", "import numpy", "standard library alone"),
+        ("base/probe.py", "from tilewright.graph import uop", "base may not import graph"),
+        ("graph/probe.py", "from ..schedule import fuse", "graph may not import schedule"),
+        ("schedule/probe.py", "def f():\n    import tilewright.kernel.axes", "schedule may not import kernel"),
+        ("codegen/probe.py", "from tilewright.backends import registry", "codegen may not import backends"),
+        ("runtime/probe.py", "from tilewright.backends.cpu import device", "runtime may not import backends"),
+        ("backends/cpu/probe.py", "from tilewright.codegen import linearise", "backends may not import codegen"),
+        ("backends/cpu/probe.py", "from tilewright.backends.python import device", "another backend"),
+        ("backends/cpu/probe.py", "from ..python.device import run", "another backend"),
+        ("tensor/probe.py", "from tilewright.schedule import fuse", "tensor may not import schedule"),
+        ("engine/probe.py", "from tilewright.tensor import tensor", "engine may not import tensor"),
+        ("engine/probe.py", "from tilewright.debug import trace", "imported by nothing"),
+        ("kernel/probe.py", "from tilewright import Tensor", "kernel may not import __init__"),
+        ("novelty/probe.py", "", "has no line in ALLOWED"),
+    ],
+)
+def test_a_broken_wall_is_seen(file: str, source: str, complaint: str) -> None:
+    (broken,) = broken_walls(source, PACKAGE / file)
+    assert complaint in broken
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("base/probe.py", "import os\nfrom tilewright.base.errors import ShapeError"),
+        ("graph/simplify/probe.py", "from tilewright.graph.uop import UOp\nimport numpy"),
+        ("backends/cpu/probe.py", "from tilewright.runtime import buffer\nfrom . import renderer\nimport llvmlite"),
+        ("backends/cpu/probe.py", "from tilewright.backends import registry"),
+        ("backends/registry.py", "from tilewright.backends.cpu import manifest"),
+        ("engine/probe.py", "from tilewright.codegen import linearise"),
+        ("debug/probe.py", "from tilewright.tensor import tensor"),
+    ],
+)
+def test_an_allowed_import_passes(file: str, source: str) -> None:
+    assert broken_walls(source, PACKAGE / file) == []
+
+
+def run_python(program: str) -> str:
+    """What a program prints in a new process, where nothing has been imported yet."""
+    finished = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+def test_import_stays_light() -> None:
+    loaded = set(json.loads(run_python("import json, sys, tilewright; print(json.dumps(sorted(sys.modules)))")))
+    heavy = {"numpy", "llvmlite", "ml_dtypes", "rich", "typer", "platformdirs", "asyncio"}
+    assert "tilewright" in loaded
+    assert loaded & heavy == set()
+
+
+def test_public_names_are_sorted_and_exist() -> None:
+    program = (
+        "import json, tilewright; names = list(tilewright.__all__);"
+        "print(json.dumps([names, [name for name in names if not hasattr(tilewright, name)]]))"
+    )
+    names, missing = json.loads(run_python(program))
+    assert names, "tilewright.__all__ is empty"
+    assert names == sorted(set(names))
+    assert missing == []
+
+
+def test_files_are_short() -> None:
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in FILES}
+    too_long = {name: length for name, length in lengths.items() if length > LINE_CAP}
+    assert too_long == {}, f"over the cap of {LINE_CAP} lines (aim for {LINE_LIMIT}): find the natural cut"

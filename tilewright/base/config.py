@@ -1,0 +1,283 @@
+"""Every option, declared once: its name, type, default and meaning.
+
+Comes in: the environment, read once when the package is imported, and `Context` blocks.
+Goes out: `options.NAME`, a plain attribute read that any stage may make in a hot path.
+
+While no `Context` is open anywhere, `options` is an ordinary object and a read costs about 15 ns. While one is open,
+`options` takes a class whose properties first ask a context variable what the running thread (or asyncio task) has set,
+about 150 ns; a `threading.local` costs that for every read of every program. A `Context` belongs to the thread that
+entered it; a worker thread that must see the same values enters `Context(**overrides())`, taken before it was started.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import ParamSpec, TypeVar, cast
+
+from tilewright.base.errors import ConfigError, InternalError
+
+Value = int | str
+T = TypeVar("T", int, str)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Option:
+    """The declaration of one option. An integer option may have a `minimum`; a text option may list its `choices`."""
+
+    __slots__ = ("choices", "default", "doc", "kind", "minimum", "name")
+
+    def __init__(self, default: Value, doc: str, minimum: int, choices: tuple[str, ...]) -> None:
+        self.name = ""
+        self.kind: type[int] | type[str] = type(default)
+        self.default = default
+        self.doc = doc
+        self.minimum = minimum
+        self.choices = choices
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def check(self, value: object, source: str = "option") -> Value:
+        """Return `value` in the option's type, or raise a ConfigError that names what is expected."""
+        if self.kind is int and isinstance(value, int) and value >= self.minimum:
+            return int(value)
+        if self.kind is str and isinstance(value, str) and (not self.choices or value in self.choices):
+            return value
+        remedy = f"give {self.expected}; the default is {self.default!r}"
+        raise ConfigError(f"{source} {self.name}", f"{value!r} is not {self.expected}", remedy)
+
+    def parse(self, text: str) -> Value:
+        """Read the option from the text of its environment variable. Blank text means the default, as in a shell."""
+        if not text.strip():
+            return self.default
+        value: object = text
+        if self.kind is int:
+            try:
+                value = int(text)
+            except ValueError:
+                value = text
+        return self.check(value, "environment variable")
+
+    @property
+    def expected(self) -> str:
+        """What a value must be, in words."""
+        if self.kind is int:
+            return f"an integer of at least {self.minimum}"
+        if self.choices:
+            return "one of " + ", ".join(repr(choice) for choice in self.choices)
+        return "text"
+
+
+def _option(default: T, doc: str, *, minimum: int = 0, choices: tuple[str, ...] = ()) -> T:
+    """Declare an option. The type checker sees the value that a read gives, which is what the attribute becomes."""
+    return cast(T, Option(default, doc, minimum, choices))
+
+
+class Options:
+    """The options, one attribute each. Read them as `options.DEBUG`; change them with `Context` or `set_option`."""
+
+    BEAM = _option(0, "Width of the kernel search; 0 uses the heuristic alone.")
+    CACHE = _option(1, "0 neither reads nor writes compiled programs on disk.")
+    CPU_COMPILER = _option("llvm", "What compiles kernels for the CPU device.", choices=("llvm",))
+    DEBUG = _option(
+        0,
+        "How much is printed: 1 devices and caches, 2 a line per kernel, 3 schedule and axes, 4 source, 5 graphs, "
+        "6 assembly. Each level includes those below it.",
+    )
+    DEVICE = _option(
+        "", "The device of tensors that name none, such as `CPU` or `CPU:1`; empty is the first available."
+    )
+    FUSE = _option(1, "0 gives every operation a kernel of its own.")
+    JIT = _option(1, "0 makes `jit` call the function plainly, each time.")
+    NOOPT = _option(0, "1 leaves every kernel as the scheduler made it.")
+    PROFILE = _option(0, "1 records the start and end of every kernel and copy.")
+    REWRITE_LIMIT = _option(-1, "Apply only the first n rewrites, to find the one that breaks; -1 is all.", minimum=-1)
+    SEED = _option(0, "The seed of random numbers until `Tensor.manual_seed` is called.")
+    SPLIT_REDUCE = _option(
+        1, "0 keeps a large reduction with few outputs in one kernel instead of splitting it in two."
+    )
+    TILEWRIGHT_CACHE_DIR = _option("", "The folder of the disk cache; empty is the user's cache folder.")
+    TILEWRIGHT_THREADS = _option(0, "Threads the CPU device uses; 0 is every core the process may run on.")
+    VERIFY = _option(0, "1 checks each optimised kernel against the unoptimised one on the emulator.")
+    VERIFY_GRAPH = _option(0, "1 verifies the graph after every pass.")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        _declaration(name)
+        raise ConfigError(
+            f"option {name}",
+            "an option is not assigned to",
+            f"use `with Context({name}={value!r}):` for a block or `set_option({name!r}, {value!r})` for the process",
+        )
+
+
+DECLARATIONS: dict[str, Option] = {
+    name: attribute for name, attribute in sorted(vars(Options).items()) if isinstance(attribute, Option)
+}
+for _name in DECLARATIONS:
+    # An attribute of the class that an attribute of the object hides keeps Python from specialising the read.
+    delattr(Options, _name)
+
+
+def _unknown_option(name: str) -> ConfigError:
+    import difflib  # Costs more than the rest of this module, and only a mistake needs it.
+
+    nearest = difflib.get_close_matches(name.upper(), DECLARATIONS, n=1, cutoff=0.5)
+    remedy = f"did you mean {nearest[0]}?" if nearest else "the options are " + ", ".join(DECLARATIONS)
+    return ConfigError(f"option {name}", "no option has this name", remedy)
+
+
+def _declaration(name: str) -> Option:
+    declaration = DECLARATIONS.get(name)
+    if declaration is None:
+        raise _unknown_option(name)
+    return declaration
+
+
+options = Options()
+_process_values: dict[str, Value] = {}
+_open_blocks = 0
+# Re-entrant: the garbage collector may end a forgotten generator, and the `Context` in it, inside a locked block.
+_options_lock = threading.RLock()
+
+
+def _set_process_value(name: str, value: Value) -> None:
+    """Keep the value twice: in the object, where a plain read finds it, and where the overlaid class finds it."""
+    with _options_lock:
+        _process_values[name] = value
+        if _open_blocks:
+            # The class of the moment has a property of this name; its dictionary lies beneath.
+            vars(options)[name] = value
+        else:
+            object.__setattr__(options, name, value)
+
+
+def load_environment() -> None:
+    """Set the process's value of every option from the environment, or to its default."""
+    for name, declaration in DECLARATIONS.items():
+        _set_process_value(name, declaration.parse(os.environ.get(name, "")))
+
+
+load_environment()
+
+
+def set_option(name: str, value: Value) -> None:
+    """Set an option for the whole process. A `Context` that is open in some thread still wins there."""
+    _set_process_value(name, _declaration(name).check(value))
+
+
+class _Overlay:
+    """What the open `Context` blocks of one thread have set, all of them together, and the overlay around this one."""
+
+    __slots__ = ("outer", "values")
+
+    def __init__(self, values: dict[str, Value], outer: _Overlay | None) -> None:
+        self.values = values
+        self.outer = outer
+
+
+_overlay: ContextVar[_Overlay | None] = ContextVar("tilewright_options", default=None)
+
+
+class _OverlaidOptions(Options):
+    """The class of `options` while any thread has a `Context` open: each option is a property that asks the overlay."""
+
+
+def _overlaid_property(name: str) -> property:
+    def read(_: Options) -> Value:
+        overlay = _overlay.get()
+        if overlay is not None and name in overlay.values:
+            return overlay.values[name]
+        return _process_values[name]
+
+    return property(read)
+
+
+for _name in DECLARATIONS:
+    setattr(_OverlaidOptions, _name, _overlaid_property(_name))
+
+
+def _count_open_blocks(change: int) -> None:
+    """Keep `options` of the class that fits: the overlaid one while any block is open, in whatever thread."""
+    global _open_blocks
+    with _options_lock:
+        _open_blocks += change
+        object.__setattr__(options, "__class__", _OverlaidOptions if _open_blocks else Options)
+
+
+def overrides() -> dict[str, Value]:
+    """Return what the open `Context` blocks of this thread have set, to be handed to a worker thread."""
+    overlay = _overlay.get()
+    return {} if overlay is None else dict(overlay.values)
+
+
+class Context:
+    """Set options for a block, or for every call of a function, in the current thread.
+
+        with Context(DEBUG=2, NOOPT=1):
+            x.realize()
+
+        @Context(BEAM=4)
+        def train(): ...
+
+    Whatever held before is restored on the way out, also when an exception passes. Blocks nest, and one `Context` may
+    be entered many times, by many threads at once.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, **values: Value) -> None:
+        self._values = {name: _declaration(name).check(value) for name, value in values.items()}
+
+    def __enter__(self) -> Context:
+        outer = _overlay.get()
+        values = self._values if outer is None else {**outer.values, **self._values}
+        _overlay.set(_Overlay(values, outer))
+        _count_open_blocks(1)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        overlay = _overlay.get()
+        if overlay is None:
+            raise InternalError("a Context is left in a thread that did not enter it")
+        _overlay.set(overlay.outer)
+        _count_open_blocks(-1)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        from functools import wraps
+
+        @wraps(function)
+        def inside_context(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self:
+                return function(*args, **kwargs)
+
+        return inside_context
+
+
+def options_markdown() -> str:
+    """Return the text of docs/options.md; `python -m tilewright.base.config > docs/options.md` writes it."""
+    lines = [
+        "# Options",
+        "",
+        "Made from `tilewright/base/config.py` by `python -m tilewright.base.config > docs/options.md`.",
+        "",
+        "Each option is an environment variable, read once at import, and a keyword of `Context`, which sets it for a",
+        "block in the current thread: `with Context(DEBUG=2): ...`.",
+        "",
+        "| option | type | default | meaning |",
+        "|---|---|---|---|",
+    ]
+    for name, declaration in DECLARATIONS.items():
+        default = f"`{declaration.default}`" if declaration.default != "" else "empty"
+        kind = declaration.kind.__name__
+        if declaration.choices:
+            kind = " or ".join(f"`{choice}`" for choice in declaration.choices)
+        lines.append(f"| `{name}` | {kind} | {default} | {declaration.doc} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(options_markdown(), end="")

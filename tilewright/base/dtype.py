@@ -1,0 +1,269 @@
+"""The element types. In: a name, an alias or a Python value. Out: one `DType` object per type, compared by identity.
+Casting a Python number to a type, and the one promotion table, are defined here and used by every stage.
+Nothing below the standard library is needed, so importing this module is cheap."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+Scalar = bool | int | float
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class DType:
+    """One element type; `kind` is bool, int, uint, float or index, `code` its struct character where it has one."""
+
+    name: str
+    kind: str
+    bits: int
+    code: str = ""
+    exponent_bits: int = 0
+    mantissa_bits: int = 0
+
+    @property
+    def itemsize(self) -> int:
+        return (self.bits + 7) // 8
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_int(self) -> bool:
+        return self.kind in ("int", "uint", "index")
+
+    @property
+    def is_unsigned(self) -> bool:
+        return self.kind == "uint"
+
+    @property
+    def is_bool(self) -> bool:
+        return self.kind == "bool"
+
+    @property
+    def min(self) -> Scalar:
+        """The least value; for floats minus infinity, or the least finite value where the type has no infinity."""
+        if self.is_bool:
+            return False
+        if self.is_float:
+            return -448.0 if self is dtypes.float8_e4m3 else -math.inf
+        return 0 if self.is_unsigned else -(1 << (self.bits - 1))
+
+    @property
+    def max(self) -> Scalar:
+        if self.is_bool:
+            return True
+        if self.is_float:
+            return 448.0 if self is dtypes.float8_e4m3 else math.inf
+        return (1 << self.bits) - 1 if self.is_unsigned else (1 << (self.bits - 1)) - 1
+
+    def __repr__(self) -> str:
+        return f"dtypes.{self.name}"
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return to_dtype, (self.name,)
+
+
+class dtypes:  # noqa: N801 (users write dtypes.float32)
+    """The namespace of types. `index` is the integer of index maths: unbounded until codegen picks 32 or 64 bits."""
+
+    bool: Final = DType("bool", "bool", 8, "?")
+    int8: Final = DType("int8", "int", 8, "b")
+    uint8: Final = DType("uint8", "uint", 8, "B")
+    int16: Final = DType("int16", "int", 16, "h")
+    uint16: Final = DType("uint16", "uint", 16, "H")
+    int32: Final = DType("int32", "int", 32, "i")
+    uint32: Final = DType("uint32", "uint", 32, "I")
+    int64: Final = DType("int64", "int", 64, "q")
+    uint64: Final = DType("uint64", "uint", 64, "Q")
+    float8_e4m3: Final = DType("float8_e4m3", "float", 8, "", 4, 3)
+    float8_e5m2: Final = DType("float8_e5m2", "float", 8, "", 5, 2)
+    float16: Final = DType("float16", "float", 16, "e", 5, 10)
+    bfloat16: Final = DType("bfloat16", "float", 16, "", 8, 7)
+    float32: Final = DType("float32", "float", 32, "f", 8, 23)
+    float64: Final = DType("float64", "float", 64, "d", 11, 52)
+    index: Final = DType("index", "index", 64, "q")
+    void: Final = DType("void", "void", 0)
+
+    char = int8
+    uchar = uint8
+    short = int16
+    ushort = uint16
+    int = int32
+    uint = uint32
+    long = int64
+    ulong = uint64
+    half = float16
+    float = float32
+    double = float64
+    fp8e4m3 = float8_e4m3
+    fp8e5m2 = float8_e5m2
+
+    ints = (int8, int16, int32, int64)
+    uints = (uint8, uint16, uint32, uint64)
+    floats = (float8_e4m3, float8_e5m2, float16, bfloat16, float32, float64)
+    all = (bool, *ints, *uints, *floats)
+    default_int = int32
+    default_float = float32
+
+
+_BY_NAME: dict[str, DType] = {name: value for name, value in vars(dtypes).items() if isinstance(value, DType)}
+
+
+def to_dtype(value: DType | str) -> DType:
+    """The type of a name or alias ('float32', 'half', ...); a `DType` is returned as it is."""
+    if isinstance(value, DType):
+        return value
+    if value not in _BY_NAME:
+        from tilewright.base.errors import DTypeError
+
+        known = ", ".join(sorted(_BY_NAME))
+        raise DTypeError("dtype", f"{value!r} is not the name of a dtype", f"use one of: {known}")
+    return _BY_NAME[value]
+
+
+# ---------------------------------------------------------------- casting one Python number
+
+
+def round_to_small_float(value: float, dtype: DType) -> float:
+    """`value` rounded to nearest even in a float type of at most 16 bits, straight from double (no double rounding)."""
+    if value != value or math.isinf(value) or value == 0.0:
+        if dtype is dtypes.float8_e4m3 and math.isinf(value):
+            return math.nan
+        return value
+    bias = (1 << (dtype.exponent_bits - 1)) - 1
+    _, exponent = math.frexp(value)
+    unit = math.ldexp(1.0, max(exponent - 1, 1 - bias) - dtype.mantissa_bits)
+    rounded = round(value / unit) * unit
+    if rounded == 0.0:
+        return math.copysign(0.0, value)
+    largest = 448.0 if dtype is dtypes.float8_e4m3 else math.ldexp(2.0 - math.ldexp(1.0, -dtype.mantissa_bits), bias)
+    if abs(rounded) > largest:
+        return math.nan if dtype is dtypes.float8_e4m3 else math.copysign(math.inf, value)
+    return rounded
+
+
+def round_to_float(value: float, dtype: DType) -> float:
+    """`value` as the float type holds it."""
+    if dtype is dtypes.float64:
+        return value
+    if dtype is not dtypes.float32:
+        return round_to_small_float(value, dtype)
+    try:
+        return float(struct.unpack("f", struct.pack("f", value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def _round_to_odd(value: int) -> int:
+    """`value` cut to the 53 bits of a double, the last one set where anything was cut off. Rounding the result to fewer
+    bits comes out as if made from `value`; rounding to a double first would round twice."""
+    excess = value.bit_length() - 53
+    if excess <= 0:
+        return value
+    kept = value >> excess
+    return (kept if kept << excess == value else kept | 1) << excess
+
+
+def cast_scalar(value: Scalar, dtype: DType) -> Scalar:
+    """A Python number as the type holds it: integers wrap, floats round to nearest even, float to integer truncates
+    and saturates with NaN giving 0, anything non-zero (NaN too) is True. This is what CAST means on every device."""
+    if dtype.is_bool:
+        return bool(value)
+    if dtype.is_float:
+        try:
+            if isinstance(value, int) and dtype is not dtypes.float64:
+                value = _round_to_odd(value)
+            return round_to_float(float(value), dtype)
+        except OverflowError:
+            return round_to_float(math.inf if value > 0 else -math.inf, dtype)
+    if isinstance(value, float):
+        if value != value:
+            return 0
+        if math.isinf(value):
+            return dtype.max if value > 0 else dtype.min
+        return max(int(dtype.min), min(int(dtype.max), int(value)))
+    return wrap_int(int(value), dtype)
+
+
+def wrap_int(value: int, dtype: DType) -> int:
+    """An integer modulo 2**bits, in the range of the type. Index maths is unbounded and is left alone."""
+    if dtype is dtypes.index:
+        return value
+    value &= (1 << dtype.bits) - 1
+    return value - (1 << dtype.bits) if not dtype.is_unsigned and value >> (dtype.bits - 1) else value
+
+
+# ---------------------------------------------------------------- promotion
+
+# A type's wider neighbours; two types promote to the nearest type both can reach. docs/dtypes.md prints the result.
+_WIDER: dict[DType, tuple[DType, ...]] = {
+    dtypes.bool: (dtypes.int8, dtypes.uint8),
+    dtypes.int8: (dtypes.int16,),
+    dtypes.uint8: (dtypes.int16, dtypes.uint16),
+    dtypes.int16: (dtypes.int32,),
+    dtypes.uint16: (dtypes.int32, dtypes.uint32),
+    dtypes.int32: (dtypes.int64,),
+    dtypes.uint32: (dtypes.int64, dtypes.uint64),
+    dtypes.int64: (dtypes.float8_e4m3, dtypes.float8_e5m2),
+    dtypes.uint64: (dtypes.float8_e4m3, dtypes.float8_e5m2),
+    dtypes.float8_e4m3: (dtypes.float16, dtypes.bfloat16),
+    dtypes.float8_e5m2: (dtypes.float16, dtypes.bfloat16),
+    dtypes.float16: (dtypes.float32,),
+    dtypes.bfloat16: (dtypes.float32,),
+    dtypes.float32: (dtypes.float64,),
+    dtypes.float64: (),
+}
+
+
+def _reachable(dtype: DType) -> set[DType]:
+    found = {dtype}
+    for wider in _WIDER[dtype]:
+        found |= _reachable(wider)
+    return found
+
+
+_RANK = {dtype: rank for rank, dtype in enumerate(_WIDER)}
+_PROMOTION: dict[tuple[DType, DType], DType] = {}
+
+
+def promote(*operands: DType) -> DType:
+    """The type that an operation on these types computes in."""
+    result = operands[0]
+    for other in operands[1:]:
+        if other is result:
+            continue
+        key = (result, other)
+        if key not in _PROMOTION:
+            _PROMOTION[key] = _least_upper(result, other)
+        result = _PROMOTION[key]
+    return result
+
+
+def _least_upper(left: DType, right: DType) -> DType:
+    if dtypes.index in (left, right):
+        return right if left is dtypes.index else left
+    # No integer holds both uint64 and a signed type: NumPy's answer is float64, torch has none.
+    for unsigned, signed in ((left, right), (right, left)):
+        if unsigned is dtypes.uint64 and signed.kind == "int":
+            return dtypes.float64
+    return min(_reachable(left) & _reachable(right), key=_RANK.__getitem__)
+
+
+def dtype_of_scalar(value: Scalar) -> DType:
+    """The default type of a Python number."""
+    if isinstance(value, bool):
+        return dtypes.bool
+    return dtypes.default_int if isinstance(value, int) else dtypes.default_float
+
+
+def promote_with_scalar(dtype: DType, value: Scalar) -> DType:
+    """The type of `tensor op number`: a Python number is weak, it only lifts the kind (bool < int < float)."""
+    if isinstance(value, bool) or dtype.is_float:
+        return dtype
+    if isinstance(value, int):
+        return dtypes.default_int if dtype.is_bool else dtype
+    return dtypes.default_float

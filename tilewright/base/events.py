@@ -1,0 +1,208 @@
+"""What happens inside the compiler, told to whoever listens; and the counters that are always kept.
+
+Comes in: `emit` calls and stage timers of every folder. Goes out: events to subscribers, `GlobalCounters`,
+`stage_times`. The stages publish here so that debug/ can watch them without their importing it.
+
+`emit` finds nobody listening in one dictionary lookup, but its caller has built the fields by then. In a hot path ask
+first: `if "rule-fired" in events.listeners: events.emit("rule-fired", ...)`; `if events.listeners:` asks for any kind.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from tilewright.base.errors import InternalError
+
+KINDS: dict[str, str] = {
+    "rule-fired": "a rewrite rule replaced a node: rule, before, after",
+    "pass-start": "a pass begins: stage, name, graph",
+    "pass-end": "a pass is done: stage, name, graph, nanoseconds",
+    "schedule": "a graph was scheduled: items, nanoseconds, cached",
+    "cache-hit": "a cache answered: cache, key",
+    "cache-miss": "a cache did not answer: cache, key",
+    "kernel-compiled": "a kernel is ready to run: name, device, source, stage_times (nanoseconds by stage)",
+    "kernel-run": "a kernel ran: name, device, seconds, operations, bytes, location",
+    "copy": "bytes moved between buffers: source, target, bytes, seconds",
+    "warning": "something the user may want to know: message, location",
+}
+
+
+class Event:
+    """One thing that happened: its kind, when (`time.perf_counter_ns`), and the fields its kind has in `KINDS`."""
+
+    __slots__ = ("fields", "kind", "time_ns")
+
+    def __init__(self, kind: str, fields: dict[str, object]) -> None:
+        self.kind = kind
+        self.fields = fields
+        self.time_ns = time.perf_counter_ns()
+
+    def __getitem__(self, name: str) -> object:
+        return self.fields[name]
+
+    def __repr__(self) -> str:
+        return f"Event({self.kind!r}, {self.fields!r})"
+
+
+Listener = Callable[[Event], object]
+
+# A kind has an entry only while somebody listens to it. The tuples are replaced, never changed, so `emit` reads without
+# the lock, which orders those who subscribe.
+listeners: dict[str, tuple[Listener, ...]] = {}
+
+# Re-entrant, because the garbage collector may run at any allocation inside a locked block, and a buffer that it
+# frees there counts its memory here.
+_lock = threading.RLock()
+
+
+def emit(kind: str, **fields: object) -> None:
+    """Tell the listeners of `kind`. What a listener raises passes to the caller: a listener may stop a run."""
+    found = listeners.get(kind)
+    if found is None:
+        # A misspelt kind has no listeners either, and would stay silent for ever.
+        if kind not in KINDS:
+            raise InternalError(f"no event kind {kind!r}; events.KINDS lists them")
+        return
+    event = Event(kind, fields)
+    for listener in found:
+        listener(event)
+
+
+class Subscription:
+    """A listener at work from the moment it is made until `close`, or until its `with` block ends."""
+
+    __slots__ = ("_kinds", "_listener")
+
+    def __init__(self, listener: Listener, kinds: tuple[str, ...]) -> None:
+        self._listener = listener
+        self._kinds = kinds
+        with _lock:
+            for kind in kinds:
+                listeners[kind] = (*listeners.get(kind, ()), listener)
+
+    def close(self) -> None:
+        """Stop listening. Closing twice does nothing."""
+        with _lock:
+            for kind in self._kinds:
+                remaining = list(listeners[kind])
+                remaining.remove(self._listener)
+                if remaining:
+                    listeners[kind] = tuple(remaining)
+                else:
+                    del listeners[kind]
+            self._kinds = ()
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def subscribe(listener: Listener, kinds: Iterable[str] | None = None) -> Subscription:
+    """Call `listener(event)` for every event of `kinds` (all kinds where None), from any thread.
+
+    with subscribe(seen.append, kinds=("kernel-run",)):
+        x.realize()
+    """
+    if isinstance(kinds, str):
+        kinds = (kinds,)
+    wanted = tuple(KINDS) if kinds is None else tuple(dict.fromkeys(kinds))
+    for kind in wanted:
+        if kind not in KINDS:
+            raise InternalError(f"no event kind {kind!r}; events.KINDS lists them")
+    return Subscription(listener, wanted)
+
+
+class GlobalCounters:
+    """What the process has done so far. Read the attributes freely; change them through the methods, which lock."""
+
+    kernel_count = 0  # kernels launched
+    global_ops = 0  # arithmetic operations those kernels performed
+    global_mem = 0  # bytes those kernels moved to and from global memory
+    time_sum_s = 0.0  # seconds those kernels took, where they were timed
+    mem_used = 0  # bytes allocated now, on all devices
+    compile_time_s = 0.0  # seconds spent inside stage timers
+
+    @classmethod
+    def reset(cls) -> None:
+        """Set the counters of work to zero. `mem_used` is a level, not a count of work, and stays."""
+        with _lock:
+            cls.kernel_count = cls.global_ops = cls.global_mem = 0
+            cls.time_sum_s = cls.compile_time_s = 0.0
+
+    @classmethod
+    def add_kernels(cls, *, count: int = 1, operations: int = 0, memory: int = 0, seconds: float = 0.0) -> None:
+        """Count `count` launches that together did `operations`, moved `memory` bytes and took `seconds`."""
+        with _lock:
+            cls.kernel_count += count
+            cls.global_ops += operations
+            cls.global_mem += memory
+            cls.time_sum_s += seconds
+
+    @classmethod
+    def add_memory(cls, delta: int) -> None:
+        """Count `delta` bytes as allocated, or as freed where negative."""
+        with _lock:
+            cls.mem_used += delta
+
+    @classmethod
+    def add_compile_time(cls, seconds: float) -> None:
+        """Count time spent compiling. Stage timers do this by themselves."""
+        with _lock:
+            cls.compile_time_s += seconds
+
+
+# Nanoseconds by stage name, each counting only what no timer nested in it counts, so that the sum is the wall time.
+stage_times: dict[str, int] = {}
+
+
+def reset_stage_times() -> None:
+    """Forget the stage times, so that what follows is measured alone."""
+    with _lock:
+        stage_times.clear()
+
+
+class _TimerStack(threading.local):
+    """The timers open in the current thread, innermost last."""
+
+    def __init__(self) -> None:
+        self.open: list[stage_timer] = []
+
+
+_timers = _TimerStack()
+
+
+class stage_timer:  # noqa: N801 - read as a function: `with stage_timer("schedule"):`
+    """Add the time of a block to `stage_times[name]` and to `GlobalCounters.compile_time_s`, also when it raises.
+
+    Timers nest. Time inside an inner timer counts for the inner name alone. After the block, `total_ns` holds the whole
+    time of the block, inner timers included.
+    """
+
+    __slots__ = ("_inner_ns", "_start_ns", "name", "total_ns")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.total_ns = 0
+        self._inner_ns = 0
+        self._start_ns = 0
+
+    def __enter__(self) -> stage_timer:
+        _timers.open.append(self)
+        self._inner_ns = 0
+        self._start_ns = time.perf_counter_ns()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.total_ns = time.perf_counter_ns() - self._start_ns
+        stack = _timers.open
+        stack.pop()
+        if stack:
+            stack[-1]._inner_ns += self.total_ns
+        own_ns = self.total_ns - self._inner_ns
+        with _lock:
+            stage_times[self.name] = stage_times.get(self.name, 0) + own_ns
+            GlobalCounters.compile_time_s += own_ns / 1e9
