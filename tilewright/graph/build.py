@@ -1,0 +1,252 @@
+"""Constructors of tensor-level nodes. In: nodes and plain arguments. Out: a node, with trivial cases folded away.
+Arguments are trusted (asserts only): what a user gets wrong is reported by tensor/, which knows the user's words.
+A movement that changes nothing returns its source, and two of a kind become one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from tilewright.base.dtype import DType, Scalar, dtypes
+from tilewright.graph.ops import REDUCTIONS, BufferArg, Ops
+from tilewright.graph.spec import Op, Shape
+from tilewright.graph.uop import UOp
+from tilewright.graph.uop import const as scalar_const
+
+_uids = itertools.count()
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+# ---------------------------------------------------------------- leaves
+
+
+def new_buffer(dtype: DType, size: int, device: str) -> UOp:
+    """A BUFFER node that is equal to no other; memory is given to it by the runtime."""
+    return UOp(Ops.BUFFER, dtype, (), BufferArg(next(_uids), size, device))
+
+
+def const(dtype: DType, value: Scalar, shape: Shape = ()) -> UOp:
+    """A constant of a shape."""
+    return broadcast_scalar(scalar_const(dtype, value), shape)
+
+
+def iota(size: int, dtype: DType = dtypes.int32) -> UOp:
+    """0, 1, ..., size-1."""
+    return UOp(Ops.IOTA, dtype, (), (size,))
+
+
+def axis_iota(shape: Shape, axis: int) -> UOp:
+    """For each element of `shape` its index along `axis`; 64 bits where 32 do not hold it."""
+    size = shape[axis]
+    counted = iota(size, dtypes.int32 if size <= 1 << 31 else dtypes.int64)
+    return expand(reshape(counted, tuple(size if k == axis else 1 for k in range(len(shape)))), shape)
+
+
+# ---------------------------------------------------------------- movement
+
+
+def reshape(x: UOp, shape: Shape) -> UOp:
+    assert math.prod(shape) == math.prod(x.shape), f"reshape {x.shape} to {shape}"
+    if x.shape == shape:
+        return x
+    while x.op is Ops.RESHAPE:
+        x = x.src[0]
+        if x.shape == shape:
+            return x
+    return UOp(Ops.RESHAPE, x.dtype, (x,), shape)
+
+
+def expand(x: UOp, shape: Shape) -> UOp:
+    assert len(shape) == len(x.shape), f"expand {x.shape} to {shape}"
+    assert all(old in (1, new) for old, new in zip(x.shape, shape)), f"expand {x.shape} to {shape}"
+    if x.shape == shape:
+        return x
+    if x.op is Ops.EXPAND:
+        x = x.src[0]
+    return UOp(Ops.EXPAND, x.dtype, (x,), shape)
+
+
+def permute(x: UOp, order: tuple[int, ...]) -> UOp:
+    assert sorted(order) == list(range(len(x.shape))), f"permute {x.shape} by {order}"
+    if x.op is Ops.PERMUTE:
+        order = tuple(x.arg[axis] for axis in order)
+        x = x.src[0]
+    if order == tuple(range(len(order))):
+        return x
+    return UOp(Ops.PERMUTE, x.dtype, (x,), order)
+
+
+def pad(x: UOp, pairs: Pairs) -> UOp:
+    """`x` with zeros around it."""
+    assert len(pairs) == len(x.shape), f"pad {x.shape} by {pairs}"
+    assert all(before >= 0 and after >= 0 for before, after in pairs), f"pad {x.shape} by {pairs}"
+    if not any(before or after for before, after in pairs):
+        return x
+    if x.op is Ops.PAD:
+        pairs = tuple((b + inner_b, a + inner_a) for (b, a), (inner_b, inner_a) in zip(pairs, x.arg))
+        x = x.src[0]
+    return UOp(Ops.PAD, x.dtype, (x,), pairs)
+
+
+def shrink(x: UOp, pairs: Pairs) -> UOp:
+    assert len(pairs) == len(x.shape), f"shrink {x.shape} to {pairs}"
+    assert all(0 <= pair[0] <= pair[1] <= size for pair, size in zip(pairs, x.shape)), f"shrink {x.shape} to {pairs}"
+    if all(pair == (0, size) for pair, size in zip(pairs, x.shape)):
+        return x
+    if x.op is Ops.SHRINK:
+        pairs = tuple((start + inner, stop + inner) for (start, stop), (inner, _) in zip(pairs, x.arg))
+        x = x.src[0]
+    return UOp(Ops.SHRINK, x.dtype, (x,), pairs)
+
+
+def flip(x: UOp, axes: Sequence[int]) -> UOp:
+    turned = {axis for axis in axes if x.shape[axis] != 1}
+    if not turned:
+        return x
+    if x.op is Ops.FLIP:
+        turned ^= set(x.arg)
+        x = x.src[0]
+    return UOp(Ops.FLIP, x.dtype, (x,), tuple(sorted(turned))) if turned else x
+
+
+_MOVEMENTS = {
+    Ops.RESHAPE: reshape,
+    Ops.EXPAND: expand,
+    Ops.PERMUTE: permute,
+    Ops.PAD: pad,
+    Ops.SHRINK: shrink,
+    Ops.FLIP: flip,
+}
+
+
+def movement(op: Op, x: UOp, arg: tuple[object, ...]) -> UOp:
+    """The movement of that op; for chains of movements kept as data."""
+    return _MOVEMENTS[op](x, arg)  # type: ignore[operator]
+
+
+# ---------------------------------------------------------------- broadcasting
+
+
+def broadcast_scalar(x: UOp, shape: Shape) -> UOp:
+    """A 0-d node repeated over a shape."""
+    assert x.shape == ()
+    return expand(reshape(x, (1,) * len(shape)), shape)
+
+
+def broadcast_to(x: UOp, shape: Shape) -> UOp:
+    """`x` with axes of size 1 put in front and every axis of size 1 repeated until the shape is reached."""
+    missing = len(shape) - len(x.shape)
+    assert missing >= 0, f"broadcast {x.shape} to {shape}"
+    return expand(reshape(x, (1,) * missing + x.shape), shape)
+
+
+def scalar_of(x: UOp) -> UOp | None:
+    """The 0-d node of which `x` is a repetition, or None."""
+    while x.op in (Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE):
+        x = x.src[0]
+    return x if x.shape == () else None
+
+
+# ---------------------------------------------------------------- elementwise
+
+
+def alu(op: Op, *src: UOp) -> UOp:
+    """An elementwise op on sources of one shape; a repeated scalar is used as the 0-d node it is made from."""
+    shape = next((s.shape for s in src if s.shape), ())
+    assert all(s.shape in ((), shape) for s in src), f"{op}: {[s.shape for s in src]}"
+    if shape:
+        scalars = [scalar_of(s) for s in src]
+        if all(s is not None for s in scalars):
+            return broadcast_scalar(alu(op, *(s for s in scalars if s is not None)), shape)
+        src = tuple(node if scalar is None else scalar for node, scalar in zip(src, scalars))
+    dtype = op.dtype(src)
+    assert dtype is not None
+    return UOp(op, dtype, src)
+
+
+def cast(x: UOp, dtype: DType) -> UOp:
+    return _convert(Ops.CAST, x, dtype)
+
+
+def bitcast(x: UOp, dtype: DType) -> UOp:
+    assert x.dtype.bits == dtype.bits
+    return _convert(Ops.BITCAST, x, dtype)
+
+
+def _convert(op: Op, x: UOp, dtype: DType) -> UOp:
+    if x.dtype is dtype:
+        return x
+    scalar = scalar_of(x) if x.shape else None
+    if scalar is not None:
+        return broadcast_scalar(_convert(op, scalar, dtype), x.shape)
+    if x.op is Ops.CONST and op is Ops.CAST:
+        return const(dtype, x.arg)
+    return UOp(op, dtype, (x,))
+
+
+def where(condition: UOp, yes: UOp, no: UOp) -> UOp:
+    assert condition.dtype is dtypes.bool
+    assert yes.dtype is no.dtype
+    return alu(Ops.WHERE, condition, yes, no)
+
+
+# ---------------------------------------------------------------- tensors
+
+
+def reduce_axis(op: Op, x: UOp, axes: Sequence[int]) -> UOp:
+    """`x` reduced over axes, which stay as axes of size 1."""
+    assert op in REDUCTIONS
+    wanted = tuple(sorted(set(axes)))
+    assert all(0 <= axis < len(x.shape) for axis in wanted), f"reduce axes {axes} of {x.shape}"
+    # The reduction of one element is the element; a size of 0 gives the identity and has to be computed.
+    wanted = tuple(axis for axis in wanted if x.shape[axis] != 1)
+    return UOp(Ops.REDUCE_AXIS, x.dtype, (x,), (op, wanted)) if wanted else x
+
+
+def gather(x: UOp, *indices: UOp) -> UOp:
+    """x[indices[0], indices[1], ...] with one index per axis of x, all of one shape; 0 outside of x."""
+    assert len(indices) == len(x.shape) >= 1
+    assert all(index.shape == indices[0].shape and index.dtype.is_int for index in indices)
+    return UOp(Ops.GATHER, x.dtype, (x, *indices))
+
+
+_STORED = (Ops.BUFFER, Ops.PARAM, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN)
+
+
+def is_stored(x: UOp) -> bool:
+    """Whether the node has row-major memory of its own: reshapes of a buffer, of an assignment, of a copy."""
+    return stored_root(x).op in _STORED
+
+
+def contiguous(x: UOp) -> UOp:
+    return x if is_stored(x) else UOp(Ops.CONTIGUOUS, x.dtype, (x,))
+
+
+def copy(x: UOp, device: str) -> UOp:
+    return UOp(Ops.COPY, x.dtype, (x,), device)
+
+
+def detach(x: UOp) -> UOp:
+    return x if x.op is Ops.DETACH or not x.src else UOp(Ops.DETACH, x.dtype, (x,))
+
+
+def stored_root(x: UOp) -> UOp:
+    """The node below the reshapes: what an ASSIGN writes to."""
+    while x.op is Ops.RESHAPE:
+        x = x.src[0]
+    return x
+
+
+def assign(x: UOp, view: UOp, value: UOp) -> UOp:
+    """`x` with `value` stored in `view`, which is made from the stored node `x` by movement alone."""
+    root = stored_root(x)
+    assert is_stored(root), f"{root.op} has no memory to assign to"
+    assert view.shape == value.shape, f"assign {value.shape} to {view.shape}"
+    assert view.dtype is value.dtype is x.dtype
+    # A view of everything in order is the node itself, whatever shapes it went through.
+    if stored_root(view) is root:
+        view = root
+        value = reshape(value, root.shape)
+    return reshape(UOp(Ops.ASSIGN, x.dtype, (root, view, value)), x.shape)

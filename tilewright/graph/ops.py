@@ -1,0 +1,192 @@
+"""Every op, one record each: arity, shape, dtype, value and bounds stand together. In: nothing. Out: `Ops`.
+
+Meaning, before code: integer overflow wraps; IDIV floors, MOD has the divisor's sign, both give 0 for a divisor of 0;
+float to integer truncates, saturates and sends NaN to 0; MAX and MIN propagate NaN; a shift by the width or more gives
+0 (the sign, for SHR of a negative number); a masked-off LOAD touches no memory and yields its stated value (else 0)."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, NamedTuple
+
+from tilewright.base.dtype import DType, Scalar
+from tilewright.graph import bounds as b
+from tilewright.graph.spec import (
+    Kind,
+    Op,
+    argument_shape,
+    bool_dtype,
+    elementwise_shape,
+    free_dtype,
+    gather_shape,
+    last_dtype,
+    pad_shape,
+    permute_shape,
+    reduce_axis_shape,
+    same_dtype,
+    scalar_shape,
+    shrink_shape,
+    source_shape,
+    void_dtype,
+)
+
+
+class AxisType(enum.Enum):
+    """The role of a RANGE. GLOBAL, LOCAL, GROUP and THREAD are run side by side; LOOP and REDUCE are loops;
+    UPCAST and UNROLL are tiles that the emitter writes out. UPCAST on a reduce axis keeps one accumulator per element,
+    combined after the loop; UNROLL feeds one accumulator element after element."""
+
+    GLOBAL = "g"
+    THREAD = "t"
+    LOCAL = "l"
+    LOOP = "L"
+    GROUP = "G"
+    REDUCE = "R"
+    UPCAST = "u"
+    UNROLL = "r"
+
+    __hash__ = object.__hash__
+
+    @property
+    def is_tile(self) -> bool:
+        return self is AxisType.UPCAST or self is AxisType.UNROLL
+
+
+class AddrSpace(enum.Enum):
+    """Where a placeholder lives."""
+
+    GLOBAL = "global"
+    LOCAL = "local"
+    REG = "reg"
+
+    __hash__ = object.__hash__
+
+
+class Axis(NamedTuple):
+    """The argument of a RANGE: an id unique in its kernel (tuples keep split axes apart), and its role."""
+
+    id: tuple[int, ...]
+    kind: AxisType
+
+
+class BufferArg(NamedTuple):
+    """The argument of a BUFFER: a unique id gives it identity, so equal contents never make two buffers one node."""
+
+    uid: int
+    size: int
+    device: str
+
+
+class ParamArg(NamedTuple):
+    """The argument of a PARAM: the n-th buffer handed to a kernel (or to a cached schedule), `size` elements long."""
+
+    slot: int
+    size: int
+    device: str = ""
+
+
+def _unary(value: Any, bounds: Any = None) -> Op:
+    return Op(Kind.UNARY, 1, elementwise_shape, same_dtype, value, bounds)
+
+
+def _binary(value: Any, bounds: Any = None, commutative: bool = False) -> Op:
+    return Op(Kind.BINARY, 2, elementwise_shape, same_dtype, value, bounds, commutative)
+
+
+def _compare(value: Any, bounds: Any, commutative: bool = False) -> Op:
+    return Op(Kind.BINARY, 2, elementwise_shape, bool_dtype, value, bounds, commutative)
+
+
+def _movement(shape: Any) -> Op:
+    return Op(Kind.MOVEMENT, 1, shape, same_dtype, None, lambda node: node.src[0].bounds)
+
+
+class Ops:
+    """The namespace of ops. Users write `Ops.ADD`."""
+
+    # leaves
+    CONST = Op(Kind.LEAF, 0, scalar_shape, free_dtype, None, b.const_bounds)  # arg: bool, int or float
+    VARIABLE = Op(Kind.LEAF, 0, scalar_shape, free_dtype, None, b.variable_bounds)  # arg: (name, least, greatest)
+    BUFFER = Op(Kind.LEAF, 0, lambda node: (node.arg.size,), free_dtype)  # arg: BufferArg
+    PARAM = Op(Kind.LEAF, 0, lambda node: (node.arg.size,), free_dtype)  # arg: ParamArg
+    IOTA = Op(Kind.LEAF, 0, argument_shape, free_dtype, None, b.iota_bounds)  # arg: (n,); 0, 1, ..., n-1
+
+    # one operand
+    NEG = _unary(lambda xp, x: -x, b.neg_bounds)
+    SQRT = _unary(lambda xp, x: xp.sqrt(x))
+    EXP2 = _unary(lambda xp, x: xp.exp2(x))
+    LOG2 = _unary(lambda xp, x: xp.log2(x))
+    SIN = _unary(lambda xp, x: xp.sin(x))
+    TRUNC = _unary(lambda xp, x: xp.trunc(x))
+
+    # two operands
+    ADD = _binary(lambda xp, x, y: x + y, b.add_bounds, commutative=True)
+    SUB = _binary(lambda xp, x, y: x - y, b.sub_bounds)
+    MUL = _binary(lambda xp, x, y: xp.multiply(x, y), b.mul_bounds, commutative=True)
+    FDIV = _binary(lambda xp, x, y: xp.divide(x, y))
+    IDIV = _binary(lambda xp, x, y: xp.floor_divide(x, y), b.idiv_bounds)
+    MOD = _binary(lambda xp, x, y: xp.floor_modulo(x, y), b.mod_bounds)
+    MAX = _binary(lambda xp, x, y: xp.maximum(x, y), b.max_bounds, commutative=True)
+    MIN = _binary(lambda xp, x, y: xp.minimum(x, y), b.min_bounds, commutative=True)
+    AND = _binary(lambda xp, x, y: x & y, b.and_bounds, commutative=True)
+    OR = _binary(lambda xp, x, y: x | y, b.or_bounds, commutative=True)
+    XOR = _binary(lambda xp, x, y: x ^ y, b.xor_bounds, commutative=True)
+    SHL = _binary(lambda xp, x, y: xp.shift_left(x, y))
+    SHR = _binary(lambda xp, x, y: xp.shift_right(x, y))
+    CMPLT = _compare(lambda xp, x, y: x < y, b.lt_bounds)
+    CMPEQ = _compare(lambda xp, x, y: x == y, b.eq_bounds, commutative=True)
+    CMPNE = _compare(lambda xp, x, y: x != y, b.ne_bounds, commutative=True)
+    THREEFRY = _binary(lambda xp, x, y: xp.threefry(x, y))  # uint64 counter, uint64 key -> uint64
+
+    # three operands: condition, value if true, value if false
+    WHERE = Op(Kind.TERNARY, 3, elementwise_shape, last_dtype, lambda xp, c, x, y: xp.where(c, x, y), b.where_bounds)
+
+    # the node's dtype is the target
+    CAST = Op(Kind.CAST, 1, elementwise_shape, free_dtype, None, b.cast_bounds)
+    BITCAST = Op(Kind.CAST, 1, elementwise_shape, free_dtype)  # same width; a Tensor changes the last axis otherwise
+
+    # movement: views, which cost nothing
+    RESHAPE = _movement(argument_shape)  # arg: shape
+    EXPAND = _movement(argument_shape)  # arg: shape; sources of size 1 are repeated
+    PERMUTE = _movement(permute_shape)  # arg: order
+    PAD = Op(Kind.MOVEMENT, 1, pad_shape, same_dtype)  # arg: ((before, after), ...); with zeros
+    SHRINK = _movement(shrink_shape)  # arg: ((start, stop), ...)
+    FLIP = _movement(source_shape)  # arg: the axes that run backwards
+
+    # tensors
+    GATHER = Op(Kind.TENSOR, None, gather_shape, same_dtype)  # (x, index per axis of x); outside x it gives 0
+    REDUCE_AXIS = Op(Kind.TENSOR, 1, reduce_axis_shape, same_dtype)  # arg: (op, axes); keeps axes as size 1
+    CONTIGUOUS = Op(Kind.TENSOR, 1, source_shape, same_dtype)  # stored in a buffer of its own
+    COPY = Op(Kind.TENSOR, 1, source_shape, same_dtype)  # arg: device name
+    DETACH = Op(Kind.TENSOR, 1, source_shape, same_dtype)  # no gradient goes through
+    ASSIGN = Op(Kind.TENSOR, 3, source_shape, same_dtype)  # (x, view of x, value): x with value stored in the view
+
+    # kernels
+    RANGE = Op(Kind.CONTROL, 1, scalar_shape, free_dtype, None, b.range_bounds)  # src: size; arg: Axis
+    INDEX = Op(Kind.MEMORY, None, scalar_shape, same_dtype)  # (buffer, index[, valid])
+    LOAD = Op(Kind.MEMORY, None, scalar_shape, same_dtype)  # (INDEX[, value where masked off])
+    STORE = Op(Kind.MEMORY, None, scalar_shape, void_dtype)  # (INDEX, value)
+    REDUCE = Op(Kind.CONTROL, None, scalar_shape, same_dtype)  # (value, ranges...); arg: op
+    SINK = Op(Kind.CONTROL, None, scalar_shape, void_dtype)  # arg: KernelInfo or None
+    DEFINE_LOCAL = Op(Kind.MEMORY, 0, lambda node: (node.arg.size,), free_dtype)  # arg: ParamArg
+    DEFINE_REG = Op(Kind.MEMORY, 0, lambda node: (node.arg.size,), free_dtype)  # arg: ParamArg
+    BARRIER = Op(Kind.CONTROL, None, scalar_shape, void_dtype)
+
+    # linear programs: one accumulator form
+    ACC = Op(Kind.CONTROL, None, scalar_shape, same_dtype)  # (identity, tile ranges...); arg: slot
+    ACCUMULATE = Op(Kind.CONTROL, 2, scalar_shape, void_dtype)  # (ACC, value); arg: op
+    COMBINE = Op(Kind.CONTROL, None, scalar_shape, same_dtype)  # (ACC, tile ranges to fold...); arg: op
+    END = Op(Kind.CONTROL, 1, scalar_shape, void_dtype)  # (RANGE)
+
+
+ALL_OPS: tuple[Op, ...] = tuple(op for op in vars(Ops).values() if isinstance(op, Op))
+REDUCTIONS = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN})
+
+
+def reduce_identity(op: Op, dtype: DType) -> Scalar:
+    """The value that a reduction of nothing gives."""
+    if op is Ops.MAX:
+        return dtype.min
+    if op is Ops.MIN:
+        return dtype.max
+    return 1 if op is Ops.MUL else 0

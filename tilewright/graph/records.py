@@ -1,0 +1,132 @@
+"""The frozen records that stages exchange. In: nothing. Out: what schedule gives to kernel, kernel to codegen, codegen
+to a backend and a backend to the runtime. They hold nodes and plain values only, so any of them can be shown and kept."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.base.dtype import DType
+from tilewright.base.target import Target
+from tilewright.graph.uop import UOp
+
+
+class OptOps(enum.Enum):
+    """The kernel transforms."""
+
+    TC = "tc"
+    UPCAST = "upcast"
+    UNROLL = "unroll"
+    LOCAL = "local"
+    THREAD = "thread"
+    GROUP = "group"
+    GROUPTOP = "grouptop"
+    NOLOCALS = "nolocals"
+    PADTO = "padto"
+    SWAP = "swap"
+    STAGE = "stage"
+
+    __hash__ = object.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class Opt:
+    """One transform: which, on which axis, with which argument."""
+
+    op: OptOps
+    axis: int | None = None
+    arg: Any = None
+
+    def __repr__(self) -> str:
+        return f"Opt(OptOps.{self.op.name}, {self.axis}, {self.arg})"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelInfo:
+    """The argument of a kernel's SINK. `opts_to_apply`: () none, a tuple exactly those, None the heuristic's choice."""
+
+    name: str = ""
+    opts_to_apply: tuple[Opt, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A buffer argument of a program."""
+
+    slot: int
+    dtype: DType
+    size: int
+    is_read: bool
+    is_written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A linear program: `body` in order of execution, every node after its sources.
+
+    RANGE of LOOP or REDUCE kind opens a loop that its END closes. RANGE of GLOBAL, LOCAL, GROUP or THREAD kind is an
+    index of the launch: it has no END, `global_ranges` and `local_ranges` list them outermost first. RANGE of UPCAST or
+    UNROLL kind is a tile axis: it is not in the body, a value depends on it through its sources, and the emitter writes
+    the value once per element of its tile. CONST and PARAM are not in the body either."""
+
+    name: str
+    body: tuple[UOp, ...]
+    params: tuple[Param, ...]
+    global_ranges: tuple[UOp, ...]
+    local_ranges: tuple[UOp, ...]
+    target: Target
+    flops: int = 0
+    bytes_moved: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Memory of a schedule: `kind` is input (bound by the caller), output (kept by the caller) or temp."""
+
+    dtype: DType
+    size: int
+    device: str
+    kind: str
+
+    @property
+    def nbytes(self) -> int:
+        return self.dtype.itemsize * self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A declared access: bytes [start, stop) of a slot."""
+
+    slot: int
+    start: int
+    stop: int
+
+    def conflicts(self, other: Access) -> bool:
+        return self.slot == other.slot and self.start < other.stop and other.start < self.stop
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One step of a schedule: a kernel (`ast` is a SINK) or a copy between devices (`ast` is None).
+
+    `slots[k]` is the memory of the kernel's PARAM k; of a copy, (target, source). `line` is the user's line."""
+
+    ast: UOp | None
+    slots: tuple[int, ...]
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+    device: str
+    line: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Items in order. `inputs` are the first slots, in the order of the graph's PARAMs; `outputs[k]` is the slot that
+    holds the k-th requested value; `lifetimes` places temps into one arena per device: slot -> byte offset."""
+
+    items: tuple[Item, ...]
+    slots: tuple[Slot, ...]
+    outputs: tuple[int, ...]
+    offsets: tuple[tuple[int, int], ...]
+    arenas: tuple[tuple[str, int], ...]

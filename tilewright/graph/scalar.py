@@ -1,0 +1,114 @@
+"""Maths on Python numbers with the meaning of the op specs. In: Python numbers. Out: Python numbers, not yet rounded
+to a dtype. `evaluate.py` has the same names on NumPy arrays; an op's `value` is written once against either."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tilewright.base.dtype import Scalar
+
+
+class ScalarMath:
+    """The scalar namespace `xp`. Everything is total: no input raises."""
+
+    @staticmethod
+    def where(condition: Scalar, yes: Scalar, no: Scalar) -> Scalar:
+        return yes if condition else no
+
+    @staticmethod
+    def maximum(left: Scalar, right: Scalar) -> Scalar:
+        if left != left or right != right:
+            return math.nan
+        if left == right == 0 and isinstance(left, float):
+            return right if math.copysign(1.0, left) < 0 else left
+        return left if left > right else right
+
+    @staticmethod
+    def minimum(left: Scalar, right: Scalar) -> Scalar:
+        if left != left or right != right:
+            return math.nan
+        if left == right == 0 and isinstance(left, float):
+            return left if math.copysign(1.0, left) < 0 else right
+        return left if left < right else right
+
+    @staticmethod
+    def floor_divide(left: int, right: int) -> int:
+        return left // right if right else 0
+
+    @staticmethod
+    def floor_modulo(left: int, right: int) -> int:
+        return left % right if right else 0
+
+    @staticmethod
+    def divide(left: float, right: float) -> float:
+        if right != 0:
+            try:
+                return left / right
+            except OverflowError:
+                return math.copysign(math.inf, left) * math.copysign(1.0, right)
+        if left == 0 or left != left:
+            return math.nan
+        return math.copysign(math.inf, left) * math.copysign(1.0, right)
+
+    @staticmethod
+    def multiply(left: Any, right: Any) -> Any:
+        return left * right
+
+    @staticmethod
+    def exp2(value: float) -> float:
+        try:
+            return float(2.0**value)
+        except OverflowError:
+            return math.inf
+
+    @staticmethod
+    def log2(value: float) -> float:
+        if value > 0:
+            return math.log2(value)
+        return -math.inf if value == 0 else math.nan
+
+    @staticmethod
+    def sin(value: float) -> float:
+        return math.sin(value) if math.isfinite(value) else math.nan
+
+    @staticmethod
+    def sqrt(value: float) -> float:
+        return math.sqrt(value) if value >= 0 else (value if value == 0 else math.nan)
+
+    @staticmethod
+    def trunc(value: float) -> float:
+        return math.copysign(float(math.trunc(value)), value) if math.isfinite(value) else value
+
+    @staticmethod
+    def shift_left(value: int, amount: int) -> int:
+        return value << amount if 0 <= amount < 64 else 0
+
+    @staticmethod
+    def shift_right(value: int, amount: int) -> int:
+        if 0 <= amount < 64:
+            return value >> amount
+        return -1 if value < 0 else 0
+
+    @staticmethod
+    def threefry(counter: int, key: int) -> int:
+        return threefry2x32(counter, key)
+
+
+THREEFRY_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+def threefry2x32(counter: int, key: int) -> int:
+    """Threefry-2x32 with 20 rounds on Python integers: low and high words of `counter` keyed by those of `key`."""
+    mask = 0xFFFFFFFF
+    keys = (key & mask, key >> 32 & mask, (key & mask) ^ (key >> 32 & mask) ^ 0x1BD11BDA)
+    first = ((counter & mask) + keys[0]) & mask
+    second = ((counter >> 32 & mask) + keys[1]) & mask
+    for group in range(5):
+        for rotation in THREEFRY_ROTATIONS[group % 2]:
+            first = (first + second) & mask
+            second = ((second << rotation) | (second >> (32 - rotation))) & mask
+            second ^= first
+        first = (first + keys[(group + 1) % 3]) & mask
+        second = (second + keys[(group + 2) % 3] + group + 1) & mask
+    return first | second << 32

@@ -1,0 +1,72 @@
+"""Constants. In: an op on constants, or one whose bounds leave one value. Out: the constant, rounded or wrapped as
+the dtype holds it. First of the rule files: the others may assume that a constant stands on the right."""
+
+from __future__ import annotations
+
+from tilewright.graph.bounds import bounds_of
+from tilewright.graph.ops import ALL_OPS, Ops
+from tilewright.graph.pattern import Rule, RuleSet, const, op, var, where
+from tilewright.graph.scalar import ScalarMath
+from tilewright.graph.simplify.common import number
+from tilewright.graph.spec import Kind, Op
+from tilewright.graph.uop import UOp
+
+UNARY_OPS: tuple[Op, ...] = tuple(each for each in ALL_OPS if each.kind is Kind.UNARY)
+BINARY_OPS: tuple[Op, ...] = tuple(each for each in ALL_OPS if each.kind is Kind.BINARY)
+COMMUTATIVE_OPS: tuple[Op, ...] = tuple(each for each in BINARY_OPS if each.commutative)
+BOUNDED_OPS: tuple[Op, ...] = tuple(
+    each for each in ALL_OPS if each.is_elementwise and each.bounds is not None and each is not Ops.CAST
+)
+
+
+def fold(node: UOp) -> UOp:
+    """The value of an op on constants."""
+    value = node.op.value
+    assert value is not None
+    return number(node.dtype, value(ScalarMath, *[src.arg for src in node.src]))
+
+
+def fold_select(node: UOp, condition: UOp, a: UOp, b: UOp, c: UOp) -> UOp:
+    """op(where(condition, a, b), c): both outcomes are known, and one op fewer is left."""
+    value = node.op.value
+    assert value is not None
+    yes = number(node.dtype, value(ScalarMath, a.arg, c.arg))
+    no = number(node.dtype, value(ScalarMath, b.arg, c.arg))
+    return UOp(Ops.WHERE, node.dtype, (condition, yes, no))
+
+
+def only_value(node: UOp) -> UOp | None:
+    """The constant that an integer or bool node always is."""
+    bounds = node._bounds
+    if bounds is None:
+        # What the property does, without its search for sources that have none: those were visited before.
+        bounds = node._bounds = bounds_of(node)
+    low, high = bounds
+    if low != high:
+        return None
+    return number(node.dtype, int(low))
+
+
+a, b, c = const("a"), const("b"), const("c")
+x, condition = var("x"), var("condition")
+
+CONSTANT_RULES = RuleSet(
+    "constants",
+    [
+        Rule("fold-unary", op(UNARY_OPS, a, name="node"), fold),
+        Rule("fold-binary", op(BINARY_OPS, a, b, name="node", ordered=True), fold),
+        Rule("fold-cast", op(Ops.CAST, a, name="node"), lambda node, a: number(node.dtype, a.arg)),
+        Rule(
+            "one-value",
+            op(BOUNDED_OPS, name="node", dtype="integer or bool"),
+            only_value,
+        ),
+        Rule(
+            "constant-on-the-right",
+            op(COMMUTATIVE_OPS, a, x, name="node", ordered=True),
+            lambda node, a, x: UOp(node.op, node.dtype, (x, a)),
+            when=lambda x: x.op is not Ops.CONST,
+        ),
+        Rule("fold-into-select", op(BINARY_OPS, where(condition, a, b), c, name="node", ordered=True), fold_select),
+    ],
+)

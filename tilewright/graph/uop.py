@@ -1,0 +1,296 @@
+"""The node. In: op, dtype, sources, argument. Out: one immutable object per distinct four, so equality is identity.
+Shape, bounds and the ranges a value depends on are worked out on first use and kept on the node."""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from typing import Any
+
+from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
+from tilewright.graph.bounds import bounds_of
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Bounds, Op, Shape
+
+
+class _NodeRef(weakref.ref["UOp"]):
+    """A weak reference that knows its key in the table."""
+
+    __slots__ = ("key",)
+    key: tuple[Any, ...]
+
+
+_table: dict[tuple[Any, ...], _NodeRef] = {}
+_lock = threading.Lock()
+_dead: list[weakref.ref[UOp]] = []
+_draining = False
+
+
+def _forget(reference: weakref.ref[UOp]) -> None:
+    """Takes a dead node out of the table. Dropping its key may kill its sources, whose calls only append: no recursion."""
+    global _draining
+    _dead.append(reference)
+    if _draining:
+        return
+    _draining = True
+    try:
+        while _dead:
+            dead = _dead.pop()
+            assert isinstance(dead, _NodeRef)
+            if _table.get(dead.key) is dead:
+                del _table[dead.key]
+            del dead.key
+            del dead
+    finally:
+        _draining = False
+
+
+def _key_of_float(value: float) -> object:
+    """Floats that compare equal or never equal need keys of their own: -0.0 and NaN."""
+    if value != value:
+        return "nan"
+    return "-0.0" if value == 0.0 and math.copysign(1.0, value) < 0.0 else value
+
+
+class UOp:
+    """One node of the graph. Made through `UOp(op, dtype, src, arg)`, never changed afterwards."""
+
+    __slots__ = ("__weakref__", "_bounds", "_cache", "_ranges", "_shape", "arg", "dtype", "line", "op", "src")
+
+    op: Op
+    dtype: DType
+    src: tuple[UOp, ...]
+    arg: Any
+    line: tuple[str, int] | None  # the user's line that made the node first
+    _shape: Shape | None
+    _bounds: Bounds | None
+    _ranges: frozenset[UOp] | None
+    _cache: dict[str, Any] | None  # derived facts that other modules keep on the node (affine form, ...)
+
+    def __new__(cls, op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
+        key = (op, dtype, src, arg if arg.__class__ is not float else _key_of_float(arg))
+        reference = _table.get(key)
+        node = None if reference is None else reference()
+        if node is not None:
+            return node
+        with _lock:
+            reference = _table.get(key)
+            node = None if reference is None else reference()
+            if node is not None:
+                return node
+            node = object.__new__(cls)
+            node.op = op
+            node.dtype = dtype
+            node.src = src
+            node.arg = arg
+            node.line = None
+            node._shape = None
+            node._bounds = None
+            node._ranges = None
+            node._cache = None
+            made = _NodeRef(node, _forget)
+            made.key = key
+            _table[key] = made
+            return node
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UOp, (self.op, self.dtype, self.src, self.arg)
+
+    def __copy__(self) -> UOp:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> UOp:
+        return self
+
+    # ------------------------------------------------------------ derived facts
+
+    @property
+    def shape(self) -> Shape:
+        if self._shape is None:
+            _fill(self, "_shape", lambda node: node.op.shape(node))
+        assert self._shape is not None
+        return self._shape
+
+    @property
+    def bounds(self) -> Bounds:
+        """(least, greatest) value; meaningful for integers and bools."""
+        if self._bounds is None:
+            _fill(self, "_bounds", bounds_of)
+        assert self._bounds is not None
+        return self._bounds
+
+    @property
+    def vmin(self) -> Any:
+        return self.bounds[0]
+
+    @property
+    def vmax(self) -> Any:
+        return self.bounds[1]
+
+    @property
+    def ranges(self) -> frozenset[UOp]:
+        """The RANGE nodes this value depends on; a REDUCE closes its own."""
+        if self._ranges is None:
+            _fill(self, "_ranges", _ranges_of)
+        assert self._ranges is not None
+        return self._ranges
+
+    @property
+    def cache(self) -> dict[str, Any]:
+        if self._cache is None:
+            self._cache = {}
+        return self._cache
+
+    @property
+    def is_const(self) -> bool:
+        return self.op is Ops.CONST
+
+    def replace(self, **fields: Any) -> UOp:
+        """The node with some of op, dtype, src, arg exchanged."""
+        return UOp(
+            fields.get("op", self.op),
+            fields.get("dtype", self.dtype),
+            fields.get("src", self.src),
+            fields.get("arg", self.arg),
+        )
+
+    def __repr__(self) -> str:
+        argument = "" if self.arg is None else f", arg={self.arg!r}"
+        return f"UOp({self.op!r}, {self.dtype!r}, src={len(self.src)}{argument})"
+
+    # ------------------------------------------------------------ operators, for index maths and kernels
+
+    def const_like(self, value: Scalar) -> UOp:
+        return UOp(Ops.CONST, self.dtype, (), cast_scalar(value, self.dtype))
+
+    def _operand(self, other: UOp | Scalar) -> UOp:
+        return other if isinstance(other, UOp) else self.const_like(other)
+
+    def alu(self, op: Op, *others: UOp | Scalar) -> UOp:
+        src = (self, *(self._operand(other) for other in others))
+        dtype = op.dtype(src)
+        return UOp(op, self.dtype if dtype is None else dtype, src)
+
+    def __add__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Ops.ADD, other)
+
+    def __radd__(self, other: Scalar) -> UOp:
+        return self.alu(Ops.ADD, other)
+
+    def __sub__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Ops.SUB, other)
+
+    def __rsub__(self, other: Scalar) -> UOp:
+        return self._operand(other).alu(Ops.SUB, self)
+
+    def __mul__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Ops.MUL, other)
+
+    def __rmul__(self, other: Scalar) -> UOp:
+        return self.alu(Ops.MUL, other)
+
+    def __floordiv__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Ops.IDIV, other)
+
+    def __mod__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Ops.MOD, other)
+
+    def __truediv__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Ops.FDIV, other)
+
+    def __neg__(self) -> UOp:
+        return self.alu(Ops.NEG)
+
+    def __and__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Ops.AND, other)
+
+    def __or__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Ops.OR, other)
+
+    def __xor__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Ops.XOR, other)
+
+    def __lshift__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Ops.SHL, other)
+
+    def __rshift__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Ops.SHR, other)
+
+    def __lt__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Ops.CMPLT, other)
+
+    def __gt__(self, other: UOp | Scalar) -> UOp:
+        return self._operand(other).alu(Ops.CMPLT, self)
+
+    def __le__(self, other: UOp | Scalar) -> UOp:
+        return (self > other).logical_not()
+
+    def __ge__(self, other: UOp | Scalar) -> UOp:
+        return (self < other).logical_not()
+
+    def eq(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Ops.CMPEQ, other)
+
+    def ne(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Ops.CMPNE, other)
+
+    def logical_not(self) -> UOp:
+        return self.alu(Ops.XOR, True)
+
+    def maximum(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Ops.MAX, other)
+
+    def minimum(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Ops.MIN, other)
+
+    def where(self, yes: UOp, no: UOp | Scalar) -> UOp:
+        return UOp(Ops.WHERE, yes.dtype, (self, yes, yes._operand(no)))
+
+    def cast(self, dtype: DType) -> UOp:
+        return self if self.dtype is dtype else UOp(Ops.CAST, dtype, (self,))
+
+    def bitcast(self, dtype: DType) -> UOp:
+        return self if self.dtype is dtype else UOp(Ops.BITCAST, dtype, (self,))
+
+
+def _ranges_of(node: UOp) -> frozenset[UOp]:
+    if node.op is Ops.RANGE:
+        return frozenset((node,))
+    if not node.src:
+        return _NO_RANGES
+    if node.op is Ops.REDUCE:
+        return node.src[0].ranges.difference(node.src[1:])
+    found = node.src[0].ranges
+    for src in node.src[1:]:
+        if not src.ranges <= found:
+            found = found | src.ranges
+    return found
+
+
+_NO_RANGES: frozenset[UOp] = frozenset()
+
+
+def _fill(node: UOp, slot: str, rule: Any) -> None:
+    """Sets a cached slot on the node and on everything below that lacks it, sources first, without recursion."""
+    stack = [node]
+    while stack:
+        top = stack[-1]
+        if getattr(top, slot) is not None:
+            stack.pop()
+            continue
+        missing = [src for src in top.src if getattr(src, slot) is None]
+        if missing:
+            stack.extend(missing)
+            continue
+        setattr(top, slot, rule(top))
+        stack.pop()
+
+
+def const(dtype: DType, value: Scalar) -> UOp:
+    """A constant, as the dtype holds it."""
+    return UOp(Ops.CONST, dtype, (), cast_scalar(value, dtype))
+
+
+def index_const(value: int) -> UOp:
+    return UOp(Ops.CONST, dtypes.index, (), value)

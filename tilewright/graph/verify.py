@@ -1,0 +1,208 @@
+"""What a graph must look like at each stage. In: a tensor graph, a kernel or a linear program. Out: nothing, or a
+VerifyError that names the stage, the rule, the node and the pass that made it. A stage is a row: the ops it may hold,
+the rules of single nodes (`verify_nodes.py`, `verify_kernel_nodes.py`) and those of the whole graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from tilewright.base.errors import VerifyError
+from tilewright.graph.ops import ALL_OPS, Ops
+from tilewright.graph.records import Program
+from tilewright.graph.spec import Kind, Op
+from tilewright.graph.uop import UOp
+from tilewright.graph.verify_kernel_nodes import KERNEL_RULES
+from tilewright.graph.verify_nodes import ELEMENTWISE, MOVEMENT, PLACEHOLDERS, TENSOR_RULES, NodeRule, ops_of_kind
+from tilewright.graph.verify_program import PROGRAM_RULES
+from tilewright.graph.walk import toposort
+
+NODE_RULES: tuple[NodeRule, ...] = TENSOR_RULES + KERNEL_RULES
+_RULES_OF: dict[Op, tuple[NodeRule, ...]] = {op: tuple(rule for rule in NODE_RULES if op in rule.ops) for op in ALL_OPS}
+
+# A node and what is wrong with it.
+Fault = tuple[UOp, str]
+
+
+class GraphRule(NamedTuple):
+    """A rule of a whole graph, given its root and its nodes in order."""
+
+    name: str
+    check: Callable[[UOp, list[UOp]], Fault | None]
+
+
+class Stage(NamedTuple):
+    """What one stage's graphs may hold and must keep."""
+
+    name: str
+    ops: frozenset[Op]
+    rules: tuple[GraphRule, ...]
+
+
+def describe(node: UOp) -> str:
+    """The node on one line, with its sources and the user's line where that is known."""
+    sources = ", ".join(f"{src.op.name} {src.dtype.name}" for src in node.src)
+    argument = "" if node.arg is None else f" {node.arg!r}"
+    made = "" if node.line is None else f" made at {node.line[0]}:{node.line[1]}"
+    return f"{node.op.name} {node.dtype.name} ({sources}){argument}{made}"
+
+
+# ---------------------------------------------------------------- rules of whole graphs
+
+
+def check_one_range_per_id(_root: UOp, nodes: list[UOp]) -> Fault | None:
+    seen: dict[tuple[int, ...], UOp] = {}
+    for node in nodes:
+        if node.op is not Ops.RANGE:
+            continue
+        other = seen.setdefault(node.arg.id, node)
+        if other is not node:
+            return node, f"the id {node.arg.id} belongs to {describe(other)} as well"
+    return None
+
+
+def check_one_param_per_slot(_root: UOp, nodes: list[UOp]) -> Fault | None:
+    seen: dict[tuple[Op, int], UOp] = {}
+    for node in nodes:
+        if node.op not in PLACEHOLDERS:
+            continue
+        other = seen.setdefault((node.op, node.arg.slot), node)
+        if other is not node:
+            return node, f"the slot {node.arg.slot} belongs to {describe(other)} as well"
+    return None
+
+
+def check_variables_agree(_root: UOp, nodes: list[UOp]) -> Fault | None:
+    seen: dict[str, UOp] = {}
+    for node in nodes:
+        if node.op is not Ops.VARIABLE:
+            continue
+        other = seen.setdefault(node.arg[0], node)
+        if other is not node:
+            return node, f"the name {node.arg[0]!r} belongs to {describe(other)} as well"
+    return None
+
+
+def check_sink_is_root(root: UOp, nodes: list[UOp]) -> Fault | None:
+    if root.op is not Ops.SINK:
+        return root, "a kernel is a SINK"
+    for source in root.src:
+        if source.op is not Ops.STORE:
+            return root, f"a kernel's SINK takes STOREs, not {source.op.name}"
+    inner = next((node for node in nodes if node.op is Ops.SINK and node is not root), None)
+    return None if inner is None else (inner, "a kernel has one SINK, its root")
+
+
+def check_sink_of_values(root: UOp, nodes: list[UOp]) -> Fault | None:
+    for node in nodes:
+        if node.op is Ops.SINK and node is not root:
+            return node, "only the root of a tensor graph may be a SINK"
+    return None
+
+
+def check_values_are_scalar(_root: UOp, nodes: list[UOp]) -> Fault | None:
+    """In a kernel only INDEX may look at a buffer as a whole."""
+    for node in nodes:
+        for position, source in enumerate(node.src):
+            if (
+                source.op in PLACEHOLDERS
+                and not (node.op is Ops.INDEX and position == 0)
+                and node.op is not Ops.BARRIER
+            ):
+                return node, f"uses the buffer {describe(source)} as a value; go through INDEX and LOAD"
+            if source.op is Ops.INDEX and not (node.op in (Ops.LOAD, Ops.STORE) and position == 0):
+                return node, "uses an INDEX as a value; go through LOAD"
+    return None
+
+
+def check_ranges_are_closed_once(_root: UOp, nodes: list[UOp]) -> Fault | None:
+    """Two REDUCEs inside each other must not close the same range: the outer one has nothing left to count."""
+    for node in nodes:
+        if node.op is not Ops.REDUCE:
+            continue
+        inner = node.src[0]
+        if inner.op is Ops.REDUCE and set(inner.src[1:]) & set(node.src[1:]):
+            return node, "reduces over a range that the REDUCE below it has closed"
+    return None
+
+
+_KERNEL_VALUES = ELEMENTWISE | PLACEHOLDERS | {Ops.CONST, Ops.VARIABLE, Ops.RANGE, Ops.INDEX, Ops.LOAD, Ops.STORE}
+
+TENSOR_STAGE = Stage(
+    "tensor",
+    ELEMENTWISE | MOVEMENT | ops_of_kind(Kind.LEAF, Kind.TENSOR) | {Ops.SINK},
+    (
+        GraphRule("one-sink", check_sink_of_values),
+        GraphRule("variables-agree", check_variables_agree),
+    ),
+)
+KERNEL_STAGE = Stage(
+    "kernel",
+    _KERNEL_VALUES | {Ops.REDUCE, Ops.SINK, Ops.BARRIER},
+    (
+        GraphRule("sink-of-stores", check_sink_is_root),
+        GraphRule("one-range-per-id", check_one_range_per_id),
+        GraphRule("one-param-per-slot", check_one_param_per_slot),
+        GraphRule("variables-agree", check_variables_agree),
+        GraphRule("buffers-are-indexed", check_values_are_scalar),
+        GraphRule("ranges-closed-once", check_ranges_are_closed_once),
+    ),
+)
+PROGRAM_STAGE = Stage(
+    "program",
+    _KERNEL_VALUES | {Ops.BARRIER, Ops.ACC, Ops.ACCUMULATE, Ops.COMBINE, Ops.END},
+    (
+        GraphRule("one-range-per-id", check_one_range_per_id),
+        GraphRule("one-param-per-slot", check_one_param_per_slot),
+        GraphRule("variables-agree", check_variables_agree),
+        GraphRule("buffers-are-indexed", check_values_are_scalar),
+    ),
+)
+
+
+# ---------------------------------------------------------------- entries
+
+
+def verify_tensor_graph(root: UOp, pass_name: str = "") -> None:
+    """A graph as `tensor/` builds it: values of any shape, a SINK at the root where several are wanted."""
+    _verify_graph(TENSOR_STAGE, root, pass_name)
+
+
+def verify_kernel(sink: UOp, pass_name: str = "") -> None:
+    """A kernel as `schedule/` makes it and `kernel/` transforms it: a SINK of STOREs over RANGEs."""
+    _verify_graph(KERNEL_STAGE, sink, pass_name)
+
+
+def verify_program(program: Program, pass_name: str = "") -> None:
+    """A linear program as `codegen/` gives it to a backend."""
+    stage = PROGRAM_STAGE
+    nodes = toposort(*program.body)
+    _verify_nodes(stage, nodes, pass_name)
+    for rule in stage.rules:
+        # A linear program has no root; its rules look at the nodes alone.
+        _refuse(stage, rule.name, rule.check(program.body[-1], nodes) if program.body else None, pass_name)
+    for program_rule in PROGRAM_RULES:
+        _refuse(stage, program_rule.name, program_rule.check(program), pass_name)
+
+
+def _verify_graph(stage: Stage, root: UOp, pass_name: str) -> None:
+    nodes = toposort(root)
+    _verify_nodes(stage, nodes, pass_name)
+    for rule in stage.rules:
+        _refuse(stage, rule.name, rule.check(root, nodes), pass_name)
+
+
+def _verify_nodes(stage: Stage, nodes: Iterable[UOp], pass_name: str) -> None:
+    for node in nodes:
+        if node.op not in stage.ops:
+            _refuse(stage, "stage-ops", (node, f"{node.op.name} does not belong to this stage"), pass_name)
+        for rule in _RULES_OF[node.op]:
+            complaint = rule.check(node)
+            if complaint is not None:
+                _refuse(stage, rule.name, (node, f"{node.op.name} {complaint}"), pass_name)
+
+
+def _refuse(stage: Stage, rule: str, fault: Fault | None, pass_name: str) -> None:
+    if fault is not None:
+        node, complaint = fault
+        raise VerifyError(f"{rule}: {complaint}", stage=stage.name, pass_name=pass_name, node=describe(node))

@@ -1,0 +1,140 @@
+"""The rules one node of a kernel or of a linear program must keep. In: a node whose sources have been checked.
+Out: what is wrong with it, in words, or None. The table at the end has a line per rule, as in `verify_nodes.py`.
+`verify.py` puts both tables together; what only holds for a whole graph or a whole program stands elsewhere."""
+
+from __future__ import annotations
+
+from tilewright.base.dtype import dtypes
+from tilewright.graph.ops import REDUCTIONS, Axis, AxisType, Ops
+from tilewright.graph.records import KernelInfo
+from tilewright.graph.uop import UOp
+from tilewright.graph.verify_nodes import PLACEHOLDERS, Complaint, NodeRule, is_int_tuple
+
+INDEXABLE = PLACEHOLDERS | {Ops.BUFFER}
+SCALAR_OPS = frozenset(
+    {Ops.RANGE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.REDUCE, Ops.ACC, Ops.ACCUMULATE, Ops.COMBINE, Ops.END}
+)
+# Threads that run side by side and never meet cannot add up to one value; a GROUP meets in local memory.
+UNREDUCIBLE_KINDS = frozenset({AxisType.GLOBAL, AxisType.THREAD, AxisType.LOCAL})
+
+
+def check_scalar_sources(node: UOp) -> Complaint:
+    """A kernel computes one element at a time; only INDEX looks at a buffer as a whole."""
+    for source in node.src:
+        if source.shape and source.op not in INDEXABLE:
+            return f"has a source of shape {source.shape}; inside of a kernel a value is one element"
+    return None
+
+
+def check_range(node: UOp) -> Complaint:
+    if not (isinstance(node.arg, Axis) and is_int_tuple(node.arg.id) and isinstance(node.arg.kind, AxisType)):
+        return f"argument {node.arg!r} is not an Axis with a tuple of integers for its id"
+    if not node.dtype.is_int or not node.src[0].dtype.is_int:
+        return f"counts in {node.dtype.name} up to a {node.src[0].dtype.name}; both must be integers"
+    if node.src[0].is_const and node.src[0].arg < 0:
+        return f"the size {node.src[0].arg} is negative"
+    if node.arg.kind.is_tile and not node.src[0].is_const:
+        return "a tile axis needs a constant size"
+    return None
+
+
+def check_index(node: UOp) -> Complaint:
+    buffer, position = node.src[:2]
+    if buffer.op not in INDEXABLE:
+        return f"indexes {buffer.op.name}, which is no buffer"
+    if not position.dtype.is_int:
+        return f"the index is {position.dtype.name}, not an integer"
+    if len(node.src) == 3 and not node.src[2].dtype.is_bool:
+        return f"the mask is {node.src[2].dtype.name}, not bool"
+    return None
+
+
+def check_load(node: UOp) -> Complaint:
+    if node.src[0].op is not Ops.INDEX:
+        return f"loads from {node.src[0].op.name}, not from an INDEX"
+    if len(node.src) == 2 and node.src[1].dtype is not node.dtype:
+        return f"yields {node.dtype.name} or, masked off, {node.src[1].dtype.name}"
+    return None
+
+
+def check_store(node: UOp) -> Complaint:
+    target, value = node.src
+    if target.op is not Ops.INDEX:
+        return f"stores to {target.op.name}, not to an INDEX"
+    if value.dtype is not target.dtype:
+        return f"stores {value.dtype.name} into a buffer of {target.dtype.name}"
+    return None
+
+
+def check_reduce(node: UOp) -> Complaint:
+    if node.arg not in REDUCTIONS:
+        return f"argument {node.arg!r} is not a reduction"
+    if node.dtype is dtypes.void:
+        return "reduces what has no value"
+    for source in node.src[1:]:
+        if source.op is not Ops.RANGE:
+            return f"reduces over {source.op.name}, which is no RANGE"
+        if source.arg.kind in UNREDUCIBLE_KINDS:
+            return f"reduces over {source.arg}, whose iterations never meet"
+    return None if len(set(node.src[1:])) == len(node.src) - 1 else "names a range twice"
+
+
+def check_sink(node: UOp) -> Complaint:
+    return None if node.arg is None or isinstance(node.arg, KernelInfo) else f"argument {node.arg!r} is no KernelInfo"
+
+
+# ---------------------------------------------------------------- linear programs
+
+
+def check_tiles(sources: tuple[UOp, ...]) -> Complaint:
+    for source in sources:
+        if source.op is not Ops.RANGE or not source.arg.kind.is_tile:
+            return f"{source.op.name} stands where a tile axis must"
+    return None if len(set(sources)) == len(sources) else "names a tile axis twice"
+
+
+def check_acc(node: UOp) -> Complaint:
+    if not node.src[0].is_const:
+        return f"the identity is {node.src[0].op.name}, not a constant"
+    return check_tiles(node.src[1:])
+
+
+def check_accumulate(node: UOp) -> Complaint:
+    accumulator, value = node.src
+    if accumulator.op is not Ops.ACC:
+        return f"updates {accumulator.op.name}, not an ACC"
+    if node.arg not in REDUCTIONS:
+        return f"argument {node.arg!r} is not a reduction"
+    if value.dtype is not accumulator.dtype:
+        return f"accumulates {value.dtype.name} into {accumulator.dtype.name}"
+    return None
+
+
+def check_combine(node: UOp) -> Complaint:
+    accumulator = node.src[0]
+    if accumulator.op is not Ops.ACC:
+        return f"reads {accumulator.op.name}, not an ACC"
+    if node.arg not in REDUCTIONS:
+        return f"argument {node.arg!r} is not a reduction"
+    if not set(node.src[1:]) <= set(accumulator.src[1:]):
+        return "folds a tile axis that its ACC does not have"
+    return check_tiles(node.src[1:])
+
+
+def check_end(node: UOp) -> Complaint:
+    return None if node.src[0].op is Ops.RANGE else f"ends {node.src[0].op.name}, which is no RANGE"
+
+
+KERNEL_RULES: tuple[NodeRule, ...] = (
+    NodeRule("scalar-sources", SCALAR_OPS, check_scalar_sources),
+    NodeRule("range-argument", {Ops.RANGE}, check_range),
+    NodeRule("index-operands", {Ops.INDEX}, check_index),
+    NodeRule("load-operands", {Ops.LOAD}, check_load),
+    NodeRule("store-operands", {Ops.STORE}, check_store),
+    NodeRule("reduce-ranges", {Ops.REDUCE}, check_reduce),
+    NodeRule("sink-argument", {Ops.SINK}, check_sink),
+    NodeRule("acc-operands", {Ops.ACC}, check_acc),
+    NodeRule("accumulate-operands", {Ops.ACCUMULATE}, check_accumulate),
+    NodeRule("combine-operands", {Ops.COMBINE}, check_combine),
+    NodeRule("end-range", {Ops.END}, check_end),
+)
