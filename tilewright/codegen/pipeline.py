@@ -1,0 +1,86 @@
+"""The codegen stage. In: an optimised kernel and a target. Out: a linear `Program`.
+
+  emulate_dtypes      needs: any dtypes            gives: arithmetic in dtypes the target has
+  decompose           needs: any ops               gives: ops the target has
+  split_addresses     needs: index maths           gives: positions as base + tile
+  choose_index_width  needs: bounds                gives: int32 or int64 instead of index
+  linearise           needs: a graph               gives: nodes in order, inside their loops"""
+
+from __future__ import annotations
+
+from tilewright.base.events import stage_timer
+from tilewright.base.target import Target
+from tilewright.codegen.addresses import choose_index_width, split_addresses
+from tilewright.codegen.decompose import decompose
+from tilewright.codegen.emulate_dtype import emulate_dtypes
+from tilewright.codegen.linearise import LAUNCH_KINDS, Lineariser
+from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.records import KernelInfo, Param, Program
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+
+
+def lower(sink: UOp, target: Target) -> Program:
+    with stage_timer("codegen"):
+        flops, bytes_moved = estimate_work(sink)
+        sink = emulate_dtypes(sink, target)
+        sink = decompose(sink, target)
+        sink = split_addresses(sink)
+        sink = choose_index_width(sink)
+        loops = loop_order(sink)
+        body = Lineariser(sink, loops).body()
+        name = sink.arg.name if isinstance(sink.arg, KernelInfo) and sink.arg.name else "kernel"
+        launch = sorted((n for n in toposort(sink) if n.op is Ops.RANGE and n.arg.kind in LAUNCH_KINDS), key=_launch_key)
+        in_grid = (AxisType.GLOBAL, AxisType.THREAD)
+        return Program(
+            name,
+            tuple(body),
+            program_params(sink),
+            tuple(axis for axis in launch if axis.arg.kind in in_grid),
+            tuple(axis for axis in launch if axis.arg.kind not in in_grid),
+            target,
+            flops,
+            bytes_moved,
+        )
+
+
+def _launch_key(axis: UOp) -> tuple[str, tuple[int, ...]]:
+    return (axis.arg.kind.value, axis.arg.id)
+
+
+def loop_order(sink: UOp) -> tuple[UOp, ...]:
+    """Output loops, outermost first: rows, which more reductions depend on, before the loops inside them."""
+    nodes = toposort(sink)
+    reduces = [node for node in nodes if node.op is Ops.REDUCE]
+    loops = [node for node in nodes if node.op is Ops.RANGE and node.arg.kind is AxisType.LOOP]
+    closed = {axis for node in reduces for axis in node.src[1:]}
+    users = {loop: sum(loop in node.ranges for node in reduces) for loop in loops}
+    return tuple(sorted((loop for loop in loops if loop not in closed), key=lambda loop: (-users[loop], loop.arg.id)))
+
+
+def program_params(sink: UOp) -> tuple[Param, ...]:
+    """The buffers of a kernel, with what it does to each."""
+    nodes = toposort(sink)
+    written = {store.src[0].src[0] for store in sink.src if store.op is Ops.STORE}
+    read = {node.src[0].src[0] for node in nodes if node.op is Ops.LOAD}
+    params = sorted((node for node in nodes if node.op is Ops.PARAM), key=lambda node: node.arg.slot)
+    return tuple(Param(p.arg.slot, p.dtype, p.arg.size, p in read, p in written) for p in params)
+
+
+def estimate_work(sink: UOp) -> tuple[int, int]:
+    """Arithmetic operations and bytes that must move, for the lines of DEBUG=2."""
+    operations = 0
+    moved: dict[UOp, int] = {}
+    for node in toposort(sink):
+        count = 1
+        for axis in node.src[0].ranges if node.op is Ops.REDUCE else node.ranges:
+            count *= int(axis.src[0].arg)
+        if node.op.is_elementwise and node.dtype.is_float and node.op not in (Ops.WHERE, Ops.CAST, Ops.BITCAST):
+            operations += count
+        elif node.op is Ops.REDUCE:
+            operations += count
+        elif node.op is Ops.INDEX:
+            buffer = node.src[0]
+            span = min(buffer.arg.size, count, int(node.src[1].vmax) - int(node.src[1].vmin) + 1)
+            moved[buffer] = max(moved.get(buffer, 0), span * buffer.dtype.itemsize)
+    return operations, sum(moved.values())

@@ -1,0 +1,355 @@
+"""Takes the source of an EXP2, LOG2 or SIN. Gives its value in adds, multiplications, bit operations and WHERE alone.
+
+`decompose` calls this for the targets that lack these ops. Nothing here branches or looks up a table, so that a value
+may be emitted as a vector.
+
+Products that feed an addition are exact wherever a rounding error would matter, so that the results stay within the
+stated errors whether or not the compiler contracts to FMA. Greatest errors, in units in the last place:
+
+    float32  exp2 0.86  exp 0.98  log2 0.83  log 0.84  sin 1.15      over all 2**32 arguments
+    float64  exp2 0.86  exp 0.98  log2 0.84  log 0.84  sin 1.28      over samples
+
+The tables come from `tools/minimax.py`. Small floats are computed in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.base.dtype import DType, cast_scalar, dtypes
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+
+LOG2_E = 1.4426950408889634
+LN_2 = 0.6931471805599453
+
+
+@dataclass(frozen=True)
+class Format:
+    """What the functions know of a float type. `ln2_high` times a whole exponent is exact.
+
+    The tables hold the coefficients of polynomials p, lowest power first."""
+
+    mantissa: int
+    bias: int
+    unsigned: DType
+    root_half_bits: int  # the bits of sqrt(1/2), where a mantissa is cut
+    ln2_high: float
+    ln2_low: float
+    exp2: tuple[float, ...]  # 2**r = p(r), |r| <= 1/2
+    exp: tuple[float, ...]  # exp(r) = p(r), |r| <= ln(2)/2
+    log2: tuple[float, ...]  # log2(1 + f) = f + f*p(f)
+    log: tuple[float, ...]  # log(1 + f) = f + f*p(f)
+    sin: tuple[float, ...]  # sin(r) = r + r*p(r*r), |r| <= pi/2
+
+
+# fmt: off
+SINGLE = Format(
+    mantissa=23,
+    bias=127,
+    unsigned=dtypes.uint32,
+    root_half_bits=0x3F3504F3,
+    ln2_high=0.693145751953125,
+    ln2_low=1.4286068203094172e-06,
+    exp2=(
+        1.0, 0.6931471824645996, 0.24022647738456726, 0.05550359562039375, 0.009618501178920269,
+        0.0013390975072979927, 0.00015329077723436058,
+    ),
+    exp=(
+        1.0, 1.0, 0.4999999403953552, 0.1666652113199234, 0.04166826233267784, 0.008368665352463722,
+        0.001382168265990913,
+    ),
+    log2=(
+        0.4426950514316559, -0.7213475108146667, 0.4808967113494873, -0.36068394780158997, 0.28861233592033386,
+        -0.23990888893604279, 0.20419374108314514, -0.1886231154203415, 0.18701210618019104, -0.1159086748957634,
+    ),
+    log=(
+        0.0, -0.49999988079071045, 0.33333325386047363, -0.2500159740447998, 0.20001953840255737,
+        -0.16608799993991852, 0.14182522892951965, -0.1324591487646103, 0.128994882106781, -0.07607945054769516,
+    ),
+    sin=(
+        0.0, -0.16666659712791443, 0.008333069272339344, -0.0001980978559004143, 2.6061347853101324e-06,
+    ),
+)
+
+DOUBLE = Format(
+    mantissa=52,
+    bias=1023,
+    unsigned=dtypes.uint64,
+    root_half_bits=0x3FE6A09E667F3BCD,
+    ln2_high=0.6931471803691238,
+    ln2_low=1.9082149292705877e-10,
+    exp2=(
+        1.0, 0.6931471805599453, 0.2402265069591013, 0.05550410866482008, 0.009618129107594067,
+        0.0013333558146775765, 0.00015403530457169858, 1.5252733492175913e-05, 1.3215435257048663e-06,
+        1.0178199924802991e-07, 7.073787139775054e-09, 4.434722996984308e-10,
+    ),
+    exp=(
+        1.0, 1.0, 0.5000000000000011, 0.16666666666666413, 0.04166666666653022, 0.008333333333494407,
+        0.0013888888943609213, 0.00019841269506719607, 2.4801493124953545e-05, 2.75575862549658e-06,
+        2.76302376053413e-07, 2.500009072901832e-08,
+    ),
+    log2=(
+        0.4426950408889634, -0.7213475204444824, 0.48089834696298184, -0.36067376022184866, 0.28853900817922307,
+        -0.24044917355265474, 0.20609929145655265, -0.18033687420459643, 0.16029944907147237, -0.1442697693224421,
+        0.1311543589338593, -0.12021769590748542, 0.11096382650424311, -0.10315311137056493, 0.09645965064135795,
+        -0.08935830776423372, 0.08162495214130325, -0.08193272852494508, 0.09425658925445286, -0.08666828655869083,
+        0.03773870780474285,
+    ),
+    log=(
+        0.0, -0.5000000000000003, 0.33333333333333026, -0.2499999999997492, 0.20000000000085297, -0.1666666667135537,
+        0.1428571427960961, -0.12499999604514274, 0.11111111099596262, -0.10000017938785723, 0.09090927423915192,
+        -0.0833286406400776, 0.07691433527795279, -0.07149938296446517, 0.06685930184960096, -0.06194353276612399,
+        0.05658994685394441, -0.05678196820391641, 0.06529513011976566, -0.06005860413703902, 0.026172033819180318,
+    ),
+    sin=(
+        0.0, -0.16666666666666666, 0.008333333333333194, -0.0001984126984120921, 2.755731921113556e-06,
+        -2.5052106872643858e-08, 1.6058939697913154e-10, -7.642991282496432e-13, 2.7211728101713637e-15,
+    ),
+)
+# fmt: on
+
+FORMATS = {dtypes.float32: SINGLE, dtypes.float64: DOUBLE}
+
+
+def exp2(x: UOp) -> UOp:
+    """2**x: subnormal results are rounded once, beyond the range it gives 0 or infinity."""
+    return _through_float32(_exp2, x)
+
+
+def exp(x: UOp) -> UOp:
+    """e**x with the argument reduced by a two-part ln 2; exp2(x * log2(e)) would multiply the product's error by x."""
+    return _through_float32(_exp, x)
+
+
+def log2(x: UOp) -> UOp:
+    """The base 2 logarithm: minus infinity for both zeros, NaN below."""
+    return _through_float32(lambda y: _logarithm(y, FORMATS[y.dtype].log2, 1.0, 0.0), x)
+
+
+def log(x: UOp) -> UOp:
+    """The natural logarithm, as `log2`."""
+
+    def natural(y: UOp) -> UOp:
+        form = FORMATS[y.dtype]
+        return _logarithm(y, form.log, form.ln2_high, form.ln2_low)
+
+    return _through_float32(natural, x)
+
+
+def sin(x: UOp) -> UOp:
+    """The sine of every finite number; NaN for infinities. float32 needs a target with float64 arithmetic."""
+    return _through_float32(_sin, x)
+
+
+def _through_float32(function: Callable[[UOp], UOp], x: UOp) -> UOp:
+    return function(x) if x.dtype in FORMATS else function(x.cast(dtypes.float32)).cast(x.dtype)
+
+
+# ---------------------------------------------------------------- recognising exp and log
+
+
+def exp2_of(x: UOp) -> UOp:
+    """EXP2(x). Where x is y * log2(e), as `exp` is spelt in a graph, the value is that of exp(y)."""
+    for factor, other in (x.src, x.src[::-1]) if x.op is Ops.MUL else ():
+        if other.is_const and abs(other.arg) == cast_scalar(LOG2_E, x.dtype):
+            return exp(factor if other.arg > 0 else -factor)
+    return exp2(x)
+
+
+def is_natural_log(product: UOp) -> bool:
+    """Whether the node is LOG2(x) * ln(2) or ln(2) * LOG2(x), as `log` is spelt in a graph."""
+    if product.op is not Ops.MUL:
+        return False
+    logarithm, factor = product.src if product.src[1].is_const else product.src[::-1]
+    return logarithm.op is Ops.LOG2 and factor.is_const and factor.arg == cast_scalar(LN_2, factor.dtype)
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _polynomial(x: UOp, coefficients: tuple[float, ...]) -> UOp:
+    """Horner's scheme, lowest power first. A lowest coefficient of 0 costs no addition."""
+    value = x.const_like(coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        value = value * x
+        if coefficient != 0.0:
+            value = value + coefficient
+    return value
+
+
+def _clamp(x: UOp, low: float, high: float) -> UOp:
+    """Between low and high; NaN stays. Compare and WHERE in this order are one vector minimum and one maximum."""
+    x = (x < low).where(x.const_like(low), x)
+    return (x > high).where(x.const_like(high), x)
+
+
+def _times_power(value: UOp, rounded: UOp) -> UOp:
+    """`value` * 2**n with one rounding, for n the low bits of `rounded`, which holds n + 1.5 * 2**mantissa.
+
+    n goes in two halves, so that neither factor leaves the range of the type."""
+    form = FORMATS[value.dtype]
+    bits = rounded.bitcast(form.unsigned)
+    one = form.bias << form.mantissa
+    half = (bits << (form.mantissa - 1)) & -(1 << form.mantissa)
+    other_half = (bits << form.mantissa) - half
+    return value * (other_half + one).bitcast(value.dtype) * (half + one).bitcast(value.dtype)
+
+
+def _exp2(x: UOp) -> UOp:
+    form = FORMATS[x.dtype]
+    # At the lower end both factors of `_times_power` are 0: a masked-out -inf does not pay for an underflow.
+    x = _clamp(x, -2.0 * form.bias, form.bias + 2.0)
+    # Adding and taking away this number rounds to a whole one, and leaves it in the low bits on the way.
+    shifter = 1.5 * 2.0**form.mantissa
+    rounded = x + shifter
+    return _times_power(_polynomial(x - (rounded - shifter), form.exp2), rounded)
+
+
+def _exp(x: UOp) -> UOp:
+    form = FORMATS[x.dtype]
+    x = _clamp(x, -2.0 * form.bias * LN_2, (form.bias + 2.0) * LN_2)
+    shifter = 1.5 * 2.0**form.mantissa
+    rounded = x * LOG2_E + shifter
+    whole = rounded - shifter
+    rest = (x - whole * form.ln2_high) - whole * form.ln2_low
+    return _times_power(_polynomial(rest, form.exp), rounded)
+
+
+def _logarithm(x: UOp, table: tuple[float, ...], unit_high: float, unit_low: float) -> UOp:
+    """log(x) = e * unit + log(m) with x = 2**e * m and m between the square roots of 1/2 and 2.
+
+    e = 0 all around 1, so nothing cancels there; elsewhere e * unit_high is exact and outweighs log(m)."""
+    form = FORMATS[x.dtype]
+    lift = form.mantissa + 1
+    is_subnormal = x < 2.0 ** (1 - form.bias)
+    bits = is_subnormal.where(x * 2.0**lift, x).bitcast(form.unsigned)
+    # The exponent is kept positive by an offset, because vector units lack the signed shift of 64 bits.
+    offset = form.bias + lift + 2
+    cut = bits.const_like(form.root_half_bits - (offset << form.mantissa))
+    cut_subnormal = bits.const_like(form.root_half_bits - ((offset - lift) << form.mantissa))
+    position = bits - is_subnormal.where(cut_subnormal, cut)
+    fraction = ((position & ((1 << form.mantissa) - 1)) + form.root_half_bits).bitcast(x.dtype) - 1.0
+    # The bits of 2**mantissa with a small integer in them are 2**mantissa + that integer: a conversion for two ops.
+    holder = (form.bias + form.mantissa) << form.mantissa
+    exponent = ((position >> form.mantissa) | holder).bitcast(x.dtype) - (2.0**form.mantissa + offset)
+    correction = fraction * fraction * _polynomial(fraction, table[1:])
+    value = fraction + (fraction * table[0] + correction if table[0] else correction)
+    if unit_low:
+        value = exponent * unit_high + (value + exponent * unit_low)
+    else:
+        value = exponent + value
+    return _logarithm_of_special(x, value)
+
+
+def _logarithm_of_special(x: UOp, value: UOp) -> UOp:
+    at_most_zero = x.eq(0.0).where(x.const_like(-math.inf), math.nan)
+    return (x > 0.0).where((x < math.inf).where(value, x), at_most_zero)
+
+
+# ---------------------------------------------------------------- sine
+
+# The bits of 1/pi after the point: enough for the largest double.
+INVERSE_PI = int(
+    "517cc1b727220a94fe13abe8fa9a6ee06db14acc9e21c820ff28b1d5ef5de2b0db92371d2126e970"
+    "0324977504e8c90e7f0ef58e5894d39f74411afa975da24274ce38135a2fbf209cc8eb1cc1a99cfa"
+    "4e422fc5defc941d8ffc4bffef02cc07f79788c5ad05368fb69b3f6793e584dba7a31fb34f2ff516"
+    "ba93dd63f5f2f8bd9e839cfbc529497535fdafd88fc6ae842b0198237e3db5d5f867de104d7a1b0e",
+    16,
+)
+INVERSE_PI_BITS = 1280
+CHUNK = 29  # bits of a piece of 1/pi whose product with a float32 is exact in float64
+PI_HIGH = 3.141592025756836  # 21 bits, whose product with a 32-bit integer is exact
+PI_LOW = 6.278329573009626e-07
+
+
+def _sin(x: UOp) -> UOp:
+    """sin|x| = +-sin(r), |x| = n*pi + r; the sign is that of x, turned once more where n is odd."""
+    form = FORMATS[x.dtype]
+    bits = x.bitcast(form.unsigned)
+    width = form.unsigned.bits
+    magnitude = bits & ((1 << (width - 1)) - 1)
+    reduce = _reduce_single if x.dtype is dtypes.float32 else _reduce_double
+    rest, parity = reduce(magnitude)
+    value = rest + rest * _polynomial(rest * rest, form.sin)
+    sign = (bits ^ (parity << (width - 1))) & (1 << (width - 1))
+    return (value.bitcast(form.unsigned) ^ sign).bitcast(x.dtype)
+
+
+def _inverse_pi_chunk(start: int, count: int) -> float:
+    """`count` bits of 1/pi after the first `start`, as a number."""
+    bits = INVERSE_PI >> (INVERSE_PI_BITS - start - count) & ((1 << count) - 1)
+    return math.ldexp(bits, -start - count)
+
+
+def _reduce_single(magnitude: UOp) -> tuple[UOp, UOp]:
+    """(r, n with its lowest bit right) for the float32 |x| of these bits, in float64.
+
+    1/pi is cut in pieces. Those whose product with x is a whole even number are left out, which of them is decided by
+    the size of x; of the next three, the products with the first two are exact, so only the last addition rounds."""
+    x = magnitude.bitcast(dtypes.float32).cast(dtypes.float64)
+    pieces = [x.const_like(_inverse_pi_chunk(k * CHUNK, CHUNK if k < 2 else 53)) for k in range(3)]
+    for skipped in (1, 2, 3):
+        is_small = x < 2.0 ** (24 + CHUNK * skipped)
+        starts = [(skipped + k) * CHUNK for k in range(3)]
+        chunks = [_inverse_pi_chunk(start, CHUNK if k < 2 else 53) for k, start in enumerate(starts)]
+        pieces = [is_small.where(piece, chunk) for piece, chunk in zip(pieces, chunks, strict=True)]
+    high, middle, low = (x * piece for piece in pieces)
+    # At 2**53 and above doubles are even: this takes away an even whole number.
+    high = high - ((high + 2.0**53) - 2.0**53)
+    shifter = 1.5 * 2.0**52
+    rounded = (high + middle) + shifter
+    rest = (((high - (rounded - shifter)) + middle) + low) * math.pi
+    return rest.cast(dtypes.float32), rounded.bitcast(dtypes.uint64).cast(dtypes.uint32)
+
+
+def _reduce_double(magnitude: UOp) -> tuple[UOp, UOp]:
+    """(r, n with its lowest bit right) for the float64 |x| of these bits, by Payne and Hanek's method.
+
+    x is an integer times 2**k. The 192 bits of 2**k/pi from the units down, times the integer, give |x|/pi modulo 2 to
+    128 bits. Below 1, where the window of bits would begin too high, r is x itself."""
+    x = magnitude.bitcast(dtypes.float64)
+    integer = (magnitude & ((1 << 52) - 1)) | (1 << 52)
+    windows = _inverse_pi_window((magnitude >> 52) - 1023)
+    low = integer * windows[1]
+    lowest = _multiply_high(integer, windows[2])
+    low_sum = low + lowest
+    carry = (low_sum < lowest).cast(dtypes.uint64)
+    high = integer * windows[0] + _multiply_high(integer, windows[1]) + carry
+    parity = (high + (1 << 62)) >> 63
+    signed = ((high << 1) | (low_sum >> 63)).bitcast(dtypes.int64)
+    first = (signed >> 32).cast(dtypes.float64) * 2.0**-32
+    second = (signed & 0xFFFFFFFF).cast(dtypes.float64) * 2.0**-64
+    # Ten bits fewer make the integer non-negative as int64, for which the conversion is cheaper.
+    third = ((low_sum << 1) >> 10).bitcast(dtypes.int64).cast(dtypes.float64) * 2.0**-118
+    rest = first * PI_HIGH + (first * PI_LOW + (second + third) * math.pi)
+    rest = (x < math.inf).where(rest, math.nan)
+    is_small = x < 1.0
+    return is_small.where(x, rest), is_small.where(parity.const_like(0), parity)
+
+
+def _inverse_pi_window(offset: UOp) -> list[UOp]:
+    """192 bits of 2**-52/pi from the bit of weight 2**-`offset` on, as three uint64; offset lies in 0 to 1023.
+
+    Words are chosen by the bits of offset // 64, then shifted by offset % 64."""
+    string = INVERSE_PI >> (INVERSE_PI_BITS - 1216 + 53)
+    words = [offset.const_like(string >> (64 * (18 - k)) & ((1 << 64) - 1)) for k in range(19)]
+    for bit in (3, 2, 1, 0):
+        step = 1 << bit
+        is_set = (offset & (64 * step)).ne(0)
+        words = [is_set.where(words[k + step], words[k]) for k in range(step + 3)]
+    shift = offset & 63
+    reverse = shift ^ 63
+    # Shifting by 1 and then by up to 63 keeps a shift by 64 from being asked for.
+    return [(words[k] << shift) | ((words[k + 1] >> 1) >> reverse) for k in range(3)]
+
+
+def _multiply_high(left: UOp, right: UOp) -> UOp:
+    """The upper 64 bits of the product of two uint64, the left one below 2**53."""
+    left_high, left_low = left >> 32, left & 0xFFFFFFFF
+    right_high, right_low = right >> 32, right & 0xFFFFFFFF
+    middle = left_high * right_low + ((left_low * right_low) >> 32)
+    other = left_low * right_high + (middle & 0xFFFFFFFF)
+    return left_high * right_high + (middle >> 32) + (other >> 32)

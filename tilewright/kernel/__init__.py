@@ -1,0 +1,1 @@
+"""One kernel: its loops are split and given roles. Entry: `optimise.optimise`."""

@@ -1,0 +1,168 @@
+"""The default optimisation. In: a kernel and a target record. Out: the opts to apply, in order.
+
+  1. a vector axis for all of the kernel: an output loop that every access walks with stride 0 or 1 (elementwise maths, a sum
+     over the slow axis, a matrix product, a convolution); else one per inner loop (a sum over the fast axis, softmax)
+  2. register tiles: an output loop that some load inside a reduction does not depend on is tiled, so the load is reused
+  3. threads: the outermost output loop
+
+The choice follows from strides, sizes and the target's registers, never from the name of a device or an operation."""
+
+from __future__ import annotations
+
+from tilewright.base.dtype import DType, dtypes
+from tilewright.base.target import Target
+from tilewright.graph.ops import AxisType
+from tilewright.graph.records import Opt, OptOps
+from tilewright.graph.uop import UOp
+from tilewright.kernel.axes import KernelView, size_of, stride, view_kernel
+from tilewright.kernel.transforms.pad import apply_pad
+from tilewright.kernel.transforms.upcast import apply_upcast
+
+# Vectors a memory-bound loop has in flight, so that loads overlap.
+VECTORS_IN_FLIGHT = 4
+# A tile may be this much larger than the registers that hold accumulators leave room for: operands need some too.
+OPERAND_REGISTERS = 4
+# A kernel with less work than this per thread gains nothing from threads.
+LEAST_WORK = 1 << 14
+
+
+class _Choice:
+    """Applies opts as it chooses them, so that each choice sees the kernel as it is by then."""
+
+    def __init__(self, view: KernelView, target: Target) -> None:
+        self.view = view
+        self.target = target
+        self.opts: list[Opt] = []
+
+    def upcast(self, axis: UOp, amount: int) -> None:
+        self.opts.append(Opt(OptOps.UPCAST, self.view.axes.index(axis), amount))
+        self.view = view_kernel(apply_upcast(self.view, axis, amount))
+
+    def pad(self, axis: UOp, multiple: int) -> UOp:
+        self.opts.append(Opt(OptOps.PADTO, self.view.axes.index(axis), multiple))
+        self.view = view_kernel(apply_pad(self.view, axis, multiple))
+        return next(made for made in self.view.axes if made.arg.id == axis.arg.id)
+
+    def vectorise(self, axis: UOp, vectors: int, lanes: int) -> None:
+        """A tile of up to `vectors` registers along the axis. A size without a useful divisor is padded."""
+        size = size_of(axis)
+        if size <= lanes:
+            self.upcast(axis, size)
+            return
+        amount = best_divisor(size, vectors * lanes, lanes)
+        if amount is None:
+            axis = self.pad(axis, lanes if size < vectors * lanes else lanes * min(vectors, 2))
+            amount = best_divisor(size_of(axis), vectors * lanes, lanes)
+            assert amount is not None
+        self.upcast(axis, amount)
+
+
+def choose_opts(view: KernelView, target: Target) -> tuple[Opt, ...]:
+    choice = _Choice(view, target)
+    lanes = target.lanes(widest_dtype_of(view))
+    axis = common_vector_axis(view)
+    if axis is not None:
+        vectors = VECTORS_IN_FLIGHT if len(view.accesses) <= 4 and not tile_axes(view, axis) else 2
+        register_tile(choice, axis, min(vectors, max(1, size_of(axis) // lanes)))
+        choice.vectorise(axis, vectors, lanes)
+    else:
+        for inner in inner_vector_axes(view):
+            choice.vectorise(inner, VECTORS_IN_FLIGHT, lanes)
+    add_threads(choice)
+    return tuple(choice.opts)
+
+
+def widest_dtype_of(view: KernelView) -> DType:
+    """The dtype that fills a register soonest: of what is stored, loaded and accumulated."""
+    found = [node.dtype for node in view.accesses] + [node.dtype for node in view.reduces]
+    return max(found, key=lambda dtype: dtype.itemsize, default=dtypes.float32)
+
+
+def common_vector_axis(view: KernelView) -> UOp | None:
+    """The output loop that every access walks with stride 0 or 1, and every store with stride 1."""
+    best: tuple[int, UOp] | None = None
+    for axis in view.of_kind(AxisType.LOOP):
+        if axis in view.reduce_axes or size_of(axis) == 1:
+            continue
+        if any(axis not in node.ranges for node in view.reduces if node.ranges or node.src[0].ranges):
+            continue
+        steps = [stride(access, axis) for access in view.accesses]
+        if any(stride(access, axis) != 1 for access in view.stores) or any(step not in (0, 1) for step in steps):
+            continue
+        if best is None or size_of(axis) > best[0]:
+            best = (size_of(axis), axis)
+    return None if best is None else best[1]
+
+
+def inner_vector_axes(view: KernelView) -> list[UOp]:
+    """Per reduction, and for the stores, the innermost loop with the most unit strides."""
+    chosen: list[UOp] = []
+    for node in view.reduces:
+        inside = [n for n in view.accesses if any(axis in n.ranges for axis in node.src[1:])]
+        candidates = [axis for axis in node.src[1:] if axis.arg.kind is AxisType.REDUCE]
+        chosen.extend(_best_axis(candidates, inside))
+    rows = frozenset(axis for node in view.reduces for axis in node.ranges)
+    loops = [axis for axis in view.of_kind(AxisType.LOOP) if axis not in rows and axis not in view.reduce_axes]
+    chosen.extend(_best_axis(loops, list(view.stores)))
+    return list(dict.fromkeys(chosen))
+
+
+def _best_axis(candidates: list[UOp], accesses: list[UOp]) -> list[UOp]:
+    def unit_strides(axis: UOp) -> int:
+        return sum(stride(access, axis) == 1 for access in accesses)
+
+    usable = [axis for axis in candidates if size_of(axis) > 1 and unit_strides(axis) > 0]
+    return [max(usable, key=lambda axis: (unit_strides(axis), size_of(axis)))] if usable else []
+
+
+def tile_axes(view: KernelView, vector_axis: UOp) -> list[UOp]:
+    """Output loops along which a load inside a reduction is the same: tiling them reuses the load."""
+    found = []
+    loads = [n for n in view.accesses if n not in view.stores and n.ranges & view.reduce_axes]
+    for axis in view.of_kind(AxisType.LOOP):
+        if axis is vector_axis or axis in view.reduce_axes or not loads:
+            continue
+        if all(axis in node.ranges for node in view.reduces) and any(axis not in load.ranges for load in loads):
+            found.append(axis)
+    return found
+
+
+def register_tile(choice: _Choice, vector_axis: UOp, vectors: int) -> None:
+    """Tiles one output loop so that accumulators fill the registers that operands leave free."""
+    free = choice.target.vector_registers - OPERAND_REGISTERS - vectors
+    most = max(1, free // (vectors * max(1, len(choice.view.reduces))))
+    for axis in tile_axes(choice.view, vector_axis):
+        amount = max((d for d in range(1, min(most, 12) + 1) if size_of(axis) % d == 0), default=1)
+        if amount > 1:
+            choice.upcast(axis, amount)
+            return
+
+
+def best_divisor(size: int, most: int, lanes: int) -> int | None:
+    """The largest divisor of `size` up to `most` that is whole registers; else half a register; else None."""
+    for amount in range(most, 0, -lanes):
+        if amount % lanes == 0 and size % amount == 0:
+            return amount
+    half = lanes // 2
+    return half if half >= 4 and size % half == 0 else None
+
+
+def add_threads(choice: _Choice) -> None:
+    """The outermost output loop that every store depends on is shared among the cores."""
+    view = choice.view
+    if not choice.target.has_threads:
+        return
+    work = 1
+    for axis in view.axes:
+        work *= size_of(axis)
+    candidates = [
+        axis
+        for axis in view.of_kind(AxisType.LOOP)
+        if axis not in view.reduce_axes and all(axis in node.ranges for node in (*view.stores, *view.reduces))
+    ]
+    if work < 2 * LEAST_WORK or not candidates:
+        return
+    enough = [axis for axis in candidates if size_of(axis) >= 4 * choice.target.cores]
+    axis = enough[0] if enough else max(candidates, key=size_of)
+    if size_of(axis) > 1:
+        choice.opts.append(Opt(OptOps.THREAD, view.axes.index(axis), size_of(axis)))

@@ -1,0 +1,111 @@
+"""Recutting loops before any opt. In: a kernel. Out: the kernel with fewer or better loops, computing the same.
+Merging makes long unit-stride loops out of the axes of a contiguous tensor; splitting removes divisions."""
+
+from __future__ import annotations
+
+from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.simplify import simplify
+from tilewright.graph.uop import UOp
+from tilewright.kernel.axes import KernelView, exchange_axis, make_range, size_of, stride, view_kernel
+
+
+def merge_loops(sink: UOp) -> UOp:
+    """
+    before: for i in 4: for j in 8: out[i*8 + j] = a[i*8 + j]
+    after:  for k in 32: out[k] = a[k]
+    """
+    while True:
+        view = view_kernel(sink)
+        pair = next((p for p in _neighbours(view) if _walk_as_one(view, *p)), None)
+        if pair is None:
+            return sink
+        sink = _merge(sink, *pair)
+
+
+def _neighbours(view: KernelView) -> list[tuple[UOp, UOp]]:
+    """Pairs of loops that could be one: both outputs, or both closed by the same reductions."""
+    pairs = []
+    for outer, inner in zip(view.axes, view.axes[1:], strict=False):
+        if outer.arg.kind is not inner.arg.kind or outer.arg.kind not in (AxisType.LOOP, AxisType.REDUCE):
+            continue
+        if all((outer in node.src[1:]) == (inner in node.src[1:]) for node in view.reduces):
+            pairs.append((outer, inner))
+    return pairs
+
+
+def _walk_as_one(view: KernelView, outer: UOp, inner: UOp) -> bool:
+    """Whether both axes occur only in access positions, there as one running index."""
+    ratio = size_of(inner)
+    users = [node for node in view.nodes if outer in node.src or inner in node.src]
+    if any(node.op not in (Ops.ADD, Ops.MUL, Ops.INDEX, Ops.REDUCE) for node in users):
+        return False
+    for access in view.accesses:
+        if len(access.src) == 3 and (outer in access.src[2].ranges or inner in access.src[2].ranges):
+            return False
+        outer_step, inner_step = stride(access, outer), stride(access, inner)
+        if outer_step is None or inner_step is None or outer_step != inner_step * ratio:
+            return False
+    positions = {access.src[1] for access in view.accesses}
+    return not _used_elsewhere(view, positions, (outer, inner))
+
+
+def _used_elsewhere(view: KernelView, positions: set[UOp], axes: tuple[UOp, UOp]) -> bool:
+    """Whether a value other than a position is computed from the axes themselves."""
+    inside = set(positions)
+    for node in reversed(view.nodes):
+        if node in inside:
+            inside.update(node.src)
+    for node in view.nodes:
+        if node.op in (Ops.INDEX, Ops.REDUCE) or node in inside:
+            continue
+        if any(src in axes or (src in inside and src.op is not Ops.CONST and _has(src, axes)) for src in node.src):
+            return True
+    return False
+
+
+def _has(node: UOp, axes: tuple[UOp, UOp]) -> bool:
+    return axes[0] in node.ranges or axes[1] in node.ranges
+
+
+def _merge(sink: UOp, outer: UOp, inner: UOp) -> UOp:
+    merged = make_range(size_of(outer) * size_of(inner), outer.arg.id, outer.arg.kind)
+    sink = exchange_axis(sink, inner, merged)
+    zero = merged.const_like(0)
+    done: dict[UOp, UOp] = {}
+    for node in view_kernel(sink).nodes:
+        if node is outer:
+            done[node] = zero
+            continue
+        src = tuple(done[s] for s in node.src)
+        if node.op is Ops.REDUCE:
+            src = (src[0], *(s for s in src[1:] if s is not zero))
+        done[node] = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+    return simplify(done[sink])
+
+
+def split_loops(sink: UOp) -> UOp:
+    """
+    before: for i in 32: out[...] = a[i // 8] + b[i % 8]
+    after:  for i0 in 4: for i1 in 8: out[...] = a[i0] + b[i1]
+    """
+    for _ in range(16):
+        view = view_kernel(sink)
+        found = next((f for f in _divided(view)), None)
+        if found is None:
+            return sink
+        axis, divisor = found
+        outer = make_range(size_of(axis) // divisor, (*axis.arg.id, 0), axis.arg.kind)
+        inner = make_range(divisor, (*axis.arg.id, 1), axis.arg.kind)
+        sink = simplify(exchange_axis(sink, axis, outer * divisor + inner))
+    return sink
+
+
+def _divided(view: KernelView) -> list[tuple[UOp, int]]:
+    """Axes that occur as axis // c or axis % c with c dividing their size."""
+    found = []
+    for node in view.nodes:
+        if node.op in (Ops.IDIV, Ops.MOD) and node.src[0].op is Ops.RANGE and node.src[1].op is Ops.CONST:
+            axis, divisor = node.src[0], int(node.src[1].arg)
+            if axis.arg.kind in (AxisType.LOOP, AxisType.REDUCE) and 1 < divisor < size_of(axis) and size_of(axis) % divisor == 0:
+                found.append((axis, divisor))
+    return found

@@ -1,0 +1,54 @@
+"""PADTO: an axis is lengthened to a multiple, its extra iterations masked off.
+In: a kernel, an axis, a multiple. Out: the kernel over the longer axis; loads and stores past the end touch nothing, and
+a reduction takes in its identity there, so no function is ever asked about a value that does not exist.
+
+    before: for i in 10: out[i] = f(a[i])
+    after:  for i in 16: if i < 10: out[i] = f(a[i] if i < 10 else 0)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.graph.ops import AxisType, Ops, reduce_identity
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+from tilewright.kernel.axes import KernelView, exchange_axis, make_range, size_of
+
+
+def check_pad(view: KernelView, axis: UOp, multiple: int) -> str | None:
+    position = view.axes.index(axis)
+    if axis.arg.kind not in (AxisType.LOOP, AxisType.REDUCE, AxisType.GLOBAL):
+        return f"PADTO needs a loop, axis {position} is {axis.arg.kind.name}"
+    if multiple < 1:
+        return f"PADTO multiple {multiple} is not positive"
+    if size_of(axis) % multiple == 0:
+        return f"PADTO {multiple}: size {size_of(axis)} of axis {position} is a multiple already"
+    return None
+
+
+def apply_pad(view: KernelView, axis: UOp, multiple: int) -> UOp:
+    size = size_of(axis)
+    longer = make_range(-(-size // multiple) * multiple, axis.arg.id, axis.arg.kind)
+    return mask_axis(exchange_axis(view.sink, axis, longer), longer, longer < size)
+
+
+def mask_axis(sink: UOp, axis: UOp, inside: UOp) -> UOp:
+    """Every access that depends on the axis, and every reduction over it, restricted to where `inside` holds."""
+    done: dict[UOp, UOp] = {}
+    for node in toposort(sink):
+        src = tuple(done[s] for s in node.src)
+        if node.op is Ops.INDEX and axis in node.ranges:
+            valid = src[2] & inside if len(src) == 3 else inside
+            src = (*src[:2], valid)
+        elif node.op is Ops.REDUCE and axis in node.src[1:]:
+            identity = node.src[0].const_like(reduce_identity(node.arg, node.dtype))
+            src = (inside.where(src[0], identity), *src[1:])
+        done[node] = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+    return done[sink]
+
+
+def pad_candidates(view: KernelView) -> Iterator[tuple[UOp, int]]:
+    for axis in view.of_kind(AxisType.LOOP, AxisType.REDUCE):
+        for multiple in (8, 16, 32):
+            if size_of(axis) % multiple and size_of(axis) > multiple:
+                yield axis, multiple

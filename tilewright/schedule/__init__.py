@@ -1,0 +1,1 @@
+"""From the graph of what must be realised to kernels in order. Entry: `pipeline.schedule`."""

@@ -1,0 +1,134 @@
+"""Pushing indices through views. In: a node and the index of one of its elements. Out: the index of the element of each
+source that it is made from, and the condition under which that element exists. Views cost nothing because of this."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tilewright.base.dtype import dtypes
+from tilewright.base.errors import InternalError
+from tilewright.graph.ops import Ops
+from tilewright.graph.simplify import simplify
+from tilewright.graph.spec import Shape
+from tilewright.graph.uop import UOp, const, index_const
+
+TRUE = const(dtypes.bool, True)
+ZERO = index_const(0)
+
+
+class Place(NamedTuple):
+    """One element: an index per axis, and the condition under which it exists (elsewhere it must not be touched)."""
+
+    index: tuple[UOp, ...]
+    valid: UOp
+
+
+def flatten_index(index: tuple[UOp, ...], shape: Shape) -> UOp:
+    """The row-major position of an element."""
+    position = ZERO
+    stride = 1
+    terms = []
+    for idx, size in zip(reversed(index), reversed(shape), strict=True):
+        if size != 1:
+            terms.append(idx * stride if stride != 1 else idx)
+        stride *= size
+    for term in reversed(terms):
+        position = term if position is ZERO else position + term
+    return simplify(position)
+
+
+def unflatten_index(position: UOp, shape: Shape) -> tuple[UOp, ...]:
+    """The index per axis of a row-major position."""
+    index: list[UOp] = []
+    stride = 1
+    for axis in range(len(shape) - 1, -1, -1):
+        size = shape[axis]
+        if size == 1:
+            index.append(ZERO)
+            continue
+        quotient = position // stride if stride != 1 else position
+        is_outermost = all(s == 1 for s in shape[:axis])
+        index.append(simplify(quotient if is_outermost else quotient % size))
+        stride *= size
+    return tuple(reversed(index))
+
+
+def reshape_index(index: tuple[UOp, ...], from_shape: Shape, to_shape: Shape) -> tuple[UOp, ...]:
+    """The index into `to_shape` of the element at `index` of `from_shape`. Runs of axes with equal products are mapped
+    one by one, so that an axis which is merely moved, split or merged never meets a division it does not need."""
+    result: list[UOp] = []
+    start_from = start_to = 0
+    while start_from < len(from_shape) or start_to < len(to_shape):
+        stop_from, stop_to = start_from, start_to
+        count_from = count_to = 1
+        while True:
+            if stop_from < len(from_shape) and (count_from <= count_to or stop_to == len(to_shape)):
+                count_from *= from_shape[stop_from]
+                stop_from += 1
+            elif stop_to < len(to_shape):
+                count_to *= to_shape[stop_to]
+                stop_to += 1
+            if count_from == count_to:
+                break
+        run_from, run_to = from_shape[start_from:stop_from], to_shape[start_to:stop_to]
+        run_index = index[start_from:stop_from]
+        if run_from == run_to:
+            result.extend(run_index)
+        else:
+            result.extend(unflatten_index(flatten_index(run_index, run_from), run_to))
+        start_from, start_to = stop_from, stop_to
+    return tuple(result)
+
+
+def both(first: UOp, second: UOp) -> UOp:
+    """The conjunction of two conditions."""
+    if first is TRUE or first is second:
+        return second
+    return first if second is TRUE else simplify(first & second)
+
+
+def within(idx: UOp, start: int, stop: int) -> UOp:
+    """Whether start <= idx < stop, as far as the bounds of idx do not say so already."""
+    condition = TRUE
+    if idx.vmin < start:
+        condition = (idx < start).logical_not()
+    if idx.vmax >= stop:
+        condition = both(condition, idx < stop)
+    return simplify(condition)
+
+
+def pad_valid(node: UOp, index: tuple[UOp, ...]) -> UOp:
+    """Whether an element of a PAD comes from its source."""
+    condition = TRUE
+    for idx, (before, _), size in zip(index, node.arg, node.src[0].shape, strict=True):
+        condition = both(condition, within(idx, before, before + size))
+    return condition
+
+
+def push_movement(node: UOp, place: Place) -> Place:
+    """The element of a view's source."""
+    index, valid = place
+    source = node.src[0].shape
+    if node.op is Ops.RESHAPE:
+        return Place(reshape_index(index, node.shape, source), valid)
+    if node.op is Ops.EXPAND:
+        return Place(tuple(ZERO if size == 1 else idx for idx, size in zip(index, source, strict=True)), valid)
+    if node.op is Ops.PERMUTE:
+        moved: list[UOp] = [ZERO] * len(index)
+        for idx, axis in zip(index, node.arg, strict=True):
+            moved[axis] = idx
+        return Place(tuple(moved), valid)
+    if node.op is Ops.SHRINK:
+        return Place(
+            tuple(simplify(idx + start) if start else idx for idx, (start, _) in zip(index, node.arg, strict=True)), valid
+        )
+    if node.op is Ops.FLIP:
+        flipped = tuple(
+            simplify(size - 1 - idx) if axis in node.arg else idx
+            for axis, (idx, size) in enumerate(zip(index, source, strict=True))
+        )
+        return Place(flipped, valid)
+    if node.op is Ops.PAD:
+        shifted = tuple(simplify(idx - before) if before else idx for idx, (before, _) in zip(index, node.arg, strict=True))
+        return Place(shifted, both(valid, pad_valid(node, index)))
+    raise InternalError(f"{node.op!r} is not a view")

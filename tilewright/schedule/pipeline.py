@@ -1,0 +1,82 @@
+"""The schedule stage. In: the nodes to realise, over PARAM leaves. Out: a `Schedule`.
+
+  prepare_graph    needs: a verified graph          gives: large reductions split, copies read whole buffers
+  plan_fusion      needs: the nodes to store        gives: what is stored, and every index that kernels ask for
+  write kernels    needs: the plan                  gives: a value per stored node, as loops, loads and reductions
+  place assigns    needs: the values                gives: how each in-place update is done without harm
+  order items      needs: declared accesses         gives: items such that every read sees the version it means
+  place_temps      needs: the order                 gives: arenas"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.base.events import stage_timer
+from tilewright.graph.ops import Ops
+from tilewright.graph.records import Schedule
+from tilewright.graph.spec import Kind
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+from tilewright.schedule.fuse import plan_fusion
+from tilewright.schedule.memory import place_temps
+from tilewright.schedule.order import ItemBuilder
+from tilewright.schedule.reduction import split_reduction
+
+
+def schedule(outputs: Sequence[UOp], params: Sequence[UOp], device: str, pinned: frozenset[int] = frozenset()) -> Schedule:
+    """`params` are the PARAM nodes in slot order. `pinned` are the slots whose present contents someone else still
+    reads: an update of one of them goes to memory of its own."""
+    with stage_timer("schedule"):
+        prepared = prepare_graph(outputs)
+        stored = [storage_node(node) for node in prepared]
+        plan = plan_fusion(stored, nodes_to_store(stored))
+        builder = ItemBuilder(plan, params, stored, device, pinned)
+        items, slots, output_slots = builder.build()
+        offsets, arenas = place_temps(items, slots)
+        return Schedule(tuple(items), tuple(slots), tuple(output_slots), offsets, arenas)
+
+
+def prepare_graph(outputs: Sequence[UOp]) -> list[UOp]:
+    """Large reductions split; the source of a copy is a buffer that it can copy whole."""
+    done: dict[UOp, UOp] = {}
+    for node in toposort(*outputs):
+        src = tuple(done[s] for s in node.src)
+        made = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+        split = split_reduction(made)
+        if split is not None:
+            made = split
+        elif made.op is Ops.COPY and not is_stored_view(made.src[0]):
+            made = made.replace(src=(UOp(Ops.CONTIGUOUS, made.dtype, made.src),))
+        if made.line is None:
+            made.line = node.line
+        done[node] = made
+    return [done[node] for node in outputs]
+
+
+def storage_node(node: UOp) -> UOp:
+    """The node whose memory holds the value: wrappers that do not move elements are looked through."""
+    inner = node
+    while inner.op in (Ops.CONTIGUOUS, Ops.DETACH, Ops.RESHAPE):
+        inner = inner.src[0]
+    if inner.op.kind is Kind.MOVEMENT or inner.op in (Ops.CONST, Ops.IOTA):
+        while node.op in (Ops.DETACH, Ops.RESHAPE) and node.src[0].op in (Ops.CONTIGUOUS, Ops.DETACH, Ops.RESHAPE):
+            node = node.src[0]
+        return node
+    return inner
+
+
+def is_stored_view(node: UOp) -> bool:
+    return storage_node(node).op.kind not in (Kind.MOVEMENT,)
+
+
+def nodes_to_store(outputs: Sequence[UOp]) -> frozenset[UOp]:
+    """Outputs, what the user asked to be contiguous, both sides of a copy, updates and what they update."""
+    found = {node for node in outputs if node.op is not Ops.PARAM}
+    for node in toposort(*outputs):
+        if node.op is Ops.CONTIGUOUS:
+            found.add(storage_node(node))
+        elif node.op is Ops.COPY:
+            found.update((node, storage_node(node.src[0])))
+        elif node.op is Ops.ASSIGN:
+            found.update((node, storage_node(node.src[0])))
+    return frozenset(node for node in found if node.op is not Ops.PARAM)

@@ -1,0 +1,73 @@
+"""Splitting large reductions in two. In: the graph. Out: the graph with each reduction that leaves few elements of many
+made of a first part with work for every core and a second that combines its results.
+The split depends on the shape alone, so results do not change with the number of cores."""
+
+from __future__ import annotations
+
+from tilewright.base.config import options
+from tilewright.base.dtype import dtypes
+from tilewright.graph.ops import Ops, reduce_identity
+from tilewright.graph.spec import Shape, element_count
+from tilewright.graph.uop import UOp, const
+
+LARGE_REDUCTION = 1 << 15
+FEW_RESULTS = 64
+MOST_PARTS = 256
+LEAST_PART = 1024
+
+
+def split_reduction(node: UOp) -> UOp | None:
+    """
+    before: sum(x[1000000], axes=(0,))
+    after:  sum(sum(reshape(x, (64, 15625)), axes=(1,)), axes=(0,))
+    """
+    if not options.SPLIT_REDUCE or node.op is not Ops.REDUCE_AXIS:
+        return None
+    source = node.src[0]
+    op, axes = node.arg
+    work, results = element_count(source.shape), element_count(node.shape)
+    if results == 0 or results > FEW_RESULTS or work // max(results, 1) < LARGE_REDUCTION:
+        return None
+    axis = max(axes, key=lambda a: (source.shape[a] >= FEW_RESULTS, -a, source.shape[a]))
+    parts = choose_parts(source.shape[axis], work // results)
+    if parts is None:
+        return _split_padded(node, axis)
+    return _split_axis(source, source.shape, node, axis, parts)
+
+
+def choose_parts(size: int, reduced: int) -> int | None:
+    """The largest divisor of the axis that leaves parts worth a core; None where the axis has no useful divisor."""
+    most = min(MOST_PARTS, max(reduced // LEAST_PART, 1))
+    best = max((d for d in range(1, most + 1) if size % d == 0), default=1)
+    return best if best >= 16 else None
+
+
+def _split_axis(source: UOp, shape: Shape, node: UOp, axis: int, parts: int) -> UOp:
+    op, axes = node.arg
+    split = (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :])
+    moved = tuple(a + (a >= axis) for a in axes if a != axis)
+    first_axes = tuple(sorted((axis + 1, *moved)))
+    first = UOp(
+        Ops.REDUCE_AXIS, node.dtype, (UOp(Ops.RESHAPE, source.dtype, (source,), split),), (op, first_axes)
+    )
+    second = UOp(Ops.REDUCE_AXIS, node.dtype, (first,), (op, (axis,)))
+    return UOp(Ops.RESHAPE, node.dtype, (second,), node.shape)
+
+
+def _split_padded(node: UOp, axis: int) -> UOp | None:
+    """An axis without divisors is filled up with the identity of the reduction."""
+    source = node.src[0]
+    op, _ = node.arg
+    size = source.shape[axis]
+    if size < LARGE_REDUCTION:
+        return None
+    filled = -(-size // FEW_RESULTS) * FEW_RESULTS
+    padding = tuple((0, filled - size) if a == axis else (0, 0) for a in range(len(source.shape)))
+    padded = UOp(Ops.PAD, source.dtype, (source,), padding)
+    if op is not Ops.ADD:
+        ones = tuple(filled if a == axis else 1 for a in range(len(source.shape)))
+        position = UOp(Ops.RESHAPE, dtypes.int64, (UOp(Ops.IOTA, dtypes.int64, (), (filled,)),), ones)
+        everywhere = UOp(Ops.EXPAND, dtypes.int64, (position,), padded.shape)
+        identity = const(source.dtype, reduce_identity(op, source.dtype))
+        padded = (everywhere < size).where(padded, identity)
+    return _split_axis(padded, padded.shape, node, axis, FEW_RESULTS)
