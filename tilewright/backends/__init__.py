@@ -1,0 +1,1 @@
+"""One folder for each device; a stage of the compiler never names one of them."""

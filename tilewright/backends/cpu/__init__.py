@@ -1,0 +1,1 @@
+"""The CPU device: LLVM IR compiled in this process, run on a pool of threads."""

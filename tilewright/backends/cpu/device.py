@@ -1,0 +1,132 @@
+"""The CPU device. In: programs and buffers. Out: kernels in the process's own machine code, run by a native pool.
+Memory is host memory, so tensors made from NumPy arrays are borrowed and reading a result needs no copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tilewright.backends.cpu import host, llvm
+from tilewright.backends.cpu.memory import HostMemory, allocate, wrap
+from tilewright.backends.cpu.pool import CommandList, Pool, pool_ir
+from tilewright.backends.cpu.renderer import render
+from tilewright.base.config import options
+from tilewright.base.dtype import dtypes
+from tilewright.base.errors import CompileError
+from tilewright.base.target import ALL_DTYPES, Target
+from tilewright.graph.ops import AxisType
+from tilewright.graph.records import Program
+from tilewright.runtime.cache import cache_key, read_entry, write_entry
+from tilewright.runtime.device import Driver, Place, Runner
+
+KERNEL_SYMBOL = "kernel"
+# Work, in elementary operations, that a thread should be given at the least: below it a wake-up costs more.
+LEAST_GRAIN = 1 << 15
+CHUNKS_PER_THREAD = 4
+
+_NATIVE_OPS = frozenset(
+    "NEG SQRT TRUNC ADD SUB MUL FDIV MAX MIN AND OR XOR CMPLT CMPEQ CMPNE WHERE CAST BITCAST SATURATING_CAST".split()
+)
+# Small floats are converted by integer maths: LLVM would call library functions for some of these conversions.
+_EMULATED = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})
+
+
+def cpu_target() -> Target:
+    vector_bytes, registers = host.host_vector()
+    return Target(
+        name="CPU",
+        arch=f"{host.machine()} {host.cpu_identity()}",
+        toolchain=llvm.toolchain(),
+        vector_bytes=vector_bytes,
+        vector_registers=registers,
+        cores=host.usable_cores(options.TILEWRIGHT_THREADS or None),
+        has_threads=True,
+        native=ALL_DTYPES - _EMULATED,
+        native_ops=_NATIVE_OPS,
+    )
+
+
+class CpuKernel(NamedTuple):
+    code: llvm.LoadedCode
+    extent: int
+    grain: int
+
+
+class CpuRunner:
+    """A command list with its owners."""
+
+    def __init__(self, pool: Pool, launches: Sequence[tuple[CpuKernel, Sequence[Place]]]) -> None:
+        commands = []
+        owners: list[object] = []
+        for kernel, places in launches:
+            addresses = [memory.address + offset for memory, offset in places]
+            commands.append((kernel.code.address, addresses, kernel.extent, kernel.grain))
+            owners.append(kernel.code)
+        self.memories = [[memory for memory, _ in places] for _, places in launches]
+        self.commands = CommandList(pool, commands, owners)
+        self.run = self.commands.run
+
+    def set_place(self, launch: int, param: int, place: Place) -> None:
+        memory, offset = place
+        self.memories[launch][param] = memory
+        self.commands.set_buffer(launch, param, memory.address + offset)
+
+
+class CpuDriver(Driver):
+    _shared_pool: Pool | None = None
+
+    def __init__(self) -> None:
+        self.target = cpu_target()
+
+    def allocate(self, nbytes: int) -> HostMemory:
+        return allocate(nbytes)
+
+    def wrap(self, source: Any) -> HostMemory | None:
+        return wrap(source)
+
+    def render(self, program: Program) -> str:
+        return render(program, KERNEL_SYMBOL)
+
+    def compile(self, source: str) -> bytes:
+        try:
+            return llvm.compile_ir(source)
+        except llvm.CompileFailure as error:
+            raise CompileError(str(error), source=source) from error
+
+    def load(self, binary: bytes, program: Program) -> CpuKernel:
+        code = llvm.load_object(binary, KERNEL_SYMBOL)
+        thread = next((axis for axis in program.global_ranges if axis.arg.kind is AxisType.THREAD), None)
+        extent = 1 if thread is None else int(thread.src[0].arg)
+        return CpuKernel(code, extent, self._grain(program, extent))
+
+    def _grain(self, program: Program, extent: int) -> int:
+        """Iterations of the thread axis handed out at a time: several chunks a core, none too small to be worth it."""
+        work_per_step = max(1, (program.flops + program.bytes_moved) // max(extent, 1))
+        worth_it = max(1, LEAST_GRAIN // work_per_step)
+        return max(worth_it, -(-extent // (self.target.cores * CHUNKS_PER_THREAD)))
+
+    def prepare(self, launches: Sequence[tuple[CpuKernel, Sequence[Place]]]) -> Runner:
+        return CpuRunner(self.pool(), launches)
+
+    def disassemble(self, source: str) -> str:
+        return llvm.assembly(source)
+
+    @classmethod
+    def pool(cls) -> Pool:
+        """One pool for every CPU device of the process. Its code is kept on disk like any kernel's."""
+        if cls._shared_pool is None:
+            source = pool_ir()
+            key = cache_key("pool", source, llvm.toolchain())
+            code = read_entry(key)
+            if code is None:
+                code = llvm.compile_ir(source)
+                write_entry(key, code)
+            cls._shared_pool = Pool(code, host.usable_cores(options.TILEWRIGHT_THREADS or None))
+        return cls._shared_pool
+
+
+def open_device(name: str) -> CpuDriver:
+    return CpuDriver()
+
+
+__all__ = ["CpuDriver", "cpu_target", "open_device"]

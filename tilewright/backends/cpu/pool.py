@@ -1,0 +1,119 @@
+"""Takes lists of native kernel calls (function, buffers, extent, grain) and the number of threads to use.
+
+Gives `CommandList.run()`: one ctypes call that runs the list in order, each command split over the threads. Stands
+between the CPU queue and the machine code from `llvm`; the pool itself is LLVM IR, so users need no C compiler.
+"""
+
+import atexit
+import ctypes
+import functools
+import itertools
+import os
+import sys
+import weakref
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+
+from tilewright.backends.cpu.llvm import load_object
+from tilewright.backends.cpu.memory import allocate
+from tilewright.backends.cpu.pool_ir import MAXIMUM_THREADS, PLACES, STATE_BYTES, pool_ir
+
+__all__ = ["SPIN_NANOSECONDS", "Command", "CommandList", "Pool", "pool_ir"]
+
+SPIN_NANOSECONDS = 40_000
+Command = tuple[int, Sequence[int], int, int]
+"""(address of `void function(ptr buffers, i64 lo, i64 hi)`, buffer addresses, extent, grain)"""
+
+
+class Pool:
+    """The workers of one process, started when a command first needs them.
+
+    `threads` counts the calling thread, so 1 means no workers. The children of a fork start their own workers.
+    """
+
+    def __init__(self, code: bytes, threads: int, spin_nanoseconds: int = SPIN_NANOSECONDS) -> None:
+        """`code` is the object of `pool_ir()`."""
+        self.threads = min(max(1, threads), MAXIMUM_THREADS)
+        self._spin = spin_nanoseconds
+        self._state = allocate(STATE_BYTES)
+        self._code = load_object(code, "tw_run", "tw_stop", imports={"tw_state": self._state.address})
+        self.entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(self._code.address)
+        self._stop = ctypes.CFUNCTYPE(None)(self._code.symbols["tw_stop"])
+        self._reset()
+        _pools.add(self)
+
+    def _reset(self) -> None:
+        """Make the state that of a pool without workers."""
+        ctypes.memset(self._state.address, 0, STATE_BYTES)
+        ctypes.c_int32.from_address(self._state.address + PLACES["WORKERS"]).value = self.threads - 1
+        ctypes.c_int64.from_address(self._state.address + PLACES["SPIN"]).value = self._spin
+
+    def close(self) -> None:
+        """End the workers and wait for them; commands that run later run on the calling thread alone."""
+        self.threads = 1
+        self._stop()
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Without this the workers would run on in code that is no longer mapped. At exit, nothing is unmapped.
+        if hasattr(self, "_stop") and not is_finalizing():
+            self.close()
+
+
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+def _restart_pools() -> None:
+    """In the child of a fork: the parent's workers do not exist here, and a lock held by one stays held for ever."""
+    for pool in _pools:
+        pool._reset()
+
+
+def _close_pools() -> None:
+    """At interpreter exit, before Python frees what kernels may be reading."""
+    for pool in list(_pools):
+        pool.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_restart_pools)
+atexit.register(_close_pools)
+
+
+class CommandList:
+    """A packed list of commands, built once and run often. `run()` is a single native call that releases the GIL.
+
+    A command's function is called over parts of [0, extent), `grain` items long, from several threads at once; commands
+    run one after the other. `owners` are objects, such as `LoadedCode` and `HostMemory`, that must live as long.
+    """
+
+    __slots__ = ("_first", "_pointers", "_words", "run")
+
+    run: Callable[[], None]
+
+    def __init__(self, pool: Pool, commands: Iterable[Command], owners: Iterable[object] = ()) -> None:
+        listed = list(commands)
+        self._first = list(itertools.accumulate((len(buffers) for _, buffers, _, _ in listed), initial=0))
+        self._pointers = array("q", [address for _, buffers, _, _ in listed for address in buffers])
+        base = self._pointers.buffer_info()[0]
+        self._words = array("q")
+        for (function, _, extent, grain), first in zip(listed, self._first, strict=False):
+            self._words.extend((function, base + 8 * first, extent, grain))
+        packed = (ctypes.c_int64 * len(self._words)).from_buffer(self._words)
+        # What the native side reads stays alive through the argument of `run`, even where only `run` is kept.
+        packed.owners = (pool, self._pointers, tuple(owners))  # type: ignore[attr-defined]
+        self.run = functools.partial(pool.entry, packed, len(listed))
+
+    def __len__(self) -> int:
+        return len(self._first) - 1
+
+    def set_buffer(self, command: int, slot: int, address: int) -> None:
+        """Give a command another buffer, or another value where the slot is a plain integer, for the runs to come."""
+        place = self._first[command] + slot
+        if slot < 0 or place >= self._first[command + 1]:
+            raise IndexError(f"command {command} has no buffer {slot}")
+        self._pointers[place] = address
+
+    def set_extent(self, command: int, extent: int, grain: int) -> None:
+        """Give a command another extent and grain, for the runs to come."""
+        self._words[4 * command + 2] = extent
+        self._words[4 * command + 3] = grain

@@ -1,0 +1,285 @@
+"""Programs as LLVM IR. In: a `Program`. Out: the text of one function `void name(ptr buffers, i64 lo, i64 hi)`.
+
+Tiles are written out here and nowhere earlier. A value is a set of elements, one per coordinate of its tile axes; along one
+of them, its vector axis, the elements are the lanes of an LLVM vector. A value that does not depend on an axis is computed
+once and splatted where it meets one that does, in front of the outermost loop that leaves it unchanged."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from tilewright.backends.cpu.instructions import (
+    Instructions,
+    constant,
+    literal,
+    of_lanes,
+    operand_dtype,
+    scalar_type,
+    value_type,
+)
+from tilewright.backends.cpu.llvm import FUNCTION_ATTRIBUTES
+from tilewright.backends.cpu.memory_access import MemoryAccess
+from tilewright.backends.cpu.tiles import Coordinates, TileFacts, axis_size
+from tilewright.base.errors import InternalError
+from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.records import Program
+from tilewright.graph.uop import UOp
+
+
+class Element:
+    """One element of a value: its name in the text and how many loops are open where it is defined."""
+
+    __slots__ = ("depth", "name")
+
+    def __init__(self, name: str, depth: int) -> None:
+        self.name = name
+        self.depth = depth
+
+
+class _Loop:
+    def __init__(self, axis: UOp, label: str, before: list[str]) -> None:
+        self.axis = axis
+        self.label = label
+        self.before = before
+        self.phis: list[tuple[UOp, Coordinates, list[str], int, str]] = []
+
+
+class Renderer:
+    """Writes one program."""
+
+    def __init__(self, program: Program, name: str) -> None:
+        self.program = program
+        self.name = name
+        self.facts = TileFacts(program)
+        self.instructions = Instructions()
+        self.values: dict[UOp, dict[Coordinates, Element]] = {}
+        self.splats: dict[tuple[str, int], Element] = {}
+        self.chunks: list[list[str]] = [[]]
+        self.loops: list[_Loop] = []
+        self.counter = itertools.count()
+        self.label = "entry"
+        self.memory = MemoryAccess(self)
+
+    # ------------------------------------------------------------ text
+
+    def emit(self, text: str, depth: int | None = None) -> Element:
+        """A new value from an instruction, placed in front of the loop that first encloses `depth`."""
+        name = f"%v{next(self.counter)}"
+        if depth is None or depth >= len(self.loops):
+            self.chunks[-1].append(f"  {name} = {text}")
+            return Element(name, len(self.loops))
+        self.loops[depth].before.append(f"  {name} = {text}")
+        return Element(name, depth)
+
+    def line(self, text: str) -> None:
+        self.chunks[-1].append(text)
+
+    def render(self) -> str:
+        thread = next((axis for axis in self.program.global_ranges if axis.arg.kind is AxisType.THREAD), None)
+        for param in self.program.params:
+            pointer = self.emit(f"getelementptr ptr, ptr %buffers, i64 {param.slot}")
+            self.memory.buffers[param.slot] = self.emit(f"load ptr, ptr {pointer.name}")
+        if thread is not None:
+            self._open_loop(thread, "%lo")
+        for node in self.program.body:
+            if node.op is Ops.RANGE:
+                if not node.arg.kind.is_tile and node is not thread:
+                    self._open_loop(node, "0")
+            elif node.op is Ops.END:
+                self._close_loop()
+            elif self.facts.is_needed(node):
+                self._emit_node(node)
+        if thread is not None:
+            self._close_loop("%hi")
+        header = f"define void @{self.name}(ptr %buffers, i64 %lo, i64 %hi) {FUNCTION_ATTRIBUTES} {{\nentry:"
+        body = [text for chunk in self.chunks for text in chunk]
+        declarations = list(self.instructions.declarations.values())
+        return "\n".join([header, *self.memory.scratch(), *body, "  ret void", "}", *declarations, ""])
+
+    # ------------------------------------------------------------ loops
+
+    def _open_loop(self, axis: UOp, start: str) -> None:
+        label = f"loop{next(self.counter)}"
+        loop = _Loop(axis, label, [])
+        self.chunks.append(loop.before)
+        inside: list[str] = []
+        self.chunks.append(inside)
+        kind = "i64" if start != "0" else scalar_type(axis.dtype)
+        inside.append(f"  br label %{label}")
+        inside.append(f"{label}:")
+        counter = f"%{label}.i"
+        inside.append(f"  {counter} = phi {kind} [ {start}, %{self.label} ], [ {counter}.next, %{label}.end ]")
+        for acc in self.facts.updated_in(axis):
+            for coordinates, element in self.values[acc].items():
+                position = len(inside)
+                name = f"%v{next(self.counter)}"
+                inside.append("")
+                loop.phis.append((acc, coordinates, inside, position, f"{name} = phi {{}} [ {element.name}, %{self.label} ]"))
+                self.values[acc][coordinates] = Element(name, len(self.loops) + 1)
+        self.loops.append(loop)
+        self.label = label
+        if kind != scalar_type(axis.dtype):
+            counter = self.emit(f"trunc i64 {counter} to {scalar_type(axis.dtype)}").name
+        self.values[axis] = {(): Element(counter, len(self.loops))}
+
+    def _close_loop(self, limit: str | None = None) -> None:
+        loop = self.loops.pop()
+        label, axis = loop.label, loop.axis
+        counter = f"%{label}.i"
+        kind = "i64" if limit is not None else scalar_type(axis.dtype)
+        self.line(f"  br label %{label}.end")
+        self.line(f"{label}.end:")
+        self.line(f"  {counter}.next = add nuw nsw {kind} {counter}, 1")
+        self.line(f"  %{label}.more = icmp ult {kind} {counter}.next, {limit or axis_size(axis)}")
+        self.line(f"  br i1 %{label}.more, label %{label}, label %{label}.exit")
+        self.line(f"{label}.exit:")
+        for acc, coordinates, chunk, position, text in loop.phis:
+            last = self.values[acc][coordinates].name
+            lanes = self.facts.lanes(acc)
+            chunk[position] = f"  {text.format(value_type(acc.dtype, lanes))}, [ {last}, %{label}.end ]"
+            self.values[acc][coordinates] = Element(last, len(self.loops))
+        self.label = f"{label}.exit"
+        self.splats = {key: made for key, made in self.splats.items() if made.depth <= len(self.loops)}
+
+    # ------------------------------------------------------------ operands
+
+    def operand(self, node: UOp, at: dict[UOp, int], axis: UOp | None) -> str:
+        """The element of `node` at the coordinates `at`, as a vector along `axis` where that is given."""
+        lanes = axis_size(axis) if axis is not None else 0
+        if node.op is Ops.CONST:
+            return constant(node.dtype, node.arg, lanes)
+        if node.op is Ops.RANGE and node.arg.kind.is_tile:
+            return self._tile_index(node, at, axis)
+        own_axis = self.facts.vector_axis(node)
+        element = self.values[node][self.facts.coordinates(node, at)]
+        if own_axis is axis:
+            return element.name
+        if own_axis is None:
+            return self._splat(element, node, lanes).name if lanes else element.name
+        if axis is None or axis not in self.facts.axes(node):
+            one = self._lane(element, node, own_axis, at[own_axis])
+            return self._splat(one, node, lanes).name if lanes else one.name
+        return self._across(node, at, own_axis, axis)
+
+    def _tile_index(self, node: UOp, at: dict[UOp, int], axis: UOp | None) -> str:
+        if node is axis:
+            kind = scalar_type(node.dtype)
+            return "<" + ", ".join(f"{kind} {lane}" for lane in range(axis_size(node))) + ">"
+        return constant(node.dtype, at[node], axis_size(axis) if axis is not None else 0)
+
+    def _splat(self, element: Element, node: UOp, lanes: int) -> Element:
+        key = (element.name, lanes)
+        made = self.splats.get(key)
+        if made is None:
+            one, many = scalar_type(node.dtype), value_type(node.dtype, lanes)
+            first = self.emit(f"insertelement {many} poison, {one} {element.name}, i64 0", element.depth)
+            text = f"shufflevector {many} {first.name}, {many} poison, <{lanes} x i32> zeroinitializer"
+            made = self.splats[key] = self.emit(text, element.depth)
+        return made
+
+    def _lane(self, element: Element, node: UOp, axis: UOp, lane: int) -> Element:
+        key = (f"{element.name}[{lane}]", 0)
+        made = self.splats.get(key)
+        if made is None:
+            kind = value_type(node.dtype, axis_size(axis))
+            made = self.splats[key] = self.emit(f"extractelement {kind} {element.name}, i64 {lane}", element.depth)
+        return made
+
+    def _across(self, node: UOp, at: dict[UOp, int], own_axis: UOp, axis: UOp) -> str:
+        """A vector along `axis` of a value that lies in vectors along another: lane by lane."""
+        lanes = axis_size(axis)
+        result = "poison"
+        for lane in range(lanes):
+            element = self.values[node][self.facts.coordinates(node, {**at, axis: lane})]
+            one = self._lane(element, node, own_axis, at[own_axis])
+            text = f"insertelement {value_type(node.dtype, lanes)} {result}, {scalar_type(node.dtype)} {one.name}, i64 {lane}"
+            result = self.emit(text).name
+        return result
+
+    # ------------------------------------------------------------ nodes
+
+    def _emit_node(self, node: UOp) -> None:
+        if node.op.is_elementwise:
+            self._emit_elementwise(node)
+        elif node.op is Ops.INDEX:
+            self.memory.place(node)
+        elif node.op is Ops.LOAD:
+            self.memory.load(node)
+        elif node.op is Ops.STORE:
+            self.memory.store(node)
+        elif node.op is Ops.ACC:
+            lanes = self.facts.lanes(node)
+            start = constant(node.dtype, node.src[0].arg, lanes)
+            self.values[node] = {c: Element(start, 0) for c in self.facts.all_coordinates(node)}
+        elif node.op is Ops.ACCUMULATE:
+            self._emit_accumulate(node)
+        elif node.op is Ops.COMBINE:
+            self._emit_combine(node)
+        else:
+            raise InternalError(f"the CPU renderer cannot write {node.op!r}")
+
+    def _elements(self, node: UOp) -> Iterator[tuple[Coordinates, dict[UOp, int]]]:
+        axes = self.facts.outer_axes(node)
+        for coordinates in self.facts.all_coordinates(node):
+            yield coordinates, dict(zip(axes, coordinates, strict=True))
+
+    def _emit_elementwise(self, node: UOp) -> None:
+        axis, lanes = self.facts.vector_axis(node), self.facts.lanes(node)
+        values: dict[Coordinates, Element] = {}
+        for coordinates, at in self._elements(node):
+            operands = [self.operand(src, at, axis) for src in node.src]
+            values[coordinates] = self.emit(self._spell(node, lanes, operands))
+        self.values[node] = values
+
+    def _spell(self, node: UOp, lanes: int, operands: list[str]) -> str:
+        if node.op is Ops.CAST:
+            return self.instructions.cast(node.src[0].dtype, node.dtype, lanes, operands[0])
+        if node.op is Ops.BITCAST:
+            return self.instructions.bitcast(node.src[0].dtype, node.dtype, lanes, operands[0])
+        if node.op is Ops.WHERE:
+            return self.instructions.select(node.dtype, lanes, *operands)
+        if len(operands) == 1:
+            return self.instructions.unary(node.op, node.dtype, lanes, operands[0])
+        return self.instructions.binary(node.op, operand_dtype(node), lanes, operands[0], operands[1])
+
+    def _emit_accumulate(self, node: UOp) -> None:
+        """acc = acc op value, element after element along the axes that the accumulator does not have."""
+        acc, value = node.src
+        axis, lanes = self.facts.vector_axis(acc), self.facts.lanes(acc)
+        unrolled = [a for a in self.facts.axes(value) if a not in self.facts.axes(acc)]
+        for coordinates, at in self._elements(acc):
+            for step in itertools.product(*(range(axis_size(a)) for a in unrolled)):
+                operand = self.operand(value, {**at, **dict(zip(unrolled, step, strict=True))}, axis)
+                current = self.values[acc][coordinates].name
+                text = self.instructions.binary(node.arg, acc.dtype, lanes, current, operand)
+                self.values[acc][coordinates] = self.emit(text)
+
+    def _emit_combine(self, node: UOp) -> None:
+        acc, *folded = node.src
+        axis, lanes = self.facts.vector_axis(acc), self.facts.lanes(acc)
+        own_lanes = self.facts.lanes(node)
+        others = [a for a in folded if a is not axis]
+        values: dict[Coordinates, Element] = {}
+        for coordinates, at in self._elements(node):
+            total: Element | None = None
+            for step in itertools.product(*(range(axis_size(a)) for a in others)):
+                place = {**at, **dict(zip(others, step, strict=True))}
+                part = self.values[acc][self.facts.coordinates(acc, place)]
+                if total is None:
+                    total = part
+                else:
+                    total = self.emit(self.instructions.binary(node.arg, acc.dtype, lanes, total.name, part.name))
+            assert total is not None
+            if axis is not None and axis in folded:
+                total = self.emit(self.instructions.fold_lanes(node.arg, acc.dtype, lanes, total.name))
+            values[coordinates] = total
+        assert own_lanes == 0 or axis not in folded
+        self.values[node] = values
+
+
+def render(program: Program, name: str) -> str:
+    return Renderer(program, name).render()
+
+
+__all__ = ["Renderer", "literal", "of_lanes", "render"]

@@ -1,0 +1,145 @@
+"""The tiles of a program's values. In: a `Program`. Out: for each node its tile axes, which of them is written as vector
+lanes, its coordinates, and whether it is needed at all. Facts only: nothing is written here."""
+
+from __future__ import annotations
+
+import itertools
+
+from tilewright.graph.affine import affine
+from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.records import Program
+from tilewright.graph.uop import UOp
+
+Coordinates = tuple[int, ...]
+
+
+def axis_size(axis: UOp) -> int:
+    return int(axis.src[0].arg)
+
+
+def tile_part(position: UOp) -> tuple[UOp | None, dict[UOp, int]]:
+    """A position as base and constant steps along tile axes. A base of None is zero."""
+    steps = _steps(position)
+    if steps is not None:
+        return None, steps
+    if position.op is Ops.ADD:
+        steps = _steps(position.src[1])
+        if steps is not None:
+            return position.src[0], steps
+    return position, {}
+
+
+def _steps(node: UOp) -> dict[UOp, int] | None:
+    """The coefficients of an expression made of tile axes alone."""
+    if not node.ranges or not all(axis.arg.kind.is_tile for axis in node.ranges):
+        return None
+    form = affine(node)
+    if form.constant or not all(atom.op is Ops.RANGE for atom in form.terms):
+        return None
+    return dict(form.terms)
+
+
+class TileFacts:
+    def __init__(self, program: Program) -> None:
+        self._axes: dict[UOp, tuple[UOp, ...]] = {}
+        self._vector: dict[UOp, UOp | None] = {}
+        self._needed: set[UOp] = set()
+        self.priority = self._vector_priority(program)
+        for node in program.body:
+            self._axes[node] = self._axes_of(node)
+        self._mark_needed(program)
+        self._updated = self._updates(program)
+
+    # ------------------------------------------------------------ axes
+
+    def _axes_of(self, node: UOp) -> tuple[UOp, ...]:
+        if node.op is Ops.ACC:
+            found = set(node.src[1:])
+        elif node.op is Ops.COMBINE:
+            found = set(self.axes(node.src[0])) - set(node.src[1:])
+        else:
+            found = {axis for src in node.src for axis in self.axes(src)}
+        return tuple(sorted(found, key=lambda axis: axis.arg.id))
+
+    def axes(self, node: UOp) -> tuple[UOp, ...]:
+        if node.op is Ops.RANGE:
+            return (node,) if node.arg.kind.is_tile else ()
+        return self._axes.get(node, ())
+
+    def vector_axis(self, node: UOp) -> UOp | None:
+        """The axis whose elements are lanes: the one that most accesses walk with stride 1."""
+        if node not in self._vector:
+            if node.op is Ops.COMBINE:
+                source = self.vector_axis(node.src[0])
+                self._vector[node] = None if source in node.src[1:] else source
+            else:
+                candidates = [axis for axis in self.axes(node) if axis in self.priority]
+                self._vector[node] = max(candidates, key=self.priority.__getitem__, default=None)
+        return self._vector[node]
+
+    def lanes(self, node: UOp) -> int:
+        axis = self.vector_axis(node)
+        return 0 if axis is None else axis_size(axis)
+
+    def outer_axes(self, node: UOp) -> tuple[UOp, ...]:
+        """The tile axes whose elements are values of their own."""
+        vector = self.vector_axis(node)
+        return tuple(axis for axis in self.axes(node) if axis is not vector)
+
+    def coordinates(self, node: UOp, at: dict[UOp, int]) -> Coordinates:
+        return tuple(at[axis] for axis in self.outer_axes(node))
+
+    def all_coordinates(self, node: UOp) -> list[Coordinates]:
+        return list(itertools.product(*(range(axis_size(axis)) for axis in self.outer_axes(node))))
+
+    def _vector_priority(self, program: Program) -> dict[UOp, tuple[int, int]]:
+        """The UPCAST axes that some access walks with stride 1, and how many do."""
+        counts: dict[UOp, int] = {}
+        for node in program.body:
+            if node.op is Ops.INDEX:
+                for axis, step in tile_part(node.src[1])[1].items():
+                    if step == 1 and axis.arg.kind is AxisType.UPCAST:
+                        counts[axis] = counts.get(axis, 0) + 1
+        return {axis: (count, axis_size(axis)) for axis, count in counts.items()}
+
+    # ------------------------------------------------------------ need and updates
+
+    def _mark_needed(self, program: Program) -> None:
+        """What reaches a store. A position needs its base alone: steps along a tile are constants of the text."""
+        for node in reversed(program.body):
+            if node.op in (Ops.STORE, Ops.ACCUMULATE):
+                self._needed.add(node)
+            if node not in self._needed:
+                continue
+            if node.op is Ops.INDEX:
+                base, _ = tile_part(node.src[1])
+                self._needed.update(node.src[2:])
+                if base is not None:
+                    self._needed.add(base)
+            else:
+                self._needed.update(node.src)
+
+    def is_needed(self, node: UOp) -> bool:
+        return node in self._needed
+
+    def _updates(self, program: Program) -> dict[UOp, list[UOp]]:
+        """For each loop the accumulators that are updated inside it and declared outside."""
+        updated: dict[UOp, list[UOp]] = {}
+        open_loops: list[UOp] = []
+        declared: dict[UOp, int] = {}
+        for node in program.body:
+            if node.op is Ops.RANGE and node.arg.kind in (AxisType.LOOP, AxisType.REDUCE):
+                open_loops.append(node)
+            elif node.op is Ops.END:
+                open_loops.pop()
+            elif node.op is Ops.ACC:
+                declared[node] = len(open_loops)
+            elif node.op is Ops.ACCUMULATE:
+                for loop in open_loops[declared[node.src[0]] :]:
+                    known = updated.setdefault(loop, [])
+                    if node.src[0] not in known:
+                        known.append(node.src[0])
+        return updated
+
+    def updated_in(self, loop: UOp) -> list[UOp]:
+        return self._updated.get(loop, [])

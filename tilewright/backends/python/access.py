@@ -1,0 +1,190 @@
+"""One LOAD or STORE at a time. In: an access of all threads of a batch. Out: the values loaded, memory changed, or an
+error that names the program, the node, the buffer, the index and the thread. The emulator calls this for memory ops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.backends.python.launch import FIRST_TILE_AXIS, Launch
+from tilewright.backends.python.memory import Conflict, View
+from tilewright.base.errors import EmulatorError, InternalError, OutOfBoundsError, RaceError, UninitialisedReadError
+from tilewright.graph.numpy_math import Array
+from tilewright.graph.uop import UOp
+
+_BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where and when an access happens: the node at a position of a program's body, in an epoch, by some groups."""
+
+    program: str
+    position: int
+    node: UOp
+    launch: Launch
+    groups: Array
+    epoch: int
+    check: bool
+
+    def error(self, kind: type[EmulatorError], message: str, remedy: str = "") -> EmulatorError:
+        """An error about this site, at the user's line where the node or a source of it has one."""
+        lines = [node.line for node in (self.node, *self.node.src) if node.line is not None]
+        text = f"body[{self.position}] {self.node.op.name} {message}"
+        return kind(self.program, text, remedy, location=lines[0] if lines else None)
+
+
+@dataclass(slots=True)
+class Selection:
+    """The elements of an access that happen, flat: positions in the access's shape, indices as the program wrote them,
+    addresses in the view's data."""
+
+    shape: tuple[int, ...]
+    positions: Array | None
+    indices: Array
+    addresses: Array
+
+    def place_of(self, element: int) -> int:
+        return element if self.positions is None else int(self.positions[element])
+
+
+def load(site: Site, view: View, index: Array, valid: Array | None, otherwise: Array | None) -> Array:
+    """The values at `index` where `valid`, and `otherwise` (0 where None) elsewhere."""
+    shape = np.broadcast_shapes(index.shape, () if valid is None else valid.shape)
+    if view.offsets is not None:
+        shape = np.broadcast_shapes(shape, view.offsets.shape)
+    selection = _select(site, view, index, valid, shape)
+    if site.check:
+        _check_read(site, view, selection)
+    if selection.positions is None:
+        return np.asarray(view.data[selection.addresses].reshape(shape))
+    if otherwise is None:
+        otherwise = np.zeros((1,) * len(shape), view.data.dtype)
+    loaded = np.zeros(selection.shape, view.data.dtype)
+    loaded.reshape(-1)[selection.positions] = view.data[selection.addresses]
+    assert valid is not None
+    return np.where(valid, loaded, otherwise)
+
+
+def store(site: Site, view: View, index: Array, valid: Array | None, value: Array) -> None:
+    """Write `value` at `index` where `valid`. Every thread of the batch takes part, whatever the value depends on."""
+    if value.dtype != view.data.dtype:
+        raise InternalError(f"{site.program}: body[{site.position}] stores {value.dtype} into {view.label}")
+    threads = (site.groups.size, site.launch.group_size) + (1,) * (index.ndim - FIRST_TILE_AXIS)
+    where = np.broadcast_shapes(index.shape, () if valid is None else valid.shape, threads)
+    if site.check:
+        _check_tile_broadcast(site, view, where, value.shape)
+    selection = _select(site, view, index, valid, np.broadcast_shapes(where, value.shape))
+    values = np.broadcast_to(value, selection.shape).reshape(-1)
+    if selection.positions is not None:
+        values = values[selection.positions]
+    if site.check:
+        _check_write(site, view, selection)
+    view.data[selection.addresses] = values
+    if site.check and any(size > 1 for size in selection.shape[FIRST_TILE_AXIS:]):
+        _check_tile_agrees(site, view, selection, values)
+
+
+def _select(site: Site, view: View, index: Array, valid: Array | None, shape: tuple[int, ...]) -> Selection:
+    """The elements where `valid`; their indices must lie inside the buffer."""
+    indices = np.broadcast_to(index, shape).reshape(-1).astype(np.int64, copy=False)
+    positions = None
+    if valid is not None:
+        positions = np.flatnonzero(np.broadcast_to(valid, shape))
+        indices = indices[positions]
+    selection = Selection(shape, positions, indices, indices)
+    outside = (indices < 0) | (indices >= view.size)
+    if outside.any():
+        element = int(np.argmax(outside))
+        raise site.error(
+            OutOfBoundsError,
+            f"of {view.label}: index {indices[element]} is outside, by {_thread(site, selection, element)}",
+            "mask the access, or pad the buffer",
+        )
+    if view.offsets is not None:
+        offsets = np.broadcast_to(view.offsets, shape).reshape(-1)
+        selection.addresses = indices + (offsets if positions is None else offsets[positions])
+    return selection
+
+
+def _thread(site: Site, selection: Selection, element: int) -> str:
+    return site.launch.name_element(site.groups, selection.shape, selection.place_of(element))
+
+
+def _codes(site: Site, view: View, selection: Selection) -> Array:
+    codes = site.launch.thread_codes(site.groups, selection.shape)
+    codes = np.broadcast_to(codes, selection.shape).reshape(-1)
+    return view.per_cell(codes if selection.positions is None else codes[selection.positions])
+
+
+def _check_read(site: Site, view: View, selection: Selection) -> None:
+    shadow = view.shadow
+    if shadow.is_complete and not shadow.tracks_threads:
+        return
+    cells = view.cells(selection.addresses)
+    if shadow.tracks_threads:
+        # A race explains why memory is not written yet, so it is looked for first.
+        codes = _codes(site, view, selection)
+        conflict = shadow.read(cells, codes, site.epoch)
+        if conflict is not None:
+            raise _race(site, view, selection, conflict, int(codes[conflict.position]), "read")
+    unwritten = shadow.first_unwritten(cells)
+    if unwritten is not None:
+        element = unwritten // view.width
+        raise site.error(
+            UninitialisedReadError,
+            f"of {view.label}: nobody wrote index {selection.indices[element]}, which "
+            f"{_thread(site, selection, element)} reads",
+            "store to it first, or tell the emulator that the caller initialised the buffer",
+        )
+
+
+def _check_write(site: Site, view: View, selection: Selection) -> None:
+    cells = view.cells(selection.addresses)
+    if view.shadow.tracks_threads:
+        codes = _codes(site, view, selection)
+        conflict = view.shadow.write(cells, codes, site.epoch)
+        if conflict is not None:
+            raise _race(site, view, selection, conflict, int(codes[conflict.position]), "written")
+    view.shadow.mark_written(cells)
+
+
+def _race(site: Site, view: View, selection: Selection, conflict: Conflict, code: int, does: str) -> EmulatorError:
+    element = conflict.position // view.width
+    # Where all threads make one access, the first of them may be the other party itself.
+    who = site.launch.name_code(code) if site.launch.is_several(code) else _thread(site, selection, element)
+    did = "written" if conflict.other_wrote else "read"
+    return site.error(
+        RaceError,
+        f"of {view.label}: index {selection.indices[element]} is {does} by {who} and {did} by "
+        f"{site.launch.name_code(conflict.other)}, and nothing orders the two",
+        "put a BARRIER between the two where one work-group makes both; give each work-group addresses of its own",
+    )
+
+
+def _check_tile_broadcast(site: Site, view: View, where: tuple[int, ...], value: tuple[int, ...]) -> None:
+    """An address must depend on every tile axis the value depends on: otherwise the elements overwrite each other."""
+    for axis in range(FIRST_TILE_AXIS, len(value)):
+        if value[axis] > 1 and where[axis] == 1:
+            node = site.launch.tile_ranges[axis - FIRST_TILE_AXIS]
+            raise site.error(
+                RaceError,
+                f"of {view.label}: the value has {value[axis]} elements along the tile axis {node.arg.id}, "
+                "which all have one address",
+                "index the buffer by that axis, or reduce over it",
+            )
+
+
+def _check_tile_agrees(site: Site, view: View, selection: Selection, values: Array) -> None:
+    """Elements of one thread's tile that share an address must agree to the bit: nothing orders them."""
+    bits = _BITS[values.itemsize]
+    wrong = view.data[selection.addresses].view(bits) != np.ascontiguousarray(values).view(bits)
+    if wrong.any():
+        element = int(np.argmax(wrong))
+        raise site.error(
+            RaceError,
+            f"of {view.label}: two elements of a tile write different values to index {selection.indices[element]}, "
+            f"one of them is {_thread(site, selection, element)}",
+            "give each element of the tile an address of its own",
+        )

@@ -1,0 +1,85 @@
+"""The PYTHON device: the emulator behind the runtime's contract. In: programs and buffers. Out: results, or an error that
+names what no device may do. Memory knows which of its bytes were written, from one launch to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.backends.python.device import python_target
+from tilewright.backends.python.emulator import run_program
+from tilewright.graph.evaluate import numpy_dtype
+from tilewright.graph.records import Program
+from tilewright.runtime.device import Driver, Place, Runner
+
+
+class EmulatedMemory:
+    """Bytes, and for each whether anything wrote it."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.bytes = np.empty(nbytes, dtype=np.uint8)
+        self.written = np.zeros(nbytes, dtype=np.bool_)
+
+    @property
+    def nbytes(self) -> int:
+        return self.bytes.nbytes
+
+    def view(self) -> memoryview:
+        return self.bytes.data
+
+    def mark_written(self) -> None:
+        self.written[:] = True
+
+
+class EmulatedRunner:
+    def __init__(self, launches: Sequence[tuple[Program, Sequence[Place]]]) -> None:
+        self.launches = [(program, list(places)) for program, places in launches]
+
+    def run(self) -> None:
+        for program, places in self.launches:
+            arrays = []
+            written = []
+            for param, (memory, offset) in zip(program.params, places, strict=True):
+                dtype = numpy_dtype(param.dtype)
+                stop = offset + param.size * dtype.itemsize
+                arrays.append(memory.bytes[offset:stop].view(dtype))
+                written.append(memory.written[offset : stop : dtype.itemsize])
+            states: list[Any] = [state.copy() for state in written]
+            run_program(program, arrays, states)
+            for state, (memory, offset), param in zip(states, places, program.params, strict=True):
+                bytes_written = np.repeat(state, param.dtype.itemsize)
+                memory.written[offset : offset + bytes_written.size] = bytes_written
+
+    def set_place(self, launch: int, param: int, place: Place) -> None:
+        self.launches[launch][1][param] = place
+
+
+class PythonDriver(Driver):
+    def __init__(self) -> None:
+        self.target = python_target()
+
+    def allocate(self, nbytes: int) -> EmulatedMemory:
+        return EmulatedMemory(nbytes)
+
+    def wrap(self, source: Any) -> None:
+        return None
+
+    def render(self, program: Program) -> str:
+        from tilewright.graph.show import show_program
+
+        return show_program(program)
+
+    def compile(self, source: str) -> bytes:
+        return source.encode()
+
+    def load(self, binary: bytes, program: Program) -> Program:
+        return program
+
+    def prepare(self, launches: Sequence[tuple[Program, Sequence[Place]]]) -> Runner:
+        return EmulatedRunner(launches)
+
+
+def open_device(name: str) -> PythonDriver:
+    return PythonDriver()

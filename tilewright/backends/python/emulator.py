@@ -1,0 +1,366 @@
+"""The emulator. In: a linear `Program` and the NumPy arrays of its parameters. Out: the arrays, changed as the program
+says, or an error where it does what no device may do. Stands at the end of the flow, in the place of a compiled kernel.
+
+All threads of a batch of work-groups execute a node together, as one NumPy operation; loops are Python loops. That this
+order is one of many a device may take is what the checks are for: a program that passes them means the same in any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from tilewright.backends.python import access
+from tilewright.backends.python.access import Site
+from tilewright.backends.python.launch import GROUP_AXIS, THREAD_AXIS, Launch
+from tilewright.backends.python.memory import View, make_parameter_views, make_slot_views
+from tilewright.backends.python.plan import is_loop, make_plan
+from tilewright.base.dtype import DType
+from tilewright.base.errors import EmulatorError, InternalError, UninitialisedReadError
+from tilewright.graph.evaluate import NumpyMath, bitcast_array, cast_array, evaluate, numpy_dtype
+from tilewright.graph.numpy_math import Array
+from tilewright.graph.ops import AxisType, Ops, ParamArg
+from tilewright.graph.records import Program
+from tilewright.graph.spec import Op
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+
+# Elements of one value that a batch of work-groups may have: a few dozen live values then take some hundred megabytes.
+BATCH_ELEMENTS = 1 << 20
+
+Initialised = Sequence[bool | Array]
+
+_LOGICAL = frozenset({Ops.AND, Ops.OR, Ops.XOR, Ops.WHERE, Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE})
+
+
+def run_program(
+    program: Program,
+    buffers: Sequence[Array],
+    initialised: Initialised | None = None,
+    check: bool = True,
+    *,
+    variables: Mapping[str, int] | None = None,
+    batch_elements: int = BATCH_ELEMENTS,
+) -> None:
+    """Execute `program` on `buffers`, one per parameter, in place.
+
+    `initialised` says for each buffer whether the caller defined its contents: a bool, or an array of bool with an
+    entry per element, which then learns what the program wrote. Without it, a parameter that the program reads and
+    never writes is taken as defined, every other as undefined. `check=False` leaves out all checks but that of bounds.
+    `variables` gives the values of VARIABLE nodes by name."""
+    with np.errstate(all="ignore"):
+        _Run(program, buffers, initialised, check, variables or {}).execute(batch_elements)
+
+
+def compute(op: Op, dtype: DType, sources: Sequence[Array]) -> Array:
+    """One scalar op on arrays, by its spec."""
+    if op is Ops.CAST:
+        return cast_array(sources[0], dtype)
+    if op is Ops.BITCAST:
+        return bitcast_array(sources[0], dtype)
+    assert op.value is not None
+    if op not in _LOGICAL:
+        # NumPy has no -x and x - y for bool; the spec counts with 0 and 1.
+        sources = [source.astype(np.int8) if source.dtype == np.bool_ else source for source in sources]
+    return cast_array(np.asarray(op.value(NumpyMath, *sources)), dtype)
+
+
+class _Accumulator:
+    """The registers of an ACC since it was last reached."""
+
+    __slots__ = ("owner", "value")
+
+    def __init__(self, owner: UOp, value: Array) -> None:
+        self.owner = owner
+        self.value = value
+
+
+class _Run:
+    """One launch of a program. What is below `values` is that of the batch being executed."""
+
+    def __init__(
+        self,
+        program: Program,
+        buffers: Sequence[Array],
+        initialised: Initialised | None,
+        check: bool,
+        variables: Mapping[str, int],
+    ) -> None:
+        self.program = program
+        self.check = check
+        self.variables = variables
+        self.plan = make_plan(program)
+        self.launch = Launch(program, self.plan.tile_ranges, self._size_of)
+        self.declared = {param.slot: param for param in program.params}
+        self.launch_ranges = frozenset((*program.global_ranges, *program.local_ranges))
+        self.epoch = 0
+        self.parameters = self._make_parameters(buffers, initialised)
+        self.values: dict[UOp, Array] = {}
+        self.views: dict[UOp, View] = {}
+        self.accumulators: dict[object, _Accumulator] = {}
+        self.groups = np.zeros(0, np.int64)
+        self.position = 0
+        self.loops: list[tuple[int, int, int]] = []  # start, current index, trip count
+        self.initialised = initialised
+
+    # ------------------------------------------------------------ before the first work-group
+
+    def _size_of(self, node: UOp) -> int:
+        """The size of a launch or tile range, which depends on constants and variables alone."""
+        size = node.src[0]
+        if size.is_const:
+            return int(size.arg)
+        return int(evaluate(size, {found: self._variable(found) for found in _variables_below(size)}).item())
+
+    def _variable(self, node: UOp) -> int:
+        name = node.arg[0]
+        if name not in self.variables:
+            raise InternalError(f"{self.program.name}: no value was given for the variable {name!r}")
+        return self.variables[name]
+
+    def _make_parameters(self, buffers: Sequence[Array], initialised: Initialised | None) -> dict[int, View]:
+        params = self.program.params
+        if len(buffers) != len(params) or (initialised is not None and len(initialised) != len(params)):
+            raise InternalError(f"{self.program.name} has {len(params)} parameters; {len(buffers)} buffers were given")
+        for param, buffer in zip(params, buffers):
+            if buffer.dtype != numpy_dtype(param.dtype) or buffer.size != param.size or not buffer.flags.c_contiguous:
+                raise InternalError(
+                    f"{self.program.name}: parameter {param.slot} is {param.size} contiguous elements of "
+                    f"{param.dtype.name}; the buffer has shape {buffer.shape} and {buffer.dtype}"
+                )
+        written = {position for position, param in enumerate(params) if param.is_written and self.check}
+        nodes = {node.arg.slot: node for node in self.plan.memories if node.op is Ops.PARAM}
+        arrays = [buffer.reshape(-1) for buffer in buffers]
+        named = [
+            nodes.get(param.slot, UOp(Ops.PARAM, param.dtype, (), ParamArg(param.slot, param.size))) for param in params
+        ]
+        views = make_parameter_views(named, arrays, written, self.launch)
+        for position, (param, view) in enumerate(zip(params, views)):
+            known = param.is_read and not param.is_written if initialised is None else initialised[position]
+            elements = np.flatnonzero(np.broadcast_to(np.reshape(known, -1), view.size))
+            view.shadow.mark_written(view.cells(elements))
+        for view in views:
+            view.shadow.is_complete = bool(view.shadow.written.all())
+        return {param.slot: view for param, view in zip(params, views)}
+
+    # ------------------------------------------------------------ batches
+
+    def execute(self, batch_elements: int) -> None:
+        for groups in self.launch.batches(self._elements_per_group(), batch_elements):
+            self._begin_batch(groups)
+            while self.position < len(self.program.body):
+                position = self.position
+                self.position += 1
+                self._step(position, self.program.body[position])
+        self._tell_written()
+
+    def _elements_per_group(self) -> int:
+        """The most elements that a value, or the memory of a slot, has in one work-group."""
+        threads = self.launch.group_size
+        largest = threads * max((self.launch.tile_size(node) for node in self.program.body), default=1)
+        for node in self.plan.memories:
+            if node.op is not Ops.PARAM:
+                largest = max(largest, node.arg.size * (threads if node.op is Ops.DEFINE_REG else 1))
+        return largest
+
+    def _begin_batch(self, groups: Array) -> None:
+        self.groups = groups
+        self.position = 0
+        self.epoch += 1
+        self.values = self.launch.range_values(groups)
+        self.accumulators = {}
+        locals_ = [node for node in self.plan.memories if node.op is Ops.DEFINE_LOCAL]
+        registers = [node for node in self.plan.memories if node.op is Ops.DEFINE_REG]
+        count = groups.size
+        group_numbers = self.launch.along(np.arange(count), GROUP_AXIS)
+        thread_numbers = group_numbers * self.launch.group_size
+        thread_numbers = thread_numbers + self.launch.along(np.arange(self.launch.group_size), THREAD_AXIS)
+        self.views = make_slot_views(locals_, group_numbers, self.launch, is_shared=self.check)
+        self.views.update(make_slot_views(registers, thread_numbers, self.launch, is_shared=False))
+
+    def _tell_written(self) -> None:
+        if self.initialised is None or not self.check:
+            return
+        for known, view in zip(self.initialised, self.parameters.values()):
+            if isinstance(known, np.ndarray):
+                cells = view.cells(np.arange(view.size)).reshape(view.size, view.width)
+                known.reshape(-1)[:] = view.shadow.written[cells].all(axis=1)
+
+    # ------------------------------------------------------------ one node
+
+    def _step(self, position: int, node: UOp) -> None:
+        handler = _HANDLERS.get(node.op)
+        if node.op.is_elementwise:
+            self.values[node] = compute(node.op, node.dtype, [self._value(src) for src in node.src])
+        elif handler is not None:
+            handler(self, position, node)
+        elif node.op not in _WITHOUT_EFFECT:
+            raise InternalError(f"{self.program.name}: body[{position}] {node!r} has no place in a linear program")
+        if self.position == position + 1:
+            # The END of a loop that goes on keeps what the next iteration reads.
+            for done in self.plan.releases[position]:
+                self.values.pop(done, None)
+
+    def _value(self, node: UOp) -> Array:
+        found = self.values.get(node)
+        if found is not None:
+            return found
+        if node.is_const:
+            return self.launch.single(node.arg, node)
+        if node.op is Ops.VARIABLE:
+            return self.launch.single(self._variable(node), node)
+        raise InternalError(f"{self.program.name}: {node!r} is used but has no value")
+
+    def _site(self, position: int, node: UOp) -> Site:
+        return Site(self.program.name, position, node, self.launch, self.groups, self.epoch, self.check)
+
+    # ------------------------------------------------------------ loops and barriers
+
+    def _open_loop(self, position: int, node: UOp) -> None:
+        if not is_loop(node, self.launch_ranges):
+            return
+        if node.arg.kind not in (AxisType.LOOP, AxisType.REDUCE):
+            raise InternalError(f"{self.program.name}: body[{position}] {node!r} is not listed as a launch range")
+        trips = self._value(node.src[0])
+        count = int(trips.flat[0])
+        if (trips != count).any():
+            raise self._site(position, node).error(EmulatorError, "has a trip count that differs between threads")
+        if count < 1:
+            self.position = self.plan.ends[position] + 1
+            return
+        self.loops.append((position, 0, count))
+        self.values[node] = self.launch.single(0, node)
+
+    def _close_loop(self, _position: int, node: UOp) -> None:
+        start, index, count = self.loops.pop()
+        if index + 1 == count:
+            del self.values[node.src[0]]
+            return
+        self.loops.append((start, index + 1, count))
+        self.values[node.src[0]] = self.launch.single(index + 1, node.src[0])
+        self.position = start + 1
+
+    def _barrier(self, _position: int, _node: UOp) -> None:
+        self.epoch += 1
+
+    # ------------------------------------------------------------ memory
+
+    def _define_register(self, _position: int, node: UOp) -> None:
+        # A register is declared where it stands: each time it is reached its contents are undefined.
+        self.views[node].shadow.forget_written()
+
+    def _place(self, node: UOp) -> tuple[View, Array, Array | None]:
+        index = node.src[0]
+        if index.op is not Ops.INDEX:
+            raise InternalError(f"{self.program.name}: {node!r} takes {index!r} where an INDEX belongs")
+        buffer = index.src[0]
+        view = self.parameters.get(buffer.arg.slot) if buffer.op is Ops.PARAM else self.views.get(buffer)
+        if view is None:
+            raise InternalError(
+                f"{self.program.name}: {node!r} accesses {buffer!r}, which is not memory of the program"
+            )
+        positions = [self._value(src) for src in index.src[1:] if src.dtype.kind != "void"]
+        return view, positions[0], positions[1] if len(positions) > 1 else None
+
+    def _load(self, position: int, node: UOp) -> None:
+        view, index, valid = self._place(node)
+        site = self._site(position, node)
+        if self.check:
+            self._check_declared(site, view, "is_read")
+        alternatives = [self._value(src) for src in node.src[1:] if src.dtype.kind != "void"]
+        self.values[node] = access.load(site, view, index, valid, alternatives[0] if alternatives else None)
+
+    def _store(self, position: int, node: UOp) -> None:
+        view, index, valid = self._place(node)
+        site = self._site(position, node)
+        if self.check:
+            self._check_declared(site, view, "is_written")
+        access.store(site, view, index, valid, self._value(node.src[1]))
+
+    def _check_declared(self, site: Site, view: View, flag: str) -> None:
+        """The order of launches comes from the declared accesses, so a parameter must not be used beyond them."""
+        if view.node.op is not Ops.PARAM:
+            return
+        if not getattr(self.declared[view.node.arg.slot], flag):
+            raise site.error(EmulatorError, f"of {view.label}: the program's parameter does not say {flag}")
+
+    # ------------------------------------------------------------ accumulators
+
+    def _declare_accumulator(self, _position: int, node: UOp) -> None:
+        shape = [1] * self.launch.dimensions
+        shape[GROUP_AXIS] = self.groups.size
+        shape[THREAD_AXIS] = self.launch.group_size
+        for tile, size in zip(self.launch.tile_ranges, self.launch.tile_sizes):
+            if tile in node.src[1:]:
+                shape[self.launch.tile_axes[tile]] = size
+        identity = np.broadcast_to(self._value(node.src[0]), shape)
+        self.accumulators[node.arg] = _Accumulator(node, identity)
+
+    def _accumulator(self, position: int, node: UOp) -> _Accumulator:
+        slot = node.src[0].arg
+        found = self.accumulators.get(slot)
+        if found is None:
+            raise self._site(position, node).error(UninitialisedReadError, f"of ACC {slot}: it was not declared before")
+        if found.owner is not node.src[0]:
+            raise self._site(position, node).error(
+                EmulatorError,
+                f"of ACC {slot}: another accumulator took its slot meanwhile",
+                "give accumulators that live at the same time slots of their own",
+            )
+        return found
+
+    def _accumulate(self, position: int, node: UOp) -> None:
+        accumulator = self._accumulator(position, node)
+        value = self._value(node.src[1])
+        folded = [axis for axis, size in enumerate(accumulator.value.shape) if size == 1 and value.shape[axis] > 1]
+        for axis in folded:
+            tile = next(tile for tile, tile_axis in self.launch.tile_axes.items() if tile_axis == axis)
+            if tile.arg.kind is not AxisType.UNROLL:
+                raise self._site(position, node).error(
+                    EmulatorError,
+                    f"of ACC {node.src[0].arg}: the value varies along the UPCAST axis {tile.arg.id}, the accumulator "
+                    "has one register for all of it",
+                    "name that axis in the ACC and fold it in its COMBINE, or make it UNROLL",
+                )
+        dtype = node.src[0].dtype
+        for element in np.ndindex(*(value.shape[axis] for axis in folded)):
+            piece = value[_slices(value.ndim, dict(zip(folded, element)))]
+            accumulator.value = compute(node.arg, dtype, (accumulator.value, piece))
+
+    def _combine(self, position: int, node: UOp) -> None:
+        result = self._accumulator(position, node).value
+        for tile in node.src[1:]:
+            if tile not in node.src[0].src[1:]:
+                raise InternalError(
+                    f"{self.program.name}: body[{position}] folds {tile!r}, which its ACC does not have"
+                )
+            axis = self.launch.tile_axes[tile]
+            pieces = [result[_slices(result.ndim, {axis: element})] for element in range(result.shape[axis])]
+            result = pieces[0]
+            for piece in pieces[1:]:
+                result = compute(node.arg, node.dtype, (result, piece))
+        self.values[node] = result
+
+
+def _slices(dimensions: int, elements: Mapping[int, int]) -> tuple[slice, ...]:
+    """Pick one element along some axes, which stay with size 1."""
+    whole = slice(None)
+    return tuple(slice(elements[axis], elements[axis] + 1) if axis in elements else whole for axis in range(dimensions))
+
+
+def _variables_below(node: UOp) -> list[UOp]:
+    return [found for found in toposort(node) if found.op is Ops.VARIABLE]
+
+
+_HANDLERS: dict[Op, Callable[[_Run, int, UOp], None]] = {
+    Ops.RANGE: _Run._open_loop,
+    Ops.END: _Run._close_loop,
+    Ops.BARRIER: _Run._barrier,
+    Ops.DEFINE_REG: _Run._define_register,
+    Ops.LOAD: _Run._load,
+    Ops.STORE: _Run._store,
+    Ops.ACC: _Run._declare_accumulator,
+    Ops.ACCUMULATE: _Run._accumulate,
+    Ops.COMBINE: _Run._combine,
+}
+_WITHOUT_EFFECT = frozenset({Ops.INDEX, Ops.DEFINE_LOCAL, Ops.CONST, Ops.VARIABLE, Ops.PARAM, Ops.SINK})

@@ -1,0 +1,124 @@
+"""How threads and tiles lie in arrays. In: a program's launch ranges and tile ranges. Out: a `Launch`: the value of
+each range as an array, the grid cut into batches, names of threads for messages. The emulator computes on these arrays.
+
+Axis 0 counts the work-groups of a batch, axis 1 the threads of a group, and each tile range has an axis of its own. A
+value has size 1 along what it does not depend on, so NumPy's broadcasting is the rule for every op."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from tilewright.base.errors import InternalError
+from tilewright.graph.evaluate import numpy_dtype
+from tilewright.graph.numpy_math import Array
+from tilewright.graph.records import Program
+from tilewright.graph.uop import UOp
+
+GROUP_AXIS = 0
+THREAD_AXIS = 1
+FIRST_TILE_AXIS = 2
+
+# NumPy has 64 axes at most.
+TILE_LIMIT = 62
+
+
+class Launch:
+    """The shape of one launch. A thread's code is `group * (group_size + 1) + local`; the last code of each group
+    stands for several of its threads at once, `SEVERAL_GROUPS` for threads of more than one group."""
+
+    NOBODY = -1
+    SEVERAL_GROUPS = -2
+
+    def __init__(self, program: Program, tile_ranges: tuple[UOp, ...], size_of: Callable[[UOp], int]) -> None:
+        if len(tile_ranges) > TILE_LIMIT:
+            raise InternalError(f"{program.name}: {len(tile_ranges)} tile axes; the emulator has {TILE_LIMIT}")
+        self.global_ranges = program.global_ranges
+        self.local_ranges = program.local_ranges
+        self.tile_ranges = tile_ranges
+        self.global_sizes = tuple(size_of(node) for node in program.global_ranges)
+        self.local_sizes = tuple(size_of(node) for node in program.local_ranges)
+        self.tile_sizes = tuple(size_of(node) for node in tile_ranges)
+        self.group_count = math.prod(self.global_sizes)
+        self.group_size = math.prod(self.local_sizes)
+        self.tile_axes = {node: FIRST_TILE_AXIS + position for position, node in enumerate(tile_ranges)}
+        self.dimensions = FIRST_TILE_AXIS + len(tile_ranges)
+
+    @property
+    def is_parallel(self) -> bool:
+        return self.group_count * self.group_size > 1
+
+    def along(self, values: Array, axis: int) -> Array:
+        """A line of values as an array that varies along one axis."""
+        shape = [1] * self.dimensions
+        shape[axis] = values.size
+        return values.reshape(shape)
+
+    def single(self, value: object, node: UOp) -> Array:
+        """One value of the node's dtype, the same for everybody."""
+        return np.full((1,) * self.dimensions, value, numpy_dtype(node.dtype))
+
+    def tile_size(self, node: UOp) -> int:
+        """How many elements of the node's value one thread computes."""
+        sizes = dict(zip(self.tile_ranges, self.tile_sizes))
+        return math.prod(sizes.get(found, 1) for found in node.ranges)
+
+    def batches(self, elements_per_group: int, limit: int) -> Iterator[Array]:
+        """The numbers of the work-groups, in portions that keep one value below `limit` elements where possible."""
+        portion = max(1, limit // max(elements_per_group, 1))
+        for start in range(0, self.group_count, portion):
+            yield np.arange(start, min(start + portion, self.group_count), dtype=np.int64)
+
+    def range_values(self, groups: Array) -> dict[UOp, Array]:
+        """The value of every launch range and tile range, for the given work-groups."""
+        values: dict[UOp, Array] = {}
+        # Unravelling needs at least one axis; an axis of size 1 in front changes no index.
+        grid = np.unravel_index(groups, (1, *self.global_sizes))[1:]
+        local = np.unravel_index(np.arange(self.group_size), (1, *self.local_sizes))[1:]
+        for node, indices in zip(self.global_ranges, grid):
+            values[node] = self.along(indices.astype(numpy_dtype(node.dtype)), GROUP_AXIS)
+        for node, indices in zip(self.local_ranges, local):
+            values[node] = self.along(indices.astype(numpy_dtype(node.dtype)), THREAD_AXIS)
+        for node, size in zip(self.tile_ranges, self.tile_sizes):
+            values[node] = self.along(np.arange(size, dtype=numpy_dtype(node.dtype)), self.tile_axes[node])
+        return values
+
+    def thread_codes(self, groups: Array, shape: tuple[int, ...]) -> Array:
+        """Who makes an access of this shape: a code per element. An access that does not vary along the threads is made
+        by all of them, which one code says as well as all codes would."""
+        if shape[GROUP_AXIS] == 1 and groups.size > 1:
+            return self.along(np.array([self.SEVERAL_GROUPS]), GROUP_AXIS)
+        locals_ = np.arange(self.group_size)
+        if shape[THREAD_AXIS] == 1 and self.group_size > 1:
+            locals_ = np.array([self.group_size])
+        return self.along(groups * (self.group_size + 1), GROUP_AXIS) + self.along(locals_, THREAD_AXIS)
+
+    def is_several(self, code: int) -> bool:
+        return code == self.SEVERAL_GROUPS or code % (self.group_size + 1) == self.group_size
+
+    def name_code(self, code: int) -> str:
+        """A thread, or several, in words."""
+        if code == self.SEVERAL_GROUPS:
+            return "threads of several work-groups"
+        group, local = divmod(code, self.group_size + 1)
+        if local == self.group_size:
+            return f"several threads of grid {self._unravel(group, self.global_sizes)}"
+        return self._name(group, local)
+
+    def name_element(self, groups: Array, shape: tuple[int, ...], position: int) -> str:
+        """The thread, and the element of its tile, at a flat position of an array of this shape, in words."""
+        group, local, *tile = (int(index) for index in np.unravel_index(position, shape))
+        text = self._name(int(groups[group]), local)
+        if any(size > 1 for size in shape[FIRST_TILE_AXIS:]):
+            text += f", tile {tuple(tile)}"
+        return text
+
+    def _name(self, group: int, local: int) -> str:
+        grid = self._unravel(group, self.global_sizes)
+        return f"thread grid {grid} local {self._unravel(local, self.local_sizes)}"
+
+    @staticmethod
+    def _unravel(position: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(int(index) for index in np.unravel_index(position, (1, *sizes))[1:])

@@ -1,0 +1,23 @@
+"""The backends there are, in order of preference. In: nothing. Out: a name and the module that opens it.
+A backend is added here by one line; its module is imported when a device of it is first used."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+from tilewright.runtime.device import Driver
+
+BACKENDS: dict[str, str] = {
+    "CPU": "tilewright.backends.cpu.device",
+    "PYTHON": "tilewright.backends.python.driver",
+}
+
+
+def opener(module_name: str) -> Callable[[str], Driver]:
+    def open_device(name: str) -> Driver:
+        driver = importlib.import_module(module_name).open_device(name)
+        assert isinstance(driver, Driver)
+        return driver
+
+    return open_device

@@ -1,0 +1,1 @@
+"""Joins the stages: compile, realize, jit. The only folder that imports them all."""

@@ -1,0 +1,85 @@
+"""From a kernel to something that runs. In: a kernel (SINK) and a device. Out: a `CompiledKernel`.
+Equal kernels are compiled once in a process, and once on a machine where the disk cache holds their binary."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.base.config import options
+from tilewright.base.events import emit, listeners, stage_timer, stage_times
+from tilewright.codegen.pipeline import lower
+from tilewright.engine.verify import verify_optimised
+from tilewright.graph.records import Program
+from tilewright.graph.uop import UOp
+from tilewright.graph.verify import verify_kernel, verify_program
+from tilewright.kernel.optimise import optimise
+from tilewright.runtime.cache import cache_key, read_entry, write_entry
+from tilewright.runtime.device import open_driver
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """A kernel ready to launch, with all that led to it."""
+
+    ast: UOp
+    optimised: UOp
+    program: Program
+    source: str
+    handle: Any
+
+
+_kernels: dict[tuple[object, ...], CompiledKernel] = {}
+_lock = threading.RLock()
+
+
+def compile_kernel(ast: UOp, device: str) -> CompiledKernel:
+    key = (ast, device, options.NOOPT, options.BEAM, options.VERIFY)
+    found = _kernels.get(key)
+    if found is None:
+        with _lock:
+            found = _kernels.get(key)
+            if found is None:
+                found = _kernels[key] = _compile(ast, device)
+    return found
+
+
+def _compile(ast: UOp, device: str) -> CompiledKernel:
+    driver = open_driver(device)
+    before = dict(stage_times) if listeners else {}
+    if options.VERIFY_GRAPH:
+        verify_kernel(ast)
+    optimised = optimise(ast, driver.target)
+    if options.VERIFY_GRAPH:
+        verify_kernel(optimised)
+    program = lower(optimised, driver.target)
+    if options.VERIFY_GRAPH:
+        verify_program(program)
+    with stage_timer("render"):
+        source = driver.render(program)
+    with stage_timer("cache"):
+        key = cache_key("program", source, driver.target.toolchain, driver.target.arch)
+        binary = read_entry(key)
+    if binary is None:
+        with stage_timer("compile"):
+            binary = driver.compile(source)
+        with stage_timer("cache"):
+            write_entry(key, binary)
+    with stage_timer("load"):
+        handle = driver.load(binary, program)
+    compiled = CompiledKernel(ast, optimised, program, source, handle)
+    if options.VERIFY and not driver.target.is_reference:
+        verify_optimised(compiled, device)
+    if listeners:
+        spent = {name: total - before.get(name, 0) for name, total in stage_times.items()}
+        emit("kernel-compiled", name=program.name, device=device, source=source, stage_times=spent)
+    return compiled
+
+
+def forget_kernels() -> None:
+    """Empties the process's own cache, for tests and measurements."""
+    _kernels.clear()
+
+
+__all__ = ["CompiledKernel", "compile_kernel", "forget_kernels"]

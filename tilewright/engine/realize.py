@@ -1,0 +1,221 @@
+"""Making values real. In: nodes and a device. Out: the buffers that hold them.
+
+  bind_graph       buffers become PARAMs, so that equal structures are equal graphs
+  find_pinned      contents that a live tensor can still read are not overwritten
+  schedule         from memory where the structure is known
+  run              kernels compiled where needed, memory placed, everything launched in order"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.base.config import options
+from tilewright.base.errors import RealizeError
+from tilewright.base.events import emit, listeners, stage_timer
+from tilewright.engine.live import live_nodes
+from tilewright.engine.run import Execution, capture_execution
+from tilewright.graph.ops import Ops, ParamArg
+from tilewright.graph.records import Schedule
+from tilewright.graph.spec import Kind
+from tilewright.graph.uop import UOp
+from tilewright.graph.verify import verify_tensor_graph
+from tilewright.graph.walk import toposort
+from tilewright.runtime.buffer import Buffer, buffer_node, buffer_of
+from tilewright.schedule.pipeline import schedule as make_schedule
+
+_schedules: dict[tuple[object, ...], Schedule] = {}
+_lock = threading.RLock()
+
+
+@dataclass
+class BoundGraph:
+    """A graph over PARAMs, and the buffer behind each."""
+
+    outputs: tuple[UOp, ...]
+    params: tuple[UOp, ...]
+    buffers: list[UOp]
+    assigns: list[UOp]  # the ASSIGN nodes, as the caller wrote them
+
+
+def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
+    """The BUFFER node of each value, computing what is not there yet."""
+    with _lock:
+        wanted = [node for node in dict.fromkeys(nodes) if held_buffer(node) is None]
+        if wanted:
+            _realize_missing(wanted, device)
+        return [_buffer_or_fail(node) for node in nodes]
+
+
+def schedule(nodes: Sequence[UOp], device: str) -> Schedule:
+    """What `realize` would run."""
+    with _lock:
+        wanted = [node for node in dict.fromkeys(nodes) if held_buffer(node) is None]
+        bound, pinned, _ = _bind(wanted)
+        return _cached_schedule(bound, device, pinned)
+
+
+def held_buffer(node: UOp) -> UOp | None:
+    """The buffer that holds a value already: its own, or one seen through reshapes."""
+    while True:
+        if node.op is Ops.BUFFER:
+            return node
+        realized = node.cache.get("realized") if node._cache else None
+        if isinstance(realized, UOp):
+            return realized
+        if node.op not in (Ops.RESHAPE, Ops.DETACH):
+            return None
+        node = node.src[0]
+
+
+def _buffer_or_fail(node: UOp) -> UOp:
+    found = held_buffer(node)
+    if found is None:
+        raise RealizeError("realize", f"{node!r} has no value", "build the tensor again")
+    return found
+
+
+def _realize_missing(wanted: list[UOp], device: str) -> None:
+    bound, pinned, extra = _bind(wanted)
+    wanted = wanted + extra
+    plan = _cached_schedule(bound, device, pinned)
+    slots: list[Buffer | None] = [buffer_of(node) for node in bound.buffers]
+    for slot in plan.slots[len(slots) :]:
+        slots.append(Buffer(slot.device, slot.dtype, slot.size) if slot.kind == "output" else None)
+    execution = Execution(plan, slots)
+    execution.run()
+    nodes = _new_nodes(plan, bound, slots)
+    for node, slot_number in zip(wanted, plan.outputs, strict=True):
+        node.cache["realized"] = nodes[slot_number]
+    capture_execution(execution)
+
+
+def _new_nodes(plan: Schedule, bound: BoundGraph, slots: list[Buffer | None]) -> dict[int, UOp]:
+    """A node per slot that is kept. Memory that was updated in place gets a new node: what was computed from its old
+    contents keeps the old node, which no longer leads anywhere."""
+    written = {access.slot for item in plan.items for access in item.writes}
+    nodes: dict[int, UOp] = {}
+    for number, buffer in enumerate(slots):
+        if buffer is None:
+            continue
+        if number < len(bound.buffers):
+            old = bound.buffers[number]
+            if number not in written:
+                nodes[number] = old
+                continue
+            old.cache.pop("buffer", None)
+        nodes[number] = buffer_node(buffer)
+    return nodes
+
+
+# ---------------------------------------------------------------- binding
+
+
+def _bind(wanted: list[UOp]) -> tuple[BoundGraph, frozenset[int], list[UOp]]:
+    with stage_timer("bind"):
+        bound = bind_graph(wanted)
+        if not bound.assigns:
+            return bound, frozenset(), []
+        pinned_buffers, extra = find_pinned(bound, wanted)
+        if extra:
+            bound = bind_graph(wanted + extra)
+        pinned = frozenset(n for n, node in enumerate(bound.buffers) if node in pinned_buffers)
+        return bound, pinned, extra
+
+
+def _is_held(node: UOp) -> bool:
+    return node._cache is not None and "realized" in node._cache
+
+
+def bind_graph(outputs: Sequence[UOp]) -> BoundGraph:
+    """The graph with every buffer, and every value that is held already, as a PARAM in order of appearance."""
+    done: dict[UOp, UOp] = {}
+    buffers: list[UOp] = []
+    params: dict[UOp, UOp] = {}
+    assigns: list[UOp] = []
+
+    def param_of(buffer: UOp) -> UOp:
+        made = params.get(buffer)
+        if made is None:
+            made = UOp(Ops.PARAM, buffer.dtype, (), ParamArg(len(buffers), buffer.arg.size, buffer.arg.device))
+            params[buffer] = made
+            buffers.append(buffer)
+        return made
+
+    for node in toposort(*outputs, stop=_is_held):
+        if _is_held(node):
+            param = param_of(node.cache["realized"])
+            done[node] = param if param.shape == node.shape else UOp(Ops.RESHAPE, node.dtype, (param,), node.shape)
+        elif node.op is Ops.BUFFER:
+            done[node] = param_of(node)
+        else:
+            src = tuple(done[s] for s in node.src)
+            made = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+            if made.line is None:
+                made.line = node.line
+            if node.op is Ops.ASSIGN:
+                assigns.append(node)
+            done[node] = made
+    return BoundGraph(tuple(done[node] for node in outputs), tuple(params.values()), buffers, assigns)
+
+
+def find_pinned(bound: BoundGraph, wanted: list[UOp]) -> tuple[set[UOp], list[UOp]]:
+    """The buffers whose contents someone outside can still read, and the outside values that read a version which will
+    exist only while this runs: those are computed along with it."""
+    wanted_set = set(wanted)
+    ours = set(bound.assigns)
+    lasting = {node for node in wanted if node.op is Ops.ASSIGN}
+    pinned: set[UOp] = set()
+    extra: list[UOp] = []
+    buffers = set(bound.buffers)
+    for held in live_nodes():
+        if held in wanted_set or _stands_for(held, wanted_set):
+            continue
+        reached = toposort(held, stop=lambda node: _is_held(node) or node in ours)
+        if any(node in ours and node not in lasting for node in reached):
+            extra.append(held)
+        for node in reached:
+            if node in ours:
+                continue
+            buffer = node.cache["realized"] if _is_held(node) else node
+            if buffer in buffers:
+                pinned.add(buffer)
+    return pinned, extra
+
+
+def _stands_for(held: UOp, wanted: set[UOp]) -> bool:
+    """A tensor whose value is a plain view of what is being realised reads the new version."""
+    while held.op in (Ops.RESHAPE, Ops.DETACH) or held.op.kind is Kind.MOVEMENT:
+        held = held.src[0]
+        if held in wanted:
+            return True
+    return False
+
+
+# ---------------------------------------------------------------- schedules
+
+
+def _cached_schedule(bound: BoundGraph, device: str, pinned: frozenset[int]) -> Schedule:
+    key = (bound.outputs, bound.params, device, pinned, options.SPLIT_REDUCE, options.FUSE)
+    start = time.perf_counter_ns()
+    found = _schedules.get(key)
+    is_cached = found is not None
+    if found is None:
+        if options.VERIFY_GRAPH:
+            for output in bound.outputs:
+                verify_tensor_graph(output)
+        found = _schedules[key] = make_schedule(bound.outputs, bound.params, device, pinned)
+    if listeners:
+        spent = time.perf_counter_ns() - start
+        emit("schedule", items=found.items, nanoseconds=spent, cached=is_cached)
+    return found
+
+
+def forget_schedules() -> None:
+    """Empties the cache of schedules, for tests and measurements."""
+    _schedules.clear()
+
+
+__all__ = ["bind_graph", "forget_schedules", "held_buffer", "realize", "schedule"]

@@ -1,0 +1,134 @@
+"""Running a schedule. In: a `Schedule` and a buffer per kept slot. Out: the kernels have run, in order.
+Consecutive kernels of one device go to it as one prepared list; temporary memory is one arena per device."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tilewright.base.config import options
+from tilewright.base.events import GlobalCounters, emit, listeners
+from tilewright.engine.compile import CompiledKernel, compile_kernel
+from tilewright.graph.records import Item, Schedule
+from tilewright.runtime.buffer import Buffer, allocate
+from tilewright.runtime.device import Place, Runner, open_driver
+
+
+class Execution:
+    """One run of a schedule, kept together with the memory it used so that it can be captured."""
+
+    def __init__(self, plan: Schedule, buffers: list[Buffer | None]) -> None:
+        self.plan = plan
+        self.buffers = buffers
+        self.kernels: list[CompiledKernel | None] = [
+            None if item.ast is None else compile_kernel(item.ast, item.device) for item in plan.items
+        ]
+        self.arenas = {device: allocate(device, size) for device, size in plan.arenas}
+        self.offsets = dict(plan.offsets)
+
+    def place(self, slot: int) -> Place:
+        buffer = self.buffers[slot]
+        if buffer is not None:
+            return buffer.ensure(), 0
+        return self.arenas[self.plan.slots[slot].device], self.offsets[slot]
+
+    def run(self) -> None:
+        if options.DEBUG >= 2 or "kernel-run" in listeners:
+            for number in range(len(self.plan.items)):
+                self._run_timed(number)
+            return
+        for step in self.steps():
+            step()
+        self._count(seconds=0.0)
+
+    def steps(self) -> list[Callable[[], None]]:
+        """What to call, in order: one prepared list per run of kernels on one device, and the copies between."""
+        made: list[Callable[[], None]] = []
+        pending: list[tuple[Any, list[Place]]] = []
+        device = ""
+
+        def flush() -> None:
+            if pending:
+                made.append(open_driver(device).prepare(list(pending)).run)
+                pending.clear()
+
+        for number, item in enumerate(self.plan.items):
+            kernel = self.kernels[number]
+            if kernel is None:
+                flush()
+                made.append(self.copy_step(item))
+                continue
+            if item.device != device:
+                flush()
+                device = item.device
+            pending.append((kernel.handle, [self.place(slot) for slot in item.slots]))
+        flush()
+        return made
+
+    def copy_step(self, item: Item) -> Callable[[], None]:
+        if len(item.slots) < 2:
+            return lambda: None
+        target, source = item.slots
+
+        def copy() -> None:
+            (to, to_offset), (source_memory, source_offset) = self.place(target), self.place(source)
+            nbytes = self.plan.slots[target].nbytes
+            open_driver(self.plan.slots[source].device).synchronize()
+            to.view()[to_offset : to_offset + nbytes] = source_memory.view()[source_offset : source_offset + nbytes]
+            getattr(to, "mark_written", lambda: None)()
+
+        return copy
+
+    def runner(self, number: int) -> Runner:
+        item, kernel = self.plan.items[number], self.kernels[number]
+        assert kernel is not None
+        return open_driver(item.device).prepare([(kernel.handle, [self.place(slot) for slot in item.slots])])
+
+    def _run_timed(self, number: int) -> None:
+        item, kernel = self.plan.items[number], self.kernels[number]
+        step = self.copy_step(item) if kernel is None else self.runner(number).run
+        start = time.perf_counter()
+        step()
+        open_driver(item.device).synchronize()
+        seconds = time.perf_counter() - start
+        if kernel is None:
+            emit("copy", source=item.slots[-1], target=item.slots[0], bytes=self.plan.slots[item.slots[0]].nbytes, seconds=seconds)
+            return
+        program = kernel.program
+        GlobalCounters.add_kernels(operations=program.flops, memory=program.bytes_moved, seconds=seconds)
+        emit(
+            "kernel-run",
+            name=program.name,
+            device=item.device,
+            seconds=seconds,
+            operations=program.flops,
+            bytes=program.bytes_moved,
+            location=item.line,
+        )
+
+    def _count(self, seconds: float) -> None:
+        kernels = [kernel for kernel in self.kernels if kernel is not None]
+        GlobalCounters.add_kernels(
+            count=len(kernels),
+            operations=sum(kernel.program.flops for kernel in kernels),
+            memory=sum(kernel.program.bytes_moved for kernel in kernels),
+            seconds=seconds,
+        )
+
+
+# ---------------------------------------------------------------- capture, for jit
+
+
+class _Captures(threading.local):
+    listener: Callable[[Execution], None] | None = None
+
+
+captures = _Captures()
+
+
+def capture_execution(execution: Execution) -> None:
+    """Tells whoever records on this thread what has just run."""
+    if captures.listener is not None:
+        captures.listener(execution)

@@ -1,0 +1,75 @@
+"""VERIFY=1. In: a compiled kernel. Out: nothing, or an error: the kernel as optimised for its device and the kernel without
+any optimisation on the emulator are run on the same random inputs and must agree."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from tilewright.base.dtype import DType
+from tilewright.base.errors import InternalError
+from tilewright.codegen.pipeline import lower
+from tilewright.graph.records import KernelInfo, Param
+from tilewright.kernel.optimise import optimise
+from tilewright.runtime.device import open_driver
+
+if TYPE_CHECKING:
+    from tilewright.engine.compile import CompiledKernel
+
+REFERENCE_DEVICE = "PYTHON"
+
+
+def verify_optimised(compiled: CompiledKernel, device: str) -> None:
+    import numpy as np
+
+    from tilewright.graph.evaluate import numpy_dtype
+
+    driver, reference = open_driver(device), open_driver(REFERENCE_DEVICE)
+    name = compiled.program.name
+    plain = compiled.ast.replace(arg=KernelInfo(name, opts_to_apply=()))
+    program = lower(optimise(plain, reference.target), reference.target)
+    seed = zlib.crc32(compiled.source.encode())
+    inputs = [random_bytes(param, np.random.default_rng(seed + param.slot)) for param in program.params]
+    results: list[list[Any]] = []
+    for where, handle in ((driver, compiled.handle), (reference, reference.load(b"", program))):
+        memories = []
+        for data in inputs:
+            memory = where.allocate(max(len(data), 1))
+            memory.view()[: len(data)] = data
+            getattr(memory, "mark_written", lambda: None)()
+            memories.append(memory)
+        where.prepare([(handle, [(memory, 0) for memory in memories])]).run()
+        where.synchronize()
+        results.append([bytes(memory.view()[: len(data)]) for memory, data in zip(memories, inputs, strict=True)])
+    for param, ours, theirs in zip(program.params, *results, strict=True):
+        if not param.is_written:
+            continue
+        got, want = (np.frombuffer(data, dtype=numpy_dtype(param.dtype)) for data in (ours, theirs))
+        if not agrees(got, want, param.dtype):
+            worst = int(np.argmax(np.asarray(got != want)))
+            raise InternalError(
+                f"{name}: the optimised kernel on {device} and the plain one on the emulator differ, first at element "
+                f"{worst} of buffer {param.slot}: {got[worst]} against {want[worst]}"
+            )
+
+
+def random_bytes(param: Param, generator: Any) -> bytes:
+    """Values of a modest size, so that sums of them stay comparable."""
+    from tilewright.graph.evaluate import cast_array
+
+    if param.dtype.is_float:
+        values = generator.standard_normal(param.size)
+    else:
+        values = generator.integers(0, 2 if param.dtype.is_bool else 7, param.size)
+    return bytes(cast_array(values, param.dtype).tobytes())
+
+
+def agrees(got: Any, want: Any, dtype: DType) -> bool:
+    """Equal, or for floats as close as reordered sums can be expected to be."""
+    import numpy as np
+
+    if not dtype.is_float:
+        return bool(np.array_equal(got, want))
+    tolerance = 2.0 ** -(dtype.mantissa_bits - 6)
+    got, want = got.astype(np.float64), want.astype(np.float64)
+    return bool(np.allclose(got, want, rtol=tolerance, atol=tolerance, equal_nan=True))

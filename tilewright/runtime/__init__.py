@@ -1,0 +1,1 @@
+"""Devices, buffers and caches: what runs kernels and holds their data. Knows no backend by name."""

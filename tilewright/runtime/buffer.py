@@ -1,0 +1,106 @@
+"""Buffers. In: a device, a dtype and a size. Out: a BUFFER node whose `Buffer` holds the memory.
+The memory lives as long as the node or anything that reads it; it is taken from the device on first use."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from tilewright.base.dtype import DType
+from tilewright.base.errors import OutOfMemoryError, RealizeError
+from tilewright.base.events import GlobalCounters
+from tilewright.graph.ops import BufferArg, Ops
+from tilewright.graph.uop import UOp
+from tilewright.runtime.device import open_driver
+
+_uids = itertools.count(1)
+
+
+class Buffer:
+    """Memory of one device. `memory` is None until it is first needed."""
+
+    __slots__ = ("__weakref__", "_counted", "device", "dtype", "memory", "size")
+
+    def __init__(self, device: str, dtype: DType, size: int, memory: Any = None) -> None:
+        self.device = device
+        self.dtype = dtype
+        self.size = size
+        self.memory = memory
+        self._counted = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def ensure(self) -> Any:
+        """The memory, taken from the device if there is none yet."""
+        if self.memory is None:
+            self.memory = allocate(self.device, self.nbytes)
+            self._counted = self.nbytes
+            GlobalCounters.add_memory(self._counted)
+        return self.memory
+
+    def view(self) -> memoryview:
+        """The bytes as the host sees them."""
+        if self.memory is None:
+            raise RealizeError("read", "the buffer was never written", "realize the tensor before reading its memory")
+        return memoryview(self.memory.view())[: self.nbytes]
+
+    def __del__(self) -> None:
+        if self._counted:
+            GlobalCounters.add_memory(-self._counted)
+
+    def __repr__(self) -> str:
+        return f"Buffer({self.device}, {self.dtype.name}, {self.size})"
+
+
+def allocate(device: str, nbytes: int) -> Any:
+    try:
+        return open_driver(device).allocate(max(nbytes, 1))
+    except MemoryError as error:
+        raise OutOfMemoryError(
+            "allocate", f"{device} has no {nbytes} bytes left ({error})", "free tensors, or use smaller ones"
+        ) from error
+
+
+def buffer_node(buffer: Buffer) -> UOp:
+    """A fresh BUFFER node for the memory."""
+    node = UOp(Ops.BUFFER, buffer.dtype, (), BufferArg(next(_uids), buffer.size, buffer.device))
+    node.cache["buffer"] = buffer
+    return node
+
+
+def new_buffer(device: str, dtype: DType, size: int) -> UOp:
+    return buffer_node(Buffer(device, dtype, size))
+
+
+def from_host(source: Any, device: str, dtype: DType, size: int) -> UOp:
+    """A buffer with the bytes of a host object: borrowed where the device can, else copied."""
+    memory = open_driver(device).wrap(source) if size else None
+    if memory is not None:
+        return buffer_node(Buffer(device, dtype, size, memory))
+    node = new_buffer(device, dtype, size)
+    buffer = buffer_of(node)
+    buffer.ensure()
+    if size:
+        write_bytes(buffer, memoryview(source).cast("B"))
+    return node
+
+
+def write_bytes(buffer: Buffer, data: memoryview) -> None:
+    """Copies host bytes into a buffer."""
+    memory = buffer.ensure()
+    memory.view()[: buffer.nbytes] = data
+    mark_written = getattr(memory, "mark_written", None)
+    if mark_written is not None:
+        mark_written()
+
+
+def buffer_of(node: UOp) -> Buffer:
+    """The memory behind a BUFFER node."""
+    buffer = node.cache.get("buffer")
+    if not isinstance(buffer, Buffer):
+        raise RealizeError(
+            "read", "the memory of this tensor was freed or given to a newer version of it", "keep the newer tensor instead"
+        )
+    return buffer

@@ -1,0 +1,84 @@
+"""Compiled programs on disk. In: a key and bytes. Out: the bytes again, in another process, or None.
+Many processes may write at once: an entry appears whole or not at all. A damaged entry is removed and counts as missing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+
+from tilewright.base.config import options
+from tilewright.base.events import emit, listeners
+
+MAGIC = b"tilewright-entry-1\n"
+_DIGEST_BYTES = 32
+
+
+def cache_folder() -> str:
+    """TILEWRIGHT_CACHE_DIR, else the user's cache folder."""
+    if options.TILEWRIGHT_CACHE_DIR:
+        return options.TILEWRIGHT_CACHE_DIR
+    import platformdirs
+
+    return platformdirs.user_cache_dir("tilewright", appauthor=False)
+
+
+def cache_key(*parts: str) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def _path(key: str) -> str:
+    return os.path.join(cache_folder(), key[:2], key)
+
+
+def read_entry(key: str) -> bytes | None:
+    """The entry's bytes; None where there is none, it is damaged, or the cache is off."""
+    if not options.CACHE:
+        return None
+    path = _path(key)
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError:
+        return _report(key, None)
+    header = len(MAGIC) + _DIGEST_BYTES
+    payload = data[header:]
+    if data[: len(MAGIC)] != MAGIC or hashlib.sha256(payload).digest() != data[len(MAGIC) : header]:
+        _remove(path)
+        return _report(key, None)
+    return _report(key, payload)
+
+
+def write_entry(key: str, payload: bytes) -> None:
+    """Keeps the bytes. A folder that cannot be written makes the cache useless, not the program."""
+    if not options.CACHE:
+        return
+    path = _path(key)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
+        with os.fdopen(handle, "wb") as file:
+            file.write(MAGIC + hashlib.sha256(payload).digest() + payload)
+        os.replace(temporary, path)
+    except OSError as error:
+        if listeners:
+            emit("warning", message=f"the program cache cannot be written: {error}")
+
+
+def _remove(path: str) -> None:
+    try:
+        os.remove(path)
+    except OSError as error:
+        if listeners:
+            emit("warning", message=f"a damaged cache entry cannot be removed: {error}")
+
+
+def _report(key: str, payload: bytes | None) -> bytes | None:
+    if listeners:
+        emit("cache-hit" if payload is not None else "cache-miss", cache="program", key=key)
+    return payload

@@ -1,0 +1,1 @@
+"""What the user writes: `Tensor` and its methods, one mixin per family of operations, each building graph nodes."""

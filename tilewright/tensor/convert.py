@@ -1,0 +1,225 @@
+"""Between host data and bytes. In: numbers, nested lists, NumPy arrays, bytes; or a view of a buffer's bytes.
+Out: bytes with their dtype and shape; or Python numbers. NumPy is never imported here: where an array comes in, its
+owner has imported it already."""
+
+from __future__ import annotations
+
+import array
+import math
+import struct
+import sys
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
+from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.graph.spec import Shape
+
+
+class HostData(NamedTuple):
+    """Bytes of the host, row by row, that hold elements of a dtype."""
+
+    buffer: Any  # supports the buffer protocol
+    dtype: DType
+    shape: Shape
+
+
+_NUMPY_NAMES = {dtype.name: dtype for dtype in dtypes.all} | {"float8_e4m3fn": dtypes.float8_e4m3}
+_CODES = {dtype.code: dtype for dtype in dtypes.all if dtype.code}
+
+
+# ---------------------------------------------------------------- nested lists
+
+
+def flatten(data: Any) -> tuple[list[Any], Shape]:
+    """The leaves of nested lists in order and their shape; a ragged list is an error that names the place."""
+    shape: list[int] = []
+    level: list[Any] = [data]
+    while level and isinstance(level[0], list | tuple):
+        size = len(level[0])
+        merged: list[Any] = []
+        for position, item in enumerate(level):
+            if not isinstance(item, list | tuple) or len(item) != size:
+                _raise_ragged(position, shape, item, size)
+            merged.extend(item)
+        shape.append(size)
+        level = merged
+    for position, item in enumerate(level):
+        if isinstance(item, list | tuple):
+            _raise_ragged(position, shape, item, None)
+    return level, tuple(shape)
+
+
+def _raise_ragged(position: int, shape: list[int], item: Any, size: int | None) -> None:
+    place = ""
+    for length in reversed(shape):
+        position, index = divmod(position, length)
+        place = f"[{index}]{place}"
+    found = f"a list of length {len(item)}" if isinstance(item, list | tuple) else f"the number {item!r}"
+    wanted = "a number" if size is None else f"a list of length {size}"
+    raise ShapeError(
+        "Tensor",
+        f"the nested list is ragged: data{place} is {found} where its neighbours are {wanted}",
+        "make all lists of one level the same length, for instance by padding them",
+    )
+
+
+def dtype_of_leaves(leaves: list[Any]) -> DType:
+    """bool < int < float; integers that the default type does not hold make a wider one."""
+    kinds = set(map(type, leaves))
+    if not kinds:
+        return dtypes.default_float
+    if not kinds <= {bool, int, float}:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds - {bool, int, float}))
+        raise DTypeError("Tensor", f"the data holds {names}", "give numbers, bools, nested lists or a NumPy array")
+    if float in kinds:
+        return dtypes.default_float
+    if kinds == {bool}:
+        return dtypes.bool
+    return _dtype_for_range(min(leaves), max(leaves))
+
+
+def _dtype_for_range(least: int, greatest: int) -> DType:
+    for dtype in (dtypes.default_int, dtypes.int64, dtypes.uint64):
+        if dtype.min <= least and greatest <= dtype.max:
+            return dtype
+    raise DTypeError("Tensor", f"no integer dtype holds {least}..{greatest}", "give a float dtype")
+
+
+def plain_leaves(leaves: list[Any]) -> list[Any]:
+    """The leaves with NumPy's scalars (and whatever else has `item`) made Python numbers."""
+    if set(map(type, leaves)) <= {bool, int, float}:
+        return leaves
+    return [leaf.item() if hasattr(leaf, "item") else leaf for leaf in leaves]
+
+
+def from_lists(data: Any, dtype: DType | None) -> HostData:
+    leaves, shape = flatten(data)
+    leaves = plain_leaves(leaves)
+    found = dtype_of_leaves(leaves)
+    wanted = found if dtype is None else dtype
+    return HostData(encode(leaves, wanted), wanted, shape)
+
+
+# ---------------------------------------------------------------- other sources
+
+
+def from_bytes(data: Any, dtype: DType | None) -> HostData:
+    """Raw bytes are the memory of elements of `dtype`, uint8 where none is given; a typed memoryview keeps its own."""
+    view = memoryview(data)
+    if not view.c_contiguous:
+        view = memoryview(view.tobytes()).cast("B").cast(view.format, view.shape)  # type: ignore[call-overload]
+    if view.format in ("B", "b", "c") and view.ndim == 1:
+        wanted = dtypes.uint8 if dtype is None else dtype
+        if view.nbytes % wanted.itemsize:
+            message = f"{view.nbytes} bytes are no whole number of {wanted.name}, which has {wanted.itemsize} bytes"
+            raise ShapeError("Tensor", message, "cut or pad the bytes, or give another dtype")
+        return HostData(view, wanted, (view.nbytes // wanted.itemsize,))
+    # "l" and "L" have the width of the platform.
+    aliases = {"l": "q" if view.itemsize == 8 else "i", "L": "Q" if view.itemsize == 8 else "I"}
+    code = aliases.get(view.format, view.format)
+    if code not in _CODES:
+        remedy = f"cast the memoryview to one of {', '.join(_CODES)}"
+        raise DTypeError("Tensor", f"a memoryview of format {view.format!r} has no dtype here", remedy)
+    return HostData(view, _CODES[code], tuple(view.shape))
+
+
+def is_array(data: object) -> bool:
+    """A NumPy array or scalar, or anything that shows its memory the same way."""
+    return hasattr(data, "__array_interface__") or hasattr(data, "__array__")
+
+
+def from_array(data: Any) -> HostData:
+    """The array's own memory where it is row-major and in the byte order of the machine, else a copy."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        import numpy
+    values = numpy.asarray(data)
+    name = values.dtype.name
+    if name not in _NUMPY_NAMES:
+        remedy = "convert the array first, such as `array.astype('float32')`"
+        raise DTypeError("Tensor", f"NumPy's {values.dtype} has no dtype here", remedy)
+    dtype = _NUMPY_NAMES[name]
+    if not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
+    flat = numpy.ascontiguousarray(values).reshape(-1)
+    # The buffer protocol has no letters for bfloat16 and float8, so their bits go as unsigned integers.
+    return HostData(flat if dtype.code else flat.view(f"u{dtype.itemsize}"), dtype, tuple(values.shape))
+
+
+# ---------------------------------------------------------------- numbers to bytes and back
+
+
+def encode(values: list[Any], dtype: DType) -> Any:
+    """The numbers, as the dtype holds them, packed."""
+    if dtype.is_float and dtype.code in ("f", "d"):
+        return array.array(dtype.code, values)
+    if not dtype.is_float and not dtype.is_bool and set(map(type, values)) <= {bool, int}:
+        try:
+            return array.array(dtype.code, values)
+        except OverflowError:
+            pass  # some value has to wrap, which cast_scalar does
+    held = [cast_scalar(value, dtype) for value in values]
+    if dtype.code:
+        return struct.pack(f"={len(held)}{dtype.code}", *held)
+    unsigned = array.array("B" if dtype.itemsize == 1 else "H")
+    unsigned.extend(_bits_of_small_float(float(value), dtype) for value in held)
+    return unsigned
+
+
+def _bits_of_small_float(value: float, dtype: DType) -> int:
+    """The bits of a value that the float type holds exactly."""
+    sign = (math.copysign(1.0, value) < 0) << (dtype.bits - 1)
+    ones = (1 << dtype.exponent_bits) - 1
+    if value != value:
+        # e4m3 has one NaN, all ones; the others have an infinity below theirs.
+        quiet = (1 << dtype.mantissa_bits) - 1 if dtype is dtypes.float8_e4m3 else 1 << (dtype.mantissa_bits - 1)
+        return sign | ones << dtype.mantissa_bits | quiet
+    if math.isinf(value):
+        return sign | ones << dtype.mantissa_bits
+    bias = (1 << (dtype.exponent_bits - 1)) - 1
+    fraction, exponent = math.frexp(abs(value))
+    if fraction == 0.0:
+        return sign
+    power = max(exponent - 1, 1 - bias)
+    mantissa = int(math.ldexp(fraction, exponent - power + dtype.mantissa_bits))
+    # A normal number's leading bit adds one to the exponent field, a subnormal number has none and leaves it 0.
+    return sign | (mantissa + ((power + bias - 1) << dtype.mantissa_bits))
+
+
+def _value_of_small_float(bits: int, dtype: DType) -> float:
+    sign = -1.0 if bits >> (dtype.bits - 1) else 1.0
+    mantissa = bits & ((1 << dtype.mantissa_bits) - 1)
+    exponent = bits >> dtype.mantissa_bits & ((1 << dtype.exponent_bits) - 1)
+    bias = (1 << (dtype.exponent_bits - 1)) - 1
+    ones = (1 << dtype.exponent_bits) - 1
+    if dtype is dtypes.float8_e4m3:
+        if exponent == ones and mantissa == (1 << dtype.mantissa_bits) - 1:
+            return math.nan
+    elif exponent == ones:
+        return math.nan if mantissa else sign * math.inf
+    if exponent == 0:
+        return sign * math.ldexp(mantissa, 1 - bias - dtype.mantissa_bits)
+    return sign * math.ldexp(mantissa + (1 << dtype.mantissa_bits), exponent - bias - dtype.mantissa_bits)
+
+
+def decode(view: memoryview, dtype: DType) -> list[Scalar]:
+    """Bytes to Python numbers."""
+    if dtype.code:
+        return list(struct.unpack(f"={view.nbytes // dtype.itemsize}{dtype.code}", view))
+    values: Iterable[int] = view.cast("B") if dtype.itemsize == 1 else view.cast("B").cast("H")
+    return [_value_of_small_float(bits, dtype) for bits in values]
+
+
+def nest(values: list[Any], shape: Shape) -> Any:
+    """A flat list as nested lists of a shape; the number itself for shape ()."""
+    if not shape:
+        return values[0]
+    for size in reversed(shape[1:]):
+        values = [values[k : k + size] for k in range(0, len(values), size)] if size else []
+    return values if math.prod(shape) else _empty_lists(shape)
+
+
+def _empty_lists(shape: Shape) -> list[Any]:
+    """Lists of a shape that has no elements: (2, 0) is [[], []]."""
+    return [_empty_lists(shape[1:]) for _ in range(shape[0])] if len(shape) > 1 else []

@@ -1,0 +1,280 @@
+"""What every family of tensor operations stands on. In: nodes, shapes, axes and operands as the user wrote them.
+Out: `TensorBase`, which holds a node and makes results from nodes, and the checks that raise at the user's line.
+The mixins are one chain (core, shape, elementwise, activation, reduce, ...): each sees the methods of those before it."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any, Self, cast
+
+from tilewright.base.dtype import DType, Scalar, dtype_of_scalar, dtypes, promote, promote_with_scalar
+from tilewright.base.errors import AxisError, DeviceError, DTypeError, ShapeError, user_location
+from tilewright.engine import live
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Op, Shape
+from tilewright.graph.uop import UOp
+
+Axes = int | tuple[int, ...] | list[int] | None
+Move = tuple[Op, Any]
+
+# Views through these address memory of their base, so an assignment to the view reaches the base.
+_INVERTIBLE = (Ops.RESHAPE, Ops.PERMUTE, Ops.SHRINK, Ops.FLIP)
+
+
+class _Modes(threading.local):
+    """Flags of `Tensor.no_grad` and `Tensor.train`; each thread has its own."""
+
+    grad_enabled = True
+    training = False
+
+
+modes = _Modes()
+
+
+# ---------------------------------------------------------------- checks
+
+
+def check_axis(operation: str, axis: int, ndim: int) -> int:
+    """The axis counted from the front."""
+    if not hasattr(axis, "__index__") or isinstance(axis, bool):
+        raise AxisError(operation, f"axis {axis!r} is not an integer", "give the number of an axis, such as -1")
+    axis = axis.__index__()
+    limit = max(ndim, 1)  # torch takes axis 0 and -1 of a 0-d tensor
+    if not -limit <= axis < limit:
+        remedy = f"give an axis in {-limit}..{limit - 1}"
+        raise AxisError(operation, f"axis {axis} is out of range for a tensor of {ndim} axes", remedy)
+    return axis + limit if axis < 0 else axis
+
+
+def check_axes(operation: str, axes: Axes, ndim: int) -> tuple[int, ...]:
+    """The axes counted from the front, each once; None is all of them."""
+    if axes is None:
+        return tuple(range(ndim))
+    wanted = tuple(axes) if isinstance(axes, tuple | list) else (axes,)
+    found = tuple(check_axis(operation, axis, ndim) for axis in wanted)
+    if len(set(found)) != len(found):
+        raise AxisError(operation, f"axes {wanted} name an axis twice", "name each axis once")
+    return tuple(axis for axis in found if axis < ndim)
+
+
+def shape_from(operation: str, args: Sequence[Any]) -> tuple[int, ...]:
+    """The numbers of `f(2, 3)` or `f((2, 3))`."""
+    if len(args) == 1 and isinstance(args[0], tuple | list):
+        args = args[0]
+    for size in args:
+        if not hasattr(size, "__index__") or isinstance(size, bool):
+            raise ShapeError(operation, f"{size!r} is not an integer", "give sizes as integers, such as (2, 3)")
+    return tuple(int(size) for size in args)
+
+
+def broadcast_shape(operation: str, *shapes: Shape) -> Shape:
+    """The shape that all broadcast to: aligned at the last axis, sizes are equal or 1."""
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
+    ndim = max(map(len, shapes))
+    aligned = [(1,) * (ndim - len(shape)) + shape for shape in shapes]
+    result = []
+    for axis, sizes in enumerate(zip(*aligned)):
+        wanted = {size for size in sizes if size != 1}
+        if len(wanted) > 1:
+            names = " and ".join(str(shape) for shape in shapes)
+            unequal = " and ".join(map(str, sorted(wanted)))
+            raise ShapeError(
+                operation,
+                f"shapes {names} do not broadcast: axis {axis - ndim} has sizes {unequal}",
+                "make the sizes of that axis equal, or one of them 1 (reshape, unsqueeze, transpose)",
+            )
+        result.append(wanted.pop() if wanted else 1)
+    return tuple(result)
+
+
+def place_of(line: tuple[str, int] | None) -> str:
+    return "an unknown line" if line is None else f"{line[0]}:{line[1]}"
+
+
+def check_devices(operation: str, *tensors: TensorBase) -> None:
+    """One device for all, or an error that names two that differ and where each was made."""
+    first = tensors[0]
+    for other in tensors[1:]:
+        if other.device != first.device:
+            raise DeviceError(
+                operation,
+                f"tensors of different devices: shape {first.shape} on {first.device}, made at "
+                f"{place_of(first.uop.line)}, and shape {other.shape} on {other.device}, made at "
+                f"{place_of(other.uop.line)}",
+                f"move one of them, such as `.to({first.device!r})`",
+            )
+
+
+def mark_line(node: UOp) -> None:
+    """Gives the user's line to the node and to those below it that have none, which are the ones just made."""
+    if node.line is not None:
+        return
+    line = user_location()
+    stack = [node]
+    while stack:
+        top = stack.pop()
+        if top.line is None:
+            top.line = line
+            stack.extend(top.src)
+
+
+def apply_moves(node: UOp, moves: Iterable[Move]) -> UOp:
+    for op, arg in moves:
+        node = build.movement(op, node, arg)
+    return node
+
+
+def common_dtype(*operands: TensorBase | Scalar) -> DType:
+    """The dtype that tensors and Python numbers compute in; the numbers count only by kind, if there is a tensor."""
+    tensors = [operand.dtype for operand in operands if isinstance(operand, TensorBase)]
+    numbers = [operand for operand in operands if not isinstance(operand, TensorBase)]
+    dtype = promote(*tensors) if tensors else promote(*map(dtype_of_scalar, numbers))
+    for number in numbers:
+        dtype = promote_with_scalar(dtype, number)
+    return dtype
+
+
+def fit(node: UOp, dtype: DType, shape: Shape) -> UOp:
+    """Cast first, so that what is repeated is cast once. A 0-d node stands for every shape as it is."""
+    node = build.cast(node, dtype)
+    return build.broadcast_to(node, shape) if node.shape else node
+
+
+# ---------------------------------------------------------------- the tensor, as far as every mixin knows it
+
+
+class TensorBase:
+    """A node, its device, and what gradients need. Everything else is built from these."""
+
+    uop: UOp
+    device: str
+    requires_grad: bool
+    grad: Self | None
+    # (ancestor, movements from it to this tensor), outermost first: where an assignment to this view has to go.
+    _ancestors: tuple[tuple[weakref.ref[TensorBase], tuple[Move, ...]], ...]
+
+    # NumPy leaves `array + tensor` to the tensor.
+    __array_ufunc__ = None
+    __array_priority__ = 1000
+
+    def _set_up(self, uop: UOp, device: str, requires_grad: bool) -> None:
+        mark_line(uop)
+        self.uop = uop
+        self.device = device
+        self.requires_grad = requires_grad
+        self.grad = None
+        self._ancestors = ()
+        live.register(self)
+
+    @classmethod
+    def _from_uop(cls, uop: UOp, device: str, requires_grad: bool = False) -> Self:
+        made = object.__new__(cls)
+        made._set_up(uop, device, requires_grad)
+        return made
+
+    def _new(self, uop: UOp, *others: TensorBase) -> Self:
+        """The result of an operation on this tensor and others."""
+        requires_grad = self.requires_grad or any(other.requires_grad for other in others)
+        if requires_grad and not modes.grad_enabled:
+            requires_grad = False
+            uop = build.detach(uop)
+        made = object.__new__(type(self))
+        made._set_up(uop, self.device, requires_grad and uop.dtype.is_float)
+        return made
+
+    def _view(self, *moves: Move) -> Self:
+        """The result of movements, which remembers where it came from."""
+        uop = apply_moves(self.uop, moves)
+        made = self._new(uop)
+        if all(op in _INVERTIBLE for op, _ in moves):
+            made._ancestors = (
+                *((ancestor, path + moves) for ancestor, path in self._ancestors if ancestor() is not None),
+                (weakref.ref(self), moves),
+            )
+        return made
+
+    def _tensor(self, data: Any) -> Self:
+        """A tensor of this device from anything that holds data."""
+        return type(self)(data, device=self.device)  # type: ignore[call-arg]
+
+    # ------------------------------------------------------------ facts
+
+    @property
+    def shape(self) -> Shape:
+        return self.uop.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.uop.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.uop.shape)
+
+    def _described(self) -> str:
+        return f"{self.dtype.name}{list(self.shape)}"
+
+    # ------------------------------------------------------------ operands
+
+    def _operand(self, operation: str, other: object) -> Self | Scalar:
+        """A second operand: a number stays one, a tensor has to be on this device, anything else is read as data."""
+        if isinstance(other, TensorBase):
+            check_devices(operation, self, other)
+            return cast(Self, other)
+        if isinstance(other, bool | int | float):
+            return other
+        if isinstance(other, list | tuple | memoryview) or hasattr(other, "__array_interface__"):
+            return self._tensor(other)
+        raise DTypeError(
+            operation,
+            f"a tensor and {type(other).__name__} do not go together",
+            "give a tensor, a number, a list or a NumPy array",
+        )
+
+    def _promoted(self, operation: str, other: object) -> tuple[UOp, UOp, tuple[TensorBase, ...]]:
+        """This tensor and another operand in one dtype and one shape (a number as a 0-d constant); the other tensor."""
+        operand = self._operand(operation, other)
+        dtype = common_dtype(self, operand)
+        if not isinstance(operand, TensorBase):
+            return build.cast(self.uop, dtype), build.const(dtype, operand), ()
+        shape = broadcast_shape(operation, self.shape, operand.shape)
+        return fit(self.uop, dtype, shape), fit(operand.uop, dtype, shape), (operand,)
+
+    def _as_float(self) -> Self:
+        """Integers and bools as the default float type, as functions of real numbers want them."""
+        return self if self.dtype.is_float else self._new(build.cast(self.uop, dtypes.default_float))
+
+    # ------------------------------------------------------------ assignment
+
+    def _store(self, moves: tuple[Move, ...], value: UOp) -> None:
+        """Stores `value` in the view that `moves` makes of this tensor, and of the tensors this one is a view of."""
+        chain = [(tensor, path) for tensor, path in self._living_ancestors()]
+        if not chain:
+            self._store_here(moves, value)
+            return
+        root, path = chain[0]
+        root._store_here(path + moves, value)
+        for tensor, _ in chain[1:]:
+            tensor.uop = apply_moves(root.uop, tensor._path_from(root))
+        self.uop = apply_moves(root.uop, path)
+        mark_line(self.uop)
+
+    def _living_ancestors(self) -> list[tuple[TensorBase, tuple[Move, ...]]]:
+        found = ((ancestor(), path) for ancestor, path in self._ancestors)
+        return [(tensor, path) for tensor, path in found if tensor is not None]
+
+    def _path_from(self, root: TensorBase) -> tuple[Move, ...]:
+        return next(path for ancestor, path in self._ancestors if ancestor() is root)
+
+    def _store_here(self, moves: tuple[Move, ...], value: UOp) -> None:
+        if not moves and build.stored_root(self.uop).op not in (Ops.BUFFER, Ops.ASSIGN):
+            # Nothing has memory yet, so there is nothing to write to: the value takes the place of the old one.
+            self.uop = value
+        else:
+            base = build.contiguous(self.uop)
+            self.uop = build.assign(base, apply_moves(base, moves), value)
+        mark_line(self.uop)

@@ -1,0 +1,160 @@
+"""Movements made of several nodes. In: nodes and checked arguments. Out: nodes.
+Windows, joins and masks are written so that the index of an element stays affine wherever that is possible: no
+division is left once bounds are known. Nothing here raises for a user: tensor methods have checked before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.base.dtype import Scalar, dtypes
+from tilewright.graph import build
+from tilewright.graph.build import Pairs
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Shape
+from tilewright.graph.uop import UOp
+
+
+def slice_axis(node: UOp, axis: int, start: int, stop: int) -> UOp:
+    """The elements start to stop of one axis."""
+    return build.shrink(node, tuple((start, stop) if k == axis else (0, s) for k, s in enumerate(node.shape)))
+
+
+def replace_axis(shape: Shape, axis: int, *sizes: int) -> Shape:
+    """A shape with other sizes in the place of one."""
+    return (*shape[:axis], *sizes, *shape[axis + 1 :])
+
+
+def pad_axis(node: UOp, axis: int, before: int, after: int) -> UOp:
+    """Zeros around one axis."""
+    return build.pad(node, tuple((before, after) if k == axis else (0, 0) for k in range(len(node.shape))))
+
+
+def repeat(node: UOp, counts: Shape) -> UOp:
+    """The node repeated as a whole: each axis becomes (count, size), of which the first is an expanded 1."""
+    shape = (1,) * (len(counts) - len(node.shape)) + node.shape
+    apart = tuple(size for own in shape for size in (1, own))
+    wide = tuple(size for pair in zip(counts, shape) for size in pair)
+    widened = build.expand(build.reshape(node, apart), wide)
+    return build.reshape(widened, tuple(count * size for count, size in zip(counts, shape)))
+
+
+# ---------------------------------------------------------------- windows
+
+
+def pool(node: UOp, kernel: Shape, stride: Shape, dilation: Shape) -> UOp:
+    """Windows over the last axes: (..., outputs of each axis, kernel of each axis)."""
+    count = len(kernel)
+    first = len(node.shape) - count
+    for number in range(count):
+        node = windows(node, first + 2 * number, kernel[number], stride[number], dilation[number])
+    outputs = range(first, first + 2 * count, 2)
+    return build.permute(node, (*range(first), *outputs, *(place + 1 for place in outputs)))
+
+
+def output_size(size: int, kernel: int, stride: int, dilation: int) -> int:
+    """How many windows lie wholly inside an axis."""
+    return max(0, -(-(size - dilation * (kernel - 1)) // stride))
+
+
+def windows(node: UOp, axis: int, kernel: int, stride: int, dilation: int) -> UOp:
+    """One axis becomes (outputs, kernel), element (o, k) being number o*stride + k*dilation of the axis."""
+    size = node.shape[axis]
+    outputs = output_size(size, kernel, stride, dilation)
+    if outputs == 0 or kernel == 0:
+        return build.const(node.dtype, 0, replace_axis(node.shape, axis, outputs, kernel))
+    if kernel == 1 or (kernel <= stride and dilation == 1):
+        return _separate_windows(node, axis, kernel, stride, outputs)
+    return _overlapping_windows(node, axis, kernel, stride if outputs > 1 else 1, dilation, outputs)
+
+
+def _separate_windows(node: UOp, axis: int, kernel: int, stride: int, outputs: int) -> UOp:
+    """Windows that do not overlap are the beginnings of rows of `stride` elements."""
+    size = node.shape[axis]
+    if outputs == 1:
+        stride = kernel
+    node = pad_axis(node, axis, 0, max(0, outputs * stride - size))
+    node = slice_axis(node, axis, 0, outputs * stride)
+    rows = build.reshape(node, replace_axis(node.shape, axis, outputs, stride))
+    return slice_axis(rows, axis + 1, 0, kernel)
+
+
+def _overlapping_windows(node: UOp, axis: int, kernel: int, stride: int, dilation: int, outputs: int) -> UOp:
+    """The axis is repeated until it can be laid out as rows of length size + dilation, one for each k: row k then
+    begins k*dilation further on than the axis does, so an element's index is o*stride + k*dilation without division."""
+    size = node.shape[axis]
+    span = size * (2 if outputs * stride > size + dilation else 1) + dilation
+    copies = -(-kernel * span // size)
+    node = repeat(node, tuple(copies if k == axis else 1 for k in range(len(node.shape))))
+    node = slice_axis(node, axis, 0, kernel * span)
+    node = build.reshape(node, replace_axis(node.shape, axis, kernel, span))
+    node = slice_axis(node, axis + 1, 0, outputs * stride)
+    node = build.reshape(node, replace_axis(node.shape, axis + 1, outputs, stride))
+    node = slice_axis(node, axis + 2, 0, 1)
+    node = build.reshape(node, replace_axis(node.shape, axis + 2))
+    order = list(range(len(node.shape)))
+    order[axis], order[axis + 1] = axis + 1, axis
+    return build.permute(node, tuple(order))
+
+
+# ---------------------------------------------------------------- padding and joining
+
+
+def pad_with(node: UOp, pairs: Pairs, value: Scalar) -> UOp:
+    """Padding with any value: selected where the padding is, never added."""
+    padded = build.pad(node, pairs)
+    fill = build.const(node.dtype, value)
+    if padded is node or repr(fill.arg) in ("0", "0.0", "False"):
+        return padded
+    inside = build.pad(build.const(dtypes.bool, True, node.shape), pairs)
+    return build.where(inside, padded, fill)
+
+
+def pad_by_mode(node: UOp, axis: int, before: int, after: int, mode: str) -> UOp:
+    """Padding one axis with its own elements: mirrored, the last one repeated, or wrapped around."""
+    size = node.shape[axis]
+    if mode == "circular":
+        parts = (slice_axis(node, axis, size - before, size), slice_axis(node, axis, 0, after))
+    elif mode == "reflect":
+        head = build.flip(slice_axis(node, axis, 1, before + 1), (axis,))
+        parts = (head, build.flip(slice_axis(node, axis, size - 1 - after, size - 1), (axis,)))
+    else:
+        first, last = slice_axis(node, axis, 0, 1), slice_axis(node, axis, size - 1, size)
+        parts = (
+            build.expand(first, replace_axis(node.shape, axis, before)),
+            build.expand(last, replace_axis(node.shape, axis, after)),
+        )
+    return cat((parts[0], node, parts[1]), axis)
+
+
+def cat(nodes: Sequence[UOp], axis: int) -> UOp:
+    """Nodes of one dtype joined along an axis: padded to the full size, and selected by position."""
+    parts = [node for node in nodes if node.shape[axis]] or list(nodes[:1])
+    if len(parts) == 1:
+        return parts[0]
+    total = sum(part.shape[axis] for part in parts)
+    shape = replace_axis(parts[0].shape, axis, total)
+    place = build.axis_iota(shape, axis)
+    start = total - parts[-1].shape[axis]
+    joined = pad_axis(parts[-1], axis, start, 0)
+    for part in reversed(parts[:-1]):
+        before = build.alu(Ops.CMPLT, place, build.const(place.dtype, start))
+        start -= part.shape[axis]
+        padded = pad_axis(part, axis, start, total - start - part.shape[axis])
+        joined = build.where(before, padded, joined)
+    return joined
+
+
+# ---------------------------------------------------------------- masks
+
+
+def triangle_mask(shape: Shape, diagonal: int, upper: bool) -> UOp:
+    """Where column - row >= diagonal (upper), or <= diagonal, in the last two axes."""
+    rows = build.axis_iota(shape, len(shape) - 2)
+    columns = build.axis_iota(shape, len(shape) - 1)
+    dtype = rows.dtype if rows.dtype.bits >= columns.dtype.bits else columns.dtype
+    rows, columns = build.cast(rows, dtype), build.cast(columns, dtype)
+    if upper:
+        moved = build.alu(Ops.ADD, rows, build.const(dtype, diagonal - 1))
+        return build.alu(Ops.CMPLT, moved, columns)
+    moved = build.alu(Ops.ADD, rows, build.const(dtype, diagonal + 1))
+    return build.alu(Ops.CMPLT, columns, moved)

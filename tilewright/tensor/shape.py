@@ -1,0 +1,339 @@
+"""Movement: what changes where elements stand and never what they are. In: tensors and sizes. Out: views, which cost
+nothing. A view knows the tensor it was made from, so an assignment to it reaches that tensor. Joining tensors (`cat`)
+selects between padded parts and never adds, so NaN payloads and -0.0 come through as they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+from tilewright.base.dtype import Scalar, promote
+from tilewright.base.errors import AxisError, ShapeError
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Shape
+from tilewright.tensor import nodes
+from tilewright.tensor.core import Axes, TensorBase, check_axes, check_axis, check_devices, shape_from
+
+
+def resolve_minus_one(operation: str, sizes: Shape, count: int, source: Shape) -> Shape:
+    """`sizes` with one -1 replaced so that the product is `count`."""
+    if sizes.count(-1) > 1 or any(size < -1 for size in sizes):
+        raise ShapeError(operation, f"{sizes} has sizes that are not known", "one size may be -1, the others are >= 0")
+    if -1 in sizes:
+        known = math.prod(size for size in sizes if size != -1)
+        if known == 0 or count % known:
+            message = f"shape {source} has {count} elements, which {sizes} does not divide"
+            raise ShapeError(operation, message, "give sizes whose product divides the number of elements")
+        sizes = tuple(count // known if size == -1 else size for size in sizes)
+    if math.prod(sizes) != count:
+        message = f"shape {source} has {count} elements and shape {sizes} has {math.prod(sizes)}"
+        raise ShapeError(operation, message, f"give sizes whose product is {count}; one of them may be -1")
+    return sizes
+
+
+def pads_from(operation: str, padding: Sequence[Any], shape: Shape) -> tuple[tuple[int, int], ...]:
+    """A pair for each axis, from torch's flat order (last axis first) or from pairs (None is no padding)."""
+    if all(isinstance(entry, int) for entry in padding):
+        flat = tuple(padding)
+        if len(flat) % 2 or len(flat) > 2 * len(shape):
+            message = f"{len(flat)} numbers for shape {shape}"
+            raise ShapeError(operation, message, "give (before, after) for the last axis, then for the one before it")
+        pairs = [(flat[k], flat[k + 1]) for k in range(0, len(flat), 2)]
+        return tuple(((0, 0),) * (len(shape) - len(pairs))) + tuple(reversed(pairs))
+    if len(padding) != len(shape):
+        message = f"{len(padding)} pairs for the {len(shape)} axes of shape {shape}"
+        raise ShapeError(operation, message, "give (before, after) or None for every axis")
+    return tuple((0, 0) if pair is None else (int(pair[0]), int(pair[1])) for pair in padding)
+
+
+def joined_tensors(first: Any, others: Sequence[Any]) -> list[Any]:
+    """The tensors of `a.cat(b, c)`, `Tensor.cat(a, b, c)` and `Tensor.cat([a, b, c])`."""
+    found: list[Any] = []
+    for entry in (first, *others):
+        found.extend(entry if isinstance(entry, tuple | list) else (entry,))
+    if not found:
+        raise ShapeError("cat", "no tensors", "give at least one")
+    return found
+
+
+def check_joinable(operation: str, tensors: Sequence[TensorBase], axis: int) -> None:
+    """All sizes but that of the axis are equal."""
+    first = tensors[0].shape
+    for tensor in tensors[1:]:
+        shape = tensor.shape
+        if len(shape) != len(first) or nodes.replace_axis(shape, axis) != nodes.replace_axis(first, axis):
+            message = f"shapes {first} and {shape} differ outside of axis {axis}"
+            raise ShapeError(operation, message, "make all other sizes equal")
+
+
+class ShapeMixin(TensorBase):
+    """reshape, permute, pad, cat, ..."""
+
+    # ------------------------------------------------------------ sizes of axes
+
+    def reshape(self, *shape: Any) -> Self:
+        """The same elements in row-major order under another shape; one size may be -1."""
+        sizes = resolve_minus_one("reshape", shape_from("reshape", shape), math.prod(self.shape), self.shape)
+        return self._view((Ops.RESHAPE, sizes))
+
+    def view(self, *shape: Any) -> Self:
+        """As `reshape`."""
+        return self.reshape(*shape)
+
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
+        """The axes `start_dim` to `end_dim` made one."""
+        start = check_axis("flatten", start_dim, self.ndim)
+        end = check_axis("flatten", end_dim, self.ndim)
+        if start > end:
+            message = f"axis {start_dim} stands after axis {end_dim} in shape {self.shape}"
+            raise AxisError("flatten", message, "give start_dim <= end_dim")
+        return self.reshape(*self.shape[:start], math.prod(self.shape[start : end + 1]), *self.shape[end + 1 :])
+
+    def unflatten(self, dim: int, sizes: Sequence[int]) -> Self:
+        """The axis `dim` split into several; one size may be -1."""
+        axis = check_axis("unflatten", dim, self.ndim)
+        parts = resolve_minus_one("unflatten", tuple(sizes), self.shape[axis], self.shape[axis : axis + 1])
+        return self.reshape(*self.shape[:axis], *parts, *self.shape[axis + 1 :])
+
+    def squeeze(self, dim: Axes = None) -> Self:
+        """Without the axes of size 1, or without those of `dim` that have size 1."""
+        axes = check_axes("squeeze", dim, self.ndim)
+        return self.reshape(tuple(size for axis, size in enumerate(self.shape) if axis not in axes or size != 1))
+
+    def unsqueeze(self, dim: int) -> Self:
+        """With an axis of size 1 put in at `dim`."""
+        axis = check_axis("unsqueeze", dim, self.ndim + 1)
+        return self.reshape(*self.shape[:axis], 1, *self.shape[axis:])
+
+    def expand(self, *shape: Any) -> Self:
+        """Axes of size 1 repeated without a copy; -1 keeps a size, new axes come in front."""
+        wanted = shape_from("expand", shape)
+        missing = len(wanted) - self.ndim
+        aligned = (1,) * missing + self.shape
+        if missing < 0 or any(new not in (-1, old) and old != 1 for old, new in zip(aligned, wanted)):
+            remedy = "only axes of size 1 can be expanded; every other size stays as it is (or -1)"
+            raise ShapeError("expand", f"shape {self.shape} does not expand to {wanted}", remedy)
+        sizes = tuple(old if new == -1 else new for old, new in zip(aligned, wanted))
+        return self._view((Ops.RESHAPE, aligned), (Ops.EXPAND, sizes))
+
+    # ------------------------------------------------------------ order of axes
+
+    def permute(self, *order: Any) -> Self:
+        """The axes in another order."""
+        wanted = shape_from("permute", order)
+        axes = check_axes("permute", wanted, self.ndim)
+        if len(axes) != self.ndim:
+            remedy = f"name each of the {self.ndim} axes once"
+            raise AxisError("permute", f"order {wanted} is no order of the axes of shape {self.shape}", remedy)
+        return self._view((Ops.PERMUTE, axes))
+
+    def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
+        """With two axes exchanged."""
+        order = list(range(self.ndim))
+        first, second = (check_axis("transpose", dim, self.ndim) for dim in (dim0, dim1))
+        if order:
+            order[first], order[second] = order[second], order[first]
+        return self._view((Ops.PERMUTE, tuple(order)))
+
+    @property
+    def T(self) -> Self:  # noqa: N802 (the field's name)
+        """The axes in reverse order."""
+        return self._view((Ops.PERMUTE, tuple(reversed(range(self.ndim)))))
+
+    def flip(self, *axis: Any) -> Self:
+        """With some axes running backwards."""
+        return self._view((Ops.FLIP, check_axes("flip", shape_from("flip", axis), self.ndim)))
+
+    # ------------------------------------------------------------ ranges of elements
+
+    def shrink(self, arg: Sequence[tuple[int, int] | None]) -> Self:
+        """The elements from `start` to `stop` of each axis; None keeps an axis."""
+        if len(arg) != self.ndim:
+            message = f"{len(arg)} ranges for the {self.ndim} axes of shape {self.shape}"
+            raise ShapeError("shrink", message, "give (start, stop) or None for every axis")
+        pairs = tuple((0, size) if pair is None else (pair[0], pair[1]) for pair, size in zip(arg, self.shape))
+        for pair, size in zip(pairs, self.shape):
+            if not 0 <= pair[0] <= pair[1] <= size:
+                message = f"range {pair} does not lie in an axis of size {size} (shape {self.shape})"
+                raise ShapeError("shrink", message, "give 0 <= start <= stop <= size")
+        return self._view((Ops.SHRINK, pairs))
+
+    def _slice_axis(self, axis: int, start: int, stop: int) -> Self:
+        pairs = tuple((start, stop) if k == axis else (0, size) for k, size in enumerate(self.shape))
+        return self._view((Ops.SHRINK, pairs))
+
+    def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
+        """Pieces along an axis: all of one size (the last may be smaller), or of the given sizes."""
+        axis = check_axis("split", dim, self.ndim)
+        length = self.shape[axis]
+        if isinstance(sizes, int):
+            if sizes <= 0:
+                raise ShapeError("split", f"pieces of size {sizes}", "give a size of at least 1")
+            sizes = [min(sizes, length - start) for start in range(0, max(length, 1), sizes)]
+        if sum(sizes) != length:
+            message = f"sizes {tuple(sizes)} add up to {sum(sizes)}, but axis {dim} of shape {self.shape} has {length}"
+            raise ShapeError("split", message, f"give sizes that add up to {length}")
+        starts = [sum(sizes[:k]) for k in range(len(sizes))]
+        return tuple(self._slice_axis(axis, start, start + size) for start, size in zip(starts, sizes))
+
+    def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
+        """At most `chunks` pieces of equal size along an axis; the last may be smaller."""
+        axis = check_axis("chunk", dim, self.ndim)
+        if chunks <= 0:
+            raise ShapeError("chunk", f"{chunks} chunks", "ask for at least 1")
+        return self.split(max(1, -(-self.shape[axis] // chunks)), axis)
+
+    # ------------------------------------------------------------ padding
+
+    def pad(self, padding: Sequence[Any], mode: str = "constant", value: Scalar = 0.0) -> Self:
+        """Elements put around the axes: torch's flat order (last axis first) or a pair for every axis; a negative
+        number takes elements away. Modes are constant, reflect, replicate and circular."""
+        pairs = pads_from("pad", padding, self.shape)
+        kept = tuple((max(-before, 0), size - max(-after, 0)) for (before, after), size in zip(pairs, self.shape))
+        if any(start > stop for start, stop in kept):
+            message = f"padding {pairs} takes more than shape {self.shape} has"
+            raise ShapeError("pad", message, "take away no more elements than an axis has")
+        node = build.shrink(self.uop, kept)
+        pairs = tuple((max(before, 0), max(after, 0)) for before, after in pairs)
+        if mode == "constant":
+            return self._new(nodes.pad_with(node, pairs, value))
+        if mode not in ("reflect", "replicate", "circular"):
+            raise ShapeError("pad", f"mode {mode!r}", "give constant, reflect, replicate or circular")
+        for axis, (before, after) in enumerate(pairs):
+            limit = node.shape[axis] - (mode == "reflect")
+            if (before or after) and (limit < 0 or (mode != "replicate" and max(before, after) > limit)):
+                message = f"padding {(before, after)} of axis {axis} of shape {self.shape} in mode {mode}"
+                raise ShapeError("pad", message, f"pad this axis by at most {max(limit, 0)} on each side")
+            if before or after:
+                node = nodes.pad_by_mode(node, axis, before, after, mode)
+        return self._new(node)
+
+    # ------------------------------------------------------------ repetition
+
+    def repeat(self, *repeats: Any) -> Self:
+        """The whole tensor repeated along each axis; more counts than axes put new axes in front."""
+        counts = shape_from("repeat", repeats)
+        if len(counts) < self.ndim or any(count < 0 for count in counts):
+            message = f"counts {counts} for shape {self.shape}"
+            raise ShapeError("repeat", message, f"give at least {self.ndim} counts, none of them negative")
+        return self._new(nodes.repeat(self.uop, counts))
+
+    def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
+        """Each element repeated, next to itself."""
+        if dim is None:
+            return self.flatten().repeat_interleave(repeats, 0)
+        axis = check_axis("repeat_interleave", dim, self.ndim)
+        before, size, after = self.shape[:axis], self.shape[axis], self.shape[axis + 1 :]
+        widened = build.reshape(self.uop, (*before, size, 1, *after))
+        expanded = build.expand(widened, (*before, size, repeats, *after))
+        return self._new(build.reshape(expanded, (*before, size * repeats, *after)))
+
+    def roll(self, shifts: int | Sequence[int], dims: Axes = None) -> Self:
+        """Elements moved along axes; what leaves at one end enters at the other."""
+        if dims is None:
+            return self.flatten().roll(shifts, 0).reshape(self.shape)
+        axes = check_axes("roll", dims, self.ndim)
+        amounts = (shifts,) if isinstance(shifts, int) else tuple(shifts)
+        if len(amounts) != len(axes):
+            raise ShapeError("roll", f"{len(amounts)} shifts for {len(axes)} axes", "give one shift for each axis")
+        node = self.uop
+        for amount, axis in zip(amounts, axes):
+            size = self.shape[axis]
+            start = -amount % size if size else 0
+            if start:
+                doubled = nodes.repeat(node, tuple(2 if k == axis else 1 for k in range(self.ndim)))
+                node = nodes.slice_axis(doubled, axis, start, start + size)
+        return self._new(node)
+
+    # ------------------------------------------------------------ windows
+
+    def unfold(self, dim: int, size: int, step: int) -> Self:
+        """Windows of `size` elements, `step` apart, along an axis; the windows' elements become the last axis."""
+        axis = check_axis("unfold", dim, self.ndim)
+        if not 0 <= size <= self.shape[axis] or step <= 0:
+            message = f"windows of {size} with step {step} along an axis of size {self.shape[axis]}"
+            raise ShapeError("unfold", message, "give 0 <= size <= the axis's size and step >= 1")
+        order = tuple(k for k in range(self.ndim) if k != axis)
+        windows = nodes.pool(build.permute(self.uop, (*order, axis)), (size,), (step,), (1,))
+        back = list(range(self.ndim - 1))
+        back.insert(axis, self.ndim - 1)
+        return self._new(build.permute(windows, (*back, self.ndim)))
+
+    def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
+        """The elements (i, i + offset) of two axes, as the last axis."""
+        if self.ndim < 2:
+            raise ShapeError("diagonal", f"shape {self.shape} has no two axes", "give a tensor of at least 2 axes")
+        first, second = check_axes("diagonal", (dim1, dim2), self.ndim)
+        rest = tuple(axis for axis in range(self.ndim) if axis not in (first, second))
+        node = build.permute(self.uop, (*rest, first, second))
+        outer = node.shape[:-2]
+        rows, columns = node.shape[-2:]
+        keep = tuple((0, size) for size in outer)
+        down, right = max(-offset, 0), max(offset, 0)
+        length = max(0, min(rows - down, columns - right))
+        if length == 0:
+            return self._new(build.const(self.dtype, 0, (*outer, 0)))
+        node = build.shrink(node, (*keep, (down, down + length), (right, right + length)))
+        # Laid out flat, the diagonal has a stride of length + 1: rows of that length begin with its elements.
+        flat = build.reshape(node, (*outer, length * length))
+        padded = build.pad(flat, (*((0, 0) for _ in outer), (0, length)))
+        square = build.reshape(padded, (*outer, length, length + 1))
+        return self._new(build.reshape(build.shrink(square, (*keep, (0, length), (0, 1))), (*outer, length)))
+
+    # ------------------------------------------------------------ triangles
+
+    def tril(self, diagonal: int = 0) -> Self:
+        """The lower triangle of the last two axes, zero above."""
+        return self._triangle("tril", diagonal, upper=False)
+
+    def triu(self, diagonal: int = 0) -> Self:
+        """The upper triangle of the last two axes, zero below."""
+        return self._triangle("triu", diagonal, upper=True)
+
+    def _triangle(self, operation: str, diagonal: int, upper: bool) -> Self:
+        if self.ndim < 2:
+            remedy = "give a tensor of at least 2 axes, for instance with unsqueeze"
+            raise ShapeError(operation, f"shape {self.shape} has no two axes", remedy)
+        mask = nodes.triangle_mask(self.shape, diagonal, upper)
+        return self._new(build.where(mask, self.uop, build.const(self.dtype, 0)))
+
+    # ------------------------------------------------------------ joining
+
+    def cat(self, *args: Self | Sequence[Self], dim: int = 0) -> Self:
+        """Tensors one after another along an axis: `Tensor.cat(a, b, dim=1)` or `a.cat(b, dim=1)`."""
+        tensors = joined_tensors(self, args)
+        check_devices("cat", *tensors)
+        # torch lets a tensor of shape (0,) join anything.
+        parts = [tensor for tensor in tensors if tensor.shape != (0,)] or tensors[:1]
+        axis = check_axis("cat", dim, parts[0].ndim)
+        check_joinable("cat", parts, axis)
+        dtype = promote(*(tensor.dtype for tensor in tensors))
+        joined = nodes.cat([build.cast(tensor.uop, dtype) for tensor in parts], axis)
+        return tensors[0]._new(joined, *tensors[1:])
+
+    def stack(self, *args: Self | Sequence[Self], dim: int = 0) -> Self:
+        """Tensors of one shape along a new axis."""
+        tensors = joined_tensors(self, args)
+        for tensor in tensors[1:]:
+            if tensor.shape != tensors[0].shape:
+                message = f"shapes {tensors[0].shape} and {tensor.shape} differ"
+                raise ShapeError("stack", message, "stack tensors of one shape, or join them with cat")
+        axis = check_axis("stack", dim, tensors[0].ndim + 1)
+        return tensors[0].unsqueeze(axis).cat(*(tensor.unsqueeze(axis) for tensor in tensors[1:]), dim=axis)
+
+    def meshgrid(self, *args: Self, indexing: str = "ij") -> tuple[Self, ...]:
+        """Coordinates of a grid from 1-D tensors: the k-th result varies along axis k ("ij"), or first two swapped."""
+        if indexing not in ("ij", "xy"):
+            raise ShapeError("meshgrid", f"indexing {indexing!r}", 'give "ij" or "xy"')
+        tensors = [tensor.flatten() for tensor in (self, *args)]
+        order = list(range(len(tensors)))
+        if indexing == "xy" and len(order) > 1:
+            order[0], order[1] = 1, 0
+        shape = tuple(tensors[k].shape[0] for k in order)
+        places = [order.index(k) for k in range(len(tensors))]
+        return tuple(
+            tensor.reshape(tuple(-1 if axis == place else 1 for axis in range(len(order)))).expand(shape)
+            for tensor, place in zip(tensors, places)
+        )
