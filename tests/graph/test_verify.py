@@ -266,7 +266,6 @@ KERNEL_CASES: list[Case] = [
     ("one-range-per-id", lambda: storing(load(param(1), loop(0, 3))), "the id (0,)"),
     ("one-range-per-id", lambda: storing(load(param(1), loop(0, kind=AxisType.REDUCE))), "the id (0,)"),
     ("one-param-per-slot", lambda: storing(load(param(0, 8), loop(0))), "the slot 0"),
-    ("buffers-are-indexed", lambda: storing(param(1, 1) + 1.0), "shape (1,)"),
     ("buffers-are-indexed", lambda: sink(store(param(0), loop(0), param(1))), "go through INDEX"),
     ("buffers-are-indexed", lambda: storing(place(param(1), loop(0)) + 1.0), "go through LOAD"),
     (
@@ -306,7 +305,7 @@ PROGRAM_CASES: list[ProgramCase] = [
     ("body-nodes", lambda p: p.with_more(p.total), "twice"),
     ("body-nodes", lambda p: p.with_more(const(F32, 1.0)), "CONST has no place"),
     ("body-nodes", lambda p: p.with_more(p.tile), "tile axis has no place"),
-    ("sources-first", lambda p: p.moved(p.scaled, p.position), "INDEX"),
+    ("sources-first", lambda p: p.moved(p.scaled, p.position), "MUL index comes later"),
     ("sources-first", lambda p: p.without(p.index), "is missing"),
     ("sources-first", lambda p: p.without(p.inner, p.end), "is missing"),
     ("sources-first", lambda p: p.moved(p.acc, p.update), "comes later"),

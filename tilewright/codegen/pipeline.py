@@ -1,10 +1,10 @@
 """The codegen stage. In: an optimised kernel and a target. Out: a linear `Program`.
 
-  emulate_dtypes      needs: any dtypes            gives: arithmetic in dtypes the target has
-  decompose           needs: any ops               gives: ops the target has
-  split_addresses     needs: index maths           gives: positions as base + tile
-  choose_index_width  needs: bounds                gives: int32 or int64 instead of index
-  linearise           needs: a graph               gives: nodes in order, inside their loops"""
+emulate_dtypes      needs: any dtypes            gives: arithmetic in dtypes the target has
+decompose           needs: any ops               gives: ops the target has
+split_addresses     needs: index maths           gives: positions as base + tile
+choose_index_width  needs: bounds                gives: int32 or int64 instead of index
+linearise           needs: a graph               gives: nodes in order, inside their loops"""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def lower(sink: UOp, target: Target) -> Program:
         loops = loop_order(sink)
         body = Lineariser(sink, loops).body()
         name = sink.arg.name if isinstance(sink.arg, KernelInfo) and sink.arg.name else "kernel"
-        launch = sorted((n for n in toposort(sink) if n.op is Ops.RANGE and n.arg.kind in LAUNCH_KINDS), key=_launch_key)
+        launch = sorted(
+            (n for n in toposort(sink) if n.op is Ops.RANGE and n.arg.kind in LAUNCH_KINDS), key=_launch_key
+        )
         in_grid = (AxisType.GLOBAL, AxisType.THREAD)
         return Program(
             name,

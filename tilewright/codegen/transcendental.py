@@ -42,7 +42,8 @@ class Format:
     exp: tuple[float, ...]  # exp(r) = p(r), |r| <= ln(2)/2
     log2: tuple[float, ...]  # log2(1 + f) = f + f*p(f)
     log: tuple[float, ...]  # log(1 + f) = f + f*p(f)
-    sin: tuple[float, ...]  # sin(r) = r + r*p(r*r), |r| <= pi/2
+    sin: tuple[float, ...]  # sin(r) = r + r*p(r*r), |r| <= pi/4
+    cos: tuple[float, ...]  # cos(r) = p(r*r), |r| <= pi/4
 
 
 # fmt: off
@@ -69,9 +70,8 @@ SINGLE = Format(
         0.0, -0.49999988079071045, 0.33333325386047363, -0.2500159740447998, 0.20001953840255737,
         -0.16608799993991852, 0.14182522892951965, -0.1324591487646103, 0.128994882106781, -0.07607945054769516,
     ),
-    sin=(
-        0.0, -0.16666659712791443, 0.008333069272339344, -0.0001980978559004143, 2.6061347853101324e-06,
-    ),
+    sin=(0.0, -0.16666655242443085, 0.008332190103828907, -0.00019518630870152265),
+    cos=(1.0, -0.5, 0.04166664555668831, -0.0013887310633435845, 2.4432569261989556e-05),
 )
 
 DOUBLE = Format(
@@ -105,8 +105,12 @@ DOUBLE = Format(
         0.05658994685394441, -0.05678196820391641, 0.06529513011976566, -0.06005860413703902, 0.026172033819180318,
     ),
     sin=(
-        0.0, -0.16666666666666666, 0.008333333333333194, -0.0001984126984120921, 2.755731921113556e-06,
-        -2.5052106872643858e-08, 1.6058939697913154e-10, -7.642991282496432e-13, 2.7211728101713637e-15,
+        0.0, -0.16666666666666666, 0.008333333333333134, -0.00019841269841099735, 2.7557319155034353e-06,
+        -2.5052093410097045e-08, 1.6057253358532285e-10, -7.53598186110985e-13,
+    ),
+    cos=(
+        1.0, -0.5, 0.041666666666666595, -0.001388888888887306, 2.4801587288853727e-05, -2.755731417984953e-07,
+        2.0875700911588745e-09, -1.1358539818209496e-11,
     ),
 )
 # fmt: on
@@ -235,8 +239,7 @@ def _logarithm(x: UOp, table: tuple[float, ...], unit_high: float, unit_low: flo
     # The bits of 2**mantissa with a small integer in them are 2**mantissa + that integer: a conversion for two ops.
     holder = (form.bias + form.mantissa) << form.mantissa
     exponent = ((position >> form.mantissa) | holder).bitcast(x.dtype) - (2.0**form.mantissa + offset)
-    correction = fraction * fraction * _polynomial(fraction, table[1:])
-    value = fraction + (fraction * table[0] + correction if table[0] else correction)
+    value = fraction + fraction * _polynomial(fraction, table)
     if unit_low:
         value = exponent * unit_high + (value + exponent * unit_low)
     else:
@@ -261,20 +264,21 @@ INVERSE_PI = int(
 )
 INVERSE_PI_BITS = 1280
 CHUNK = 29  # bits of a piece of 1/pi whose product with a float32 is exact in float64
-PI_HIGH = 3.141592025756836  # 21 bits, whose product with a 32-bit integer is exact
-PI_LOW = 6.278329573009626e-07
+HALF_PI_HIGH = 1.570796012878418  # 21 bits, whose product with a 32-bit integer is exact
+HALF_PI_LOW = 3.139164786504813e-07
 
 
 def _sin(x: UOp) -> UOp:
-    """sin|x| = +-sin(r), |x| = n*pi + r; the sign is that of x, turned once more where n is odd."""
+    """|x| = n*pi/2 + r; by n modulo 4 the value is sin(r), cos(r), -sin(r) or -cos(r), times the sign of x."""
     form = FORMATS[x.dtype]
     bits = x.bitcast(form.unsigned)
-    width = form.unsigned.bits
-    magnitude = bits & ((1 << (width - 1)) - 1)
+    sign_bit = 1 << (form.unsigned.bits - 1)
     reduce = _reduce_single if x.dtype is dtypes.float32 else _reduce_double
-    rest, parity = reduce(magnitude)
-    value = rest + rest * _polynomial(rest * rest, form.sin)
-    sign = (bits ^ (parity << (width - 1))) & (1 << (width - 1))
+    rest, quadrant = reduce(bits & (sign_bit - 1))
+    square = rest * rest
+    is_cosine = (quadrant & 1).ne(0)
+    value = is_cosine.where(_polynomial(square, form.cos), rest + rest * _polynomial(square, form.sin))
+    sign = (bits ^ (quadrant << (form.unsigned.bits - 2))) & sign_bit
     return (value.bitcast(form.unsigned) ^ sign).bitcast(x.dtype)
 
 
@@ -285,49 +289,47 @@ def _inverse_pi_chunk(start: int, count: int) -> float:
 
 
 def _reduce_single(magnitude: UOp) -> tuple[UOp, UOp]:
-    """(r, n with its lowest bit right) for the float32 |x| of these bits, in float64.
+    """(r, n with its last two bits right) for the float32 |x| of these bits, in float64.
 
-    1/pi is cut in pieces. Those whose product with x is a whole even number are left out, which of them is decided by
-    the size of x; of the next three, the products with the first two are exact, so only the last addition rounds."""
+    2/pi is cut in pieces. Those whose product with x is a multiple of 4 are left out, which of them is decided by the
+    size of x; of the next three, the products with the first two are exact, so only the last additions round."""
     x = magnitude.bitcast(dtypes.float32).cast(dtypes.float64)
-    pieces = [x.const_like(_inverse_pi_chunk(k * CHUNK, CHUNK if k < 2 else 53)) for k in range(3)]
+    widths = (CHUNK, CHUNK, 53)
+    pieces = [x.const_like(2.0 * _inverse_pi_chunk(k * CHUNK, width)) for k, width in enumerate(widths)]
     for skipped in (1, 2, 3):
         is_small = x < 2.0 ** (24 + CHUNK * skipped)
-        starts = [(skipped + k) * CHUNK for k in range(3)]
-        chunks = [_inverse_pi_chunk(start, CHUNK if k < 2 else 53) for k, start in enumerate(starts)]
+        chunks = [2.0 * _inverse_pi_chunk((skipped + k) * CHUNK, width) for k, width in enumerate(widths)]
         pieces = [is_small.where(piece, chunk) for piece, chunk in zip(pieces, chunks, strict=True)]
     high, middle, low = (x * piece for piece in pieces)
-    # At 2**53 and above doubles are even: this takes away an even whole number.
-    high = high - ((high + 2.0**53) - 2.0**53)
+    # From 2**54 on doubles are multiples of 4: this takes away a multiple of 4.
+    high = high - ((high + 2.0**54) - 2.0**54)
     shifter = 1.5 * 2.0**52
-    rounded = (high + middle) + shifter
-    rest = (((high - (rounded - shifter)) + middle) + low) * math.pi
+    rounded = ((high + middle) + low) + shifter
+    rest = (((high - (rounded - shifter)) + middle) + low) * (math.pi / 2)
     return rest.cast(dtypes.float32), rounded.bitcast(dtypes.uint64).cast(dtypes.uint32)
 
 
 def _reduce_double(magnitude: UOp) -> tuple[UOp, UOp]:
-    """(r, n with its lowest bit right) for the float64 |x| of these bits, by Payne and Hanek's method.
+    """(r, n with its last two bits right) for the float64 |x| of these bits, by Payne and Hanek's method.
 
     x is an integer times 2**k. The 192 bits of 2**k/pi from the units down, times the integer, give |x|/pi modulo 2 to
     128 bits. Below 1, where the window of bits would begin too high, r is x itself."""
     x = magnitude.bitcast(dtypes.float64)
     integer = (magnitude & ((1 << 52) - 1)) | (1 << 52)
     windows = _inverse_pi_window((magnitude >> 52) - 1023)
-    low = integer * windows[1]
-    lowest = _multiply_high(integer, windows[2])
-    low_sum = low + lowest
-    carry = (low_sum < lowest).cast(dtypes.uint64)
-    high = integer * windows[0] + _multiply_high(integer, windows[1]) + carry
-    parity = (high + (1 << 62)) >> 63
-    signed = ((high << 1) | (low_sum >> 63)).bitcast(dtypes.int64)
+    carried = _multiply_high(integer, windows[2])
+    low = integer * windows[1] + carried
+    high = integer * windows[0] + _multiply_high(integer, windows[1]) + (low < carried).cast(dtypes.uint64)
+    quadrant = (high + (1 << 61)) >> 62
+    signed = ((high << 2) | (low >> 62)).bitcast(dtypes.int64)
     first = (signed >> 32).cast(dtypes.float64) * 2.0**-32
     second = (signed & 0xFFFFFFFF).cast(dtypes.float64) * 2.0**-64
     # Ten bits fewer make the integer non-negative as int64, for which the conversion is cheaper.
-    third = ((low_sum << 1) >> 10).bitcast(dtypes.int64).cast(dtypes.float64) * 2.0**-118
-    rest = first * PI_HIGH + (first * PI_LOW + (second + third) * math.pi)
+    third = ((low << 2) >> 10).bitcast(dtypes.int64).cast(dtypes.float64) * 2.0**-118
+    rest = first * HALF_PI_HIGH + (first * HALF_PI_LOW + (second + third) * (math.pi / 2))
     rest = (x < math.inf).where(rest, math.nan)
     is_small = x < 1.0
-    return is_small.where(x, rest), is_small.where(parity.const_like(0), parity)
+    return is_small.where(x, rest), is_small.where(quadrant.const_like(0), quadrant)
 
 
 def _inverse_pi_window(offset: UOp) -> list[UOp]:

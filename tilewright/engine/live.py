@@ -1,25 +1,61 @@
-"""What is alive. In: things with a `.uop`, entered when they are made. Out: the nodes that somebody can still read.
-An in-place update asks here whether the old contents may be overwritten."""
+"""What is alive. In: tensors, entered when they are made. Out: the nodes and tensors that somebody can still read.
+An in-place update asks here whether old contents may be overwritten. The engine knows tensors only as holders of a node:
+the tensor package tells it, once, how to recognise and how to make one."""
 
 from __future__ import annotations
 
 import weakref
-from typing import Protocol
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol
 
 from tilewright.graph.uop import UOp
 
 
 class Holder(Protocol):
     uop: UOp
+    device: str
 
 
-_holders: weakref.WeakSet[Holder] = weakref.WeakSet()
+class _Tensors:
+    """What the tensor package has told."""
+
+    holder_type: type = type(None)
+    make: Callable[[UOp, str], Any]
+    ambient: Callable[[], Hashable]
 
 
-def register(holder: Holder) -> None:
+_tensors = _Tensors()
+_holders: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def configure(holder_type: type, make: Callable[[UOp, str], Any], ambient: Callable[[], Hashable]) -> None:
+    """`make(node, device)` makes a tensor; `ambient()` is the state of modes that change what operations mean."""
+    _tensors.holder_type = holder_type
+    _tensors.make = make
+    _tensors.ambient = ambient
+
+
+def register(holder: Any) -> None:
     _holders.add(holder)
+
+
+def holders() -> list[Any]:
+    """Every tensor that is alive."""
+    return list(_holders)
 
 
 def live_nodes() -> list[UOp]:
     """The nodes held by anyone, each once."""
-    return list(dict.fromkeys(holder.uop for holder in list(_holders)))
+    return list(dict.fromkeys(holder.uop for holder in holders()))
+
+
+def holder_type() -> type:
+    return _tensors.holder_type
+
+
+def make_holder(node: UOp, device: str) -> Any:
+    return _tensors.make(node, device)
+
+
+def ambient_state() -> Hashable:
+    return _tensors.ambient()

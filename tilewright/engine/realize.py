@@ -84,7 +84,7 @@ def _realize_missing(wanted: list[UOp], device: str) -> None:
     slots: list[Buffer | None] = [buffer_of(node) for node in bound.buffers]
     for slot in plan.slots[len(slots) :]:
         slots.append(Buffer(slot.device, slot.dtype, slot.size) if slot.kind == "output" else None)
-    execution = Execution(plan, slots)
+    execution = Execution(plan, slots, len(bound.buffers))
     execution.run()
     nodes = _new_nodes(plan, bound, slots)
     for node, slot_number in zip(wanted, plan.outputs, strict=True):
@@ -162,36 +162,51 @@ def bind_graph(outputs: Sequence[UOp]) -> BoundGraph:
 
 
 def find_pinned(bound: BoundGraph, wanted: list[UOp]) -> tuple[set[UOp], list[UOp]]:
-    """The buffers whose contents someone outside can still read, and the outside values that read a version which will
-    exist only while this runs: those are computed along with it."""
+    """What outsiders can still read of the memory that is updated. An outside value that is computed from it is computed
+    now, along with the update; the contents of a buffer that an outsider merely views are kept, and the update goes to
+    memory of its own."""
     wanted_set = set(wanted)
     ours = set(bound.assigns)
-    lasting = {node for node in wanted if node.op is Ops.ASSIGN}
+    updated = {_memory_behind(node) for node in bound.assigns}
     pinned: set[UOp] = set()
     extra: list[UOp] = []
-    buffers = set(bound.buffers)
     for held in live_nodes():
-        if held in wanted_set or _stands_for(held, wanted_set):
+        if held in wanted_set or held_buffer(held) in wanted_set:
             continue
-        reached = toposort(held, stop=lambda node: _is_held(node) or node in ours)
-        if any(node in ours and node not in lasting for node in reached):
+        reached = toposort(held, stop=lambda node: _is_held(node) or node in wanted_set)
+        old = {buffer for node in reached if (buffer := _buffer_read(node)) in updated}
+        is_passing_version = any(node in ours and node not in wanted_set for node in reached)
+        if not old and not is_passing_version:
+            continue
+        if is_passing_version or not _is_view(held):
             extra.append(held)
-        for node in reached:
-            if node in ours:
-                continue
-            buffer = node.cache["realized"] if _is_held(node) else node
-            if buffer in buffers:
-                pinned.add(buffer)
+        else:
+            pinned.update(old)
     return pinned, extra
 
 
-def _stands_for(held: UOp, wanted: set[UOp]) -> bool:
-    """A tensor whose value is a plain view of what is being realised reads the new version."""
-    while held.op in (Ops.RESHAPE, Ops.DETACH) or held.op.kind is Kind.MOVEMENT:
-        held = held.src[0]
-        if held in wanted:
-            return True
-    return False
+def _memory_behind(assign: UOp) -> UOp | None:
+    """The buffer that a chain of updates goes to; None where it is not there yet."""
+    base = assign
+    while base.op is Ops.ASSIGN or base.op in (Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS):
+        if _is_held(base):
+            break
+        base = base.src[0]
+    return _buffer_read(base)
+
+
+def _buffer_read(node: UOp) -> UOp | None:
+    if _is_held(node):
+        held = node.cache["realized"]
+        assert isinstance(held, UOp)
+        return held
+    return node if node.op is Ops.BUFFER else None
+
+
+def _is_view(node: UOp) -> bool:
+    while not _is_held(node) and (node.op.kind is Kind.MOVEMENT or node.op is Ops.DETACH):
+        node = node.src[0]
+    return node.op is Ops.BUFFER or _is_held(node)
 
 
 # ---------------------------------------------------------------- schedules

@@ -19,9 +19,10 @@ from tilewright.runtime.device import Place, Runner, open_driver
 class Execution:
     """One run of a schedule, kept together with the memory it used so that it can be captured."""
 
-    def __init__(self, plan: Schedule, buffers: list[Buffer | None]) -> None:
+    def __init__(self, plan: Schedule, buffers: list[Buffer | None], input_count: int) -> None:
         self.plan = plan
-        self.buffers = buffers
+        self.buffers = buffers  # per slot; None for temporary memory
+        self.input_count = input_count
         self.kernels: list[CompiledKernel | None] = [
             None if item.ast is None else compile_kernel(item.ast, item.device) for item in plan.items
         ]

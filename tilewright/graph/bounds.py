@@ -20,7 +20,7 @@ INDEX_LIMIT = 1 << 127
 _LIMITS: dict[DType, Bounds] = {
     dtypes.index: (-INDEX_LIMIT, INDEX_LIMIT),
     dtypes.void: (0, 0),
-    **{dtype: (-math.inf, math.inf) for dtype in dtypes.floats},
+    **dict.fromkeys(dtypes.floats, (-math.inf, math.inf)),
     **{dtype: (int(dtype.min), int(dtype.max)) for dtype in (dtypes.bool, *dtypes.ints, *dtypes.uints)},
 }
 

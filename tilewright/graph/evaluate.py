@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.base.dtype import DType, Scalar, cast_scalar
+from tilewright.base.dtype import DType, cast_scalar
 from tilewright.base.errors import InternalError, OutOfBoundsError
 from tilewright.graph.numpy_math import Array, NumpyMath, bitcast_array, cast_array, numpy_dtype
-from tilewright.graph.ops import Ops
+from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.spec import Kind, Op
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import consumers, toposort
@@ -206,12 +206,6 @@ def _assign(_frame: Frame, node: UOp, src: list[Any]) -> Array:
     return result
 
 
-def _identity_of(op: Op, dtype: DType) -> Scalar:
-    """What a reduction over nothing gives."""
-    identities: dict[Op, Scalar] = {Ops.ADD: 0, Ops.MUL: 1, Ops.MAX: dtype.min, Ops.MIN: dtype.max}
-    return cast_scalar(identities[op], dtype)
-
-
 _REDUCERS: dict[Op, np.ufunc] = {Ops.ADD: np.add, Ops.MUL: np.multiply, Ops.MAX: np.maximum, Ops.MIN: np.minimum}
 
 
@@ -219,7 +213,7 @@ def _reduce(op: Op, x: Array, axes: tuple[int, ...], dtype: DType) -> Array:
     if op not in _REDUCERS:
         raise InternalError(f"{op} is not a reduction")
     target = numpy_dtype(dtype)
-    initial = np.asarray(_identity_of(op, dtype), dtype=target)[()]
+    initial = np.asarray(reduce_identity(op, dtype), dtype=target)[()]
     result = _REDUCERS[op].reduce(x, axis=axes, dtype=target, initial=initial, keepdims=True)
     return np.asarray(result)
 

@@ -27,6 +27,8 @@ _WORDS: dict[str, Any] = {"None": None, "True": True, "False": False, "inf": flo
 
 # Nobody writes arguments this deep; the limit keeps hostile text from exhausting the stack.
 _DEEPEST = 40
+# Bits of the largest integer: beyond every dtype, and short enough for Python to print.
+_WIDEST = 1024
 
 
 def _is_opts(value: Any) -> bool:
@@ -77,8 +79,9 @@ def literal(value: Any, depth: int = 0) -> str:
     if isinstance(value, enum.Enum) and type(value).__name__ in _ENUMS:
         return f"{type(value).__name__}.{value.name}"
     if type(value) is int:
-        # Python refuses to write very long integers in decimal.
-        return str(value) if value.bit_length() < 1024 else hex(value)
+        if value.bit_length() > _WIDEST:
+            raise InternalError("an argument holds too large an integer to be written as text")
+        return str(value)
     if type(value) is str:
         return json.dumps(value)
     if isinstance(value, Op):
@@ -102,7 +105,7 @@ _TOKEN = re.compile(
       | (?P<node>%[0-9]+)
       | (?P<text>"(?:[^"\\\n]|\\[^\n])*")
       | (?P<float>-?[0-9]+(?:\.[0-9]*(?:e[-+]?[0-9]+)?|e[-+]?[0-9]+)|-inf)
-      | (?P<int>-?(?:0x[0-9a-f]+|[0-9]+))
+      | (?P<int>-?[0-9]+)
       | (?P<word>[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)?)
       | (?P<mark>[(),=])""",
     re.VERBOSE,
@@ -174,10 +177,10 @@ class _Reader:
         return self.fail("no argument can start here")
 
     def _read_int(self, token: Token) -> int:
-        try:
-            return int(token.text, 16 if "x" in token.text else 10)
-        except ValueError:
-            return self.fail("the integer is too long; write it in hexadecimal", token.position)
+        # The first test is for Python, which refuses to read very long integers.
+        if len(token.text) > _WIDEST or int(token.text).bit_length() > _WIDEST:
+            self.fail("the integer is too large", token.position)
+        return int(token.text)
 
     def _read_text(self, token: Token) -> str:
         try:

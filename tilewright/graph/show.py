@@ -4,6 +4,9 @@ indents sources below their user, `show_program` indents a program's loops and n
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 from tilewright.base.dtype import dtypes
 from tilewright.graph.ops import Ops
 from tilewright.graph.parse import literal, parse
@@ -41,7 +44,8 @@ def _shape_comment(node: UOp) -> str:
 
 # ---------------------------------------------------------------- infix
 
-# The text between operands and how tightly it binds, as in Python.
+# The text between operands and how tightly it binds: as in Python, except that `*`, written without spaces, binds
+# tighter than the other products, so that what stands close together belongs together.
 _INFIX: dict[Op, tuple[str, int]] = {
     Ops.CMPLT: (" < ", 1),
     Ops.CMPEQ: (" == ", 1),
@@ -53,13 +57,13 @@ _INFIX: dict[Op, tuple[str, int]] = {
     Ops.SHR: (" >> ", 5),
     Ops.ADD: (" + ", 6),
     Ops.SUB: (" - ", 6),
-    Ops.MUL: ("*", 7),
     Ops.IDIV: (" // ", 7),
     Ops.MOD: (" % ", 7),
     Ops.FDIV: (" / ", 7),
+    Ops.MUL: ("*", 8),
 }
-_UNARY_BINDING = 8
-_ATOM_BINDING = 9
+_UNARY_BINDING = 9
+_ATOM_BINDING = 10
 
 Text = tuple[str, int]  # an expression and how tightly its outermost operator binds
 
@@ -115,8 +119,10 @@ def _infix_of(node: UOp, src: list[Text]) -> Text:
     if node.op is Ops.ADD and node.src[1].is_const and right[0].startswith("-"):
         # `i - 3` for i + -3.
         return f"{_bound(left, binding)} - {right[0][1:]}", binding
-    # Comparisons do not chain; the others group from the left, so a right operand of equal binding needs brackets.
-    return _bound(left, binding + (binding == 1)) + middle + _bound(right, binding + 1), binding
+    # Comparisons do not chain; the others group from the left, so a right operand of equal binding needs brackets. So
+    # does a `*` to the right of another product: in Python `i // j*2` divides first.
+    right_binding = _UNARY_BINDING if binding == 7 else binding + 1
+    return _bound(left, binding + (binding == 1)) + middle + _bound(right, right_binding), binding
 
 
 def _buffer_name(node: UOp) -> str:
@@ -176,6 +182,7 @@ def show_program(program: Program) -> str:
             lines.append(f"  {label} {axes}")
     names: dict[UOp, Text] = {}
     tiles: dict[UOp, tuple[UOp, ...]] = {}
+    numbers = itertools.count()
     depth = 1
     for node in program.body:
         sources = [_operand(src, names) for src in node.src]
@@ -186,7 +193,7 @@ def show_program(program: Program) -> str:
             # A place is not a value: it is called by what it says, so that loads and stores read as in a program.
             names[node] = _expression_of(node, sources)
         else:
-            lines.append("  " * depth + _line_of(node, sources, names, tiles))
+            lines.append("  " * depth + _line_of(node, sources, names, tiles, numbers))
         if node.op is Ops.RANGE and node not in program.global_ranges + program.local_ranges:
             depth += 1
     return "\n".join(lines) + "\n"
@@ -209,7 +216,13 @@ def _tile_of(node: UOp, tiles: dict[UOp, tuple[UOp, ...]]) -> tuple[UOp, ...]:
     return tuple(axis for axis in found if axis not in folded)
 
 
-def _line_of(node: UOp, src: list[Text], names: dict[UOp, Text], tiles: dict[UOp, tuple[UOp, ...]]) -> str:
+def _line_of(
+    node: UOp,
+    src: list[Text],
+    names: dict[UOp, Text],
+    tiles: dict[UOp, tuple[UOp, ...]],
+    numbers: Iterator[int],
+) -> str:
     """The line of one node of the body; gives the node the name that later lines call it by."""
     tile = ", ".join(f"{axis_name(axis)}:{show_expression(axis.src[0])}" for axis in tiles[node])
     tile = f"[{tile}]" if tile else ""
@@ -222,7 +235,7 @@ def _line_of(node: UOp, src: list[Text], names: dict[UOp, Text], tiles: dict[UOp
         return f"{src[0][0]} = {node.arg.name.lower()}({src[0][0]}, {src[1][0]})" + (f"  # {tile}" if tile else "")
     if node.op is Ops.BARRIER:
         return "barrier"
-    name = f"acc{node.arg}" if node.op is Ops.ACC else f"v{len(names)}"
+    name = f"acc{node.arg}" if node.op is Ops.ACC else f"v{next(numbers)}"
     right = src[0][0] if node.op is Ops.ACC else _expression_of(node, src)[0]
     names[node] = (name, _ATOM_BINDING)
     return f"{name}: {node.dtype.name}{tile} = {right}"

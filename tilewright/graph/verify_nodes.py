@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
 from tilewright.graph.ops import ALL_OPS, REDUCTIONS, BufferArg, Ops, ParamArg
-from tilewright.graph.spec import Kind, Op, element_count
+from tilewright.graph.spec import Kind, Op, Shape, element_count
 from tilewright.graph.uop import UOp
 
 Complaint = str | None
@@ -101,7 +101,8 @@ def check_const(node: UOp) -> Complaint:
     if type(node.arg) is not wanted:
         return f"{node.arg!r} is {type(node.arg).__name__}, a {node.dtype.name} constant holds {wanted.__name__}"
     held = cast_scalar(node.arg, node.dtype)
-    if repr(held) != repr(node.arg):
+    # The text of a float tells -0.0 from 0.0, and NaN equals itself.
+    if (repr(held) != repr(node.arg)) if node.dtype.is_float else (held != node.arg):
         return f"{node.arg!r} is not a value of {node.dtype.name}, which holds it as {held!r}"
     return None
 
@@ -184,8 +185,14 @@ def check_reshape(node: UOp) -> Complaint:
         return f"argument {node.arg!r} is not a shape"
     shape = node.src[0].shape
     if element_count(node.arg) != element_count(shape):
-        return f"{shape} has {element_count(shape)} elements, {node.arg} has {element_count(node.arg)}"
+        return f"{shape} has {_count_text(shape)}, {node.arg} has {_count_text(node.arg)}"
     return None
+
+
+def _count_text(shape: Shape) -> str:
+    count = element_count(shape)
+    # A product of many sizes may be longer than Python agrees to print.
+    return f"{count} elements" if count < 1 << 64 else "more than 64 bits count"
 
 
 def check_expand(node: UOp) -> Complaint:

@@ -4,6 +4,9 @@ The memory lives as long as the node or anything that reads it; it is taken from
 from __future__ import annotations
 
 import itertools
+import threading
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 from tilewright.base.dtype import DType
@@ -16,10 +19,19 @@ from tilewright.runtime.device import open_driver
 _uids = itertools.count(1)
 
 
+class _HostAccess(threading.local):
+    """Told when the host reads a buffer or makes one of its own data; jit listens while it records."""
+
+    listener: Callable[[str], None] | None = None
+
+
+host_access = _HostAccess()
+
+
 class Buffer:
     """Memory of one device. `memory` is None until it is first needed."""
 
-    __slots__ = ("__weakref__", "_counted", "device", "dtype", "memory", "size")
+    __slots__ = ("__weakref__", "_counted", "_node", "device", "dtype", "memory", "size")
 
     def __init__(self, device: str, dtype: DType, size: int, memory: Any = None) -> None:
         self.device = device
@@ -27,6 +39,13 @@ class Buffer:
         self.size = size
         self.memory = memory
         self._counted = 0
+        self._node: weakref.ref[UOp] | None = None
+
+    @property
+    def node(self) -> UOp:
+        """The node that stands for the present contents. There is one at a time: readers are found through it."""
+        node = None if self._node is None else self._node()
+        return node if node is not None and node.cache.get("buffer") is self else buffer_node(self)
 
     @property
     def nbytes(self) -> int:
@@ -44,6 +63,8 @@ class Buffer:
         """The bytes as the host sees them."""
         if self.memory is None:
             raise RealizeError("read", "the buffer was never written", "realize the tensor before reading its memory")
+        if host_access.listener is not None:
+            host_access.listener("it reads the contents of a tensor on the host")
         return memoryview(self.memory.view())[: self.nbytes]
 
     def __del__(self) -> None:
@@ -67,6 +88,7 @@ def buffer_node(buffer: Buffer) -> UOp:
     """A fresh BUFFER node for the memory."""
     node = UOp(Ops.BUFFER, buffer.dtype, (), BufferArg(next(_uids), buffer.size, buffer.device))
     node.cache["buffer"] = buffer
+    buffer._node = weakref.ref(node)
     return node
 
 
@@ -76,6 +98,8 @@ def new_buffer(device: str, dtype: DType, size: int) -> UOp:
 
 def from_host(source: Any, device: str, dtype: DType, size: int) -> UOp:
     """A buffer with the bytes of a host object: borrowed where the device can, else copied."""
+    if host_access.listener is not None:
+        host_access.listener("it makes a tensor of host data, which may differ at the next call")
     memory = open_driver(device).wrap(source) if size else None
     if memory is not None:
         return buffer_node(Buffer(device, dtype, size, memory))
@@ -100,7 +124,13 @@ def buffer_of(node: UOp) -> Buffer:
     """The memory behind a BUFFER node."""
     buffer = node.cache.get("buffer")
     if not isinstance(buffer, Buffer):
-        raise RealizeError(
-            "read", "the memory of this tensor was freed or given to a newer version of it", "keep the newer tensor instead"
-        )
+        reason = node.cache.get("lost", "the memory of this tensor was freed or given to a newer version of it")
+        raise RealizeError("read", str(reason), "keep the newer tensor, or return this one from the function")
     return buffer
+
+
+def lost_buffer(device: str, dtype: DType, size: int, reason: str) -> UOp:
+    """A BUFFER node without memory; reading it fails with the reason."""
+    node = UOp(Ops.BUFFER, dtype, (), BufferArg(next(_uids), size, device))
+    node.cache["lost"] = reason
+    return node

@@ -89,7 +89,7 @@ class ItemBuilder:
 
     def _first_mode(self, node: UOp) -> str:
         base = self._base(node)
-        if base.op is Ops.PARAM and self.versions[base] in self.pinned:
+        if base in self.outputs or (base.op is Ops.PARAM and self.versions[base] in self.pinned):
             return "fresh"
         position = self._store_index(node)
         old = self.versions[base]

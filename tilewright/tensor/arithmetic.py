@@ -4,7 +4,7 @@ An in-place operator is an assignment: it keeps shape and dtype, and writes thro
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.errors import DTypeError, ShapeError
@@ -307,35 +307,35 @@ class ArithmeticMixin(ShapeMixin):
         self._store((), build.cast(result.uop, self.dtype))
         return self
 
-    def __iadd__(self, x: Any) -> Self:
+    def __iadd__(self, x: Self | Scalar) -> Self:
         return self._in_place("+=", self.add(x))
 
-    def __isub__(self, x: Any) -> Self:
+    def __isub__(self, x: Self | Scalar) -> Self:
         return self._in_place("-=", self.sub(x))
 
-    def __imul__(self, x: Any) -> Self:
+    def __imul__(self, x: Self | Scalar) -> Self:
         return self._in_place("*=", self.mul(x))
 
-    def __itruediv__(self, x: Any) -> Self:
+    def __itruediv__(self, x: Self | Scalar) -> Self:
         return self._in_place("/=", self.div(x))
 
-    def __ifloordiv__(self, x: Any) -> Self:
+    def __ifloordiv__(self, x: Self | Scalar) -> Self:
         return self._in_place("//=", self.floordiv(x))
 
-    def __imod__(self, x: Any) -> Self:
+    def __imod__(self, x: Self | Scalar) -> Self:
         return self._in_place("%=", self.mod(x))
 
-    def __iand__(self, x: Any) -> Self:
+    def __iand__(self, x: Self | Scalar) -> Self:
         return self._in_place("&=", self.bitwise_and(x))
 
-    def __ior__(self, x: Any) -> Self:
+    def __ior__(self, x: Self | Scalar) -> Self:
         return self._in_place("|=", self.bitwise_or(x))
 
-    def __ixor__(self, x: Any) -> Self:
+    def __ixor__(self, x: Self | Scalar) -> Self:
         return self._in_place("^=", self.bitwise_xor(x))
 
-    def __ilshift__(self, x: Any) -> Self:
+    def __ilshift__(self, x: Self | Scalar) -> Self:
         return self._in_place("<<=", self.lshift(x))
 
-    def __irshift__(self, x: Any) -> Self:
+    def __irshift__(self, x: Self | Scalar) -> Self:
         return self._in_place(">>=", self.rshift(x))

@@ -1,13 +1,12 @@
 """Between host data and bytes. In: numbers, nested lists, NumPy arrays, bytes; or a view of a buffer's bytes.
-Out: bytes with their dtype and shape; or Python numbers. NumPy is never imported here: where an array comes in, its
-owner has imported it already."""
+Out: bytes with their dtype and shape; or Python numbers. Only an array that comes in needs NumPy, and whoever made
+the array has imported it."""
 
 from __future__ import annotations
 
 import array
 import math
 import struct
-import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -121,7 +120,7 @@ def from_bytes(data: Any, dtype: DType | None) -> HostData:
     if code not in _CODES:
         remedy = f"cast the memoryview to one of {', '.join(_CODES)}"
         raise DTypeError("Tensor", f"a memoryview of format {view.format!r} has no dtype here", remedy)
-    return HostData(view, _CODES[code], tuple(view.shape))
+    return HostData(view, _CODES[code], tuple(view.shape or ()))
 
 
 def is_array(data: object) -> bool:
@@ -131,9 +130,8 @@ def is_array(data: object) -> bool:
 
 def from_array(data: Any) -> HostData:
     """The array's own memory where it is row-major and in the byte order of the machine, else a copy."""
-    numpy = sys.modules.get("numpy")
-    if numpy is None:
-        import numpy
+    import numpy
+
     values = numpy.asarray(data)
     name = values.dtype.name
     if name not in _NUMPY_NAMES:

@@ -1,6 +1,6 @@
 """What every family of tensor operations stands on. In: nodes, shapes, axes and operands as the user wrote them.
 Out: `TensorBase`, which holds a node and makes results from nodes, and the checks that raise at the user's line.
-The mixins are one chain (core, shape, elementwise, activation, reduce, ...): each sees the methods of those before it."""
+The mixins are one chain (core, storage, shape, arithmetic, ...): each sees the methods of those before it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Self, cast
 
 from tilewright.base.dtype import DType, Scalar, dtype_of_scalar, dtypes, promote, promote_with_scalar
 from tilewright.base.errors import AxisError, DeviceError, DTypeError, ShapeError, user_location
-from tilewright.engine import live
+from tilewright.engine import devices, live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op, Shape
@@ -20,8 +20,11 @@ from tilewright.graph.uop import UOp
 Axes = int | tuple[int, ...] | list[int] | None
 Move = tuple[Op, Any]
 
+assert devices  # importing it enters the backends
+
 # Views through these address memory of their base, so an assignment to the view reaches the base.
-_INVERTIBLE = (Ops.RESHAPE, Ops.PERMUTE, Ops.SHRINK, Ops.FLIP)
+# PAD occurs in views only where what it adds is cut away again.
+_INVERTIBLE = (Ops.RESHAPE, Ops.PERMUTE, Ops.SHRINK, Ops.FLIP, Ops.PAD)
 
 
 class _Modes(threading.local):

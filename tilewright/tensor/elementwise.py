@@ -70,6 +70,10 @@ class ElementwiseMixin(ArithmeticMixin):
     def _const(self, value: Scalar) -> UOp:
         return build.const(self.dtype, value)
 
+    def _number(self, value: Scalar) -> Self:
+        """A number of this dtype, for selections in which no tensor says the dtype."""
+        return self._new(self._const(value))
+
     # ------------------------------------------------------------ signs and rounding
 
     def abs(self) -> Self:
@@ -111,7 +115,7 @@ class ElementwiseMixin(ArithmeticMixin):
         rest = (self - whole).abs()
         half = whole * 0.5
         away = (rest > 0.5) | (rest.eq(0.5) & half.ne(half.trunc()))
-        return away.where(whole + (self < 0).where(-1.0, 1.0), whole)
+        return away.where(whole + (self < 0).where(self._number(-1), 1), whole)
 
     def clamp(self, min_: Self | Scalar | None = None, max_: Self | Scalar | None = None) -> Self:
         """No less than `min_` and no more than `max_`; where they cross, `max_` wins."""
@@ -193,10 +197,12 @@ class ElementwiseMixin(ArithmeticMixin):
             message = f"{self.dtype.name} to the power {exponent} is no integer"
             raise DTypeError("pow", message, "cast to a float dtype first, such as `.float()`")
         if whole is not None and (abs(whole) <= 64 or not self.dtype.is_float):
-            return self._in_float32(lambda t: t._whole_power(whole)) if self.dtype.is_float else self._whole_power(whole)
+            return (
+                self._in_float32(lambda t: t._whole_power(whole)) if self.dtype.is_float else self._whole_power(whole)
+            )
         if exponent in (0.5, -0.5):
             return self.sqrt() if exponent > 0 else self.rsqrt()
-        return self._in_float32(lambda t: t._real_power(t._new(t._const(exponent))))
+        return self._in_float32(lambda t: t._real_power(t._number(exponent)))
 
     def _whole_power(self, exponent: int) -> Self:
         """By repeated squaring."""
@@ -321,7 +327,7 @@ class ElementwiseMixin(ArithmeticMixin):
         reduced = large.where(-1 / large.where(size, 1.0), middle.where((limited - 1) / (limited + 1), limited))
         square = reduced.square()
         rational = square * square._polynomial(_ATAN_P) / square._polynomial(_ATAN_Q)
-        start = large.where(math.pi / 2, middle.where(math.pi / 4, 0.0))
+        start = large.where(self._number(math.pi / 2), middle.where(self._number(math.pi / 4), 0.0))
         angle = start + (reduced * rational + reduced)
         return (self < 0).where(-angle, self.eq(0).where(self, angle))
 

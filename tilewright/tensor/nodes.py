@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.base.dtype import Scalar, dtypes
+from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.graph import build
 from tilewright.graph.build import Pairs
 from tilewright.graph.ops import Ops
@@ -158,3 +158,37 @@ def triangle_mask(shape: Shape, diagonal: int, upper: bool) -> UOp:
         return build.alu(Ops.CMPLT, moved, columns)
     moved = build.alu(Ops.ADD, rows, build.const(dtype, diagonal + 1))
     return build.alu(Ops.CMPLT, columns, moved)
+
+
+# ---------------------------------------------------------------- bits
+
+UNSIGNED = {8: dtypes.uint8, 16: dtypes.uint16, 32: dtypes.uint32, 64: dtypes.uint64}
+
+
+def _shifts(shape: Shape, bits: int, dtype: DType) -> UOp:
+    """How far the k-th part of the last axis lies from the lowest bit."""
+    place = build.cast(build.axis_iota(shape, len(shape) - 1), dtype)
+    return build.alu(Ops.MUL, place, build.const(dtype, bits))
+
+
+def split_bits(node: UOp, dtype: DType) -> UOp:
+    """Each element as several of a narrower dtype, low bits first, along the last axis."""
+    wide, narrow = UNSIGNED[node.dtype.bits], UNSIGNED[dtype.bits]
+    ratio = wide.bits // narrow.bits
+    shape = (*node.shape, ratio)
+    repeated = build.expand(build.reshape(build.bitcast(node, wide), (*node.shape, 1)), shape)
+    parts = build.alu(Ops.SHR, repeated, _shifts(shape, narrow.bits, wide))
+    flat = build.reshape(build.cast(parts, narrow), (*node.shape[:-1], node.shape[-1] * ratio))
+    return build.bitcast(flat, dtype)
+
+
+def join_bits(node: UOp, dtype: DType) -> UOp:
+    """Several elements along the last axis, low bits first, as one of a wider dtype."""
+    narrow, wide = UNSIGNED[node.dtype.bits], UNSIGNED[dtype.bits]
+    ratio = wide.bits // narrow.bits
+    shape = (*node.shape[:-1], node.shape[-1] // ratio, ratio)
+    parts = build.cast(build.reshape(build.bitcast(node, narrow), shape), wide)
+    placed = build.alu(Ops.SHL, parts, _shifts(shape, narrow.bits, wide))
+    # The parts have no bits in common, so their sum is their union.
+    joined = build.reduce_axis(Ops.ADD, placed, (len(shape) - 1,))
+    return build.bitcast(build.reshape(joined, shape[:-1]), dtype)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 from tilewright.base.dtype import Scalar, promote
 from tilewright.base.errors import AxisError, ShapeError
@@ -15,6 +15,9 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Shape
 from tilewright.tensor import nodes
 from tilewright.tensor.core import Axes, TensorBase, check_axes, check_axis, check_devices, shape_from
+from tilewright.tensor.storage import StorageMixin
+
+T = TypeVar("T")
 
 
 def resolve_minus_one(operation: str, sizes: Shape, count: int, source: Shape) -> Shape:
@@ -48,11 +51,11 @@ def pads_from(operation: str, padding: Sequence[Any], shape: Shape) -> tuple[tup
     return tuple((0, 0) if pair is None else (int(pair[0]), int(pair[1])) for pair in padding)
 
 
-def joined_tensors(first: Any, others: Sequence[Any]) -> list[Any]:
+def joined_tensors(first: T, others: Sequence[T | Sequence[T]]) -> list[T]:
     """The tensors of `a.cat(b, c)`, `Tensor.cat(a, b, c)` and `Tensor.cat([a, b, c])`."""
-    found: list[Any] = []
+    found: list[T] = []
     for entry in (first, *others):
-        found.extend(entry if isinstance(entry, tuple | list) else (entry,))
+        found.extend(cast(Sequence[T], entry) if isinstance(entry, tuple | list) else (cast(T, entry),))
     if not found:
         raise ShapeError("cat", "no tensors", "give at least one")
     return found
@@ -68,7 +71,7 @@ def check_joinable(operation: str, tensors: Sequence[TensorBase], axis: int) -> 
             raise ShapeError(operation, message, "make all other sizes equal")
 
 
-class ShapeMixin(TensorBase):
+class ShapeMixin(StorageMixin):
     """reshape, permute, pad, cat, ..."""
 
     # ------------------------------------------------------------ sizes of axes
@@ -138,7 +141,7 @@ class ShapeMixin(TensorBase):
         return self._view((Ops.PERMUTE, tuple(order)))
 
     @property
-    def T(self) -> Self:  # noqa: N802 (the field's name)
+    def T(self) -> Self:
         """The axes in reverse order."""
         return self._view((Ops.PERMUTE, tuple(reversed(range(self.ndim)))))
 

@@ -62,13 +62,14 @@ class CpuRunner:
             addresses = [memory.address + offset for memory, offset in places]
             commands.append((kernel.code.address, addresses, kernel.extent, kernel.grain))
             owners.append(kernel.code)
-        self.memories = [[memory for memory, _ in places] for _, places in launches]
+        self.memories: list[list[HostMemory | None]] = [[memory for memory, _ in places] for _, places in launches]
         self.commands = CommandList(pool, commands, owners)
         self.run = self.commands.run
 
     def set_place(self, launch: int, param: int, place: Place) -> None:
+        """The caller keeps memory given here alive while it runs: a result is not held on to after a replay."""
         memory, offset = place
-        self.memories[launch][param] = memory
+        self.memories[launch][param] = None
         self.commands.set_buffer(launch, param, memory.address + offset)
 
 
@@ -119,7 +120,7 @@ class CpuDriver(Driver):
             key = cache_key("pool", source, llvm.toolchain())
             code = read_entry(key)
             if code is None:
-                code = llvm.compile_ir(source)
+                code = llvm.compile_ir(source, optimise=0)
                 write_entry(key, code)
             cls._shared_pool = Pool(code, host.usable_cores(options.TILEWRIGHT_THREADS or None))
         return cls._shared_pool

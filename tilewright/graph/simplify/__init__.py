@@ -11,7 +11,9 @@ from tilewright.graph.simplify.compare import COMPARE_RULES
 from tilewright.graph.simplify.constants import CONSTANT_RULES
 from tilewright.graph.simplify.divmod import DIVMOD_RULES
 from tilewright.graph.simplify.logic import LOGIC_RULES
+from tilewright.graph.simplify.movement import MOVEMENT_RULES
 from tilewright.graph.simplify.mul import MUL_RULES
+from tilewright.graph.simplify.reduce import REDUCE_RULES
 from tilewright.graph.simplify.select import SELECT_RULES
 from tilewright.graph.uop import UOp
 
@@ -29,11 +31,22 @@ SCALAR_RULES = RuleSet(
     ),
     pure=True,
 )
+KERNEL_RULES = RuleSet("fold-reductions", (*SCALAR_RULES, *REDUCE_RULES), pure=True)
 
 
 def simplify(node: UOp) -> UOp:
     """The expression with every scalar rule applied. Nodes have no shape of their own here: it is for kernels."""
     return rewrite(node, SCALAR_RULES)
+
+
+def fold_reductions(node: UOp) -> UOp:
+    """The kernel graph with the loops removed that a closed form or a load can stand for, and simplified."""
+    return rewrite(node, KERNEL_RULES)
+
+
+def simplify_views(node: UOp) -> UOp:
+    """The tensor graph with movement ops joined and dropped. Shapes stay; nothing else is touched."""
+    return rewrite(node, MOVEMENT_RULES)
 
 
 __all__ = [
@@ -42,9 +55,14 @@ __all__ = [
     "COMPARE_RULES",
     "CONSTANT_RULES",
     "DIVMOD_RULES",
+    "KERNEL_RULES",
     "LOGIC_RULES",
+    "MOVEMENT_RULES",
     "MUL_RULES",
+    "REDUCE_RULES",
     "SCALAR_RULES",
     "SELECT_RULES",
+    "fold_reductions",
     "simplify",
+    "simplify_views",
 ]

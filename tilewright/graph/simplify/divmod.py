@@ -86,10 +86,19 @@ def divide_sum(x: UOp, d: UOp) -> UOp | None:
         inner = quotient_of(rest, divisor, dtype)
         return None if inner is None else from_affine(outside.plus(ring_form(inner)), dtype)
     return (
-        _divide_residues(form, divisor, dtype)
+        _divide_negative(form, divisor, dtype)
+        or _divide_residues(form, divisor, dtype)
         or _divide_by_factor(form, divisor, dtype)
         or _divide_nested(form, divisor, dtype)
     )
+
+
+def _divide_negative(form: Affine, divisor: int, dtype: DType) -> UOp | None:
+    """(k - x) // d is -((x + d - 1 - k) // d): rounding down a negative number is rounding up a positive one."""
+    if any(count > 0 for count in form.terms.values()):
+        return None
+    positive = quotient_of(form.scaled(-1).plus(Affine({}, divisor - 1)), divisor, dtype)
+    return None if positive is None else from_affine(ring_form(positive).scaled(-1), dtype)
 
 
 def _divide_residues(form: Affine, divisor: int, dtype: DType) -> UOp | None:
@@ -158,7 +167,15 @@ def remainder_of_sum(x: UOp, d: UOp) -> UOp | None:
         return from_affine(Affine(positive.terms, positive.constant - multiple * divisor), dtype)
     if small != form:
         return remainder_of(small, divisor, dtype)
-    return _remainder_by_factor(form, divisor, dtype)
+    return _remainder_of_negative(form, divisor, dtype) or _remainder_by_factor(form, divisor, dtype)
+
+
+def _remainder_of_negative(form: Affine, divisor: int, dtype: DType) -> UOp | None:
+    """(k - x) % d is d - 1 - (x - k - 1) % d."""
+    if any(count > 0 for count in form.terms.values()):
+        return None
+    positive = remainder_of(form.scaled(-1).plus(Affine({}, divisor - 1)), divisor, dtype)
+    return None if positive is None else from_affine(Affine({}, divisor - 1).plus(ring_form(positive), -1), dtype)
 
 
 def _drop_multiples(form: Affine, divisor: int) -> Affine:

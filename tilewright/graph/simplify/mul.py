@@ -9,7 +9,7 @@ from tilewright.base.dtype import dtypes, wrap_int
 from tilewright.graph.affine import from_affine, order_key, ring_form
 from tilewright.graph.ops import Ops
 from tilewright.graph.pattern import Rule, RuleSet, const, op, var
-from tilewright.graph.simplify.common import number
+from tilewright.graph.simplify.common import number, select
 from tilewright.graph.uop import UOp
 
 _LINEAR = (Ops.ADD, Ops.MUL, Ops.SUB, Ops.NEG, Ops.SHL)
@@ -51,6 +51,11 @@ def multiply_by_reciprocal(x: UOp, c: UOp) -> UOp | None:
     return UOp(Ops.MUL, x.dtype, (x, number(x.dtype, 1.0 / c.arg)))
 
 
+def scale_condition(inner: UOp, x: UOp, c: UOp) -> UOp:
+    """cast(condition) * c chooses between two constants; 0 * c may be NaN or -0.0 and is said as it is."""
+    return select(x, c, number(inner.dtype, 0 * c.arg))
+
+
 def shift_to_multiple(x: UOp, c: UOp) -> UOp:
     return UOp(Ops.MUL, x.dtype, (x, number(x.dtype, 1 << c.arg if 0 <= c.arg < 64 else 0)))
 
@@ -76,6 +81,7 @@ MUL_RULES = RuleSet(
         Rule("multiply-by-one-float", f * 1.0, f),
         Rule("divide-by-one-float", f / 1.0, f),
         Rule("divide-by-power-of-two", f / c, multiply_by_reciprocal),
+        Rule("multiply-cast-bool", op(Ops.CAST, var("x", "bool"), name="inner") * c, scale_condition),
         Rule("multiply-negated", op(Ops.MUL, -f, -y, ordered=True), lambda x, y: UOp(Ops.MUL, x.dtype, (x, y))),
     ],
 )

@@ -46,6 +46,15 @@ def drop_load(node: UOp) -> UOp | None:
     return node.src[1] if len(node.src) > 1 else number(node.dtype, 0)
 
 
+def drop_mask(condition: UOp, load: UOp, otherwise: UOp) -> UOp | None:
+    """where(c, load masked by c, 0) is the load: masked off, it is 0 or what it states."""
+    if len(load.src[0].src) != 3 or load.src[0].src[2] is not condition:
+        return None
+    if len(load.src) > 1:
+        return load if load.src[1] is otherwise else None
+    return load if otherwise is number(load.dtype, 0) else None
+
+
 a, b, c, d = var("a"), var("b"), const("c"), const("d")
 x, y, z = var("x"), var("y"), var("z")
 u, v = var("x", "integer"), var("y", "integer")
@@ -60,6 +69,7 @@ SELECT_RULES = RuleSet(
         Rule("select-never", where(a, x, y), y, when=lambda a: a.bounds[1] == 0),
         Rule("select-same", where(a, x, x), x),
         Rule("select-of-not", where(~a, x, y), lambda a, x, y: select(a, y, x)),
+        Rule("select-of-unequal", where(x.ne(y), a, b), lambda x, y, a, b: select(x.alu(Ops.CMPEQ, y), b, a)),
         Rule("select-condition", where(a, True, False), a),
         Rule("select-opposite", where(a, False, True), lambda a: opposite(a)),
         Rule("select-bool-and", where(a, var("x", "bool"), False), lambda a, x: both(a, x)),
@@ -70,6 +80,16 @@ SELECT_RULES = RuleSet(
         Rule("select-inside-no", where(a, x, where(a, y, z)), lambda a, x, z: select(a, x, z)),
         Rule("select-join-and", where(a, where(b, x, y), y), lambda a, b, x, y: select(both(a, b), x, y)),
         Rule("select-join-or", where(a, x, where(b, x, y)), lambda a, b, x, y: select(either(a, b), x, y)),
+        Rule(
+            "select-masked-load",
+            where(a, op(Ops.LOAD, name="x"), c),
+            lambda a, x, c: drop_mask(a, x, c),
+        ),
+        Rule(
+            "select-masked-load-not",
+            where(a, c, op(Ops.LOAD, name="x")),
+            lambda a, x, c: drop_mask(opposite(a), x, c),
+        ),
         Rule("extreme-of-itself", op(EXTREMES, x, x), x),
         Rule("extreme-by-bounds", op(EXTREMES, u, v, name="node", ordered=True), choose_extreme),
         Rule(

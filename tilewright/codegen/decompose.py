@@ -1,0 +1,242 @@
+"""Takes a kernel graph of scalar nodes and a target. Gives the graph without the ops the target lacks.
+
+It runs after `emulate_dtypes`, so the target computes with every dtype it meets, and before addresses are split.
+
+An op that `Target.native_ops` names is left alone: the renderer writes its whole meaning, as `graph/ops.py` states it.
+What is left of an IDIV or MOD that is not native has a dividend of at least 0 and a divisor of at least 1, so that any
+division will do; what is left of an SHL or SHR has an amount from 0 to below the width. A CAST from float to integer
+is native where the name "SATURATING_CAST" is; what is left of others has its argument in the integer's range.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tilewright.base.dtype import DType, cast_scalar, dtypes
+from tilewright.base.target import Target
+from tilewright.codegen import transcendental
+from tilewright.graph.ops import Ops
+from tilewright.graph.scalar import THREEFRY_ROTATIONS
+from tilewright.graph.spec import Op
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+
+# From a node whose sources are done, and the names of native ops, to its value.
+Builder = Callable[[UOp, frozenset[str]], UOp]
+
+UNSIGNED: dict[DType, DType] = {
+    **dict(zip(dtypes.ints, dtypes.uints, strict=True)),
+    **{dtype: dtype for dtype in dtypes.uints},
+    dtypes.index: dtypes.uint64,
+}
+
+
+def decompose(root: UOp, target: Target) -> UOp:
+    """The graph with every op that the target lacks written in ops it has."""
+    native = target.native_ops
+    done: dict[UOp, UOp] = {}
+    for node in toposort(root):
+        src = tuple(done[source] for source in node.src)
+        made = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+        made = _decompose_node(node, made, done, native)
+        if made.line is None:
+            made.line = node.line
+        done[node] = made
+    return done[root]
+
+
+def _decompose_node(node: UOp, made: UOp, done: dict[UOp, UOp], native: frozenset[str]) -> UOp:
+    if "LOG2" not in native and transcendental.is_natural_log(node):
+        logarithm = node.src[0] if node.src[0].op is Ops.LOG2 else node.src[1]
+        return transcendental.log(done[logarithm.src[0]])
+    builder = BUILDERS.get(made.op)
+    if builder is None or (node.op.name in native and node.op is not Ops.CAST):
+        return made
+    return builder(made, native)
+
+
+# ---------------------------------------------------------------- division
+
+
+def _divide(node: UOp, native: frozenset[str]) -> UOp:
+    """Floor division; 0 for a divisor of 0; the least integer divided by -1 wraps to itself."""
+    left, right = node.src
+    if left.vmin >= 0 and right.vmin > 0:
+        return node
+    divisor = int(right.arg) if right.is_const else 0
+    if divisor > 0:
+        # A shift has no bounds, and index maths lives on them.
+        if node.dtype is not dtypes.index and divisor & (divisor - 1) == 0:
+            return left >> (divisor.bit_length() - 1)
+        shift = _shift_to_positive(left, divisor)
+        if shift is not None:
+            return (left + shift * divisor) // right - shift
+    if right.vmin > 0:
+        return _divide_by_positive(left, right)
+    quotient, remainder = _divide_magnitudes(left, right, native)
+    if not node.dtype.is_unsigned:
+        differ = (left < 0) ^ (right < 0)
+        rounded = quotient + (differ & remainder.ne(0)).cast(quotient.dtype)
+        quotient = differ.where(quotient.const_like(0) - rounded, quotient)
+    return right.eq(0).where(node.const_like(0), quotient.cast(node.dtype))
+
+
+def _modulo(node: UOp, native: frozenset[str]) -> UOp:
+    """The remainder of the floor division, with the divisor's sign; 0 for a divisor of 0."""
+    left, right = node.src
+    if left.vmin >= 0 and right.vmin > 0:
+        return node
+    divisor = int(right.arg) if right.is_const else 0
+    if divisor > 0:
+        if node.dtype is not dtypes.index and divisor & (divisor - 1) == 0:
+            return left & (divisor - 1)
+        shift = _shift_to_positive(left, divisor)
+        if shift is not None:
+            return (left + shift * divisor) % right
+    if right.vmin > 0:
+        return left - _divide_by_positive(left, right) * right
+    _, remainder = _divide_magnitudes(left, right, native)
+    if not node.dtype.is_unsigned:
+        differ = ((left < 0) ^ (right < 0)) & remainder.ne(0)
+        remainder = differ.where(_magnitude(right) - remainder, remainder)
+        remainder = (right < 0).where(remainder.const_like(0) - remainder, remainder)
+    return right.eq(0).where(node.const_like(0), remainder.cast(node.dtype))
+
+
+def _shift_to_positive(left: UOp, divisor: int) -> int | None:
+    """How many divisors make `left` non-negative, where its bounds prove that they do so without wrapping.
+
+    This keeps index maths linear and its bounds narrow, which bit operations would not."""
+    shift = -(int(left.vmin) // divisor)
+    return shift if (left + shift * divisor).vmin >= 0 else None
+
+
+def _divide_by_positive(left: UOp, right: UOp) -> UOp:
+    """floor(a / b) = ~(~a / b) for negative a, and ~a is not negative."""
+    unsigned = UNSIGNED[left.dtype]
+    sign = left >> (left.dtype.bits - 1)
+    quotient = (left ^ sign).cast(unsigned) // right.cast(unsigned)
+    return quotient.cast(left.dtype) ^ sign
+
+
+def _magnitude(x: UOp) -> UOp:
+    """|x| as an unsigned integer, which holds that of the least integer as well."""
+    unsigned = x.cast(UNSIGNED[x.dtype])
+    return unsigned if x.vmin >= 0 else (x < 0).where(unsigned.const_like(0) - unsigned, unsigned)
+
+
+def _divide_magnitudes(left: UOp, right: UOp, native: frozenset[str]) -> tuple[UOp, UOp]:
+    """Quotient and remainder of |left| and |right|, a |right| of 0 taken as 1 so that nothing traps."""
+    dividend = _magnitude(left)
+    divisor = _magnitude(right)
+    # Bounds see through MAX and prove the divisor positive; where MAX is not native nobody can ask for the proof.
+    divisor = divisor.maximum(1) if "MAX" in native else divisor.eq(0).where(divisor.const_like(1), divisor)
+    quotient = dividend // divisor
+    return quotient, dividend - quotient * divisor
+
+
+# ---------------------------------------------------------------- shifts
+
+
+def _shift(node: UOp, _native: frozenset[str]) -> UOp:
+    """A shift whose amount may lie outside the width: SHL gives 0 there, SHR 0 or, for a negative number, -1."""
+    value, amount = node.src
+    bits = value.dtype.bits
+    if amount.vmin >= 0 and amount.vmax < bits:
+        return node
+    unsigned = amount.cast(UNSIGNED[amount.dtype])
+    shifted = value.alu(node.op, (unsigned & (bits - 1)).cast(amount.dtype))
+    is_arithmetic = node.op is Ops.SHR and not value.dtype.is_unsigned
+    outside = value >> (bits - 1) if is_arithmetic else value.const_like(0)
+    return (unsigned < bits).where(shifted, outside)
+
+
+# ---------------------------------------------------------------- extrema, truncation, conversion
+
+
+def _extremum(node: UOp, _native: frozenset[str]) -> UOp:
+    """MAX or MIN. Of floats: NaN where either is NaN; of two zeros of unlike sign MAX is 0.0 and MIN is -0.0."""
+    left, right = node.src
+    takes_right = left < right if node.op is Ops.MAX else right < left
+    if not node.dtype.is_float:
+        return takes_right.where(right, left)
+    result = (takes_right | right.ne(right)).where(right, left)
+    # Equal numbers have equal bits unless they are zeros, whose signs are joined.
+    bits = left.bitcast(_bits_of(node.dtype))
+    joined = bits.alu(Ops.AND if node.op is Ops.MAX else Ops.OR, right.bitcast(bits.dtype))
+    return left.eq(right).where(joined.bitcast(node.dtype), result)
+
+
+def _truncate(node: UOp, _native: frozenset[str]) -> UOp:
+    """TRUNC through an integer. From 2**mantissa on every float is whole; below, the sign is kept for -0.0."""
+    x = node.src[0]
+    if x.dtype.bits < 32:
+        return _truncate(x.cast(dtypes.float32).alu(Ops.TRUNC), _native).cast(x.dtype)
+    unsigned = _bits_of(x.dtype)
+    sign_bit = 1 << (unsigned.bits - 1)
+    bits = x.bitcast(unsigned)
+    magnitude = (bits & (sign_bit - 1)).bitcast(x.dtype)
+    has_fraction = magnitude < 2.0**x.dtype.mantissa_bits
+    integer = dtypes.int32 if x.dtype is dtypes.float32 else dtypes.int64
+    whole = has_fraction.where(magnitude, 0.0).cast(integer).cast(x.dtype)
+    signed = (whole.bitcast(unsigned) | (bits & sign_bit)).bitcast(x.dtype)
+    return has_fraction.where(signed, x)
+
+
+def _saturate(node: UOp, native: frozenset[str]) -> UOp:
+    """CAST from float to integer, where the target's conversion is defined in range only; NaN gives 0."""
+    x, dtype = node.src[0], node.dtype
+    if not (x.dtype.is_float and dtype.is_int) or "SATURATING_CAST" in native:
+        return node
+    if x.dtype.bits < 32:
+        x = x.cast(dtypes.float32)
+    low = float(dtype.min)
+    high = float(cast_scalar(dtype.max, x.dtype))
+    # Where the greatest integer has more bits than the float, it is rounded up, out of range: take the float below.
+    is_exact = int(high) == dtype.max
+    if not is_exact:
+        high -= math.ldexp(high, -x.dtype.mantissa_bits - 1)
+    is_above = x > high
+    inside = is_above.where(x.const_like(high), x)
+    inside = (x < low).where(x.const_like(low), inside)
+    value = x.eq(x).where(inside, 0.0).cast(dtype)
+    return value if is_exact else is_above.where(value.const_like(dtype.max), value)
+
+
+def _bits_of(dtype: DType) -> DType:
+    return next(unsigned for unsigned in dtypes.uints if unsigned.bits == dtype.bits)
+
+
+# ---------------------------------------------------------------- random bits
+
+
+def _threefry(node: UOp, _native: frozenset[str]) -> UOp:
+    """Threefry-2x32 with 20 rounds, as `scalar.threefry2x32`: both halves of the counter keyed by those of the key."""
+    counter, key = ((x.cast(dtypes.uint32), (x >> 32).cast(dtypes.uint32)) for x in node.src)
+    keys = (*key, key[0] ^ key[1] ^ 0x1BD11BDA)
+    first = counter[0] + keys[0]
+    second = counter[1] + keys[1]
+    for group in range(5):
+        for rotation in THREEFRY_ROTATIONS[group % 2]:
+            first = first + second
+            second = ((second << rotation) | (second >> (32 - rotation))) ^ first
+        first = first + keys[(group + 1) % 3]
+        second = second + keys[(group + 2) % 3] + (group + 1)
+    return first.cast(dtypes.uint64) | (second.cast(dtypes.uint64) << 32)
+
+
+BUILDERS: dict[Op, Builder] = {
+    Ops.IDIV: _divide,
+    Ops.MOD: _modulo,
+    Ops.SHL: _shift,
+    Ops.SHR: _shift,
+    Ops.MAX: _extremum,
+    Ops.MIN: _extremum,
+    Ops.TRUNC: _truncate,
+    Ops.CAST: _saturate,
+    Ops.THREEFRY: _threefry,
+    Ops.EXP2: lambda node, _native: transcendental.exp2_of(node.src[0]),
+    Ops.LOG2: lambda node, _native: transcendental.log2(node.src[0]),
+    Ops.SIN: lambda node, _native: transcendental.sin(node.src[0]),
+}

@@ -1,0 +1,132 @@
+"""What a jitted function depends on besides its arguments. In: a function. Out: a list of guards that tell, in a few
+microseconds, whether any of it has changed: numbers and strings by value, tensors by their memory, all else by identity.
+Looked through: closures, globals and defaults that the code names, bound objects, their attributes, lists, tuples, dicts."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+from tilewright.engine.live import Holder
+from tilewright.engine.realize import held_buffer
+from tilewright.graph.uop import UOp
+from tilewright.runtime.buffer import Buffer
+
+_MISSING = object()
+_VALUES = (bool, int, float, complex, str, bytes, type(None))
+# A function that reaches more than this is guarded by what was found first; what it reads is almost always near.
+MOST_OBJECTS = 4000
+
+
+def memory_of(node: UOp) -> Buffer | None:
+    """The memory that a node's value lies in, where it has any."""
+    held = held_buffer(node)
+    found = None if held is None else held.cache.get("buffer")
+    return found if isinstance(found, Buffer) else None
+
+
+class Guards:
+    """The state a function was recorded under."""
+
+    def __init__(self, function: Callable[..., Any], holder_type: type) -> None:
+        self.holder_type = holder_type
+        self.attributes: list[tuple[dict[Any, Any], Any, Any, bool]] = []  # (dict, key, value, compare by value)
+        self.sequences: list[tuple[Any, tuple[Any, ...]]] = []
+        self.cells: list[tuple[types.CellType, Any, bool]] = []
+        self.tensors: list[tuple[Holder, Buffer | None, UOp]] = []
+        self._seen: set[int] = set()
+        self._kept: list[Any] = []  # keeps ids unique while they are compared
+        self._walk(function)
+
+    def hold(self) -> bool:
+        """Whether everything is as it was."""
+        for mapping, key, value, by_value in self.attributes:
+            now = mapping.get(key, _MISSING)
+            if now is not value and not (by_value and _same_value(now, value)):
+                return False
+        for cell, value, by_value in self.cells:
+            now = cell.cell_contents
+            if now is not value and not (by_value and _same_value(now, value)):
+                return False
+        for sequence, items in self.sequences:
+            if len(sequence) != len(items) or any(
+                now is not item and not _same_value(now, item) for now, item in zip(sequence, items, strict=True)
+            ):
+                return False
+        return all(memory_of(holder.uop) is memory if memory else holder.uop is node for holder, memory, node in self.tensors)
+
+    def state_buffers(self) -> set[Buffer]:
+        return {memory for _, memory, _ in self.tensors if memory is not None}
+
+    # ------------------------------------------------------------ finding
+
+    def _walk(self, root: Any) -> None:
+        pending = [root]
+        while pending and len(self._seen) < MOST_OBJECTS:
+            value = pending.pop()
+            if isinstance(value, _VALUES) or isinstance(value, type) or id(value) in self._seen:
+                continue
+            self._seen.add(id(value))
+            self._kept.append(value)
+            pending.extend(self._children(value))
+
+    def _children(self, value: Any) -> list[Any]:
+        if isinstance(value, self.holder_type):
+            holder: Any = value
+            self.tensors.append((holder, memory_of(holder.uop), holder.uop))
+            return []
+        if isinstance(value, types.MethodType):
+            return [value.__self__, value.__func__]
+        if isinstance(value, types.FunctionType):
+            return self._function_children(value)
+        if isinstance(value, list | tuple):
+            if isinstance(value, list):
+                self.sequences.append((value, tuple(value)))
+            return list(value)
+        if isinstance(value, dict):
+            return self._mapping_children(value, list(value))
+        if isinstance(value, types.ModuleType | types.BuiltinFunctionType):
+            return []
+        if type(value).__module__.partition(".")[0] in ("builtins", "numpy", "threading", "_thread", "weakref"):
+            return []
+        attributes = getattr(value, "__dict__", None)
+        return self._mapping_children(attributes, list(attributes)) if isinstance(attributes, dict) else []
+
+    def _mapping_children(self, mapping: dict[Any, Any], keys: list[Any]) -> list[Any]:
+        children = []
+        for key in keys:
+            value = mapping.get(key, _MISSING)
+            self.attributes.append((mapping, key, value, isinstance(value, _VALUES)))
+            children.append(value)
+        return children
+
+    def _function_children(self, function: types.FunctionType) -> list[Any]:
+        if function.__module__ is not None and function.__module__.partition(".")[0] == "tilewright":
+            return []  # the library itself; what it remembers between calls is state of its own
+        children: list[Any] = list(function.__defaults__ or ())
+        children.extend((function.__kwdefaults__ or {}).values())
+        for cell in function.__closure__ or ():
+            try:
+                contents = cell.cell_contents
+            except ValueError:  # a cell that nothing was put into yet
+                continue
+            self.cells.append((cell, contents, isinstance(contents, _VALUES)))
+            children.append(contents)
+        names = [name for code in _codes(function.__code__) for name in code.co_names]
+        namespace = function.__globals__
+        children.extend(self._mapping_children(namespace, [name for name in dict.fromkeys(names) if name in namespace]))
+        for module in [child for child in children if isinstance(child, types.ModuleType)]:
+            if module.__name__.partition(".")[0] != "tilewright":
+                plain = [n for n in names if isinstance(getattr(module, n, _MISSING), _VALUES)]
+                self._mapping_children(module.__dict__, [n for n in plain if n in module.__dict__])
+        return children
+
+
+def _codes(code: types.CodeType) -> list[types.CodeType]:
+    inner = [c for constant in code.co_consts if isinstance(constant, types.CodeType) for c in _codes(constant)]
+    return [code, *inner]
+
+
+def _same_value(now: Any, then: Any) -> bool:
+    return type(now) is type(then) and isinstance(then, _VALUES) and (now == then or (now != now and then != then))

@@ -1,0 +1,346 @@
+"""jit. In: a function on tensors. Out: a function that, called again with like arguments, replays the kernels it ran.
+
+The first two calls run the function and record what it launches; when both records agree, later calls replay them: no tracing,
+no scheduling, on one device one native call. A record says where each buffer came from: an argument, a tensor the function
+reaches by itself (state), or a run of the record. Results get new memory at every call. A call that cannot be replayed safely
+is traced again: the reason is in `last_reason`. A tensor that escapes the function other than as its result is not updated by
+a replay; reading it afterwards fails and says so."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from tilewright.base.config import options
+from tilewright.base.events import emit, listeners
+from tilewright.engine import live
+from tilewright.engine.guards import Guards, memory_of
+from tilewright.engine.realize import held_buffer
+from tilewright.engine.replay import Replay, Role, role_of, roles_of
+from tilewright.engine.run import Execution, captures
+from tilewright.graph.build import reshape
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import element_count
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+from tilewright.runtime.buffer import Buffer, buffer_node, host_access, lost_buffer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Records that disagree this often in a row are not worth another comparison: the function is traced for good.
+MOST_DISAGREEMENTS = 4
+LOST = "it was made inside a jitted function that has since been replayed, which does not update it"
+
+
+@dataclass
+class Record:
+    """One traced call."""
+
+    executions: list[Execution] = field(default_factory=list)
+    roles: list[tuple[Role, ...]] = field(default_factory=list)
+    result: Any = None
+    outputs: list[tuple[Role, UOp]] = field(default_factory=list)
+    spoiled: str = ""
+
+    def agrees(self, other: Record) -> bool:
+        return (
+            len(self.executions) == len(other.executions)
+            and all(a.plan is b.plan for a, b in zip(self.executions, other.executions, strict=True))
+            and self.roles == other.roles
+            and [(role, node.shape, node.dtype) for role, node in self.outputs]
+            == [(role, node.shape, node.dtype) for role, node in other.outputs]
+        )
+
+
+@dataclass
+class Entry:
+    """What is known of calls with one signature."""
+
+    record: Record | None = None
+    replay: Replay | None = None
+    guards: Guards | None = None
+    escaped: list[weakref.ref[Any]] = field(default_factory=list)
+    disagreements: int = 0
+    lock: Any = field(default_factory=threading.RLock)
+
+
+class Jit(Generic[P, R]):
+    """A jitted function. `last_reason` tells why the last call was not a replay, '' where it was."""
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.entries: dict[object, Entry] = {}
+        self.last_reason = ""
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """As a method: each instance has entries of its own, kept as long as it lives."""
+        if instance is None:
+            return self
+        bound = Jit(functools.partial(self.function, instance))
+        try:
+            instance.__dict__[self.__name__] = bound  # type: ignore[attr-defined]
+        except AttributeError:
+            return bound
+        return bound
+
+    def reset(self) -> None:
+        """Forgets every record."""
+        self.entries.clear()
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if not options.JIT or captures.listener is not None:
+            return self.function(*args, **kwargs)
+        tensors: list[Any] = []
+        shape_of_call = _flatten((args, kwargs), tensors)
+        buffers = _input_buffers(tensors)
+        signature = (shape_of_call, _describe(tensors, buffers), live.ambient_state())
+        entry = self.entries.get(signature)
+        if entry is None:
+            entry = self.entries.setdefault(signature, Entry())
+        with entry.lock:
+            if entry.replay is not None and entry.guards is not None:
+                if entry.guards.hold():
+                    owners = self._owners(entry, buffers, tensors)
+                    if owners is not None:
+                        return self._replayed(entry, buffers, owners)
+                    self.last_reason = "another tensor still reads what the function overwrites"
+                    return self.function(*args, **kwargs)
+                entry.replay = None
+                entry.record = None
+                self.last_reason = "something the function reaches has changed"
+            return self._traced(entry, args, kwargs, tensors, buffers)
+
+    # ------------------------------------------------------------ tracing
+
+    def _traced(self, entry: Entry, args: Any, kwargs: Any, tensors: list[Any], buffers: list[Buffer]) -> Any:
+        before = live.holders()
+        record = Record()
+        inputs = {buffer: number for number, buffer in reversed(list(enumerate(buffers)))}
+        produced: dict[Buffer, Role] = {}
+
+        def record_execution(execution: Execution) -> None:
+            run = len(record.executions)
+            record.executions.append(execution)
+            record.roles.append(roles_of(execution, run, inputs, produced))
+
+        def spoil(reason: str) -> None:
+            record.spoiled = record.spoiled or reason
+
+        captures.listener, host_access.listener = record_execution, spoil
+        try:
+            result = self.function(*args, **kwargs)
+            leaves: list[Any] = []
+            record.result = _flatten(result, leaves)
+            _realize_pending(leaves)
+        finally:
+            captures.listener, host_access.listener = None, None
+        for leaf in leaves:
+            memory = memory_of(leaf.uop)
+            assert memory is not None
+            record.outputs.append((role_of(memory, inputs, produced), leaf.uop))
+        self._compare(entry, record, before, leaves, buffers, produced)
+        return result
+
+    def _compare(
+        self,
+        entry: Entry,
+        record: Record,
+        before: list[Any],
+        leaves: list[Any],
+        buffers: list[Buffer],
+        produced: dict[Buffer, Role],
+    ) -> None:
+        """Decides whether the next call can be a replay."""
+        previous, entry.record = entry.record, record
+        guards = Guards(self.function, live.holder_type())
+        reason = record.spoiled
+        if not reason and entry.disagreements >= MOST_DISAGREEMENTS:
+            reason = "it launched something else each time it was traced"
+        if not reason and guards.state_buffers() & set(buffers):
+            reason = "an argument is also reached by the function itself"
+        if not reason and previous is not None and not previous.spoiled:
+            if record.agrees(previous):
+                entry.replay = Replay(record.executions, record.roles, [role for role, _ in record.outputs])
+                entry.guards = guards
+                entry.escaped = _escaped(before, leaves, produced)
+                entry.disagreements = 0
+            else:
+                entry.disagreements += 1
+                reason = "it launched something else than at the last call"
+        self.last_reason = reason or "the call was traced to record it"
+        if reason and listeners:
+            emit("warning", message=f"jit: {getattr(self, '__name__', 'function')} is traced again: {reason}", location=None)
+
+    # ------------------------------------------------------------ replaying
+
+    def _owners(self, entry: Entry, buffers: list[Buffer], tensors: list[Any]) -> list[Any] | None:
+        """The tensors whose memory a replay overwrites; None where someone else still reads the old contents."""
+        assert entry.replay is not None and entry.guards is not None
+        if not entry.replay.written:
+            return []
+        written = {role.first if role.kind == "state" else buffers[role.first] for role in entry.replay.written}
+        owners = [holder for holder, memory, _ in entry.guards.tensors if memory in written]
+        owners += [tensor for tensor, buffer in zip(tensors, buffers, strict=True) if buffer in written]
+        known = {id(owner) for owner in owners} | {id(reference()) for reference in entry.escaped}
+        for holder in live.holders():
+            if id(holder) not in known and any(memory_of(node) in written for node in leaves_of(holder.uop)):
+                return None
+        return owners
+
+    def _replayed(self, entry: Entry, buffers: list[Buffer], owners: list[Any]) -> Any:
+        assert entry.replay is not None and entry.record is not None
+        for reference in entry.escaped:
+            _lose(reference())
+        entry.escaped = []
+        results = entry.replay.run(buffers)
+        _renew(owners)
+        made = [
+            live.make_holder(reshape(buffer.node, traced.shape), buffer.device)
+            for (_, traced), buffer in zip(entry.record.outputs, results, strict=True)
+        ]
+        self.last_reason = ""
+        return _unflatten(entry.record.result, iter(made))
+
+
+def jit(function: Callable[P, R]) -> Jit[P, R]:
+    """Replays the kernels of a function of tensors when it is called again with tensors of the same shapes.
+
+    >>> step = jit(lambda x: (x * 2).realize())
+    """
+    return Jit(function)
+
+
+# ---------------------------------------------------------------- arguments and results
+
+
+class _Hole:
+    """Stands for a tensor in the shape of a call or a result."""
+
+    __slots__ = ()
+
+
+HOLE = _Hole()
+
+
+def _flatten(value: Any, tensors: list[Any]) -> Any:
+    """The structure of a value with its tensors taken out, hashable where its parts are."""
+    if isinstance(value, live.holder_type()):
+        tensors.append(value)
+        return HOLE
+    if isinstance(value, tuple | list):
+        return (type(value), tuple(_flatten(part, tensors) for part in value))
+    if isinstance(value, dict):
+        return (dict, tuple((key, _flatten(part, tensors)) for key, part in value.items()))
+    if isinstance(value, bool | int | float | str | bytes | None):
+        return (type(value), value)
+    return ("object", id(value), _Kept(value))
+
+
+class _Kept:
+    """An object in a signature: the same one, kept alive so that its id stays its own."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Kept) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def _unflatten(structure: Any, tensors: Any) -> Any:
+    if structure is HOLE:
+        return next(tensors)
+    kind, content = structure[0], structure[1]
+    if kind is dict:
+        return {key: _unflatten(part, tensors) for key, part in content}
+    if isinstance(kind, type) and issubclass(kind, tuple | list):
+        parts = [_unflatten(part, tensors) for part in content]
+        return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+    return structure[2].value if kind == "object" else content
+
+
+def _input_buffers(tensors: Sequence[Any]) -> list[Buffer]:
+    """The memory of each argument; one that has none is realised first."""
+    buffers = []
+    for tensor in tensors:
+        memory = memory_of(tensor.uop)
+        if memory is None:
+            tensor.realize()
+            memory = memory_of(tensor.uop)
+            assert memory is not None
+        buffers.append(memory)
+    return buffers
+
+
+def _describe(tensors: Sequence[Any], buffers: Sequence[Buffer]) -> tuple[object, ...]:
+    """What a replay assumes of the arguments: shape, type, device, and which share memory."""
+    if len(tensors) == 1:
+        tensor = tensors[0]
+        return (tensor.uop.shape, tensor.uop.dtype, tensor.device, tensor.requires_grad)
+    first: dict[Buffer, int] = {}
+    return tuple(
+        (tensor.uop.shape, tensor.uop.dtype, tensor.device, tensor.requires_grad, first.setdefault(buffer, number))
+        for number, (tensor, buffer) in enumerate(zip(tensors, buffers, strict=True))
+    )
+
+
+def _realize_pending(leaves: list[Any]) -> None:
+    """Results, and updates of tensors that the function left to be done later."""
+    pending: dict[str, list[Any]] = {}
+    results = {id(leaf) for leaf in leaves}
+    for holder in dict.fromkeys([*leaves, *live.holders()]):
+        if held_buffer(holder.uop) is None and (id(holder) in results or _is_update(holder.uop)):
+            pending.setdefault(holder.device, []).append(holder)
+    for first, *others in pending.values():
+        first.realize(*others)
+
+
+def _is_update(node: UOp) -> bool:
+    while node.op is Ops.RESHAPE:
+        node = node.src[0]
+    return node.op is Ops.ASSIGN
+
+
+def leaves_of(node: UOp) -> list[UOp]:
+    """The nodes with memory that a value is computed from."""
+    if held_buffer(node) is not None:
+        return [node]
+    return [n for n in toposort(node, stop=lambda n: held_buffer(n) is not None) if held_buffer(n) is not None]
+
+
+def _renew(owners: list[Any]) -> None:
+    """Tensors whose memory was overwritten get a new node: what was computed from the old contents keeps the old one."""
+    renewed: dict[Buffer, UOp] = {}
+    for owner in owners:
+        held = held_buffer(owner.uop)
+        buffer = memory_of(owner.uop)
+        assert held is not None and buffer is not None
+        held.cache.pop("buffer", None)
+        node = renewed.setdefault(buffer, buffer_node(buffer))
+        owner.uop = reshape(node, owner.uop.shape)
+
+
+def _escaped(before: list[Any], leaves: list[Any], produced: dict[Buffer, Role]) -> list[weakref.ref[Any]]:
+    """Tensors made during the call that outlive it without being results."""
+    known = {id(holder) for holder in before} | {id(leaf) for leaf in leaves}
+    return [
+        weakref.ref(holder)
+        for holder in live.holders()
+        if id(holder) not in known and (memory_of(holder.uop) in produced or memory_of(holder.uop) is None)
+    ]
+
+
+def _lose(holder: Any) -> None:
+    if holder is not None:
+        shape, dtype = holder.uop.shape, holder.uop.dtype
+        holder.uop = reshape(lost_buffer(holder.device, dtype, element_count(shape), LOST), shape)

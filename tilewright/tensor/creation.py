@@ -1,0 +1,163 @@
+"""Tensors from nothing: constants, ranges, diagonals. In: shapes and numbers. Out: lazy tensors.
+All are expressions of constants and IOTA, so they are folded into whoever uses them and take no memory."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+from tilewright.base.dtype import DType, Scalar, dtype_of_scalar, dtypes, promote, to_dtype
+from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.runtime.buffer import new_buffer
+from tilewright.runtime.device import canonical_device
+from tilewright.tensor.core import shape_from
+from tilewright.tensor.reduce import ReduceMixin
+
+
+class CreationMixin(ReduceMixin):
+    """full, zeros, arange, eye, ..."""
+
+    @classmethod
+    def full(
+        cls,
+        shape: Any,
+        fill_value: Scalar,
+        dtype: DType | str | None = None,
+        device: str | None = None,
+        buffer: bool = True,
+        requires_grad: bool = False,
+    ) -> Self:
+        """One value everywhere. It takes memory only when it is written to or asked to `realize`."""
+        del buffer  # a constant becomes memory when it has to, whatever is asked for
+        sizes = shape_from("full", shape if isinstance(shape, tuple | list) else (shape,))
+        if any(size < 0 for size in sizes):
+            raise ShapeError("full", f"shape {sizes} has a negative size", "give sizes of at least 0")
+        wanted = dtype_of_scalar(fill_value) if dtype is None else to_dtype(dtype)
+        made = cls._from_uop(build.const(wanted, fill_value, sizes), canonical_device(device))
+        return made.requires_grad_() if requires_grad else made
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Asks for a gradient. A parameter gets memory of its own, so that equal values never make two of them one."""
+        if requires_grad and not self.dtype.is_float:
+            message = f"a gradient with respect to {self.dtype.name}"
+            raise DTypeError("requires_grad_", message, "only float tensors have gradients; cast first")
+        if requires_grad and build.stored_root(self.uop).op not in (Ops.BUFFER, Ops.ASSIGN) and self.numel():
+            memory = new_buffer(self.device, self.dtype, self.numel())
+            flat = build.reshape(self.uop, (self.numel(),))
+            self.uop = build.reshape(build.assign(memory, memory, flat), self.shape)
+        self.requires_grad = requires_grad
+        return self
+
+    @classmethod
+    def zeros(cls, *shape: Any, **kwargs: Any) -> Self:
+        kwargs.setdefault("dtype", dtypes.default_float)
+        return cls.full(shape_from("zeros", shape), 0, **kwargs)
+
+    @classmethod
+    def ones(cls, *shape: Any, **kwargs: Any) -> Self:
+        kwargs.setdefault("dtype", dtypes.default_float)
+        return cls.full(shape_from("ones", shape), 1, **kwargs)
+
+    @classmethod
+    def empty(
+        cls, *shape: Any, device: str | None = None, dtype: DType | str | None = None, requires_grad: bool = False
+    ) -> Self:
+        """Memory whose values are whatever they are."""
+        sizes = shape_from("empty", shape)
+        if math.prod(sizes) == 0:
+            return cls.zeros(sizes, device=device, dtype=dtype or dtypes.default_float)
+        place = canonical_device(device)
+        wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
+        node = build.reshape(new_buffer(place, wanted, math.prod(sizes)), sizes)
+        return cls._from_uop(node, place, requires_grad)
+
+    def full_like(
+        self, fill_value: Scalar, dtype: DType | str | None = None, device: str | None = None, buffer: bool = True
+    ) -> Self:
+        return self.full(self.shape, fill_value, dtype or self.dtype, device or self.device, buffer)
+
+    def zeros_like(self, **kwargs: Any) -> Self:
+        return self.full_like(0, **kwargs)
+
+    def ones_like(self, **kwargs: Any) -> Self:
+        return self.full_like(1, **kwargs)
+
+    def empty_like(self, dtype: DType | str | None = None, device: str | None = None) -> Self:
+        return self.empty(self.shape, device=device or self.device, dtype=dtype or self.dtype)
+
+    # ------------------------------------------------------------ ranges
+
+    @classmethod
+    def arange(
+        cls,
+        start: Scalar,
+        stop: Scalar | None = None,
+        step: Scalar = 1,
+        dtype: DType | str | None = None,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
+        """start, start + step, ... before stop; `arange(n)` starts at 0."""
+        if stop is None:
+            start, stop = 0, start
+        if step == 0:
+            raise ShapeError("arange", "a step of 0 never arrives", "give a step other than 0")
+        wanted = promote(*map(dtype_of_scalar, (start, stop, step))) if dtype is None else to_dtype(dtype)
+        count = max(0, math.ceil((stop - start) / step))
+        made = cls._from_uop(build.const(wanted, 0, (0,)), canonical_device(device))
+        if count:
+            made = made._ramp(count, start, step, wanted)
+        return made.requires_grad_() if requires_grad else made
+
+    def _ramp(self, count: int, start: Scalar, step: Scalar, dtype: DType) -> Self:
+        """start + step*i. Whole numbers are computed as integers, so they are exact whatever the float type."""
+        last = start + step * (count - 1)
+        if float(start).is_integer() and float(step).is_integer():
+            start, step, last = int(start), int(step), int(last)
+            exact = dtypes.int32 if -(1 << 31) <= min(start, last) <= max(start, last) < 1 << 31 else dtypes.int64
+        else:
+            exact = dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
+        index = self._new(build.iota(count, dtypes.int32 if count <= 1 << 31 else dtypes.int64)).cast(exact)
+        scaled = index if step == 1 else index * step
+        return (scaled if start == 0 else scaled + start).cast(dtype)
+
+    @classmethod
+    def linspace(
+        cls, start: Scalar, stop: Scalar, steps: int, dtype: DType | str | None = None, device: str | None = None
+    ) -> Self:
+        """`steps` values from start to stop, both included; counted from the nearer end, so both are exact."""
+        wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
+        if steps < 0:
+            raise ShapeError("linspace", f"{steps} steps", "give at least 0")
+        if steps < 2:
+            return cls.full((steps,), start, wanted, device)
+        compute = wanted if wanted.is_float and wanted.bits >= 32 else dtypes.float32
+        place = cls.arange(steps, device=device)
+        distance = (stop - start) / (steps - 1)
+        near = place.cast(compute) * distance + start
+        far = (steps - 1 - place).cast(compute) * -distance + stop
+        return (place < steps // 2).where(near, far).cast(wanted)
+
+    @classmethod
+    def eye(cls, n: int, m: int | None = None, dtype: DType | str | None = None, device: str | None = None) -> Self:
+        """Ones on the diagonal."""
+        columns = n if m is None else m
+        if n < 0 or columns < 0:
+            raise ShapeError("eye", f"shape {(n, columns)} has a negative size", "give sizes of at least 0")
+        shape = (n, columns)
+        wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
+        made = cls._from_uop(build.const(wanted, 0, shape), canonical_device(device))
+        if 0 in shape:
+            return made
+        equal = build.alu(Ops.CMPEQ, build.axis_iota(shape, 0), build.axis_iota(shape, 1))
+        return made._new(build.where(equal, build.const(wanted, 1), build.const(wanted, 0)))
+
+    def one_hot(self, num_classes: int) -> Self:
+        """A last axis with 1 at the position that each element names, 0 elsewhere."""
+        if not self.dtype.is_int:
+            message = f"dtype {self.dtype.name} names no positions"
+            raise DTypeError("one_hot", message, "cast to an integer dtype first")
+        classes = self.arange(num_classes, device=self.device)
+        return self.unsqueeze(-1).eq(classes).cast(dtypes.int64)

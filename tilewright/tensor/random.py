@@ -1,0 +1,243 @@
+"""Random numbers. In: a seed and shapes. Out: lazy tensors of numbers that depend on the seed and on what was drawn
+before, and on nothing else: the same on every device.
+
+Element i of a draw is THREEFRY(offset + i, key). Key and offset are a small tensor on each device, which a draw reads
+and then advances by assignment; so a captured function draws new numbers each time it is replayed."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Any, Self
+
+from tilewright.base.config import options
+from tilewright.base.dtype import DType, dtypes, to_dtype
+from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+from tilewright.runtime.device import canonical_device
+from tilewright.tensor.core import TensorBase, modes, shape_from
+from tilewright.tensor.creation import CreationMixin
+
+_generators: dict[str, TensorBase] = {}
+_lock = threading.RLock()
+_seed: int | None = None
+
+_MASK = (1 << 64) - 1
+
+
+class RandomMixin(CreationMixin):
+    """rand, randn, randint, ..., dropout."""
+
+    # ------------------------------------------------------------ the generator
+
+    @classmethod
+    def manual_seed(cls, seed: int = 0) -> None:
+        """Starts the random numbers of every device over, from a seed."""
+        global _seed
+        with _lock:
+            _seed = seed & _MASK
+            for device, state in _generators.items():
+                # The same memory is written, so that a captured function sees the new seed.
+                start = cls._state(device)
+                state._store((), start.uop)
+
+    @classmethod
+    def _state(cls, device: str) -> Self:
+        """Key and offset at the start."""
+        seed = (options.SEED if _seed is None else _seed) & _MASK
+        made = cls([seed, 0], device=device, dtype=dtypes.uint64)  # type: ignore[call-arg]
+        assert isinstance(made, cls)
+        return made
+
+    @classmethod
+    def _random_bits(cls, count: int, device: str) -> UOp:
+        """`count` random uint64; the generator of the device moves on by as many."""
+        with _lock:
+            state = _generators.get(device)
+            if state is None:
+                state = _generators[device] = cls._state(device)
+            assert isinstance(state, RandomMixin)
+            state._forget_history()
+            key, offset = (build.reshape(build.shrink(state.uop, (pair,)), ()) for pair in ((0, 1), (1, 2)))
+            counter = build.alu(Ops.ADD, build.iota(count, dtypes.uint64), offset)
+            bits = build.alu(Ops.THREEFRY, counter, key)
+            advanced = build.alu(Ops.ADD, offset, build.const(dtypes.uint64, count))
+            state._store(((Ops.SHRINK, ((1, 2),)),), build.reshape(advanced, (1,)))
+            return bits
+
+    def _forget_history(self) -> None:
+        """A state that was computed along with something else is its buffer from now on."""
+        held = self.uop.cache.get("realized")
+        if isinstance(held, UOp):
+            self.uop = build.reshape(held, self.shape)
+
+    # ------------------------------------------------------------ distributions
+
+    @classmethod
+    def rand(
+        cls,
+        *shape: Any,
+        device: str | None = None,
+        dtype: DType | str | None = None,
+        contiguous: bool = True,
+        requires_grad: bool = False,
+    ) -> Self:
+        """Uniform in [0, 1). `contiguous=False` lets the numbers be computed again wherever they are used."""
+        sizes = shape_from("rand", shape)
+        if any(size < 0 for size in sizes):
+            raise ShapeError("rand", f"shape {sizes} has a negative size", "give sizes of at least 0")
+        wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
+        if not wanted.is_float:
+            message = f"uniform numbers in [0, 1) of {wanted.name}"
+            raise DTypeError("rand", message, "use randint for integers, or give a float dtype")
+        place = canonical_device(device)
+        count = math.prod(sizes)
+        if count == 0:
+            return cls.zeros(sizes, device=device, dtype=wanted)
+        # As many bits as the type holds exactly: the result is a whole number of steps below 1, never 1 itself.
+        digits = wanted.mantissa_bits + 1
+        bits = build.alu(Ops.SHR, cls._random_bits(count, place), build.const(dtypes.uint64, 64 - digits))
+        whole = build.cast(build.cast(bits, dtypes.int32 if digits < 32 else dtypes.int64), wanted)
+        node = build.alu(Ops.MUL, whole, build.const(wanted, 2.0**-digits))
+        made = cls._from_uop(build.reshape(node, sizes), place)
+        made = made.contiguous() if contiguous else made
+        return made.requires_grad_() if requires_grad else made
+
+    def rand_like(self, **kwargs: Any) -> Self:
+        return self.rand(*self.shape, **{"device": self.device, "dtype": self.dtype, **kwargs})
+
+    @classmethod
+    def randn(cls, *shape: Any, dtype: DType | str | None = None, requires_grad: bool = False, **kwargs: Any) -> Self:
+        """Normal with mean 0 and deviation 1, from pairs of uniform numbers (Box and Muller)."""
+        sizes = shape_from("randn", shape)
+        wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
+        compute = wanted if wanted.bits >= 32 else dtypes.float32
+        kwargs["contiguous"] = False
+        radius, angle = (cls.rand(*sizes, dtype=compute, **kwargs) for _ in range(2))
+        # 1 - u lies in (0, 1], where the logarithm is finite.
+        made = ((1 - radius).log() * -2).sqrt() * (angle * (2 * math.pi)).cos()
+        made = made.cast(wanted).contiguous()
+        return made.requires_grad_() if requires_grad else made
+
+    def randn_like(self, dtype: DType | str | None = None, **kwargs: Any) -> Self:
+        return self.randn(*self.shape, dtype=dtype or self.dtype, **{"device": self.device, **kwargs})
+
+    @classmethod
+    def randint(
+        cls,
+        *shape: Any,
+        low: int = 0,
+        high: int = 10,
+        dtype: DType | str = dtypes.int32,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
+        """Whole numbers in low..high-1."""
+        sizes = shape_from("randint", shape)
+        wanted = to_dtype(dtype)
+        if not wanted.is_int:
+            raise DTypeError("randint", f"whole numbers of {wanted.name}", "give an integer dtype")
+        if requires_grad:
+            raise DTypeError("randint", "integers have no gradients", "leave requires_grad out")
+        if low >= high:
+            raise ShapeError("randint", f"no number lies in {low}..{high - 1}", "give low < high")
+        place = canonical_device(device)
+        count = math.prod(sizes)
+        if count == 0:
+            return cls.zeros(sizes, device=device, dtype=wanted)
+        bits = cls._random_bits(count, place)
+        # The high bits of a product with the span are uniform to 2**-32 and need no division.
+        span = high - low
+        if span <= 1 << 32:
+            top = build.alu(Ops.SHR, bits, build.const(dtypes.uint64, 32))
+            scaled = build.alu(Ops.MUL, top, build.const(dtypes.uint64, span))
+            number = build.alu(Ops.SHR, scaled, build.const(dtypes.uint64, 32))
+        else:
+            number = build.alu(Ops.MOD, bits, build.const(dtypes.uint64, span))
+        moved = build.alu(Ops.ADD, build.cast(number, dtypes.int64), build.const(dtypes.int64, low))
+        return cls._from_uop(build.reshape(build.cast(moved, wanted), sizes), place).contiguous()
+
+    @classmethod
+    def uniform(
+        cls,
+        *shape: Any,
+        low: float = 0.0,
+        high: float = 1.0,
+        dtype: DType | str | None = None,
+        requires_grad: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """Uniform in [low, high); for an integer dtype rounded towards zero."""
+        wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
+        compute = wanted if wanted.is_float else dtypes.default_float
+        made = (cls.rand(*shape, dtype=compute, **kwargs) * (high - low) + low).cast(wanted)
+        return made.requires_grad_() if requires_grad else made
+
+    @classmethod
+    def normal(
+        cls, *shape: Any, mean: float = 0.0, std: float = 1.0, requires_grad: bool = False, **kwargs: Any
+    ) -> Self:
+        made = cls.randn(*shape, **kwargs) * std + mean
+        return made.requires_grad_() if requires_grad else made
+
+    @classmethod
+    def scaled_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
+        """Uniform in [-1, 1) over the root of the number of elements."""
+        count = math.prod(shape_from("scaled_uniform", shape))
+        return cls.uniform(*shape, low=-1.0, high=1.0, **kwargs) * (1 / math.sqrt(max(count, 1)))
+
+    @classmethod
+    def glorot_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
+        """Uniform with bound sqrt(6 / (fan in + fan out))."""
+        sizes = shape_from("glorot_uniform", shape)
+        bound = math.sqrt(6 / (sizes[0] + math.prod(sizes[1:])))
+        return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
+
+    @classmethod
+    def kaiming_uniform(cls, *shape: Any, a: float = 0.01, **kwargs: Any) -> Self:
+        """Uniform with bound sqrt(6 / ((1 + a^2) fan in))."""
+        sizes = shape_from("kaiming_uniform", shape)
+        bound = math.sqrt(3.0) * math.sqrt(2.0 / (1 + a**2)) / math.sqrt(math.prod(sizes[1:]))
+        return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
+
+    @classmethod
+    def kaiming_normal(cls, *shape: Any, a: float = 0.01, **kwargs: Any) -> Self:
+        """Normal with deviation sqrt(2 / ((1 + a^2) fan in))."""
+        sizes = shape_from("kaiming_normal", shape)
+        std = math.sqrt(2.0 / (1 + a**2)) / math.sqrt(math.prod(sizes[1:]))
+        return cls.normal(*shape, mean=0.0, std=std, **kwargs)
+
+    @classmethod
+    def randperm(cls, n: int, device: str | None = None, dtype: DType | str = dtypes.int32, **kwargs: Any) -> Self:
+        """The numbers below n in random order: the rank of each of n random numbers."""
+        del kwargs
+        if n < 0:
+            raise ShapeError("randperm", f"a permutation of {n} numbers", "give n >= 0")
+        place = canonical_device(device)
+        if n == 0:
+            return cls.zeros(0, device=device, dtype=dtype)
+        bits = build.contiguous(cls._random_bits(n, place))
+        own = build.expand(build.reshape(bits, (n, 1)), (n, n))
+        other = build.expand(build.reshape(bits, (1, n)), (n, n))
+        # Equal numbers keep their order, so the ranks are a permutation whatever is drawn.
+        is_less = build.alu(Ops.CMPLT, other, own)
+        is_tied = build.alu(Ops.CMPEQ, other, own)
+        first = build.alu(Ops.CMPLT, build.axis_iota((n, n), 1), build.axis_iota((n, n), 0))
+        before = build.alu(Ops.OR, is_less, build.alu(Ops.AND, is_tied, first))
+        rank = build.reduce_axis(Ops.ADD, build.cast(before, dtypes.int32), (1,))
+        return cls._from_uop(build.reshape(build.cast(rank, to_dtype(dtype)), (n,)), place).contiguous()
+
+    # ------------------------------------------------------------ dropout
+
+    def dropout(self, p: float = 0.5) -> Self:
+        """In training, elements become 0 with probability p and the others grow by 1/(1-p)."""
+        if not 0 <= p <= 1:
+            raise ShapeError("dropout", f"p={p} is no probability", "give p in 0..1")
+        if not modes.training or p == 0:
+            return self
+        if p == 1:
+            return self._new(build.const(self.dtype, 0, self.shape))
+        kept = self.rand(*self.shape, device=self.device, dtype=dtypes.float32, contiguous=False) >= p
+        return kept.contiguous().where(self * (1 / (1 - p)), 0)

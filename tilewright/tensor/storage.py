@@ -1,0 +1,171 @@
+"""From a lazy tensor to memory and on to the host. In: tensors. Out: buffers, NumPy arrays, Python numbers.
+What leaves here is a copy or, for `data`, a view of the tensor's own memory. Reading numbers does not need NumPy."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Self
+
+from tilewright.base.dtype import DType, to_dtype
+from tilewright.base.errors import ShapeError
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Shape
+from tilewright.runtime.buffer import Buffer, buffer_of
+from tilewright.runtime.device import synchronize
+from tilewright.tensor.convert import decode, nest
+from tilewright.tensor.core import TensorBase, check_axis
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tilewright.graph.records import Schedule
+
+
+class StorageMixin(TensorBase):
+    """realize, numpy, tolist, item, data, and what can be said of a tensor without computing it."""
+
+    # ------------------------------------------------------------ computing
+
+    def realize(self, *lst: Self, do_update_stats: bool = True) -> Self:
+        """Computes this tensor and the others now, together."""
+        del do_update_stats  # every kernel is counted
+        by_device: dict[str, list[Self]] = {}
+        for tensor in (self, *lst):
+            if build.stored_root(tensor.uop).op is not Ops.BUFFER:
+                by_device.setdefault(tensor.device, []).append(tensor)
+        for device, tensors in by_device.items():
+            from tilewright.engine.realize import realize
+
+            buffers = realize([tensor.uop for tensor in tensors], device)
+            for tensor, buffer in zip(tensors, buffers):
+                # History is needed by gradients alone; without it the nodes below can be freed.
+                if not tensor.requires_grad:
+                    tensor.uop = build.reshape(buffer, tensor.shape)
+        return self
+
+    def schedule(self, *others: Self) -> Schedule:
+        """The items that `realize` would run for this tensor and the others."""
+        from tilewright.engine.realize import schedule
+
+        return schedule([tensor.uop for tensor in (self, *others)], self.device)
+
+    def synchronize(self) -> Self:
+        """Waits until the device has finished."""
+        synchronize(self.device)
+        return self
+
+    # ------------------------------------------------------------ reading
+
+    def _buffer(self) -> Buffer:
+        """The memory that holds this tensor, row by row."""
+        self.realize()
+        root = build.stored_root(self.uop)
+        return buffer_of(root if root.op is Ops.BUFFER else self.uop.cache["realized"])
+
+    def _host_view(self) -> memoryview:
+        """The bytes of this tensor."""
+        if self.numel() == 0:
+            return memoryview(b"")
+        buffer = self._buffer()
+        synchronize(self.device)
+        buffer.ensure()
+        return buffer.view().cast("B")[: self.nbytes()]
+
+    def numpy(self) -> NDArray[Any]:
+        """A NumPy array of its own memory with the values this tensor has now."""
+        import numpy
+
+        if self.dtype.code:
+            dtype = numpy.dtype(self.dtype.name)
+        else:
+            from tilewright.graph.numpy_math import numpy_dtype
+
+            dtype = numpy_dtype(self.dtype)
+        return numpy.frombuffer(self._host_view(), dtype=dtype).reshape(self.shape).copy()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        values = self.numpy()
+        return values if dtype is None else values.astype(dtype)
+
+    def data(self) -> memoryview:
+        """The tensor's memory without a copy, typed and shaped; bfloat16 and float8 show their bits."""
+        view = self._host_view()
+        if self.numel() == 0:
+            return view
+        code = self.dtype.code or ("B" if self.dtype.itemsize == 1 else "H")
+        return view.cast(code, self.shape)  # type: ignore[call-overload, no-any-return]
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers; a number for a 0-d tensor."""
+        return nest(decode(self._host_view(), self.dtype), self.shape)
+
+    def item(self) -> Any:
+        """The one element as a Python number."""
+        if self.numel() != 1:
+            message = f"shape {self.shape} has {self.numel()} elements"
+            raise ShapeError("item", message, "reduce or index to one element, or use tolist()")
+        return decode(self._host_view(), self.dtype)[0]
+
+    def __bool__(self) -> bool:
+        if self.numel() != 1:
+            message = f"the truth of {self.numel()} elements (shape {self.shape}) is ambiguous"
+            raise ShapeError("bool", message, "use .any() or .all(), and & | ~ instead of and, or, not")
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __index__(self) -> int:
+        if not self.dtype.is_int:
+            raise ShapeError("index", f"dtype {self.dtype.name} is no index", "use an integer tensor of one element")
+        return int(self.item())
+
+    # ------------------------------------------------------------ facts
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    def element_size(self) -> int:
+        """The bytes of one element."""
+        return self.dtype.itemsize
+
+    def nbytes(self) -> int:
+        """The bytes of all elements."""
+        return self.numel() * self.dtype.itemsize
+
+    def size(self, dim: int | None = None) -> Shape | int:
+        """The shape, or the size of one axis."""
+        return self.shape if dim is None else self.shape[check_axis("size", dim, self.ndim)]
+
+    def is_floating_point(self) -> bool:
+        return self.dtype.is_float
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ShapeError("len", "a 0-d tensor has no length", "use .item() for its value")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        grad = ", requires_grad=True" if self.requires_grad else ""
+        return f"<Tensor {self.dtype.name}{list(self.shape)} on {self.device}{grad}>"
+
+    # ------------------------------------------------------------ types and places
+
+    def cast(self, dtype: DType | str) -> Self:
+        """Each element as another dtype holds it."""
+        wanted = to_dtype(dtype)
+        return self if wanted is self.dtype else self._new(build.cast(self.uop, wanted))
+
+    def contiguous(self, **kwargs: Any) -> Self:
+        """The tensor in row-major memory of its own."""
+        del kwargs
+        return self._new(build.contiguous(self.uop))
+
+    def detach(self) -> Self:
+        """The same values, which no gradient flows through."""
+        return type(self)._from_uop(build.detach(self.uop) if self.requires_grad else self.uop, self.device)

@@ -1,0 +1,234 @@
+"""`Tensor`, the public class: all families of operations put together. In: host data. Out: a lazy tensor on a device.
+Construction, assignment, moving between devices, and the modes of training stand here."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ParamSpec, Self, TypeVar
+
+from tilewright.base.dtype import DType, dtype_of_scalar, dtypes, to_dtype
+from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+from tilewright.runtime.buffer import from_host
+from tilewright.runtime.device import canonical_device
+from tilewright.tensor import nodes
+from tilewright.tensor.convert import HostData, from_array, from_bytes, from_lists, is_array
+from tilewright.tensor.core import TensorBase, modes
+from tilewright.tensor.indexing import IndexingMixin
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class CastMixin(IndexingMixin):
+    """Casts under the names of dtypes. A class of its own: these names hide Python's types from annotations."""
+
+    def half(self) -> Self:
+        return self.cast(dtypes.float16)
+
+    def bfloat16(self) -> Self:
+        return self.cast(dtypes.bfloat16)
+
+    def float(self) -> Self:
+        return self.cast(dtypes.float32)
+
+    def double(self) -> Self:
+        return self.cast(dtypes.float64)
+
+    def short(self) -> Self:
+        return self.cast(dtypes.int16)
+
+    def int(self) -> Self:
+        return self.cast(dtypes.int32)
+
+    def long(self) -> Self:
+        return self.cast(dtypes.int64)
+
+    def bool(self) -> Self:
+        return self.cast(dtypes.bool)
+
+
+class _Mode:
+    """A flag of this thread set for a block or for the calls of a function."""
+
+    def __init__(self, name: str, value: bool) -> None:
+        self._name = name
+        self._value = value
+        self._before: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._before.append(getattr(modes, self._name))
+        setattr(modes, self._name, self._value)
+
+    def __exit__(self, *exception: object) -> None:
+        setattr(modes, self._name, self._before.pop())
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def in_mode(*args: P.args, **kwargs: P.kwargs) -> R:
+            with _Mode(self._name, self._value):
+                return function(*args, **kwargs)
+
+        return in_mode
+
+
+class _TensorType(type):
+    """Makes `Tensor.training` a flag of the thread that can be read and set."""
+
+    @property
+    def training(cls) -> bool:
+        return modes.training
+
+    @training.setter
+    def training(cls, value: bool) -> None:
+        modes.training = bool(value)
+
+
+class Tensor(CastMixin, metaclass=_TensorType):
+    """An n-dimensional array whose operations build a graph; values are computed when they are needed."""
+
+    def __init__(
+        self,
+        data: Any,
+        device: str | None = None,
+        dtype: DType | str | None = None,
+        requires_grad: bool | None = None,
+    ) -> None:
+        wanted = None if dtype is None else to_dtype(dtype)
+        if isinstance(data, TensorBase):
+            place = data.device if device is None else canonical_device(device)
+            node = data.uop if place == data.device else build.copy(data.uop, place)
+        else:
+            place = canonical_device(device)
+            node = _node_from(data, place, wanted)
+        self._set_up(node if wanted is None else build.cast(node, wanted), place, False)
+        if requires_grad:
+            self.requires_grad_()
+
+    def __iter__(self) -> Iterator[Self]:
+        return (self[position] for position in range(len(self)))
+
+    # ------------------------------------------------------------ assignment
+
+    def assign(self, x: Any) -> Self:
+        """Overwrites the elements with `x`, broadcast to this shape. Expressions built before keep the old values; a
+        tensor this one is a view of is written as well."""
+        operand = self._operand("assign", x)
+        if isinstance(operand, TensorBase):
+            if operand.dtype is not self.dtype:
+                message = f"{operand.dtype.name} values for a tensor of {self.dtype.name}"
+                raise DTypeError("assign", message, f"cast them, such as `.cast({self.dtype.name!r})`")
+            value = operand.uop
+        else:
+            value = build.const(self.dtype, operand)
+        self._check_fits("assign", value.shape, self.shape)
+        value = build.broadcast_to(value, self.shape)
+        if not self._ancestors and not build.is_stored(self.uop):
+            value = build.contiguous(value)
+        self._store((), value)
+        return self
+
+    def replace(self, x: Self) -> Self:
+        """Makes this tensor the other one, without writing to memory."""
+        if x.shape != self.shape:
+            message = f"shape {x.shape} for a tensor of shape {self.shape}"
+            raise ShapeError("replace", message, "reshape the new value")
+        self.uop = x.uop
+        self.device = x.device
+        self._ancestors = ()
+        return self
+
+    # ------------------------------------------------------------ bits
+
+    def bitcast(self, dtype: DType | str) -> Self:
+        """The same bits read as another dtype; with another width the last axis grows or shrinks accordingly."""
+        wanted = to_dtype(dtype)
+        if wanted.bits == self.dtype.bits:
+            return self._new(build.bitcast(self.uop, wanted))
+        is_wider = wanted.bits > self.dtype.bits
+        ratio = wanted.bits // self.dtype.bits if is_wider else self.dtype.bits // wanted.bits
+        if not self.shape or (is_wider and self.shape[-1] % ratio):
+            message = f"{self.dtype.name}{list(self.shape)} as {wanted.name}: the last axis does not divide"
+            raise ShapeError("bitcast", message, f"give a last axis that {ratio} divides")
+        return self._new(nodes.join_bits(self.uop, wanted) if is_wider else nodes.split_bits(self.uop, wanted))
+
+    # ------------------------------------------------------------ places
+
+    def to(self, device: str | None) -> Self:
+        """The tensor on another device."""
+        place = canonical_device(device)
+        if place == self.device:
+            return self
+        moved = self._new(self.uop if build.scalar_of(self.uop) is not None else build.copy(self.uop, place))
+        moved.device = place
+        return moved
+
+    def to_(self, device: str | None) -> Self:
+        """Moves this tensor to another device."""
+        moved = self.to(device)
+        self.uop, self.device = moved.uop, moved.device
+        return self
+
+    def clone(self, device: str | None = None) -> Self:
+        """A tensor of its own with the same values."""
+        copied = self._new(UOp(Ops.CONTIGUOUS, self.dtype, (self.uop,)))
+        return copied if device is None else copied.to(device)
+
+    # ------------------------------------------------------------ modes
+
+    @staticmethod
+    def no_grad() -> _Mode:
+        """Results need no gradient inside: `with Tensor.no_grad():` or `@Tensor.no_grad()`."""
+        return _Mode("grad_enabled", False)
+
+    @staticmethod
+    def train(mode: bool = True) -> _Mode:
+        """Dropout and batch norm behave as in training inside: `with Tensor.train():` or `@Tensor.train()`."""
+        return _Mode("training", mode)
+
+    def sequential(self, ll: Sequence[Callable[[Any], Any]]) -> Any:
+        """The functions applied one after another."""
+        return functools.reduce(lambda value, function: function(value), ll, self)
+
+
+def _node_from(data: Any, device: str, dtype: DType | None) -> UOp:
+    """The node of host data: a constant for a number, else a buffer with its bytes."""
+    if isinstance(data, bool | int | float):
+        return build.const(dtype or dtype_of_scalar(data), data)
+    if isinstance(data, UOp):
+        return data
+    if isinstance(data, list | tuple):
+        if _holds_tensors(data):
+            return _stacked(data).uop
+        found = from_lists(data, dtype)
+    elif isinstance(data, bytes | bytearray | memoryview):
+        found = from_bytes(data, dtype)
+    elif is_array(data):
+        found = from_array(data)
+    else:
+        message = f"a {type(data).__name__} holds no numbers"
+        raise DTypeError("Tensor", message, "give a number, nested lists, a NumPy array, bytes or a memoryview")
+    return _node_of_bytes(found, device)
+
+
+def _node_of_bytes(found: HostData, device: str) -> UOp:
+    count = math.prod(found.shape)
+    if count == 0:
+        return build.const(found.dtype, 0, found.shape)
+    return build.reshape(from_host(found.buffer, device, found.dtype, count), found.shape)
+
+
+def _holds_tensors(data: Any) -> bool:
+    while isinstance(data, list | tuple) and data:
+        data = data[0]
+    return isinstance(data, TensorBase)
+
+
+def _stacked(data: Any) -> Tensor:
+    """Nested lists of tensors as one tensor."""
+    parts = [entry if isinstance(entry, Tensor) else _stacked(entry) for entry in data]
+    return parts[0].stack(*parts[1:])

@@ -1,0 +1,113 @@
+"""Takes a function, a weight, an interval and a number of terms. Gives a polynomial of nearly least greatest error.
+
+`python tools/minimax.py` prints the tables of tilewright/codegen/transcendental.py, with the greatest relative error
+that the exact polynomial leaves. It stands outside the flow: the package holds only the printed numbers. Needs mpmath.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from mpmath import mp, mpf
+
+mp.dps = 50
+Function = Callable[[mpf], mpf]
+
+
+def minimax(target: Function, weight: Function, low: mpf, high: mpf, count: int) -> tuple[list[mpf], mpf]:
+    """Lawson's iteration: least squares whose weights grow where the error is large, until the error is level.
+
+    Gives the coefficients, lowest power first, and the greatest weighted error on the points."""
+    steps = 10 * count
+    points = [(low + high) / 2 - (high - low) / 2 * mp.cos(mp.pi * (k + 0.5) / steps) for k in range(steps)]
+    rows = [[weight(point) * point**power for power in range(count)] for point in points]
+    values = [weight(point) * target(point) for point in points]
+    emphasis = [mpf(1) / steps] * steps
+    best: tuple[list[mpf], mpf] = ([], mp.inf)
+    for _ in range(25):
+        normal = mp.matrix(count, count)
+        right = mp.matrix(count, 1)
+        for row, value, factor in zip(rows, values, emphasis, strict=True):
+            for i in range(count):
+                right[i] += factor * row[i] * value
+                for j in range(i + 1):
+                    normal[i, j] += factor * row[i] * row[j]
+        for i in range(count):
+            for j in range(i):
+                normal[j, i] = normal[i, j]
+        coefficients = list(mp.cholesky_solve(normal, right))
+        errors = [abs(mp.fdot(row, coefficients) - value) for row, value in zip(rows, values, strict=True)]
+        if max(errors) < best[1]:
+            best = (coefficients, max(errors))
+        emphasis = [factor * error for factor, error in zip(emphasis, errors, strict=True)]
+        total = mp.fsum(emphasis)
+        emphasis = [factor / total for factor in emphasis]
+    return best
+
+
+def rounded_minimax(target: Function, weight: Function, low: mpf, high: mpf, count: int) -> tuple[list[float], mpf]:
+    """Coefficients that are float32 numbers: each is rounded in turn, the later ones fitted to what it leaves."""
+    found: list[float] = []
+
+    def rest(x: mpf) -> mpf:
+        return (target(x) - mp.fsum(c * x**k for k, c in enumerate(found))) / x ** len(found)
+
+    for left in range(count, 0, -1):
+        coefficients, _ = minimax(rest, lambda x: weight(x) * x ** len(found), low, high, left)
+        found.append(struct.unpack("f", struct.pack("f", float(coefficients[0])))[0])
+    return found, greatest_error(target, weight, low, high, found)
+
+
+def greatest_error(target: Function, weight: Function, low: mpf, high: mpf, coefficients: list[float]) -> mpf:
+    points = [low + (high - low) * (k + mpf(0.5)) / 500 for k in range(500)]
+    return max(abs(weight(x) * (mp.polyval(coefficients[::-1], x) - target(x))) for x in points)
+
+
+def report(name: str, target: Function, weight: Function, low: mpf, high: mpf, count: int) -> None:
+    """Print one table; those whose name ends in 32 hold float32 numbers."""
+    fit = rounded_minimax if name.endswith("32") else minimax
+    coefficients, error = fit(target, weight, low, high, count)
+    print(f"{name}: greatest relative error 2**{float(mp.log(error, 2)):.1f}")
+    for coefficient in coefficients:
+        print(f"    {float(coefficient)!r},")
+
+
+def main() -> None:
+    ln2 = mp.log(2)
+    half = mpf(0.5)
+    for bits, terms in ((32, 6), (64, 11)):
+        # 2**r = 1 + r*q(r) for |r| <= 1/2; exp(r) = 1 + r + r*r*q(r) for |r| <= ln(2)/2.
+        report(f"exp2 {bits}", lambda r: (2**r - 1) / r, lambda r: r / 2**r, -half, half, terms)
+        low, high = -half * ln2, half * ln2
+        report(f"exp {bits}", lambda r: (mp.expm1(r) - r) / r**2, lambda r: r**2 / mp.exp(r), low, high, terms - 1)
+    low, high = 1 / mp.sqrt(2) - 1, mp.sqrt(2) - 1
+    for bits, terms in ((32, 10), (64, 21)):
+        # log2(1 + f) = f + f*q(f); log(1 + f) = f + f*f*q(f), for 1 + f between the square roots of 1/2 and 2.
+        report(f"log2 {bits}", lambda f: mp.log1p(f) / ln2 / f - 1, lambda f: f / mp.log1p(f), low, high, terms)
+        report(f"log {bits}", lambda f: (mp.log1p(f) - f) / f**2, lambda f: f**2 / mp.log1p(f), low, high, terms - 1)
+    root = mp.sqrt
+    for bits, terms, end in ((32, 3, mp.pi / 4), (64, 7, mpf(1))):
+        # sin(r) = r + r*z*q(z) with z = r*r. The double takes arguments below 1 as they are.
+        report(
+            f"sin {bits}",
+            lambda z: (mp.sin(root(z)) / root(z) - 1) / z,
+            lambda z: z * root(z) / mp.sin(root(z)),
+            mpf(0),
+            end**2,
+            terms,
+        )
+    for bits, terms in ((32, 3), (64, 6)):
+        # cos(r) = 1 - z/2 + z*z*q(z) with z = r*r, for |r| <= pi/4.
+        report(
+            f"cos {bits}",
+            lambda z: (mp.cos(root(z)) - 1 + z / 2) / z**2,
+            lambda z: z**2 / mp.cos(root(z)),
+            mpf(0),
+            (mp.pi / 4) ** 2,
+            terms,
+        )
+
+
+if __name__ == "__main__":
+    main()
