@@ -201,6 +201,8 @@ def _settle(node: UOp, result: Bound, least: Array, greatest: Array, known: Arra
         greatest = _rounded(np.nextafter(greatest, np.inf), node.dtype)
     assert result.least is not None
     assert result.greatest is not None
+    # NaN is certain only where both ends and the reference are NaN.
+    known = known & (np.isnan(least) == np.isnan(result.least)) & (np.isnan(greatest) == np.isnan(result.least))
     least, greatest = np.minimum(least, result.least), np.maximum(greatest, result.greatest)
     certain = known & ((np.isfinite(least) & np.isfinite(greatest)) | is_point(least, greatest))
     change = result.free & certain
@@ -229,6 +231,7 @@ def _corners(calculate: Callable[[Array, Array], Array]) -> IntervalRule:
         if node.op is Ops.FDIV:
             known = known & ((y.least > 0) | (y.greatest < 0))
         ends = np.stack([calculate(a, b) for a in (x.least, x.greatest) for b in (y.least, y.greatest)])  # type: ignore[arg-type]
+        known = known & (np.isnan(ends).any(axis=0) == np.isnan(ends).all(axis=0))
         is_rounded = node.op not in (Ops.MAX, Ops.MIN)
         _settle(node, result, ends.min(axis=0), ends.max(axis=0), known, is_rounded)
 
@@ -263,6 +266,7 @@ def _where(node: UOp, sources: list[Array], bounds: list[Bound], result: Bound) 
     may_take_yes, may_take_no = condition.free | taken, condition.free | ~taken
     known = ~((may_take_yes & yes.free) | (may_take_no & no.free))
     if node.dtype.is_float:
+        known = known & ~(condition.free & (np.isnan(yes.least) | np.isnan(no.least)))  # type: ignore[arg-type]
         least = np.minimum(np.where(may_take_yes, yes.least, np.inf), np.where(may_take_no, no.least, np.inf))
         greatest = np.maximum(np.where(may_take_yes, yes.greatest, -np.inf), np.where(may_take_no, no.greatest, -np.inf))
         _settle(node, result, least, greatest, known, is_rounded=False)
@@ -314,6 +318,7 @@ def _unrounded_product(node: UOp, bounds: list[Bound], result: Bound) -> tuple[A
     if node.dtype is dtypes.float64:
         is_whole = (odd_width(x.least) + odd_width(y.least) <= 53) & x.exact & y.exact
         is_whole &= (np.abs(least) > 1e-290) | (x.least == 0) | (y.least == 0)
+        is_whole &= np.isfinite(least) | np.isinf(x.least) | np.isinf(y.least)  # type: ignore[arg-type]
         least = np.where(is_whole, least, np.nextafter(least, -np.inf))
         greatest = np.where(is_whole, greatest, np.nextafter(greatest, np.inf))
     least = np.where(np.isnan(result.least), result.least, np.minimum(least, result.least))
@@ -364,16 +369,14 @@ def _transcendental(node: UOp, value: Array, source: Bound) -> Bound:
     if node.op is Ops.LOG2:
         known = known & (source.least > 0)
     _settle(node, result, least, greatest, known)
-    # Zero, infinity and NaN have answers without error.
-    point = np.asarray(result.least if result.least.shape else result.least.reshape(()))  # type: ignore[union-attr]
-    special = source.exact & (~np.isfinite(value.astype(np.float64)) | ~np.isfinite(source.least))
-    if node.op is Ops.SIN:
-        special = special | (source.exact & (source.least == 0))
-    if node.op is Ops.EXP2:
-        # An overflow is certain only where the interval says so; an infinite argument is.
-        special = source.exact & ~np.isfinite(source.least)
+    # Infinity, NaN, the logarithm of what is not positive and the sine of zero have answers without error.
     exactly = value.astype(np.float64)
-    result.least = np.where(special, exactly, point)
+    special = source.exact & ~np.isfinite(source.least)
+    if node.op is Ops.LOG2:
+        special = special | (source.exact & ~np.isfinite(exactly))
+    elif node.op is Ops.SIN:
+        special = special | (source.exact & (source.least == 0))
+    result.least = np.where(special, exactly, result.least)  # type: ignore[arg-type]
     result.greatest = np.where(special, exactly, result.greatest)  # type: ignore[arg-type]
     result.free = result.free & ~special
     return result

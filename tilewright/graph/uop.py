@@ -22,7 +22,7 @@ class _NodeRef(weakref.ref["UOp"]):
 
 
 _table: dict[tuple[Any, ...], _NodeRef] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()  # re-entrant: the garbage collector may run, and free nodes, while a node is being made
 _dead: list[weakref.ref[UOp]] = []
 _draining = False
 
@@ -38,8 +38,9 @@ def _forget(reference: weakref.ref[UOp]) -> None:
         while _dead:
             dead = _dead.pop()
             assert isinstance(dead, _NodeRef)
-            if _table.get(dead.key) is dead:
-                del _table[dead.key]
+            with _lock:
+                if _table.get(dead.key) is dead:
+                    del _table[dead.key]
             del dead.key
             del dead
     finally:
@@ -69,7 +70,9 @@ class UOp:
     _cache: dict[str, Any] | None  # derived facts that other modules keep on the node (affine form, ...)
 
     def __new__(cls, op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
-        key = (op, dtype, src, arg if arg.__class__ is not float else _key_of_float(arg))
+        kind = arg.__class__
+        # The class is part of the key because True, 1 and 1.0 are equal, and so are a tuple and a named one.
+        key = (op, dtype, src, kind, arg if kind is not float else _key_of_float(arg))
         reference = _table.get(key)
         node = None if reference is None else reference()
         if node is not None:

@@ -1,0 +1,126 @@
+"""Running a case and judging it. In: a `Case`. Out: None where every device gives right values, else a `Failure`.
+
+Each device gets buffers of its own (updates are in place), the same graph over them, and the verification of every pass.
+What is right is said by `error_bounds`."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import tilewright.engine.devices  # noqa: F401 (enters the devices)
+from tests.fuzz.error_bounds import count, evaluate_bounds, mismatches
+from tests.fuzz.generate import AWAY, HOME, Case
+from tilewright.base.config import Context
+from tilewright.engine.compile import forget_kernels
+from tilewright.engine.realize import forget_schedules, realize
+from tilewright.graph.evaluate import numpy_dtype
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+from tilewright.graph.verify import verify_tensor_graph
+from tilewright.graph.walk import substitute, toposort
+from tilewright.runtime.buffer import buffer_of, from_host
+
+Array = NDArray[Any]
+
+DEVICES = ("CPU", "PYTHON")
+# Compiled kernels are dropped after so many cases: each holds executable memory.
+CASES_PER_CACHE = 50
+
+_cases_run = 0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """`kind` stays the same while a case is made smaller: the device, and what went wrong without its details."""
+
+    case: Case
+    device: str
+    kind: str
+    text: str
+
+
+@dataclass
+class Strength:
+    """How many elements were compared to the bit, within an interval, and not at all."""
+
+    exact: int = 0
+    close: int = 0
+    free: int = 0
+
+
+def check_case(case: Case, devices: tuple[str, ...] = DEVICES, strength: Strength | None = None) -> Failure | None:
+    """Evaluates the case, runs it on each device and compares."""
+    _keep_memory_small()
+    for output in case.outputs:
+        verify_tensor_graph(output)
+    expected = evaluate_bounds(case.outputs, case.bindings)
+    if strength is not None:
+        for output in case.outputs:
+            exact, close, free = count(expected[output][1])
+            strength.exact += exact
+            strength.close += close
+            strength.free += free
+    for device in devices:
+        try:
+            with Context(VERIFY_GRAPH=1, CACHE=0):
+                results = run_on(case, device)
+        except Exception as error:
+            kind = f"{device} raises {type(error).__name__}"
+            return Failure(case, device, kind, traceback.format_exc(limit=-6))
+        for position, (output, got) in enumerate(zip(case.outputs, results, strict=True)):
+            value, bound = expected[output]
+            wrong = mismatches(got, np.asarray(value), bound, output.dtype)
+            if wrong.any():
+                return Failure(case, device, f"{device} is wrong", _difference(position, got, np.asarray(value), bound, wrong))
+    return None
+
+
+def run_on(case: Case, device: str) -> list[Array]:
+    """The values of the outputs, computed by a device."""
+    exchanges = {
+        node: from_host(np.array(data, copy=True), device, node.dtype, node.arg.size)
+        for node, data in case.bindings.items()
+    }
+    away = next(other for other in DEVICES if other != device)
+    names = {HOME: device, AWAY: away}
+    sink = substitute(case.sink, exchanges)
+    done: dict[UOp, UOp] = {}
+    for node in toposort(sink):
+        arg = names.get(node.arg, node.arg) if node.op is Ops.COPY else node.arg
+        done[node] = UOp(node.op, node.dtype, tuple(done[s] for s in node.src), arg) if node.src else node
+    outputs = [done[node] for node in sink.src]
+    return [read(buffer, node) for buffer, node in zip(realize(outputs, device), outputs, strict=True)]
+
+
+def read(buffer: UOp, node: UOp) -> Array:
+    """A copy of a buffer's contents in the node's shape."""
+    if not buffer.arg.size:
+        return np.zeros(node.shape, numpy_dtype(node.dtype))
+    data = bytes(buffer_of(buffer).view())
+    if node.dtype.is_bool:
+        assert set(data) <= {0, 1}, f"a bool is stored as {max(data)}"
+    return np.frombuffer(data, numpy_dtype(node.dtype)).reshape(node.shape)
+
+
+def _keep_memory_small() -> None:
+    global _cases_run
+    _cases_run += 1
+    if _cases_run % CASES_PER_CACHE == 0:
+        forget_schedules()
+        forget_kernels()
+
+
+def _difference(position: int, got: Array, value: Array, bound: Any, wrong: Array) -> str:
+    place = tuple(int(i) for i in np.argwhere(wrong)[0])
+    allowed = ""
+    if bound.least is not None:
+        allowed = f", allowed {bound.least[place]!r} to {bound.greatest[place]!r}"
+    return (
+        f"output {position}: {int(wrong.sum())} of {wrong.size} elements are wrong, first at {place}: "
+        f"{got[place]!r} instead of {value[place]!r}{allowed}"
+    )
