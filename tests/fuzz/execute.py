@@ -83,7 +83,7 @@ def check_case(case: Case, devices: tuple[str, ...] = DEVICES, strength: Strengt
 def run_on(case: Case, device: str) -> list[Array]:
     """The values of the outputs, computed by a device."""
     exchanges = {
-        node: from_host(np.array(data, copy=True), device, node.dtype, node.arg.size)
+        node: from_host(np.array(data, copy=True).view(np.uint8), device, node.dtype, node.arg.size)
         for node, data in case.bindings.items()
     }
     away = next(other for other in DEVICES if other != device)

@@ -133,12 +133,24 @@ def test_small_arguments_keep_their_digits(check: Check) -> None:
         check(FUNCTIONS[name][0], lambda x: x, values, tolerance=1e-6)
 
 
+def maximum(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """NumPy's, with +0.0 above -0.0."""
+    if not np.issubdtype(left.dtype, np.floating):
+        return np.maximum(left, right)
+    positive = np.where((left == 0) & (right == 0) & np.signbit(left), right, left)
+    return np.where((left == 0) & (right == 0), positive, np.maximum(left, right))
+
+
+def minimum(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return np.minimum(left, right) if not np.issubdtype(left.dtype, np.floating) else -maximum(-left, -right)
+
+
 BINARY = {
     "add": (lambda a, b: a + b, np.add),
     "sub": (lambda a, b: a - b, np.subtract),
     "mul": (lambda a, b: a * b, np.multiply),
-    "maximum": (lambda a, b: a.maximum(b), np.maximum),
-    "minimum": (lambda a, b: a.minimum(b), np.minimum),
+    "maximum": (lambda a, b: a.maximum(b), maximum),
+    "minimum": (lambda a, b: a.minimum(b), minimum),
     "lt": (lambda a, b: a < b, np.less),
     "le": (lambda a, b: a <= b, np.less_equal),
     "gt": (lambda a, b: a > b, np.greater),

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from tilewright.base.dtype import DType, cast_scalar, dtypes
 from tilewright.base.target import Target
 from tilewright.codegen import transcendental
+from tilewright.graph.bounds import dtype_bounds
 from tilewright.graph.ops import Ops
 from tilewright.graph.scalar import THREEFRY_ROTATIONS
 from tilewright.graph.spec import Op
@@ -109,7 +110,7 @@ def _shift_to_positive(left: UOp, divisor: int) -> int | None:
 
     This keeps index maths linear and its bounds narrow, which bit operations would not."""
     shift = -(int(left.vmin) // divisor)
-    return shift if (left + shift * divisor).vmin >= 0 else None
+    return shift if int(left.vmax) + shift * divisor <= dtype_bounds(left.dtype)[1] else None
 
 
 def _divide_by_positive(left: UOp, right: UOp) -> UOp:

@@ -322,8 +322,9 @@ def _reduce_double(magnitude: UOp) -> tuple[UOp, UOp]:
     high = integer * windows[0] + _multiply_high(integer, windows[1]) + (low < carried).cast(dtypes.uint64)
     quadrant = (high + (1 << 61)) >> 62
     signed = ((high << 2) | (low >> 62)).bitcast(dtypes.int64)
-    first = (signed >> 32).cast(dtypes.float64) * 2.0**-32
-    second = (signed & 0xFFFFFFFF).cast(dtypes.float64) * 2.0**-64
+    # The first word is rounded to nearest: next to 0 it is 0 on both sides, and nothing cancels.
+    first = ((signed >> 32) + ((signed >> 31) & 1)).cast(dtypes.float64) * 2.0**-32
+    second = signed.cast(dtypes.int32).cast(dtypes.float64) * 2.0**-64
     # Ten bits fewer make the integer non-negative as int64, for which the conversion is cheaper.
     third = ((low << 2) >> 10).bitcast(dtypes.int64).cast(dtypes.float64) * 2.0**-118
     rest = first * HALF_PI_HIGH + (first * HALF_PI_LOW + (second + third) * (math.pi / 2))

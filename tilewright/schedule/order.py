@@ -91,6 +91,9 @@ class ItemBuilder:
         base = self._base(node)
         if base in self.outputs or (base.op is Ops.PARAM and self.versions[base] in self.pinned):
             return "fresh"
+        # Of two updates of one version only one can have its memory.
+        if any(self._base(other) is base and mode != "fresh" for other, mode in self.modes.items()):
+            return "fresh"
         position = self._store_index(node)
         old = self.versions[base]
         reads = (n for n in toposort(self.values[node]) if n.op is Ops.INDEX and n.src[0].arg.slot == old)

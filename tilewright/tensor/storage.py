@@ -39,8 +39,9 @@ class StorageMixin(TensorBase):
 
             buffers = realize([tensor.uop for tensor in tensors], device)
             for tensor, buffer in zip(tensors, buffers):
-                # History is needed by gradients alone; without it the nodes below can be freed.
-                if not tensor.requires_grad:
+                # History is needed by gradients alone; without it the nodes below can be freed. What was assigned is
+                # a value of its own, whatever it was computed from.
+                if not tensor.requires_grad or build.stored_root(tensor.uop).op is Ops.ASSIGN:
                     tensor.uop = build.reshape(buffer, tensor.shape)
         return self
 

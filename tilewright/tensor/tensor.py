@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from tilewright.base.dtype import DType, dtype_of_scalar, dtypes, to_dtype
 from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.engine import live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
@@ -232,3 +233,6 @@ def _stacked(data: Any) -> Tensor:
     """Nested lists of tensors as one tensor."""
     parts = [entry if isinstance(entry, Tensor) else _stacked(entry) for entry in data]
     return parts[0].stack(*parts[1:])
+
+
+live.configure(Tensor, Tensor._from_uop, lambda: (modes.training, modes.grad_enabled))

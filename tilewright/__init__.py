@@ -1,0 +1,44 @@
+"""Tilewright: a tensor library that compiles. The public names, sorted, nothing else.
+`jit` needs the whole compiler, so it is imported when it is first asked for: importing the package stays light."""
+
+from typing import TYPE_CHECKING, Any
+
+import tilewright.engine.devices as _devices  # noqa: F401  (enters the backends)
+from tilewright.base.config import Context
+from tilewright.base.dtype import DType, dtypes
+from tilewright.base.errors import TilewrightError
+from tilewright.base.events import GlobalCounters
+from tilewright.graph.ops import AddrSpace, AxisType, Ops
+from tilewright.graph.records import KernelInfo, Opt, OptOps
+from tilewright.graph.uop import UOp
+from tilewright.runtime.device import Device
+from tilewright.tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    from tilewright.engine.jit import jit
+
+__all__ = [
+    "AddrSpace",
+    "AxisType",
+    "Context",
+    "DType",
+    "Device",
+    "GlobalCounters",
+    "KernelInfo",
+    "Opt",
+    "OptOps",
+    "Ops",
+    "Tensor",
+    "TilewrightError",
+    "UOp",
+    "dtypes",
+    "jit",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "jit":
+        from tilewright.engine.jit import jit
+
+        return jit
+    raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
