@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from typing import ParamSpec, TypeVar, cast
 
 from tilewright.base.errors import ConfigError, InternalError
+from tilewright.base.events import exchange_printing
 
 Value = int | str
 T = TypeVar("T", int, str)
@@ -147,6 +148,8 @@ _options_lock = threading.RLock()
 def _set_process_value(name: str, value: Value) -> None:
     """Keep the value twice: in the object, where a plain read finds it, and where the overlaid class finds it."""
     with _options_lock:
+        if name == "DEBUG":
+            exchange_printing(int(_process_values.get(name, 0)), int(value))
         _process_values[name] = value
         if _open_blocks:
             # The class of the moment has a property of this name; its dictionary lies beneath.
@@ -237,6 +240,8 @@ class Context:
         values = self._values if outer is None else {**outer.values, **self._values}
         _overlay.set(_Overlay(values, outer))
         _count_open_blocks(1)
+        if "DEBUG" in self._values:
+            exchange_printing(0, int(self._values["DEBUG"]))
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -245,6 +250,8 @@ class Context:
             raise InternalError("a Context is left in a thread that did not enter it")
         _overlay.set(overlay.outer)
         _count_open_blocks(-1)
+        if "DEBUG" in self._values:
+            exchange_printing(int(self._values["DEBUG"]), 0)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         from functools import wraps

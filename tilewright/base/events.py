@@ -9,6 +9,7 @@ first: `if "rule-fired" in events.listeners: events.emit("rule-fired", ...)`; `i
 
 from __future__ import annotations
 
+import importlib
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -19,12 +20,14 @@ KINDS: dict[str, str] = {
     "rule-fired": "a rewrite rule replaced a node: rule, before, after",
     "pass-start": "a pass begins: stage, name, graph",
     "pass-end": "a pass is done: stage, name, graph, nanoseconds",
-    "schedule": "a graph was scheduled: items, nanoseconds, cached",
+    "schedule": "a graph was scheduled: items, nanoseconds, cached, plan (a Schedule), graph (the nodes to realise)",
     "cache-hit": "a cache answered: cache, key",
     "cache-miss": "a cache did not answer: cache, key",
-    "kernel-compiled": "a kernel is ready to run: name, device, source, stage_times (nanoseconds by stage)",
+    "kernel-compiled": "a kernel is ready to run: name, device, source, stage_times (nanoseconds by stage), kernel",
     "kernel-run": "a kernel ran: name, device, seconds, operations, bytes, location",
-    "copy": "bytes moved between buffers: source, target, bytes, seconds",
+    "copy": "bytes moved between buffers: source and target (devices), bytes, seconds, location",
+    "schedule-run": "all items of a schedule ran, one by one to be timed: items, seconds, operations, bytes",
+    "replay": "a jitted function was replayed: name, kernels, seconds, operations, bytes",
     "warning": "something the user may want to know: message, location",
 }
 
@@ -114,6 +117,54 @@ def subscribe(listener: Listener, kinds: Iterable[str] | None = None) -> Subscri
         if kind not in KINDS:
             raise InternalError(f"no event kind {kind!r}; events.KINDS lists them")
     return Subscription(listener, wanted)
+
+
+# ---------------------------------------------------------------- printing, switched by the option DEBUG
+
+PRINTER = "tilewright.debug.printer"
+
+# The kinds that debug/ prints, with the least DEBUG that prints each. Others are not listened to: DEBUG=1 leaves kernels
+# to run as one list, which a listener of "kernel-run" would take apart to time each.
+PRINTED: dict[str, int] = {
+    "cache-hit": 1,
+    "cache-miss": 1,
+    "schedule": 1,
+    "warning": 1,
+    "copy": 2,
+    "kernel-compiled": 2,
+    "kernel-run": 2,
+    "replay": 2,
+    "schedule-run": 2,
+}
+
+_printing_levels: list[int] = []
+_printing: Subscription | None = None
+
+
+def exchange_printing(before: int, after: int) -> None:
+    """Somewhere DEBUG was `before` and is now `after`: a block began or ended, or the process's value was set.
+
+    While any level is above 0, what the highest asks for goes to the printer, which asks DEBUG of the thread it is
+    called in. It is loaded by name at the first event: debug/ is imported by nothing.
+    """
+    global _printing
+    with _lock:
+        highest = max(_printing_levels, default=0)
+        if before:
+            _printing_levels.remove(before)
+        if after:
+            _printing_levels.append(after)
+        wanted = max(_printing_levels, default=0)
+        if wanted == highest:
+            return
+        if _printing is not None:
+            _printing.close()
+        kinds = [kind for kind, level in PRINTED.items() if level <= wanted]
+        _printing = subscribe(_print_event, kinds) if kinds else None
+
+
+def _print_event(event: Event) -> None:
+    importlib.import_module(PRINTER).print_event(event)
 
 
 class GlobalCounters:

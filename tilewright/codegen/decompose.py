@@ -110,7 +110,9 @@ def _shift_to_positive(left: UOp, divisor: int) -> int | None:
 
     This keeps index maths linear and its bounds narrow, which bit operations would not."""
     shift = -(int(left.vmin) // divisor)
-    return shift if int(left.vmax) + shift * divisor <= dtype_bounds(left.dtype)[1] else None
+    # Index maths is unbounded in the graph and has 64 bits at most in the program.
+    limit = dtype_bounds(dtypes.int64 if left.dtype is dtypes.index else left.dtype)[1]
+    return shift if int(left.vmax) + shift * divisor <= limit else None
 
 
 def _divide_by_positive(left: UOp, right: UOp) -> UOp:

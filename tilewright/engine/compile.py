@@ -28,6 +28,7 @@ class CompiledKernel:
     program: Program
     source: str
     handle: Any
+    stage_times: dict[str, int]  # nanoseconds each stage took; no "compile" where the binary was on disk
 
 
 _kernels: dict[tuple[object, ...], CompiledKernel] = {}
@@ -47,7 +48,7 @@ def compile_kernel(ast: UOp, device: str) -> CompiledKernel:
 
 def _compile(ast: UOp, device: str) -> CompiledKernel:
     driver = open_driver(device)
-    before = dict(stage_times) if listeners else {}
+    before = dict(stage_times)
     if options.VERIFY_GRAPH:
         verify_kernel(ast)
     optimised = optimise(ast, driver.target)
@@ -68,12 +69,12 @@ def _compile(ast: UOp, device: str) -> CompiledKernel:
             write_entry(key, binary)
     with stage_timer("load"):
         handle = driver.load(binary, program)
-    compiled = CompiledKernel(ast, optimised, program, source, handle)
+    spent = {name: total - before.get(name, 0) for name, total in stage_times.items() if total != before.get(name)}
+    compiled = CompiledKernel(ast, optimised, program, source, handle, spent)
     if options.VERIFY and not driver.target.is_reference:
         verify_optimised(compiled, device)
     if listeners:
-        spent = {name: total - before.get(name, 0) for name, total in stage_times.items()}
-        emit("kernel-compiled", name=program.name, device=device, source=source, stage_times=spent)
+        emit("kernel-compiled", name=program.name, device=device, source=source, stage_times=spent, kernel=compiled)
     return compiled
 
 

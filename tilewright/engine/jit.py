@@ -96,10 +96,14 @@ class Jit(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if not options.JIT or captures.listener is not None:
             return self.function(*args, **kwargs)
-        tensors: list[Any] = []
-        shape_of_call = _flatten((args, kwargs), tensors)
+        holder_type = live.holder_type()
+        if not kwargs and all(type(argument) is holder_type for argument in args):
+            tensors, structure = list(args), None  # the common call, and the one whose cost shows
+        else:
+            tensors = []
+            structure = _flatten((args, kwargs), tensors)
         buffers = _input_buffers(tensors)
-        signature = (shape_of_call, _describe(tensors, buffers), live.ambient_state())
+        signature = (structure, _describe(tensors, buffers), live.ambient_state())
         entry = self.entries.get(signature)
         if entry is None:
             entry = self.entries.setdefault(signature, Entry())
@@ -200,12 +204,17 @@ class Jit(Generic[P, R]):
         entry.escaped = []
         results = entry.replay.run(buffers)
         _renew(owners)
-        made = [
-            live.make_holder(reshape(buffer.node, traced.shape), buffer.device)
-            for (_, traced), buffer in zip(entry.record.outputs, results, strict=True)
-        ]
+        made = []
+        for (_, traced), buffer in zip(entry.record.outputs, results, strict=True):
+            node = buffer.node
+            if node.line is None:
+                node.line = traced.line
+            node = reshape(node, traced.shape)
+            if node.line is None:
+                node.line = traced.line
+            made.append(live.make_holder(node, buffer.device))
         self.last_reason = ""
-        return _unflatten(entry.record.result, iter(made))
+        return made[0] if entry.record.result is HOLE else _unflatten(entry.record.result, iter(made))
 
 
 def jit(function: Callable[P, R]) -> Jit[P, R]:

@@ -224,7 +224,14 @@ def _cached_schedule(bound: BoundGraph, device: str, pinned: frozenset[int]) -> 
         found = _schedules[key] = make_schedule(bound.outputs, bound.params, device, pinned)
     if listeners:
         spent = time.perf_counter_ns() - start
-        emit("schedule", items=found.items, nanoseconds=spent, cached=is_cached)
+        emit(
+            "schedule",
+            items=found.items,
+            nanoseconds=spent,
+            cached=is_cached,
+            plan=found,
+            graph=bound.outputs,
+        )
     return found
 
 

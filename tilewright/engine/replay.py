@@ -53,6 +53,7 @@ class Replay:
         self.patches: dict[Role, list[tuple[Runner, int, int]]] = {}
         self.kinds: dict[Role, tuple[str, DType, int]] = {}
         self.written: set[Role] = set()
+        self.input_roles: list[Role] = []
         self.steps: list[Callable[[], None]] = []
         self._prepare(roles)
         kernels = [kernel for execution in executions for kernel in execution.kernels if kernel is not None]
@@ -92,6 +93,9 @@ class Replay:
                         wishes.append((slot_roles[slot], len(pending), param))
                 pending.append((kernel.handle, [execution.place(slot) for slot in item.slots]))
         flush()
+        numbers = [role.first for role in self.kinds if role.kind == "input"]
+        numbers += [role.first for role in self.outputs if role.kind == "input"]
+        self.input_roles = [Role("input", number) for number in range(max(numbers, default=-1) + 1)]
         self._release(roles)
 
     def _release(self, roles: list[tuple[Role, ...]]) -> None:
@@ -121,8 +125,7 @@ class Replay:
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
         """Runs the kernels on these arguments; the memory of each result."""
         current = self.current
-        for number, buffer in enumerate(inputs):
-            role = Role("input", number)
+        for role, buffer in zip(self.input_roles, inputs, strict=False):
             current[role] = buffer
             self._patch(role, buffer)
         for role in self.fresh:
@@ -138,6 +141,6 @@ class Replay:
     def _patch(self, role: Role, buffer: Buffer) -> None:
         wanted = self.patches.get(role)
         if wanted:
-            memory = buffer.ensure()
+            memory = buffer.memory or buffer.ensure()
             for runner, launch, param in wanted:
                 runner.set_place(launch, param, (memory, 0))

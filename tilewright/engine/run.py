@@ -37,8 +37,15 @@ class Execution:
 
     def run(self) -> None:
         if options.DEBUG >= 2 or "kernel-run" in listeners:
-            for number in range(len(self.plan.items)):
-                self._run_timed(number)
+            seconds = sum(self._run_timed(number) for number in range(len(self.plan.items)))
+            programs = [kernel.program for kernel in self.kernels if kernel is not None]
+            emit(
+                "schedule-run",
+                items=self.plan.items,
+                seconds=seconds,
+                operations=sum(program.flops for program in programs),
+                bytes=sum(program.bytes_moved for program in programs),
+            )
             return
         for step in self.steps():
             step()
@@ -87,7 +94,8 @@ class Execution:
         assert kernel is not None
         return open_driver(item.device).prepare([(kernel.handle, [self.place(slot) for slot in item.slots])])
 
-    def _run_timed(self, number: int) -> None:
+    def _run_timed(self, number: int) -> float:
+        """Runs one item alone and tells how long it took, in seconds."""
         item, kernel = self.plan.items[number], self.kernels[number]
         step = self.copy_step(item) if kernel is None else self.runner(number).run
         start = time.perf_counter()
@@ -95,8 +103,16 @@ class Execution:
         open_driver(item.device).synchronize()
         seconds = time.perf_counter() - start
         if kernel is None:
-            emit("copy", source=item.slots[-1], target=item.slots[0], bytes=self.plan.slots[item.slots[0]].nbytes, seconds=seconds)
-            return
+            target, source = self.plan.slots[item.slots[0]], self.plan.slots[item.slots[-1]]
+            emit(
+                "copy",
+                source=source.device,
+                target=target.device,
+                bytes=target.nbytes,
+                seconds=seconds,
+                location=item.line,
+            )
+            return seconds
         program = kernel.program
         GlobalCounters.add_kernels(operations=program.flops, memory=program.bytes_moved, seconds=seconds)
         emit(
@@ -108,6 +124,7 @@ class Execution:
             bytes=program.bytes_moved,
             location=item.line,
         )
+        return seconds
 
     def _count(self, seconds: float) -> None:
         kernels = [kernel for kernel in self.kernels if kernel is not None]

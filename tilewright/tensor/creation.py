@@ -44,9 +44,7 @@ class CreationMixin(ReduceMixin):
             message = f"a gradient with respect to {self.dtype.name}"
             raise DTypeError("requires_grad_", message, "only float tensors have gradients; cast first")
         if requires_grad and build.stored_root(self.uop).op not in (Ops.BUFFER, Ops.ASSIGN) and self.numel():
-            memory = new_buffer(self.device, self.dtype, self.numel())
-            flat = build.reshape(self.uop, (self.numel(),))
-            self.uop = build.reshape(build.assign(memory, memory, flat), self.shape)
+            self._give_memory()
         self.requires_grad = requires_grad
         return self
 

@@ -11,7 +11,8 @@ from tilewright.base.errors import ShapeError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Shape
-from tilewright.runtime.buffer import Buffer, buffer_of
+from tilewright.graph.uop import UOp
+from tilewright.runtime.buffer import Buffer, buffer_of, new_buffer
 from tilewright.runtime.device import synchronize
 from tilewright.tensor.convert import decode, nest
 from tilewright.tensor.core import TensorBase, check_axis
@@ -20,6 +21,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tilewright.graph.records import Schedule
+
+
+def reads_memory(node: UOp) -> bool:
+    """Whether anything below the node has a device, and is not a constant or an IOTA."""
+    stack, seen = [node], {node}
+    while stack:
+        top = stack.pop()
+        if top.op in (Ops.BUFFER, Ops.PARAM, Ops.COPY):
+            return True
+        fresh = [src for src in top.src if src not in seen]
+        seen.update(fresh)
+        stack.extend(fresh)
+    return False
 
 
 class StorageMixin(TensorBase):
@@ -32,7 +46,9 @@ class StorageMixin(TensorBase):
         del do_update_stats  # every kernel is counted
         by_device: dict[str, list[Self]] = {}
         for tensor in (self, *lst):
-            if build.stored_root(tensor.uop).op is not Ops.BUFFER:
+            if build.stored_root(tensor.uop).op is not Ops.BUFFER and tensor.numel():
+                if not reads_memory(tensor.uop):
+                    tensor._give_memory()
                 by_device.setdefault(tensor.device, []).append(tensor)
         for device, tensors in by_device.items():
             from tilewright.engine.realize import realize
@@ -44,6 +60,13 @@ class StorageMixin(TensorBase):
                 if not tensor.requires_grad or build.stored_root(tensor.uop).op is Ops.ASSIGN:
                     tensor.uop = build.reshape(buffer, tensor.shape)
         return self
+
+    def _give_memory(self) -> None:
+        """Memory of its own for a value that is computed from constants. Their nodes belong to no device and to no
+        tensor, so what is computed may not be remembered with them."""
+        memory = new_buffer(self.device, self.dtype, self.numel())
+        flat = build.reshape(self.uop, (self.numel(),))
+        self.uop = build.reshape(build.assign(memory, memory, flat), self.shape)
 
     def schedule(self, *others: Self) -> Schedule:
         """The items that `realize` would run for this tensor and the others."""
