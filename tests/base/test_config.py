@@ -51,7 +51,6 @@ def read_in_thread(name: str, context: Context | None = None) -> Value:
 @pytest.mark.parametrize(
     ("name", "default"),
     [
-        ("BEAM", 0),
         ("CACHE", 1),
         ("CPU_COMPILER", "llvm"),
         ("DEBUG", 0),
@@ -59,7 +58,6 @@ def read_in_thread(name: str, context: Context | None = None) -> Value:
         ("FUSE", 1),
         ("JIT", 1),
         ("NOOPT", 0),
-        ("PROFILE", 0),
         ("REWRITE_LIMIT", -1),
         ("SEED", 0),
         ("SPLIT_REDUCE", 1),
@@ -97,7 +95,7 @@ def test_environment(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str],
     [
         ("DEBUG", "lots", "an integer of at least 0"),
         ("DEBUG", "1.5", "an integer of at least 0"),
-        ("BEAM", "-2", "an integer of at least 0"),
+        ("NOOPT", "-2", "an integer of at least 0"),
         ("REWRITE_LIMIT", "-2", "an integer of at least -1"),
         ("CPU_COMPILER", "gcc", "one of 'llvm'"),
     ],
@@ -121,12 +119,12 @@ def test_bad_environment_is_named(variable: str, text: str, expected: str) -> No
 
 def test_context_sets_and_restores() -> None:
     with Context(DEBUG=2, DEVICE="PYTHON") as entered:
-        assert (options.DEBUG, options.DEVICE, options.BEAM) == (2, "PYTHON", 0)
-        with Context(DEBUG=5, BEAM=4):
-            assert (options.DEBUG, options.DEVICE, options.BEAM) == (5, "PYTHON", 4)
+        assert (options.DEBUG, options.DEVICE, options.NOOPT) == (2, "PYTHON", 0)
+        with Context(DEBUG=5, NOOPT=4):
+            assert (options.DEBUG, options.DEVICE, options.NOOPT) == (5, "PYTHON", 4)
         with entered:
             assert options.DEBUG == 2
-        assert (options.DEBUG, options.BEAM) == (2, 0)
+        assert (options.DEBUG, options.NOOPT) == (2, 0)
     assert (options.DEBUG, options.DEVICE) == (0, "")
     assert type(options) is Options
 
@@ -139,14 +137,14 @@ def test_context_restores_when_an_exception_passes() -> None:
 
 
 def test_context_is_a_decorator() -> None:
-    @Context(BEAM=4)
+    @Context(NOOPT=4)
     def width(extra: int) -> int:
         """The docstring stays."""
-        return options.BEAM + extra if extra else width(1)
+        return options.NOOPT + extra if extra else width(1)
 
     assert width(0) == 5
     assert width.__doc__ == "The docstring stays."
-    assert options.BEAM == 0
+    assert options.NOOPT == 0
 
 
 def test_context_belongs_to_its_thread() -> None:
@@ -165,14 +163,14 @@ def test_threads_do_not_disturb_each_other() -> None:
     start = threading.Barrier(4)
 
     def work(number: int) -> None:
-        shared_entry = Context(BEAM=number)
+        shared_entry = Context(NOOPT=number)
         start.wait()
         for step in range(300):
             expected = number + step
             with shared_entry, Context(DEBUG=expected):
-                if (options.BEAM, options.DEBUG) != (number, expected):
+                if (options.NOOPT, options.DEBUG) != (number, expected):
                     wrong.append((number, step))
-            if (options.BEAM, options.DEBUG) != (0, 0):
+            if (options.NOOPT, options.DEBUG) != (0, 0):
                 wrong.append((number, step))
 
     threads = [threading.Thread(target=work, args=(1000 * number,)) for number in range(1, 5)]
@@ -202,9 +200,9 @@ def test_set_option_is_for_the_process() -> None:
     assert read_in_thread("DEBUG") == 3
     with Context(DEBUG=1):
         set_option("DEBUG", 4)
-        set_option("BEAM", 2)
-        assert (options.DEBUG, options.BEAM) == (1, 2)
-    assert (options.DEBUG, options.BEAM) == (4, 2)
+        set_option("NOOPT", 2)
+        assert (options.DEBUG, options.NOOPT) == (1, 2)
+    assert (options.DEBUG, options.NOOPT) == (4, 2)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +210,7 @@ def test_set_option_is_for_the_process() -> None:
     [
         ({"DEBGU": 1}, "did you mean DEBUG?"),
         ({"tilewright_cache": "x"}, "did you mean TILEWRIGHT_CACHE_DIR?"),
-        ({"QQQQ": 1}, "the options are BEAM, CACHE,"),
+        ({"QQQQ": 1}, "the options are CACHE,"),
         ({"DEBUG": "2"}, "'2' is not an integer of at least 0"),
         ({"DEBUG": -1}, "-1 is not an integer of at least 0"),
         ({"DEBUG": 1.0}, "1.0 is not an integer"),

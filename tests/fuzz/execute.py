@@ -5,6 +5,7 @@ What is right is said by `error_bounds`."""
 
 from __future__ import annotations
 
+import math
 import traceback
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +19,13 @@ from tests.fuzz.generate import AWAY, HOME, Case
 from tilewright.base.config import Context
 from tilewright.engine.compile import forget_kernels
 from tilewright.engine.realize import forget_schedules, realize
+from tilewright.graph import build
 from tilewright.graph.evaluate import numpy_dtype
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.graph.verify import verify_tensor_graph
 from tilewright.graph.walk import substitute, toposort
-from tilewright.runtime.buffer import buffer_of, from_host
+from tilewright.runtime.buffer import buffer_of, from_host, new_buffer
 
 Array = NDArray[Any]
 
@@ -93,18 +95,27 @@ def run_on(case: Case, device: str) -> list[Array]:
     for node in toposort(sink):
         arg = names.get(node.arg, node.arg) if node.op is Ops.COPY else node.arg
         done[node] = UOp(node.op, node.dtype, tuple(done[s] for s in node.src), arg) if node.src else node
-    outputs = [done[node] for node in sink.src]
-    return [read(buffer, node) for buffer, node in zip(realize(outputs, device), outputs, strict=True)]
+    outputs = [_with_memory(done[node], device) for node in sink.src]
+    buffers = realize(outputs, device)
+    return [read(buffer, node).reshape(asked.shape) for buffer, node, asked in zip(buffers, outputs, case.outputs)]
+
+
+def _with_memory(node: UOp, device: str) -> UOp:
+    """A value computed from constants belongs to no device, so it is stored in memory that does, as a Tensor's is."""
+    if any(below.op in (Ops.BUFFER, Ops.COPY) for below in toposort(node)):
+        return node
+    memory = new_buffer(device, node.dtype, math.prod(node.shape))
+    return build.assign(memory, memory, build.reshape(node, memory.shape))
 
 
 def read(buffer: UOp, node: UOp) -> Array:
-    """A copy of a buffer's contents in the node's shape."""
+    """A copy of a buffer's contents, flat."""
     if not buffer.arg.size:
-        return np.zeros(node.shape, numpy_dtype(node.dtype))
+        return np.zeros(0, numpy_dtype(node.dtype))
     data = bytes(buffer_of(buffer).view())
     if node.dtype.is_bool:
         assert set(data) <= {0, 1}, f"a bool is stored as {max(data)}"
-    return np.frombuffer(data, numpy_dtype(node.dtype)).reshape(node.shape)
+    return np.frombuffer(data, numpy_dtype(node.dtype))
 
 
 def _keep_memory_small() -> None:

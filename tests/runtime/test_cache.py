@@ -35,9 +35,11 @@ def entries(folder: pathlib.Path) -> list[pathlib.Path]:
 
 def test_second_process_compiles_nothing(tmp_path: pathlib.Path) -> None:
     hits, misses = run_program(tmp_path)
-    assert hits == 0 and misses >= 1
+    assert hits == 0
+    assert misses >= 1
     again_hits, again_misses = run_program(tmp_path)
-    assert again_misses == 0 and again_hits == misses
+    assert again_misses == 0
+    assert again_hits == misses
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "foreign"])
@@ -62,7 +64,8 @@ def test_unwritable_folder_is_no_failure(tmp_path: pathlib.Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("a file where the folder should be")
     hits, misses = run_program(blocked)
-    assert hits == 0 and misses >= 1
+    assert hits == 0
+    assert misses >= 1
 
 
 def test_many_processes_write_at_once(tmp_path: pathlib.Path) -> None:

@@ -53,7 +53,9 @@ def test_matmul_dtypes(check: Check) -> None:
 
 
 def test_linear(check: Check) -> None:
-    check(lambda x, w, b: x.linear(w, b), lambda x, w, b: x @ w + b, normal(2, 3), normal(3, 4), normal(4), tolerance=1e-4)
+    check(
+        lambda x, w, b: x.linear(w, b), lambda x, w, b: x @ w + b, normal(2, 3), normal(3, 4), normal(4), tolerance=1e-4
+    )
     check(lambda x, w: x.linear(w), lambda x, w: x * w, normal(2, 3), normal(3))
 
 
@@ -63,7 +65,9 @@ def slow_conv(
     x = np.pad(x, ((0, 0), (0, 0), *pads)).astype(np.float64)
     batch, _, height, width = x.shape
     outputs, inputs, rows, columns = w.shape
-    size = tuple((s - d * (k - 1) - 1) // t + 1 for s, d, k, t in zip((height, width), dilation, (rows, columns), stride))
+    size = tuple(
+        (s - d * (k - 1) - 1) // t + 1 for s, d, k, t in zip((height, width), dilation, (rows, columns), stride)
+    )
     result = np.zeros((batch, outputs, *size))
     for o, i, j in itertools.product(range(outputs), *map(range, size)):
         group = o // (outputs // groups)
@@ -121,7 +125,9 @@ def test_conv_with_bias_and_one_axis(check: Check) -> None:
     check(lambda x, w: x.conv2d(w, stride=2, padding=1), flat, normal(1, 2, 9), normal(3, 2, 3), tolerance=1e-4)
 
 
-def slow_pool(x: np.ndarray, k: int, s: int, pads: tuple[int, int], function: Any, fill: float, d: int = 1) -> np.ndarray:
+def slow_pool(
+    x: np.ndarray, k: int, s: int, pads: tuple[int, int], function: Any, fill: float, d: int = 1
+) -> np.ndarray:
     x = np.pad(x, ((0, 0), (0, 0), pads, pads), constant_values=fill)
     size = [(n - d * (k - 1) - 1) // s + 1 for n in x.shape[2:]]
     result = np.zeros((*x.shape[:2], *size), x.dtype)

@@ -49,7 +49,11 @@ def test_dtypes_of_sums(check: Check) -> None:
 def test_short_floats_are_summed_in_float32(dtype: Any, check: Check) -> None:
     ones = np.ones(70000, dtype)
     check(lambda t: t.mean(), lambda x: np.asarray(1, dtype), ones)
-    check(lambda t: (t[:5000].sum() - 4990).float(), lambda x: np.float32(np.asarray(5000, dtype) - np.asarray(4990, dtype)), ones)
+    check(
+        lambda t: (t[:5000].sum() - 4990).float(),
+        lambda x: np.float32(np.asarray(5000, dtype) - np.asarray(4990, dtype)),
+        ones,
+    )
 
 
 def test_reductions_of_nothing(check: Check) -> None:
@@ -88,7 +92,9 @@ def test_places_of_extremes(check: Check) -> None:
 def test_moments(check: Check) -> None:
     check(lambda t: t.var(1, correction=0), lambda x: x.var(1), X)
     check(lambda t: t.var_mean(1), lambda x: (x.var(1, ddof=1), x.mean(1)), X)
-    check(lambda t: t.std_mean(0, keepdim=True), lambda x: (x.std(0, ddof=1, keepdims=True), x.mean(0, keepdims=True)), X)
+    check(
+        lambda t: t.std_mean(0, keepdim=True), lambda x: (x.std(0, ddof=1, keepdims=True), x.mean(0, keepdims=True)), X
+    )
     check(lambda t: t.var(), lambda x: np.float32(np.nan), X[0, 0, :1])
     large = X + np.float32(1000)
     check(lambda t: t.var(-1), lambda x: x.astype(np.float64).var(-1, ddof=1).astype(np.float32), large, tolerance=1e-3)

@@ -81,7 +81,6 @@ def _option(default: T, doc: str, *, minimum: int = 0, choices: tuple[str, ...] 
 class Options:
     """The options, one attribute each. Read them as `options.DEBUG`; change them with `Context` or `set_option`."""
 
-    BEAM = _option(0, "Width of the kernel search; 0 uses the heuristic alone.")
     CACHE = _option(1, "0 neither reads nor writes compiled programs on disk.")
     CPU_COMPILER = _option("llvm", "What compiles kernels for the CPU device.", choices=("llvm",))
     DEBUG = _option(
@@ -95,7 +94,6 @@ class Options:
     FUSE = _option(1, "0 gives every operation a kernel of its own.")
     JIT = _option(1, "0 makes `jit` call the function plainly, each time.")
     NOOPT = _option(0, "1 leaves every kernel as the scheduler made it.")
-    PROFILE = _option(0, "1 records the start and end of every kernel and copy.")
     REWRITE_LIMIT = _option(-1, "Apply only the first n rewrites, to find the one that breaks; -1 is all.", minimum=-1)
     SEED = _option(0, "The seed of random numbers until `Tensor.manual_seed` is called.")
     SPLIT_REDUCE = _option(
@@ -223,7 +221,7 @@ class Context:
         with Context(DEBUG=2, NOOPT=1):
             x.realize()
 
-        @Context(BEAM=4)
+        @Context(NOOPT=1)
         def train(): ...
 
     Whatever held before is restored on the way out, also when an exception passes. Blocks nest, and one `Context` may

@@ -1,9 +1,9 @@
-"""Loops and order. In: a kernel as a graph. Out: the body of a program: every node once, after its sources, inside the loops
-it depends on and no others; reductions as accumulators declared in the scope that dominates their uses.
+"""Loops and order. In: a kernel as a graph. Out: the body of a program: every node once, after its sources, inside the
+loops it depends on and no others; reductions as accumulators declared in the scope that dominates their uses.
 
-A loop's place is a path of loops around it. Output loops nest in the order of the kernel's axes; the loops of a reduction
-lie where its result lives. A node lies at the longest path of the loops it depends on. Inside a block, nodes and whole
-loops are ordered by what they need."""
+A loop's place is a path of loops around it. Output loops nest in the order of the kernel's axes; the loops of a
+reduction lie where its result lives. A node lies at the longest path of the loops it depends on. Inside a block,
+nodes and whole loops are ordered by what they need."""
 
 from __future__ import annotations
 

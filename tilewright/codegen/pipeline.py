@@ -77,9 +77,9 @@ def estimate_work(sink: UOp) -> tuple[int, int]:
         count = 1
         for axis in node.src[0].ranges if node.op is Ops.REDUCE else node.ranges:
             count *= int(axis.src[0].arg)
-        if node.op.is_elementwise and node.dtype.is_float and node.op not in (Ops.WHERE, Ops.CAST, Ops.BITCAST):
-            operations += count
-        elif node.op is Ops.REDUCE:
+        if (
+            node.op.is_elementwise and node.dtype.is_float and node.op not in (Ops.WHERE, Ops.CAST, Ops.BITCAST)
+        ) or node.op is Ops.REDUCE:
             operations += count
         elif node.op is Ops.INDEX:
             buffer = node.src[0]

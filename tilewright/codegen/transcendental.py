@@ -190,36 +190,38 @@ def _clamp(x: UOp, low: float, high: float) -> UOp:
     return (x > high).where(x.const_like(high), x)
 
 
-def _times_power(value: UOp, rounded: UOp) -> UOp:
-    """`value` * 2**n with one rounding, for n the low bits of `rounded`, which holds n + 1.5 * 2**mantissa.
+def _shifter(form: Format) -> float:
+    """A number whose addition rounds to a whole n and leaves n + 2*bias in the low bits; taking it away gives n."""
+    return 1.5 * 2.0**form.mantissa + 2 * form.bias
 
-    n goes in two halves, so that neither factor leaves the range of the type."""
+
+def _times_power(value: UOp, shifted: UOp) -> UOp:
+    """`value` * 2**n with one rounding, for `shifted` = n + `_shifter`.
+
+    n goes in two halves, so that neither factor leaves the range of the type: half of n + 2*bias is the biased exponent
+    of one factor, and what is left that of the other."""
     form = FORMATS[value.dtype]
-    bits = rounded.bitcast(form.unsigned)
-    one = form.bias << form.mantissa
+    bits = shifted.bitcast(form.unsigned)
     half = (bits << (form.mantissa - 1)) & -(1 << form.mantissa)
-    other_half = (bits << form.mantissa) - half
-    return value * (other_half + one).bitcast(value.dtype) * (half + one).bitcast(value.dtype)
+    rest = (bits << form.mantissa) - half
+    return value * rest.bitcast(value.dtype) * half.bitcast(value.dtype)
 
 
 def _exp2(x: UOp) -> UOp:
     form = FORMATS[x.dtype]
     # At the lower end both factors of `_times_power` are 0: a masked-out -inf does not pay for an underflow.
     x = _clamp(x, -2.0 * form.bias, form.bias + 2.0)
-    # Adding and taking away this number rounds to a whole one, and leaves it in the low bits on the way.
-    shifter = 1.5 * 2.0**form.mantissa
-    rounded = x + shifter
-    return _times_power(_polynomial(x - (rounded - shifter), form.exp2), rounded)
+    shifted = x + _shifter(form)
+    return _times_power(_polynomial(x - (shifted - _shifter(form)), form.exp2), shifted)
 
 
 def _exp(x: UOp) -> UOp:
     form = FORMATS[x.dtype]
     x = _clamp(x, -2.0 * form.bias * LN_2, (form.bias + 2.0) * LN_2)
-    shifter = 1.5 * 2.0**form.mantissa
-    rounded = x * LOG2_E + shifter
-    whole = rounded - shifter
+    shifted = x * LOG2_E + _shifter(form)
+    whole = shifted - _shifter(form)
     rest = (x - whole * form.ln2_high) - whole * form.ln2_low
-    return _times_power(_polynomial(rest, form.exp), rounded)
+    return _times_power(_polynomial(rest, form.exp), shifted)
 
 
 def _logarithm(x: UOp, table: tuple[float, ...], unit_high: float, unit_low: float) -> UOp:
@@ -239,11 +241,12 @@ def _logarithm(x: UOp, table: tuple[float, ...], unit_high: float, unit_low: flo
     # The bits of 2**mantissa with a small integer in them are 2**mantissa + that integer: a conversion for two ops.
     holder = (form.bias + form.mantissa) << form.mantissa
     exponent = ((position >> form.mantissa) | holder).bitcast(x.dtype) - (2.0**form.mantissa + offset)
-    value = fraction + fraction * _polynomial(fraction, table)
+    correction = fraction * _polynomial(fraction, table)
     if unit_low:
-        value = exponent * unit_high + (value + exponent * unit_low)
-    else:
-        value = exponent + value
+        # Joined with what is small already, the low part costs no rounding that counts.
+        correction = correction + exponent * unit_low
+        exponent = exponent * unit_high
+    value = exponent + (fraction + correction)
     return _logarithm_of_special(x, value)
 
 

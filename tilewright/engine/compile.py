@@ -36,7 +36,7 @@ _lock = threading.RLock()
 
 
 def compile_kernel(ast: UOp, device: str) -> CompiledKernel:
-    key = (ast, device, options.NOOPT, options.BEAM, options.VERIFY)
+    key = (ast, device, options.NOOPT, options.VERIFY)
     found = _kernels.get(key)
     if found is None:
         with _lock:

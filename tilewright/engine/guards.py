@@ -1,6 +1,7 @@
 """What a jitted function depends on besides its arguments. In: a function. Out: a list of guards that tell, in a few
-microseconds, whether any of it has changed: numbers and strings by value, tensors by their memory, all else by identity.
-Looked through: closures, globals and defaults that the code names, bound objects, their attributes, lists, tuples, dicts."""
+microseconds, whether any of it has changed: numbers and strings by value, tensors by their memory, all else by
+identity. Looked through: closures, globals and defaults that the code names, bound objects, their attributes, lists,
+tuples, dicts."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ class Guards:
                 now is not item and not _same_value(now, item) for now, item in zip(sequence, items, strict=True)
             ):
                 return False
-        return all(memory_of(holder.uop) is memory if memory else holder.uop is node for holder, memory, node in self.tensors)
+        return all(
+            memory_of(holder.uop) is memory if memory else holder.uop is node for holder, memory, node in self.tensors
+        )
 
     def state_buffers(self) -> set[Buffer]:
         return {memory for _, memory, _ in self.tensors if memory is not None}
@@ -65,7 +68,7 @@ class Guards:
         pending = [root]
         while pending and len(self._seen) < MOST_OBJECTS:
             value = pending.pop()
-            if isinstance(value, _VALUES) or isinstance(value, type) or id(value) in self._seen:
+            if isinstance(value, (*_VALUES, type)) or id(value) in self._seen:
                 continue
             self._seen.add(id(value))
             self._kept.append(value)

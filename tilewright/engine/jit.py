@@ -1,10 +1,10 @@
 """jit. In: a function on tensors. Out: a function that, called again with like arguments, replays the kernels it ran.
 
-The first two calls run the function and record what it launches; when both records agree, later calls replay them: no tracing,
-no scheduling, on one device one native call. A record says where each buffer came from: an argument, a tensor the function
-reaches by itself (state), or a run of the record. Results get new memory at every call. A call that cannot be replayed safely
-is traced again: the reason is in `last_reason`. A tensor that escapes the function other than as its result is not updated by
-a replay; reading it afterwards fails and says so."""
+The first two calls run the function and record what it launches; when both records agree, later calls replay them: no
+tracing, no scheduling, on one device one native call. A record says where each buffer came from: an argument, a tensor
+the function reaches by itself (state), or a run of the record. Results get new memory at every call. A call that cannot
+be replayed safely is traced again: the reason is in `last_reason`. A tensor that escapes the function other than as its
+result is not updated by a replay; reading it afterwards fails and says so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from tilewright.base.config import options
 from tilewright.base.events import emit, listeners
@@ -82,7 +82,7 @@ class Jit(Generic[P, R]):
         """As a method: each instance has entries of its own, kept as long as it lives."""
         if instance is None:
             return self
-        bound = Jit(functools.partial(self.function, instance))
+        bound: Any = Jit(functools.partial(self.function, instance))  # type: ignore[arg-type]
         try:
             instance.__dict__[self.__name__] = bound  # type: ignore[attr-defined]
         except AttributeError:
@@ -112,13 +112,13 @@ class Jit(Generic[P, R]):
                 if entry.guards.hold():
                     owners = self._owners(entry, buffers, tensors)
                     if owners is not None:
-                        return self._replayed(entry, buffers, owners)
+                        return cast(R, self._replayed(entry, buffers, owners))
                     self.last_reason = "another tensor still reads what the function overwrites"
                     return self.function(*args, **kwargs)
                 entry.replay = None
                 entry.record = None
                 self.last_reason = "something the function reaches has changed"
-            return self._traced(entry, args, kwargs, tensors, buffers)
+            return cast(R, self._traced(entry, args, kwargs, tensors, buffers))
 
     # ------------------------------------------------------------ tracing
 
@@ -179,13 +179,18 @@ class Jit(Generic[P, R]):
                 reason = "it launched something else than at the last call"
         self.last_reason = reason or "the call was traced to record it"
         if reason and listeners:
-            emit("warning", message=f"jit: {getattr(self, '__name__', 'function')} is traced again: {reason}", location=None)
+            emit(
+                "warning",
+                message=f"jit: {getattr(self, '__name__', 'function')} is traced again: {reason}",
+                location=None,
+            )
 
     # ------------------------------------------------------------ replaying
 
     def _owners(self, entry: Entry, buffers: list[Buffer], tensors: list[Any]) -> list[Any] | None:
         """The tensors whose memory a replay overwrites; None where someone else still reads the old contents."""
-        assert entry.replay is not None and entry.guards is not None
+        assert entry.replay is not None
+        assert entry.guards is not None
         if not entry.replay.written:
             return []
         written = {role.first if role.kind == "state" else buffers[role.first] for role in entry.replay.written}
@@ -198,7 +203,8 @@ class Jit(Generic[P, R]):
         return owners
 
     def _replayed(self, entry: Entry, buffers: list[Buffer], owners: list[Any]) -> Any:
-        assert entry.replay is not None and entry.record is not None
+        assert entry.replay is not None
+        assert entry.record is not None
         for reference in entry.escaped:
             _lose(reference())
         entry.escaped = []
@@ -328,12 +334,13 @@ def leaves_of(node: UOp) -> list[UOp]:
 
 
 def _renew(owners: list[Any]) -> None:
-    """Tensors whose memory was overwritten get a new node: what was computed from the old contents keeps the old one."""
+    """Tensors whose memory was overwritten get a new node: what was computed from old contents keeps the old one."""
     renewed: dict[Buffer, UOp] = {}
     for owner in owners:
         held = held_buffer(owner.uop)
         buffer = memory_of(owner.uop)
-        assert held is not None and buffer is not None
+        assert held is not None
+        assert buffer is not None
         held.cache.pop("buffer", None)
         node = renewed.setdefault(buffer, buffer_node(buffer))
         owner.uop = reshape(node, owner.uop.shape)

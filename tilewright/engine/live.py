@@ -1,5 +1,5 @@
-"""What is alive. In: tensors, entered when they are made. Out: the nodes and tensors that somebody can still read.
-An in-place update asks here whether old contents may be overwritten. The engine knows tensors only as holders of a node:
+"""What is alive. In: tensors, entered when they are made. Out: the nodes and tensors that somebody can still read. An
+in-place update asks here whether old contents may be overwritten. The engine knows tensors only as holders of a node:
 the tensor package tells it, once, how to recognise and how to make one."""
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Making values real. In: nodes and a device. Out: the buffers that hold them.
 
-  bind_graph       buffers become PARAMs, so that equal structures are equal graphs
-  find_pinned      contents that a live tensor can still read are not overwritten
-  schedule         from memory where the structure is known
-  run              kernels compiled where needed, memory placed, everything launched in order"""
+bind_graph       buffers become PARAMs, so that equal structures are equal graphs
+find_pinned      contents that a live tensor can still read are not overwritten
+schedule         from memory where the structure is known
+run              kernels compiled where needed, memory placed, everything launched in order"""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def bind_graph(outputs: Sequence[UOp]) -> BoundGraph:
 
 
 def find_pinned(bound: BoundGraph, wanted: list[UOp]) -> tuple[set[UOp], list[UOp]]:
-    """What outsiders can still read of the memory that is updated. An outside value that is computed from it is computed
+    """What outsiders can still read of the memory that is updated. An outside value that is computed from it is made
     now, along with the update; the contents of a buffer that an outsider merely views are kept, and the update goes to
     memory of its own."""
     wanted_set = set(wanted)
@@ -174,7 +174,8 @@ def find_pinned(bound: BoundGraph, wanted: list[UOp]) -> tuple[set[UOp], list[UO
         if held in wanted_set or held_buffer(held) in wanted_set:
             continue
         reached = toposort(held, stop=lambda node: _is_held(node) or node in wanted_set)
-        old = {buffer for node in reached if (buffer := _buffer_read(node)) in updated}
+        read = (_buffer_read(node) for node in reached)
+        old = {buffer for buffer in read if buffer is not None and buffer in updated}
         is_passing_version = any(node in ours and node not in wanted_set for node in reached)
         if not old and not is_passing_version:
             continue

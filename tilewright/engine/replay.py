@@ -1,5 +1,6 @@
-"""Replaying recorded runs. In: executions, and where each of their buffers came from. Out: the same kernels on new buffers.
-Kernels of one device that follow each other are one prepared list, so a jitted function is one native call on one device."""
+"""Replaying recorded runs. In: executions, and where each of their buffers came from. Out: the same kernels on new
+buffers. Kernels of one device that follow each other are one prepared list, so a jitted function is one native call on
+one device."""
 
 from __future__ import annotations
 
@@ -88,9 +89,9 @@ class Replay:
                 if item.device != device:
                     flush()
                     device = item.device
-                for param, slot in enumerate(item.slots):
-                    if slot_roles[slot].kind == "input" or slot_roles[slot] in self.fresh:
-                        wishes.append((slot_roles[slot], len(pending), param))
+                for param, number in enumerate(item.slots):
+                    if slot_roles[number].kind == "input" or slot_roles[number] in self.fresh:
+                        wishes.append((slot_roles[number], len(pending), param))
                 pending.append((kernel.handle, [execution.place(slot) for slot in item.slots]))
         flush()
         numbers = [role.first for role in self.kinds if role.kind == "input"]
@@ -117,7 +118,9 @@ class Replay:
         def copy() -> None:
             (target, target_offset), (source, source_offset) = place(slots[0]), place(slots[1])
             nbytes = execution.plan.slots[slots[0]].nbytes
-            target.view()[target_offset : target_offset + nbytes] = source.view()[source_offset : source_offset + nbytes]
+            target.view()[target_offset : target_offset + nbytes] = source.view()[
+                source_offset : source_offset + nbytes
+            ]
             getattr(target, "mark_written", lambda: None)()
 
         return copy

@@ -1,5 +1,5 @@
-"""VERIFY=1. In: a compiled kernel. Out: nothing, or an error: the kernel as optimised for its device and the kernel without
-any optimisation on the emulator are run on the same random inputs and must agree."""
+"""VERIFY=1. In: a compiled kernel. Out: nothing, or an error: the kernel as optimised for its device and the kernel
+without any optimisation on the emulator are run on the same random inputs and must agree."""
 
 from __future__ import annotations
 

@@ -1,1 +1,2 @@
-"""One graph of one node type: the node, its ops and their specs, building, walking, rewriting, checking and showing it."""
+"""One graph of one node type: the node, its ops and their specs, building, walking, rewriting, checking and showing
+it."""

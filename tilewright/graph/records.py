@@ -1,5 +1,5 @@
 """The frozen records that stages exchange. In: nothing. Out: what schedule gives to kernel, kernel to codegen, codegen
-to a backend and a backend to the runtime. They hold nodes and plain values only, so any of them can be shown and kept."""
+to a backend and a backend to the runtime. They hold nodes and plain values only, so each can be shown and kept."""
 
 from __future__ import annotations
 

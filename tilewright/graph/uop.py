@@ -28,7 +28,7 @@ _draining = False
 
 
 def _forget(reference: weakref.ref[UOp]) -> None:
-    """Takes a dead node out of the table. Dropping its key may kill its sources, whose calls only append: no recursion."""
+    """Takes a dead node out of the table. Dropping its key may kill its sources: their calls only append."""
     global _draining
     _dead.append(reference)
     if _draining:

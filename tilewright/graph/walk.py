@@ -9,7 +9,7 @@ from tilewright.graph.uop import UOp
 
 
 def toposort(*roots: UOp, stop: Callable[[UOp], bool] | None = None) -> list[UOp]:
-    """Every node below the roots once, sources before users. Sources of a node for which `stop` holds are not entered."""
+    """Every node below the roots once, sources before users. A node for which `stop` holds is not entered further."""
     order: list[UOp] = []
     seen: set[UOp] = set()
     stack: list[tuple[UOp, bool]] = [(root, False) for root in reversed(roots)]

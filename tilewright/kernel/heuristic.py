@@ -1,8 +1,9 @@
 """The default optimisation. In: a kernel and a target record. Out: the opts to apply, in order.
 
-  1. a vector axis for all of the kernel: an output loop that every access walks with stride 0 or 1 (elementwise maths, a sum
-     over the slow axis, a matrix product, a convolution); else one per inner loop (a sum over the fast axis, softmax)
-  2. register tiles: an output loop that some load inside a reduction does not depend on is tiled, so the load is reused
+  1. a vector axis for all of the kernel: an output loop that every access walks with stride 0 or 1 (elementwise maths,
+     a sum over the slow axis, a matrix product, a convolution); else one per inner loop (a sum over the fast axis,
+     softmax)
+  2. register tiles: an output loop that a load inside a reduction does not depend on is tiled, so the load is reused
   3. threads: the outermost output loop
 
 The choice follows from strides, sizes and the target's registers, never from the name of a device or an operation."""

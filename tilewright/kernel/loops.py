@@ -106,6 +106,10 @@ def _divided(view: KernelView) -> list[tuple[UOp, int]]:
     for node in view.nodes:
         if node.op in (Ops.IDIV, Ops.MOD) and node.src[0].op is Ops.RANGE and node.src[1].op is Ops.CONST:
             axis, divisor = node.src[0], int(node.src[1].arg)
-            if axis.arg.kind in (AxisType.LOOP, AxisType.REDUCE) and 1 < divisor < size_of(axis) and size_of(axis) % divisor == 0:
+            if (
+                axis.arg.kind in (AxisType.LOOP, AxisType.REDUCE)
+                and 1 < divisor < size_of(axis)
+                and size_of(axis) % divisor == 0
+            ):
                 found.append((axis, divisor))
     return found

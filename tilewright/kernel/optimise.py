@@ -1,9 +1,9 @@
 """The kernel stage. In: a kernel and a target. Out: the same kernel with its axes split and given roles.
 
-  merge_loops    loops that walk memory as one become one
-  split_loops    a loop that is only ever divided becomes two, so that no index divides
-  opts           those the kernel states, or the heuristic's choice
-  simplify       index maths after the splits"""
+merge_loops    loops that walk memory as one become one
+split_loops    a loop that is only ever divided becomes two, so that no index divides
+opts           those the kernel states, or the heuristic's choice
+simplify       index maths after the splits"""
 
 from __future__ import annotations
 
@@ -59,14 +59,20 @@ def apply_opt(sink: UOp, opt: Opt) -> UOp:
     """The kernel after one transform; `KernelOptError` says why it may not be applied."""
     transform = TRANSFORMS.get(opt.op)
     if transform is None:
-        raise KernelOptError(f"{opt}", f"{opt.op.name} is not available", f"use one of {', '.join(o.name for o in TRANSFORMS)}")
+        raise KernelOptError(
+            f"{opt}", f"{opt.op.name} is not available", f"use one of {', '.join(o.name for o in TRANSFORMS)}"
+        )
     view = view_kernel(sink)
     if opt.axis is None or not 0 <= opt.axis < len(view.axes):
-        raise KernelOptError(f"{opt}", f"the kernel has axes 0 to {len(view.axes) - 1}: {describe_axes(view)}", "name one of them")
+        raise KernelOptError(
+            f"{opt}", f"the kernel has axes 0 to {len(view.axes) - 1}: {describe_axes(view)}", "name one of them"
+        )
     axis = view.axes[opt.axis]
     reason = transform.check(view, axis, opt.arg)
     if reason is not None:
-        raise KernelOptError(f"{opt}", f"{reason}; axes: {describe_axes(view)}", "choose an axis and amount that satisfy this")
+        raise KernelOptError(
+            f"{opt}", f"{reason}; axes: {describe_axes(view)}", "choose an axis and amount that satisfy this"
+        )
     return transform.apply(view, axis, opt.arg)
 
 

@@ -1,5 +1,5 @@
-"""Compiled programs on disk. In: a key and bytes. Out: the bytes again, in another process, or None.
-Many processes may write at once: an entry appears whole or not at all. A damaged entry is removed and counts as missing."""
+"""Compiled programs on disk. In: a key and bytes. Out: the bytes again, in another process, or None. Many processes
+may write at once: an entry appears whole or not at all. A damaged entry is removed and counts as missing."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Driver(ABC):
 
     def synchronize(self) -> None:
         """Returns when all work given to the device is done."""
-        return None
+        return
 
 
 _openers: dict[str, Callable[[str], Driver]] = {}
@@ -122,7 +122,7 @@ class _Device:
     """The public `Device`: `Device.DEFAULT`, `Device['CPU']`, `list(Device)`."""
 
     @property
-    def DEFAULT(self) -> str:  # noqa: N802 (the name users know)
+    def DEFAULT(self) -> str:
         return canonical_device()
 
     def __getitem__(self, name: str) -> Driver:

@@ -1,11 +1,11 @@
 """Which values are stored and which are computed where they are used. In: the graph and the nodes that must be stored.
 Out: a `Plan`: the stored nodes, and for each node the elements that each kernel needs of it (its uses).
 
-One walk from the outputs to the inputs. A use carries the index that a kernel asks for, so every question of fusion is
-asked of the real indices: is this reduction asked for once per row, is this product computed once per element?
+One walk from the outputs to the inputs. A use carries the index that a kernel asks for, so every question of fusion
+is asked of the real indices: is this reduction asked for once per row, is this product computed once per element?
   - a view is never stored;
-  - a reduction, with what follows it element by element, is computed inside the kernel that uses it when that kernel asks
-    for each of its elements exactly once (an epilogue), or once per row of a kernel with enough rows (softmax, layernorm);
+  - a reduction, with what follows it element by element, is computed inside the kernel that uses it when that kernel
+    asks for each of its elements exactly once (an epilogue), or once per row of a kernel with enough rows (softmax);
   - any other value is stored when computing it where it is used would cost more than `RECOMPUTE_LIMIT`."""
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def size_of(loop: UOp) -> int:
 
 def _ranges(place: Place) -> frozenset[UOp]:
     found = place.valid.ranges
-    for idx in place.index:
+    for idx in place.indices:
         found = found | idx.ranges
     return found
 
@@ -242,7 +242,7 @@ def _push_reduce(node: UOp, use: Use, plan: Plan, facts: dict[UOp, Facts]) -> It
     _, axes = node.arg
     rows = _ranges(use.place)
     outer = tuple(loop for loop in use.loops if loop in rows)
-    index = list(use.place.index)
+    index = list(use.place.indices)
     loops: list[UOp] = []
     row_ids = tuple(part for loop in outer for part in loop.arg.id)
     for position, axis in enumerate(sorted(axes)):
@@ -267,11 +267,13 @@ def _push_gather(node: UOp, use: Use, plan: Plan) -> Iterator[tuple[UOp, Use]]:
         yield idx, Use(use.root, use.place, use.loops, False, False)
     number = len(plan.holes)
     narrow = tuple(
-        ZERO if size == 1 else UOp(Ops.VARIABLE, dtypes.index, use.place.index, (f"gather{number}_{axis}", 0, size - 1))
+        ZERO
+        if size == 1
+        else UOp(Ops.VARIABLE, dtypes.index, use.place.indices, (f"gather{number}_{axis}", 0, size - 1))
         for axis, size in enumerate(source.shape)
     )
     wide = tuple(
-        UOp(Ops.VARIABLE, dtypes.index, use.place.index, (f"value{number}_{axis}", *dtype_bounds(idx.dtype)))
+        UOp(Ops.VARIABLE, dtypes.index, use.place.indices, (f"value{number}_{axis}", *dtype_bounds(idx.dtype)))
         for axis, idx in enumerate(indices)
     )
     plan.holes[use.root, node, use.place] = (narrow, wide)

@@ -19,7 +19,7 @@ ZERO = index_const(0)
 class Place(NamedTuple):
     """One element: an index per axis, and the condition under which it exists (elsewhere it must not be touched)."""
 
-    index: tuple[UOp, ...]
+    indices: tuple[UOp, ...]
     valid: UOp
 
 
@@ -120,7 +120,8 @@ def push_movement(node: UOp, place: Place) -> Place:
         return Place(tuple(moved), valid)
     if node.op is Ops.SHRINK:
         return Place(
-            tuple(simplify(idx + start) if start else idx for idx, (start, _) in zip(index, node.arg, strict=True)), valid
+            tuple(simplify(idx + start) if start else idx for idx, (start, _) in zip(index, node.arg, strict=True)),
+            valid,
         )
     if node.op is Ops.FLIP:
         flipped = tuple(
@@ -129,6 +130,8 @@ def push_movement(node: UOp, place: Place) -> Place:
         )
         return Place(flipped, valid)
     if node.op is Ops.PAD:
-        shifted = tuple(simplify(idx - before) if before else idx for idx, (before, _) in zip(index, node.arg, strict=True))
+        shifted = tuple(
+            simplify(idx - before) if before else idx for idx, (before, _) in zip(index, node.arg, strict=True)
+        )
         return Place(shifted, both(valid, pad_valid(node, index)))
     raise InternalError(f"{node.op!r} is not a view")

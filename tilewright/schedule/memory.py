@@ -1,5 +1,5 @@
-"""Placing temporary memory. In: how long each temp is needed and how large it is. Out: an offset per temp in one arena per
-device, so that two temps share bytes only when their lives do not meet. Lives come from declared accesses alone."""
+"""Placing temporary memory. In: how long each temp is needed and how large it is. Out: an offset per temp in one arena
+per device, so that two temps share bytes only when their lives do not meet. Lives come from declared accesses alone."""
 
 from __future__ import annotations
 

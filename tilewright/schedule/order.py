@@ -1,7 +1,7 @@
 """Items in an order that keeps every version apart. In: a plan and the values of its kernels. Out: items over slots.
 
-Each stored node and each input is a version of some memory. An update (ASSIGN) makes a new version in the memory of an old
-one, so every reader of the old version comes first. It is done in one of three ways, the first that is safe:
+Each stored node and each input is a version of some memory. An update (ASSIGN) makes a new version in the memory of
+an old one, so every reader of the old version comes first. It is done in one of three ways, the first that is safe:
   direct   the kernel writes the old memory; it reads the old version only at the element it writes
   staged   the value goes to a temp, and is copied into the old memory when all readers of the old version are done
   fresh    the new version gets memory of its own: someone else still reads the old one, or no order exists"""
@@ -116,7 +116,7 @@ class ItemBuilder:
         while view is not base:
             place = push_movement(view, place)
             view = view.src[0]
-        return flatten_index(place.index, base.shape)
+        return flatten_index(place.indices, base.shape)
 
     # ------------------------------------------------------------ steps
 

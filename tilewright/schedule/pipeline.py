@@ -1,16 +1,17 @@
 """The schedule stage. In: the nodes to realise, over PARAM leaves. Out: a `Schedule`.
 
-  prepare_graph    needs: a verified graph          gives: large reductions split, copies read whole buffers
-  plan_fusion      needs: the nodes to store        gives: what is stored, and every index that kernels ask for
-  write kernels    needs: the plan                  gives: a value per stored node, as loops, loads and reductions
-  place assigns    needs: the values                gives: how each in-place update is done without harm
-  order items      needs: declared accesses         gives: items such that every read sees the version it means
-  place_temps      needs: the order                 gives: arenas"""
+prepare_graph    needs: a verified graph          gives: large reductions split, copies read whole buffers
+plan_fusion      needs: the nodes to store        gives: what is stored, and every index that kernels ask for
+write kernels    needs: the plan                  gives: a value per stored node, as loops, loads and reductions
+place assigns    needs: the values                gives: how each in-place update is done without harm
+order items      needs: declared accesses         gives: items such that every read sees the version it means
+place_temps      needs: the order                 gives: arenas"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.base.config import options
 from tilewright.base.events import stage_timer
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Schedule
@@ -23,7 +24,9 @@ from tilewright.schedule.order import ItemBuilder
 from tilewright.schedule.reduction import split_reduction
 
 
-def schedule(outputs: Sequence[UOp], params: Sequence[UOp], device: str, pinned: frozenset[int] = frozenset()) -> Schedule:
+def schedule(
+    outputs: Sequence[UOp], params: Sequence[UOp], device: str, pinned: frozenset[int] = frozenset()
+) -> Schedule:
     """`params` are the PARAM nodes in slot order. `pinned` are the slots whose present contents someone else still
     reads: an update of one of them goes to memory of its own."""
     with stage_timer("schedule"):
@@ -73,10 +76,10 @@ def nodes_to_store(outputs: Sequence[UOp]) -> frozenset[UOp]:
     """Outputs, what the user asked to be contiguous, both sides of a copy, updates and what they update."""
     found = {node for node in outputs if node.op is not Ops.PARAM}
     for node in toposort(*outputs):
+        if not options.FUSE and (node.op.is_elementwise or node.op in (Ops.REDUCE_AXIS, Ops.GATHER)):
+            found.add(node)
         if node.op is Ops.CONTIGUOUS:
             found.add(storage_node(node))
-        elif node.op is Ops.COPY:
-            found.update((node, storage_node(node.src[0])))
-        elif node.op is Ops.ASSIGN:
+        elif node.op is Ops.COPY or node.op is Ops.ASSIGN:
             found.update((node, storage_node(node.src[0])))
     return frozenset(node for node in found if node.op is not Ops.PARAM)

@@ -24,7 +24,7 @@ def split_reduction(node: UOp) -> UOp | None:
     if not options.SPLIT_REDUCE or node.op is not Ops.REDUCE_AXIS:
         return None
     source = node.src[0]
-    op, axes = node.arg
+    _, axes = node.arg
     work, results = element_count(source.shape), element_count(node.shape)
     if results == 0 or results > FEW_RESULTS or work // max(results, 1) < LARGE_REDUCTION:
         return None
@@ -47,9 +47,7 @@ def _split_axis(source: UOp, shape: Shape, node: UOp, axis: int, parts: int) -> 
     split = (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :])
     moved = tuple(a + (a >= axis) for a in axes if a != axis)
     first_axes = tuple(sorted((axis + 1, *moved)))
-    first = UOp(
-        Ops.REDUCE_AXIS, node.dtype, (UOp(Ops.RESHAPE, source.dtype, (source,), split),), (op, first_axes)
-    )
+    first = UOp(Ops.REDUCE_AXIS, node.dtype, (UOp(Ops.RESHAPE, source.dtype, (source,), split),), (op, first_axes))
     second = UOp(Ops.REDUCE_AXIS, node.dtype, (first,), (op, (axis,)))
     return UOp(Ops.RESHAPE, node.dtype, (second,), node.shape)
 

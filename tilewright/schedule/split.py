@@ -54,17 +54,19 @@ class KernelWriter:
         if size == 0:
             return const(node.dtype, 0)
         buffer = UOp(Ops.PARAM, node.dtype, (), ParamArg(self.slot_of[node], size))
-        return load_element(buffer, flatten_index(place.index, node.shape), place.valid)
+        return load_element(buffer, flatten_index(place.indices, node.shape), place.valid)
 
     def _value(self, root: UOp, node: UOp, place: Place) -> UOp:
         if node.op is Ops.CONST:
             return node
         if node.op is Ops.IOTA:
-            return place.index[0].cast(node.dtype)
+            return place.indices[0].cast(node.dtype)
         if node.op is Ops.PARAM:
             return self.load(node, place)
         if node.op.is_elementwise:
-            src = tuple(self.values[root, s, place if s.shape or not node.shape else Place((), place.valid)] for s in node.src)
+            src = tuple(
+                self.values[root, s, place if s.shape or not node.shape else Place((), place.valid)] for s in node.src
+            )
             return UOp(node.op, node.dtype, src, node.arg)
         if node.op.kind is Kind.MOVEMENT:
             return self._movement_value(root, node, place)
@@ -85,7 +87,7 @@ class KernelWriter:
         if element_count(source.shape) == 0:
             return const(node.dtype, 0)
         value = self.values[root, source, push_movement(node, place)]
-        return value if node.op is not Ops.PAD else masked(pad_valid(node, place.index), value)
+        return value if node.op is not Ops.PAD else masked(pad_valid(node, place.indices), value)
 
     def _reduce_value(self, root: UOp, node: UOp, place: Place) -> UOp:
         op, axes = node.arg
@@ -93,7 +95,7 @@ class KernelWriter:
         if element_count(source.shape) == 0:
             return const(node.dtype, reduce_identity(op, node.dtype))
         loops = self.plan.reduce_loops[root, node, place]
-        index = list(place.index)
+        index = list(place.indices)
         remaining = iter(loops)
         for axis in sorted(axes):
             if source.shape[axis] != 1:

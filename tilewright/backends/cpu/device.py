@@ -25,7 +25,8 @@ LEAST_GRAIN = 1 << 15
 CHUNKS_PER_THREAD = 4
 
 _NATIVE_OPS = frozenset(
-    "NEG SQRT TRUNC ADD SUB MUL FDIV MAX MIN AND OR XOR CMPLT CMPEQ CMPNE WHERE CAST BITCAST SATURATING_CAST".split()
+    ("NEG", "SQRT", "TRUNC", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR", "CMPLT", "CMPEQ", "CMPNE")
+    + ("WHERE", "CAST", "BITCAST", "SATURATING_CAST")
 )
 # Small floats are converted by integer maths: LLVM would call library functions for some of these conversions.
 _EMULATED = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})

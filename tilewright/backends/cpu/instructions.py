@@ -1,5 +1,5 @@
-"""LLVM text of single operations. In: an op, dtypes, operand names, a lane count. Out: one instruction's right-hand side.
-A lane count of 0 means a scalar. The renderer decides what to compute; this file only knows how LLVM spells it."""
+"""LLVM text of single operations. In: an op, dtypes, operand names, a lane count. Out: an instruction's right-hand
+side. A lane count of 0 means a scalar. The renderer decides what to compute; this file knows how LLVM spells it."""
 
 from __future__ import annotations
 
@@ -108,7 +108,9 @@ class Instructions:
             return f"fneg {kind} {operand}" if dtype.is_float else f"sub {kind} {constant(dtype, 0, lanes)}, {operand}"
         intrinsic = _UNARY_INTRINSIC.get(op)
         if intrinsic is None:
-            raise InternalError(f"the CPU renderer was given {op!r} on {dtype.name}, which codegen should have taken apart")
+            raise InternalError(
+                f"the CPU renderer was given {op!r} on {dtype.name}, which codegen should have taken apart"
+            )
         return self.call(f"{intrinsic}.{overload(dtype, lanes)}", kind, (kind, operand))
 
     def binary(self, op: Op, dtype: DType, lanes: int, left: str, right: str) -> str:
@@ -156,6 +158,9 @@ class Instructions:
         return f"{'zext' if is_unsigned else 'sext'} {have} {operand} to {want}"
 
     def bitcast(self, source: DType, target: DType, lanes: int, operand: str) -> str:
+        if source.is_bool or target.is_bool:
+            # A bool is one bit here and a byte in memory, whose bits are meant: 0 or 1, and anything but 0 is true.
+            return self.cast(source, target, lanes, operand)
         return f"bitcast {value_type(source, lanes)} {operand} to {value_type(target, lanes)}"
 
     def fold_lanes(self, op: Op, dtype: DType, lanes: int, operand: str) -> str:

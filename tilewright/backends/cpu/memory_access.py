@@ -1,8 +1,8 @@
-"""Loads and stores of tiles. In: INDEX, LOAD and STORE nodes, with the renderer that knows their operands. Out: LLVM text.
+"""Loads and stores of tiles. In: INDEX, LOAD and STORE nodes, and the renderer that knows their operands. Out: text.
 
-Along the vector axis a step of 1 is a vector access, -1 a reversed one, 0 a scalar that is splatted, any other a gather or
-scatter. A masked access never branches: a mask that is one bit for the whole vector chooses between the address and a scratch
-area on the stack (zeros for loads), a mask per lane uses LLVM's masked forms, which touch no memory where it is off."""
+Along the vector axis a step of 1 is a vector access, -1 a reversed one, any other a gather or scatter. A masked access
+never branches: a mask that is one bit for the whole vector chooses between the address and a scratch area on the stack
+(zeros for loads), a mask per lane uses LLVM's masked forms, which touch no memory where it is off."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Programs as LLVM IR. In: a `Program`. Out: the text of one function `void name(ptr buffers, i64 lo, i64 hi)`.
 
-Tiles are written out here and nowhere earlier. A value is a set of elements, one per coordinate of its tile axes; along one
-of them, its vector axis, the elements are the lanes of an LLVM vector. A value that does not depend on an axis is computed
-once and splatted where it meets one that does, in front of the outermost loop that leaves it unchanged."""
+Tiles are written out here and nowhere earlier. A value is a set of elements, one per coordinate of its tile axes; along
+one of them, its vector axis, the elements are the lanes of an LLVM vector. A value that does not depend on an axis is
+computed once and splatted where it meets one that does, in front of the outermost loop that leaves it unchanged."""
 
 from __future__ import annotations
 
@@ -115,7 +115,9 @@ class Renderer:
                 position = len(inside)
                 name = f"%v{next(self.counter)}"
                 inside.append("")
-                loop.phis.append((acc, coordinates, inside, position, f"{name} = phi {{}} [ {element.name}, %{self.label} ]"))
+                loop.phis.append(
+                    (acc, coordinates, inside, position, f"{name} = phi {{}} [ {element.name}, %{self.label} ]")
+                )
                 self.values[acc][coordinates] = Element(name, len(self.loops) + 1)
         self.loops.append(loop)
         self.label = label
@@ -189,12 +191,12 @@ class Renderer:
     def _across(self, node: UOp, at: dict[UOp, int], own_axis: UOp, axis: UOp) -> str:
         """A vector along `axis` of a value that lies in vectors along another: lane by lane."""
         lanes = axis_size(axis)
+        many, single = value_type(node.dtype, lanes), scalar_type(node.dtype)
         result = "poison"
         for lane in range(lanes):
             element = self.values[node][self.facts.coordinates(node, {**at, axis: lane})]
             one = self._lane(element, node, own_axis, at[own_axis])
-            text = f"insertelement {value_type(node.dtype, lanes)} {result}, {scalar_type(node.dtype)} {one.name}, i64 {lane}"
-            result = self.emit(text).name
+            result = self.emit(f"insertelement {many} {result}, {single} {one.name}, i64 {lane}").name
         return result
 
     # ------------------------------------------------------------ nodes

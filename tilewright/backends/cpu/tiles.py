@@ -1,5 +1,5 @@
-"""The tiles of a program's values. In: a `Program`. Out: for each node its tile axes, which of them is written as vector
-lanes, its coordinates, and whether it is needed at all. Facts only: nothing is written here."""
+"""The tiles of a program's values. In: a `Program`. Out: for each node its tile axes, which of them is written as
+vector lanes, its coordinates, and whether it is needed at all. Facts only: nothing is written here."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The PYTHON device: the emulator behind the runtime's contract. In: programs and buffers. Out: results, or an error that
-names what no device may do. Memory knows which of its bytes were written, from one launch to the next."""
+"""The PYTHON device: the emulator behind the runtime's contract. In: programs and buffers. Out: results, or an error
+that names what no device may do. Memory knows which of its bytes were written, from one launch to the next."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""PADTO: an axis is lengthened to a multiple, its extra iterations masked off.
-In: a kernel, an axis, a multiple. Out: the kernel over the longer axis; loads and stores past the end touch nothing, and
-a reduction takes in its identity there, so no function is ever asked about a value that does not exist.
+"""PADTO: an axis is lengthened to a multiple, its extra iterations masked off. In: a kernel, an axis, a multiple. Out:
+the kernel over the longer axis; loads and stores past the end touch nothing, and a reduction takes in its identity
+there, so no function is ever asked about a value that does not exist.
 
     before: for i in 10: out[i] = f(a[i])
     after:  for i in 16: if i < 10: out[i] = f(a[i] if i < 10 else 0)"""
