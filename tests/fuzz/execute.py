@@ -5,14 +5,18 @@ What is right is said by `error_bounds`."""
 
 from __future__ import annotations
 
+import contextlib
 import math
+import sys
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+import tilewright.backends.cpu.device
 import tilewright.engine.devices  # noqa: F401 (enters the devices)
 from tests.fuzz.error_bounds import count, evaluate_bounds, mismatches
 from tests.fuzz.generate import AWAY, HOME, Case
@@ -55,6 +59,38 @@ class Strength:
     free: int = 0
 
 
+# Limits that make large things be done differently, small enough for the graphs made here to reach them: reductions are
+# split, kernels get threads, values are stored rather than computed again.
+_LOW_LIMITS: dict[str, dict[str, float]] = {
+    "tilewright.schedule.reduction": {"LARGE_REDUCTION": 24, "FEW_RESULTS": 8, "LEAST_PART": 2},
+    "tilewright.schedule.fuse": {"RECOMPUTE_LIMIT": 3.0, "ENOUGH_ROWS": 4, "SMALL_REDUCTION": 16, "MOST_USES": 2},
+    "tilewright.kernel.heuristic": {"LEAST_WORK": 4},
+    "tilewright.backends.cpu.device": {"LEAST_GRAIN": 1},
+}
+
+
+@contextlib.contextmanager
+def limits_of(case: Case) -> Iterator[None]:
+    """Every third case is run with low limits. Schedules and kernels made under other limits are forgotten."""
+    if case.seed % 3:
+        yield
+        return
+    before = {}
+    for module, limits in _LOW_LIMITS.items():
+        for name, value in limits.items():
+            before[module, name] = getattr(sys.modules[module], name)
+            setattr(sys.modules[module], name, value)
+    forget_schedules()
+    forget_kernels()
+    try:
+        yield
+    finally:
+        for (module, name), value in before.items():
+            setattr(sys.modules[module], name, value)
+        forget_schedules()
+        forget_kernels()
+
+
 def check_case(case: Case, devices: tuple[str, ...] = DEVICES, strength: Strength | None = None) -> Failure | None:
     """Evaluates the case, runs it on each device and compares."""
     _keep_memory_small()
@@ -69,7 +105,7 @@ def check_case(case: Case, devices: tuple[str, ...] = DEVICES, strength: Strengt
             strength.free += free
     for device in devices:
         try:
-            with Context(VERIFY_GRAPH=1, CACHE=0):
+            with Context(VERIFY_GRAPH=1, CACHE=0), limits_of(case):
                 results = run_on(case, device)
         except Exception as error:
             kind = f"{device} raises {type(error).__name__}"

@@ -281,6 +281,8 @@ def test_comparison_with_a_number_outside_of_the_dtype(check: Check) -> None:
 @pytest.mark.parametrize(
     ("left", "right", "expected"),
     [
+        ("float16", np.float32(2.5), "float16"),
+        ("int8", np.float64(2.5), "float32"),
         ("int8", 2, "int8"),
         ("int8", 2.5, "float32"),
         ("bool", True, "bool"),

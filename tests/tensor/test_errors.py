@@ -123,7 +123,7 @@ def test_mistakes(name: str) -> None:
 
 
 def test_mixed_devices_name_both_tensors_and_their_lines() -> None:
-    left = Tensor([1.0, 2.0], device="CPU")
+    left, mask = Tensor([1.0, 2.0], device="CPU"), Tensor([True, False], device="CPU")
     right = Tensor([3.0, 4.0], device="PYTHON")
     line = left.uop.line
     assert line is not None
@@ -131,7 +131,7 @@ def test_mixed_devices_name_both_tensors_and_their_lines() -> None:
         lambda: left + right,
         lambda: left @ right,
         lambda: left.cat(right),
-        lambda: (left < 1).where(right, 0),
+        lambda: Tensor.where(mask, left, right),
         lambda: left.assign(right),
         lambda: left[right.int()],
         lambda: left.gather(0, right.int()),

@@ -11,6 +11,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tilewright.graph.ops import Ops
+from tilewright.graph.walk import toposort
+from tilewright.tensor.tensor import Tensor
+
 Check = Callable[..., None]
 generator = np.random.default_rng(3)
 
@@ -188,3 +192,24 @@ def test_attention(check: Check) -> None:
     few = lambda q, k, v: attention(q, np.repeat(k, 2, 1), np.repeat(v, 2, 1))  # noqa: E731
     grouped = lambda q, k, v: q.scaled_dot_product_attention(k, v, enable_gqa=True)  # noqa: E731
     check(grouped, few, q, k[:, :2], v[:, :2], tolerance=1e-4)
+
+
+WINDOWED: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "conv": lambda x, w: x.conv2d(w),
+    "conv padded": lambda x, w: x.conv2d(w, padding=1),
+    "conv strided": lambda x, w: x.conv2d(w, stride=2, padding=1),
+    "conv dilated": lambda x, w: x.conv2d(w, dilation=2),
+    "max pool": lambda x, w: x.max_pool2d(3, 2, padding=1),
+    "average pool": lambda x, w: x.avg_pool2d(3, 1),
+    "strided slice": lambda x, w: x[..., :15:2],
+    "unfold": lambda x, w: x.unfold(2, 3, 2),
+    "diagonal": lambda x, w: x.diagonal(0, 2, 3),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_windows_leave_no_division_in_the_kernel(name: str) -> None:
+    plan = WINDOWED[name](Tensor.empty(2, 3, 16, 16), Tensor.empty(4, 3, 3, 3)).schedule()
+    kernels = [item.ast for item in plan.items if item.ast is not None]
+    assert len(kernels) == 1
+    assert not [node for node in toposort(*kernels) if node.op in (Ops.IDIV, Ops.MOD)]

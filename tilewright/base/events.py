@@ -123,8 +123,8 @@ def subscribe(listener: Listener, kinds: Iterable[str] | None = None) -> Subscri
 
 PRINTER = "tilewright.debug.printer"
 
-# The kinds that debug/ prints, with the least DEBUG that prints each. Others are not listened to: DEBUG=1 leaves kernels
-# to run as one list, which a listener of "kernel-run" would take apart to time each.
+# The kinds that debug/ prints, with the least DEBUG that prints each. Others are not listened to: DEBUG=1 leaves
+# kernels to run as one list, which a listener of "kernel-run" would take apart to time each.
 PRINTED: dict[str, int] = {
     "cache-hit": 1,
     "cache-miss": 1,

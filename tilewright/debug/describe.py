@@ -67,7 +67,7 @@ def ordered_stages(stage_times: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def show_location(line: tuple[str, int] | None) -> str:
-    """The user's file and line, from the working folder where the file lies in it, else the last two parts of its path."""
+    """The user's file and line: from the working folder where the file lies in it, else its folder and name alone."""
     if line is None:
         return "(no line)"
     path, number = line
@@ -139,7 +139,7 @@ def show_opts(opts: tuple[Opt, ...]) -> str:
 
 
 def show_kernel(sink: UOp) -> str:
-    """What a kernel computes, one assignment a line: `p0[L0*32 + L1] = reduce(p1[L0*128 + R2]*p2[...], R2, Ops.ADD)`."""
+    """What a kernel computes, one assignment a line: `p0[L0*32 + L1] = reduce(p1[L0*32 + R2], R2, Ops.ADD)`."""
     lines = []
     for part in sink.src:
         if part.op is Ops.STORE:

@@ -1,12 +1,12 @@
-"""Every stage of one expression. In: lazy tensors. Out: an `Explanation`, which holds what each stage made of them and how
-long it took, and prints itself. Stands beside the flow: it calls the stages as `realize` does, and runs nothing.
+"""Every stage of one expression. In: lazy tensors. Out: an `Explanation`, which holds what each stage made of them and
+how long it took, and prints itself. Stands beside the flow: it calls the stages as `realize` does, and runs nothing.
 
     from tilewright.debug import explain
 
     explain((x @ w + b).softmax()).print()
 
-What it compiles is kept in the caches, so a `realize` that follows only runs. A kernel that was compiled before shows the
-times of then; `with Context(CACHE=0):` leaves out the disk cache, so that LLVM's time is in the record."""
+What it compiles is kept in the caches, so a `realize` that follows only runs. A kernel that was compiled before shows
+the times of then; `with Context(CACHE=0):` leaves out the disk cache, so that the compiler's time is in the record."""
 
 from __future__ import annotations
 

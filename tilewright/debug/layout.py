@@ -3,7 +3,9 @@ Only printing needs rich, so it is imported with this module and this module wit
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from itertools import pairwise
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -110,11 +112,33 @@ def times_table(stage_times: Mapping[str, int], title: str = "time of each stage
 
 
 def machine_code(assembly: str) -> str:
-    """The instructions and labels, without the directives that only an assembler reads."""
+    """The instructions and labels, without the directives and comments that only an assembler reads."""
     kept = []
     for line in assembly.splitlines():
-        stripped = line.strip()
-        is_label = stripped.endswith(":")
-        if stripped and (is_label or not stripped.startswith((".", "#", "//"))):
-            kept.append(line.expandtabs(8).rstrip())
+        text = re.split(r"\s+(?:#|//) ", line)[0].expandtabs(8).rstrip()
+        is_label = text.endswith(":")
+        if text.strip() and (is_label or not text.lstrip().startswith((".", "#", "//"))):
+            kept.append(text)
     return "\n".join(kept)
+
+
+def longest_block(source: str) -> str:
+    """The most lines that stand under one label, with the label: the body of the innermost loop of a tiled kernel."""
+    lines = source.rstrip("\n").split("\n")
+    starts = [0, *(number for number, line in enumerate(lines) if line.endswith(":")), len(lines)]
+    first, last = max(pairwise(starts), key=lambda block: block[1] - block[0])
+    return "\n".join(lines[first:last])
+
+
+def inner_loop(assembly: str) -> str:
+    """The longest stretch of code that jumps back to its own label: where a kernel spends its time. All of the code
+    where there is none."""
+    lines = machine_code(assembly).split("\n")
+    starts = [number for number, line in enumerate(lines) if line.endswith(":")]
+    best: list[str] = []
+    for start, stop in zip(starts, [*starts[1:], len(lines)], strict=True):
+        label = lines[start].rstrip(":")
+        jumps = [number for number in range(start + 1, stop) if lines[number].endswith(label)]
+        if jumps and jumps[-1] + 1 - start > len(best):
+            best = lines[start : jumps[-1] + 1]
+    return "\n".join(best or lines)

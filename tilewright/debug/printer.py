@@ -1,8 +1,8 @@
-"""Prints events as they happen, as far as the option DEBUG of the thread they happen in asks for. In: events. Out: lines on
-stderr. `base.events` loads this module by name at the first event once DEBUG is above 0; nothing imports it.
+"""Prints events as they happen, as far as the option DEBUG of the thread they happen in asks for. In: events. Out:
+lines on stderr. `base.events` loads this module by name at the first event once DEBUG is above 0; nothing imports it.
 
-Each level includes those below it: 1 devices and caches; 2 a line per kernel, copy and compilation; 3 schedules, axes and
-opts; 4 source; 5 graphs before and after; 6 assembly."""
+Each level includes those below it: 1 devices and caches; 2 a line per kernel, copy and compilation; 3 schedules, axes
+and opts; 4 source; 5 graphs before and after; 6 assembly."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.base.config import options
-from tilewright.base.events import Event, GlobalCounters, stage_times
+from tilewright.base.events import PRINTED, Event, GlobalCounters, stage_times
 from tilewright.debug import describe
+from tilewright.graph.records import Schedule
 from tilewright.graph.show import show, show_program
 from tilewright.runtime.device import open_driver
 
 _STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 _NAME_WIDTH = 32
+
+Fields = dict[str, Any]
 
 
 def paint(text: str, style: str) -> str:
@@ -42,10 +45,10 @@ class Printer:
         atexit.register(self.print_summary)
 
     def print_event(self, event: Event) -> None:
+        """Print what the level of this thread asks for. Another thread's level may be the one that is listened for."""
         level = options.DEBUG
-        handler = _HANDLERS[event.kind]
-        if level > 0:
-            self.write(handler(self, event, level))
+        if level >= PRINTED[event.kind]:
+            self.write(_HANDLERS[event.kind](self, event.kind, event.fields, level))
 
     def write(self, lines: list[str]) -> None:
         """All lines at once: those of other threads come before or after them."""
@@ -63,7 +66,8 @@ class Printer:
             if name not in self.devices:
                 self.devices.add(name)
                 target = open_driver(name).target
-                facts = f"{target.arch or target.name}, {target.cores} cores, vectors of {target.vector_bytes} bytes"
+                kind = (target.arch or target.name).split()[0]
+                facts = f"{kind}, {target.cores} cores, vectors of {target.vector_bytes} bytes"
                 toolchain = f", {target.toolchain.split(' library ')[0]}" if target.toolchain else ""
                 lines.append(f"{paint('device', 'green')}   {name}: {facts}{toolchain}")
         return lines
@@ -73,27 +77,25 @@ class Printer:
         style = "green" if outcome == "hit" else "yellow"
         return f"{paint('cache', style)}    {cache} {outcome} {paint(detail, 'dim')}"
 
-    def on_cache(self, event: Event, level: int) -> list[str]:
-        outcome = event.kind.removeprefix("cache-")
-        return [self.cache_line(str(event["cache"]), outcome, str(event["key"])[:12])]
+    def on_cache(self, kind: str, fields: Fields, level: int) -> list[str]:
+        return [self.cache_line(fields["cache"], kind.removeprefix("cache-"), fields["key"][:12])]
 
-    def on_warning(self, event: Event, level: int) -> list[str]:
-        location: Any = event.fields.get("location")
-        place = f"  {describe.show_location(location)}" if location is not None else ""
-        return [f"{paint('warning', 'red')}  {event['message']}{place}"]
+    def on_warning(self, kind: str, fields: Fields, level: int) -> list[str]:
+        location = fields.get("location")
+        place = "" if location is None else f"  {describe.show_location(location)}"
+        return [f"{paint('warning', 'red')}  {fields['message']}{place}"]
 
     # ------------------------------------------------------------ schedules
 
-    def on_schedule(self, event: Event, level: int) -> list[str]:
-        plan: Any = event["plan"]
+    def on_schedule(self, kind: str, fields: Fields, level: int) -> list[str]:
+        plan: Schedule = fields["plan"]
         count = f"{len(plan.items)} item{'' if len(plan.items) == 1 else 's'}"
-        spent = describe.show_seconds(int(str(event["nanoseconds"])) / 1e9)
+        spent = describe.show_seconds(fields["nanoseconds"] / 1e9)
         lines = self.device_lines([item.device for item in plan.items])
-        lines.append(self.cache_line("schedule", "hit" if event["cached"] else "miss", f"{count} in {spent}"))
-        if level >= 5 and not event["cached"]:
-            graph: Any = event["graph"]
-            for number, node in enumerate(graph):
-                lines += section(f"graph of value {number}, over {len(plan.slots)} slots", show(node))
+        lines.append(self.cache_line("schedule", "hit" if fields["cached"] else "miss", f"{count} in {spent}"))
+        if level >= 5 and not fields["cached"]:
+            for number, node in enumerate(fields["graph"]):
+                lines += section(f"tensor graph {number}, with its inputs as PARAMs", show(node))
         if level >= 3:
             for number, item in enumerate(plan.items):
                 lines.append(f"{paint('schedule', 'blue')} {describe.show_item(number, item, plan)}")
@@ -101,10 +103,10 @@ class Printer:
 
     # ------------------------------------------------------------ kernels
 
-    def on_kernel_compiled(self, event: Event, level: int) -> list[str]:
-        kernel: Any = event["kernel"]
+    def on_kernel_compiled(self, kind: str, fields: Fields, level: int) -> list[str]:
+        kernel = fields["kernel"]
         name = kernel.program.name
-        driver = open_driver(str(event["device"]))
+        driver = open_driver(fields["device"])
         lines: list[str] = []
         if level >= 5:
             lines += section(f"kernel {name}, as scheduled", show(kernel.ast))
@@ -122,25 +124,20 @@ class Printer:
         lines.append(f"{paint('compiled', 'yellow')} {name} {describe.show_stage_times(kernel.stage_times)}")
         return lines
 
-    def on_kernel_run(self, event: Event, level: int) -> list[str]:
-        location: Any = event["location"]
-        return [work_line("run", str(event["name"]), str(event["device"]), event, describe.show_location(location))]
+    def on_kernel_run(self, kind: str, fields: Fields, level: int) -> list[str]:
+        place = describe.show_location(fields["location"])
+        return [work_line("run", fields["name"], fields["device"], fields, place)]
 
-    def on_schedule_run(self, event: Event, level: int) -> list[str]:
-        items: Any = event["items"]
-        if len(items) < 2:
-            return []
-        return [work_line("total", f"{len(items)} items", "", event, "")]
+    def on_schedule_run(self, kind: str, fields: Fields, level: int) -> list[str]:
+        count = len(fields["items"])
+        return [work_line("total", f"{count} items", "", fields, "")] if count > 1 else []
 
-    def on_replay(self, event: Event, level: int) -> list[str]:
-        kernels = f"{event['kernels']} kernels replayed"
-        return [work_line("jit", str(event["name"]), "", event, kernels)]
+    def on_replay(self, kind: str, fields: Fields, level: int) -> list[str]:
+        return [work_line("jit", fields["name"], "", fields, f"{fields['kernels']} kernels replayed")]
 
-    def on_copy(self, event: Event, level: int) -> list[str]:
-        location: Any = event["location"]
-        devices = f"{event['source']} to {event['target']}"
-        moved = describe.show_bytes(int(str(event["bytes"])))
-        return [work_line("copy", devices, "", event, f"{moved}  {describe.show_location(location)}")]
+    def on_copy(self, kind: str, fields: Fields, level: int) -> list[str]:
+        rest = f"{describe.show_bytes(fields['bytes'])}  {describe.show_location(fields['location'])}"
+        return [work_line("copy", f"{fields['source']} to {fields['target']}", "", fields, rest)]
 
     # ------------------------------------------------------------ the end
 
@@ -164,24 +161,22 @@ def section(title: str, text: str) -> list[str]:
     return [paint(f"---- {title}", "cyan"), *text.rstrip("\n").splitlines()]
 
 
-def work_line(what: str, name: str, device: str, event: Event, rest: str) -> str:
+def work_line(what: str, name: str, device: str, fields: Fields, rest: str) -> str:
     """Columns that line up: what, which, where, how long, how fast, and whose line."""
-    seconds = float(str(event["seconds"]))
-    moved = int(str(event["bytes"]))
-    operations = int(str(event.fields.get("operations", 0)))
+    seconds = fields["seconds"]
     columns = (
         paint(f"{what:8}", "bold"),
         f"{name:{_NAME_WIDTH}}",
         f"{device:8}",
         f"{describe.show_seconds(seconds):>8}",
-        f"{describe.giga_per_second(moved, seconds):>5} GB/s",
-        f"{describe.giga_per_second(operations, seconds):>5} GFLOP/s",
+        f"{describe.giga_per_second(fields['bytes'], seconds):>5} GB/s",
+        f"{describe.giga_per_second(fields.get('operations', 0), seconds):>5} GFLOP/s",
         paint(rest, "dim") if rest else "",
     )
     return " ".join(columns).rstrip()
 
 
-_HANDLERS: dict[str, Callable[[Printer, Event, int], list[str]]] = {
+_HANDLERS: dict[str, Callable[[Printer, str, Fields, int], list[str]]] = {
     "cache-hit": Printer.on_cache,
     "cache-miss": Printer.on_cache,
     "copy": Printer.on_copy,

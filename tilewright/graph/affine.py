@@ -79,10 +79,13 @@ def ring_form(node: UOp) -> Affine:
         return Affine({node: 1}, 0)
     if node.op is Ops.CONST:
         return Affine({}, node.arg)
-    _work_out(node)
-    form: Affine | None = node.cache["affine"]
-    # A node that turned out to be its own atom holds None and not itself, which would be a cycle of references.
-    return Affine({node: 1}, 0) if form is None else form
+    while True:
+        cache = node.cache
+        if "affine" in cache:
+            form: Affine | None = cache["affine"]
+            # A node that turned out to be its own atom holds None and not itself, which would be a cycle of references.
+            return Affine({node: 1}, 0) if form is None else form
+        _work_out(node)
 
 
 def is_atom(node: UOp) -> bool:
@@ -186,14 +189,23 @@ def from_affine(form: Affine, dtype: DType = dtypes.index) -> UOp:
     for atom, coefficient in terms.items():
         term = atom
         if coefficient != 1:
-            term = UOp(Ops.MUL, dtype, (atom, UOp(Ops.CONST, dtype, (), wrap_int(coefficient, dtype))))
+            term = UOp(Ops.MUL, dtype, (atom, _number(dtype, coefficient)))
         total = term if total is None else UOp(Ops.ADD, dtype, (total, term))
     if total is None:
-        return UOp(Ops.CONST, dtype, (), wrap_int(form.constant, dtype))
+        return _number(dtype, form.constant)
     if form.constant:
-        constant = UOp(Ops.CONST, dtype, (), wrap_int(form.constant, dtype))
-        total = UOp(Ops.ADD, dtype, (total, constant))
+        total = UOp(Ops.ADD, dtype, (total, _number(dtype, form.constant)))
     return total
+
+
+# Sizes and strides come up again and again; finding one here takes a tenth of the time of making the node.
+_indices: dict[int, UOp] = {value: UOp(Ops.CONST, dtypes.index, (), value) for value in range(-32, 257)}
+
+
+def _number(dtype: DType, value: int) -> UOp:
+    if dtype is dtypes.index:
+        return _indices.get(value) or UOp(Ops.CONST, dtype, (), value)
+    return UOp(Ops.CONST, dtype, (), wrap_int(value, dtype))
 
 
 def coefficient(node: UOp, atom: UOp) -> int:
@@ -229,22 +241,25 @@ def order_key(node: UOp) -> OrderKey:
 def digest(node: UOp) -> bytes:
     """Eight bytes that depend on what the node computes and on nothing else."""
     stack = [node]
-    while stack:
+    while True:
         top = stack[-1]
-        cache = top.cache
-        if "digest" in cache:
-            stack.pop()
-            continue
-        waiting = len(stack)
-        for src in top.src:
-            if src._cache is None or "digest" not in src._cache:
-                stack.append(src)
-        if len(stack) == waiting:
-            below = b"".join([src.cache["digest"] for src in top.src])
-            cache["digest"] = blake2b(_text_of(top).encode() + below, digest_size=8).digest()
-            stack.pop()
-    found: bytes = node.cache["digest"]
-    return found
+        known = top._cache.get("digest") if top._cache is not None else None
+        if known is None:
+            waiting = len(stack)
+            below = []
+            for src in top.src:
+                part = src._cache.get("digest") if src._cache is not None else None
+                if part is None:
+                    stack.append(src)
+                else:
+                    below.append(part)
+            if len(stack) > waiting:
+                continue
+            known = blake2b(_text_of(top).encode() + b"".join(below), digest_size=8).digest()
+            top.cache["digest"] = known
+        stack.pop()
+        if not stack:
+            return known
 
 
 def _text_of(node: UOp) -> str:

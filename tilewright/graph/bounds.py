@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tilewright.graph.uop import UOp
 
 
-# Index maths is unbounded; a bound that reaches this size says nothing more and stops growing.
+# Index maths is unbounded, but no device indexes beyond 64 bits: bounds stop growing at twice that width.
 INDEX_LIMIT = 1 << 127
 
 

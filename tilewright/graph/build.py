@@ -29,7 +29,8 @@ def new_buffer(dtype: DType, size: int, device: str) -> UOp:
 
 def const(dtype: DType, value: Scalar, shape: Shape = ()) -> UOp:
     """A constant of a shape."""
-    return broadcast_scalar(scalar_const(dtype, value), shape)
+    made = scalar_const(dtype, value)
+    return broadcast_scalar(made, shape) if shape else made
 
 
 def iota(size: int, dtype: DType = dtypes.int32) -> UOp:
@@ -142,11 +143,14 @@ def broadcast_to(x: UOp, shape: Shape) -> UOp:
     return expand(reshape(x, (1,) * missing + x.shape), shape)
 
 
+_REPETITIONS = (Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE)
+
+
 def scalar_of(x: UOp) -> UOp | None:
     """The 0-d node of which `x` is a repetition, or None."""
-    while x.op in (Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE):
+    while x.op in _REPETITIONS:
         x = x.src[0]
-    return x if x.shape == () else None
+    return None if x.shape else x
 
 
 # ---------------------------------------------------------------- elementwise
@@ -154,13 +158,18 @@ def scalar_of(x: UOp) -> UOp | None:
 
 def alu(op: Op, *src: UOp) -> UOp:
     """An elementwise op on sources of one shape; a repeated scalar is used as the 0-d node it is made from."""
-    shape = next((s.shape for s in src if s.shape), ())
-    assert all(s.shape in ((), shape) for s in src), f"{op}: {[s.shape for s in src]}"
+    shape: Shape = ()
+    count = 0
+    for node in src:
+        if node.shape:
+            assert not shape or node.shape == shape, f"{op}: {[s.shape for s in src]}"
+            shape = node.shape
+            count += node.op not in _REPETITIONS or scalar_of(node) is None
     if shape:
-        scalars = [scalar_of(s) for s in src]
-        if all(s is not None for s in scalars):
-            return broadcast_scalar(alu(op, *(s for s in scalars if s is not None)), shape)
-        src = tuple(node if scalar is None else scalar for node, scalar in zip(src, scalars))
+        scalars = tuple(scalar_of(node) or node for node in src)
+        if not count:
+            return broadcast_scalar(alu(op, *scalars), shape)
+        src = scalars
     dtype = op.dtype(src)
     assert dtype is not None
     return UOp(op, dtype, src)

@@ -68,6 +68,10 @@ class Pattern:
             found += [name for name in src.names() if name not in found]
         return found
 
+    def exchanged(self, ops: tuple[Op, ...] | None, src: tuple[Pattern, ...] | None) -> Pattern:
+        """The pattern with other ops and sources."""
+        return Pattern(ops, src, name=self.name, dtype=self.dtype, arg=self.arg, value=self.value, ordered=self.ordered)
+
     def alu(self, op: Op, *others: Pattern | Scalar) -> Pattern:
         return Pattern((op,), (self, *(_lift(other) for other in others)))
 
@@ -224,10 +228,14 @@ class _Matchers(dict[Op, "Matcher | None"]):
         self._rules = rules
 
     def __missing__(self, root: Op) -> Matcher | None:
-        rules = [rule for rule in self._rules if rule.pattern.ops and root in rule.pattern.ops]
+        rules = _rules_of(self._rules, root)
         matcher = _compile(root, rules)[0] if rules else None
         self[root] = matcher
         return matcher
+
+
+def _rules_of(rules: Iterable[Rule], root: Op) -> list[Rule]:
+    return [rule for rule in rules if rule.pattern.ops and root in rule.pattern.ops]
 
 
 class RuleSet:
@@ -257,7 +265,7 @@ class RuleSet:
 
     def source(self, root: Op) -> str:
         """The Python text of a root op's matcher, to be read."""
-        return _compile(root, [rule for rule in self.rules if rule.pattern.ops and root in rule.pattern.ops])[1]
+        return _compile(root, _rules_of(self.rules, root))[1]
 
 
 # ---------------------------------------------------------------- compiling
@@ -295,15 +303,9 @@ def _orders(pattern: Pattern) -> Iterator[Pattern]:
         and all(each.commutative for each in pattern.ops)
     )
     for sources in itertools.product(*(list(_orders(src)) for src in pattern.src)):
-        yield _with_sources(pattern, sources)
+        yield pattern.exchanged(pattern.ops, sources)
         if swappable:
-            yield _with_sources(pattern, sources[::-1])
-
-
-def _with_sources(pattern: Pattern, src: tuple[Pattern, ...]) -> Pattern:
-    return Pattern(
-        pattern.ops, src, name=pattern.name, dtype=pattern.dtype, arg=pattern.arg, value=pattern.value, ordered=True
-    )
+            yield pattern.exchanged(pattern.ops, sources[::-1])
 
 
 def _steps(pattern: Pattern, names: _Names) -> tuple[list[_Step], dict[str, str]]:
@@ -426,16 +428,7 @@ def _compile(root: Op, rules: list[Rule]) -> tuple[Matcher, str]:
     names = _Names()
     variants: list[tuple[list[_Step], list[str]]] = []
     for rule in rules:
-        pattern = Pattern(
-            (root,),
-            rule.pattern.src,
-            name=rule.pattern.name,
-            dtype=rule.pattern.dtype,
-            arg=rule.pattern.arg,
-            value=rule.pattern.value,
-            ordered=rule.pattern.ordered,
-        )
-        for ordered in _orders(pattern):
+        for ordered in _orders(rule.pattern.exchanged((root,), rule.pattern.src)):
             steps, bound = _steps(ordered, names)
             variants.append((steps, _action(rule, bound, names)))
     lines = [f"def match_{root.name}(n, ctx):"]

@@ -44,12 +44,7 @@ def rewrite(root: UOp, rules: RuleSet, ctx: Any = None) -> UOp:
     rewritten in turn, and stands for the node wherever it is used."""
     watched = options.REWRITE_LIMIT >= 0 or "rule-fired" in events.listeners
     memo = rules.name if rules.pure and options.REWRITE_LIMIT < 0 else None
-    if memo is not None and root._cache is not None:
-        known = root._cache.get(memo)
-        if known is not None:
-            # A node that stays as it is holds True and not itself, which would be a cycle of references.
-            return root if known is True else known
-    return _run(root, rules, ctx, memo, watched)
+    return _recall(root, {}, memo) or _run(root, rules, ctx, memo, watched)
 
 
 def _run(root: UOp, rules: RuleSet, ctx: Any, memo: str | None, watched: bool) -> UOp:
@@ -106,10 +101,7 @@ def _run(root: UOp, rules: RuleSet, ctx: Any, memo: str | None, watched: bool) -
             current = UOp(node.op, node.dtype, tuple([done[src] for src in node.src]), node.arg)
             if current.line is None:
                 current.line = node.line
-            finished = done.get(current)
-            if finished is None and memo is not None and current._cache is not None:
-                finished = current._cache.get(memo)
-                finished = current if finished is True else finished
+            finished = _recall(current, done, memo)
             if finished is not None:
                 _finish(node, finished, done, memo)
                 stack.pop()
@@ -133,7 +125,7 @@ def _run(root: UOp, rules: RuleSet, ctx: Any, memo: str | None, watched: bool) -
         if origin.depth > CHAIN_LIMIT:
             origins[node] = origin
             raise _loop_error(rules, node, origins)
-        finished = done.get(made)
+        finished = _recall(made, done, memo)
         if finished is not None:
             _finish(node, finished, done, memo)
             if current is not node:
@@ -146,6 +138,16 @@ def _run(root: UOp, rules: RuleSet, ctx: Any, memo: str | None, watched: bool) -
             pending[current] = (made, current)
         stack.append(made)
     return done[root]
+
+
+def _recall(node: UOp, done: dict[UOp, UOp], memo: str | None) -> UOp | None:
+    """What the rules make of a node, where that is known from this call or from an earlier one."""
+    finished = done.get(node)
+    if finished is None and memo is not None and node._cache is not None:
+        kept: UOp | bool | None = node._cache.get(memo)
+        # A node that stays as it is holds True and not itself, which would be a cycle of references.
+        return node if isinstance(kept, bool) else kept
+    return finished
 
 
 def _finish(node: UOp, result: UOp, done: dict[UOp, UOp], memo: str | None) -> None:

@@ -181,7 +181,9 @@ class TensorBase:
 
     def _new(self, uop: UOp, *others: TensorBase) -> Self:
         """The result of an operation on this tensor and others."""
-        requires_grad = self.requires_grad or any(other.requires_grad for other in others)
+        requires_grad = self.requires_grad
+        for other in others:
+            requires_grad = requires_grad or other.requires_grad
         if requires_grad and not modes.grad_enabled:
             requires_grad = False
             uop = build.detach(uop)
@@ -226,12 +228,16 @@ class TensorBase:
     def _operand(self, operation: str, other: object) -> Self | Scalar:
         """A second operand: a number stays one, a tensor has to be on this device, anything else is read as data."""
         if isinstance(other, TensorBase):
-            check_devices(operation, self, other)
+            if other.device != self.device:
+                check_devices(operation, self, other)
             return cast(Self, other)
         if isinstance(other, bool | int | float):
             return other
         if isinstance(other, list | tuple | memoryview) or hasattr(other, "__array_interface__"):
-            return self._tensor(other)
+            # A number that NumPy made is a number, as weak as Python's.
+            data: Any = other
+            is_number = hasattr(data, "item") and getattr(data, "shape", None) == ()
+            return cast(Scalar, data.item()) if is_number else self._tensor(data)
         raise DTypeError(
             operation,
             f"a tensor and {type(other).__name__} do not go together",
@@ -241,9 +247,10 @@ class TensorBase:
     def _promoted(self, operation: str, other: object) -> tuple[UOp, UOp, tuple[TensorBase, ...]]:
         """This tensor and another operand in one dtype and one shape (a number as a 0-d constant); the other tensor."""
         operand = self._operand(operation, other)
-        dtype = common_dtype(self, operand)
         if not isinstance(operand, TensorBase):
+            dtype = promote_with_scalar(self.dtype, operand)
             return build.cast(self.uop, dtype), build.const(dtype, operand), ()
+        dtype = promote(self.dtype, operand.dtype)
         shape = broadcast_shape(operation, self.shape, operand.shape)
         return fit(self.uop, dtype, shape), fit(operand.uop, dtype, shape), (operand,)
 

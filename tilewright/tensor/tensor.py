@@ -198,7 +198,7 @@ class Tensor(CastMixin, metaclass=_TensorType):
 
 def _node_from(data: Any, device: str, dtype: DType | None) -> UOp:
     """The node of host data: a constant for a number, else a buffer with its bytes."""
-    if isinstance(data, bool | int | float):
+    if type(data) in (bool, int, float):  # NumPy's float64 is a float too, but has a dtype to keep
         return build.const(dtype or dtype_of_scalar(data), data)
     if isinstance(data, UOp):
         return data

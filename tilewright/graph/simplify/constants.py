@@ -14,8 +14,11 @@ from tilewright.graph.uop import UOp
 UNARY_OPS: tuple[Op, ...] = tuple(each for each in ALL_OPS if each.kind is Kind.UNARY)
 BINARY_OPS: tuple[Op, ...] = tuple(each for each in ALL_OPS if each.kind is Kind.BINARY)
 COMMUTATIVE_OPS: tuple[Op, ...] = tuple(each for each in BINARY_OPS if each.commutative)
+# Ops whose result may have one value though an operand has several. A sum has one only if its operands do.
 BOUNDED_OPS: tuple[Op, ...] = tuple(
-    each for each in ALL_OPS if each.is_elementwise and each.bounds is not None and each is not Ops.CAST
+    each
+    for each in ALL_OPS
+    if each.is_elementwise and each.bounds is not None and each not in (Ops.ADD, Ops.SUB, Ops.NEG, Ops.CAST)
 )
 
 

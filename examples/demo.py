@@ -1,0 +1,151 @@
+"""One computation, from the user's line to machine code to the result: `make demo`.
+
+The layer of a classifier, `softmax(x @ w + b)`, is taken through every stage of the compiler; each stage shows what it
+made and how long it took. The result is compared with NumPy, and the jitted layer is timed beside it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+from rich.console import Console
+from rich.panel import Panel
+from rich.rule import Rule
+from rich.syntax import Syntax
+from rich.table import Table
+
+from tilewright import Context, Tensor, jit
+from tilewright.debug import ExplainedKernel, Explanation, KernelRun, explain, layout, watch_runs
+from tilewright.debug.describe import show_opts, show_seconds
+
+ROWS, FEATURES, CLASSES = 512, 512, 128
+# Whole texts are long; `explain(y).print()` shows them.
+LINES = 16
+
+
+def layer(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return (x @ w + b).softmax(axis=1)
+
+
+def numpy_layer(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
+    logits = x @ w + b
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def main() -> int:
+    console = layout.make_console()
+    generator = np.random.default_rng(0)
+    shapes = (ROWS, FEATURES), (FEATURES, CLASSES), (CLASSES,)
+    arrays = [generator.standard_normal(shape, dtype=np.float32) for shape in shapes]
+    arrays[1] /= np.float32(FEATURES**0.5)
+    # Without the disk cache, so that the time of the compiler is seen and nothing is left behind.
+    with Context(CACHE=0):
+        return show_all(console, arrays)
+
+
+def show_all(console: Console, arrays: list[np.ndarray]) -> int:
+    console.print(Rule("[bold]Tilewright: one computation, every stage"))
+    source = (
+        f"x, w, b: float32 {arrays[0].shape}, {arrays[1].shape}, {arrays[2].shape}\ny = (x @ w + b).softmax(axis=1)"
+    )
+    console.print(Panel(Syntax(source, "python", theme=layout.THEME, background_color="default"), title="your line"))
+
+    tensors = [Tensor(array) for array in arrays]
+    y = layer(*tensors)
+    explanation = explain(y)
+    with watch_runs() as runs:
+        result = y.numpy()
+    first_call = sum(explanation.stage_times.values()) / 1e9 + sum(run.seconds for run in runs)
+
+    show_stages(console, explanation)
+    show_runs(console, explanation, runs)
+    is_right = check(console, result, numpy_layer(*arrays))
+    show_speed(console, first_call, tensors, arrays)
+    return 0 if is_right else 1
+
+
+def show_stages(console: Console, explanation: Explanation) -> None:
+    console.print(Rule("[bold]1. graph[/]: operations built it; nothing has run"))
+    console.print(layout.text_panel("graph", explanation.graph, lines=24))
+    console.print(Rule("[bold]2. schedule[/]: what is fused, what is stored, in which order"))
+    console.print(layout.schedule_panel(explanation))
+    # The kernel with the most work is the one to look into.
+    kernel = max(explanation.kernels, key=lambda found: found.operations)
+    console.print(Rule("[bold]3. kernel[/]: loops split and given roles"))
+    console.print(layout.text_panel(f"{kernel.name}: as scheduled", kernel.expression, "python"))
+    console.print(layout.axes_panel(kernel))
+    console.print(others_table([found for found in explanation.kernels if found is not kernel]))
+    console.print(Rule("[bold]4. program[/]: in order, inside its loops; tiles are not written out yet"))
+    console.print(layout.text_panel(kernel.name, kernel.program, "python", LINES))
+    console.print(Rule("[bold]5. source[/]: the tile written out, as vectors along one axis"))
+    count = f"{len(kernel.source.splitlines())} lines in all"
+    console.print(
+        layout.text_panel(f"{kernel.name}: LLVM IR", layout.longest_block(kernel.source), "llvm", LINES, count)
+    )
+    console.print(Rule("[bold]6. machine code[/]: the inner loop, for this processor"))
+    loop = layout.inner_loop(kernel.assembly)
+    count = f"{len(layout.machine_code(kernel.assembly).splitlines())} lines in all"
+    console.print(layout.text_panel(kernel.name, loop, "gas", LINES, count))
+
+
+def others_table(kernels: list[ExplainedKernel]) -> Table:
+    table = Table(box=None, header_style="bold")
+    for heading in ("other kernels", "axes", "opts"):
+        table.add_column(heading, overflow="fold")
+    for kernel in kernels:
+        table.add_row(kernel.name, " ".join(map(str, kernel.axes)), show_opts(kernel.opts))
+    return table
+
+
+def show_runs(console: Console, explanation: Explanation, runs: list[KernelRun]) -> None:
+    console.print(Rule("[bold]7. time[/]: each stage, then the kernels themselves"))
+    console.print(layout.times_table(explanation.stage_times, "compiling"))
+    table = Table(title="running", title_justify="left", box=None, header_style="bold")
+    for heading in ("kernel", "time", "speed", "your line"):
+        table.add_column(heading, justify="right" if heading == "time" else "left")
+    for run in runs:
+        table.add_row(run.name, show_seconds(run.seconds), run.speed, run.location)
+    console.print(table)
+
+
+def check(console: Console, result: np.ndarray, expected: np.ndarray) -> bool:
+    console.print(Rule("[bold]8. result[/]"))
+    error = float(np.abs(result - expected).max())
+    is_right = result.shape == expected.shape and bool(np.allclose(result, expected, rtol=1e-4, atol=1e-6))
+    verdict = "[bold green]equal to NumPy[/]" if is_right else "[bold red]NOT equal to NumPy[/]"
+    console.print(f"{verdict} to float32 accuracy: {result.size} elements, greatest difference {error:.1e}")
+    console.print(f"first row begins {np.array2string(result[0, :4], precision=4)}, and sums to {result[0].sum():.6f}")
+    return is_right
+
+
+def show_speed(console: Console, first_call: float, tensors: list[Tensor], arrays: list[np.ndarray]) -> None:
+    replayed = jit(layer)
+    for _ in range(3):
+        replayed(*tensors).realize()
+    table = Table(title="the same call again", title_justify="left", box=None, header_style="bold")
+    table.add_column("call")
+    table.add_column("time", justify="right")
+    table.add_row("the first time: scheduled, compiled, run", show_seconds(first_call))
+    table.add_row("scheduled from memory, run", show_seconds(best_time(lambda: layer(*tensors).realize())))
+    table.add_row("jit: replayed in one native call", show_seconds(best_time(lambda: replayed(*tensors).realize())))
+    table.add_row("NumPy", show_seconds(best_time(lambda: numpy_layer(*arrays))))
+    console.print(table)
+
+
+def best_time(function: Callable[[], object], seconds: float = 0.3) -> float:
+    """The least time of a call: what disturbs a measurement only ever makes it longer."""
+    best = float("inf")
+    stop = time.perf_counter() + seconds
+    while time.perf_counter() < stop:
+        start = time.perf_counter()
+        function()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,285 @@
+"""Functions of real numbers on nodes. In: a float node (of any shape: constants are 0-d and stand for every shape).
+Out: a node of the same shape and dtype. None of the branches of a selection makes an infinity that the gradient of the
+other could meet, and functions that are smooth at 0 have the gradient of one side there, not the mean of two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tilewright.base.dtype import dtypes
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+
+# Rational approximations of Cephes (S. L. Moshier), good to double precision; highest power first.
+_TANH_P = (-9.64399179425052238628e-1, -9.92877231001918586564e1, -1.61468768441708447952e3)
+_TANH_Q = (1.0, 1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305325125486048e3)
+_SINH_P = (-7.89474443963537015605e-1, -1.63725857525983828727e2, -1.15614435765005216044e4, -3.51754964808151394800e5)
+_SINH_Q = (1.0, -2.77711081420602794433e2, 3.61578279834431989373e4, -2.11052978884890840399e6)
+_ATAN_P = (
+    -8.750608600031904122785e-1,
+    -1.615753718733365076637e1,
+    -7.500855792314704667340e1,
+    -1.228866684490136173410e2,
+    -6.485021904942025371773e1,
+)
+_ATAN_Q = (
+    1.0,
+    2.485846490142306297962e1,
+    1.650270098316988542046e2,
+    4.328810604912902668951e2,
+    4.853903996359136964868e2,
+    1.945506571482613964425e2,
+)
+# erf is x*T(x^2)/U(x^2) up to 1, and 1 - exp(-x^2)*P(x)/Q(x) above.
+_ERF_T = (
+    9.60497373987051638749e0,
+    9.00260197203842689217e1,
+    2.23200534594684319226e3,
+    7.00332514112805075473e3,
+    5.55923013010394962768e4,
+)
+_ERF_U = (
+    1.0,
+    3.35617141647503099647e1,
+    5.21357949780152679795e2,
+    4.59432382970980127987e3,
+    2.26290000613890934246e4,
+    4.92673942608635921086e4,
+)
+_ERFC_P = (
+    2.46196981473530512524e-10,
+    5.64189564831068821977e-1,
+    7.46321056442269912687e0,
+    4.86371970985681366614e1,
+    1.96520832956077098242e2,
+    5.26445194995477358631e2,
+    9.34528527171957607540e2,
+    1.02755188689515710272e3,
+    5.57535335369399327526e2,
+)
+_ERFC_Q = (
+    1.0,
+    1.32281951154744992508e1,
+    8.67072140885989742329e1,
+    3.54937778887819891062e2,
+    9.75708501743205489753e2,
+    1.82390916687909736289e3,
+    2.24633760818710981792e3,
+    1.65666309194161350182e3,
+    5.57535340817727675546e2,
+)
+
+
+# ---------------------------------------------------------------- pieces
+
+
+def polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
+    """By Horner's rule, the highest power first; a leading 1 costs nothing."""
+    result = x + coefficients[1] if coefficients[0] == 1.0 else x * coefficients[0] + coefficients[1]
+    for coefficient in coefficients[2:]:
+        result = result * x + coefficient
+    return result
+
+
+def minus_abs(x: UOp) -> UOp:
+    """-|x| with the gradient of one side at 0."""
+    return (x < 0).where(x, -x)
+
+
+def with_sign_of(x: UOp, size: UOp) -> UOp:
+    return (x < 0).where(-size, size)
+
+
+def absolute(x: UOp) -> UOp:
+    return x.maximum(-x)
+
+
+def reciprocal(x: UOp) -> UOp:
+    return x.const_like(1.0) / x
+
+
+def sqrt(x: UOp) -> UOp:
+    return x.alu(Ops.SQRT)
+
+
+def rsqrt(x: UOp) -> UOp:
+    return reciprocal(sqrt(x))
+
+
+def sign_bit(x: UOp) -> UOp:
+    """Whether a float's sign bit is set, that of -0.0 and NaN too."""
+    integer = {8: dtypes.int8, 16: dtypes.int16, 32: dtypes.int32, 64: dtypes.int64}[x.dtype.bits]
+    return build.bitcast(x, integer) < 0
+
+
+def round_to_even(x: UOp) -> UOp:
+    """To the nearest whole number, halves to the even one."""
+    whole = x.alu(Ops.TRUNC)
+    rest = absolute(x - whole)
+    half = whole * 0.5
+    away = (rest > 0.5) | (rest.eq(0.5) & half.ne(half.alu(Ops.TRUNC)))
+    return away.where(whole + (x < 0).where(x.const_like(-1.0), 1.0), whole)
+
+
+# ---------------------------------------------------------------- exponentials and logarithms
+
+
+def exp(x: UOp) -> UOp:
+    # codegen knows this form and does not lose the bits that the product rounds away.
+    return (x * (1 / math.log(2))).alu(Ops.EXP2)
+
+
+def log(x: UOp) -> UOp:
+    return x.alu(Ops.LOG2) * math.log(2)
+
+
+def log10(x: UOp) -> UOp:
+    return x.alu(Ops.LOG2) * math.log10(2)
+
+
+def log1p(x: UOp) -> UOp:
+    """log(1 + x) for x >= -1; the rounding of 1 + x is undone by the quotient (W. Kahan)."""
+    moved = x + 1
+    exact = moved.eq(1) | moved.eq(math.inf)
+    safe = exact.where(x.const_like(2.0), moved)
+    return exact.where(x, log(safe) * (x / (safe - 1)))
+
+
+def expm1_below_zero(x: UOp) -> UOp:
+    """exp(x) - 1 where x < 0, accurate near 0; 0 elsewhere."""
+    half = tanh((x < 0).where(x, 0.0) * 0.5)
+    return 2 * half / (1 - half)
+
+
+def logaddexp(x: UOp, y: UOp) -> UOp:
+    """log(exp(x) + exp(y)); equal infinities have no difference."""
+    difference = x.eq(y).where(x.const_like(0.0), x - y)
+    return x.maximum(y) + log1p(exp(minus_abs(difference)))
+
+
+def sigmoid(x: UOp) -> UOp:
+    shrunk = exp(minus_abs(x))  # at most 1, so nothing overflows on either side
+    return (x < 0).where(shrunk, 1.0) / (1 + shrunk)
+
+
+def softplus(x: UOp) -> UOp:
+    return (x < 0).where(x.const_like(0.0), x) + log1p(exp(minus_abs(x)))
+
+
+def real_power(x: UOp, y: UOp) -> UOp:
+    """2**(y*log2|x|) with the signs and special cases of C's pow."""
+    size = absolute(x)
+    result = (y * size.alu(Ops.LOG2)).alu(Ops.EXP2)
+    whole = y.eq(y.alu(Ops.TRUNC))
+    half = y * 0.5
+    is_odd = whole & half.ne(half.alu(Ops.TRUNC))
+    result = (sign_bit(x) & is_odd).where(-result, result)
+    undefined = (x < 0) & (size < math.inf) & whole.logical_not()
+    result = undefined.where(x.const_like(math.nan), result)
+    is_one = y.eq(0) | x.eq(1) | (x.eq(-1) & absolute(y).eq(math.inf))
+    return is_one.where(x.const_like(1.0), result)
+
+
+# ---------------------------------------------------------------- trigonometry
+
+
+def sin(x: UOp) -> UOp:
+    return x.alu(Ops.SIN)
+
+
+def cos(x: UOp) -> UOp:
+    # Halving is exact, where adding pi/2 would lose the low bits of a large angle.
+    half = sin(x * 0.5)
+    return 1 - 2 * (half * half)
+
+
+def tan(x: UOp) -> UOp:
+    return sin(x) / cos(x)
+
+
+def asin(x: UOp) -> UOp:
+    return atan(x / sqrt((1 - x) * (1 + x)))
+
+
+def acos(x: UOp) -> UOp:
+    return 2 * atan(sqrt((1 - x) / (1 + x)))
+
+
+def atan(x: UOp) -> UOp:
+    size = -minus_abs(x)
+    large, middle = size > 2.414213562373095, size > 0.66
+    one = x.const_like(1.0)
+    limited = large.where(one, size)
+    reduced = large.where(-reciprocal(large.where(size, one)), middle.where((limited - 1) / (limited + 1), limited))
+    square = reduced * reduced
+    rational = square * polynomial(square, _ATAN_P) / polynomial(square, _ATAN_Q)
+    start = large.where(x.const_like(math.pi / 2), middle.where(x.const_like(math.pi / 4), 0.0))
+    angle = start + (reduced * rational + reduced)
+    return (x < 0).where(-angle, x.eq(0).where(x, angle))
+
+
+# ---------------------------------------------------------------- hyperbolic functions
+
+
+def _near_zero(x: UOp, numerator: Sequence[float], denominator: Sequence[float]) -> UOp:
+    """x + x^3*P(x^2)/Q(x^2)."""
+    square = x * x
+    return x + x * square * polynomial(square, numerator) / polynomial(square, denominator)
+
+
+def tanh(x: UOp) -> UOp:
+    minus_size = minus_abs(x)
+    is_small = minus_size > -0.625
+    shrunk = exp(minus_size * 2)
+    large = (1 - shrunk) / (1 + shrunk)
+    return is_small.where(_near_zero(is_small.where(x, 0.0), _TANH_P, _TANH_Q), with_sign_of(x, large))
+
+
+def sinh(x: UOp) -> UOp:
+    size = -minus_abs(x)
+    is_small = size < 1
+    root = exp(size * 0.5)  # exp(x) may overflow where half of it does not
+    large = root * 0.5 * root - reciprocal(root) * 0.5 / root
+    return is_small.where(_near_zero(is_small.where(x, 0.0), _SINH_P, _SINH_Q), with_sign_of(x, large))
+
+
+def cosh(x: UOp) -> UOp:
+    root = exp(minus_abs(x) * -0.5)
+    return root * 0.5 * root + reciprocal(root) * 0.5 / root
+
+
+def asinh(x: UOp) -> UOp:
+    size = -minus_abs(x)
+    is_large = size > 1e8  # the square has no room for the 1
+    safe = is_large.where(x.const_like(1.0), size)
+    square = safe * safe
+    small = log1p(safe + square / (1 + sqrt(square + 1)))
+    return with_sign_of(x, is_large.where(log(size) + math.log(2), small))
+
+
+def acosh(x: UOp) -> UOp:
+    is_large = x > 1e8
+    above = is_large.where(x.const_like(1.0), x - 1)
+    return is_large.where(log(x) + math.log(2), log1p(above + sqrt(above * (above + 2))))
+
+
+def atanh(x: UOp) -> UOp:
+    size = -minus_abs(x)
+    return with_sign_of(x, log1p(2 * size / (1 - size)) * 0.5)
+
+
+# ---------------------------------------------------------------- the normal distribution
+
+
+def erf(x: UOp) -> UOp:
+    size = -minus_abs(x)
+    is_small = size < 1
+    near_zero = is_small.where(x, 0.0)
+    square = near_zero * near_zero
+    small = near_zero * polynomial(square, _ERF_T) / polynomial(square, _ERF_U)
+    # Beyond 6 the result is 1 in every dtype; the limit keeps the powers finite.
+    limited = size.maximum(1.0).minimum(6.0)
+    tail = exp(-(limited * limited)) * polynomial(limited, _ERFC_P) / polynomial(limited, _ERFC_Q)
+    return is_small.where(small, with_sign_of(x, 1 - tail))
