@@ -138,6 +138,29 @@ def test_array_memory_is_borrowed_on_the_cpu() -> None:
     assert np.shares_memory(np.asarray(view), values)
 
 
+def test_borrowed_memory_is_never_written(device: str) -> None:
+    values = np.arange(64, dtype=np.float32)
+    constant = bytes(64)
+    for update in ("+=", "slice", "assign", "view"):
+        tensor, frozen = Tensor(values, device=device), Tensor(constant, device=device)
+        for target in (tensor, frozen):
+            if update == "+=":
+                target += 1
+            elif update == "slice":
+                target[3:9] = 7
+            elif update == "assign":
+                target.assign(target + 1)
+            else:
+                target.reshape(8, 8).T[2] += 1
+            target.realize()
+            target += 1
+            target.realize()
+        assert tensor.tolist() != values.tolist()
+        np.testing.assert_array_equal(values, np.arange(64))
+        assert constant == bytes(64)
+        assert sum(frozen.tolist()) > 0
+
+
 def test_numpy_is_a_copy(device: str) -> None:
     tensor = Tensor([1.0, 2.0], device=device)
     before = tensor.numpy()

@@ -7,15 +7,11 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tilewright.base.config import options
-from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Access, Item, KernelInfo, Opt, Schedule
 from tilewright.graph.show import axis_name, show_expression
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import size_of, view_kernel
-from tilewright.kernel.heuristic import choose_opts
-from tilewright.kernel.loops import merge_loops, split_loops
 
 # ---------------------------------------------------------------- numbers and places
 
@@ -123,14 +119,9 @@ def axes_of(sink: UOp) -> tuple[AxisFacts, ...]:
     return tuple(AxisFacts(axis_name(axis), axis.arg.kind, size_of(axis)) for axis in view_kernel(sink).axes)
 
 
-def opts_of(ast: UOp, target: Target) -> tuple[Opt, ...]:
-    """The transforms that `kernel.optimise` applied: those the kernel states, else what the heuristic chooses again."""
-    info = ast.arg if isinstance(ast.arg, KernelInfo) else KernelInfo()
-    if info.opts_to_apply is not None:
-        return info.opts_to_apply
-    if options.NOOPT:
-        return ()
-    return tuple(choose_opts(view_kernel(split_loops(merge_loops(ast))), target))
+def opts_of(optimised: UOp) -> tuple[Opt, ...]:
+    """The transforms that the kernel stage applied."""
+    return optimised.arg.applied if isinstance(optimised.arg, KernelInfo) else ()
 
 
 def show_opts(opts: tuple[Opt, ...]) -> str:

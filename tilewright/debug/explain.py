@@ -111,7 +111,7 @@ def _explain_kernel(item: Item, kernel: CompiledKernel) -> ExplainedKernel:
         device=item.device,
         line=item.line,
         expression=describe.show_kernel(kernel.ast),
-        opts=describe.opts_of(kernel.ast, driver.target),
+        opts=describe.opts_of(kernel.optimised),
         axes=describe.axes_of(kernel.optimised),
         optimised=describe.show_kernel(kernel.optimised),
         program=show_program(kernel.program),

@@ -114,7 +114,7 @@ class Printer:
             lines += section(f"program {name}", show_program(kernel.program))
         if level >= 3:
             axes = " ".join(map(str, describe.axes_of(kernel.optimised)))
-            opts = describe.show_opts(describe.opts_of(kernel.ast, driver.target))
+            opts = describe.show_opts(describe.opts_of(kernel.optimised))
             lines.append(f"{paint('kernel', 'blue')}   {name} axes {axes or 'none'}; opts {opts}")
             lines += [f"         {line}" for line in describe.show_kernel(kernel.optimised).splitlines()]
         if level >= 4:

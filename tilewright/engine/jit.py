@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -208,7 +209,17 @@ class Jit(Generic[P, R]):
         for reference in entry.escaped:
             _lose(reference())
         entry.escaped = []
+        started = time.perf_counter() if "replay" in listeners else 0.0
         results = entry.replay.run(buffers)
+        if started:
+            emit(
+                "replay",
+                name=getattr(self, "__name__", "function"),
+                kernels=entry.replay.count,
+                seconds=time.perf_counter() - started,
+                operations=entry.replay.operations,
+                bytes=entry.replay.memory,
+            )
         _renew(owners)
         made = []
         for (_, traced), buffer in zip(entry.record.outputs, results, strict=True):

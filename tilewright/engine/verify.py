@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.base.dtype import DType
 from tilewright.base.errors import InternalError
-from tilewright.codegen.pipeline import lower
+from tilewright.codegen.pipeline import lower, program_params
 from tilewright.graph.records import KernelInfo, Param
 from tilewright.kernel.optimise import optimise
 from tilewright.runtime.device import open_driver
@@ -29,7 +29,9 @@ def verify_optimised(compiled: CompiledKernel, device: str) -> None:
     plain = compiled.ast.replace(arg=KernelInfo(name, opts_to_apply=()))
     program = lower(optimise(plain, reference.target), reference.target)
     seed = zlib.crc32(compiled.source.encode())
-    inputs = [random_bytes(param, np.random.default_rng(seed + param.slot)) for param in program.params]
+    # Those of the kernel as it was scheduled: each of the two programs may have simplified some of them away.
+    params = program_params(compiled.ast)
+    inputs = [random_bytes(param, np.random.default_rng(seed + param.slot)) for param in params]
     results: list[list[Any]] = []
     for where, handle in ((driver, compiled.handle), (reference, reference.load(b"", program))):
         memories = []
@@ -41,7 +43,7 @@ def verify_optimised(compiled: CompiledKernel, device: str) -> None:
         where.prepare([(handle, [(memory, 0) for memory in memories])]).run()
         where.synchronize()
         results.append([bytes(memory.view()[: len(data)]) for memory, data in zip(memories, inputs, strict=True)])
-    for param, ours, theirs in zip(program.params, *results, strict=True):
+    for param, ours, theirs in zip(params, *results, strict=True):
         if not param.is_written:
             continue
         got, want = (np.frombuffer(data, dtype=numpy_dtype(param.dtype)) for data in (ours, theirs))

@@ -157,9 +157,9 @@ def and_bounds(node: UOp) -> Bounds:
     (low, high), (other_low, other_high) = node.src[0].bounds, node.src[1].bounds
     if node.dtype.is_bool:
         return (low * other_low, high * other_high)
-    if low >= 0 and other_low >= 0:
-        return (0, min(high, other_high))
-    return any_value(node)
+    # A non-negative operand leaves none but its own bits, whatever the sign of the other.
+    limits = [top for bottom, top in ((low, high), (other_low, other_high)) if bottom >= 0]
+    return (0, min(limits)) if limits else any_value(node)
 
 
 def or_bounds(node: UOp) -> Bounds:

@@ -50,7 +50,7 @@ _RECORDS: dict[str, Record] = {
     "Axis": Record(Axis, {"id": is_int_tuple, "kind": lambda value: isinstance(value, AxisType)}),
     "BufferArg": Record(BufferArg, {"uid": is_int, "size": is_int, "device": _is_text}),
     "ParamArg": Record(ParamArg, {"slot": is_int, "size": is_int, "device": _is_text}),
-    "KernelInfo": Record(KernelInfo, {"name": _is_text, "opts_to_apply": _is_opts}),
+    "KernelInfo": Record(KernelInfo, {"name": _is_text, "opts_to_apply": _is_opts, "applied": _is_opts}),
     "Opt": Record(
         Opt,
         {

@@ -44,10 +44,12 @@ class Opt:
 
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
-    """The argument of a kernel's SINK. `opts_to_apply`: () none, a tuple exactly those, None the heuristic's choice."""
+    """The argument of a kernel's SINK. `opts_to_apply`: () none, a tuple exactly those, None the heuristic's choice.
+    `applied` is what the kernel stage did, for people to see."""
 
     name: str = ""
     opts_to_apply: tuple[Opt, ...] | None = None
+    applied: tuple[Opt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,9 @@ class UOp:
     @property
     def cache(self) -> dict[str, Any]:
         if self._cache is None:
-            self._cache = {}
+            with _lock:
+                if self._cache is None:
+                    self._cache = {}
         return self._cache
 
     @property

@@ -45,13 +45,13 @@ def optimise(sink: UOp, target: Target) -> UOp:
     """The kernel as it will be lowered. A kernel that states its opts gets exactly those."""
     with stage_timer("kernel"):
         info = sink.arg if isinstance(sink.arg, KernelInfo) else KernelInfo()
-        if info.opts_to_apply is not None:
-            for opt in info.opts_to_apply:
-                sink = apply_opt(sink, opt)
-        elif not options.NOOPT:
+        opts = info.opts_to_apply or ()
+        if info.opts_to_apply is None and not options.NOOPT:
             sink = split_loops(merge_loops(sink))
-            for opt in choose_opts(view_kernel(sink), target):
-                sink = apply_opt(sink, opt)
+            opts = choose_opts(view_kernel(sink), target)
+        for opt in opts:
+            sink = apply_opt(sink, opt)
+        sink = sink.replace(arg=KernelInfo(info.name, info.opts_to_apply, opts))
         return simplify(to_launch_axes(sink, target))
 
 

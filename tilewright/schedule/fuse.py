@@ -18,7 +18,7 @@ from tilewright.graph.bounds import dtype_bounds
 from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.spec import Kind, Op, Shape, element_count
 from tilewright.graph.uop import UOp, index_const
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import consumers, toposort
 from tilewright.schedule.indexing import TRUE, ZERO, Place, both, push_movement
 
 # Work per element, in units of one addition. A cast rides along with the load it follows.
@@ -77,6 +77,7 @@ class Facts:
     carries_reduce: bool  # an element follows from one element of a reduction
     reduce_work: int  # elements that this reduction takes in
     level: int  # how many reductions lie one below the other
+    will_be_stored: bool = False  # whatever follows does not compute it again
 
 
 def plan_fusion(outputs: Iterable[UOp], must_store: frozenset[UOp]) -> Plan:
@@ -123,6 +124,7 @@ def _record(uses: dict[tuple[UOp, Place], Use], use: Use) -> None:
 
 def gather_facts(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, Facts]:
     facts: dict[UOp, Facts] = {}
+    users = consumers(order)
     for node in order:
         sources = [facts[src] for src in dict.fromkeys(node.src)]
         level = max((src.level for src in sources), default=0)
@@ -132,13 +134,29 @@ def gather_facts(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, Fact
             facts[node] = Facts(0.0, node not in must_store, work, level + 1)
         elif node in must_store:
             facts[node] = Facts(0.0, False, 0, level)
-        elif node.op.is_elementwise or node.op in _PERMUTING:
+        elif node.op.is_elementwise or node.op in _PERMUTING or node.op is Ops.DETACH:
             own = OP_COST.get(node.op, 1.0) if node.op.is_elementwise else 0.0
-            carries = any(src.carries_reduce for src in sources)
+            carries = any(src.carries_reduce and not src.will_be_stored for src in sources)
             facts[node] = Facts(cost + own, carries, max((src.reduce_work for src in sources), default=0), level)
         else:
             facts[node] = Facts(cost + OP_COST.get(node.op, 0.0), False, 0, level)
+        if facts[node].carries_reduce and _is_reduced_again(node, users):
+            facts[node].will_be_stored = True
     return facts
+
+
+def _is_reduced_again(node: UOp, users: dict[UOp, list[UOp]]) -> bool:
+    """Whether a reduction takes in this very value while something else uses it too: no kernel can then compute it once
+    without storing it (a softmax of a matrix product stores the product, and is one kernel after that)."""
+    direct = []
+    pending = list(users[node])
+    while pending:
+        user = pending.pop()
+        if user.op in _PERMUTING or user.op is Ops.DETACH:
+            pending.extend(users[user])
+        else:
+            direct.append(user)
+    return len(direct) > 1 and any(user.op is Ops.REDUCE_AXIS for user in direct)
 
 
 class _Decisions:
@@ -151,6 +169,8 @@ class _Decisions:
     def should_store(self, node: UOp, uses: list[Use]) -> bool:
         if not uses or node.op.kind in (Kind.LEAF, Kind.MOVEMENT) or node.op in _TRANSPARENT:
             return False
+        if self.facts[node].will_be_stored:
+            return True
         if self.facts[node].carries_reduce:
             return not self._fits_reduction(node, uses)
         if len(uses) > MOST_USES and self.facts[node].cost > 0:

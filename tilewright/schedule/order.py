@@ -94,6 +94,8 @@ class ItemBuilder:
         # Of two updates of one version only one can have its memory.
         if any(self._base(other) is base and mode != "fresh" for other, mode in self.modes.items()):
             return "fresh"
+        if element_count(node.shape) == 0:
+            return "direct"
         position = self._store_index(node)
         old = self.versions[base]
         reads = (n for n in toposort(self.values[node]) if n.op is Ops.INDEX and n.src[0].arg.slot == old)

@@ -6,9 +6,7 @@ from __future__ import annotations
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import InternalError
 from tilewright.graph.ops import Ops, ParamArg, reduce_identity
-from tilewright.graph.rewrite import rewrite
-from tilewright.graph.simplify import simplify
-from tilewright.graph.simplify.reduce import REDUCE_RULES
+from tilewright.graph.simplify import fold_reductions
 from tilewright.graph.spec import Kind, element_count
 from tilewright.graph.uop import UOp, const
 from tilewright.graph.walk import substitute
@@ -47,7 +45,7 @@ class KernelWriter:
             if filled is value:
                 break
             value = filled
-        return rewrite(simplify(value), REDUCE_RULES)
+        return fold_reductions(value)
 
     def load(self, node: UOp, place: Place) -> UOp:
         size = element_count(node.shape)
@@ -108,8 +106,8 @@ class KernelWriter:
         if element_count(source.shape) == 0:
             return const(node.dtype, 0)
         narrow, wide = self.plan.holes[root, node, place]
-        for idx, narrow_hole, wide_hole in zip(indices, narrow, wide, strict=True):
-            value = self.values[root, idx, place].cast(dtypes.index)
+        for idx, size, narrow_hole, wide_hole in zip(indices, source.shape, narrow, wide, strict=True):
+            value = index_value(self.values[root, idx, place], size)
             self.hole_values[wide_hole] = value
             if narrow_hole.op is Ops.VARIABLE:
                 self.hole_values[narrow_hole] = value
@@ -122,6 +120,13 @@ class KernelWriter:
 def load_element(buffer: UOp, position: UOp, valid: UOp) -> UOp:
     src = (buffer, position) if valid is TRUE else (buffer, position, valid)
     return UOp(Ops.LOAD, buffer.dtype, (UOp(Ops.INDEX, buffer.dtype, src),))
+
+
+def index_value(value: UOp, size: int) -> UOp:
+    """An index tensor's element as an index. One that is too large for 64 bits with a sign is past the end like any other."""
+    if value.vmax > dtypes.int64.max:
+        value = value.minimum(size)
+    return value.cast(dtypes.index)
 
 
 def masked(valid: UOp, value: UOp) -> UOp:

@@ -21,6 +21,7 @@ class HostData(NamedTuple):
     buffer: Any  # supports the buffer protocol
     dtype: DType
     shape: Shape
+    is_shared: bool = True  # someone else can see these bytes, or has promised never to change them
 
 
 _NUMPY_NAMES = {dtype.name: dtype for dtype in dtypes.all} | {"float8_e4m3fn": dtypes.float8_e4m3}
@@ -97,7 +98,7 @@ def from_lists(data: Any, dtype: DType | None) -> HostData:
     leaves = plain_leaves(leaves)
     found = dtype_of_leaves(leaves)
     wanted = found if dtype is None else dtype
-    return HostData(encode(leaves, wanted), wanted, shape)
+    return HostData(encode(leaves, wanted), wanted, shape, is_shared=False)
 
 
 # ---------------------------------------------------------------- other sources

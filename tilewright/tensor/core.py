@@ -131,6 +131,22 @@ def apply_moves(node: UOp, moves: Iterable[Move]) -> UOp:
     return node
 
 
+def is_borrowed(node: UOp) -> bool:
+    """Whether the memory belongs to the host object that the tensor was made from: it may be read, never written."""
+    root = build.stored_root(node)
+    return root.op is Ops.BUFFER and "borrowed" in root.cache
+
+
+def has_own_memory(node: UOp) -> bool:
+    """Whether there is memory that an assignment may write to."""
+    return build.stored_root(node).op in (Ops.BUFFER, Ops.ASSIGN) and not is_borrowed(node)
+
+
+def own_memory(node: UOp) -> UOp:
+    """The node in memory that may be written to."""
+    return UOp(Ops.CONTIGUOUS, node.dtype, (node,)) if is_borrowed(node) else build.contiguous(node)
+
+
 def common_dtype(*operands: TensorBase | Scalar) -> DType:
     """The dtype that tensors and Python numbers compute in; the numbers count only by kind, if there is a tensor."""
     tensors = [operand.dtype for operand in operands if isinstance(operand, TensorBase)]
@@ -281,10 +297,10 @@ class TensorBase:
         return next(path for ancestor, path in self._ancestors if ancestor() is root)
 
     def _store_here(self, moves: tuple[Move, ...], value: UOp) -> None:
-        if not moves and build.stored_root(self.uop).op not in (Ops.BUFFER, Ops.ASSIGN):
+        if not moves and not has_own_memory(self.uop):
             # Nothing has memory yet, so there is nothing to write to: the value takes the place of the old one.
             self.uop = value
         else:
-            base = build.contiguous(self.uop)
+            base = own_memory(self.uop)
             self.uop = build.assign(base, apply_moves(base, moves), value)
         mark_line(self.uop)

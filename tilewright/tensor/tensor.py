@@ -18,7 +18,7 @@ from tilewright.runtime.buffer import from_host
 from tilewright.runtime.device import canonical_device
 from tilewright.tensor import nodes
 from tilewright.tensor.convert import HostData, from_array, from_bytes, from_lists, is_array
-from tilewright.tensor.core import TensorBase, modes
+from tilewright.tensor.core import TensorBase, has_own_memory, modes
 from tilewright.tensor.indexing import IndexingMixin
 
 P = ParamSpec("P")
@@ -128,7 +128,7 @@ class Tensor(CastMixin, metaclass=_TensorType):
             value = build.const(self.dtype, operand)
         self._check_fits("assign", value.shape, self.shape)
         value = build.broadcast_to(value, self.shape)
-        if not self._ancestors and not build.is_stored(self.uop):
+        if not self._ancestors and not has_own_memory(self.uop):
             value = build.contiguous(value)
         self._store((), value)
         return self
@@ -220,7 +220,10 @@ def _node_of_bytes(found: HostData, device: str) -> UOp:
     count = math.prod(found.shape)
     if count == 0:
         return build.const(found.dtype, 0, found.shape)
-    return build.reshape(from_host(found.buffer, device, found.dtype, count), found.shape)
+    node = from_host(found.buffer, device, found.dtype, count)
+    if found.is_shared:
+        node.cache["borrowed"] = True
+    return build.reshape(node, found.shape)
 
 
 def _holds_tensors(data: Any) -> bool:

@@ -154,15 +154,13 @@ class Renderer:
         if node.op is Ops.RANGE and node.arg.kind.is_tile:
             return self._tile_index(node, at, axis)
         own_axis = self.facts.vector_axis(node)
+        if axis is not None and own_axis is not axis and axis in self.facts.axes(node):
+            return self._across(node, at, own_axis, axis)
         element = self.values[node][self.facts.coordinates(node, at)]
         if own_axis is axis:
             return element.name
-        if own_axis is None:
-            return self._splat(element, node, lanes).name if lanes else element.name
-        if axis is None or axis not in self.facts.axes(node):
-            one = self._lane(element, node, own_axis, at[own_axis])
-            return self._splat(one, node, lanes).name if lanes else one.name
-        return self._across(node, at, own_axis, axis)
+        one = element if own_axis is None else self._lane(element, node, own_axis, at[own_axis])
+        return self._splat(one, node, lanes).name if lanes else one.name
 
     def _tile_index(self, node: UOp, at: dict[UOp, int], axis: UOp | None) -> str:
         if node is axis:
@@ -188,14 +186,14 @@ class Renderer:
             made = self.splats[key] = self.emit(f"extractelement {kind} {element.name}, i64 {lane}", element.depth)
         return made
 
-    def _across(self, node: UOp, at: dict[UOp, int], own_axis: UOp, axis: UOp) -> str:
-        """A vector along `axis` of a value that lies in vectors along another: lane by lane."""
+    def _across(self, node: UOp, at: dict[UOp, int], own_axis: UOp | None, axis: UOp) -> str:
+        """A vector along `axis` of a value whose elements are single, or lie in vectors along another: lane by lane."""
         lanes = axis_size(axis)
         many, single = value_type(node.dtype, lanes), scalar_type(node.dtype)
         result = "poison"
         for lane in range(lanes):
             element = self.values[node][self.facts.coordinates(node, {**at, axis: lane})]
-            one = self._lane(element, node, own_axis, at[own_axis])
+            one = element if own_axis is None else self._lane(element, node, own_axis, at[own_axis])
             result = self.emit(f"insertelement {many} {result}, {single} {one.name}, i64 {lane}").name
         return result
 

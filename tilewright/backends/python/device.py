@@ -19,5 +19,5 @@ def python_target() -> Target:
         is_reference=True,
         max_local_bytes=LOCAL_BYTES,
         max_group_size=GROUP_SIZE,
-        native_ops=frozenset(op.name for op in ALL_OPS if op.is_elementwise),
+        native_ops=frozenset(op.name for op in ALL_OPS if op.is_elementwise) | {"SATURATING_CAST"},
     )

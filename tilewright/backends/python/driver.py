@@ -41,14 +41,16 @@ class EmulatedRunner:
         for program, places in self.launches:
             arrays = []
             written = []
-            for param, (memory, offset) in zip(program.params, places, strict=True):
+            # A parameter that was simplified away is not in the program but has a place.
+            used = [places[param.slot] for param in program.params]
+            for param, (memory, offset) in zip(program.params, used, strict=True):
                 dtype = numpy_dtype(param.dtype)
                 stop = offset + param.size * dtype.itemsize
                 arrays.append(memory.bytes[offset:stop].view(dtype))
                 written.append(memory.written[offset : stop : dtype.itemsize])
             states: list[Any] = [state.copy() for state in written]
             run_program(program, arrays, states)
-            for state, (memory, offset), param in zip(states, places, program.params, strict=True):
+            for state, (memory, offset), param in zip(states, used, program.params, strict=True):
                 bytes_written = np.repeat(state, param.dtype.itemsize)
                 memory.written[offset : offset + bytes_written.size] = bytes_written
 

@@ -98,6 +98,9 @@ def push_into_whole_op(node: UOp, inner: UOp) -> UOp | None:
     low, high = rule(inner)
     if not inner.dtype.is_int or not inner.dtype.min <= low <= high <= inner.dtype.max:
         return None
+    # A program's index has 64 bits and a sign: what only uint64 holds stays there.
+    if max(high, *(src.bounds[1] for src in inner.src)) > dtypes.int64.max:
+        return None
     return UOp(inner.op, node.dtype, tuple([src.cast(node.dtype) for src in inner.src]))
 
 
