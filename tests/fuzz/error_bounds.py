@@ -85,9 +85,9 @@ def mismatches(got: Array, value: Array, bound: Bound, dtype: DType) -> Array:
         return np.asarray(~bound.free & (got != value))
     assert bound.least is not None
     assert bound.greatest is not None
-    found = got.astype(np.float64)
     least, greatest = bound.least, bound.greatest
     with np.errstate(all="ignore"):
+        found = got.astype(np.float64)
         inside = (found >= least) & (found <= greatest)
         both_nan = np.isnan(found) & np.isnan(least) & np.isnan(greatest)
         # A point that is zero has a sign; an interval around zero has not.

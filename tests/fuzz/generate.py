@@ -46,9 +46,9 @@ _BOOL_BINARY = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.MAX, Ops.MIN, Ops.AND, Ops.OR, Op
 _COMPARISONS = (Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE)
 _SPECIAL_FLOATS = (0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 0.5, 448.0, 65504.0, 1e-40, -3e-8, 3e38, 1e-310)
 _DTYPE_WEIGHTS: dict[DType, int] = {
-    dtypes.float32: 10,
+    dtypes.float32: 14,
     dtypes.int32: 7,
-    dtypes.float64: 4,
+    dtypes.float64: 5,
     dtypes.float16: 3,
     dtypes.bfloat16: 3,
     dtypes.bool: 3,
@@ -104,8 +104,10 @@ class _Generator:
             (6, self.comparison),
             (6, self.choice),
             (8, self.convert),
+            (4, self.reinterpret),
             (20, self.movement),
             (13, self.reduction),
+            (8, self.idiom),
             (5, self.gather),
             (3, self.counter),
             (3, self.stored),
@@ -129,14 +131,16 @@ class _Generator:
         return Case(self.seed, outputs, {node: data for node, data in self.bindings.items() if node in used})
 
     def choose_outputs(self) -> tuple[UOp, ...]:
-        """Up to three nodes that nothing uses, the latest first; sometimes one that others use as well."""
+        """Up to three nodes that nothing uses; sometimes one that others use as well."""
         usable = [node for node in dict.fromkeys(self.pool) if not _is_leaf_view(node)]
         if not usable:
             last = self.pool[-1]
             usable = [build.alu(Ops.NEG, last)]
         used = {src for node in usable for src in toposort(node) if src is not node}
         ends = [node for node in reversed(usable) if node not in used]
-        chosen = ends[: self.random.choice((1, 1, 2, 3))]
+        # The largest graphs first: most of what was made is then asked for.
+        ends.sort(key=lambda node: -len(toposort(node)))
+        chosen = ends[: self.random.choice((1, 2, 2, 3))]
         if self.random.random() < 0.2:
             chosen.append(self.random.choice(usable))
         return tuple(dict.fromkeys(chosen))
@@ -163,8 +167,8 @@ class _Generator:
         return tuple(sizes)
 
     def pick(self) -> UOp:
-        if self.random.random() < 0.6:
-            return self.random.choice(self.pool[-3:])
+        if self.random.random() < 0.75:
+            return self.random.choice(self.pool[-2:])
         return self.random.choice(self.pool)
 
     def axes(self, rank: int) -> tuple[int, ...]:
@@ -277,6 +281,11 @@ class _Generator:
     def convert(self) -> UOp:
         return self.as_dtype(self.pick(), self.dtype())
 
+    def reinterpret(self) -> UOp | None:
+        node = self.pick()
+        alike = [dtype for dtype in _DTYPE_WEIGHTS if dtype.bits == node.dtype.bits and dtype is not node.dtype]
+        return build.bitcast(node, self.random.choice(alike)) if alike else None
+
     def random_bits(self) -> UOp:
         node = self.pick()
         counter = self.fit(build.cast(node, dtypes.uint64), node.shape)
@@ -349,6 +358,65 @@ class _Generator:
             kinds = _FLOAT_BINARY if node.dtype.is_float else (Ops.ADD, Ops.SUB, Ops.MUL, Ops.MAX)
             return build.alu(self.random.choice(kinds), node, spread)
         return reduced
+
+    def idiom(self) -> UOp:
+        """Something that programs are made of, and that the schedule and the simplifier know."""
+        idioms = (self.product, self.concatenation, self.one_hot, self.prefix, self.windows)
+        return self.random.choice(idioms)(self.pick())
+
+    def product(self, node: UOp) -> UOp:
+        """A matrix product."""
+        rows, inner, columns = (self.size() for _ in range(3))
+        x, y = self.fit(node, (rows, inner)), self.operand(node.dtype, (inner, columns))
+        left = build.expand(build.reshape(x, (rows, inner, 1)), (rows, inner, columns))
+        right = build.expand(build.reshape(y, (1, inner, columns)), (rows, inner, columns))
+        total = build.reduce_axis(Ops.ADD, build.alu(Ops.MUL, left, right), (1,))
+        return build.reshape(total, (rows, columns))
+
+    def concatenation(self, node: UOp) -> UOp:
+        """Two tensors end to end: both padded and joined."""
+        if not node.shape:
+            node = build.reshape(node, (1,))
+        axis, more = self.random.randrange(len(node.shape)), self.size()
+        shape = tuple(more if k == axis else size for k, size in enumerate(node.shape))
+        other = self.operand(node.dtype, shape)
+        before = tuple((0, more if k == axis else 0) for k in range(len(shape)))
+        after = tuple((node.shape[axis] if k == axis else 0, 0) for k in range(len(shape)))
+        return build.alu(Ops.ADD, build.pad(node, before), build.pad(other, after))
+
+    def one_hot(self, node: UOp) -> UOp:
+        """A gather written as a sum over an axis that is zero in all places but one."""
+        count, size = self.size(), self.size()
+        table = self.fit(node, (size,))
+        index = build.expand(build.reshape(self.index(size, (count,)), (count, 1)), (count, size))
+        places = build.cast(build.axis_iota((count, size), 1), index.dtype)
+        hit = build.alu(Ops.CMPEQ, index, places)
+        row = build.expand(build.reshape(table, (1, size)), (count, size))
+        kept = build.where(hit, row, build.const(node.dtype, 0, (count, size)))
+        return build.reshape(build.reduce_axis(Ops.ADD, kept, (1,)), (count,))
+
+    def prefix(self, node: UOp) -> UOp:
+        """Sums, or greatest values, of all that comes before; of ones it counts."""
+        size = self.random.randint(2, 12)
+        shape = (size, size)
+        row = self.fit(node, (size,)) if self.random.random() < 0.6 else build.const(node.dtype, 1, (size,))
+        order = [build.axis_iota(shape, 1), build.axis_iota(shape, 0)]
+        if self.random.random() < 0.5:
+            order.reverse()
+        is_before = build.alu(Ops.CMPLT, *order)
+        spread = build.expand(build.reshape(row, (1, size)), shape)
+        kept = build.where(is_before, spread, build.const(node.dtype, 0, shape))
+        op = self.random.choice((Ops.ADD, Ops.ADD, Ops.MAX))
+        return build.reshape(build.reduce_axis(op, kept, (1,)), (size,))
+
+    def windows(self, node: UOp) -> UOp:
+        """Every run of some neighbours, as a convolution sees them, reduced."""
+        size, width = self.random.randint(4, 20), self.random.randint(2, 4)
+        row = build.reshape(self.fit(node, (size,)), (1, size))
+        repeated = build.reshape(build.expand(row, (width + 1, size)), ((width + 1) * size,))
+        rows = build.reshape(build.shrink(repeated, ((0, width * (size + 1)),)), (width, size + 1))
+        runs = build.shrink(rows, ((0, width), (0, size + 1 - width)))
+        return build.reduce_axis(self.random.choice((Ops.ADD, Ops.MAX)), runs, (0,))
 
     def gather(self) -> UOp | None:
         node = self.pick()

@@ -70,7 +70,7 @@ def test_the_text_of_a_kernel() -> None:
 %12 = REDUCE float32 %11 %6 Ops.ADD
 %13 = STORE void %3 %12
 %14 = SINK void %13 KernelInfo("row_sums", (Opt(OptOps.UPCAST, 0, 4), Opt(OptOps.NOLOCALS, None, None), \
-Opt(OptOps.TC, 0, (-1, 2))))
+Opt(OptOps.TC, 0, (-1, 2))), ())
 """
     )
     assert parse(show(row_sums())) is row_sums()
@@ -263,8 +263,8 @@ def test_random_graphs_come_back(root: UOp) -> None:
         ("%0 = PARAM int32 (0, 4, \"\")", 1, "not a ParamArg"),
         ("%0 = PARAM int32 ParamArg(0, 4)", 1, "where ',' must"),
         ("%0 = PARAM int32 ParamArg(0, True, \"\")", 1, "ParamArg.size cannot be True"),
-        ("%0 = SINK void KernelInfo(3, None)", 1, "KernelInfo.name cannot be 3"),
-        ("%0 = SINK void KernelInfo(\"k\", (3,))", 1, "opts_to_apply cannot be (3,)"),
+        ("%0 = SINK void KernelInfo(3, None, ())", 1, "KernelInfo.name cannot be 3"),
+        ("%0 = SINK void KernelInfo(\"k\", (3,), ())", 1, "opts_to_apply cannot be (3,)"),
         ("%0 = CONST int32 " + "(" * 5000, 1, "nested too deeply"),
         ("%0 = CONST index " + "9" * 500, 1, "too large"),
         ("%0 = CONST index " + "9" * 5000, 1, "too large"),

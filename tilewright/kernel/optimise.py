@@ -7,6 +7,7 @@ simplify       index maths after the splits"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -51,6 +52,7 @@ def optimise(sink: UOp, target: Target) -> UOp:
             opts = choose_opts(view_kernel(sink), target)
         for opt in opts:
             sink = apply_opt(sink, opt)
+            check_groups(view_kernel(sink), opt, target)
         sink = sink.replace(arg=KernelInfo(info.name, info.opts_to_apply, opts))
         return simplify(to_launch_axes(sink, target))
 
@@ -74,6 +76,20 @@ def apply_opt(sink: UOp, opt: Opt) -> UOp:
             f"{opt}", f"{reason}; axes: {describe_axes(view)}", "choose an axis and amount that satisfy this"
         )
     return transform.apply(view, axis, opt.arg)
+
+
+def check_groups(view: KernelView, opt: Opt, target: Target) -> None:
+    """Refuses work-groups that the target cannot run."""
+    size = math.prod(size_of(axis) for axis in view.of_kind(AxisType.LOCAL, AxisType.GROUP))
+    if size > 1 and not target.has_local:
+        raise KernelOptError(f"{opt}", f"LOCAL needs work-groups, {target.name} has none", "use THREAD or UPCAST")
+    if size > target.max_group_size:
+        raise KernelOptError(
+            f"{opt}",
+            f"a work-group of {size} is larger than {target.max_group_size}, the most that {target.name} runs; "
+            f"axes: {describe_axes(view)}",
+            "choose a smaller amount",
+        )
 
 
 def describe_axes(view: KernelView) -> str:

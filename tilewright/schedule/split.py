@@ -123,7 +123,7 @@ def load_element(buffer: UOp, position: UOp, valid: UOp) -> UOp:
 
 
 def index_value(value: UOp, size: int) -> UOp:
-    """An index tensor's element as an index. One that is too large for 64 bits with a sign is past the end like any other."""
+    """An index tensor's element as an index. One too large for 64 bits with a sign is past the end like any other."""
     if value.vmax > dtypes.int64.max:
         value = value.minimum(size)
     return value.cast(dtypes.index)

@@ -131,20 +131,35 @@ def apply_moves(node: UOp, moves: Iterable[Move]) -> UOp:
     return node
 
 
-def is_borrowed(node: UOp) -> bool:
-    """Whether the memory belongs to the host object that the tensor was made from: it may be read, never written."""
-    root = build.stored_root(node)
-    return root.op is Ops.BUFFER and "borrowed" in root.cache
-
-
-def has_own_memory(node: UOp) -> bool:
+def has_memory(node: UOp) -> bool:
     """Whether there is memory that an assignment may write to."""
-    return build.stored_root(node).op in (Ops.BUFFER, Ops.ASSIGN) and not is_borrowed(node)
+    return build.stored_root(node).op in (Ops.BUFFER, Ops.ASSIGN)
 
 
-def own_memory(node: UOp) -> UOp:
-    """The node in memory that may be written to."""
-    return UOp(Ops.CONTIGUOUS, node.dtype, (node,)) if is_borrowed(node) else build.contiguous(node)
+class Borrowed:
+    """Stands for the owner of memory that a tensor reads without a copy, a NumPy array or bytes. It is alive as long
+    as the buffer is, and holds the contents as a tensor would, so that an update never writes to them."""
+
+    def __init__(self, buffer: UOp) -> None:
+        # Weak, because the buffer keeps this object: a cycle would keep large arrays until a collection.
+        self._buffer = weakref.ref(buffer)
+        self.device: str = buffer.arg.device
+
+    @property
+    def uop(self) -> UOp:
+        node = self._buffer()
+        return build.const(dtypes.bool, False) if node is None else node
+
+    @uop.setter
+    def uop(self, node: UOp) -> None:
+        """An owner outside of the library keeps what it has."""
+
+
+def protect_borrowed(buffer: UOp) -> None:
+    """Keeps the contents of a BUFFER from being overwritten, by anyone."""
+    owner = Borrowed(buffer)
+    buffer.cache["borrowed"] = owner
+    live.register(owner)
 
 
 def common_dtype(*operands: TensorBase | Scalar) -> DType:
@@ -297,10 +312,10 @@ class TensorBase:
         return next(path for ancestor, path in self._ancestors if ancestor() is root)
 
     def _store_here(self, moves: tuple[Move, ...], value: UOp) -> None:
-        if not moves and not has_own_memory(self.uop):
+        if not moves and not has_memory(self.uop):
             # Nothing has memory yet, so there is nothing to write to: the value takes the place of the old one.
             self.uop = value
         else:
-            base = own_memory(self.uop)
+            base = build.contiguous(self.uop)
             self.uop = build.assign(base, apply_moves(base, moves), value)
         mark_line(self.uop)

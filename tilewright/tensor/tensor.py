@@ -18,7 +18,7 @@ from tilewright.runtime.buffer import from_host
 from tilewright.runtime.device import canonical_device
 from tilewright.tensor import nodes
 from tilewright.tensor.convert import HostData, from_array, from_bytes, from_lists, is_array
-from tilewright.tensor.core import TensorBase, has_own_memory, modes
+from tilewright.tensor.core import TensorBase, has_memory, modes, protect_borrowed
 from tilewright.tensor.indexing import IndexingMixin
 
 P = ParamSpec("P")
@@ -90,7 +90,11 @@ class _TensorType(type):
 
 
 class Tensor(CastMixin, metaclass=_TensorType):
-    """An n-dimensional array whose operations build a graph; values are computed when they are needed."""
+    """An n-dimensional array whose operations build a graph; values are computed when they are needed.
+
+    `data` is a number, nested lists of numbers or tensors, a NumPy array, bytes or a memoryview. The memory of an array
+    or of bytes is read in place where the device can; it is never written to, and should not change while tensors made
+    from it are in use."""
 
     def __init__(
         self,
@@ -128,7 +132,7 @@ class Tensor(CastMixin, metaclass=_TensorType):
             value = build.const(self.dtype, operand)
         self._check_fits("assign", value.shape, self.shape)
         value = build.broadcast_to(value, self.shape)
-        if not self._ancestors and not has_own_memory(self.uop):
+        if not self._ancestors and not has_memory(self.uop):
             value = build.contiguous(value)
         self._store((), value)
         return self
@@ -222,7 +226,7 @@ def _node_of_bytes(found: HostData, device: str) -> UOp:
         return build.const(found.dtype, 0, found.shape)
     node = from_host(found.buffer, device, found.dtype, count)
     if found.is_shared:
-        node.cache["borrowed"] = True
+        protect_borrowed(node)
     return build.reshape(node, found.shape)
 
 
