@@ -124,6 +124,7 @@ class Jit(Generic[P, R]):
     # ------------------------------------------------------------ tracing
 
     def _traced(self, entry: Entry, args: Any, kwargs: Any, tensors: list[Any], buffers: list[Buffer]) -> Any:
+        _realize_pending([])  # updates from before the call are no part of it
         before = live.holders()
         record = Record()
         inputs = {buffer: number for number, buffer in reversed(list(enumerate(buffers)))}
@@ -324,7 +325,7 @@ def _realize_pending(leaves: list[Any]) -> None:
     """Results, and updates of tensors that the function left to be done later."""
     pending: dict[str, list[Any]] = {}
     results = {id(leaf) for leaf in leaves}
-    for holder in dict.fromkeys([*leaves, *live.holders()]):
+    for holder in dict.fromkeys([*leaves, *live.tensors()]):
         if held_buffer(holder.uop) is None and (id(holder) in results or _is_update(holder.uop)):
             pending.setdefault(holder.device, []).append(holder)
     for first, *others in pending.values():
@@ -362,7 +363,7 @@ def _escaped(before: list[Any], leaves: list[Any], produced: dict[Buffer, Role])
     known = {id(holder) for holder in before} | {id(leaf) for leaf in leaves}
     return [
         weakref.ref(holder)
-        for holder in live.holders()
+        for holder in live.tensors()
         if id(holder) not in known and (memory_of(holder.uop) in produced or memory_of(holder.uop) is None)
     ]
 

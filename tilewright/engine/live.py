@@ -40,8 +40,13 @@ def register(holder: Any) -> None:
 
 
 def holders() -> list[Any]:
-    """Every tensor that is alive."""
+    """Every holder that is alive: tensors, and owners of memory that tensors borrow."""
     return list(_holders)
+
+
+def tensors() -> list[Any]:
+    """Every tensor that is alive."""
+    return [holder for holder in _holders if isinstance(holder, _tensors.holder_type)]
 
 
 def live_nodes() -> list[UOp]:

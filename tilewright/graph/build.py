@@ -124,7 +124,7 @@ _MOVEMENTS = {
 
 def movement(op: Op, x: UOp, arg: tuple[object, ...]) -> UOp:
     """The movement of that op; for chains of movements kept as data."""
-    return _MOVEMENTS[op](x, arg)  # type: ignore[operator]
+    return _MOVEMENTS[op](x, arg)  # type: ignore[operator, no-any-return]
 
 
 # ---------------------------------------------------------------- broadcasting

@@ -195,7 +195,8 @@ def _assign(_frame: Frame, node: UOp, src: list[Any]) -> Array:
             raise InternalError(f"the view of an ASSIGN goes through {view.op} and not to its target by movement alone")
         chain.append(view)
         view = view.src[0]
-    result = np.array(src[0], copy=True)
+    # Row by row, whatever view the value was: only then is the flat array the same memory.
+    result = np.array(src[0], copy=True, order="C")
     # Counting from 1 leaves 0 for padding, which no position of the target lies behind.
     positions = np.arange(1, result.size + 1).reshape(result.shape)
     for step in reversed(chain):

@@ -3,7 +3,6 @@ The memory lives as long as the node or anything that reads it; it is taken from
 
 from __future__ import annotations
 
-import itertools
 import threading
 import weakref
 from collections.abc import Callable
@@ -12,11 +11,9 @@ from typing import Any
 from tilewright.base.dtype import DType
 from tilewright.base.errors import OutOfMemoryError, RealizeError
 from tilewright.base.events import GlobalCounters
-from tilewright.graph.ops import BufferArg, Ops
+from tilewright.graph import build
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
-
-_uids = itertools.count(1)
 
 
 class _HostAccess(threading.local):
@@ -86,7 +83,7 @@ def allocate(device: str, nbytes: int) -> Any:
 
 def buffer_node(buffer: Buffer) -> UOp:
     """A fresh BUFFER node for the memory."""
-    node = UOp(Ops.BUFFER, buffer.dtype, (), BufferArg(next(_uids), buffer.size, buffer.device))
+    node = build.new_buffer(buffer.dtype, buffer.size, buffer.device)
     node.cache["buffer"] = buffer
     buffer._node = weakref.ref(node)
     return node
@@ -131,6 +128,6 @@ def buffer_of(node: UOp) -> Buffer:
 
 def lost_buffer(device: str, dtype: DType, size: int, reason: str) -> UOp:
     """A BUFFER node without memory; reading it fails with the reason."""
-    node = UOp(Ops.BUFFER, dtype, (), BufferArg(next(_uids), size, device))
+    node = build.new_buffer(dtype, size, device)
     node.cache["lost"] = reason
     return node
