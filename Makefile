@@ -18,6 +18,7 @@ $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tilewright needs Python 3.11 or later: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m compileall -q tilewright  # the package starts from bytecode even where Python may not write it
 	@touch $@
 
 demo: $(INSTALLED) ## one computation, from graph to machine code to result
