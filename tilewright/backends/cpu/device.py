@@ -23,6 +23,8 @@ KERNEL_SYMBOL = "kernel"
 # Work, in elementary operations, that a thread should be given at the least: below it a wake-up costs more.
 LEAST_GRAIN = 1 << 15
 CHUNKS_PER_THREAD = 4
+# A buffer larger than this streams from memory: prefetching pays for it and costs where a cache holds the data.
+CACHE_BYTES = 16 << 20
 
 _NATIVE_OPS = frozenset(
     ("NEG", "SQRT", "TRUNC", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR", "CMPLT", "CMPEQ", "CMPNE")
@@ -42,6 +44,7 @@ def cpu_target() -> Target:
         vector_registers=registers,
         cores=host.usable_cores(options.TILEWRIGHT_THREADS or None),
         has_threads=True,
+        cache_bytes=CACHE_BYTES,
         native=ALL_DTYPES - _EMULATED,
         native_ops=_NATIVE_OPS,
     )

@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING
 from tilewright.backends.cpu.instructions import constant, memory_type, of_lanes, overload, value_type
 from tilewright.backends.cpu.tiles import axis_size, tile_part
 from tilewright.base.dtype import DType, dtypes
+from tilewright.graph.affine import coefficient
 from tilewright.graph.uop import UOp
 
 if TYPE_CHECKING:
     from tilewright.backends.cpu.renderer import Element, Renderer
+
+
+CACHE_LINE = 64
+# How far ahead of a stream its lines are asked for; bench/prefetch.py measures other distances.
+PREFETCH_BYTES = 4096
 
 
 class MemoryAccess:
@@ -173,8 +179,29 @@ class MemoryAccess:
             if mask is not None:
                 self.scratch_bytes = max(self.scratch_bytes, dtype.itemsize * max(lanes, 1))
                 name = renderer.emit(f"select i1 {mask}, ptr {name}, ptr %zeros").name
+            elif self._is_stream(place, lanes * dtype.itemsize):
+                self._prefetch(pointer, lanes * dtype.itemsize)
             made = renderer.emit(f"load {kind}, ptr {name}, align {dtype.itemsize}")
         return self._reverse(kind, made.name, lanes) if is_reversed else made
+
+    def _is_stream(self, place: UOp, row_bytes: int) -> bool:
+        """Whether a loop walks a buffer that no cache holds, row after row without gaps."""
+        buffer, position = place.src[:2]
+        itemsize = buffer.dtype.itemsize
+        if not self.renderer.loops or buffer.arg.size * itemsize < self.renderer.program.target.cache_bytes:
+            return False
+        base, _ = tile_part(position)
+        return base is not None and coefficient(base, self.renderer.loops[-1].axis) * itemsize == row_bytes
+
+    def _prefetch(self, pointer: Element, row_bytes: int) -> None:
+        """Asks for the lines that the loop reaches soon. Asking for lines past the end of the buffer does no harm."""
+        renderer = self.renderer
+        for line in range(0, row_bytes, CACHE_LINE):
+            ahead = self._moved(pointer, "i8", PREFETCH_BYTES + line)
+            text = renderer.instructions.call(
+                "llvm.prefetch.p0", "void", ("ptr", ahead.name), ("i32", "0"), ("i32", "3"), ("i32", "1")
+            )
+            renderer.line(f"  {text}")
 
     def _reverse(self, kind: str, name: str, lanes: int) -> Element:
         order = ", ".join(f"i32 {lane}" for lane in range(lanes - 1, -1, -1))
