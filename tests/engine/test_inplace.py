@@ -1,7 +1,8 @@
 """In-place updates mean what they would mean if every line ran at once in order: who reads an old version gets the old
 values, who reads the new one the new values, and what was realised before never changes.
 
-All at the level of nodes: ASSIGN(x, view of x, value). The interpreter copies on every update and so says what is right."""
+All at the level of nodes: ASSIGN(x, view of x, value). The interpreter copies on every update and so says what is
+right."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""How far a right answer may lie from `evaluate`'s. In: a tensor graph and the values of its leaves. Out: for every node
-its reference value and, element by element, the interval in which every right implementation's value must lie.
+"""How far a right answer may lie from `evaluate`'s. In: a tensor graph and the values of its leaves. Out: for every
+node its reference value and, element by element, the interval in which every right implementation's value must lie.
 
 Devices may differ from the interpreter in three ways only, and each has its place here:
-  - a product may be contracted with the addition that uses it (FMA): `Bound.wide` keeps the product before rounding, and
-    only additions look at it; a value that is stored has been rounded;
+  - a product may be contracted with the addition that uses it (FMA): `Bound.wide` keeps the product before rounding,
+    and only additions look at it; a value that is stored has been rounded;
   - a float reduction may be reassociated: the classical bound n*u*sum|x|, or no room at all where every order is exact
     (small integers, powers of two), which is found out from the bits of the summands;
   - EXP2, LOG2 and SIN may be wrong by `TRANSCENDENTAL_ULPS`.
 Everything else is one rounding of exact inputs and must agree to the bit: signed zeros too, NaNs up to their payload.
 
 From those three sources intervals are carried through the graph. Monotone ops map them; a discontinuous consumer (a
-comparison, a cast to an integer, TRUNC, a gather's index) gives one value where the interval leaves no doubt and makes the
-element `free` where it does. So no generator has to avoid amplification: an element is compared exactly, within an
+comparison, a cast to an integer, TRUNC, a gather's index) gives one value where the interval leaves no doubt and makes
+the element `free` where it does. So no generator has to avoid amplification: an element is compared exactly, within an
 interval, or not at all, and `count` says how many of each there were."""
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from tilewright.graph.walk import toposort
 
 Array = NDArray[Any]
 
-# How far EXP2, LOG2 and SIN may lie from the interpreter's, in units in the last place. The interpreter's own value of a
-# double is not correctly rounded. Small floats are computed in float32 and rounded once more.
+# How far EXP2, LOG2 and SIN may lie from the interpreter's, in units in the last place. The interpreter's own value of
+# a double is not correctly rounded. Small floats are computed in float32 and rounded once more.
 TRANSCENDENTAL_ULPS: dict[DType, float] = {dtypes.float32: 2.0, dtypes.float64: 3.0}
 SMALL_FLOAT_RELATIVE = 2.0**-21
 # Arithmetic on these is emulated with a rounding after every op, so nothing is contracted.
@@ -268,7 +268,9 @@ def _where(node: UOp, sources: list[Array], bounds: list[Bound], result: Bound) 
     if node.dtype.is_float:
         known = known & ~(condition.free & (np.isnan(yes.least) | np.isnan(no.least)))  # type: ignore[arg-type]
         least = np.minimum(np.where(may_take_yes, yes.least, np.inf), np.where(may_take_no, no.least, np.inf))
-        greatest = np.maximum(np.where(may_take_yes, yes.greatest, -np.inf), np.where(may_take_no, no.greatest, -np.inf))
+        greatest = np.maximum(
+            np.where(may_take_yes, yes.greatest, -np.inf), np.where(may_take_no, no.greatest, -np.inf)
+        )
         _settle(node, result, least, greatest, known, is_rounded=False)
     else:
         same = ~condition.free | (np.broadcast_to(sources[1] == sources[2], known.shape))
@@ -443,7 +445,7 @@ def _sum(node: UOp, over: Over, seen: Bound, exact: Array, elements: int, result
     magnitude = np.maximum(np.abs(least), np.abs(greatest))
     total = over(np.sum, magnitude)
     has_room = total * (1 + elements * _unit(node.dtype)) < _largest(node.dtype)
-    # Every partial sum is a multiple of the smallest bit set in any summand; while it has few enough bits none is rounded.
+    # Every partial sum is a multiple of the smallest bit set in any summand; one of few enough bits is not rounded.
     bits = node.dtype.mantissa_bits + 1
     smallest = over(np.min, np.where(magnitude > 0, lowest_bit(least), np.inf)) if elements else np.ones(total.shape)
     every_order = exact & has_room & (total <= np.ldexp(smallest, bits))
@@ -452,7 +454,9 @@ def _sum(node: UOp, over: Over, seen: Bound, exact: Array, elements: int, result
     # Infinities of one sign win over any finite partial sum.
     infinite = np.isinf(least) & seen.exact
     finite_total = over(np.sum, np.where(infinite, 0.0, magnitude))
-    certain_inf = exact & over(np.any, infinite) & (finite_total * (1 + elements * _unit(node.dtype)) < _largest(node.dtype))
+    certain_inf = (
+        exact & over(np.any, infinite) & (finite_total * (1 + elements * _unit(node.dtype)) < _largest(node.dtype))
+    )
     every_order = every_order | certain_inf
     result.free = result.free & ~every_order
     room = elements * _unit(node.dtype)

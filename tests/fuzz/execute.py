@@ -1,7 +1,7 @@
 """Running a case and judging it. In: a `Case`. Out: None where every device gives right values, else a `Failure`.
 
-Each device gets buffers of its own (updates are in place), the same graph over them, and the verification of every pass.
-What is right is said by `error_bounds`."""
+Each device gets buffers of its own (updates are in place), the same graph over them, and the verification of every
+pass. What is right is said by `error_bounds`."""
 
 from __future__ import annotations
 
@@ -114,7 +114,9 @@ def check_case(case: Case, devices: tuple[str, ...] = DEVICES, strength: Strengt
             value, bound = expected[output]
             wrong = mismatches(got, np.asarray(value), bound, output.dtype)
             if wrong.any():
-                return Failure(case, device, f"{device} is wrong", _difference(position, got, np.asarray(value), bound, wrong))
+                return Failure(
+                    case, device, f"{device} is wrong", _difference(position, got, np.asarray(value), bound, wrong)
+                )
     return None
 
 

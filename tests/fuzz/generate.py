@@ -1,9 +1,9 @@
 """Random tensor graphs. In: one integer. Out: a `Case`: nodes to realise over PARAM leaves, and the leaves' contents.
 
 A case grows by steps. Each picks nodes made before, the latest ones most often so that graphs get deep, brings them to
-one dtype and one shape by casts and movements, and applies an op: elementwise, comparison, WHERE, cast, bitcast, movement,
-reduction, gather, IOTA, CONTIGUOUS, a copy to another device and back, an in-place update through a view. The nodes that
-nobody used become the outputs, so that what they share is shared in the graph as well.
+one dtype and one shape by casts and movements, and applies an op: elementwise, comparison, WHERE, cast, bitcast,
+movement, reduction, gather, IOTA, CONTIGUOUS, a copy to another device and back, an in-place update through a view.
+The nodes that nobody used become the outputs, so that what they share is shared in the graph as well.
 
 The same seed gives the same case in every process: nothing but `random.Random(seed)` and a NumPy generator made from it
 decides. `describe` writes a case as text that `tilewright.graph.parse` reads."""
@@ -94,7 +94,9 @@ class _Generator:
         self.numbers = np.random.default_rng(seed)
         self.pool: list[UOp] = []
         self.bindings: dict[UOp, Array] = {}
-        favourites = self.random.choices(list(_DTYPE_WEIGHTS), list(_DTYPE_WEIGHTS.values()), k=self.random.randint(1, 3))
+        favourites = self.random.choices(
+            list(_DTYPE_WEIGHTS), list(_DTYPE_WEIGHTS.values()), k=self.random.randint(1, 3)
+        )
         self.dtypes = favourites
         # Some cases are long along one axis, so that loops are padded, vectorised and split.
         self.is_long = self.random.random() < 0.2

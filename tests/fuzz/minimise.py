@@ -1,8 +1,8 @@
 """Making a failing case small. In: a `Failure`. Out: a smaller one of the same kind.
 
-Four sorts of change are tried until none helps: an output is dropped; a node gives way to one of its own sources, to a leaf
-with the value it has, or to zeros; an axis size is made smaller wherever it occurs; the contents of a leaf become plainer.
-A change is kept when the case still fails on the same device in the same way."""
+Four sorts of change are tried until none helps: an output is dropped; a node gives way to one of its own sources, to a
+leaf with the value it has, or to zeros; an axis size is made smaller wherever it occurs; the contents of a leaf become
+plainer. A change is kept when the case still fails on the same device in the same way."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """`python -m tests.fuzz.run --seconds N [--seed S] [--jobs J]`: fresh random graphs on every device until time is up.
 In: a time. Out: a line of progress, every failure made small with its seed and graph, and an exit status of 1 if any.
 
-Each job is a process of its own, so a crash or an endless loop in compiled code is a finding like any other: the seed that
-was running is named, and the job goes on with the next. `--seed S --seconds 0` runs the one case of that seed."""
+Each job is a process of its own, so a crash or an endless loop in compiled code is a finding like any other: the seed
+that was running is named, and the job goes on with the next. `--seed S --seconds 0` runs the one case of that seed."""
 
 from __future__ import annotations
 

@@ -110,7 +110,9 @@ def test_a_failing_case_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(execute, "run_on", wrong)
     x, data = _leaf([1.0, 2.0, 3.0, 4.0])
-    deep = build.alu(Ops.SUB, build.alu(Ops.ADD, build.reshape(x, (2, 2)), build.reshape(x, (2, 2))), build.reshape(x, (2, 2)))
+    deep = build.alu(
+        Ops.SUB, build.alu(Ops.ADD, build.reshape(x, (2, 2)), build.reshape(x, (2, 2))), build.reshape(x, (2, 2))
+    )
     deep = build.permute(build.alu(Ops.MAX, deep, build.reshape(x, (2, 2))), (1, 0))
     failure = check_case(Case(0, (deep, build.alu(Ops.NEG, x)), {x: data}), ("PYTHON",))
     assert failure is not None

@@ -1,8 +1,9 @@
-"""Kernel transforms: UPCAST, UNROLL, THREAD, LOCAL and PADTO, alone and in random rows, leave a kernel's result as it is,
-and what they may not do is refused with the axis, the size and the rule.
+"""Kernel transforms: UPCAST, UNROLL, THREAD, LOCAL and PADTO, alone and in random rows, leave a kernel's result as it
+is, and what they may not do is refused with the axis, the size and the rule.
 
 Kernels are taken from schedules. The plain kernel, interpreted, says what is right; inputs are whole numbers, so that
-every order of a sum is exact and equality is equality. The emulator checks bounds, races and unwritten memory on the way."""
+every order of a sum is exact and equality is equality. The emulator checks bounds, races and unwritten memory on the
+way."""
 
 from __future__ import annotations
 
@@ -257,7 +258,9 @@ def random_opts(sink: UOp, chance: random.Random, allowed: tuple[OptOps, ...]) -
 def test_random_rows_of_opts(name: str) -> None:
     for seed in range(8):
         chance = random.Random(f"{name} {seed}")
-        check(kernel(name), random_opts(kernel(name), chance, (UPCAST, UPCAST, UNROLL, THREAD, PADTO)), ("CPU", "PYTHON"))
+        check(
+            kernel(name), random_opts(kernel(name), chance, (UPCAST, UPCAST, UNROLL, THREAD, PADTO)), ("CPU", "PYTHON")
+        )
         check(kernel(name), random_opts(kernel(name), chance, (UPCAST, UNROLL, LOCAL, THREAD, PADTO)), ("PYTHON",))
     forget_kernels()
 
@@ -361,5 +364,7 @@ def test_padding_lengthens_one_axis_and_masks_it() -> None:
 def test_the_graph_does_not_grow_with_the_unroll_factor() -> None:
     """Tiles stay axes until text is written: an UPCAST by 2 and one by 8 are graphs of one size."""
     sink = kernel("product")
-    small, large = (toposort(apply_opt(apply_opt(sink, Opt(UPCAST, 0, a)), Opt(UNROLL, 2, b))) for a, b in ((2, 2), (3, 4)))
+    small, large = (
+        toposort(apply_opt(apply_opt(sink, Opt(UPCAST, 0, a)), Opt(UNROLL, 2, b))) for a, b in ((2, 2), (3, 4))
+    )
     assert len(small) == len(large)

@@ -1,7 +1,7 @@
 """What becomes one kernel and what does not, what items declare, and where temporary memory lies.
 
-Graphs are built from raw nodes. Every count stands beside a check of the values, so that one kernel that is wrong is not
-taken for a good one."""
+Graphs are built from raw nodes. Every count stands beside a check of the values, so that one kernel that is wrong is
+not taken for a good one."""
 
 from __future__ import annotations
 
@@ -150,7 +150,9 @@ def residual(g: Graph) -> UOp:
 def views_of_views(g: Graph) -> UOp:
     x = g.input(6, 8, 10)
     moved = build.flip(build.reshape(build.permute(x, (2, 0, 1)), (10, 48)), (0,))
-    return add(build.shrink(build.pad(moved, ((1, 2), (0, 3))), ((0, 9), (2, 40))), scalar(1.0, build.reshape(x, (10, 48))))
+    return add(
+        build.shrink(build.pad(moved, ((1, 2), (0, 3))), ((0, 9), (2, 40))), scalar(1.0, build.reshape(x, (10, 48)))
+    )
 
 
 ONE_KERNEL: dict[str, Callable[[Graph], UOp]] = {

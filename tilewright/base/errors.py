@@ -18,6 +18,9 @@ Stands below everything: each stage raises from here and nothing else.
         CacheError
         JitError
         ParseError                 also ValueError; shows the text with a caret
+        FileError                  a file of weights or data cannot be read or written
+          FileFormatError          also ValueError; it is damaged, or asks for what loading refuses
+        DownloadError              data is not on this machine and cannot be fetched
       EmulatorError                a kernel did something no device may do
         OutOfBoundsError
         UninitialisedReadError
@@ -293,6 +296,45 @@ class ParseError(UserError, ValueError):
         column = self.position - line_start
         prefix = f"  line {line_number}: "
         return [prefix + line, " " * (len(prefix) + column) + "^"]
+
+
+class FileError(UserError):
+    """A file of weights or data cannot be opened, read or written, or lacks what was asked for.
+
+    Broken::
+
+        safe_load("modle.safetensors")
+
+    Fixed::
+
+        safe_load("model.safetensors")
+    """
+
+
+class FileFormatError(FileError, ValueError):
+    """A file of weights or data is damaged, cut off, of another format, or asks for what loading refuses.
+
+    Broken, a pickle may run any program, and this one names `os.system`::
+
+        torch_load("from_a_stranger.pt")
+
+    Fixed, with a format that holds numbers alone::
+
+        safe_load("from_a_stranger.safetensors")
+    """
+
+
+class DownloadError(UserError):
+    """A dataset is not on this machine, and none of the places it could come from answered.
+
+    Broken, without a network::
+
+        x_train, y_train, x_test, y_test = datasets.cifar10()
+
+    Fixed, with a folder that holds the files::
+
+        x_train, y_train, x_test, y_test = datasets.cifar10(folder="/data/cifar10")
+    """
 
 
 class EmulatorError(TilewrightError):

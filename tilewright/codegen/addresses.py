@@ -4,7 +4,7 @@ The emitter then computes a base once and adds constants for the elements of a t
 
 from __future__ import annotations
 
-from tilewright.base.dtype import DType, dtypes
+from tilewright.base.dtype import DType, dtypes, wrap_int
 from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
@@ -54,7 +54,10 @@ def choose_index_width(sink: UOp) -> UOp:
     for node in toposort(sink):
         src = tuple(done[s] for s in node.src)
         node_dtype = dtype if node.dtype is dtypes.index else node.dtype
-        if node.op is Ops.CAST and src[0].dtype is node_dtype and node.src[0].dtype is not node.dtype:
+        if node.op is Ops.CONST and node_dtype is not node.dtype:
+            # A masked position may be computed from numbers that 64 bits do not hold; where it counts it wraps back.
+            done[node] = UOp(node.op, node_dtype, (), wrap_int(node.arg, node_dtype))
+        elif node.op is Ops.CAST and src[0].dtype is node_dtype and node.src[0].dtype is not node.dtype:
             done[node] = src[0]
         elif src == node.src and node_dtype is node.dtype:
             done[node] = node

@@ -1,4 +1,4 @@
-"""Products of matrices, convolution and pooling. In: tensors. Out: tensors.
+"""Products of matrices, convolution and attention. In: tensors. Out: tensors.
 All are movement, a multiplication and one reduction, so the scheduler sees nothing but loops: a matrix product is a sum
 over the last axis of two expanded views, a convolution a sum over windows."""
 
@@ -45,7 +45,7 @@ def multiply_and_sum(left: UOp, right: UOp, axes: Sequence[int], dtype: DType, c
 
 
 class LinalgMixin(RandomMixin):
-    """matmul, conv2d, pooling, attention."""
+    """matmul, conv2d, attention."""
 
     # ------------------------------------------------------------ products
 
@@ -155,91 +155,6 @@ class LinalgMixin(RandomMixin):
             if size < gap * (length - 1) + 1:
                 message = f"a kernel of {gap * (length - 1) + 1} is larger than the padded input of {size}"
                 raise ShapeError(name, message, "use a smaller kernel or dilation, or more padding")
-
-    # ------------------------------------------------------------ pooling
-
-    def _pooled(
-        self, name: str, kernel_size: Sizes, stride: Sizes | None, dilation: Sizes, padding: Sizes, ceil_mode: bool
-    ) -> tuple[Shape, Shape, Shape, tuple[tuple[int, int], ...]]:
-        """Kernel, stride, dilation and padding of every axis; `ceil_mode` adds padding behind for a last window."""
-        count = 2 if isinstance(kernel_size, int) else len(kernel_size)
-        kernel = sizes_of(name, "kernel_size", kernel_size, count)
-        if self.ndim < count:
-            message = f"shape {self.shape} has fewer than {count} axes"
-            raise ShapeError(name, message, "give (batch, channels, height, width)")
-        steps = kernel if stride is None else sizes_of(name, "stride", stride, count)
-        gaps = sizes_of(name, "dilation", dilation, count)
-        pads = list(pads_of(name, padding, count))
-        sizes = self.shape[self.ndim - count :]
-        for axis, (size, k, s, d) in enumerate(zip(sizes, kernel, steps, gaps)):
-            before, after = pads[axis]
-            self._check_windows(name, (before + size + after,), (k,), (d,))
-            if ceil_mode:
-                rest = before + size + after - d * (k - 1) - 1
-                windows = -(-rest // s) + 1
-                # A window that would start in the padding behind is left out.
-                windows -= (windows - 1) * s >= before + size
-                after += max(0, (windows - 1) * s + d * (k - 1) + 1 - (before + size + after))
-                pads[axis] = (before, after)
-        return kernel, steps, gaps, tuple(((0, 0),) * (self.ndim - count)) + tuple(pads)
-
-    def max_pool2d(
-        self,
-        kernel_size: Sizes = (2, 2),
-        stride: Sizes | None = None,
-        dilation: Sizes = 1,
-        padding: Sizes = 0,
-        ceil_mode: bool = False,
-        return_indices: bool = False,
-    ) -> Self | tuple[Self, Self]:
-        """The greatest element of each window over the last axes; with indices, where it stands in the flat space."""
-        kernel, steps, gaps, pads = self._pooled("max_pool2d", kernel_size, stride, dilation, padding, ceil_mode)
-        count = len(kernel)
-        padded = nodes.pad_with(self.uop, pads, self.dtype.min)
-        windows = nodes.pool(padded, kernel, steps, gaps)
-        axes = tuple(range(len(windows.shape) - count, len(windows.shape)))
-        best = build.reduce_axis(Ops.MAX, windows, axes)
-        result = self._new(build.reshape(best, best.shape[: self.ndim]))
-        if not return_indices:
-            return result
-        space = self.shape[self.ndim - count :]
-        total = math.prod(space)
-        flat = build.reshape(build.iota(total, dtypes.int64), (*(1,) * (self.ndim - count), *space))
-        places = nodes.pad_with(build.expand(flat, self.shape), pads, total)
-        offered = nodes.pool(places, kernel, steps, gaps)
-        is_best = build.alu(Ops.CMPEQ, windows, build.expand(best, windows.shape))
-        first = build.where(is_best, offered, build.const(dtypes.int64, total))
-        least = build.reduce_axis(Ops.MIN, first, axes)
-        return result, self._new(build.reshape(least, least.shape[: self.ndim]))
-
-    def avg_pool2d(
-        self,
-        kernel_size: Sizes = (2, 2),
-        stride: Sizes | None = None,
-        dilation: Sizes = 1,
-        padding: Sizes = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-    ) -> Self:
-        """The mean of each window over the last axes; padding counts unless told otherwise."""
-        self._check_float("avg_pool2d")
-        kernel, steps, gaps, pads = self._pooled("avg_pool2d", kernel_size, stride, dilation, padding, ceil_mode)
-        axes = tuple(range(-len(kernel), 0))
-
-        def windows(node: UOp, around: tuple[tuple[int, int], ...]) -> UOp:
-            return nodes.pool(build.pad(node, around), kernel, steps, gaps)
-
-        carrier = accumulate_dtype(self.dtype)
-        total = self._new(windows(self.uop, pads)).sum(axes, dtype=carrier)
-        asked = ((0, 0),) * (self.ndim - len(kernel)) + pads_of("avg_pool2d", padding, len(kernel))
-        if count_include_pad and asked == pads:
-            return (total / math.prod(kernel)).cast(self.dtype)
-        # The padding that ceil_mode adds never counts; the padding asked for counts where count_include_pad says so.
-        counted = asked if count_include_pad else ((0, 0),) * self.ndim
-        shape = tuple(size + before + after for size, (before, after) in zip(self.shape, counted))
-        outside = tuple((b - inner_b, a - inner_a) for (b, a), (inner_b, inner_a) in zip(pads, counted))
-        ones = self._new(windows(build.const(carrier, 1, shape), outside)).sum(axes)
-        return (total / ones).cast(self.dtype)
 
     # ------------------------------------------------------------ attention
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.backends.cpu.instructions import constant, memory_type, of_lanes, overload, value_type
 from tilewright.backends.cpu.tiles import axis_size, tile_part
-from tilewright.base.dtype import DType, dtypes
+from tilewright.base.dtype import DType, dtypes, wrap_int
 from tilewright.graph.affine import coefficient
 from tilewright.graph.uop import UOp
 
@@ -78,7 +78,8 @@ class MemoryAccess:
         key = (f"{pointer.name}+{offset}", 0)
         made = self.renderer.splats.get(key)
         if made is None:
-            made = self.renderer.emit(f"getelementptr {element}, ptr {pointer.name}, i64 {offset}", pointer.depth)
+            text = f"getelementptr {element}, ptr {pointer.name}, i64 {wrapped(offset)}"
+            made = self.renderer.emit(text, pointer.depth)
             self.renderer.splats[key] = made
         return made
 
@@ -88,7 +89,7 @@ class MemoryAccess:
         lanes = axis_size(axis)
         element = memory_type(node.dtype)
         step = steps.get(axis, 0)
-        offsets = "<" + ", ".join(f"i64 {step * lane}" for lane in range(lanes)) + ">"
+        offsets = "<" + ", ".join(f"i64 {wrapped(step * lane)}" for lane in range(lanes)) + ">"
         if base is None or axis not in self.renderer.facts.axes(base):
             first = self._pointer(node, at, axis)
             return self.renderer.emit(f"getelementptr {element}, ptr {first.name}, <{lanes} x i64> {offsets}").name
@@ -98,7 +99,7 @@ class MemoryAccess:
         pointers = self.renderer.emit(f"getelementptr {element}, ptr {buffer.name}, {kind} {position}").name
         constant_offset = sum(s * at[tile] for tile, s in steps.items() if tile is not axis)
         if step or constant_offset:
-            offsets = "<" + ", ".join(f"i64 {step * lane + constant_offset}" for lane in range(lanes)) + ">"
+            offsets = "<" + ", ".join(f"i64 {wrapped(step * lane + constant_offset)}" for lane in range(lanes)) + ">"
             text = f"getelementptr {element}, <{lanes} x ptr> {pointers}, <{lanes} x i64> {offsets}"
             pointers = self.renderer.emit(text).name
         return pointers
@@ -284,6 +285,11 @@ class MemoryAccess:
             (of_lanes("i1", lanes), mask or "splat (i1 true)"),
         )
         renderer.line(f"  {text}")
+
+
+def wrapped(offset: int) -> int:
+    """A step as 64 bits hold it: a position that is masked off may be computed from more."""
+    return wrap_int(offset, dtypes.int64)
 
 
 def _memory_dtype(dtype: DType) -> DType:

@@ -4,7 +4,7 @@ Used by the scheduler through `fold_reductions`, together with the scalar rules.
 
 A reduction may be reassociated, so a float v added n times may become v * n where n is exact in v's dtype. Nothing is
 folded that would turn a NaN into a zero or back: 0 * inf is NaN, so `cast(r == e) * v` stays a loop for a float v. A
-sum of zeros and one -0.0 is 0.0 in a loop and -0.0 when folded; the two compare equal."""
+sum starts from 0.0 and so is never -0.0: a float that takes the place of one is added to 0.0."""
 
 from __future__ import annotations
 
@@ -66,6 +66,12 @@ def without_range(node: UOp, range_: UOp, value: UOp) -> UOp:
     return UOp(Ops.REDUCE, node.dtype, (value, *left), node.arg) if left else value
 
 
+def never_negative_zero(total: UOp) -> UOp:
+    """A float that was a sum, as a sum gives it."""
+    is_sum_still = total.op is Ops.REDUCE
+    return total if is_sum_still or not total.dtype.is_float else total + number(total.dtype, 0.0)
+
+
 def difference_in_index(comparison: UOp) -> Affine | None:
     """left - right of an integer comparison as index maths; a cast of any integer to index keeps its value."""
     left, right = comparison.src
@@ -118,6 +124,8 @@ def drop_unused_ranges(node: UOp) -> UOp | None:
             return None
         value = value * times
     used = tuple([each for each in node.src[1:] if each not in unused])
+    if not used and node.arg is Ops.ADD:
+        return never_negative_zero(value)
     return UOp(Ops.REDUCE, node.dtype, (value, *used), node.arg)
 
 
@@ -136,7 +144,7 @@ def fold_one_hot(node: UOp) -> UOp | None:
     for range_ in node.src[1:]:
         folded = one_hot(node.src[0], range_)
         if folded is not None:
-            return without_range(node, range_, folded)
+            return never_negative_zero(without_range(node, range_, folded))
     return None
 
 
@@ -192,7 +200,7 @@ def fold_count(node: UOp) -> UOp | None:
     for range_ in node.src[1:]:
         folded = count(node.src[0], range_)
         if folded is not None:
-            return without_range(node, range_, folded)
+            return never_negative_zero(without_range(node, range_, folded))
     return None
 
 

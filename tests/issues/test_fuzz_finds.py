@@ -1,0 +1,169 @@
+"""Graphs that the fuzzer found to be wrong, as small as it could make them, each with its story. The text of a graph is
+what `tilewright.graph.show` writes; the contents of its leaves are given by slot. Both devices agree with `evaluate`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.fuzz.execute import check_case
+from tests.fuzz.generate import Case
+from tilewright.graph.evaluate import numpy_dtype
+from tilewright.graph.ops import Ops
+from tilewright.graph.show import parse
+from tilewright.graph.walk import toposort
+
+FINDS: dict[str, tuple[str, dict[int, list[float]]]] = {
+    # Both updates were made in the memory of the version they start from, so each saw the other's element.
+    "two updates of one version": (
+        """
+        %0 = PARAM int32 ParamArg(0, 6, "")
+        %1 = SHRINK int32 %0 ((0, 1),)
+        %2 = CONST int32 7
+        %3 = RESHAPE int32 %2 (1,)
+        %4 = ASSIGN int32 %0 %1 %3
+        %5 = SHRINK int32 %0 ((4, 6),)
+        %6 = EXPAND int32 %3 (2,)
+        %7 = ASSIGN int32 %0 %5 %6
+        %8 = SINK void %4 %7
+        """,
+        {0: [0, 1, 2, 3, 4, 5]},
+    ),
+    # The remainder of an index that may be any int64 was shifted to be positive by more than an int64 holds.
+    "a gather from a padded source by int64": (
+        """
+        %0 = PARAM int32 ParamArg(0, 12, "")
+        %1 = RESHAPE int32 %0 (6, 2)
+        %2 = PAD int32 %1 ((3, 2), (0, 3))
+        %3 = RESHAPE int32 %2 (55,)
+        %4 = NEG int32 %3
+        %5 = PARAM int64 ParamArg(1, 8, "")
+        %6 = GATHER int32 %4 %5
+        %7 = SINK void %6
+        """,
+        {0: list(range(1, 13)), 1: [22, 0, 16, -1, 17, 54, 55, 41]},
+    ),
+    # LLVM has no bitcast between vectors of bits and vectors of bytes.
+    "a bool read as a byte": (
+        """
+        %0 = PARAM bool ParamArg(0, 40, "")
+        %1 = BITCAST float8_e5m2 %0
+        %2 = BITCAST bool %1
+        %3 = NEG float8_e5m2 %1
+        %4 = BITCAST bool %3
+        %5 = SINK void %2 %4
+        """,
+        {0: [n % 3 == 0 for n in range(40)]},
+    ),
+    # The kernel does not read its buffer once it is simplified, and the emulator paired places with what was left.
+    "a parameter that is simplified away": (
+        """
+        %0 = PARAM bool ParamArg(0, 1, "")
+        %1 = CONST int64 0
+        %2 = RESHAPE int64 %1 (1,)
+        %3 = EXPAND int64 %2 (2,)
+        %4 = REDUCE_AXIS int64 %3 (Ops.ADD, (0,))
+        %5 = WHERE int64 %0 %4 %2
+        %6 = SINK void %5
+        """,
+        {0: [False]},
+    ),
+    # No kernel is written for it, so it has no value to look for reads in.
+    "an update of nothing": (
+        """
+        %0 = PARAM uint16 ParamArg(0, 0, "")
+        %1 = RESHAPE uint16 %0 (0, 1)
+        %2 = ASSIGN uint16 %0 %1 %1
+        %3 = SINK void %2
+        """,
+        {0: []},
+    ),
+    # As an index of 64 bits with a sign, the greatest numbers are negative, and nothing asked whether they were.
+    "an index that only uint64 holds": (
+        """
+        %0 = PARAM int32 ParamArg(0, 4, "")
+        %1 = PARAM uint64 ParamArg(1, 5, "")
+        %2 = GATHER int32 %0 %1
+        %3 = SINK void %2
+        """,
+        {0: [1, 2, 3, 4], 1: [0, 3, 2**64 - 1, 2**63, 4]},
+    ),
+    # The remainder was taken of the negative number instead.
+    "a remainder of uint64 as an index": (
+        """
+        %0 = PARAM int32 ParamArg(0, 7, "")
+        %1 = PARAM uint64 ParamArg(1, 4, "")
+        %2 = CONST uint64 7
+        %3 = MOD uint64 %1 %2
+        %4 = GATHER int32 %0 %3
+        %5 = SINK void %4
+        """,
+        {0: [1, 2, 3, 4, 5, 6, 7], 1: [5, 2**64 - 1, 2**63, 2**63 + 3]},
+    ),
+    # The place times the row's length is a constant that 64 bits do not hold; it is only used where it is masked off.
+    "a place far outside": (
+        """
+        %0 = PARAM int64 ParamArg(0, 72, "")
+        %1 = RESHAPE int64 %0 (8, 9)
+        %2 = IOTA int32 (4,)
+        %3 = CAST int64 %2
+        %4 = CONST int64 1251882040698721275
+        %5 = MUL int64 %3 %4
+        %6 = PARAM int32 ParamArg(1, 4, "")
+        %7 = GATHER int64 %1 %5 %6
+        %8 = SINK void %7
+        """,
+        {0: list(range(72)), 1: [2, 1, 5, 7]},
+    ),
+    # The interpreter wrote into a copy, because the array of a repeated value is not laid out row by row.
+    "an update of something repeated": (
+        """
+        %0 = PARAM float32 ParamArg(0, 2, "")
+        %1 = RESHAPE float32 %0 (1, 2)
+        %2 = EXPAND float32 %1 (3, 2)
+        %3 = CONTIGUOUS float32 %2
+        %4 = SHRINK float32 %3 ((1, 3), (0, 1))
+        %5 = CONST float32 5.0
+        %6 = RESHAPE float32 %5 (1, 1)
+        %7 = EXPAND float32 %6 (2, 1)
+        %8 = ASSIGN float32 %3 %4 %7
+        %9 = SINK void %8
+        """,
+        {0: [1.0, 2.0]},
+    ),
+    # A sum starts from 0.0, so it is never -0.0; folded to a load it was.
+    "a one-hot sum of negative zeros": (
+        """
+        %0 = PARAM uint8 ParamArg(0, 3, "")
+        %1 = RESHAPE uint8 %0 (3, 1)
+        %2 = EXPAND uint8 %1 (3, 4)
+        %3 = IOTA uint8 (4,)
+        %4 = RESHAPE uint8 %3 (1, 4)
+        %5 = EXPAND uint8 %4 (3, 4)
+        %6 = CMPEQ bool %2 %5
+        %7 = PARAM float32 ParamArg(1, 12, "")
+        %8 = RESHAPE float32 %7 (3, 4)
+        %9 = CONST float32 0.0
+        %10 = WHERE float32 %6 %8 %9
+        %11 = REDUCE_AXIS float32 %10 (Ops.ADD, (1,))
+        %12 = SINK void %11
+        """,
+        {0: [1, 3, 9], 1: [-0.0] * 12},
+    ),
+}
+
+
+def case_of(text: str, contents: dict[int, list[float]]) -> Case:
+    sink = parse("\n".join(line.strip() for line in text.strip().splitlines()) + "\n")
+    bindings = {
+        node: np.array(contents[node.arg.slot], numpy_dtype(node.dtype))
+        for node in toposort(sink)
+        if node.op is Ops.PARAM
+    }
+    return Case(1, sink.src, bindings)
+
+
+@pytest.mark.parametrize("name", FINDS)
+def test_a_find_of_the_fuzzer(name: str) -> None:
+    failure = check_case(case_of(*FINDS[name]))
+    assert failure is None, f"{failure.kind}: {failure.text}"

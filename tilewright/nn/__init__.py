@@ -1,0 +1,48 @@
+"""Networks: layers here, and `nn.optim`, `nn.state`, `nn.datasets` beside them. A layer is a plain object with tensors
+as attributes and a `__call__`; a model is any object that holds layers. Parameters want gradients, running statistics
+do not. Names of tensors, and how they start, are torch's, so that weights go both ways."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tilewright.nn.layers import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, Embedding, Linear, LSTMCell
+from tilewright.nn.normalisation import (
+    BatchNorm,
+    BatchNorm2d,
+    BatchNorm3d,
+    GroupNorm,
+    InstanceNorm,
+    LayerNorm,
+    LayerNorm2d,
+    RMSNorm,
+)
+
+if TYPE_CHECKING:
+    from tilewright.nn import datasets, optim, state
+
+__all__ = [
+    "BatchNorm",
+    "BatchNorm2d",
+    "BatchNorm3d",
+    "Conv1d",
+    "Conv2d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "Embedding",
+    "GroupNorm",
+    "InstanceNorm",
+    "LSTMCell",
+    "LayerNorm",
+    "LayerNorm2d",
+    "Linear",
+    "RMSNorm",
+    "datasets",
+    "optim",
+    "state",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("datasets", "optim", "state"):
+        return importlib.import_module(f"tilewright.nn.{name}")
+    raise AttributeError(f"module 'tilewright.nn' has no attribute {name!r}")

@@ -1,0 +1,199 @@
+"""Layers with weights. In: sizes, then tensors. Out: tensors in the dtype of the input, whatever that of the weights.
+So a network of float32 weights computes in float16 when it is fed float16: the weights are cast where they are used,
+and their gradients come back in float32, as mixed precision wants it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.tensor.tensor import Tensor
+
+Sizes = int | Sequence[int]
+
+
+def uniform_parameter(bound: float, *shape: int) -> Tensor:
+    """A parameter that starts uniform in -bound..bound."""
+    return Tensor.uniform(*shape, low=-bound, high=bound, contiguous=False, requires_grad=True)
+
+
+def in_dtype_of(x: Tensor, parameter: Tensor) -> Tensor:
+    """A parameter as a computation on `x` wants it."""
+    return parameter.cast(x.dtype) if x.dtype.is_float else parameter
+
+
+def optional_in_dtype_of(x: Tensor, parameter: Tensor | None) -> Tensor | None:
+    return None if parameter is None else in_dtype_of(x, parameter)
+
+
+def check_sizes(layer: str, **sizes: int) -> None:
+    """Sizes of a layer are at least 1."""
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size < 1:
+            raise ShapeError(layer, f"{name}={size!r}", "give a whole number of at least 1")
+
+
+class Linear:
+    """x @ weight.T + bias over the last axis."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        check_sizes("Linear", in_features=in_features, out_features=out_features)
+        bound = 1 / math.sqrt(in_features)
+        self.weight = uniform_parameter(bound, out_features, in_features)
+        self.bias = uniform_parameter(bound, out_features) if bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        weight = in_dtype_of(x, self.weight)
+        return x.linear(weight.transpose(), optional_in_dtype_of(x, self.bias))
+
+
+class Conv2d:
+    """Convolution of (batch, channels, height, width). `padding` is a number, one per axis, 'valid' or 'same'."""
+
+    axes = 2
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Sizes,
+        stride: Sizes = 1,
+        padding: Sizes | str = 0,
+        dilation: Sizes = 1,
+        groups: int = 1,
+        bias: bool = True,
+    ) -> None:
+        name = type(self).__name__
+        check_sizes(name, in_channels=in_channels, out_channels=out_channels, groups=groups)
+        check_groups(name, in_channels, out_channels, groups)
+        self.kernel_size = per_axis(name, "kernel_size", kernel_size, self.axes)
+        self.stride = per_axis(name, "stride", stride, self.axes)
+        self.dilation = per_axis(name, "dilation", dilation, self.axes)
+        self.groups = groups
+        self.padding = self._pads(name, padding)
+        bound = 1 / math.sqrt(in_channels // groups * math.prod(self.kernel_size))
+        self.weight = uniform_parameter(bound, out_channels, in_channels // groups, *self.kernel_size)
+        self.bias = uniform_parameter(bound, out_channels) if bias else None
+
+    def _pads(self, name: str, padding: Sizes | str) -> Sizes:
+        if not isinstance(padding, str):
+            return padding if isinstance(padding, int) else tuple(padding)
+        if padding == "valid":
+            return 0
+        if padding != "same":
+            raise ShapeError(name, f"padding={padding!r}", "give numbers, 'valid' or 'same'")
+        if any(step != 1 for step in self.stride):
+            raise ShapeError(name, f"padding='same' with stride {self.stride}", "use a stride of 1, or give numbers")
+        flat: list[int] = []
+        for size, gap in zip(reversed(self.kernel_size), reversed(self.dilation)):
+            total = gap * (size - 1)
+            flat += [total // 2, total - total // 2]  # pairs from the last axis on, as torch's pad takes them
+        return tuple(flat)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        weight, bias = in_dtype_of(x, self.weight), optional_in_dtype_of(x, self.bias)
+        return x.conv2d(weight, bias, self.groups, self.stride, self.dilation, self.padding)
+
+
+class Conv1d(Conv2d):
+    """Convolution of (batch, channels, length)."""
+
+    axes = 1
+
+
+class ConvTranspose2d:
+    """The transpose of a convolution, which grows height and width by the stride."""
+
+    axes = 2
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Sizes,
+        stride: Sizes = 1,
+        padding: Sizes = 0,
+        output_padding: Sizes = 0,
+        dilation: Sizes = 1,
+        groups: int = 1,
+        bias: bool = True,
+    ) -> None:
+        name = type(self).__name__
+        check_sizes(name, in_channels=in_channels, out_channels=out_channels, groups=groups)
+        check_groups(name, in_channels, out_channels, groups)
+        self.kernel_size = per_axis(name, "kernel_size", kernel_size, self.axes)
+        self.stride = per_axis(name, "stride", stride, self.axes)
+        self.dilation = per_axis(name, "dilation", dilation, self.axes)
+        self.padding = per_axis(name, "padding", padding, self.axes, least=0)
+        self.output_padding = per_axis(name, "output_padding", output_padding, self.axes, least=0)
+        self.groups = groups
+        # torch counts the second axis of the weight as the fan in, also where the weight is transposed.
+        bound = 1 / math.sqrt(out_channels // groups * math.prod(self.kernel_size))
+        self.weight = uniform_parameter(bound, in_channels, out_channels // groups, *self.kernel_size)
+        self.bias = uniform_parameter(bound, out_channels) if bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        weight, bias = in_dtype_of(x, self.weight), optional_in_dtype_of(x, self.bias)
+        return x.conv_transpose2d(
+            weight, bias, self.groups, self.stride, self.dilation, self.padding, self.output_padding
+        )
+
+
+class ConvTranspose1d(ConvTranspose2d):
+    """The transpose of a convolution of (batch, channels, length)."""
+
+    axes = 1
+
+
+class Embedding:
+    """A row of the table for each integer."""
+
+    def __init__(self, vocab_size: int, embed_size: int) -> None:
+        check_sizes("Embedding", vocab_size=vocab_size, embed_size=embed_size)
+        self.vocab_size = vocab_size
+        self.embed_size = embed_size
+        self.weight = Tensor.normal(vocab_size, embed_size, requires_grad=True)
+
+    def __call__(self, idx: Tensor) -> Tensor:
+        if not idx.dtype.is_int:
+            raise DTypeError("Embedding", f"dtype {idx.dtype.name} names no rows", "give integers")
+        return self.weight[idx]
+
+
+class LSTMCell:
+    """One step of a long short-term memory: (x, (h, c)) gives the next (h, c); both start at 0."""
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        check_sizes("LSTMCell", input_size=input_size, hidden_size=hidden_size)
+        bound = 1 / math.sqrt(hidden_size)
+        self.hidden_size = hidden_size
+        self.weight_ih = uniform_parameter(bound, 4 * hidden_size, input_size)
+        self.weight_hh = uniform_parameter(bound, 4 * hidden_size, hidden_size)
+        self.bias_ih = uniform_parameter(bound, 4 * hidden_size) if bias else None
+        self.bias_hh = uniform_parameter(bound, 4 * hidden_size) if bias else None
+
+    def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        if hc is None:
+            start = Tensor.zeros(*x.shape[:-1], self.hidden_size, dtype=x.dtype, device=x.device)
+            hc = (start, start)
+        hidden, cell = hc
+        gates = x.linear(in_dtype_of(x, self.weight_ih).transpose(), optional_in_dtype_of(x, self.bias_ih))
+        gates = gates + hidden.linear(in_dtype_of(x, self.weight_hh).transpose(), optional_in_dtype_of(x, self.bias_hh))
+        enter, forget, candidate, leave = gates.chunk(4, dim=-1)
+        cell = forget.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
+        return leave.sigmoid() * cell.tanh(), cell
+
+
+def per_axis(layer: str, name: str, value: Sizes, axes: int, least: int = 1) -> tuple[int, ...]:
+    """One number for every axis of space."""
+    sizes = (value,) * axes if isinstance(value, int) else tuple(value)
+    if len(sizes) != axes or any(not isinstance(size, int) or size < least for size in sizes):
+        raise ShapeError(layer, f"{name}={value!r}", f"give one number or {axes}, each at least {least}")
+    return sizes
+
+
+def check_groups(layer: str, in_channels: int, out_channels: int, groups: int) -> None:
+    if in_channels % groups or out_channels % groups:
+        message = f"{in_channels} channels in and {out_channels} out do not split into {groups} groups"
+        raise ShapeError(layer, message, "give numbers of channels that `groups` divides")

@@ -1,0 +1,193 @@
+"""Layers that normalise. In: tensors. Out: tensors of the same shape and dtype; statistics are taken in float32.
+BatchNorm keeps running statistics: in training they are assigned, lazily, and computed along with the next update of
+the parameters or the next pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tilewright.base.dtype import dtypes
+from tilewright.base.errors import ShapeError
+from tilewright.nn.layers import check_sizes, in_dtype_of
+from tilewright.tensor.tensor import Tensor
+
+
+def ones_parameter(*shape: int) -> Tensor:
+    return Tensor.ones(*shape, requires_grad=True)
+
+
+def zeros_parameter(*shape: int) -> Tensor:
+    return Tensor.zeros(*shape, requires_grad=True)
+
+
+def along_channels(parameter: Tensor, x: Tensor) -> Tensor:
+    """A parameter per channel, laid along axis 1 of `x`."""
+    return in_dtype_of(x, parameter).reshape(1, -1, *(1,) * (x.ndim - 2))
+
+
+class BatchNorm:
+    """Mean 0 and variance 1 of each channel (axis 1): over the batch in training (`with Tensor.train():`), by running
+    statistics otherwise. `momentum=None` averages over all batches seen."""
+
+    def __init__(
+        self,
+        sz: int,
+        eps: float = 1e-05,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        momentum: float | None = 0.1,
+    ) -> None:
+        check_sizes(type(self).__name__, sz=sz)
+        self.eps = eps
+        self.momentum = momentum
+        self.track_running_stats = track_running_stats
+        self.weight = ones_parameter(sz) if affine else None
+        self.bias = zeros_parameter(sz) if affine else None
+        self.running_mean = Tensor.zeros(sz) if track_running_stats else None
+        self.running_var = Tensor.ones(sz) if track_running_stats else None
+        self.num_batches_tracked = Tensor.zeros((), dtype=dtypes.int64) if track_running_stats else None
+        # Memory of their own now: what takes memory at the first pass would change what a jitted pass launches.
+        self._give_memory()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.ndim < 2:
+            message = f"shape {x.shape} has no axis of channels"
+            raise ShapeError(type(self).__name__, message, "give (batch, channels, ...)")
+        wide = x if x.dtype.bits >= 32 else x.float()
+        if Tensor.training or self.running_mean is None or self.running_var is None:
+            mean, variance = self._batch_statistics(wide)
+        else:
+            mean, variance = self.running_mean, self.running_var
+        inverse = (variance + self.eps).rsqrt()
+        normal = wide.batchnorm(self.weight, self.bias, mean, inverse)
+        return normal.cast(x.dtype)
+
+    def _batch_statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        axes = (0, *range(2, x.ndim))
+        count = math.prod(x.shape[axis] for axis in axes)
+        if Tensor.training and count < 2:
+            message = f"shape {x.shape} has one value per channel"
+            raise ShapeError(type(self).__name__, message, "train with more than one value, or use LayerNorm")
+        variance, mean = x.var_mean(axes, correction=0)
+        if Tensor.training and self.track_running_stats:
+            self._track(mean.detach(), variance.detach() * (count / (count - 1)))
+        return mean, variance
+
+    def _track(self, mean: Tensor, variance: Tensor) -> None:
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        self._settle()
+        self.num_batches_tracked.assign(self.num_batches_tracked + 1)
+        share = 1 / self.num_batches_tracked.float() if self.momentum is None else self.momentum
+        for running, now in ((self.running_mean, mean), (self.running_var, variance)):
+            running.assign((running * (1 - share) + now * share).cast(running.dtype))
+
+    def _statistics(self) -> list[Tensor]:
+        found = (self.running_mean, self.running_var, self.num_batches_tracked)
+        return [tensor for tensor in found if tensor is not None]
+
+    def _give_memory(self) -> None:
+        for tensor in self._statistics():
+            tensor.realize()
+
+    def _settle(self) -> None:
+        """What earlier passes left to be done is done, so that updates never pile up."""
+        first, *others = self._statistics()
+        first.realize(*others)
+
+
+class BatchNorm2d(BatchNorm):
+    """BatchNorm of (batch, channels, height, width)."""
+
+
+class BatchNorm3d(BatchNorm):
+    """BatchNorm of (batch, channels, depth, height, width)."""
+
+
+class GroupNorm:
+    """Mean 0 and variance 1 of each group of channels, for each element of the batch."""
+
+    def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-05, affine: bool = True) -> None:
+        check_sizes(type(self).__name__, num_groups=num_groups, num_channels=num_channels)
+        if num_channels % num_groups:
+            message = f"{num_channels} channels do not split into {num_groups} groups"
+            raise ShapeError(type(self).__name__, message, "give a number of channels that num_groups divides")
+        self.num_groups = num_groups
+        self.num_channels = num_channels
+        self.eps = eps
+        self.weight = ones_parameter(num_channels) if affine else None
+        self.bias = zeros_parameter(num_channels) if affine else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.ndim < 2 or x.shape[1] != self.num_channels:
+            message = f"shape {x.shape} for {self.num_channels} channels"
+            raise ShapeError(type(self).__name__, message, f"give (batch, {self.num_channels}, ...)")
+        groups = x.reshape(x.shape[0], self.num_groups, -1)
+        normal = groups.layernorm(-1, self.eps).reshape(x.shape)
+        if self.weight is None or self.bias is None:
+            return normal
+        return normal * along_channels(self.weight, x) + along_channels(self.bias, x)
+
+
+class InstanceNorm(GroupNorm):
+    """Mean 0 and variance 1 of each channel of each element of the batch."""
+
+    def __init__(self, num_features: int, eps: float = 1e-05, affine: bool = True) -> None:
+        super().__init__(num_features, num_features, eps, affine)
+        self.num_features = num_features
+
+
+class LayerNorm:
+    """Mean 0 and variance 1 over the last axes, whose sizes are `normalized_shape`."""
+
+    def __init__(
+        self, normalized_shape: int | Sequence[int], eps: float = 1e-05, elementwise_affine: bool = True
+    ) -> None:
+        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        check_sizes(type(self).__name__, **{f"normalized_shape[{axis}]": size for axis, size in enumerate(shape)})
+        if not shape:
+            raise ShapeError(type(self).__name__, "normalized_shape is empty", "name at least one axis by its size")
+        self.normalized_shape = shape
+        self.axis = tuple(range(-len(shape), 0))
+        self.eps = eps
+        self.elementwise_affine = elementwise_affine
+        self.weight = ones_parameter(*shape) if elementwise_affine else None
+        self.bias = zeros_parameter(*shape) if elementwise_affine else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        shape = self.normalized_shape
+        if x.shape[-len(shape) :] != shape:
+            message = f"shape {x.shape} does not end in {shape}"
+            raise ShapeError(type(self).__name__, message, "give a tensor whose last axes are normalized_shape")
+        normal = x.layernorm(self.axis, self.eps)
+        if self.weight is None or self.bias is None:
+            return normal
+        return normal * in_dtype_of(x, self.weight) + in_dtype_of(x, self.bias)
+
+
+class LayerNorm2d(LayerNorm):
+    """LayerNorm over the channels of (batch, channels, height, width)."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.ndim != 4:
+            raise ShapeError("LayerNorm2d", f"shape {x.shape}", "give (batch, channels, height, width)")
+        return super().__call__(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class RMSNorm:
+    """Root mean square 1 over the last axis, then scaled by the weight."""
+
+    def __init__(self, dim: int, eps: float = 1e-06, elementwise_affine: bool = True) -> None:
+        check_sizes("RMSNorm", dim=dim)
+        self.dim = dim
+        self.eps = eps
+        self.weight = ones_parameter(dim) if elementwise_affine else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if not x.shape or x.shape[-1] != self.dim:
+            raise ShapeError("RMSNorm", f"shape {x.shape} does not end in {self.dim}", "normalise the last axis")
+        wide = x if x.dtype.bits >= 32 else x.float()
+        normal = (wide * (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()).cast(x.dtype)
+        return normal if self.weight is None else normal * in_dtype_of(x, self.weight)
