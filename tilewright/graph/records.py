@@ -4,6 +4,7 @@ to a backend and a backend to the runtime. They hold nodes and plain values only
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,3 +133,24 @@ class Schedule:
     outputs: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...]
     arenas: tuple[tuple[str, int], ...]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self.items)
+
+    def __str__(self) -> str:
+        """A line per item: what runs, where, what it reads and writes, and the user's line."""
+        lines = []
+        for number, item in enumerate(self.items):
+            name = "copy" if item.ast is None else item.ast.arg.name
+            reads = ", ".join(self._memory(access.slot) for access in item.reads) or "nothing"
+            writes = ", ".join(self._memory(access.slot) for access in item.writes) or "nothing"
+            place = "" if item.line is None else f"  {item.line[0]}:{item.line[1]}"
+            lines.append(f"{number:3d} {item.device} {name}: reads {reads}; writes {writes}{place}")
+        return "\n".join(lines)
+
+    def _memory(self, number: int) -> str:
+        slot = self.slots[number]
+        return f"{slot.kind}{number} {slot.dtype.name}[{slot.size}]"

@@ -44,11 +44,10 @@ class BatchNorm:
         self.track_running_stats = track_running_stats
         self.weight = ones_parameter(sz) if affine else None
         self.bias = zeros_parameter(sz) if affine else None
-        self.running_mean = Tensor.zeros(sz) if track_running_stats else None
-        self.running_var = Tensor.ones(sz) if track_running_stats else None
-        self.num_batches_tracked = Tensor.zeros((), dtype=dtypes.int64) if track_running_stats else None
-        # Memory of their own now: what takes memory at the first pass would change what a jitted pass launches.
-        self._give_memory()
+        # Memory of their own from the start, so that every pass of a jitted function updates the same memory.
+        self.running_mean = Tensor.empty(sz).assign(0.0) if track_running_stats else None
+        self.running_var = Tensor.empty(sz).assign(1.0) if track_running_stats else None
+        self.num_batches_tracked = Tensor.empty((), dtype=dtypes.int64).assign(0) if track_running_stats else None
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.ndim < 2:
@@ -87,10 +86,6 @@ class BatchNorm:
     def _statistics(self) -> list[Tensor]:
         found = (self.running_mean, self.running_var, self.num_batches_tracked)
         return [tensor for tensor in found if tensor is not None]
-
-    def _give_memory(self) -> None:
-        for tensor in self._statistics():
-            tensor.realize()
 
     def _settle(self) -> None:
         """What earlier passes left to be done is done, so that updates never pile up."""

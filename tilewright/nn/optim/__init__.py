@@ -1,0 +1,43 @@
+"""Optimisers and what goes with them. In: parameters with gradients. Out: parameters updated in place.
+Learning rates, momenta and counters are tensors: a jitted training step replays while they change. Beside the
+optimisers stand learning-rate schedules, gradient clipping and the scaling of losses for mixed precision."""
+
+from tilewright.nn.optim.adaptive import LAMB, Adam, AdamW
+from tilewright.nn.optim.clip import clip_grad_norm_, clip_grad_value_
+from tilewright.nn.optim.momentum import LARS, SGD, Muon
+from tilewright.nn.optim.optimizer import Optimizer, OptimizerGroup
+from tilewright.nn.optim.scaler import GradScaler
+from tilewright.nn.optim.schedules import (
+    ConstantLR,
+    CosineAnnealingLR,
+    ExponentialLR,
+    LinearLR,
+    LRScheduler,
+    OneCycleLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+    StepLR,
+)
+
+__all__ = [
+    "LAMB",
+    "LARS",
+    "SGD",
+    "Adam",
+    "AdamW",
+    "ConstantLR",
+    "CosineAnnealingLR",
+    "ExponentialLR",
+    "GradScaler",
+    "LRScheduler",
+    "LinearLR",
+    "Muon",
+    "OneCycleLR",
+    "Optimizer",
+    "OptimizerGroup",
+    "ReduceLROnPlateau",
+    "SequentialLR",
+    "StepLR",
+    "clip_grad_norm_",
+    "clip_grad_value_",
+]

@@ -1,0 +1,164 @@
+"""What every optimiser shares. In: parameters and a learning rate. Out: `step()`, which assigns parameters and state.
+All of one step is realised in one call: the scheduler sees it whole, fuses it, and updates memory in place. A subclass
+makes its state and says, in `_new_value`, what becomes of one parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tilewright.base.dtype import DType, dtypes
+from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
+from tilewright.tensor.tensor import Tensor
+
+Update = tuple[Tensor, Tensor]
+
+
+def compute_dtype(tensor: Tensor) -> DType:
+    """What an update is computed and its state is kept in: short floats would lose small steps."""
+    return tensor.dtype if tensor.dtype.bits >= 32 else dtypes.float32
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """The values of a tensor, for computing an update of it."""
+    return tensor.detach().cast(compute_dtype(tensor))
+
+
+class Optimizer:
+    """`params` may be everything that a model holds: tensors that want no gradient are not changed, only computed
+    along with the step. `lr` is a tensor: `optimizer.lr.assign(0.01)` changes it, inside a jitted function as well."""
+
+    def __init__(self, params: Iterable[Tensor], lr: float | Tensor) -> None:
+        name = type(self).__name__
+        found = [params] if isinstance(params, Tensor) else list(params)
+        for tensor in found:
+            if not isinstance(tensor, Tensor):
+                message = f"a {type(tensor).__name__} among the parameters"
+                raise DTypeError(name, message, "give tensors, such as nn.state.get_parameters(model)")
+        found = list({id(tensor): tensor for tensor in found}.values())
+        self.params = [tensor for tensor in found if tensor.requires_grad]
+        self.buffers = [tensor for tensor in found if not tensor.requires_grad]
+        if not self.params:
+            message = "no parameter wants a gradient"
+            raise ShapeError(name, message, "give tensors with requires_grad=True")
+        self.device = self.params[0].device
+        self.lr = self._number(lr)
+        self._check_number("lr", lr)
+
+    # ------------------------------------------------------------ for subclasses
+
+    def _check_number(self, name: str, value: float | Tensor, below: float = float("inf")) -> None:
+        if not isinstance(value, Tensor) and not 0 <= value < below:
+            limit = "" if below == float("inf") else f" and below {below}"
+            raise ShapeError(type(self).__name__, f"{name}={value}", f"give a number of at least 0{limit}")
+
+    def _number(self, value: float | Tensor) -> Tensor:
+        """A number that is state: it changes without a jitted function being traced again."""
+        is_double = any(tensor.dtype is dtypes.float64 for tensor in self.params)
+        dtype = dtypes.float64 if is_double else dtypes.float32
+        start = value.detach().to(self.device).cast(dtype).reshape(()) if isinstance(value, Tensor) else value
+        return Tensor.empty((), dtype=dtype, device=self.device).assign(start)
+
+    def _zeros(self) -> list[Tensor]:
+        """State that starts at 0, as large as each parameter."""
+        return [
+            Tensor.empty(tensor.shape, dtype=compute_dtype(tensor), device=tensor.device).assign(0)
+            for tensor in self.params
+        ]
+
+    def _start(self, *state: Tensor) -> None:
+        """Computes parameters and state now, so that the first step launches what the second does."""
+        self.lr.realize(*self.params, *self.buffers, *state)
+
+    def _new_value(self, place: int, value: Tensor, grad: Tensor, rate: Tensor) -> tuple[Tensor, list[Update]]:
+        """The next value of parameter number `place`, and updates of its state."""
+        raise UnsupportedError(type(self).__name__, "no rule for an update", "use a subclass, such as SGD or Adam")
+
+    def _shared_updates(self) -> list[Update]:
+        """Updates of state that all parameters read; they come first."""
+        return []
+
+    # ------------------------------------------------------------ for users
+
+    @property
+    def rates(self) -> list[Tensor]:
+        """The learning rates, which schedules assign."""
+        return [self.lr]
+
+    def zero_grad(self) -> None:
+        """Forgets the gradients."""
+        for tensor in self.params:
+            tensor.grad = None
+
+    def step(self, skip: Tensor | None = None) -> None:
+        """Updates every parameter that has a gradient. Where `skip` (a bool of one element) is true, nothing changes;
+        that is found out on the device."""
+        changed = self.schedule_step(skip)
+        if changed:
+            changed[0].realize(*changed[1:])
+
+    def schedule_step(self, skip: Tensor | None = None) -> list[Tensor]:
+        """Assigns without computing. What has to be realised, to be realised together with more."""
+        todo = [(place, tensor) for place, tensor in enumerate(self.params) if tensor.grad is not None]
+        if not todo:
+            return []
+        with Tensor.no_grad():
+            changed = [self._put(tensor, value, skip) for tensor, value in self._shared_updates()]
+            for place, tensor in todo:
+                changed += self._update_one(place, tensor, skip)
+        grads = [tensor.grad for _, tensor in todo if tensor.grad is not None]
+        return [*changed, *grads, *self.buffers]
+
+    def _update_one(self, place: int, tensor: Tensor, skip: Tensor | None) -> list[Tensor]:
+        grad = tensor.grad
+        assert grad is not None
+        if grad.shape != tensor.shape:
+            message = f"a gradient of shape {grad.shape} for a parameter of shape {tensor.shape}"
+            raise ShapeError(f"{type(self).__name__}.step", message, "set .grad to a tensor of the parameter's shape")
+        value = wide(tensor)
+        rate = self.lr.to(tensor.device).cast(value.dtype)
+        new_value, updates = self._new_value(place, value, grad.detach().cast(value.dtype), rate)
+        return [self._put(*update, skip) for update in [*updates, (tensor, new_value)]]
+
+    @staticmethod
+    def _put(tensor: Tensor, value: Tensor, skip: Tensor | None) -> Tensor:
+        value = value.cast(tensor.dtype)
+        if skip is not None:
+            value = skip.to(tensor.device).where(tensor.detach(), value)
+        return tensor.assign(value)
+
+
+class OptimizerGroup(Optimizer):
+    """Several optimisers, each with its own parameters, that step as one."""
+
+    def __init__(self, *optimizers: Optimizer) -> None:
+        if not optimizers:
+            raise ShapeError("OptimizerGroup", "no optimiser", "give at least one")
+        self.optimizers = list(optimizers)
+        self.params = [tensor for optimizer in optimizers for tensor in optimizer.params]
+        self.buffers = [tensor for optimizer in optimizers for tensor in optimizer.buffers]
+        self.device = optimizers[0].device
+        if len({id(tensor) for tensor in self.params}) != len(self.params):
+            message = "a parameter belongs to two of the optimisers"
+            raise ShapeError("OptimizerGroup", message, "give each parameter to one optimiser")
+
+    def __getitem__(self, place: int) -> Optimizer:
+        return self.optimizers[place]
+
+    def __len__(self) -> int:
+        return len(self.optimizers)
+
+    @property
+    def rates(self) -> list[Tensor]:
+        return [rate for optimizer in self.optimizers for rate in optimizer.rates]
+
+    def schedule_step(self, skip: Tensor | None = None) -> list[Tensor]:
+        return [tensor for optimizer in self.optimizers for tensor in optimizer.schedule_step(skip)]
+
+
+def norm_of(tensors: Sequence[Tensor]) -> Tensor:
+    """The root of the sum of all squares."""
+    squares = [tensor.square().sum() for tensor in tensors]
+    total = squares[0]
+    for square in squares[1:]:
+        total = total + square.to(total.device)
+    return total.sqrt()

@@ -1,0 +1,97 @@
+"""Losses scaled for mixed precision. In: a loss computed in float16. Out: gradients that do not vanish in it, and steps
+that are left out where one overflowed. Whether one did is found and acted upon on the device: nothing is read back, so
+a step with a scaler can be jitted.
+
+    loss = model(x.half()).float().sparse_categorical_crossentropy(y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+from __future__ import annotations
+
+from tilewright.base.dtype import dtypes
+from tilewright.base.errors import ShapeError
+from tilewright.nn.optim.optimizer import Optimizer
+from tilewright.tensor.tensor import Tensor
+
+
+class GradScaler:
+    """The scale falls by `backoff_factor` when a gradient is not finite, and rises by `growth_factor` after
+    `growth_interval` good steps in a row."""
+
+    def __init__(
+        self,
+        init_scale: float = 65536.0,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+        device: str | None = None,
+    ) -> None:
+        if growth_factor <= 1 or not 0 < backoff_factor < 1 or init_scale <= 0 or growth_interval < 1:
+            message = f"init_scale={init_scale}, growth_factor={growth_factor}, backoff_factor={backoff_factor}"
+            raise ShapeError("GradScaler", message, "growth above 1, backoff between 0 and 1, a positive scale")
+        self.growth_factor = growth_factor
+        self.backoff_factor = backoff_factor
+        self.growth_interval = growth_interval
+        self.enabled = enabled
+        self.factor = Tensor.empty((), dtype=dtypes.float32, device=device).assign(float(init_scale))
+        self.good_steps = Tensor.empty((), dtype=dtypes.int32, device=device).assign(0)
+        self.factor.realize(self.good_steps)
+        self._overflows: dict[int, Tensor] = {}  # by optimiser, from `unscale_` to `update`
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """The loss to take gradients of."""
+        return loss * self.factor.to(loss.device) if self.enabled else loss
+
+    def unscale_(self, optimizer: Optimizer) -> None:
+        """Divides the gradients by the scale, to be clipped for instance; `step` does it where it was not done."""
+        if not self.enabled or id(optimizer) in self._overflows:
+            return
+        is_finite: Tensor | None = None
+        with Tensor.no_grad():
+            share = 1 / self.factor
+            for tensor in optimizer.params:
+                if tensor.grad is None:
+                    continue
+                grad = tensor.grad.detach().float() * share.to(tensor.device)
+                tensor.grad = grad.cast(tensor.dtype)
+                good = grad.isfinite().all().to(self.factor.device)
+                is_finite = good if is_finite is None else is_finite & good
+        if is_finite is None:
+            raise ShapeError("GradScaler", "no parameter has a gradient", "call scale(loss).backward() before")
+        self._overflows[id(optimizer)] = is_finite.logical_not().contiguous()
+
+    def step(self, optimizer: Optimizer) -> None:
+        """The optimiser's step, which changes nothing where a gradient is not finite."""
+        if not self.enabled:
+            optimizer.step()
+            return
+        self.unscale_(optimizer)
+        optimizer.step(skip=self._overflows[id(optimizer)])
+
+    def update(self) -> None:
+        """The scale for the next step."""
+        if not self.enabled:
+            return
+        if not self._overflows:
+            raise ShapeError("GradScaler.update", "no step was made", "call step(optimizer) before")
+        first, *others = self._overflows.values()
+        overflow = first
+        for other in others:
+            overflow = overflow | other
+        self._overflows = {}
+        good_steps = self.good_steps + 1
+        is_due = good_steps >= self.growth_interval
+        grown = is_due.where(self.factor * self.growth_factor, self.factor)
+        new_factor = overflow.where(self.factor * self.backoff_factor, grown)
+        new_steps = (overflow | is_due).where(0, good_steps)
+        # A factor beyond what float32 holds would make every later step an overflow.
+        self.factor.assign(new_factor.isfinite().where(new_factor, self.factor))
+        self.good_steps.assign(new_steps.cast(self.good_steps.dtype))
+        self.factor.realize(self.good_steps)
+
+    def get_scale(self) -> float:
+        """The scale as a number; it is read from the device."""
+        return float(self.factor.item()) if self.enabled else 1.0
