@@ -69,6 +69,11 @@ _LOW_LIMITS: dict[str, dict[str, float]] = {
 }
 
 
+def options_of(case: Case) -> Context:
+    """Every pass is verified and nothing kept on disk; some cases are not fused, some not optimised."""
+    return Context(VERIFY_GRAPH=1, CACHE=0, FUSE=int(case.seed % 7 > 0), NOOPT=int(case.seed % 11 == 0))
+
+
 @contextlib.contextmanager
 def limits_of(case: Case) -> Iterator[None]:
     """Every third case is run with low limits. Schedules and kernels made under other limits are forgotten."""
@@ -105,7 +110,7 @@ def check_case(case: Case, devices: tuple[str, ...] = DEVICES, strength: Strengt
             strength.free += free
     for device in devices:
         try:
-            with Context(VERIFY_GRAPH=1, CACHE=0), limits_of(case):
+            with options_of(case), limits_of(case):
                 results = run_on(case, device)
         except Exception as error:
             kind = f"{device} raises {type(error).__name__}"

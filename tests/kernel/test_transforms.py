@@ -184,6 +184,11 @@ KERNELS: dict[str, Builder] = {
 }
 
 
+def test_two_tiles_of_which_each_is_a_vector_somewhere() -> None:
+    """The reduce tile is the vector of the loads, the output tile that of the store: its lanes are single results."""
+    check(kernel("row_sums"), (Opt(UPCAST, 0, 4), Opt(UPCAST, 1, 8)), ("CPU", "PYTHON"))
+
+
 @functools.cache
 def kernel(name: str) -> UOp:
     return kernel_of(KERNELS[name]())
