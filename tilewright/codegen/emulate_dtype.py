@@ -87,8 +87,10 @@ class Emulation:
             return const(storage, encode(node.arg, node.dtype))
         if node.op in _ACCUMULATORS:
             src = tuple(self.widened(source) for source in node.src)
-            self.wide[node] = UOp(node.op, dtypes.float32, src, node.arg)
-            return narrow(self.wide[node], node.dtype)
+            total = UOp(node.op, dtypes.float32, src, node.arg)
+            if node.op is Ops.ACC:
+                self.wide[node] = total  # a register that holds more than its dtype; what is read from it is rounded
+            return narrow(total, node.dtype)
         if node.op is Ops.WHERE or not node.op.is_elementwise:
             src = tuple(self.done[source] for source in node.src)
             return UOp(node.op, storage, src, node.arg)

@@ -156,8 +156,10 @@ CAST_RULES = RuleSet(
         Rule("bitcast-to-itself", op(Ops.BITCAST, x, name="node"), x, when=lambda node, x: node.dtype is x.dtype),
         Rule(
             "bitcast-twice",
-            op(Ops.BITCAST, op(Ops.BITCAST, x), name="node"),
-            lambda node, x: x.bitcast(node.dtype),
+            op(Ops.BITCAST, op(Ops.BITCAST, x, name="inner"), name="node"),
+            lambda node, x, inner: x.bitcast(node.dtype),
+            # Any bits that are not 0 are True, and True has one pattern of bits: a bool forgets the others.
+            when=lambda node, x, inner: not inner.dtype.is_bool,
         ),
     ],
 )
