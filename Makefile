@@ -3,12 +3,13 @@
 PYTHON ?= python3
 WORKERS ?= 2
 FUZZ_SECONDS ?= 3600
+TORCH ?= 2.13.0
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint types fuzz bench clean
+.PHONY: help demo test test-slow test-torch lint types fuzz bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -29,6 +30,10 @@ test: lint types ## lint, types and every test that is not slow
 
 test-slow: $(INSTALLED) ## the tests marked slow
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow -q
+
+test-torch: $(INSTALLED) ## the op table against torch, which is installed for it
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH)
+	$(BIN)/python -m pytest -n $(WORKERS) -m torch -q tests/ops/test_torch.py
 
 lint: $(INSTALLED) ## ruff: rules and format
 	$(BIN)/ruff check .

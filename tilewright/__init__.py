@@ -1,6 +1,8 @@
 """Tilewright: a tensor library that compiles. The public names, sorted, nothing else.
-`jit` needs the whole compiler, so it is imported when it is first asked for: importing the package stays light."""
+`jit` needs the whole compiler and `nn` few need, so both are imported when they are first asked for: importing the
+package stays light."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 import tilewright.engine.devices as _devices  # noqa: F401  (enters the backends)
@@ -15,6 +17,7 @@ from tilewright.runtime.device import Device
 from tilewright.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
+    from tilewright import nn
     from tilewright.engine.jit import jit
 
 __all__ = [
@@ -33,6 +36,7 @@ __all__ = [
     "UOp",
     "dtypes",
     "jit",
+    "nn",
 ]
 
 
@@ -41,4 +45,6 @@ def __getattr__(name: str) -> Any:
         from tilewright.engine.jit import jit
 
         return jit
+    if name == "nn":
+        return importlib.import_module("tilewright.nn")
     raise AttributeError(f"module 'tilewright' has no attribute {name!r}")

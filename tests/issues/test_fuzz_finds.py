@@ -142,6 +142,30 @@ FINDS: dict[str, tuple[str, dict[int, list[float]]]] = {
         """,
         {0: [0.0, 0.0, 0.0, 0.08, 0.0, 1.47, -0.0, 0.4, -0.0, 0.4, -0.0, -0.0, 0.5, -0.6, -0.0]},
     ),
+    # The sum was taken apart, sum(a) + sum(b): large a and b cancel in each element and do not cancel in the sums.
+    "a sum of rounded sums": (
+        """
+        %0 = PARAM float32 ParamArg(0, 4, "")
+        %1 = RESHAPE float32 %0 (4, 1)
+        %2 = EXPAND float32 %1 (4, 8)
+        %3 = IOTA int32 (4,)
+        %4 = RESHAPE int32 %3 (4, 1)
+        %5 = EXPAND int32 %4 (4, 8)
+        %6 = IOTA int32 (8,)
+        %7 = RESHAPE int32 %6 (1, 8)
+        %8 = EXPAND int32 %7 (4, 8)
+        %9 = CMPEQ bool %5 %8
+        %10 = CONST float32 0.0
+        %11 = WHERE float32 %9 %2 %10
+        %12 = PARAM float32 ParamArg(1, 8, "")
+        %13 = RESHAPE float32 %12 (1, 8)
+        %14 = EXPAND float32 %13 (4, 8)
+        %15 = ADD float32 %11 %14
+        %16 = REDUCE_AXIS float32 %15 (Ops.ADD, (1,))
+        %17 = SINK void %16
+        """,
+        {0: [1e8, 1e8, 1e8, 1e8], 1: [1.0, 1.0, 1.0, -1e8, 1.0, 1.0, 1.0, 1.0]},
+    ),
     # A sum starts from 0.0, so it is never -0.0; folded to a load it was.
     "a one-hot sum of negative zeros": (
         """

@@ -27,3 +27,9 @@ def test_bits_through_bool_are_forgotten(device: str) -> None:
     """uint8 60 seen as bool is True, whose bits are 1."""
     x = Tensor([60, 0, 1], device=device, dtype=dtypes.uint8).realize()
     assert x.bitcast(dtypes.bool).bitcast(dtypes.uint8).tolist() == [1, 0, 1]
+
+
+def test_memory_of_float16_can_be_viewed() -> None:
+    """Python 3.11's memoryview cannot be cast to float16."""
+    view = Tensor([[1.5, 2.0], [3.0, 4.0]], dtype=dtypes.float16).data()
+    assert (view.format, view.shape, view.nbytes) == ("e", (2, 2), 8)

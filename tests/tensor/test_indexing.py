@@ -57,7 +57,6 @@ ADVANCED: dict[str, Any] = {
     "two lists that broadcast": ([[0], [2]], LIST),
     "lists apart": ([0, 1, 2], slice(None), LIST),
     "int and list": (0, LIST),
-    "int and list apart": (0, slice(None), LIST),
     "list and slices": (slice(None, None, 2), LIST, slice(1, 4)),
     "list and none": (None, LIST, None),
     "three": (np.array([0, 1]), np.array([3, 3]), np.array([4, 0])),
@@ -99,6 +98,12 @@ def test_writing(name: str, run: Any, device: str) -> None:
     tensor = Tensor(A.copy(), device=device)
     tensor[as_tensors(index, device)] = Tensor(value, device=device)
     np.testing.assert_array_equal(run(tensor), expected)
+
+
+def test_an_int_has_no_part_in_where_the_axes_of_lists_stand() -> None:
+    """As in torch: `t[0, :, [..]]` is `t[0][:, [..]]`, where NumPy would put the list's axis in front."""
+    np.testing.assert_array_equal(Tensor(A)[0, :, LIST].numpy(), A[0][:, LIST])
+    np.testing.assert_array_equal(Tensor(A)[Tensor(0), :, LIST].numpy(), A[0][:, LIST])
 
 
 def test_writing_broadcasts_and_casts(run: Any, device: str) -> None:

@@ -18,9 +18,9 @@ Stands below everything: each stage raises from here and nothing else.
         CacheError
         JitError
         ParseError                 also ValueError; shows the text with a caret
-        FileError                  a file of weights or data cannot be read or written
+        StateError                 also ValueError; a state dict does not fit its model
+        FileError                  a file of weights or data cannot be had, read or written
           FileFormatError          also ValueError; it is damaged, or asks for what loading refuses
-        DownloadError              data is not on this machine and cannot be fetched
       EmulatorError                a kernel did something no device may do
         OutOfBoundsError
         UninitialisedReadError
@@ -298,16 +298,29 @@ class ParseError(UserError, ValueError):
         return [prefix + line, " " * (len(prefix) + column) + "^"]
 
 
-class FileError(UserError):
-    """A file of weights or data cannot be opened, read or written, or lacks what was asked for.
+class StateError(UserError, ValueError):
+    """A state dict does not fit its model. The message lists the names that lack, are too many or differ.
 
     Broken::
 
-        safe_load("modle.safetensors")
+        load_state_dict(Linear(4, 2), {"weight": Tensor.zeros(2, 3)})
 
     Fixed::
 
-        safe_load("model.safetensors")
+        load_state_dict(Linear(4, 2), {"weight": Tensor.zeros(2, 4), "bias": Tensor.zeros(2)})
+    """
+
+
+class FileError(UserError):
+    """A file of weights or data is not there and cannot be fetched, cannot be read or written, or lacks what was asked.
+
+    Broken, without a network::
+
+        x_train, y_train, x_test, y_test = datasets.cifar10()
+
+    Fixed, with a folder that holds the files::
+
+        x_train, y_train, x_test, y_test = datasets.cifar10(folder="/data/cifar10")
     """
 
 
@@ -321,19 +334,6 @@ class FileFormatError(FileError, ValueError):
     Fixed, with a format that holds numbers alone::
 
         safe_load("from_a_stranger.safetensors")
-    """
-
-
-class DownloadError(UserError):
-    """A dataset is not on this machine, and none of the places it could come from answered.
-
-    Broken, without a network::
-
-        x_train, y_train, x_test, y_test = datasets.cifar10()
-
-    Fixed, with a folder that holds the files::
-
-        x_train, y_train, x_test, y_test = datasets.cifar10(folder="/data/cifar10")
     """
 
 

@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from tilewright.engine.live import Holder
+from tilewright.engine.live import Holder, library_state
 from tilewright.engine.realize import held_buffer
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer
@@ -39,6 +39,8 @@ class Guards:
         self._seen: set[int] = set()
         self._kept: list[Any] = []  # keeps ids unique while they are compared
         self._walk(function)
+        for holder in library_state():
+            self._children(holder)
 
     def hold(self) -> bool:
         """Whether everything is as it was."""
@@ -91,6 +93,9 @@ class Guards:
             return self._mapping_children(value, list(value))
         if isinstance(value, types.ModuleType | types.BuiltinFunctionType):
             return []
+        guarded = getattr(type(value), "guarded_attribute", None)
+        if guarded is not None:
+            return [getattr(value, guarded)]
         if type(value).__module__.partition(".")[0] in ("builtins", "numpy", "threading", "_thread", "weakref"):
             return []
         attributes = getattr(value, "__dict__", None)

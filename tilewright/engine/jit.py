@@ -73,6 +73,9 @@ class Entry:
 class Jit(Generic[P, R]):
     """A jitted function. `last_reason` tells why the last call was not a replay, '' where it was."""
 
+    # A function that reaches a jitted one depends on what that does, not on what it has recorded.
+    guarded_attribute = "function"
+
     def __init__(self, function: Callable[P, R]) -> None:
         functools.update_wrapper(self, function)
         self.function = function
@@ -110,7 +113,7 @@ class Jit(Generic[P, R]):
             entry = self.entries.setdefault(signature, Entry())
         with entry.lock:
             if entry.replay is not None and entry.guards is not None:
-                if entry.guards.hold():
+                if entry.guards.hold() or (_settle(entry.guards) and entry.guards.hold()):
                     owners = self._owners(entry, buffers, tensors)
                     if owners is not None:
                         return cast(R, self._replayed(entry, buffers, owners))
@@ -330,6 +333,14 @@ def _realize_pending(leaves: list[Any]) -> None:
             pending.setdefault(holder.device, []).append(holder)
     for first, *others in pending.values():
         first.realize(*others)
+
+
+def _settle(guards: Guards) -> bool:
+    """Does the updates that were assigned between calls, such as a new learning rate. Whether there were any."""
+    pending = [holder for holder, _, _ in guards.tensors if held_buffer(holder.uop) is None and _is_update(holder.uop)]
+    if pending:
+        _realize_pending([])
+    return bool(pending)
 
 
 def _is_update(node: UOp) -> bool:

@@ -4,6 +4,7 @@ the tensor package tells it, once, how to recognise and how to make one."""
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
@@ -26,6 +27,8 @@ class _Tensors:
 
 _tensors = _Tensors()
 _holders: weakref.WeakSet[Any] = weakref.WeakSet()
+_births = itertools.count()
+_library_state: list[Any] = []
 
 
 def configure(holder_type: type, make: Callable[[UOp, str], Any], ambient: Callable[[], Hashable]) -> None:
@@ -36,7 +39,17 @@ def configure(holder_type: type, make: Callable[[UOp, str], Any], ambient: Calla
 
 
 def register(holder: Any) -> None:
+    holder.birth = next(_births)
     _holders.add(holder)
+
+
+def register_library_state(holder: Any) -> None:
+    """A tensor that operations read and update without being given it, such as the state of a random generator."""
+    _library_state.append(holder)
+
+
+def library_state() -> list[Any]:
+    return list(_library_state)
 
 
 def holders() -> list[Any]:
@@ -44,14 +57,19 @@ def holders() -> list[Any]:
     return list(_holders)
 
 
+def holders_by_age() -> list[Any]:
+    """Every holder, the oldest first: what is scheduled from this is the same each time a program runs."""
+    return sorted(_holders, key=lambda holder: holder.birth)
+
+
 def tensors() -> list[Any]:
-    """Every tensor that is alive."""
-    return [holder for holder in _holders if isinstance(holder, _tensors.holder_type)]
+    """Every tensor that is alive, the oldest first."""
+    return [holder for holder in holders_by_age() if isinstance(holder, _tensors.holder_type)]
 
 
 def live_nodes() -> list[UOp]:
-    """The nodes held by anyone, each once."""
-    return list(dict.fromkeys(holder.uop for holder in holders()))
+    """The nodes held by anyone, each once, the oldest first."""
+    return list(dict.fromkeys(holder.uop for holder in holders_by_age()))
 
 
 def holder_type() -> type:

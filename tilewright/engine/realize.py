@@ -88,8 +88,16 @@ def _realize_missing(wanted: list[UOp], device: str) -> None:
     execution.run()
     nodes = _new_nodes(plan, bound, slots)
     for node, slot_number in zip(wanted, plan.outputs, strict=True):
-        node.cache["realized"] = nodes[slot_number]
+        _remember(node, nodes[slot_number])
     capture_execution(execution)
+
+
+def _remember(node: UOp, buffer: UOp) -> None:
+    """The buffer of a value, also for what it is a reshape of: a tensor that reshapes it anew goes past this node."""
+    node.cache["realized"] = buffer
+    while node.op is Ops.RESHAPE and held_buffer(node.src[0]) is None:
+        node = node.src[0]
+        node.cache["realized"] = buffer
 
 
 def _new_nodes(plan: Schedule, bound: BoundGraph, slots: list[Buffer | None]) -> dict[int, UOp]:

@@ -238,7 +238,9 @@ def copy(x: UOp, device: str) -> UOp:
 
 
 def detach(x: UOp) -> UOp:
-    return x if x.op is Ops.DETACH or not x.src else UOp(Ops.DETACH, x.dtype, (x,))
+    """`x` cut off from gradients. A constant has none; a buffer may be a parameter."""
+    is_cut = x.op in (Ops.CONST, Ops.IOTA) or (x.op is Ops.DETACH and x.arg is None)
+    return x if is_cut else UOp(Ops.DETACH, x.dtype, (x,))
 
 
 def stored_root(x: UOp) -> UOp:

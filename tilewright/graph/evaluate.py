@@ -215,8 +215,17 @@ def _reduce(op: Op, x: Array, axes: tuple[int, ...], dtype: DType) -> Array:
         raise InternalError(f"{op} is not a reduction")
     target = numpy_dtype(dtype)
     initial = np.asarray(reduce_identity(op, dtype), dtype=target)[()]
-    result = _REDUCERS[op].reduce(x, axis=axes, dtype=target, initial=initial, keepdims=True)
-    return np.asarray(result)
+    result = np.asarray(_REDUCERS[op].reduce(x, axis=axes, dtype=target, initial=initial, keepdims=True))
+    return _sign_of_zeros(op, x, axes, result) if dtype.is_float and op in (Ops.MAX, Ops.MIN) else result
+
+
+def _sign_of_zeros(op: Op, x: Array, axes: tuple[int, ...], result: Array) -> Array:
+    """NumPy takes one zero or the other; the spec says that MAX of 0.0 and -0.0 is 0.0 and MIN is -0.0."""
+    wide = x.astype(np.float64)
+    wanted = (wide == 0) & (np.signbit(wide) == (op is Ops.MIN))
+    sign = -1.0 if op is Ops.MIN else 1.0
+    zeros = np.where(np.any(wanted, axis=axes, keepdims=True), sign * 0.0, sign * -0.0).astype(result.dtype)
+    return np.where(result.astype(np.float64) == 0, zeros, result)
 
 
 def _reduce_axis(_frame: Frame, node: UOp, src: list[Any]) -> Array:

@@ -158,7 +158,9 @@ class Ops:
     REDUCE_AXIS = Op(Kind.TENSOR, 1, reduce_axis_shape, same_dtype)  # arg: (op, axes); keeps axes as size 1
     CONTIGUOUS = Op(Kind.TENSOR, 1, source_shape, same_dtype)  # stored in a buffer of its own
     COPY = Op(Kind.TENSOR, 1, source_shape, same_dtype)  # arg: device name
-    DETACH = Op(Kind.TENSOR, 1, source_shape, same_dtype)  # no gradient goes through
+    # its source, of which only gradients see more: none goes through, or arg says what happens to it; a second source
+    # is no operand, but what is computed before (docs/decisions/0008)
+    DETACH = Op(Kind.TENSOR, None, source_shape, same_dtype)
     ASSIGN = Op(Kind.TENSOR, 3, source_shape, same_dtype)  # (x, view of x, value): x with value stored in the view
 
     # kernels

@@ -60,7 +60,7 @@ class _Choice:
 
 def choose_opts(view: KernelView, target: Target) -> tuple[Opt, ...]:
     choice = _Choice(view, target)
-    lanes = target.lanes(widest_dtype_of(view))
+    lanes = target.lanes(widest_dtype_of(view, target))
     axis = common_vector_axis(view)
     if axis is not None:
         vectors = VECTORS_IN_FLIGHT if len(view.accesses) <= 4 and not tile_axes(view, axis) else 2
@@ -68,15 +68,20 @@ def choose_opts(view: KernelView, target: Target) -> tuple[Opt, ...]:
         choice.vectorise(axis, vectors, lanes)
     else:
         for inner in inner_vector_axes(view):
-            choice.vectorise(inner, VECTORS_IN_FLIGHT, lanes)
+            # What does not lie side by side is fetched lane by lane: more of it at once only makes more text.
+            is_scattered = any(stride(access, inner) not in (0, 1, -1) for access in view.accesses)
+            choice.vectorise(inner, 1 if is_scattered else VECTORS_IN_FLIGHT, lanes)
     add_threads(choice)
     return tuple(choice.opts)
 
 
-def widest_dtype_of(view: KernelView) -> DType:
-    """The dtype that fills a register soonest: of what is stored, loaded and accumulated."""
-    found = [node.dtype for node in view.accesses] + [node.dtype for node in view.reduces]
-    return max(found, key=lambda dtype: dtype.itemsize, default=dtypes.float32)
+def widest_dtype_of(view: KernelView, target: Target) -> DType:
+    """The dtype that fills a register soonest: of what is stored, loaded, computed and accumulated. A float that the
+    target lacks is computed in float32."""
+    nodes = [*view.accesses, *view.reduces, *(node for node in view.nodes if node.op.is_elementwise)]
+    found = {node.dtype for node in nodes if node.dtype.is_float or node.dtype.kind in ("int", "uint")}
+    in_registers = [dtype if dtype in target.native else dtypes.float32 for dtype in found]
+    return max(in_registers, key=lambda dtype: dtype.itemsize, default=dtypes.uint8)
 
 
 def common_vector_axis(view: KernelView) -> UOp | None:

@@ -65,7 +65,7 @@ class Buffer:
         return memoryview(self.memory.view())[: self.nbytes]
 
     def __del__(self) -> None:
-        if self._counted:
+        if self._counted and GlobalCounters is not None:  # it is None while the interpreter shuts down
             GlobalCounters.add_memory(-self._counted)
 
     def __repr__(self) -> str:

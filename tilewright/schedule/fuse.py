@@ -10,7 +10,7 @@ is asked of the real indices: is this reduction asked for once per row, is this 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.base.dtype import dtypes
@@ -66,6 +66,7 @@ class Plan:
     uses: dict[UOp, dict[tuple[UOp, Place], Use]] = field(default_factory=dict)
     loops: dict[UOp, tuple[UOp, ...]] = field(default_factory=dict)
     reduce_loops: dict[tuple[UOp, UOp, Place], tuple[UOp, ...]] = field(default_factory=dict)
+    reduce_sizes: dict[tuple[object, ...], list[tuple[int, ...]]] = field(default_factory=dict)
     holes: dict[tuple[UOp, UOp, Place], tuple[tuple[UOp, ...], tuple[UOp, ...]]] = field(default_factory=dict)
 
 
@@ -80,8 +81,13 @@ class Facts:
     will_be_stored: bool = False  # whatever follows does not compute it again
 
 
-def plan_fusion(outputs: Iterable[UOp], must_store: frozenset[UOp]) -> Plan:
-    plan = Plan(toposort(*outputs))
+def plan_fusion(outputs: Sequence[UOp], must_store: frozenset[UOp], sequence: Sequence[UOp] = ()) -> Plan:
+    """`sequence` is the order that nodes come in where it matters, such as values that are computed again late."""
+    order = toposort(*outputs)
+    if sequence:
+        reached = set(order)
+        order = [node for node in toposort(*sequence, *outputs) if node in reached]
+    plan = Plan(order)
     facts = gather_facts(plan.order, must_store)
     decide = _Decisions(facts)
     for node in reversed(plan.order):
@@ -265,12 +271,18 @@ def _push_reduce(node: UOp, use: Use, plan: Plan, facts: dict[UOp, Facts]) -> It
     index = list(use.place.indices)
     loops: list[UOp] = []
     row_ids = tuple(part for loop in outer for part in loop.arg.id)
+    # Sizes that differ in one axis make loops that differ in all: a loop lies inside one other loop, not two.
+    sizes = tuple(source.shape[axis] for axis in sorted(axes))
+    alike = plan.reduce_sizes.setdefault((use.root, facts[node].level, row_ids), [])
+    if sizes not in alike:
+        alike.append(sizes)
+    variant = () if sizes == alike[0] else (-alike.index(sizes),)
     for position, axis in enumerate(sorted(axes)):
         size = source.shape[axis]
         if size == 1:
             index[axis] = ZERO
             continue
-        identity = Axis((facts[node].level, position, *row_ids), AxisType.REDUCE)
+        identity = Axis((facts[node].level, position, *row_ids, *variant), AxisType.REDUCE)
         loop = UOp(Ops.RANGE, dtypes.index, (index_const(size),), identity)
         index[axis] = loop
         loops.append(loop)

@@ -8,7 +8,8 @@ an old one, so every reader of the old version comes first. It is done in one of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.base.dtype import dtypes
@@ -71,13 +72,22 @@ class ItemBuilder:
                 self.modes[node] = self._first_mode(node)
         while True:
             steps = self._steps()
-            order, cycle = order_steps(steps)
+            order, cycle = order_steps(steps, self._temp_sizes())
             if not cycle:
                 break
             self._yield_to_cycle(cycle, steps)
         slots = self._slots()
         items = [self._item(steps[position], slots) for position in order]
         return items, [slot for _, slot in slots.table], [slots.of[self.versions[node]] for node in self.outputs]
+
+    def _temp_sizes(self) -> dict[int, int]:
+        """The bytes of every version that is needed for a while only."""
+        outputs = set(self.outputs)
+        return {
+            self.versions[node]: element_count(node.shape) * node.dtype.itemsize
+            for node in self.plan.stored
+            if node not in outputs and node.op is not Ops.ASSIGN
+        }
 
     # ------------------------------------------------------------ updates
 
@@ -275,23 +285,43 @@ def _rename_params(value: UOp, slots: _Slots) -> UOp:
     return substitute(value, exchanges)
 
 
-def order_steps(steps: list[Step]) -> tuple[list[int], list[int]]:
-    """Positions in a right order, and the steps left in a circle (none where all is well)."""
+def order_steps(steps: list[Step], temp_sizes: Mapping[int, int]) -> tuple[list[int], list[int]]:
+    """Positions in a right order, and the steps left in a circle (none where all is well). A step that frees as much as
+    it needs comes as soon as it can, so that what only it reads does not stay; the others come as they stand."""
     waiting = {position: len(step.after) for position, step in enumerate(steps)}
     followers: dict[int, list[int]] = {}
+    readers: dict[int, set[int]] = {}
     for position, step in enumerate(steps):
         for earlier in step.after:
             followers.setdefault(earlier, []).append(position)
-    ready = [position for position, count in waiting.items() if count == 0]
+        for version in step.reads:
+            readers.setdefault(version, set()).add(position)
+
+    def is_free(position: int) -> bool:
+        step = steps[position]
+        freed = sum(temp_sizes.get(version, 0) for version in step.reads if len(readers[version]) == 1)
+        return freed >= temp_sizes.get(step.target, 0)
+
     order: list[int] = []
+    ready = [(not is_free(position), position) for position, count in waiting.items() if count == 0]
+    heapq.heapify(ready)
     while ready:
-        position = ready.pop(0)
+        _, position = heapq.heappop(ready)
+        if position not in waiting:
+            continue
         order.append(position)
         del waiting[position]
+        candidates = []
         for follower in followers.get(position, ()):
             waiting[follower] -= 1
-            if waiting[follower] == 0:
-                ready.append(follower)
+            candidates.append(follower)
+        for version in steps[position].reads:
+            readers[version].discard(position)
+            if len(readers[version]) == 1:
+                candidates.extend(readers[version])
+        for candidate in candidates:
+            if waiting.get(candidate) == 0:
+                heapq.heappush(ready, (not is_free(candidate), candidate))
     return order, sorted(waiting)
 
 

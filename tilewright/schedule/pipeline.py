@@ -1,6 +1,6 @@
 """The schedule stage. In: the nodes to realise, over PARAM leaves. Out: a `Schedule`.
 
-prepare_graph    needs: a verified graph          gives: large reductions split, copies read whole buffers
+prepare_graph    needs: a verified graph          gives: large reductions split, copies read whole buffers, an order
 plan_fusion      needs: the nodes to store        gives: what is stored, and every index that kernels ask for
 write kernels    needs: the plan                  gives: a value per stored node, as loops, loads and reductions
 place assigns    needs: the values                gives: how each in-place update is done without harm
@@ -30,20 +30,25 @@ def schedule(
     """`params` are the PARAM nodes in slot order. `pinned` are the slots whose present contents someone else still
     reads: an update of one of them goes to memory of its own."""
     with stage_timer("schedule"):
-        prepared = prepare_graph(outputs)
+        prepared, sequence = prepare_graph(outputs)
         stored = [storage_node(node) for node in prepared]
-        plan = plan_fusion(stored, nodes_to_store(stored))
+        plan = plan_fusion(stored, nodes_to_store(stored), sequence)
         builder = ItemBuilder(plan, params, stored, device, pinned)
         items, slots, output_slots = builder.build()
         offsets, arenas = place_temps(items, slots)
         return Schedule(tuple(items), tuple(slots), tuple(output_slots), offsets, arenas)
 
 
-def prepare_graph(outputs: Sequence[UOp]) -> list[UOp]:
-    """Large reductions split; the source of a copy is a buffer that it can copy whole."""
+def prepare_graph(outputs: Sequence[UOp]) -> tuple[list[UOp], tuple[UOp, ...]]:
+    """Large reductions split; the source of a copy is a buffer that it can copy whole. A value that waits for another
+    (a DETACH of two) waits no more; instead the nodes come in an order to be kept, which is empty if nothing waits."""
     done: dict[UOp, UOp] = {}
+    has_waiting = False
     for node in toposort(*outputs):
         src = tuple(done[s] for s in node.src)
+        if node.op is Ops.DETACH and len(src) > 1:
+            src = src[:1]
+            has_waiting = True
         made = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
         split = split_reduction(made)
         if split is not None:
@@ -53,7 +58,7 @@ def prepare_graph(outputs: Sequence[UOp]) -> list[UOp]:
         if made.line is None:
             made.line = node.line
         done[node] = made
-    return [done[node] for node in outputs]
+    return [done[node] for node in outputs], tuple(done.values()) if has_waiting else ()
 
 
 def storage_node(node: UOp) -> UOp:

@@ -20,16 +20,16 @@ class ActivationMixin(ElementwiseMixin):
         return self.maximum(0)
 
     def relu6(self) -> Self:
-        return self.clamp(0, 6)
+        return self.hardtanh(0, 6)
 
     def leaky_relu(self, neg_slope: float = 0.01) -> Self:
-        return (self < 0).where(self * neg_slope, self)
+        return (self > 0).where(self, self * neg_slope)
 
     def hardtanh(self, min_val: float = -1, max_val: float = 1) -> Self:
-        return self.clamp(min_val, max_val)
+        return self.maximum(min_val).minimum(max_val)  # flat at the bounds, where clamp is not
 
     def hardsigmoid(self, alpha: float = 1 / 6, beta: float = 0.5) -> Self:
-        return (self * alpha + beta).clamp(0, 1)
+        return (self * alpha + beta).hardtanh(0, 1)
 
     def hardswish(self) -> Self:
         return self * (self + 3).relu6() * (1 / 6)
@@ -62,13 +62,13 @@ class ActivationMixin(ElementwiseMixin):
         return self._function(lambda x: x * functions.tanh(functions.softplus(x)))
 
     def elu(self, alpha: float = 1.0) -> Self:
-        return self._function(lambda x: (x < 0).where(functions.expm1_below_zero(x) * alpha, x))
+        return self._function(lambda x: (x > 0).where(x, functions.expm1_below_zero(x) * alpha))
 
     def celu(self, alpha: float = 1.0) -> Self:
-        return self._function(lambda x: (x < 0).where(functions.expm1_below_zero(x * (1 / alpha)) * alpha, x))
+        return self._function(lambda x: (x > 0).where(x, functions.expm1_below_zero(x * (1 / alpha)) * alpha))
 
     def selu(self, alpha: float = 1.67326, gamma: float = 1.0507) -> Self:
-        return self._function(lambda x: (x < 0).where(functions.expm1_below_zero(x) * alpha, x) * gamma)
+        return self._function(lambda x: (x > 0).where(x, functions.expm1_below_zero(x) * alpha) * gamma)
 
     def gelu(self, approximate: str = "tanh") -> Self:
         """x times the normal distribution's probability below x; `approximate` is "tanh" or "none" (by erf)."""

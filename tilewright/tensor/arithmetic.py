@@ -304,7 +304,7 @@ class ArithmeticMixin(ShapeMixin):
         if kind_rank(result.dtype) > kind_rank(self.dtype):
             message = f"the result is {result.dtype.name}, the tensor stays {self.dtype.name}"
             raise DTypeError(symbol, message, f"write `a = a {symbol[:-1]} b`, or cast the operand")
-        self._store((), build.cast(result.uop, self.dtype))
+        self._store((), build.cast(result.uop, self.dtype), result)
         return self
 
     def __iadd__(self, x: Self | Scalar) -> Self:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Self, cast
 
 from tilewright.base.dtype import DType, Scalar, dtype_of_scalar, dtypes, promote, promote_with_scalar
-from tilewright.base.errors import AxisError, DeviceError, DTypeError, ShapeError, user_location
+from tilewright.base.errors import AxisError, DeviceError, DTypeError, ShapeError, UnsupportedError, user_location
 from tilewright.engine import devices, live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
@@ -136,30 +136,36 @@ def has_memory(node: UOp) -> bool:
     return build.stored_root(node).op in (Ops.BUFFER, Ops.ASSIGN)
 
 
-class Borrowed:
-    """Stands for the owner of memory that a tensor reads without a copy, a NumPy array or bytes. It is alive as long
-    as the buffer is, and holds the contents as a tensor would, so that an update never writes to them."""
+class NodeHolder:
+    """Holds the value of a node as a tensor would, as long as the node is alive."""
 
-    def __init__(self, buffer: UOp) -> None:
-        # Weak, because the buffer keeps this object: a cycle would keep large arrays until a collection.
-        self._buffer = weakref.ref(buffer)
-        self.device: str = buffer.arg.device
+    def __init__(self, node: UOp, device: str) -> None:
+        # Weak, because the node keeps this object: a cycle would keep large arrays until a collection.
+        self._node = weakref.ref(node)
+        self.device = device
 
     @property
     def uop(self) -> UOp:
-        node = self._buffer()
+        node = self._node()
         return build.const(dtypes.bool, False) if node is None else node
 
     @uop.setter
     def uop(self, node: UOp) -> None:
-        """An owner outside of the library keeps what it has."""
+        """It holds one node for good."""
+
+
+def keep_value(node: UOp, device: str) -> None:
+    """Keeps what a node stands for from being lost to an update of what it was computed from. For memory that is read
+    without a copy (a NumPy array, bytes) and for random numbers, which gradients ask for again."""
+    holder = NodeHolder(node, device)
+    node.cache["holder"] = holder
+    live.register(holder)
 
 
 def protect_borrowed(buffer: UOp) -> None:
     """Keeps the contents of a BUFFER from being overwritten, by anyone."""
-    owner = Borrowed(buffer)
-    buffer.cache["borrowed"] = owner
-    live.register(owner)
+    keep_value(buffer, buffer.arg.device)
+    buffer.cache["borrowed"] = True
 
 
 def common_dtype(*operands: TensorBase | Scalar) -> DType:
@@ -181,6 +187,18 @@ def fit(node: UOp, dtype: DType, shape: Shape) -> UOp:
 # ---------------------------------------------------------------- the tensor, as far as every mixin knows it
 
 
+def mark_parameter(tensor: TensorBase) -> None:
+    """Lets the node that a parameter is now lead to it, also when it has moved on to a newer one."""
+    build.stored_root(tensor.uop).cache["parameter"] = weakref.ref(tensor)
+
+
+def parameter_of(node: UOp) -> TensorBase | None:
+    """The parameter that this node is, or was before an update."""
+    mark = node._cache.get("parameter") if node._cache else None
+    tensor = None if mark is None else mark()
+    return tensor if tensor is not None and tensor._is_parameter else None
+
+
 class TensorBase:
     """A node, its device, and what gradients need. Everything else is built from these."""
 
@@ -188,6 +206,7 @@ class TensorBase:
     device: str
     requires_grad: bool
     grad: Self | None
+    _is_parameter: bool  # it asked for a gradient by itself, and does not merely depend on tensors that did
     # (ancestor, movements from it to this tensor), outermost first: where an assignment to this view has to go.
     _ancestors: tuple[tuple[weakref.ref[TensorBase], tuple[Move, ...]], ...]
 
@@ -201,6 +220,7 @@ class TensorBase:
         self.device = device
         self.requires_grad = requires_grad
         self.grad = None
+        self._is_parameter = False
         self._ancestors = ()
         live.register(self)
 
@@ -291,9 +311,15 @@ class TensorBase:
 
     # ------------------------------------------------------------ assignment
 
-    def _store(self, moves: tuple[Move, ...], value: UOp) -> None:
-        """Stores `value` in the view that `moves` makes of this tensor, and of the tensors this one is a view of."""
+    def _store(self, moves: tuple[Move, ...], value: UOp, *others: TensorBase) -> None:
+        """Stores `value`, computed from `others`, in the view that `moves` makes of this tensor, and of the tensors
+        this one is a view of."""
         chain = [(tensor, path) for tensor, path in self._living_ancestors()]
+        if any(other.requires_grad for other in others):
+            if modes.grad_enabled:
+                _require_gradients(self, *(tensor for tensor, _ in chain))
+            else:
+                value = build.detach(value)
         if not chain:
             self._store_here(moves, value)
             return
@@ -312,6 +338,8 @@ class TensorBase:
         return next(path for ancestor, path in self._ancestors if ancestor() is root)
 
     def _store_here(self, moves: tuple[Move, ...], value: UOp) -> None:
+        if self._is_parameter:
+            mark_parameter(self)
         if not moves and not has_memory(self.uop):
             # Nothing has memory yet, so there is nothing to write to: the value takes the place of the old one.
             self.uop = value
@@ -319,3 +347,16 @@ class TensorBase:
             base = build.contiguous(self.uop)
             self.uop = build.assign(base, apply_moves(base, moves), value)
         mark_line(self.uop)
+        if self._is_parameter:
+            mark_parameter(self)
+
+
+def _require_gradients(*tensors: TensorBase) -> None:
+    """Tensors that are given values with gradients have gradients from now on."""
+    for tensor in tensors:
+        if tensor._is_parameter:
+            message = f"a parameter ({tensor._described()}) is given values that depend on parameters"
+            remedy = "update it inside `with Tensor.no_grad():`, or detach() the values"
+            raise UnsupportedError("assign", message, remedy)
+    for tensor in tensors:
+        tensor.requires_grad = True

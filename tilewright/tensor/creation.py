@@ -12,7 +12,7 @@ from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.runtime.buffer import new_buffer
 from tilewright.runtime.device import canonical_device
-from tilewright.tensor.core import shape_from
+from tilewright.tensor.core import mark_parameter, parameter_of, shape_from
 from tilewright.tensor.reduce import ReduceMixin
 
 
@@ -38,15 +38,30 @@ class CreationMixin(ReduceMixin):
         made = cls._from_uop(build.const(wanted, fill_value, sizes), canonical_device(device))
         return made.requires_grad_() if requires_grad else made
 
-    def requires_grad_(self, requires_grad: bool = True) -> Self:
+    def requires_grad_(self, value: bool = True) -> Self:
         """Asks for a gradient. A parameter gets memory of its own, so that equal values never make two of them one."""
-        if requires_grad and not self.dtype.is_float:
+        if value and self.requires_grad:
+            return self  # a result that depends on parameters stays one
+        if value and not self.dtype.is_float:
             message = f"a gradient with respect to {self.dtype.name}"
             raise DTypeError("requires_grad_", message, "only float tensors have gradients; cast first")
-        if requires_grad and build.stored_root(self.uop).op not in (Ops.BUFFER, Ops.ASSIGN) and self.numel():
-            self._give_memory()
-        self.requires_grad = requires_grad
+        self.requires_grad = self._is_parameter = value
+        if value:
+            self._take_identity()
         return self
+
+    def _take_identity(self) -> None:
+        """Makes the node of a parameter one that no other tensor has."""
+        root = build.stored_root(self.uop)
+        owner = parameter_of(root)
+        is_own = root.op in (Ops.BUFFER, Ops.ASSIGN) and (owner is None or owner is self)
+        if not self.numel():
+            return  # nothing flows, and constants are shared
+        if not is_own:
+            self.uop = build.detach(self.uop)
+            self._give_memory()
+        self._ancestors = ()
+        mark_parameter(self)
 
     @classmethod
     def zeros(cls, *shape: Any, **kwargs: Any) -> Self:
@@ -69,7 +84,8 @@ class CreationMixin(ReduceMixin):
         place = canonical_device(device)
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
         node = build.reshape(new_buffer(place, wanted, math.prod(sizes)), sizes)
-        return cls._from_uop(node, place, requires_grad)
+        made = cls._from_uop(node, place)
+        return made.requires_grad_() if requires_grad else made
 
     def full_like(
         self, fill_value: Scalar, dtype: DType | str | None = None, device: str | None = None, buffer: bool = True

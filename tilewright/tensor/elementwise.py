@@ -81,8 +81,13 @@ class ElementwiseMixin(ArithmeticMixin):
         """No less than `min_` and no more than `max_`; where they cross, `max_` wins."""
         if min_ is None and max_ is None:
             raise ShapeError("clamp", "neither a minimum nor a maximum", "give min_, max_ or both")
-        result = self if min_ is None else self.maximum(min_)
-        return result if max_ is None else result.minimum(max_)
+        # A number is selected, so that at the bound itself the gradient is still that of the tensor, as in torch.
+        result = self
+        if min_ is not None:
+            result = self.maximum(min_) if isinstance(min_, TensorBase) else (self < min_).where(min_, self)
+        if max_ is None:
+            return result
+        return result.minimum(max_) if isinstance(max_, TensorBase) else (result > max_).where(max_, result)
 
     def clip(self, min_: Self | Scalar | None = None, max_: Self | Scalar | None = None) -> Self:
         """As `clamp`."""
@@ -111,7 +116,8 @@ class ElementwiseMixin(ArithmeticMixin):
     def isfinite(self) -> Self:
         if not self.dtype.is_float:
             return self._new(build.const(dtypes.bool, True, self.shape))
-        return self.abs() < math.inf
+        # A difference of infinities is NaN; so this holds for floats without infinities as well.
+        return (self - self).eq(0)
 
     def isclose(self, other: Self, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
         """|self - other| <= atol + rtol * |other|; equal infinities are close, NaNs where asked for."""

@@ -148,8 +148,8 @@ def log1p(x: UOp) -> UOp:
 
 
 def expm1_below_zero(x: UOp) -> UOp:
-    """exp(x) - 1 where x < 0, accurate near 0; 0 elsewhere."""
-    half = tanh((x < 0).where(x, 0.0) * 0.5)
+    """exp(x) - 1 where x <= 0, accurate near 0; 0 above."""
+    half = tanh((x > 0).where(x.const_like(0.0), x) * 0.5)
     return 2 * half / (1 - half)
 
 
@@ -169,9 +169,11 @@ def softplus(x: UOp) -> UOp:
 
 
 def real_power(x: UOp, y: UOp) -> UOp:
-    """2**(y*log2|x|) with the signs and special cases of C's pow."""
-    size = absolute(x)
-    result = (y * size.alu(Ops.LOG2)).alu(Ops.EXP2)
+    """2**(y*log2|x|) with the signs and special cases of C's pow. A special case is selected only where the formula
+    fails, so that the gradient at x = 1 and at y = 0 is that of the formula."""
+    is_zero = x.eq(0)
+    size = absolute(is_zero.where(x.const_like(1.0), x))
+    result = is_zero.where(_power_of_zero(x, y), (y * size.alu(Ops.LOG2)).alu(Ops.EXP2))
     whole = y.eq(y.alu(Ops.TRUNC))
     half = y * 0.5
     is_odd = whole & half.ne(half.alu(Ops.TRUNC))
@@ -179,7 +181,17 @@ def real_power(x: UOp, y: UOp) -> UOp:
     undefined = (x < 0) & (size < math.inf) & whole.logical_not()
     result = undefined.where(x.const_like(math.nan), result)
     is_one = y.eq(0) | x.eq(1) | (x.eq(-1) & absolute(y).eq(math.inf))
-    return is_one.where(x.const_like(1.0), result)
+    return (is_one & result.ne(result)).where(x.const_like(1.0), result)
+
+
+def _power_of_zero(x: UOp, y: UOp) -> UOp:
+    """|x|**y where x is 0, by functions with that value and slope; what is not selected is computed of 1."""
+    one = x.const_like(1.0)
+    is_root = x.eq(0) & (y > 0) & (y < 1)
+    is_inverse = x.eq(0) & (y < 0)
+    above = y.eq(1).where(x, (y > 0).where(x.const_like(0.0), y.eq(0).where(one, y)))  # NaN stays
+    rooted = is_root.where(sqrt(is_root.where(x, one)), above)
+    return is_inverse.where(absolute(reciprocal(is_inverse.where(x, one))), rooted)
 
 
 # ---------------------------------------------------------------- trigonometry
@@ -256,7 +268,8 @@ def asinh(x: UOp) -> UOp:
     safe = is_large.where(x.const_like(1.0), size)
     square = safe * safe
     small = log1p(safe + square / (1 + sqrt(square + 1)))
-    return with_sign_of(x, is_large.where(log(size) + math.log(2), small))
+    large = log(is_large.where(size, 1.0)) + math.log(2)
+    return with_sign_of(x, is_large.where(large, small))
 
 
 def acosh(x: UOp) -> UOp:
@@ -280,6 +293,6 @@ def erf(x: UOp) -> UOp:
     square = near_zero * near_zero
     small = near_zero * polynomial(square, _ERF_T) / polynomial(square, _ERF_U)
     # Beyond 6 the result is 1 in every dtype; the limit keeps the powers finite.
-    limited = size.maximum(1.0).minimum(6.0)
+    limited = is_small.where(size.const_like(1.0), size).minimum(6.0)
     tail = exp(-(limited * limited)) * polynomial(limited, _ERFC_P) / polynomial(limited, _ERFC_Q)
     return is_small.where(small, with_sign_of(x, 1 - tail))

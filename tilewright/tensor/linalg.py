@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Self
 
-from tilewright.base.dtype import DType, dtypes, promote, to_dtype
+from tilewright.base.dtype import DType, promote, to_dtype
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops

@@ -127,8 +127,8 @@ class LossesMixin(ConvolutionMixin):
     def nll_loss(
         self, Y: Self, weight: Self | None = None, ignore_index: int | None = None, reduction: str = "mean"
     ) -> Self:
-        """Minus the logarithm of the probability of class Y, from (batch, classes, ...) logarithms. The mean is over the
-        weights of the labels; `ignore_index` is a label that does not count."""
+        """Minus the logarithm of the probability of class Y, from (batch, classes, ...) logarithms. The mean is over
+        the weights of the labels; `ignore_index` is a label that does not count."""
         _check_reduction("nll_loss", reduction)
         self._check_float("nll_loss")
         axis = self._class_axis("nll_loss")

@@ -4,7 +4,8 @@ division is left once bounds are known. Nothing here raises for a user: tensor m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.graph import build
@@ -12,6 +13,8 @@ from tilewright.graph.build import Pairs
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
+
+_STEPS_IN_KERNEL = 4
 
 
 def slice_axis(node: UOp, axis: int, start: int, stop: int) -> UOp:
@@ -22,6 +25,18 @@ def slice_axis(node: UOp, axis: int, start: int, stop: int) -> UOp:
 def replace_axis(shape: Shape, axis: int, *sizes: int) -> Shape:
     """A shape with other sizes in the place of one."""
     return (*shape[:axis], *sizes, *shape[axis + 1 :])
+
+
+def move_to_last(node: UOp, axis: int) -> UOp:
+    """One axis put behind the others, which keep their order."""
+    return build.permute(node, (*(k for k in range(len(node.shape)) if k != axis), axis))
+
+
+def move_from_last(node: UOp, axis: int) -> UOp:
+    """The last axis put back to where `move_to_last` took it from."""
+    order = list(range(len(node.shape) - 1))
+    order.insert(axis, len(node.shape) - 1)
+    return build.permute(node, tuple(order))
 
 
 def pad_axis(node: UOp, axis: int, before: int, after: int) -> UOp:
@@ -144,6 +159,11 @@ def cat(nodes: Sequence[UOp], axis: int) -> UOp:
     return joined
 
 
+def nothing_of(node: UOp, shape: Shape) -> UOp:
+    """A shape without elements, made of a node: it depends on the node as any result does, so gradients reach it."""
+    return build.reshape(build.shrink(node, ((0, 0),) * len(node.shape)) if node.shape else node, shape)
+
+
 # ---------------------------------------------------------------- masks
 
 
@@ -158,6 +178,50 @@ def triangle_mask(shape: Shape, diagonal: int, upper: bool) -> UOp:
         return build.alu(Ops.CMPLT, moved, columns)
     moved = build.alu(Ops.ADD, rows, build.const(dtype, diagonal + 1))
     return build.alu(Ops.CMPLT, columns, moved)
+
+
+# ---------------------------------------------------------------- bisection
+
+
+def gather_last(node: UOp, places: UOp) -> UOp:
+    """node[..., places[..., k]] for nodes that share all axes but the last."""
+    outer = range(len(node.shape) - 1)
+    return build.gather(node, *(build.axis_iota(places.shape, axis) for axis in outer), places)
+
+
+def read_rows(node: UOp, places: UOp) -> UOp:
+    """As `gather_last`, from the node as one row: cheaper, with one check for all axes, so a place outside of its
+    row reads some other row."""
+    rows, width = math.prod(node.shape[:-1]), node.shape[-1]
+    flat = build.reshape(node, (rows * width,))
+    dtype = dtypes.int32 if rows * width <= 1 << 31 else dtypes.int64
+    start = build.const(dtype, 0, places.shape)
+    for axis in range(len(node.shape) - 1):
+        start = start * node.shape[axis] + build.cast(build.axis_iota(places.shape, axis), dtype)
+    return build.gather(flat, build.alu(Ops.ADD, start * width, build.cast(places, dtype)))
+
+
+def bisect(start: UOp, span: int, fits: Callable[[UOp], UOp]) -> UOp:
+    """The greatest number in start..start+span that fits, where all below it do. Numbers are stored every few steps: a
+    step reads memory at a place that the step before has found, and planning many such turns as one kernel is slow."""
+    number = start
+    for turn, bit in enumerate(reversed(range(span.bit_length())), start=1):
+        probe = number + (1 << bit)
+        number = build.where(fits(probe), probe, number)
+        if turn % _STEPS_IN_KERNEL == 0:
+            number = build.contiguous(number)
+    return number
+
+
+def count_not_greater(rows: UOp, wanted: UOp) -> UOp:
+    """How many elements of each sorted row are not greater than each wanted number, by bisection."""
+    size = rows.shape[-1]
+
+    def fits(count: UOp) -> UOp:
+        is_inside = build.alu(Ops.CMPLT, count, build.const(count.dtype, size + 1))
+        return is_inside & (wanted < read_rows(rows, count - 1)).logical_not()
+
+    return bisect(build.const(dtypes.int32, 0, wanted.shape), size, fits)
 
 
 # ---------------------------------------------------------------- bits

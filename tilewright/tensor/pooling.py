@@ -4,8 +4,9 @@ a reduction to the maximum would share the gradient among equal elements."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import Self
+from typing import NamedTuple, Self
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import DTypeError, ShapeError
@@ -14,12 +15,28 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 from tilewright.tensor import nodes
-from tilewright.tensor.core import check_devices
+from tilewright.tensor.core import apply_moves, check_devices
+from tilewright.tensor.index_nodes import AxisRange, range_moves
 from tilewright.tensor.linalg import Sizes, pads_of, sizes_of
 from tilewright.tensor.reduce import accumulate_dtype
 from tilewright.tensor.sorting import SortingMixin
 
 Pads = tuple[tuple[int, int], ...]
+# Windows of more elements than this are reduced, smaller ones compared element by element.
+_MOST_SLICES = 16
+
+
+class Windows(NamedTuple):
+    """Kernel, stride and dilation of the last axes, and the padding of all."""
+
+    kernel: Shape
+    steps: Shape
+    gaps: Shape
+    pads: Pads
+
+    @property
+    def is_padded(self) -> bool:
+        return any(before or after for before, after in self.pads)
 
 
 class PoolingMixin(SortingMixin):
@@ -27,7 +44,7 @@ class PoolingMixin(SortingMixin):
 
     def _pooled(
         self, name: str, kernel_size: Sizes, stride: Sizes | None, dilation: Sizes, padding: Sizes, ceil_mode: bool
-    ) -> tuple[Shape, Shape, Shape, Pads]:
+    ) -> Windows:
         """Kernel, stride, dilation and padding of every axis; `ceil_mode` adds padding behind for a last window."""
         count = 2 if isinstance(kernel_size, int) else len(kernel_size)
         kernel = sizes_of(name, "kernel_size", kernel_size, count)
@@ -48,7 +65,7 @@ class PoolingMixin(SortingMixin):
                 windows -= (windows - 1) * s >= before + size
                 after += max(0, (windows - 1) * s + d * (k - 1) + 1 - (before + size + after))
                 pads[axis] = (before, after)
-        return kernel, steps, gaps, tuple(((0, 0),) * (self.ndim - count)) + tuple(pads)
+        return Windows(kernel, steps, gaps, ((0, 0),) * (self.ndim - count) + tuple(pads))
 
     def max_pool2d(
         self,
@@ -60,30 +77,13 @@ class PoolingMixin(SortingMixin):
         return_indices: bool = False,
     ) -> Self | tuple[Self, Self]:
         """The greatest element of each window over the last axes; with indices, where it stands in the flat space."""
-        kernel, steps, gaps, pads = self._pooled("max_pool2d", kernel_size, stride, dilation, padding, ceil_mode)
-        windows = nodes.pool(nodes.pad_with(self.uop, pads, self.dtype.min), kernel, steps, gaps)
-        axes = tuple(range(self.ndim, self.ndim + len(kernel)))
-        best = build.reduce_axis(Ops.MAX, windows, axes)
-        value = best
-        if self.dtype.is_float or return_indices:
-            outside = None
-            if any(before or after for before, after in pads):
-                inside = build.pad(build.const(dtypes.bool, True, self.shape), pads)
-                outside = build.alu(Ops.XOR, nodes.pool(inside, kernel, steps, gaps), build.const(dtypes.bool, True))
-            number = window_number(windows.shape, axes)
-            first = first_of_equal(windows, best, number, axes, outside)
-        if self.dtype.is_float:
-            is_first = build.alu(Ops.CMPEQ, number, build.expand(first, windows.shape))
-            chosen = build.where(is_first, windows, build.const(self.dtype, 0))
-            value = build.reduce_axis(Ops.ADD, chosen, axes)
-            if outside is not None:
-                nowhere = build.alu(Ops.CMPEQ, first, build.const(first.dtype, math.prod(kernel)))
-                value = build.where(nowhere, build.const(self.dtype, self.dtype.min), value)
-        result = self._new(build.reshape(value, value.shape[: self.ndim]))
+        windows = self._pooled("max_pool2d", kernel_size, stride, dilation, padding, ceil_mode)
+        choose = choose_among_slices if math.prod(windows.kernel) <= _MOST_SLICES else choose_in_windows
+        value, first = choose(self.uop, windows, self.requires_grad)
+        result = self._new(value)
         if not return_indices:
             return result
-        place = place_in_space(build.reshape(first, result.shape), self.shape, kernel, steps, gaps, pads)
-        return result, result._new(place).detach()
+        return result, self._new(place_in_space(first, self.shape, windows))
 
     def avg_pool2d(
         self,
@@ -151,39 +151,99 @@ class PoolingMixin(SortingMixin):
         return target.scatter(-1, places, flat).reshape(*outer, *space)
 
 
-# ---------------------------------------------------------------- windows as numbers
+# ---------------------------------------------------------------- the greatest of a window
 
 
-def window_number(shape: Shape, axes: tuple[int, ...]) -> UOp:
-    """For each element of windows, its number within the window."""
-    number = build.const(dtypes.int32, 0, shape)
-    for axis in axes:
-        size = build.const(dtypes.int32, shape[axis])
-        number = build.alu(Ops.ADD, build.alu(Ops.MUL, number, size), build.axis_iota(shape, axis))
-    return number
+def choose_among_slices(node: UOp, windows: Windows, keep_place: bool) -> tuple[UOp, UOp]:
+    """The greatest element of each window and its number there, from one slice of the input for each element of a
+    window, compared one by one. With `keep_place` the numbers are stored and the elements selected by them: a gradient
+    then needs nothing but the numbers."""
+    slices = window_slices(nodes.pad_with(node, windows.pads, node.dtype.min), windows)
+    inside: list[UOp] | None = None
+    if windows.is_padded:
+        mask = build.pad(build.const(dtypes.bool, True, node.shape), windows.pads)
+        inside = window_slices(mask, windows)
+    best, first = slices[0], build.const(dtypes.int8, 0, slices[0].shape)
+    if inside is not None:
+        first = build.where(inside[0], first, build.const(dtypes.int8, -1))
+    for number, candidate in enumerate(slices[1:], start=1):
+        better = best < candidate
+        if node.dtype.is_float:
+            better = better | candidate.ne(candidate)
+        if inside is not None:
+            better = (better | (first < 0)) & inside[number]
+        best = build.where(better, candidate, best)
+        first = build.where(better, build.const(dtypes.int8, number), first)
+    if keep_place:
+        first = build.contiguous(first)
+        best = element_of_windows(node, windows, first)
+    return best, first
 
 
-def first_of_equal(windows: UOp, best: UOp, number: UOp, axes: tuple[int, ...], outside: UOp | None) -> UOp:
-    """The number of the first element of each window that is its best, padding left out; the window's size if none."""
-    is_best = build.alu(Ops.CMPEQ, windows, build.expand(best, windows.shape))
-    if windows.dtype.is_float:
-        is_best = build.alu(Ops.OR, is_best, build.alu(Ops.CMPNE, windows, windows))
-    none = build.const(number.dtype, math.prod(windows.shape[axis] for axis in axes))
-    offered = build.where(is_best, number, none)
-    if outside is not None:
-        offered = build.where(outside, none, offered)
-    return build.reduce_axis(Ops.MIN, offered, axes)
+def element_of_windows(node: UOp, windows: Windows, first: UOp) -> UOp:
+    """The element of each window that `first` numbers; the least value where it numbers none."""
+    elements, number = numbered_windows(node, windows)
+    axes = range(len(node.shape), len(elements.shape))
+    spread = build.reshape(first, (*first.shape, *(1,) * len(axes)))
+    is_first = build.alu(Ops.CMPEQ, number, build.cast(build.expand(spread, elements.shape), number.dtype))
+    picked = build.reduce_axis(Ops.ADD, build.where(is_first, elements, build.const(node.dtype, 0)), axes)
+    picked = build.reshape(picked, first.shape)
+    return build.where(first < 0, build.const(node.dtype, node.dtype.min), picked) if windows.is_padded else picked
 
 
-def place_in_space(first: UOp, shape: Shape, kernel: Shape, steps: Shape, gaps: Shape, pads: Pads) -> UOp:
+def numbered_windows(node: UOp, windows: Windows) -> tuple[UOp, UOp]:
+    """The elements of all windows, and for each its number within its window."""
+    padded = nodes.pad_with(node, windows.pads, node.dtype.min)
+    elements = nodes.pool(padded, windows.kernel, windows.steps, windows.gaps)
+    number = build.const(dtypes.int32, 0, elements.shape)
+    for axis in range(len(node.shape), len(elements.shape)):
+        number = build.alu(Ops.ADD, number * elements.shape[axis], build.axis_iota(elements.shape, axis))
+    return elements, number
+
+
+def window_slices(node: UOp, windows: Windows) -> list[UOp]:
+    """For each element of a window, in order, that element of all windows."""
+    outer = len(node.shape) - len(windows.kernel)
+    whole = [AxisRange(0, size) for size in node.shape[:outer]]
+    axes = list(zip(node.shape[outer:], windows.kernel, windows.steps, windows.gaps))
+    counts = [nodes.output_size(size, k, s, d) for size, k, s, d in axes]
+    found = []
+    for offsets in itertools.product(*(range(k) for k in windows.kernel)):
+        ranges = [AxisRange(offset * d, count, s) for offset, count, (_, _, s, d) in zip(offsets, counts, axes)]
+        found.append(apply_moves(node, range_moves(whole + ranges, node.shape)))
+    return found
+
+
+def choose_in_windows(node: UOp, windows: Windows, keep_place: bool) -> tuple[UOp, UOp]:
+    """The same for large windows, by reductions: the maximum, the first place that holds it, the element there."""
+    del keep_place
+    elements, number = numbered_windows(node, windows)
+    axes = range(len(node.shape), len(elements.shape))
+    best = build.reduce_axis(Ops.MAX, elements, axes)
+    is_best = build.alu(Ops.CMPEQ, elements, build.expand(best, elements.shape))
+    if node.dtype.is_float:
+        is_best = build.alu(Ops.OR, is_best, elements.ne(elements))
+    if windows.is_padded:
+        inside = build.pad(build.const(dtypes.bool, True, node.shape), windows.pads)
+        is_inside = nodes.pool(inside, windows.kernel, windows.steps, windows.gaps)
+        is_best = build.alu(Ops.AND, is_best, is_inside)
+    none = number.const_like(math.prod(windows.kernel))
+    least = build.reduce_axis(Ops.MIN, build.where(is_best, number, none), axes)
+    least = build.reshape(least, least.shape[: len(node.shape)])
+    first = build.contiguous(build.where(least.eq(none), least.const_like(-1), least))
+    return element_of_windows(node, windows, first), first
+
+
+def place_in_space(first: UOp, shape: Shape, windows: Windows) -> UOp:
     """The flat position in the input's space of an element that is known by its number within its window."""
-    outer = len(shape) - len(kernel)
+    outer = len(shape) - len(windows.kernel)
+    number = build.cast(first, dtypes.int64)
     place = build.const(dtypes.int64, 0, first.shape)
-    rest = math.prod(kernel)
-    for axis, (size, step, gap) in enumerate(zip(kernel, steps, gaps)):
+    rest = math.prod(windows.kernel)
+    for axis, (size, step, gap) in enumerate(zip(windows.kernel, windows.steps, windows.gaps)):
         rest //= size
-        within = build.alu(Ops.MOD, build.alu(Ops.IDIV, first, build.const(first.dtype, rest)), first.const_like(size))
-        output = build.axis_iota(first.shape, outer + axis)
-        moved = build.alu(Ops.ADD, output * step, within * gap) - pads[outer + axis][0]
-        place = place * shape[outer + axis] + build.cast(moved, dtypes.int64)
+        output = build.cast(build.axis_iota(first.shape, outer + axis), dtypes.int64)
+        within = (number // rest) % size
+        moved = build.alu(Ops.ADD, output * step, within * gap) - windows.pads[outer + axis][0]
+        place = build.alu(Ops.ADD, place * shape[outer + axis], moved)
     return place

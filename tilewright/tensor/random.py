@@ -13,11 +13,12 @@ from typing import Any, Self
 from tilewright.base.config import options
 from tilewright.base.dtype import DType, dtypes, to_dtype
 from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.engine import live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import canonical_device
-from tilewright.tensor.core import TensorBase, modes, shape_from
+from tilewright.tensor.core import TensorBase, keep_value, modes, shape_from
 from tilewright.tensor.creation import CreationMixin
 
 _generators: dict[str, TensorBase] = {}
@@ -58,6 +59,7 @@ class RandomMixin(CreationMixin):
             state = _generators.get(device)
             if state is None:
                 state = _generators[device] = cls._state(device)
+                live.register_library_state(state)
             assert isinstance(state, RandomMixin)
             state._forget_history()
             key, offset = (build.reshape(build.shrink(state.uop, (pair,)), ()) for pair in ((0, 1), (1, 2)))
@@ -72,6 +74,12 @@ class RandomMixin(CreationMixin):
         held = self.uop.cache.get("realized")
         if isinstance(held, UOp):
             self.uop = build.reshape(held, self.shape)
+
+    def _drawn(self) -> Self:
+        """Random numbers stored once: the generator moves on, and gradients need the same numbers again."""
+        made = self.contiguous()
+        keep_value(made.uop, made.device)
+        return made
 
     # ------------------------------------------------------------ distributions
 
@@ -102,7 +110,7 @@ class RandomMixin(CreationMixin):
         whole = build.cast(build.cast(bits, dtypes.int32 if digits < 32 else dtypes.int64), wanted)
         node = build.alu(Ops.MUL, whole, build.const(wanted, 2.0**-digits))
         made = cls._from_uop(build.reshape(node, sizes), place)
-        made = made.contiguous() if contiguous else made
+        made = made._drawn() if contiguous else made
         return made.requires_grad_() if requires_grad else made
 
     def rand_like(self, **kwargs: Any) -> Self:
@@ -118,7 +126,7 @@ class RandomMixin(CreationMixin):
         radius, angle = (cls.rand(*sizes, dtype=compute, **kwargs) for _ in range(2))
         # 1 - u lies in (0, 1], where the logarithm is finite.
         made = ((1 - radius).log() * -2).sqrt() * (angle * (2 * math.pi)).cos()
-        made = made.cast(wanted).contiguous()
+        made = made.cast(wanted)._drawn()
         return made.requires_grad_() if requires_grad else made
 
     def randn_like(self, dtype: DType | str | None = None, **kwargs: Any) -> Self:
@@ -240,4 +248,4 @@ class RandomMixin(CreationMixin):
         if p == 1:
             return self._new(build.const(self.dtype, 0, self.shape))
         kept = self.rand(*self.shape, device=self.device, dtype=dtypes.float32, contiguous=False) >= p
-        return kept.contiguous().where(self * (1 / (1 - p)), 0)
+        return kept._drawn().where(self * (1 / (1 - p)), 0)

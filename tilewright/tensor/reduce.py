@@ -150,11 +150,13 @@ class ReduceMixin(ActivationMixin):
 
     def std(self, axis: Axes = None, keepdim: bool = False, correction: float = 1) -> Self:
         """The root of the variance."""
-        return self.var(axis, keepdim, correction).sqrt()
+        return self.std_mean(axis, keepdim, correction)[0]
 
     def std_mean(self, axis: Axes = None, keepdim: bool = False, correction: float = 1) -> tuple[Self, Self]:
         variance, mean = self.var_mean(axis, keepdim, correction)
-        return variance.sqrt(), mean
+        # The root is steep at 0, but elements that are all equal have a gradient of 0, as in torch.
+        is_zero = variance.eq(0)
+        return is_zero.where(0.0, is_zero.where(1.0, variance).sqrt()), mean
 
     def layernorm(self, axis: int | tuple[int, ...] = -1, eps: float = 1e-05) -> Self:
         """Mean 0 and variance 1 over the axes."""
@@ -171,7 +173,7 @@ class ReduceMixin(ActivationMixin):
         """log(sum(exp(x))) without overflow."""
 
         def function(x: Self) -> Self:
-            greatest = x.max(axis, keepdim=True)
+            greatest = x.max(axis, keepdim=True).detach()
             safe = greatest.isfinite().where(greatest, 0.0)
             total = (x - safe).exp().sum(axis, keepdim=True).log() + safe
             return total._new(_without_axes(total.uop, check_axes("logsumexp", axis, x.ndim), keepdim))
@@ -182,7 +184,8 @@ class ReduceMixin(ActivationMixin):
         """exp(x) / sum(exp(x)) along an axis, without overflow."""
 
         def function(x: Self) -> Self:
-            powers = (x - x.max(axis, keepdim=True)).exp()
+            # The result does not depend on what is subtracted, so no gradient needs to go there.
+            powers = (x - x.max(axis, keepdim=True).detach()).exp()
             return powers / powers.sum(axis, keepdim=True)
 
         return self._for_softmax("softmax", axis, dtype)._in_float32(function)
@@ -191,7 +194,7 @@ class ReduceMixin(ActivationMixin):
         """log(softmax(x)), computed without the softmax."""
 
         def function(x: Self) -> Self:
-            moved = x - x.max(axis, keepdim=True)
+            moved = x - x.max(axis, keepdim=True).detach()
             return moved - moved.exp().sum(axis, keepdim=True).log()
 
         return self._for_softmax("log_softmax", axis, dtype)._in_float32(function)

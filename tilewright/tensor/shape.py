@@ -76,14 +76,14 @@ class ShapeMixin(StorageMixin):
 
     # ------------------------------------------------------------ sizes of axes
 
-    def reshape(self, *shape: Any) -> Self:
+    def reshape(self, shape: Any = (), *args: Any) -> Self:
         """The same elements in row-major order under another shape; one size may be -1."""
-        sizes = resolve_minus_one("reshape", shape_from("reshape", shape), math.prod(self.shape), self.shape)
+        sizes = resolve_minus_one("reshape", shape_from("reshape", (shape, *args)), math.prod(self.shape), self.shape)
         return self._view((Ops.RESHAPE, sizes))
 
-    def view(self, *shape: Any) -> Self:
+    def view(self, shape: Any = (), *args: Any) -> Self:
         """As `reshape`."""
-        return self.reshape(*shape)
+        return self.reshape(shape, *args)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
         """The axes `start_dim` to `end_dim` made one."""
@@ -110,9 +110,9 @@ class ShapeMixin(StorageMixin):
         axis = check_axis("unsqueeze", dim, self.ndim + 1)
         return self.reshape(*self.shape[:axis], 1, *self.shape[axis:])
 
-    def expand(self, *shape: Any) -> Self:
+    def expand(self, shape: Any = (), *args: Any) -> Self:
         """Axes of size 1 repeated without a copy; -1 keeps a size, new axes come in front."""
-        wanted = shape_from("expand", shape)
+        wanted = shape_from("expand", (shape, *args))
         missing = len(wanted) - self.ndim
         aligned = (1,) * missing + self.shape
         if missing < 0 or any(new not in (-1, old) and old != 1 for old, new in zip(aligned, wanted)):
@@ -123,9 +123,9 @@ class ShapeMixin(StorageMixin):
 
     # ------------------------------------------------------------ order of axes
 
-    def permute(self, *order: Any) -> Self:
+    def permute(self, order: Any = (), *args: Any) -> Self:
         """The axes in another order."""
-        wanted = shape_from("permute", order)
+        wanted = shape_from("permute", (order, *args))
         axes = check_axes("permute", wanted, self.ndim)
         if len(axes) != self.ndim:
             remedy = f"name each of the {self.ndim} axes once"
@@ -145,9 +145,9 @@ class ShapeMixin(StorageMixin):
         """The axes in reverse order."""
         return self._view((Ops.PERMUTE, tuple(reversed(range(self.ndim)))))
 
-    def flip(self, *axis: Any) -> Self:
+    def flip(self, axis: Any = (), *args: Any) -> Self:
         """With some axes running backwards."""
-        return self._view((Ops.FLIP, check_axes("flip", shape_from("flip", axis), self.ndim)))
+        return self._view((Ops.FLIP, check_axes("flip", shape_from("flip", (axis, *args)), self.ndim)))
 
     # ------------------------------------------------------------ ranges of elements
 
@@ -215,9 +215,9 @@ class ShapeMixin(StorageMixin):
 
     # ------------------------------------------------------------ repetition
 
-    def repeat(self, *repeats: Any) -> Self:
+    def repeat(self, repeats: Any = (), *args: Any) -> Self:
         """The whole tensor repeated along each axis; more counts than axes put new axes in front."""
-        counts = shape_from("repeat", repeats)
+        counts = shape_from("repeat", (repeats, *args))
         if len(counts) < self.ndim or any(count < 0 for count in counts):
             message = f"counts {counts} for shape {self.shape}"
             raise ShapeError("repeat", message, f"give at least {self.ndim} counts, none of them negative")

@@ -4,9 +4,10 @@ What leaves here is a copy or, for `data`, a view of the tensor's own memory. Re
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Any, Self
 
-from tilewright.base.dtype import DType, to_dtype
+from tilewright.base.dtype import DType, dtypes, to_dtype
 from tilewright.base.errors import ShapeError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
@@ -55,9 +56,9 @@ class StorageMixin(TensorBase):
 
             buffers = realize([tensor.uop for tensor in tensors], device)
             for tensor, buffer in zip(tensors, buffers):
-                # History is needed by gradients alone; without it the nodes below can be freed. What was assigned is
-                # a value of its own, whatever it was computed from.
-                if not tensor.requires_grad or build.stored_root(tensor.uop).op is Ops.ASSIGN:
+                # History is needed by gradients alone; without it the nodes below can be freed. Gradients end at a
+                # parameter, whatever it was computed from.
+                if not tensor.requires_grad or tensor._is_parameter:
                     tensor.uop = build.reshape(buffer, tensor.shape)
         return self
 
@@ -85,7 +86,13 @@ class StorageMixin(TensorBase):
         """The memory that holds this tensor, row by row."""
         self.realize()
         root = build.stored_root(self.uop)
-        return buffer_of(root if root.op is Ops.BUFFER else self.uop.cache["realized"])
+        if root.op is Ops.BUFFER:
+            return buffer_of(root)
+        from tilewright.engine.realize import held_buffer
+
+        held = held_buffer(self.uop)
+        assert held is not None
+        return buffer_of(held)
 
     def _host_view(self) -> memoryview:
         """The bytes of this tensor."""
@@ -117,6 +124,10 @@ class StorageMixin(TensorBase):
         view = self._host_view()
         if self.numel() == 0:
             return view
+        if self.dtype is dtypes.float16 and sys.version_info < (3, 12):
+            import numpy  # a memoryview learns to read float16 only in Python 3.12
+
+            return numpy.frombuffer(view, dtype=numpy.float16).reshape(self.shape).data
         code = self.dtype.code or ("B" if self.dtype.itemsize == 1 else "H")
         return view.cast(code, self.shape)  # type: ignore[call-overload, no-any-return]
 
@@ -192,4 +203,4 @@ class StorageMixin(TensorBase):
 
     def detach(self) -> Self:
         """The same values, which no gradient flows through."""
-        return type(self)._from_uop(build.detach(self.uop) if self.requires_grad else self.uop, self.device)
+        return type(self)._from_uop(build.detach(self.uop), self.device)

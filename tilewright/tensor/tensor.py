@@ -18,14 +18,15 @@ from tilewright.runtime.buffer import from_host
 from tilewright.runtime.device import canonical_device
 from tilewright.tensor import nodes
 from tilewright.tensor.convert import HostData, from_array, from_bytes, from_lists, is_array
-from tilewright.tensor.core import TensorBase, has_memory, modes, protect_borrowed
-from tilewright.tensor.indexing import IndexingMixin
+from tilewright.tensor.core import TensorBase, has_memory, mark_parameter, modes, protect_borrowed
+from tilewright.tensor.gradient import GradientMixin
+from tilewright.tensor.interop import InteropMixin
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class CastMixin(IndexingMixin):
+class CastMixin(InteropMixin):
     """Casts under the names of dtypes. A class of its own: these names hide Python's types from annotations."""
 
     def half(self) -> Self:
@@ -89,7 +90,7 @@ class _TensorType(type):
         modes.training = bool(value)
 
 
-class Tensor(CastMixin, metaclass=_TensorType):
+class Tensor(CastMixin, GradientMixin, metaclass=_TensorType):
     """An n-dimensional array whose operations build a graph; values are computed when they are needed.
 
     `data` is a number, nested lists of numbers or tensors, a NumPy array, bytes or a memoryview. The memory of an array
@@ -106,7 +107,8 @@ class Tensor(CastMixin, metaclass=_TensorType):
         wanted = None if dtype is None else to_dtype(dtype)
         if isinstance(data, TensorBase):
             place = data.device if device is None else canonical_device(device)
-            node = data.uop if place == data.device else build.copy(data.uop, place)
+            node = build.detach(data.uop) if data.requires_grad else data.uop
+            node = node if place == data.device else build.copy(node, place)
         else:
             place = canonical_device(device)
             node = _node_from(data, place, wanted)
@@ -134,7 +136,7 @@ class Tensor(CastMixin, metaclass=_TensorType):
         value = build.broadcast_to(value, self.shape)
         if not self._ancestors and not has_memory(self.uop):
             value = build.contiguous(value)
-        self._store((), value)
+        self._store((), value, *((operand,) if isinstance(operand, TensorBase) else ()))
         return self
 
     def replace(self, x: Self) -> Self:
@@ -145,6 +147,10 @@ class Tensor(CastMixin, metaclass=_TensorType):
         self.uop = x.uop
         self.device = x.device
         self._ancestors = ()
+        if self._is_parameter:
+            self._take_identity()
+        else:
+            self.requires_grad = x.requires_grad
         return self
 
     # ------------------------------------------------------------ bits
@@ -176,6 +182,8 @@ class Tensor(CastMixin, metaclass=_TensorType):
         """Moves this tensor to another device."""
         moved = self.to(device)
         self.uop, self.device = moved.uop, moved.device
+        if self._is_parameter:
+            mark_parameter(self)
         return self
 
     def clone(self, device: str | None = None) -> Self:

@@ -47,5 +47,3 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
     for tensor in _with_gradients(parameters):
         assert tensor.grad is not None
         tensor.grad = tensor.grad.detach().clamp(-clip_value, clip_value)
-
-

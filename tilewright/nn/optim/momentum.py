@@ -86,9 +86,7 @@ class SGD(LARS):
     ) -> None:
         if nesterov and not momentum:
             raise ShapeError("SGD", "nesterov without momentum", "give a momentum above 0")
-        super().__init__(
-            params, lr, momentum, weight_decay, nesterov=nesterov, classic=False, pre_wd=True, tcoef=0.0
-        )
+        super().__init__(params, lr, momentum, weight_decay, nesterov=nesterov, classic=False, pre_wd=True, tcoef=0.0)
 
 
 class Muon(Optimizer):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
+from tilewright.graph import build
 from tilewright.tensor.tensor import Tensor
 
 Update = tuple[Tensor, Tensor]
@@ -66,7 +67,11 @@ class Optimizer:
         ]
 
     def _start(self, *state: Tensor) -> None:
-        """Computes parameters and state now, so that the first step launches what the second does."""
+        """Computes parameters and state now, so that the first step launches what the second does. A parameter that
+        reads the memory of a NumPy array gets its own."""
+        for tensor in self.params:
+            if "borrowed" in build.stored_root(tensor.uop).cache:
+                tensor.assign(tensor.detach().clone())
         self.lr.realize(*self.params, *self.buffers, *state)
 
     def _new_value(self, place: int, value: Tensor, grad: Tensor, rate: Tensor) -> tuple[Tensor, list[Update]]:
@@ -106,7 +111,7 @@ class Optimizer:
             for place, tensor in todo:
                 changed += self._update_one(place, tensor, skip)
         grads = [tensor.grad for _, tensor in todo if tensor.grad is not None]
-        return [*changed, *grads, *self.buffers]
+        return [*changed, *grads, *self.buffers, *(() if skip is None else (skip,))]
 
     def _update_one(self, place: int, tensor: Tensor, skip: Tensor | None) -> list[Tensor]:
         grad = tensor.grad

@@ -81,7 +81,7 @@ class GradScaler:
         overflow = first
         for other in others:
             overflow = overflow | other
-        self._overflows = {}
+        self._overflows.clear()
         good_steps = self.good_steps + 1
         is_due = good_steps >= self.growth_interval
         grown = is_due.where(self.factor * self.growth_factor, self.factor)

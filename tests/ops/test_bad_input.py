@@ -1,0 +1,111 @@
+"""What a user gets wrong is told at once: the operation, the thing, and what to do instead.
+
+A row is a call that must fail, the error, and words that its message has to hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tilewright import Tensor
+from tilewright.base.errors import AxisError, DeviceError, DTypeError, IndexingError, ShapeError, UserError
+
+X = Tensor.ones(3, 4)
+I = Tensor([[0, 1], [1, 2]])
+B = X > 0
+IMAGE = Tensor.ones(1, 2, 4, 4)
+
+CASES: dict[str, tuple[Callable[[], Any], type[UserError], str]] = {
+    "einsum: letter": (lambda: Tensor.einsum("i1,jk->ik", X, X), ShapeError, "'1'.*letters"),
+    "einsum: unknown letter": (lambda: Tensor.einsum("ij->iz", X), ShapeError, "'z'.*no operand"),
+    "einsum: letter twice": (lambda: Tensor.einsum("ij->ii", X), ShapeError, "axis twice"),
+    "einsum: sizes": (lambda: Tensor.einsum("ij,jk->ik", X, X), ShapeError, "'j' has sizes 4 and 3"),
+    "einsum: operands": (lambda: Tensor.einsum("ij,jk->ik", X), ShapeError, "2 operands, 1 tensors"),
+    "einsum: axes": (lambda: Tensor.einsum("ijk->i", X), ShapeError, "3 axes of a tensor that has 2"),
+    "einsum: diagonal": (lambda: Tensor.einsum("ii->i", X), ShapeError, "'i' has sizes 3 and 4"),
+    "rearrange: arrow": (lambda: X.rearrange("a b"), ShapeError, "no ->"),
+    "rearrange: one side": (lambda: X.rearrange("a b -> a c"), ShapeError, "b, c on one side"),
+    "rearrange: size": (lambda: X.rearrange("(a c) b -> a b c", c=2), ShapeError, "axis of size 3"),
+    "rearrange: unknown": (lambda: X.rearrange("a b -> b a", d=2), ShapeError, "no axis d"),
+    "rearrange: axes": (lambda: X.rearrange("a -> a"), ShapeError, r"1 axes of shape \(3, 4\)"),
+    "rearrange: bracket": (lambda: X.rearrange("(a b -> a b"), ShapeError, r"\( without"),
+    "rearrange: two unknown": (lambda: X.rearrange("(a c) b -> a b c"), ShapeError, "for all but one"),
+    "sort: axis": (lambda: X.sort(2), AxisError, "axis 2 is out of range"),
+    "topk: k": (lambda: X.topk(5), ShapeError, "5 of the 4"),
+    "sum: axes": (lambda: X.sum((0, 0)), AxisError, "twice"),
+    "permute: axes": (lambda: X.permute(0, 0), AxisError, "twice"),
+    "cummax: axis": (lambda: X.cummax(-3), AxisError, "axis -3"),
+    "scatter: shape": (lambda: X.scatter(0, I, Tensor.ones(1, 2)), ShapeError, r"index \(2, 2\).*src \(1, 2\)"),
+    "scatter: index dtype": (lambda: X.scatter(0, X, X), IndexingError, "float32"),
+    "scatter: dtype": (lambda: X.scatter(0, I, I), DTypeError, "int32 values for a tensor of float32"),
+    "scatter: reduce": (lambda: X.scatter(0, I, X, reduce="mean"), DTypeError, "'mean'"),
+    "scatter_reduce: reduce": (lambda: X.scatter_reduce(0, I, X, "median"), DTypeError, "'median'.*amax"),
+    "scatter: constant index": (
+        lambda: X.scatter(0, Tensor.full((1, 1), 7), X),
+        IndexingError,
+        r"index 7 is out of range for axis 0 of shape \(3, 4\)",
+    ),
+    "gather: constant index": (lambda: X.gather(1, Tensor.full((3, 1), -9)), IndexingError, "index -9"),
+    "getitem: constant index": (lambda: X[Tensor.full((2,), 3)], IndexingError, "index 3.*axis 0"),
+    "getitem: int": (lambda: X[0, 4], IndexingError, "index 4.*axis 1"),
+    "getitem: list": (lambda: X[[0, 5]], IndexingError, "index 5"),
+    "getitem: too many": (lambda: X[0, 0, 0], IndexingError, "3 indices"),
+    "getitem: mask": (lambda: X[Tensor([True, False])], IndexingError, "mask with an axis of 2"),
+    "getitem: float": (lambda: X[Tensor([0.5])], IndexingError, "float32"),
+    "setitem: shape": (lambda: X.clone().__setitem__(0, Tensor.ones(3)), ShapeError, r"\(3,\)"),
+    "setitem: mask values": (lambda: X.clone().__setitem__(B, Tensor.ones(5)), ShapeError, r"\(5,\).*\(12,\)"),
+    "masked_select: mask": (lambda: X.masked_select(X), DTypeError, "float32"),
+    "masked_select: shape": (lambda: X.masked_select(Tensor([True, False])), ShapeError, "do not broadcast"),
+    "nonzero: size": (lambda: X.nonzero(size=-1), ShapeError, "size=-1"),
+    "diag: axes": (lambda: IMAGE.diag(), ShapeError, "vector or a matrix"),
+    "conv_transpose2d: channels": (lambda: IMAGE.conv_transpose2d(Tensor.ones(3, 1, 2, 2)), ShapeError, "3 channels"),
+    "conv_transpose2d: output": (
+        lambda: IMAGE.conv_transpose2d(Tensor.ones(2, 1, 2, 2), output_padding=1),
+        ShapeError,
+        "output_padding 1.*stride",
+    ),
+    "conv_transpose2d: axes": (lambda: IMAGE.conv_transpose2d(X), ShapeError, "numbers of axes"),
+    "conv2d: kernel": (lambda: IMAGE.conv2d(Tensor.ones(1, 2, 5, 5)), ShapeError, "kernel of 5"),
+    "max_pool2d: kernel": (lambda: IMAGE.max_pool2d((9, 9)), ShapeError, "kernel of 9"),
+    "max_unpool2d: indices": (lambda: IMAGE.max_unpool2d(I), ShapeError, r"\(2, 2\)"),
+    "interpolate: mode": (lambda: IMAGE.interpolate((2, 2), "cubic"), ShapeError, "'cubic'.*nearest"),
+    "interpolate: size": (lambda: IMAGE.interpolate((0,)), ShapeError, "at least 1"),
+    "interpolate: dtype": (lambda: I.interpolate((3,)), DTypeError, "int32"),
+    "cross_entropy: shape": (lambda: X.cross_entropy(Tensor([0, 1])), ShapeError, r"labels of shape \(2,\)"),
+    "cross_entropy: probabilities": (lambda: X.cross_entropy(Tensor.ones(3)), ShapeError, "probabilities"),
+    "cross_entropy: smoothing": (lambda: X.cross_entropy(Tensor([0, 1, 2]), label_smoothing=2), ShapeError, "0..1"),
+    "cross_entropy: reduction": (lambda: X.cross_entropy(Tensor([0, 1, 2]), "avg"), ShapeError, "'avg'.*mean"),
+    "nll_loss: labels": (lambda: X.nll_loss(Tensor([0.0, 1.0, 2.0])), DTypeError, "float32"),
+    "nll_loss: weight": (lambda: X.nll_loss(Tensor([0, 1, 2]), Tensor.ones(3)), ShapeError, "4 classes"),
+    "binary_crossentropy: dtype": (lambda: I.binary_crossentropy(I), DTypeError, "int32"),
+    "binary_crossentropy: shape": (lambda: X.binary_crossentropy(Tensor.ones(5)), ShapeError, "do not broadcast"),
+    "batchnorm: mean": (lambda: X.batchnorm(None, None, Tensor.ones(3), Tensor.ones(4)), ShapeError, "mean of shape"),
+    "normalize: dtype": (lambda: I.normalize(), DTypeError, "int32"),
+    "qr: vector": (lambda: Tensor.ones(3).qr(), ShapeError, "no matrix"),
+    "svd: dtype": (lambda: I.svd(), DTypeError, "int32"),
+    "multinomial: samples": (lambda: X.multinomial(9), ShapeError, "9 samples of 4"),
+    "multinomial: shape": (lambda: IMAGE.multinomial(), ShapeError, "classes"),
+    "logcumsumexp: dtype": (lambda: I.logcumsumexp(), DTypeError, "int32"),
+    "devices": (lambda: X.scatter(0, I.to("PYTHON"), X), DeviceError, "CPU.*PYTHON"),
+    "from_dlpack": (lambda: Tensor.from_dlpack([1, 2]), DTypeError, "list has no __dlpack__"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_wrong_call_says_what_is_wrong_and_what_to_do(name: str) -> None:
+    call, error, words = CASES[name]
+    with pytest.raises(error) as caught:
+        call()
+    assert re.search(words, str(caught.value), re.DOTALL), str(caught.value)
+    assert caught.value.remedy
+    assert f"{__file__}:" in str(caught.value), "the message names the user's line"
+
+
+def test_a_label_outside_of_the_classes_never_counts_as_right() -> None:
+    logits = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert logits.cross_entropy(Tensor([0, 2])).isnan().item()
+    assert logits.cross_entropy(Tensor([0, -1]), "none").isnan().tolist() == [False, True]

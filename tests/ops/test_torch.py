@@ -1,0 +1,73 @@
+"""The op table against torch: values and gradients of every row that torch has a counterpart for.
+
+Runs where torch is installed (`make test-torch`), and is skipped elsewhere: `make test` does without it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.ops.rows import Row, listed
+from tests.ops.table import TABLE
+from tilewright import Tensor
+
+torch = pytest.importorskip("torch", reason="torch is not installed; `make test-torch` installs it")
+pytestmark = pytest.mark.torch
+
+TOLERANCE = 1e-9
+ROWS = [pytest.param(row, id=row.name) for row in TABLE if row.torch is not None]
+
+
+def dtype_for(row: Row) -> str:
+    """The widest dtype of the row, in which both are exact enough to be compared closely."""
+    return next(dtype for dtype in ("float64", "int64", "float32", "int32", "bool") if dtype in row.dtypes)
+
+
+def torch_call(row: Row, given: list[Any]) -> list[Any]:
+    return listed(row.call(*given) if row.torch == "call" else row.torch(torch, *given))
+
+
+def compare(found: Tensor, expected: Any, dtype: str) -> None:
+    assert found.dtype.name == str(expected.dtype).removeprefix("torch.")
+    values = expected.detach().double().numpy() if expected.dtype is torch.bfloat16 else expected.detach().numpy()
+    assert found.shape == values.shape
+    tolerance = TOLERANCE if dtype != "float32" else 2e-5
+    np.testing.assert_allclose(found.numpy().astype(values.dtype), values, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_value(row: Row) -> None:
+    dtype = dtype_for(row)
+    arrays = row.arrays(dtype)
+    outputs = listed(row.call(*(Tensor(array) for array in arrays)))
+    expected = torch_call(row, [torch.tensor(array) for array in arrays])
+    assert len(outputs) == len(expected)
+    for found, wanted in zip(outputs, expected):
+        if isinstance(found, Tensor):
+            compare(found, wanted, dtype)
+        else:
+            assert found == wanted
+
+
+@pytest.mark.parametrize("row", [param for param in ROWS if param.values[0].gradient])
+def test_gradient(row: Row) -> None:
+    arrays = row.arrays("float64")
+    differentiated = [given.has_gradient and not given.constant_in_torch for given in row.inputs]
+    places = [number for number, wanted in enumerate(differentiated) if wanted]
+    tensors = [Tensor(array) for array in arrays]
+    others = [torch.tensor(array, requires_grad=number in places) for number, array in enumerate(arrays)]
+    outputs = [output for output in listed(row.call(*tensors)) if output.dtype.is_float]
+    expected = [output for output in torch_call(row, others) if output.is_floating_point()]
+    rng = np.random.default_rng(1)
+    weights = [rng.uniform(0.5, 1.5, output.shape) for output in outputs]
+    total = sum(((output * Tensor(weight)).sum() for output, weight in zip(outputs, weights)), Tensor(0.0))
+    sum((output * torch.tensor(weight)).sum() for output, weight in zip(expected, weights)).backward()
+    found = total.gradient(*(tensors[number] for number in places))
+    Tensor.realize(*found)
+    for number, gradient in zip(places, found):
+        wanted = others[number].grad
+        assert wanted is not None
+        np.testing.assert_allclose(gradient.numpy(), wanted.numpy(), rtol=1e-7, atol=1e-9, err_msg=f"input {number}")

@@ -1,0 +1,381 @@
+"""The gradient rule of every op. In: a node and the gradient of a result with respect to it, of the node's shape.
+Out: the gradient with respect to each source, of that source's shape; None where it is zero or not defined.
+Importing this module fills `Op.gradient`; `tensor/gradient.py` walks the graph and applies the rules.
+
+Rules build ordinary nodes, so the gradient of a gradient needs nothing more. Where a value is selected, so is its
+gradient (WHERE, never a product with a mask): what was not selected may be infinite and must not become NaN."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from tilewright.base.dtype import dtypes
+from tilewright.base.errors import UnsupportedError
+from tilewright.graph import build
+from tilewright.graph.gradients_gather import gather_gradient
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Kind, Op, Shape
+from tilewright.graph.uop import UOp
+
+Gradients = tuple[UOp | None, ...]
+Rule = Callable[[UOp, UOp], Gradients]
+
+# What has no rule, and why. An op that is not differentiable but harmless (a comparison) has a rule that stops.
+WITHOUT_GRADIENT: dict[Op, str] = {
+    Ops.THREEFRY: "random bits follow from their counter without slope",
+    Ops.IDIV: "a floored quotient is a step function, and used for integers only",
+    Ops.MOD: "it is used for integers only; float remainders are made of TRUNC",
+    **{
+        op: "it stands in kernels, where gradients are taken no more"
+        for op in vars(Ops).values()
+        if isinstance(op, Op) and (op.kind in (Kind.MEMORY, Kind.CONTROL))
+    },
+}
+
+# The longest row of which exclusive products are taken directly; longer ones are cut into such rows.
+_PRODUCT_BLOCK = 32
+
+
+def gradients_of(node: UOp, upstream: UOp) -> Gradients:
+    """The rule of the node's op applied; an op without one is named."""
+    rule = node.op.gradient
+    if rule is None:
+        reason = WITHOUT_GRADIENT.get(node.op, "no rule was given")
+        remedy = "detach() the tensor before this operation, or compute it inside Tensor.no_grad()"
+        raise UnsupportedError("gradient", f"{node.op.name} has no gradient: {reason}", remedy, location=node.line)
+    found: Gradients = rule(node, upstream)
+    return found
+
+
+# ---------------------------------------------------------------- pieces
+
+
+def _zero(x: UOp) -> UOp:
+    return build.const(x.dtype, 0)
+
+
+def _is_number(x: UOp, value: float | None = None) -> bool:
+    scalar = build.scalar_of(x)
+    return scalar is not None and scalar.op is Ops.CONST and (value is None or scalar.arg == value)
+
+
+def _multiply(upstream: UOp, factor: UOp) -> UOp:
+    """The product, of the upstream's shape. A sum's gradient is 1 everywhere: that factor is left out."""
+    if _is_number(upstream, 1):
+        return factor if factor.shape == upstream.shape else build.broadcast_scalar(factor, upstream.shape)
+    return build.alu(Ops.MUL, upstream, factor)
+
+
+def total(x: UOp, axes: Sequence[int]) -> UOp:
+    """The sum over axes, which stay as axes of size 1; a short float is carried in float32."""
+    count = math.prod(x.shape[axis] for axis in axes)
+    scalar = build.scalar_of(x)
+    if scalar is not None and scalar.op is Ops.CONST:
+        kept = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
+        return build.const(x.dtype, scalar.arg * count, kept)
+    carrier = dtypes.float32 if x.dtype.is_float and x.dtype.bits < 32 else x.dtype
+    return build.cast(build.reduce_axis(Ops.ADD, build.cast(x, carrier), axes), x.dtype)
+
+
+def _fit(gradient: UOp, source: UOp) -> UOp:
+    """A 0-d source stands for every element, so it gets the sum."""
+    if gradient.shape == source.shape:
+        return gradient
+    assert source.shape == ()
+    return build.reshape(total(gradient, range(len(gradient.shape))), ())
+
+
+def _elementwise(rule: Callable[..., Gradients]) -> Rule:
+    """`rule(upstream, node, *sources)`, each result brought to the shape of its source."""
+
+    def fitted(node: UOp, upstream: UOp) -> Gradients:
+        found = rule(upstream, node, *node.src)
+        return tuple(
+            None if gradient is None or source.op is Ops.CONST else _fit(gradient, source)
+            for gradient, source in zip(found, node.src, strict=True)
+        )
+
+    return fitted
+
+
+def _stop(node: UOp, _upstream: UOp) -> Gradients:
+    return (None,) * len(node.src)
+
+
+# ---------------------------------------------------------------- element by element
+
+
+def _cosine(x: UOp) -> UOp:
+    # Halving is exact, where adding pi/2 would lose the low bits of a large angle.
+    half = (x * 0.5).alu(Ops.SIN)
+    return 1 - 2 * (half * half)
+
+
+def _multiplication(upstream: UOp, _node: UOp, x: UOp, y: UOp) -> Gradients:
+    left = None if x.op is Ops.CONST else _multiply(upstream, y)
+    return left, None if y.op is Ops.CONST else _multiply(upstream, x)
+
+
+def _division(upstream: UOp, node: UOp, x: UOp, y: UOp) -> Gradients:
+    left = build.alu(Ops.FDIV, upstream, y)
+    if y.op is Ops.CONST:
+        return left, None
+    slope = build.alu(Ops.FDIV, node, y)
+    return left, build.alu(Ops.NEG, _multiply(upstream, slope))
+
+
+def _extreme(upstream: UOp, node: UOp, x: UOp, y: UOp) -> Gradients:
+    """Equal operands share evenly, as torch's `maximum`. A constant takes a tie for itself, so relu is flat at 0."""
+    is_max = node.op is Ops.MAX
+    for constant, other in ((x, y), (y, x)):
+        if _is_number(constant):
+            inside = build.alu(Ops.CMPLT, constant, other) if is_max else build.alu(Ops.CMPLT, other, constant)
+            kept = build.where(inside, upstream, _zero(upstream))
+            return (None, kept) if constant is x else (kept, None)
+    half = build.alu(Ops.MUL, upstream, build.const(upstream.dtype, 0.5))
+    shared = build.where(build.alu(Ops.CMPEQ, x, y), half, upstream)
+    below, above = build.alu(Ops.CMPLT, x, y), build.alu(Ops.CMPLT, y, x)
+    x_loses, y_loses = (below, above) if is_max else (above, below)
+    zero = _zero(upstream)
+    return build.where(x_loses, zero, shared), build.where(y_loses, zero, shared)
+
+
+def _selection(upstream: UOp, _node: UOp, condition: UOp, _yes: UOp, _no: UOp) -> Gradients:
+    zero = _zero(upstream)
+    return None, build.where(condition, upstream, zero), build.where(condition, zero, upstream)
+
+
+def _cast(node: UOp, upstream: UOp) -> Gradients:
+    source = node.src[0]
+    if not (node.dtype.is_float and source.dtype.is_float):
+        return (None,)
+    return (build.cast(upstream, source.dtype),)
+
+
+def _bitcast(node: UOp, _upstream: UOp) -> Gradients:
+    source = node.src[0]
+    if node.dtype.is_float and source.dtype.is_float:
+        message = f"BITCAST from {source.dtype.name} to {node.dtype.name} has no gradient: bits are no quantity"
+        remedy = "use cast() to keep the values, or detach() the tensor before the bitcast"
+        raise UnsupportedError("gradient", message, remedy, location=node.line)
+    return (None,)
+
+
+_LN2 = math.log(2)
+
+
+def _natural(value: float, like: UOp) -> UOp:
+    return build.const(like.dtype, value)
+
+
+_ELEMENTWISE: dict[Op, Callable[..., Gradients]] = {
+    Ops.NEG: lambda g, node, x: (build.alu(Ops.NEG, g),),
+    Ops.SQRT: lambda g, node, x: (build.alu(Ops.FDIV, g, build.alu(Ops.ADD, node, node)),),
+    Ops.EXP2: lambda g, node, x: (_multiply(g, build.alu(Ops.MUL, node, _natural(_LN2, node))),),
+    Ops.LOG2: lambda g, node, x: (build.alu(Ops.FDIV, g, build.alu(Ops.MUL, x, _natural(_LN2, node))),),
+    Ops.SIN: lambda g, node, x: (_multiply(g, _cosine(x)),),
+    Ops.ADD: lambda g, node, x, y: (g, g),
+    Ops.SUB: lambda g, node, x, y: (g, None if y.op is Ops.CONST else build.alu(Ops.NEG, g)),
+    Ops.MUL: _multiplication,
+    Ops.FDIV: _division,
+    Ops.MAX: _extreme,
+    Ops.MIN: _extreme,
+    Ops.WHERE: _selection,
+}
+# TRUNC is flat between its steps; bits and comparisons have no slope at all.
+_STOPPING = (
+    Ops.TRUNC,
+    Ops.AND,
+    Ops.OR,
+    Ops.XOR,
+    Ops.SHL,
+    Ops.SHR,
+    Ops.CMPLT,
+    Ops.CMPEQ,
+    Ops.CMPNE,
+    Ops.CONST,
+    Ops.VARIABLE,
+    Ops.BUFFER,
+    Ops.PARAM,
+    Ops.IOTA,
+)
+
+
+# ---------------------------------------------------------------- movement
+
+
+def _reshape(node: UOp, upstream: UOp) -> Gradients:
+    return (build.reshape(upstream, node.src[0].shape),)
+
+
+def _expand(node: UOp, upstream: UOp) -> Gradients:
+    repeated = [axis for axis, size in enumerate(node.src[0].shape) if size == 1 and node.shape[axis] != 1]
+    return (total(upstream, repeated),)
+
+
+def inverse_order(order: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(order)), key=lambda axis: order[axis]))
+
+
+def _permute(node: UOp, upstream: UOp) -> Gradients:
+    return (build.permute(upstream, inverse_order(node.arg)),)
+
+
+def _pad(node: UOp, upstream: UOp) -> Gradients:
+    sizes = node.src[0].shape
+    return (build.shrink(upstream, tuple((before, before + size) for (before, _), size in zip(node.arg, sizes))),)
+
+
+def _shrink(node: UOp, upstream: UOp) -> Gradients:
+    sizes = node.src[0].shape
+    return (build.pad(upstream, tuple((start, size - stop) for (start, stop), size in zip(node.arg, sizes))),)
+
+
+def _flip(node: UOp, upstream: UOp) -> Gradients:
+    return (build.flip(upstream, node.arg),)
+
+
+_MOVEMENTS: dict[Op, Rule] = {
+    Ops.RESHAPE: _reshape,
+    Ops.EXPAND: _expand,
+    Ops.PERMUTE: _permute,
+    Ops.PAD: _pad,
+    Ops.SHRINK: _shrink,
+    Ops.FLIP: _flip,
+}
+
+
+# ---------------------------------------------------------------- reductions
+
+
+def _reduce(node: UOp, upstream: UOp) -> Gradients:
+    op, axes = node.arg
+    source = node.src[0]
+    spread = build.expand(upstream, source.shape)
+    if op is Ops.ADD:
+        return (spread,)
+    if op is Ops.MUL:
+        return (_multiply(spread, exclusive_products(source, axes)),)
+    # The gradient goes to every element that is the extreme, in equal shares.
+    is_extreme = build.alu(Ops.CMPEQ, source, build.expand(node, source.shape))
+    one = build.const(dtypes.float32 if source.dtype.bits < 32 else source.dtype, 1)
+    count = total(build.where(is_extreme, one, _zero(one)), axes)
+    share = build.alu(Ops.FDIV, upstream, build.cast(count, upstream.dtype))
+    return (build.where(is_extreme, build.expand(share, source.shape), _zero(upstream)),)
+
+
+def exclusive_products(x: UOp, axes: Sequence[int]) -> UOp:
+    """For each element the product over the axes of all others, exact where some of them are 0."""
+    kept = [axis for axis in range(len(x.shape)) if axis not in axes]
+    order = (*kept, *axes)
+    moved = build.permute(x, order)
+    rows = build.reshape(moved, (*moved.shape[: len(kept)], math.prod(x.shape[axis] for axis in axes)))
+    products = build.reshape(_exclusive_rows(rows), moved.shape)
+    return build.permute(products, inverse_order(order))
+
+
+def _exclusive_rows(rows: UOp) -> UOp:
+    """A short row by leaving out each element in turn. A long one in blocks: the others of the block times the other
+    blocks. So the work per element is `_PRODUCT_BLOCK` on each of a few levels."""
+    outer, size = rows.shape[:-1], rows.shape[-1]
+    one = build.const(rows.dtype, 1)
+    last = len(outer)
+    if size <= _PRODUCT_BLOCK:
+        square: Shape = (*outer, size, size)
+        repeated = build.expand(build.reshape(rows, (*outer, 1, size)), square)
+        own = build.alu(Ops.CMPEQ, build.axis_iota(square, last), build.axis_iota(square, last + 1))
+        others = build.where(own, one, repeated)
+        return build.reshape(build.reduce_axis(Ops.MUL, others, (last + 1,)), rows.shape)
+    count = -(-size // _PRODUCT_BLOCK)
+    filled = count * _PRODUCT_BLOCK
+    padded = build.pad(rows, (*((0, 0) for _ in outer), (0, filled - size)))
+    if filled != size:
+        inside = build.alu(Ops.CMPLT, build.axis_iota(padded.shape, last), build.const(dtypes.int32, size))
+        padded = build.where(inside, padded, one)
+    blocks = build.reshape(padded, (*outer, count, _PRODUCT_BLOCK))
+    totals = build.reshape(build.reduce_axis(Ops.MUL, blocks, (last + 1,)), (*outer, count))
+    other_blocks = build.expand(build.reshape(_exclusive_rows(totals), (*outer, count, 1)), blocks.shape)
+    whole = build.reshape(build.alu(Ops.MUL, _exclusive_rows(blocks), other_blocks), padded.shape)
+    return build.shrink(whole, (*((0, s) for s in outer), (0, size)))
+
+
+# ---------------------------------------------------------------- tensors
+
+
+def _pass(_node: UOp, upstream: UOp) -> Gradients:
+    return (upstream,)
+
+
+def _copy(node: UOp, upstream: UOp) -> Gradients:
+    device = device_of(node.src[0])
+    if device is None or build.scalar_of(upstream) is not None:
+        return (upstream,)
+    return (build.copy(upstream, device),)
+
+
+def device_of(node: UOp) -> str | None:
+    """The device that a value is computed on; None for constants, which belong to none."""
+    stack, seen = [node], {node}
+    while stack:
+        top = stack.pop()
+        if top.op in (Ops.BUFFER, Ops.PARAM):
+            return str(top.arg.device)
+        if top.op is Ops.COPY:
+            return str(top.arg)
+        fresh = [src for src in top.src if src not in seen]
+        seen.update(fresh)
+        stack.extend(fresh)
+    return None
+
+
+def _detach(node: UOp, upstream: UOp) -> Gradients:
+    """DETACH stops the gradient unless its argument says what to do with it instead (docs/decisions/0008)."""
+    if node.arg is None:
+        return _stop(node, upstream)
+    rest = (None,) * (len(node.src) - 1)
+    return (build.contiguous(upstream) if node.arg == "contiguous_backward" else upstream, *rest)
+
+
+def _assign(node: UOp, upstream: UOp) -> Gradients:
+    """The value gets what the view shows of the gradient, the old contents get the rest."""
+    target, view, _ = node.src
+    steps: list[UOp] = []
+    while view is not target:
+        steps.append(view)
+        view = view.src[0]
+    shown = upstream
+    for step in reversed(steps):
+        shown = build.movement(step.op, shown, step.arg)
+    if not steps:
+        return None, None, shown
+    written = build.const(dtypes.bool, True, node.src[1].shape)
+    for step in steps:
+        found = _MOVEMENTS[step.op](step, written)[0]
+        assert found is not None
+        written = found
+    return build.where(written, _zero(upstream), upstream), None, shown
+
+
+_TENSORS: dict[Op, Rule] = {
+    Ops.CAST: _cast,
+    Ops.BITCAST: _bitcast,
+    Ops.REDUCE_AXIS: _reduce,
+    Ops.GATHER: gather_gradient,
+    Ops.CONTIGUOUS: _pass,
+    Ops.COPY: _copy,
+    Ops.DETACH: _detach,
+    Ops.ASSIGN: _assign,
+}
+
+
+def _fill_specs() -> None:
+    for op, rule in _ELEMENTWISE.items():
+        op.gradient = _elementwise(rule)
+    for op, movement_rule in {**_MOVEMENTS, **_TENSORS}.items():
+        op.gradient = movement_rule
+    for op in _STOPPING:
+        op.gradient = _stop
+
+
+_fill_specs()

@@ -1,0 +1,95 @@
+"""Tensors over bytes of files. In: a path, or a place in mapped bytes with dtype, shape and strides. Out: tensors that
+read the file in place, through the page cache, so a model is in memory once. The mapping is read-only, and tensors
+made of it are protected as every borrowed memory is: an update gets memory of its own."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.base.dtype import DType, dtypes
+from tilewright.base.errors import FileError, FileFormatError
+from tilewright.tensor.tensor import Tensor
+
+Path = str | os.PathLike[str]
+
+
+def open_mapped(operation: str, path: Path) -> mmap.mmap | None:
+    """The file as read-only memory; None where it is empty, which cannot be mapped."""
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return None
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise unreadable(operation, path, error) from error
+
+
+def unreadable(operation: str, path: Path, error: OSError) -> FileError:
+    """The error for a file that the system does not let us read."""
+    reason = error.strerror or str(error)
+    return FileError(operation, f"{os.fspath(path)!r} cannot be read: {reason}", "check the path and its permissions")
+
+
+def damaged(operation: str, path: Path, reason: str, remedy: str = "") -> FileFormatError:
+    """The error for a file whose contents are wrong."""
+    return FileFormatError(operation, f"{os.fspath(path)!r}: {reason}", remedy or "fetch or save the file again")
+
+
+def tensor_at(data: memoryview, start: int, dtype: DType, shape: Sequence[int], device: str | None) -> Tensor:
+    """The elements that begin at byte `start` of a mapping, row by row. ValueError where they are no such elements."""
+    count = math.prod(shape)
+    part = data[start : start + count * dtype.itemsize]
+    if part.nbytes != count * dtype.itemsize:
+        raise ValueError(
+            f"{count} elements of {dtype.name} need {count * dtype.itemsize} bytes, {part.nbytes} are there"
+        )
+    if dtype is dtypes.bool and part.tobytes().translate(None, b"\0\1"):
+        raise ValueError("a bool is neither 0 nor 1")
+    # Kernels load whole elements at their natural alignment, which a file need not keep.
+    source: Any = part if start % dtype.itemsize == 0 else part.tobytes()
+    return Tensor(source, device=device, dtype=dtype).reshape(tuple(shape))
+
+
+def strided_tensor(
+    data: memoryview, start: int, dtype: DType, size: Sequence[int], stride: Sequence[int], device: str | None
+) -> Tensor:
+    """A tensor with a stride, in elements, for each axis. Axes in another order are a view of the file and repeated
+    ones an expansion; where there are gaps or overlaps the elements are picked when the tensor is computed."""
+    if 0 in size:
+        return Tensor.zeros(*size, dtype=dtype, device=device)
+    moving = [axis for axis in range(len(size)) if size[axis] > 1 and stride[axis] > 0]
+    outermost_first = sorted(moving, key=lambda axis: stride[axis], reverse=True)
+    kept = [size[axis] if axis in moving else 1 for axis in range(len(size))]
+    sizes = [size[axis] for axis in outermost_first]
+    if _is_dense(sizes, [stride[axis] for axis in outermost_first]):
+        found = tensor_at(data, start, dtype, sizes, device)
+        found = found.permute([outermost_first.index(axis) for axis in moving]) if len(moving) > 1 else found
+    else:
+        extent = 1 + sum((size[axis] - 1) * stride[axis] for axis in moving)
+        flat = tensor_at(data, start, dtype, (extent,), device)
+        found = flat[_positions([size[axis] for axis in moving], [stride[axis] for axis in moving], extent, device)]
+    return found.reshape(tuple(kept)).expand(tuple(size))
+
+
+def _is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether the axes, outermost first, fill their memory without gaps."""
+    expected = 1
+    for size, stride in zip(reversed(sizes), reversed(strides)):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _positions(sizes: Sequence[int], strides: Sequence[int], extent: int, device: str | None) -> Tensor:
+    """Where each element lies."""
+    dtype = dtypes.int32 if extent < 1 << 31 else dtypes.int64
+    places = Tensor.zeros(*[1] * len(sizes), dtype=dtype, device=device)
+    for axis, (size, stride) in enumerate(zip(sizes, strides)):
+        along = Tensor.arange(size, dtype=dtype, device=device) * stride
+        places = places + along.reshape(tuple(size if other == axis else 1 for other in range(len(sizes))))
+    return places

@@ -1,0 +1,253 @@
+"""Learning-rate schedules. In: an optimiser; then `step()` after each of its steps. Out: its learning rate, assigned.
+Names and formulas are torch's. The count of steps is a tensor and the rate is computed from it on the device, so that
+`step()` may stand inside a jitted function, which goes on replaying, or outside of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tilewright.base.dtype import dtypes
+from tilewright.base.errors import ShapeError
+from tilewright.nn.optim.optimizer import Optimizer
+from tilewright.tensor.tensor import Tensor
+
+
+class LRScheduler:
+    """A rate as a function of the number of steps and of the rate that the optimiser had in the beginning."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        device = optimizer.device
+        self.last_epoch = Tensor.empty((), dtype=dtypes.int32, device=device).assign(0)
+        self.base_lrs = [_copy_of(rate) for rate in optimizer.rates]
+        self.last_epoch.realize(*self.base_lrs)
+        self._assign_rates()
+
+    def rate(self, count: Tensor, base: Tensor) -> Tensor:
+        """The learning rate after `count` steps (a float of one element)."""
+        return base
+
+    def step(self) -> None:
+        """Counts one step and assigns the rate for the next."""
+        self.last_epoch.assign(self.last_epoch + 1)
+        self._assign_rates()
+
+    def _assign_rates(self) -> None:
+        rates = self.optimizer.rates
+        for rate, base in zip(rates, self.base_lrs):
+            count = self.last_epoch.to(rate.device).cast(rate.dtype)
+            rate.assign(self.rate(count, base).cast(rate.dtype))
+        self.last_epoch.realize(*rates)
+
+    def get_last_lr(self) -> list[float]:
+        """The present rates as numbers; they are read from the device."""
+        return [float(rate.item()) for rate in self.optimizer.rates]
+
+
+class ConstantLR(LRScheduler):
+    """`factor` times the rate for `total_iters` steps, then the rate."""
+
+    def __init__(self, optimizer: Optimizer, factor: float = 1 / 3, total_iters: int = 5) -> None:
+        self.factor = factor
+        self.total_iters = total_iters
+        super().__init__(optimizer)
+
+    def rate(self, count: Tensor, base: Tensor) -> Tensor:
+        return (count < self.total_iters).where(base * self.factor, base)
+
+
+class LinearLR(LRScheduler):
+    """A line from `start_factor` to `end_factor` times the rate, over `total_iters` steps: a warmup."""
+
+    def __init__(
+        self, optimizer: Optimizer, start_factor: float = 1 / 3, end_factor: float = 1.0, total_iters: int = 5
+    ) -> None:
+        _check_count("LinearLR", "total_iters", total_iters)
+        self.start_factor = start_factor
+        self.end_factor = end_factor
+        self.total_iters = total_iters
+        super().__init__(optimizer)
+
+    def rate(self, count: Tensor, base: Tensor) -> Tensor:
+        done = (count / self.total_iters).minimum(1.0)
+        return base * (done * (self.end_factor - self.start_factor) + self.start_factor)
+
+
+class CosineAnnealingLR(LRScheduler):
+    """Half a wave of the cosine from the rate to `eta_min`, over `T_max` steps."""
+
+    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:
+        _check_count("CosineAnnealingLR", "T_max", T_max)
+        self.T_max = T_max
+        self.eta_min = eta_min
+        super().__init__(optimizer)
+
+    def rate(self, count: Tensor, base: Tensor) -> Tensor:
+        return _cosine(base, self.eta_min, count / self.T_max)
+
+
+class StepLR(LRScheduler):
+    """The rate times `gamma` once more every `step_size` steps."""
+
+    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
+        _check_count("StepLR", "step_size", step_size)
+        self.step_size = step_size
+        self.gamma = gamma
+        super().__init__(optimizer)
+
+    def rate(self, count: Tensor, base: Tensor) -> Tensor:
+        # Half a step more keeps the quotient of two whole numbers off the edge that rounding could push it over.
+        return base * _power(self.gamma, ((count + 0.5) / self.step_size).floor())
+
+
+class ExponentialLR(LRScheduler):
+    """The rate times `gamma` at each step."""
+
+    def __init__(self, optimizer: Optimizer, gamma: float) -> None:
+        self.gamma = gamma
+        super().__init__(optimizer)
+
+    def rate(self, count: Tensor, base: Tensor) -> Tensor:
+        return base * _power(self.gamma, count)
+
+
+class OneCycleLR(LRScheduler):
+    """From `max_lr / div_factor` up to `max_lr` during `pct_start` of the steps, then down to the first rate over
+    `final_div_factor`. Momentum is left as it is. After `total_steps` the rate stays."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        max_lr: float,
+        total_steps: int,
+        pct_start: float = 0.3,
+        anneal_strategy: str = "cos",
+        div_factor: float = 25.0,
+        final_div_factor: float = 1e4,
+        three_phase: bool = False,
+    ) -> None:
+        _check_count("OneCycleLR", "total_steps", total_steps)
+        if anneal_strategy not in ("cos", "linear") or not 0 <= pct_start <= 1:
+            message = f"anneal_strategy={anneal_strategy!r}, pct_start={pct_start}"
+            raise ShapeError("OneCycleLR", message, "give 'cos' or 'linear', and a share between 0 and 1")
+        first = max_lr / div_factor
+        last = first / final_div_factor
+        rise = pct_start * total_steps - 1
+        self.phases = [(0.0, rise, first, max_lr), (rise, total_steps - 1.0, max_lr, last)]
+        if three_phase:
+            self.phases[1:] = [(rise, 2 * rise, max_lr, first), (2 * rise, total_steps - 1.0, first, last)]
+        self.anneal_strategy = anneal_strategy
+        super().__init__(optimizer)
+
+    def rate(self, count: Tensor, base: Tensor) -> Tensor:
+        found: Tensor | None = None
+        for begin, end, first, last in reversed(self.phases):
+            done = ((count - begin) / max(end - begin, 1e-9)).clamp(0.0, 1.0)
+            rate = done * (last - first) + first if self.anneal_strategy == "linear" else _cosine(first, last, done)
+            found = rate if found is None else (count <= end).where(rate, found)
+        assert found is not None
+        return found
+
+
+class SequentialLR(LRScheduler):
+    """One schedule after another: `schedulers[i]` holds until step `milestones[i]`, and each counts from 0. Make them
+    with the same optimiser; only this one is stepped."""
+
+    def __init__(self, optimizer: Optimizer, schedulers: Sequence[LRScheduler], milestones: Sequence[int]) -> None:
+        if len(schedulers) != len(milestones) + 1 or list(milestones) != sorted(milestones):
+            message = f"{len(schedulers)} schedules and milestones {list(milestones)}"
+            raise ShapeError("SequentialLR", message, "give rising milestones, one fewer than schedules")
+        self.schedulers = list(schedulers)
+        self.milestones = list(milestones)
+        # Each schedule has assigned its first rate; the rate they all start from is the one the first of them found.
+        for rate, base in zip(optimizer.rates, schedulers[0].base_lrs):
+            rate.assign(base)
+        super().__init__(optimizer)
+
+    def rate(self, count: Tensor, base: Tensor) -> Tensor:
+        found = self.schedulers[0].rate(count, base)
+        for scheduler, milestone in zip(self.schedulers[1:], self.milestones):
+            found = (count < milestone).where(found, scheduler.rate((count - milestone).maximum(0.0), base))
+        return found
+
+
+class ReduceLROnPlateau:
+    """The rate times `factor` when a metric has not become better for more than `patience` steps. The metric may be a
+    tensor: it is not read back."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        mode: str = "min",
+        factor: float = 0.1,
+        patience: int = 10,
+        threshold: float = 1e-4,
+        threshold_mode: str = "rel",
+        cooldown: int = 0,
+        min_lr: float = 0.0,
+        eps: float = 1e-8,
+    ) -> None:
+        if mode not in ("min", "max") or threshold_mode not in ("rel", "abs") or factor >= 1:
+            message = f"mode={mode!r}, threshold_mode={threshold_mode!r}, factor={factor}"
+            raise ShapeError("ReduceLROnPlateau", message, "'min' or 'max'; 'rel' or 'abs'; a factor below 1")
+        self.optimizer = optimizer
+        self.mode = mode
+        self.factor = factor
+        self.patience = patience
+        self.threshold = threshold
+        self.threshold_mode = threshold_mode
+        self.cooldown = cooldown
+        self.min_lr = min_lr
+        self.eps = eps
+        device = optimizer.device
+        self.best = Tensor.empty((), device=device).assign(math.inf if mode == "min" else -math.inf)
+        self.num_bad_epochs = Tensor.empty((), dtype=dtypes.int32, device=device).assign(0)
+        self.cooldown_counter = Tensor.empty((), dtype=dtypes.int32, device=device).assign(0)
+        self.best.realize(self.num_bad_epochs, self.cooldown_counter)
+
+    def step(self, metrics: Tensor | float) -> None:
+        """Looks at the metric of one epoch."""
+        given = metrics if isinstance(metrics, Tensor) else Tensor(float(metrics), device=self.optimizer.device)
+        metric = given.detach().to(self.optimizer.device).cast(self.best.dtype).reshape(())
+        is_better = self._is_better(metric)
+        bad = is_better.where(0, self.num_bad_epochs + 1)
+        is_cooling = self.cooldown_counter > 0
+        bad = is_cooling.where(0, bad)
+        is_due = bad > self.patience
+        rates = self.optimizer.rates
+        for rate in rates:
+            lower = (rate * self.factor).maximum(self.min_lr)
+            rate.assign((is_due.to(rate.device) & (rate - lower > self.eps)).where(lower, rate))
+        cooled = is_cooling.where(self.cooldown_counter - 1, self.cooldown_counter)
+        self.best.assign(is_better.where(metric, self.best))
+        self.num_bad_epochs.assign(is_due.where(0, bad).cast(dtypes.int32))
+        self.cooldown_counter.assign(is_due.where(self.cooldown, cooled).cast(dtypes.int32))
+        self.best.realize(self.num_bad_epochs, self.cooldown_counter, *rates)
+
+    def _is_better(self, metric: Tensor) -> Tensor:
+        sign = -1 if self.mode == "min" else 1
+        if self.threshold_mode == "rel":
+            edge = self.best * (1 + sign * self.threshold)
+        else:
+            edge = self.best + sign * self.threshold
+        return metric < edge if self.mode == "min" else metric > edge
+
+
+def _copy_of(rate: Tensor) -> Tensor:
+    return Tensor.empty((), dtype=rate.dtype, device=rate.device).assign(rate.detach())
+
+
+def _check_count(name: str, parameter: str, count: int) -> None:
+    if count < 1:
+        raise ShapeError(name, f"{parameter}={count}", "give at least 1")
+
+
+def _cosine(first: Tensor | float, last: Tensor | float, done: Tensor) -> Tensor:
+    """From first to last along half a wave, as `done` goes from 0 to 1."""
+    share = ((done * math.pi).cos() + 1) * 0.5
+    return share * (first - last) + last
+
+
+def _power(base: float, exponent: Tensor) -> Tensor:
+    return Tensor.full((), base, dtype=exponent.dtype, device=exponent.device).pow(exponent)

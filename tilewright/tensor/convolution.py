@@ -1,0 +1,130 @@
+"""Convolution backwards, and resizing. In: tensors of (batch, channels, *space). Out: tensors with another space.
+A transposed convolution is a convolution of the input with zeros put between its elements; resizing reads the one or
+two nearest elements along each axis, at places that are exact fractions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+from tilewright.base.dtype import dtypes
+from tilewright.base.errors import ShapeError
+from tilewright.graph import build
+from tilewright.graph.spec import Shape
+from tilewright.graph.uop import UOp
+from tilewright.tensor import nodes
+from tilewright.tensor.core import check_devices
+from tilewright.tensor.einsum import EinsumMixin
+from tilewright.tensor.linalg import Sizes, pads_of, sizes_of
+
+_LINEAR = ("linear", "bilinear", "trilinear")
+
+
+class ConvolutionMixin(EinsumMixin):
+    """conv_transpose2d, interpolate."""
+
+    def conv_transpose2d(
+        self,
+        weight: Self,
+        bias: Self | None = None,
+        groups: int = 1,
+        stride: Sizes = 1,
+        dilation: Sizes = 1,
+        padding: Sizes = 0,
+        output_padding: Sizes = 0,
+    ) -> Self:
+        """The gradient of `conv2d` with respect to its input, as a layer: weight (in, out/groups, *kernel), over any
+        number of space axes. `output_padding` makes the far side of the result larger."""
+        name = "conv_transpose2d"
+        check_devices(name, self, weight, *(() if bias is None else (bias,)))
+        space = weight.ndim - 2
+        if space < 1 or self.ndim != weight.ndim:
+            message = f"input {self.shape} and weight {weight.shape} have different numbers of axes"
+            raise ShapeError(name, message, "give (batch, channels, height, width) and (in, out, height, width)")
+        inputs, outputs, *kernel = weight.shape
+        if groups < 1 or inputs % groups or self.shape[1] != inputs:
+            message = f"input {self.shape}, weight {weight.shape}, groups {groups}: channels do not fit"
+            raise ShapeError(name, message, f"the input needs {inputs} channels, which {groups} divides")
+        steps = sizes_of(name, "stride", stride, space)
+        gaps = sizes_of(name, "dilation", dilation, space)
+        pads = pads_of(name, padding, space)
+        more = sizes_of(name, "output_padding", output_padding, space, least=0)
+        around = []
+        for axis, (k, d, s, (before, after), extra) in enumerate(zip(kernel, gaps, steps, pads, more)):
+            if extra >= max(s, d):
+                message = f"output_padding {extra} of axis {axis}, whose stride is {s} and dilation {d}"
+                raise ShapeError(name, message, "give less than the stride or the dilation")
+            around.append((d * (k - 1) - before, d * (k - 1) - after + extra))
+        apart = self._new(zeros_between(self.uop, steps)).pad(((0, 0), (0, 0), *around))
+        # (in, out/groups, ...) as (out, in/groups, ...), each kernel turned around.
+        grouped = weight.reshape(groups, inputs // groups, outputs, *kernel).transpose(1, 2)
+        turned = grouped.reshape(groups * outputs, inputs // groups, *kernel).flip(tuple(range(2, 2 + space)))
+        return apart.conv2d(turned, bias, groups, 1, dilation)
+
+    def interpolate(self, size: int | Sequence[int], mode: str = "linear", align_corners: bool = False) -> Self:
+        """The last axes resized: "linear" (also "bilinear", "trilinear") mixes the two nearest elements of each axis,
+        "nearest" and "nearest-exact" take one. With `align_corners` the first and last elements stay where they are."""
+        wanted = (size,) if isinstance(size, int) else tuple(size)
+        if not wanted or len(wanted) > self.ndim or any(length < 1 for length in wanted):
+            message = f"size {size} for shape {self.shape}"
+            raise ShapeError("interpolate", message, "give a size of at least 1 for each of the last axes")
+        if mode not in (*_LINEAR, "nearest", "nearest-exact"):
+            remedy = "give linear (bilinear, trilinear), nearest or nearest-exact"
+            raise ShapeError("interpolate", f"mode {mode!r}", remedy)
+        if align_corners and mode not in _LINEAR:
+            raise ShapeError("interpolate", f"align_corners with mode {mode!r}", "leave it out, or use mode linear")
+        first = self.ndim - len(wanted)
+        if 0 in self.shape[first:]:
+            raise ShapeError("interpolate", f"shape {self.shape} has no elements to read", "give sizes of at least 1")
+        if mode in _LINEAR:
+            self._check_float("interpolate")
+            return self._in_float32(lambda x: x._resized(wanted, align_corners))
+        node = self.uop
+        for axis, length in enumerate(wanted, start=first):
+            old = node.shape[axis]
+            number = build.iota(length, dtypes.int64)
+            place = number * old // length if mode == "nearest" else (number * 2 + 1) * old // (2 * length)
+            node = read_axis(node, axis, place)
+        return self._new(node)
+
+    def _resized(self, wanted: Shape, align_corners: bool) -> Self:
+        result = self
+        for axis, length in enumerate(wanted, start=self.ndim - len(wanted)):
+            old = result.shape[axis]
+            number = build.iota(length, dtypes.int64)
+            # The place is a fraction: above / below.
+            if align_corners:
+                above, below = number * (old - 1), max(length - 1, 1)
+            else:
+                above, below = ((number * 2 + 1) * old - length).maximum(0), 2 * length
+            low = (above // below).minimum(old - 1)
+            high = (low + 1).minimum(old - 1)
+            share = build.cast(above % below, result.dtype) * (1 / below)
+            shape = tuple(length if k == axis else 1 for k in range(self.ndim))
+            weight = self._new(build.reshape(share, shape))
+            near, far = (result._new(read_axis(result.uop, axis, place)) for place in (low, high))
+            result = near * (1 - weight) + far * weight
+        return result
+
+
+def zeros_between(node: UOp, steps: Shape) -> UOp:
+    """The space axes with stride - 1 zeros behind each element but the last."""
+    for axis, step in enumerate(steps, start=2):
+        size = node.shape[axis]
+        if step == 1 or size == 0:
+            continue
+        rows = build.reshape(node, nodes.replace_axis(node.shape, axis, size, 1))
+        padded = nodes.pad_axis(rows, axis + 1, 0, step - 1)
+        flat = build.reshape(padded, nodes.replace_axis(node.shape, axis, size * step))
+        node = nodes.slice_axis(flat, axis, 0, (size - 1) * step + 1)
+    return node
+
+
+def read_axis(node: UOp, axis: int, places: UOp) -> UOp:
+    """The elements at the places of one axis, all else as it is."""
+    shape = nodes.replace_axis(node.shape, axis, places.shape[0])
+    if 0 in shape:
+        return build.const(node.dtype, 0, shape)
+    aligned = build.reshape(places, tuple(size if k == axis else 1 for k, size in enumerate(shape)))
+    wide = build.expand(aligned, shape)
+    return build.gather(node, *(wide if k == axis else build.axis_iota(shape, k) for k in range(len(shape))))

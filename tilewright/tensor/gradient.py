@@ -1,0 +1,311 @@
+"""Gradients of tensors. In: a result and what it is to be differentiated by. Out: tensors, lazy like any others.
+`backward` adds to `.grad` of the parameters, `gradient` returns; both apply the rules of `graph/gradients.py` along one
+walk from the result down. What a result depends on is read from its graph: detach() and no_grad() cut it there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Self, TypeVar, cast
+
+from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
+from tilewright.engine import live
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+from tilewright.tensor.core import TensorBase, check_devices, modes, parameter_of
+
+R = TypeVar("R")
+T = TypeVar("T", bound=TensorBase)
+
+
+class GradientMixin(TensorBase):
+    """backward, gradient, contiguous_backward."""
+
+    def backward(self, gradient: Self | None = None, create_graph: bool = False) -> Self:
+        """Adds to `.grad` of every parameter (a tensor that asked for `requires_grad`) the gradient of this tensor.
+        A tensor of more than one element needs `gradient`, what each of its elements weighs. The graph is kept, so a
+        second call adds again. `create_graph` lets gradients be taken of `.grad` in turn."""
+        upstream = self._upstream("backward", gradient)
+        parameters = _parameters_by_node()
+
+        def owners(node: UOp) -> list[TensorBase]:
+            current = parameters.get(node)
+            if current is None:
+                earlier = parameter_of(node)
+                current = [] if earlier is None else [earlier]
+            return current
+
+        flow = Flow(self.uop, lambda node: bool(owners(node)), stops=True)
+        found = flow.propagate(upstream)
+        if not found and not self.requires_grad:  # a result may depend on a parameter in name only, as x**0
+            message = "no tensor that requires a gradient takes part in it"
+            raise UnsupportedError("backward", message, "make the parameters with requires_grad=True")
+        for node, value in found.items():
+            for parameter in owners(node):
+                _accumulate(parameter, value, create_graph)
+        return self
+
+    def gradient(self, *targets: Self, gradient: Self | None = None) -> tuple[Self, ...]:
+        """The gradients of this tensor with respect to any tensors that it was computed from, parameters or not. They
+        are ordinary tensors: gradients can be taken of them."""
+        upstream = self._upstream("gradient", gradient)
+        nodes = {target: _target_nodes(target) for target in targets}
+        wanted = {node for found in nodes.values() for node in found}
+        flow = Flow(self.uop, lambda node: node in wanted or parameter_of(node) in nodes)
+        found = flow.propagate(upstream)
+        requires_grad = modes.grad_enabled and (self.requires_grad or any(target.requires_grad for target in targets))
+        results = []
+        for number, target in enumerate(targets):
+            parts = [value for node, value in found.items() if node in nodes[target] or parameter_of(node) is target]
+            if not parts:
+                raise _unrelated(number, target)
+            total = build.reshape(parts[0], target.shape)
+            for part in parts[1:]:
+                total = build.alu(Ops.ADD, total, build.reshape(part, target.shape))
+            results.append(type(self)._from_uop(total, target.device, requires_grad))
+        return tuple(results)
+
+    def contiguous_backward(self) -> Self:
+        """The tensor itself; its gradient is stored in memory of its own before it goes on."""
+        return self._new(UOp(Ops.DETACH, self.dtype, (self.uop,), "contiguous_backward"))
+
+    def _upstream(self, operation: str, gradient: Self | None) -> UOp:
+        """What each element of this tensor weighs in the result."""
+        if not self.dtype.is_float:
+            message = f"the gradient of {self.dtype.name}"
+            raise DTypeError(operation, message, "only floats have gradients; cast before computing with them")
+        if gradient is None:
+            if self.shape and any(size != 1 for size in self.shape):
+                message = f"a gradient of shape {self.shape} has no single meaning"
+                remedy = "reduce to one element first (mean, sum), or give gradient=, a tensor of this shape"
+                raise ShapeError(operation, message, remedy)
+            return build.const(self.dtype, 1, self.shape)
+        check_devices(operation, self, gradient)
+        if gradient.shape != self.shape:
+            message = f"gradient= has shape {gradient.shape}, the tensor has shape {self.shape}"
+            raise ShapeError(operation, message, "give one weight for each element")
+        return build.cast(gradient.uop, self.dtype)
+
+
+# ---------------------------------------------------------------- parameters and targets
+
+
+def _parameters_by_node() -> dict[UOp, list[TensorBase]]:
+    """The node that each living parameter is now, reshapes aside."""
+    found: dict[UOp, list[TensorBase]] = {}
+    for holder in live.holders():
+        if isinstance(holder, TensorBase) and holder._is_parameter:
+            found.setdefault(build.stored_root(holder.uop), []).append(holder)
+    return found
+
+
+def _accumulate(parameter: TensorBase, value: UOp, create_graph: bool) -> None:
+    value = build.reshape(value, parameter.shape)
+    known = parameter.grad
+    if known is None:
+        node = value if create_graph else build.detach(value)
+        parameter.grad = type(parameter)._from_uop(node, parameter.device, create_graph)
+        return
+    summed = build.alu(Ops.ADD, known.uop, value)
+    known.uop = summed if create_graph else build.detach(summed)
+    known.requires_grad = create_graph
+
+
+def _target_nodes(target: TensorBase) -> tuple[UOp, ...]:
+    """The nodes that stand for a tensor in graphs. Reshapes fold into one another, so a tensor that has memory is known
+    by it; a computed one is known by its node."""
+    scalar = build.scalar_of(target.uop)
+    if scalar is not None and scalar.op is Ops.CONST and target.numel():  # type: ignore[attr-defined]
+        message = f"a target of shape {target.shape} is the constant {scalar.arg}, which has no identity"
+        raise UnsupportedError("gradient", message, "make the target with requires_grad=True")
+    root = build.stored_root(target.uop)
+    return (root,) if root.op in (Ops.BUFFER, Ops.ASSIGN, Ops.COPY) else (target.uop,)
+
+
+def _unrelated(number: int, target: TensorBase) -> UnsupportedError:
+    place = "an unknown line" if target.uop.line is None else f"{target.uop.line[0]}:{target.uop.line[1]}"
+    return UnsupportedError(
+        "gradient",
+        f"target {number} ({target._described()}, made at {place}) has no part in the result",
+        "give tensors that the result was computed from; views of them and detached copies are other tensors",
+    )
+
+
+# ---------------------------------------------------------------- the walk
+
+
+class Flow:
+    """The part of a graph that gradients flow through, from the result to the nodes that are wanted."""
+
+    def __init__(self, root: UOp, is_wanted: Callable[[UOp], bool], stops: bool = False) -> None:
+        self.root = root
+        self.wanted: set[UOp] = set()
+        self.stops = stops  # whether the gradient ends at a wanted node or goes on below it
+        self.originals: dict[UOp, UOp] = {}  # of nodes that are computed again
+        self.entries: dict[UOp, UOp] = {}  # the input of a checkpoint -> that of the second computation
+        self.order = self._ordered(is_wanted)
+        self.carries = self._carriers()
+
+    def _sources(self, node: UOp) -> tuple[UOp, ...]:
+        """The sources that a gradient could reach."""
+        if not node.dtype.is_float or (node.op is Ops.DETACH and node.arg is None):
+            return ()
+        if self.stops and self.originals.get(node, node) in self.wanted:
+            return ()
+        return node.src
+
+    def _ordered(self, is_wanted: Callable[[UOp], bool]) -> list[UOp]:
+        """Every node the gradient could reach, sources before users."""
+        order: list[UOp] = []
+        seen: set[UOp] = set()
+        stack: list[tuple[UOp, bool]] = [(self.root, False)]
+        while stack:
+            node, is_expanded = stack.pop()
+            if is_expanded:
+                order.append(node)
+            elif node not in seen:
+                seen.add(node)
+                if is_wanted(node):
+                    self.wanted.add(node)
+                stack.append((node, True))
+                stack.extend((src, False) for src in self._sources(node) if src not in seen)
+        return order
+
+    def _carriers(self) -> set[UOp]:
+        """The nodes with a wanted node below them."""
+        carriers: set[UOp] = set()
+        for node in self.order:
+            if node in self.wanted or not carriers.isdisjoint(self._sources(node)):
+                carriers.add(node)
+        return carriers
+
+    def propagate(self, upstream: UOp) -> dict[UOp, UOp]:
+        """The gradient of each wanted node."""
+        sums: dict[UOp, UOp] = {self.root: upstream} if self.root in self.carries else {}
+        found: dict[UOp, UOp] = {}
+        self._descend(self.order, sums, found)
+        return found
+
+    def _descend(self, order: Sequence[UOp], sums: dict[UOp, UOp], found: dict[UOp, UOp]) -> None:
+        """Users before sources: when a node is met, `sums` holds its whole gradient."""
+        from tilewright.graph.gradients import gradients_of
+
+        for node in reversed(order):
+            if node not in self.carries:
+                continue
+            gradient = sums.pop(node, None)
+            original = self.originals.get(node, node)
+            if original in self.wanted:
+                if gradient is not None:
+                    _add(found, original, gradient)
+                else:
+                    # No slope at all (a rounding, an overwritten value) is a gradient of zeros.
+                    found.setdefault(original, build.const(node.dtype, 0, node.shape))
+            sources = self._sources(node)
+            if gradient is None or not sources:
+                continue
+            if _mark_of(node)[0] == "checkpoint":
+                self._descend_again(node, gradient, sums, found)
+                continue
+            for src, part in zip(sources, gradients_of(node, gradient), strict=True):
+                if part is not None and src in self.carries:
+                    _give_line(part, node)
+                    _add(sums, src, part)
+
+    # ------------------------------------------------------------ checkpoints
+
+    def _descend_again(self, node: UOp, gradient: UOp, sums: dict[UOp, UOp], found: dict[UOp, UOp]) -> None:
+        """Through a second computation of what a checkpoint gives. Its nodes are others than those of the first, so
+        nothing of the first has to be kept for it; what it is computed from is the same."""
+        copies = self._computed_again(node, gradient)
+        for original, copy in copies.items():
+            self.originals[copy] = self.originals.get(original, original)
+            if original in self.carries:
+                self.carries.add(copy)
+        result = copies.get(node.src[0], node.src[0])
+        if result in self.carries:
+            _add(sums, result, gradient)
+        self._descend(list(copies.values()), sums, found)
+
+    def _computed_again(self, node: UOp, gradient: UOp) -> dict[UOp, UOp]:
+        """A copy of each node between a checkpoint's result and its inputs, sources first. The inputs wait for the
+        gradient: the copy is computed when it is needed and not when it could be."""
+        level = _mark_of(node)[1]
+
+        def is_outside(inner: UOp) -> bool:
+            return _mark_of(inner)[1] <= level
+
+        copies: dict[UOp, UOp] = {}
+        for inner in toposort(node.src[0], stop=is_outside):
+            if _mark_of(inner) == ("enter", level):
+                if inner not in self.entries:
+                    waits_for = () if build.scalar_of(gradient) is not None else (gradient,)
+                    src = (inner.src[0], *waits_for)
+                    self.entries[inner] = UOp(Ops.DETACH, inner.dtype, src, ("again", level))
+                copies[inner] = self.entries[inner]
+            elif not is_outside(inner) and any(src in copies for src in inner.src):
+                src = tuple(copies.get(src, src) for src in inner.src)
+                copies[inner] = UOp(inner.op, inner.dtype, src, inner.arg)
+                _give_line(copies[inner], inner)
+        return copies
+
+
+_UNMARKED = ("", 1 << 30)
+
+
+def _mark_of(node: UOp) -> tuple[str, int]:
+    """What a DETACH says of checkpoints: the kind of the mark, and how many checkpoints lie around it."""
+    return node.arg if node.op is Ops.DETACH and isinstance(node.arg, tuple) else _UNMARKED
+
+
+def _add(sums: dict[UOp, UOp], node: UOp, part: UOp) -> None:
+    known = sums.get(node)
+    sums[node] = part if known is None else build.alu(Ops.ADD, known, part)
+
+
+def _give_line(made: UOp, node: UOp) -> None:
+    """What a gradient needs is shown at the line that made the value."""
+    stack = [made]
+    while stack:
+        top = stack.pop()
+        if top.line is None and node.line is not None:
+            top.line = node.line
+            stack.extend(top.src)
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+class _Nesting(threading.local):
+    level = 0
+
+
+_nesting = _Nesting()
+
+
+def checkpoint(function: Callable[..., R], *tensors: T) -> R:
+    """`function(*tensors)`, of which gradients keep nothing but the inputs: what else they need is computed a second
+    time, when the gradient arrives there. Memory for time, around each of several blocks of layers. The function gives
+    a tensor or a list or tuple of them; it may use other tensors, such as its parameters."""
+    if not modes.grad_enabled:
+        return function(*tensors)
+    level = _nesting.level
+    entered = [tensor._new(UOp(Ops.DETACH, tensor.dtype, (tensor.uop,), ("enter", level))) for tensor in tensors]
+    _nesting.level = level + 1
+    try:
+        result: Any = function(*entered)
+    finally:
+        _nesting.level = level
+    if isinstance(result, tuple | list):
+        marked: Any = type(result)(_mark_result(part, level) for part in result)
+    else:
+        marked = _mark_result(result, level)
+    return cast(R, marked)
+
+
+def _mark_result(result: Any, level: int) -> Any:
+    if not isinstance(result, TensorBase):
+        return result
+    return result._new(UOp(Ops.DETACH, result.dtype, (result.uop,), ("checkpoint", level)))

@@ -1,0 +1,160 @@
+"""Tensors among other Python objects. In: tensors; memory of other libraries. Out: DLPack capsules and tensors of their
+memory, without a copy; pickles and copies; the rest of Python's operators. What is shared keeps its values: an update
+of a tensor goes to memory of its own as long as another library holds the old one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+from tilewright.base.dtype import DType, Scalar, dtypes
+from tilewright.base.errors import DTypeError, UnsupportedError
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+from tilewright.runtime.buffer import from_host
+from tilewright.runtime.device import canonical_device
+from tilewright.tensor.core import protect_borrowed
+from tilewright.tensor.decompose_linalg import DecomposeMixin
+
+
+class InteropMixin(DecomposeMixin):
+    """__dlpack__, from_dlpack, pickle, copy, abs, divmod, in."""
+
+    # ------------------------------------------------------------ DLPack
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        from tilewright.tensor import dlpack
+
+        return dlpack.HOST_DEVICE
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """This tensor's memory for another library: `numpy.from_dlpack(t)`, `torch.from_dlpack(t)`. It is computed
+        first, and not copied unless `copy` asks for it."""
+        from tilewright.tensor import dlpack
+
+        del stream  # the host has none
+        if dl_device is not None and tuple(dl_device) != dlpack.HOST_DEVICE:
+            raise BufferError(f"the memory is the host's, and not that of DLPack's device {dl_device}")
+        if self.requires_grad:
+            message = "another library's operations would not be seen by gradients"
+            raise UnsupportedError("__dlpack__", message, "hand out `tensor.detach()`")
+        shared = self.contiguous()
+        view = shared._host_view()
+        if copy:
+            view = memoryview(bytearray(view))
+        holder = type(self)._from_uop(shared.uop, self.device)
+        is_versioned = max_version is not None and max_version[0] >= 1
+        if view.readonly and not is_versioned:
+            raise BufferError("the memory is read-only, which DLPack before 1.0 cannot say: ask for a copy")
+        return dlpack.export_capsule(view, self.dtype, self.shape, holder, is_versioned)
+
+    @classmethod
+    def from_dlpack(cls, source: Any, device: str | None = None) -> Self:
+        """A tensor of another library's host memory, without a copy where the device can read it. It is never written
+        to, and should not change while tensors made from it are in use."""
+        from tilewright.tensor import dlpack
+
+        if not hasattr(source, "__dlpack__"):
+            message = f"a {type(source).__name__} has no __dlpack__"
+            raise DTypeError("from_dlpack", message, "give an array of a library that supports DLPack")
+        try:
+            capsule = source.__dlpack__(max_version=(1, 1))
+        except TypeError:  # written before DLPack 1.0
+            capsule = source.__dlpack__()
+        found = dlpack.import_capsule(capsule)
+        place = canonical_device(device)
+        if 0 in found.shape:
+            return cls._from_uop(build.const(found.dtype, 0, found.shape), place)
+        size = memoryview(found.buffer).nbytes // found.dtype.itemsize
+        node = from_host(found.buffer, place, found.dtype, size)
+        protect_borrowed(node)
+        flat = cls._from_uop(node, place)
+        return flat._strided(found.shape, found.strides, found.start)
+
+    def _strided(self, shape: tuple[int, ...], strides: tuple[int, ...], start: int) -> Self:
+        """This row read with strides: a view where they are those of a row-major order of the axes, else a gather."""
+        order = sorted((axis for axis, size in enumerate(shape) if size != 1), key=lambda axis: -strides[axis])
+        expected = 1
+        is_plain = start == 0 and self.shape[0] == math.prod(shape)
+        for axis in reversed(order):
+            is_plain = is_plain and strides[axis] == expected
+            expected *= shape[axis]
+        if is_plain:
+            order = [*(axis for axis, size in enumerate(shape) if size == 1), *order]
+            moved = self.reshape(tuple(shape[axis] for axis in order))
+            return moved.permute(tuple(order.index(axis) for axis in range(len(shape))))
+        place = build.const(dtypes.int64, start, shape)
+        for axis, stride in enumerate(strides):
+            place = place + build.cast(build.axis_iota(shape, axis), dtypes.int64) * stride
+        return self._new(build.gather(self.uop, place))
+
+    # ------------------------------------------------------------ pickle and copy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = bytes(self.detach()._host_view())
+        return _rebuild, (type(self), values, self.dtype, self.shape, self.device, self._is_parameter)
+
+    def _own_copy(self) -> Self:
+        """Memory of its own with the same values."""
+        return self._new(UOp(Ops.CONTIGUOUS, self.dtype, (self.uop,)))
+
+    def __copy__(self) -> Self:
+        """Another name for the same value; an update of it writes to this tensor as well, as one of a view does."""
+        return self._view()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A tensor of its own with the same values, the gradient copied along; a parameter stays one."""
+        made = (self.detach() if self._is_parameter else self)._own_copy()
+        memo[id(self)] = made
+        if self._is_parameter:
+            made.requires_grad_()
+        if self.grad is not None:
+            made.grad = self.grad.__deepcopy__(memo)
+        return made
+
+    # ------------------------------------------------------------ more operators
+
+    def __pos__(self) -> Self:
+        return self
+
+    def __abs__(self) -> Self:
+        return self.abs()
+
+    def __round__(self) -> Self:
+        return self.round()
+
+    def __trunc__(self) -> Self:
+        return self.trunc()
+
+    def __floor__(self) -> Self:
+        return self.floor()
+
+    def __ceil__(self) -> Self:
+        return self.ceil()
+
+    def __divmod__(self, x: Self | Scalar) -> tuple[Self, Self]:
+        return self.floordiv(x), self.mod(x)
+
+    def __rdivmod__(self, x: Scalar) -> tuple[Self, Self]:
+        return self.floordiv(x, reverse=True), self.mod(x, reverse=True)
+
+    def __contains__(self, x: Self | Scalar) -> bool:
+        """Whether any element equals `x`."""
+        return bool(self.eq(x).any())
+
+
+def _rebuild(
+    kind: type[InteropMixin], values: bytes, dtype: DType, shape: tuple[int, ...], device: str, is_parameter: bool
+) -> InteropMixin:
+    """What a pickle calls."""
+    flat: Any = kind(bytearray(values), device=device, dtype=dtype)  # type: ignore[call-arg]
+    made: InteropMixin = flat.reshape(shape).clone() if values else kind.zeros(*shape, dtype=dtype, device=device)
+    return made.requires_grad_() if is_parameter else made
