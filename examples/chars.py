@@ -141,11 +141,11 @@ def write(model: Transformer, prompt: np.ndarray, count: int, context: int, heat
 
 def main(
     text: Annotated[Path | None, typer.Option(help="A text file to learn from.")] = None,
-    steps: Annotated[int, typer.Option(help="Steps of training.")] = 600,
+    steps: Annotated[int, typer.Option(help="Steps of training.")] = 400,
     batch: Annotated[int, typer.Option(help="Excerpts in a step.")] = 16,
     context: Annotated[int, typer.Option(help="Letters that are looked back at.")] = 64,
     width: Annotated[int, typer.Option(help="Numbers per letter.")] = 96,
-    layers: Annotated[int, typer.Option(help="Blocks of the transformer.")] = 3,
+    layers: Annotated[int, typer.Option(help="Blocks of the transformer.")] = 2,
     heads: Annotated[int, typer.Option(help="Heads of attention.")] = 4,
     lr: Annotated[float, typer.Option(help="The greatest learning rate.")] = 3e-3,
     letters: Annotated[int, typer.Option(help="Letters to write.")] = 400,

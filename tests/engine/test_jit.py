@@ -348,3 +348,11 @@ def test_jit_option_off_runs_plainly() -> None:
         for _ in range(4):
             assert f(Tensor([1.0])).tolist() == [2.0]
     assert len(calls) == 4
+
+
+def test_tensors_without_elements(device: str) -> None:
+    f = jit(lambda x: x[1:1] * 2)
+    g = jit(lambda x: (x + 1).sum().realize())
+    for _ in range(4):
+        assert f(Tensor([1.0, 2.0], device=device)).shape == (0,)
+        assert g(Tensor.empty(0, 3, device=device)).item() == 0.0

@@ -126,3 +126,54 @@ def test_sums_of_different_sizes_in_one_kernel(shapes: list[tuple[int, ...]]) ->
     total = sum((Tensor(array).square().sum() for array in arrays[1:]), Tensor(arrays[0]).square().sum())
     expected = sum(float((array.astype(np.float64) ** 2).sum()) for array in arrays)
     assert total.sqrt().item() == pytest.approx(expected**0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize("keeps_results", [False, True])
+@pytest.mark.parametrize("reaches", ["argument", "state"])
+def test_a_result_that_is_still_held_is_not_replayed(reaches: str, keeps_results: bool) -> None:
+    """A result with a gradient keeps its graph. The second call with equal inputs found the value of the first there,
+    launched nothing, and later calls replayed nothing: they gave the first result whatever their inputs were."""
+    weight = Tensor(np.full((3, 3), 2.0, dtype=np.float32), requires_grad=True)
+    state = Tensor.empty(2, 3).assign(1.0).realize()
+    by_argument, by_state = jit(lambda x: (x @ weight).realize()), jit(lambda: (state @ weight).realize())
+    kept = []
+    for value in (1.0, 1.0, 1.0, 1.0, 5.0, 5.0, 7.0):
+        state.assign(value) if value != 1.0 else None
+        state.realize()
+        found = by_argument(state) if reaches == "argument" else by_state()
+        assert found.tolist() == [[6.0 * value] * 3] * 2
+        if keeps_results:
+            kept.append(found)
+    call: Any = by_argument if reaches == "argument" else by_state
+    assert keeps_results or call.last_reason == ""
+
+
+def test_tensors_out_of_the_way_are_found() -> None:
+    """What the guards do not find cannot be told from a value of an earlier call, and stops replays: slots, class
+    attributes, sets, partial functions."""
+
+    class Slotted:
+        __slots__ = ("weight",)
+        shared = Tensor([3.0]).realize()
+
+        def __init__(self) -> None:
+            self.weight = Tensor([2.0]).realize()
+
+        @jit
+        def method(self, x: Tensor) -> Tensor:
+            return (x * self.weight * self.shared).realize()
+
+    class Plain:
+        def __init__(self) -> None:
+            self.inner = Slotted()
+
+        @jit
+        def method(self, x: Tensor) -> Tensor:
+            (extra,) = extras
+            return (x * self.inner.weight * self.inner.shared + extra.detach()).realize()
+
+    extras = {Tensor([1.0]).realize()}
+    plain = Plain()
+    for number in range(4):
+        assert plain.method(Tensor([float(number)])).tolist() == [6.0 * number + 1]
+    assert plain.method.last_reason == ""

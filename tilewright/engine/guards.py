@@ -5,12 +5,15 @@ tuples, dicts."""
 
 from __future__ import annotations
 
+import functools
 import types
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from tilewright.engine.live import Holder, library_state
 from tilewright.engine.realize import held_buffer
+from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer
 
@@ -62,7 +65,9 @@ class Guards:
         )
 
     def state_buffers(self) -> set[Buffer]:
-        return {memory for _, memory, _ in self.tensors if memory is not None}
+        """The memory of tensors that are nothing but memory. One that remembers what it was computed from, for its
+        gradient, is left out: its node could as well be what the function computes."""
+        return {memory for _, memory, node in self.tensors if memory is not None and _is_memory(node)}
 
     # ------------------------------------------------------------ finding
 
@@ -75,6 +80,7 @@ class Guards:
             self._seen.add(id(value))
             self._kept.append(value)
             pending.extend(self._children(value))
+        self.are_complete = not pending
 
     def _children(self, value: Any) -> list[Any]:
         if isinstance(value, self.holder_type):
@@ -91,6 +97,10 @@ class Guards:
             return list(value)
         if isinstance(value, dict):
             return self._mapping_children(value, list(value))
+        if isinstance(value, functools.partial):
+            return [value.func, *value.args, *value.keywords.values()]
+        if isinstance(value, set | frozenset | deque):
+            return list(value)
         if isinstance(value, types.ModuleType | types.BuiltinFunctionType):
             return []
         guarded = getattr(type(value), "guarded_attribute", None)
@@ -99,7 +109,18 @@ class Guards:
         if type(value).__module__.partition(".")[0] in ("builtins", "numpy", "threading", "_thread", "weakref"):
             return []
         attributes = getattr(value, "__dict__", None)
-        return self._mapping_children(attributes, list(attributes)) if isinstance(attributes, dict) else []
+        found = self._mapping_children(attributes, list(attributes)) if isinstance(attributes, dict) else []
+        return found + self._class_children(value)
+
+    def _class_children(self, value: Any) -> list[Any]:
+        """Tensors among what an object has of its classes: their attributes, and its slots."""
+        found = []
+        for kind in type(value).__mro__[:-1]:
+            for name, member in vars(kind).items():
+                held = getattr(value, name, None) if isinstance(member, types.MemberDescriptorType) else member
+                if isinstance(held, self.holder_type) or held is not member:
+                    found.append(held)
+        return found
 
     def _mapping_children(self, mapping: dict[Any, Any], keys: list[Any]) -> list[Any]:
         children = []
@@ -129,6 +150,12 @@ class Guards:
                 plain = [n for n in names if isinstance(getattr(module, n, _MISSING), _VALUES)]
                 self._mapping_children(module.__dict__, [n for n in plain if n in module.__dict__])
         return children
+
+
+def _is_memory(node: UOp) -> bool:
+    while node.op in (Ops.RESHAPE, Ops.DETACH):
+        node = node.src[0]
+    return node.op in (Ops.BUFFER, Ops.ASSIGN)
 
 
 def _codes(code: types.CodeType) -> list[types.CodeType]:

@@ -21,7 +21,7 @@ from tilewright.base.events import emit, listeners
 from tilewright.engine import live
 from tilewright.engine.guards import Guards, memory_of
 from tilewright.engine.realize import held_buffer
-from tilewright.engine.replay import Replay, Role, role_of, roles_of
+from tilewright.engine.replay import Replay, Result, Role, role_of, roles_of
 from tilewright.engine.run import Execution, captures
 from tilewright.graph.build import reshape
 from tilewright.graph.ops import Ops
@@ -45,7 +45,7 @@ class Record:
     executions: list[Execution] = field(default_factory=list)
     roles: list[tuple[Role, ...]] = field(default_factory=list)
     result: Any = None
-    outputs: list[tuple[Role, UOp]] = field(default_factory=list)
+    outputs: list[Result] = field(default_factory=list)
     spoiled: str = ""
 
     def agrees(self, other: Record) -> bool:
@@ -53,9 +53,13 @@ class Record:
             len(self.executions) == len(other.executions)
             and all(a.plan is b.plan for a, b in zip(self.executions, other.executions, strict=True))
             and self.roles == other.roles
-            and [(role, node.shape, node.dtype) for role, node in self.outputs]
-            == [(role, node.shape, node.dtype) for role, node in other.outputs]
+            and [result[:3] for result in self.outputs] == [result[:3] for result in other.outputs]
         )
+
+    def state(self) -> set[Buffer]:
+        """Memory that was there before the call and is no argument."""
+        roles = [role for slots in self.roles for role in slots] + [result.role for result in self.outputs]
+        return {role.first for role in roles if role.kind == "state"}
 
 
 @dataclass
@@ -106,6 +110,9 @@ class Jit(Generic[P, R]):
         else:
             tensors = []
             structure = _flatten((args, kwargs), tensors)
+        if any(0 in tensor.uop.shape for tensor in tensors):
+            self.last_reason = "an argument has no elements"
+            return self.function(*args, **kwargs)
         buffers = _input_buffers(tensors)
         signature = (structure, _describe(tensors, buffers), live.ambient_state())
         entry = self.entries.get(signature)
@@ -151,8 +158,11 @@ class Jit(Generic[P, R]):
             captures.listener, host_access.listener = None, None
         for leaf in leaves:
             memory = memory_of(leaf.uop)
-            assert memory is not None
-            record.outputs.append((role_of(memory, inputs, produced), leaf.uop))
+            if memory is None:
+                spoil("a result has no elements, so there is no memory to replay it into")
+                continue
+            role = role_of(memory, inputs, produced)
+            record.outputs.append(Result(role, leaf.uop.shape, leaf.uop.dtype, leaf.uop.line))
         self._compare(entry, record, before, leaves, buffers, produced)
         return result
 
@@ -173,9 +183,12 @@ class Jit(Generic[P, R]):
             reason = "it launched something else each time it was traced"
         if not reason and guards.state_buffers() & set(buffers):
             reason = "an argument is also reached by the function itself"
+        if not reason and guards.are_complete and not record.state() <= guards.state_buffers():
+            # A result of an earlier call that is still held, for instance. Replaying would give it again and again.
+            reason = record.spoiled = "it uses a value that was computed before the call"
         if not reason and previous is not None and not previous.spoiled:
             if record.agrees(previous):
-                entry.replay = Replay(record.executions, record.roles, [role for role, _ in record.outputs])
+                entry.replay = Replay(record.executions, record.roles, [result.role for result in record.outputs])
                 entry.guards = guards
                 entry.escaped = _escaped(before, leaves, produced)
                 entry.disagreements = 0
@@ -226,7 +239,7 @@ class Jit(Generic[P, R]):
             )
         _renew(owners)
         made = []
-        for (_, traced), buffer in zip(entry.record.outputs, results, strict=True):
+        for traced, buffer in zip(entry.record.outputs, results, strict=True):
             node = buffer.node
             if node.line is None:
                 node.line = traced.line

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from tilewright.base.dtype import DType
 from tilewright.base.events import GlobalCounters
 from tilewright.engine.run import Execution
+from tilewright.graph.spec import Shape
 from tilewright.runtime.buffer import Buffer
 from tilewright.runtime.device import Place, Runner, open_driver
 
@@ -20,6 +21,16 @@ class Role(NamedTuple):
     kind: str
     first: Any = None
     second: int = 0
+
+
+class Result(NamedTuple):
+    """A tensor that a call returns. Not its node: that would keep alive what the call computed, and the next call would
+    find it there instead of launching anything."""
+
+    role: Role
+    shape: Shape
+    dtype: DType
+    line: tuple[str, int] | None
 
 
 TEMP = Role("temp")

@@ -158,7 +158,8 @@ def choose_among_slices(node: UOp, windows: Windows, keep_place: bool) -> tuple[
     """The greatest element of each window and its number there, from one slice of the input for each element of a
     window, compared one by one. With `keep_place` the numbers are stored and the elements selected by them: a gradient
     then needs nothing but the numbers."""
-    slices = window_slices(nodes.pad_with(node, windows.pads, node.dtype.min), windows)
+    # The zeros of the padding are never chosen: only what lies inside can be.
+    slices = window_slices(build.pad(node, windows.pads), windows)
     inside: list[UOp] | None = None
     if windows.is_padded:
         mask = build.pad(build.const(dtypes.bool, True, node.shape), windows.pads)
@@ -166,6 +167,7 @@ def choose_among_slices(node: UOp, windows: Windows, keep_place: bool) -> tuple[
     best, first = slices[0], build.const(dtypes.int8, 0, slices[0].shape)
     if inside is not None:
         first = build.where(inside[0], first, build.const(dtypes.int8, -1))
+        best = build.where(inside[0], best, build.const(node.dtype, node.dtype.min))
     for number, candidate in enumerate(slices[1:], start=1):
         better = best < candidate
         if node.dtype.is_float:

@@ -96,7 +96,7 @@ class ScatterMixin(CumulativeMixin):
         if not fits:
             message = f"index {index.shape} does not lie in src {source.shape} and in {self.shape} (axis {dim} aside)"
             raise ShapeError(name, message, "give as many axes, none larger than those of src and of the tensor")
-        if self.ndim:
+        if self.ndim and index.numel():
             check_known_range(name, index.uop, axis, self.shape)
         return axis, source.shrink([(0, size) for size in index.shape])
 
