@@ -169,6 +169,17 @@ def test_requires_grad_spreads_and_is_refused_for_integers() -> None:
         Tensor([1], dtype="int32").requires_grad_()
 
 
+def test_requires_grad_is_set_like_an_attribute() -> None:
+    x, y = Tensor.ones(2), Tensor.ones(2)
+    x.requires_grad = y.requires_grad = True
+    (x * 2 + y * 3).sum().backward()
+    assert (x.grad.tolist(), y.grad.tolist()) == ([2.0, 2.0], [3.0, 3.0])
+    x.grad = None
+    x.requires_grad = False
+    (x * 2 + y * 3).sum().backward()
+    assert x.grad is None
+
+
 def test_requires_grad_of_a_result_changes_nothing() -> None:
     x = Tensor([1.0, 2.0], requires_grad=True)
     y = (x * 3).requires_grad_()

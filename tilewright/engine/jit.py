@@ -105,6 +105,7 @@ class Jit(Generic[P, R]):
         if not options.JIT or captures.listener is not None:
             return self.function(*args, **kwargs)
         holder_type = live.holder_type()
+        tensors: list[Any]
         if not kwargs and all(type(argument) is holder_type for argument in args):
             tensors, structure = list(args), None  # the common call, and the one whose cost shows
         else:

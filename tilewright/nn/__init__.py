@@ -18,7 +18,9 @@ from tilewright.nn.normalisation import (
 )
 
 if TYPE_CHECKING:
-    from tilewright.nn import datasets, optim, state
+    import tilewright.nn.datasets as datasets
+    import tilewright.nn.optim as optim
+    import tilewright.nn.state as state
 
 __all__ = [
     "BatchNorm",

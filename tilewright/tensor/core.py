@@ -204,8 +204,8 @@ class TensorBase:
 
     uop: UOp
     device: str
-    requires_grad: bool
     grad: Self | None
+    _requires_grad: bool
     _is_parameter: bool  # it asked for a gradient by itself, and does not merely depend on tensors that did
     # (ancestor, movements from it to this tensor), outermost first: where an assignment to this view has to go.
     _ancestors: tuple[tuple[weakref.ref[TensorBase], tuple[Move, ...]], ...]
@@ -218,7 +218,7 @@ class TensorBase:
         mark_line(uop)
         self.uop = uop
         self.device = device
-        self.requires_grad = requires_grad
+        self._requires_grad = requires_grad
         self.grad = None
         self._is_parameter = False
         self._ancestors = ()
@@ -232,9 +232,9 @@ class TensorBase:
 
     def _new(self, uop: UOp, *others: TensorBase) -> Self:
         """The result of an operation on this tensor and others."""
-        requires_grad = self.requires_grad
+        requires_grad = self._requires_grad
         for other in others:
-            requires_grad = requires_grad or other.requires_grad
+            requires_grad = requires_grad or other._requires_grad
         if requires_grad and not modes.grad_enabled:
             requires_grad = False
             uop = build.detach(uop)
@@ -262,6 +262,15 @@ class TensorBase:
     @property
     def shape(self) -> Shape:
         return self.uop.shape
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients flow to this tensor or through it. Setting it is `requires_grad_`."""
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        cast(Any, self).requires_grad_(value)
 
     @property
     def dtype(self) -> DType:
@@ -359,4 +368,4 @@ def _require_gradients(*tensors: TensorBase) -> None:
             remedy = "update it inside `with Tensor.no_grad():`, or detach() the values"
             raise UnsupportedError("assign", message, remedy)
     for tensor in tensors:
-        tensor.requires_grad = True
+        tensor._requires_grad = True

@@ -45,7 +45,7 @@ class CreationMixin(ReduceMixin):
         if value and not self.dtype.is_float:
             message = f"a gradient with respect to {self.dtype.name}"
             raise DTypeError("requires_grad_", message, "only float tensors have gradients; cast first")
-        self.requires_grad = self._is_parameter = value
+        self._requires_grad = self._is_parameter = value
         if value:
             self._take_identity()
         return self

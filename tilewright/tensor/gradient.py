@@ -110,7 +110,7 @@ def _accumulate(parameter: TensorBase, value: UOp, create_graph: bool) -> None:
         return
     summed = build.alu(Ops.ADD, known.uop, value)
     known.uop = summed if create_graph else build.detach(summed)
-    known.requires_grad = create_graph
+    known._requires_grad = create_graph
 
 
 def _target_nodes(target: TensorBase) -> tuple[UOp, ...]:

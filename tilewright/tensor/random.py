@@ -42,6 +42,8 @@ class RandomMixin(CreationMixin):
             for device, state in _generators.items():
                 # The same memory is written, so that a captured function sees the new seed.
                 start = cls._state(device)
+                assert isinstance(state, RandomMixin)
+                state._forget_history()
                 state._store((), start.uop)
 
     @classmethod

@@ -150,7 +150,7 @@ class Tensor(CastMixin, GradientMixin, metaclass=_TensorType):
         if self._is_parameter:
             self._take_identity()
         else:
-            self.requires_grad = x.requires_grad
+            self._requires_grad = x._requires_grad
         return self
 
     # ------------------------------------------------------------ bits

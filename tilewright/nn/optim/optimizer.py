@@ -67,9 +67,9 @@ class Optimizer:
         ]
 
     def _start(self, *state: Tensor) -> None:
-        """Computes parameters and state now, so that the first step launches what the second does. A parameter that
+        """Computes parameters and state now, so that the first step launches what the second does. A tensor that
         reads the memory of a NumPy array gets its own."""
-        for tensor in self.params:
+        for tensor in (*self.params, *self.buffers):
             if "borrowed" in build.stored_root(tensor.uop).cache:
                 tensor.assign(tensor.detach().clone())
         self.lr.realize(*self.params, *self.buffers, *state)
