@@ -23,6 +23,9 @@ from tilewright.kernel.transforms.upcast import apply_upcast
 VECTORS_IN_FLIGHT = 4
 # A tile may be this much larger than the registers that hold accumulators leave room for: operands need some too.
 OPERAND_REGISTERS = 4
+# Rows that a reduction walks side by side: two streams keep memory busier than one (bench/streams.py).
+STREAMS = 2
+LEAST_ROWS = 64
 # A kernel with less work than this per thread gains nothing from threads.
 LEAST_WORK = 1 << 14
 
@@ -71,6 +74,7 @@ def choose_opts(view: KernelView, target: Target) -> tuple[Opt, ...]:
             # What does not lie side by side is fetched lane by lane: more of it at once only makes more text.
             is_scattered = any(stride(access, inner) not in (0, 1, -1) for access in view.accesses)
             choice.vectorise(inner, 1 if is_scattered else VECTORS_IN_FLIGHT, lanes)
+        add_streams(choice)
     add_threads(choice)
     return tuple(choice.opts)
 
@@ -151,6 +155,18 @@ def best_divisor(size: int, most: int, lanes: int) -> int | None:
             return amount
     half = lanes // 2
     return half if half >= 4 and size % half == 0 else None
+
+
+def add_streams(choice: _Choice) -> None:
+    """One reduction that walks its rows as vectors, and nothing else inside them, takes several rows at a time."""
+    view = choice.view
+    if not choice.target.has_threads or len(view.reduces) != 1 or not any(a.arg.kind.is_tile for a in view.axes):
+        return
+    rows = [axis for axis in view.of_kind(AxisType.LOOP) if axis not in view.reduce_axes]
+    if not rows or any(axis not in view.reduces[0].ranges for axis in rows):
+        return
+    if size_of(rows[-1]) % STREAMS == 0 and size_of(rows[-1]) >= LEAST_ROWS:
+        choice.upcast(rows[-1], STREAMS)
 
 
 def add_threads(choice: _Choice) -> None:

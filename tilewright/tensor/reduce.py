@@ -186,7 +186,8 @@ class ReduceMixin(ActivationMixin):
         def function(x: Self) -> Self:
             # The result does not depend on what is subtracted, so no gradient needs to go there.
             powers = (x - x.max(axis, keepdim=True).detach()).exp()
-            return powers / powers.sum(axis, keepdim=True)
+            # One division per row: a vector division takes as long as the rest of the loop.
+            return powers * powers.sum(axis, keepdim=True).reciprocal()
 
         return self._for_softmax("softmax", axis, dtype)._in_float32(function)
 
