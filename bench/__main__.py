@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 
-STAGES = ("trace", "bind", "schedule", "kernel", "codegen", "render", "cache", "compile", "load", "run")
+STAGES = ("bind", "schedule", "kernel", "codegen", "render", "cache", "compile", "load")
 
 
 def elementwise() -> object:
