@@ -97,7 +97,7 @@ def test_environment(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str],
         ("DEBUG", "1.5", "an integer of at least 0"),
         ("NOOPT", "-2", "an integer of at least 0"),
         ("REWRITE_LIMIT", "-2", "an integer of at least -1"),
-        ("CPU_COMPILER", "gcc", "one of 'llvm'"),
+        ("CPU_COMPILER", "tcc", "one of 'llvm', 'clang', 'gcc'"),
     ],
 )
 def test_bad_environment_is_named(variable: str, text: str, expected: str) -> None:
@@ -210,12 +210,12 @@ def test_set_option_is_for_the_process() -> None:
     [
         ({"DEBGU": 1}, "did you mean DEBUG?"),
         ({"tilewright_cache": "x"}, "did you mean TILEWRIGHT_CACHE_DIR?"),
-        ({"QQQQ": 1}, "the options are CACHE,"),
+        ({"QQQQ": 1}, "JIT, NOOPT, REWRITE_LIMIT,"),
         ({"DEBUG": "2"}, "'2' is not an integer of at least 0"),
         ({"DEBUG": -1}, "-1 is not an integer of at least 0"),
         ({"DEBUG": 1.0}, "1.0 is not an integer"),
         ({"DEVICE": 1}, "1 is not text"),
-        ({"CPU_COMPILER": "gcc"}, "'gcc' is not one of 'llvm'"),
+        ({"CPU_COMPILER": "tcc"}, "'tcc' is not one of 'llvm', 'clang', 'gcc'"),
     ],
 )
 def test_mistakes_are_explained(values: dict[str, Value], message: str) -> None:

@@ -27,9 +27,11 @@ FUNCTIONS: dict[str, tuple[Callable[[UOp], UOp], Any]] = {
     "log2": (transcendental.log2, np.log2),
     "log": (transcendental.log, np.log),
     "sin": (transcendental.sin, np.sin),
+    "sin in words": (lambda x: transcendental.sin(x, has_double=False), np.sin),
 }
 # The greatest error allowed: (plain, contracted).
 LIMITS = {"exp2": (1.2, 0.95), "exp": (1.2, 0.95), "log2": (1.4, 1.1), "log": (1.05, 1.0), "sin": (1.6, 1.6)}
+LIMITS["sin in words"] = LIMITS["sin"]
 EXTENDED = np.finfo(np.longdouble).nmant >= 63
 WIDER = {dtypes.float32: np.float64, dtypes.float64: np.longdouble}
 
@@ -173,6 +175,8 @@ def test_every_float32(name: str, contracted: bool) -> None:
         ("sin", math.inf, math.nan),
         ("sin", -math.inf, math.nan),
         ("sin", math.nan, math.nan),
+        ("sin in words", -0.0, -0.0),
+        ("sin in words", math.inf, math.nan),
     ],
 )
 def test_special_values(name: str, argument: float, value: float, dtype: DType) -> None:
@@ -216,8 +220,9 @@ HARD_SINES = [
 @pytest.mark.parametrize(("dtype", "argument", "value"), HARD_SINES)
 def test_hard_sines(dtype: DType, argument: float, value: float) -> None:
     x = parameter(dtype, 1)
-    found = evaluate(transcendental.sin(x), {x: np.array([argument], dtype.name)})
-    assert abs(float(found[0]) / value - 1) <= 2.0 * 2.0**-dtype.mantissa_bits
+    for has_double in (True, False):
+        found = evaluate(transcendental.sin(x, has_double), {x: np.array([argument], dtype.name)})
+        assert abs(float(found[0]) / value - 1) <= 2.0 * 2.0**-dtype.mantissa_bits
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=lambda d: d.name)
@@ -243,4 +248,5 @@ def test_expressions_stay_small() -> None:
         for name, (build, _) in FUNCTIONS.items():
             counts[name, dtype.bits] = sum(node.op not in free for node in toposort(build(parameter(dtype, 4))))
     expected = {"exp2": (25, 35), "exp": (29, 39), "log2": (38, 60), "log": (40, 62), "sin": (53, 157)}
+    expected["sin in words"] = (126, 157)
     assert counts == {(name, bits): pair[k] for k, bits in ((0, 32), (1, 64)) for name, pair in expected.items()}

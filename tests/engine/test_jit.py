@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -263,12 +264,36 @@ def test_nested_results_and_arguments(device: str) -> None:
         assert result["both"][0].tolist() == [2.0 + 2 * step]
 
 
-def test_random_numbers_advance_when_replayed(device: str) -> None:
-    f = jit(lambda x: (x + Tensor.rand(4, device=device)).realize())
-    x = Tensor([0.0] * 4, device=device)
-    Tensor.manual_seed(7)
-    seen = [tuple(f(x).tolist()) for _ in range(6)]
-    assert len(set(seen)) == 6
+RANDOM: dict[str, Callable[[Tensor], Tensor]] = {
+    "rand": lambda x: x + Tensor.rand(8, device=x.device),
+    "randn": lambda x: x + Tensor.randn(8, device=x.device),
+    "normal": lambda x: Tensor.normal(8, mean=1.0, std=2.0, device=x.device) - x,
+    "uniform": lambda x: Tensor.uniform(8, low=-1.0, high=1.0, device=x.device) * (x + 1),
+    "randint": lambda x: x + Tensor.randint(8, low=0, high=1000, device=x.device),
+    "rand_like": lambda x: x.rand_like() + x.randn_like(),
+    "randperm": lambda x: x + Tensor.randperm(8, device=x.device),
+    "multinomial": lambda x: (x + 1).multinomial(8, replacement=True),
+    "dropout": lambda x: (x + 1).dropout(0.5),
+    "kaiming_uniform": lambda x: x + Tensor.kaiming_uniform(8, 3, device=x.device).sum(1),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_numbers_of_a_replay_are_those_of_tracing(device: str, name: str) -> None:
+    """New ones in each call, and the ones that the function draws without jit."""
+    function = RANDOM[name]
+    f = jit(lambda x: function(x).realize())
+    x = Tensor([0.0] * 8, device=device).realize()
+    with Tensor.train():
+        Tensor.manual_seed(7)
+        expected = [tuple(function(x).tolist()) for _ in range(6)]
+        Tensor.manual_seed(7)
+        seen = []
+        for number in range(6):
+            seen.append(tuple(f(x).tolist()))
+            assert number < 2 or f.last_reason == ""
+    assert seen == expected
+    assert len(set(seen)) > 4
 
 
 def test_training_flag_is_part_of_the_signature(device: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError, VerifyError
 from tilewright.base.target import Target
+from tilewright.graph.custom import CustomKernel
 from tilewright.graph.ops import Axis, AxisType, BufferArg, Ops, ParamArg
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Param, Program
 from tilewright.graph.spec import Op
@@ -39,6 +40,11 @@ def buffer(*shape: int, dtype: DType = F32, uid: int = 0) -> UOp:
         size *= length
     leaf = UOp(Ops.BUFFER, dtype, (), BufferArg(uid, size, "CPU"))
     return UOp(Ops.RESHAPE, dtype, (leaf,), shape)
+
+
+def custom(written: tuple[int, ...] = (0,)) -> CustomKernel:
+    """A call of a kernel that writes its one argument, which holds something before."""
+    return CustomKernel(sink(), 0, ((2,),), (F32,), written, (0,))
 
 
 def move(op: Op, argument: Any, *shape: int) -> UOp:
@@ -218,6 +224,14 @@ TENSOR_CASES: list[Case] = [
     ("assign-view", lambda: UOp(Ops.ASSIGN, F32, (buffer(2), buffer(2) + 1.0, const(F32, 1.0))), "through ADD"),
     ("assign-view", lambda: UOp(Ops.ASSIGN, F32, (buffer(2), buffer(2), const(I32, 1))), "int32 into float32"),
     ("assign-view", lambda: UOp(Ops.ASSIGN, F32, (buffer(2), buffer(2), buffer(3))), "(3,) into a view of shape (2,)"),
+    ("custom-kernel-argument", lambda: UOp(Ops.CUSTOM_KERNEL, F32, (buffer(2),), custom(written=())), "is not written"),
+    (
+        "custom-kernel-argument",
+        lambda: UOp(Ops.CUSTOM_KERNEL, I32, (buffer(2),), custom()),
+        "the kernel writes float32",
+    ),
+    ("custom-kernel-argument", lambda: UOp(Ops.CUSTOM_KERNEL, F32, (), custom()), "source 0, which is not there"),
+    ("custom-kernel-argument", lambda: UOp(Ops.CUSTOM_KERNEL, F32, (buffer(3),), custom()), "argument 0 is float32[3]"),
     ("one-sink", lambda: sink(sink(buffer(2))), "only the root"),
     (
         "variables-agree",
@@ -261,13 +275,35 @@ KERNEL_CASES: list[Case] = [
         "never meet",
     ),
     ("reduce-ranges", lambda: storing(UOp(Ops.REDUCE, F32, (const(F32, 1.0), loop(1), loop(1)), Ops.ADD)), "twice"),
-    ("sink-of-stores", lambda: loop(0), "a kernel is a SINK"),
-    ("sink-of-stores", lambda: sink(loop(0)), "takes STOREs, not RANGE"),
+    ("sink-of-effects", lambda: loop(0), "a kernel is a SINK"),
+    ("sink-of-effects", lambda: sink(loop(0)), "takes effects, not RANGE"),
     ("one-range-per-id", lambda: storing(load(param(1), loop(0, 3))), "the id (0,)"),
     ("one-range-per-id", lambda: storing(load(param(1), loop(0, kind=AxisType.REDUCE))), "the id (0,)"),
     ("one-param-per-slot", lambda: storing(load(param(0, 8), loop(0))), "the slot 0"),
     ("buffers-are-indexed", lambda: sink(store(param(0), loop(0), param(1))), "go through INDEX"),
     ("buffers-are-indexed", lambda: storing(place(param(1), loop(0)) + 1.0), "go through LOAD"),
+    ("buffers-are-indexed", lambda: storing(UOp(Ops.AFTER, F32, (param(1), loop(0)))), "go through INDEX"),
+    ("after-memory", lambda: storing(load(UOp(Ops.AFTER, F32, (const(F32, 1.0), loop(0))), loop(0))), "no memory"),
+    ("arity", lambda: storing(load(UOp(Ops.AFTER, F32, (param(1),)), loop(0))), "takes 2 or more"),
+    ("dot-operands", lambda: storing(UOp(Ops.DOT, F32, (const(F32, 1.0),) * 2 + (index_const(0),) * 4)), "no buffer"),
+    ("dot-operands", lambda: storing(UOp(Ops.DOT, F32, (param(1), param(2)) + (index_const(0),) * 4)), "no DotArg"),
+    ("group-effects", lambda: sink(UOp(Ops.GROUP, dtypes.void, (loop(0),))), "RANGE is no effect"),
+    ("end-range", lambda: sink(UOp(Ops.END, dtypes.void, (loop(0), loop(1)))), "one loop at a time"),
+    (
+        "end-range",
+        lambda: sink(UOp(Ops.END, dtypes.void, (store(param(0), loop(0), const(F32, 1.0)), index_const(4)))),
+        "ends over CONST",
+    ),
+    (
+        "warp-fold-argument",
+        lambda: storing(UOp(Ops.WARP_FOLD, F32, (const(F32, 1.0),), (Ops.ADD, 3))),
+        "a power of two",
+    ),
+    (
+        "warp-fold-argument",
+        lambda: storing(UOp(Ops.WARP_FOLD, F32, (const(F32, 1.0), index_const(4)), (Ops.ADD, 4))),
+        "closes CONST",
+    ),
     (
         "ranges-closed-once",
         lambda: storing(
@@ -305,6 +341,7 @@ PROGRAM_CASES: list[ProgramCase] = [
     ("body-nodes", lambda p: p.with_more(p.total), "twice"),
     ("body-nodes", lambda p: p.with_more(const(F32, 1.0)), "CONST has no place"),
     ("body-nodes", lambda p: p.with_more(p.tile), "tile axis has no place"),
+    ("body-nodes", lambda p: p.with_more(UOp(Ops.AFTER, F32, (param(1), p.row))), "states an order"),
     ("sources-first", lambda p: p.moved(p.scaled, p.position), "MUL index comes later"),
     ("sources-first", lambda p: p.without(p.index), "is missing"),
     ("sources-first", lambda p: p.without(p.inner, p.end), "is missing"),

@@ -1,187 +1,67 @@
-"""Kernel transforms: UPCAST, UNROLL, THREAD, LOCAL and PADTO, alone and in random rows, leave a kernel's result as it
-is, and what they may not do is refused with the axis, the size and the rule.
+"""Kernel transforms, alone and in random rows, leave a kernel's result as it is, and what they may not do is refused
+with the axis, the size and the rule.
 
-Kernels are taken from schedules. The plain kernel, interpreted, says what is right; inputs are whole numbers, so that
-every order of a sum is exact and equality is equality. The emulator checks bounds, races and unwritten memory on the
-way."""
+The plain kernel, interpreted, says what is right. The emulator checks bounds, races and unwritten memory on the way;
+`tests/fuzz/opts.py` goes on with more kernels and more opts."""
 
 from __future__ import annotations
 
-import functools
 import math
 import random
-from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-import tilewright.engine.devices  # noqa: F401 (enters the devices)
-from tests.fuzz.generate import make_case
+from tests.fuzz.opts import TARGETS, Pair, check_pair, draw_opts, kernels_of_case
+from tests.kernel.kernels import ORDERED, SCHEDULED, add, contents, expected, kernel, kernel_of, leaf
 from tilewright.base.config import Context
-from tilewright.base.dtype import dtypes
 from tilewright.base.errors import KernelOptError
 from tilewright.engine.compile import compile_kernel, forget_kernels
-from tilewright.graph import build
-from tilewright.graph.evaluate import evaluate_kernel, numpy_dtype
-from tilewright.graph.ops import AxisType, Ops, ParamArg
+from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import substitute, toposort
+from tilewright.graph.walk import toposort
+from tilewright.kernel.accumulators import recognise_accumulators
 from tilewright.kernel.axes import size_of, view_kernel
 from tilewright.kernel.optimise import TRANSFORMS, apply_opt, describe_axes
 from tilewright.runtime.device import open_driver
-from tilewright.schedule.pipeline import schedule
 
 UPCAST, UNROLL, THREAD, LOCAL, PADTO = OptOps.UPCAST, OptOps.UNROLL, OptOps.THREAD, OptOps.LOCAL, OptOps.PADTO
-Builder = Callable[[], UOp]
+GROUP, GROUPTOP, STAGE, SWAP, NOLOCALS = OptOps.GROUP, OptOps.GROUPTOP, OptOps.STAGE, OptOps.SWAP, OptOps.NOLOCALS
+ON_THE_CPU = (UPCAST, UNROLL, THREAD, PADTO, SWAP, STAGE)
+KERNELS = (*SCHEDULED, *ORDERED)
 
 
-def leaf(slot: int, *shape: int, dtype=dtypes.float32) -> UOp:
-    return build.reshape(UOp(Ops.PARAM, dtype, (), ParamArg(slot, math.prod(shape), "CPU")), shape)
-
-
-def kernel_of(output: UOp) -> UOp:
-    """The one kernel of a graph."""
-    params = sorted((node for node in toposort(output) if node.op is Ops.PARAM), key=lambda node: node.arg.slot)
-    (item,) = schedule([output], params, "CPU").items
-    assert item.ast is not None
-    return item.ast
-
-
-def contents(sink: UOp, seed: int = 0) -> dict[UOp, np.ndarray]:
-    """Small whole numbers for every buffer; what the kernel writes starts as something it would not write."""
-    numbers = np.random.default_rng(seed)
-    written = sink.src[0].src[0].src[0]
-    found = {}
-    for node in toposort(sink):
-        if node.op is Ops.PARAM:
-            low = 0 if node.dtype.is_unsigned or node.dtype.is_bool else -3
-            data = numbers.integers(low, 2 if node.dtype.is_bool else 4, node.arg.size)
-            found[node] = data.astype(numpy_dtype(node.dtype))
-            if node is written and not node.dtype.is_bool:
-                found[node][:] = 77
+def run(ast: UOp, opts: tuple[Opt, ...] | None, device: str, data: dict[UOp, np.ndarray]) -> dict[int, np.ndarray]:
+    """What the kernel with these opts leaves in its buffers, by slot."""
+    named = ast.replace(arg=KernelInfo("test", opts_to_apply=opts))
+    with Context(VERIFY_GRAPH=1, CACHE=0, BEAM=0):
+        compiled = compile_kernel(named, device)
+    driver = open_driver(device)
+    read = {param.slot for param in compiled.program.params if param.is_read}
+    memories = {}
+    for node, values in data.items():
+        memory = memories[node.arg.slot] = driver.allocate(max(values.nbytes, 1))
+        if node.arg.slot in read or device != "PYTHON":
+            driver.copy_in(memory, 0, memoryview(values).cast("B"))
+    driver.prepare([(compiled.handle, [(memories[slot], 0) for slot in sorted(memories)])]).run()
+    driver.synchronize()
+    found = {node.arg.slot: np.empty_like(values) for node, values in data.items()}
+    for slot, values in found.items():
+        driver.copy_out(memories[slot], 0, memoryview(values).cast("B"))
     return found
 
 
-def run(sink: UOp, opts: tuple[Opt, ...], device: str, data: dict[UOp, np.ndarray]) -> np.ndarray:
-    """What the kernel with these opts leaves in the memory it writes."""
-    named = sink.replace(arg=KernelInfo("test", opts_to_apply=opts))
-    with Context(VERIFY_GRAPH=1, CACHE=0):
-        compiled = compile_kernel(named, device)
-    driver = open_driver(device)
-    places = []
-    for param in compiled.program.params:
-        given = next(values for node, values in data.items() if node.arg.slot == param.slot)
-        memory = driver.allocate(max(given.nbytes, 1))
-        memory.view()[: given.nbytes] = given.tobytes()
-        if param.is_read:
-            getattr(memory, "mark_written", lambda: None)()
-        places.append((memory, 0))
-    driver.prepare([(compiled.handle, places)]).run()
-    driver.synchronize()
-    written = next(values for node, values in data.items() if node.arg.slot == 0)
-    return np.frombuffer(bytes(places[0][0].view()[: written.nbytes]), written.dtype)
-
-
-def expected_of(sink: UOp, data: dict[UOp, np.ndarray]) -> np.ndarray:
-    return evaluate_kernel(sink, {node: values.copy() for node, values in data.items()})[0]
-
-
-def check(sink: UOp, opts: tuple[Opt, ...], devices: tuple[str, ...], seed: int = 0) -> None:
-    data = contents(sink, seed)
-    expected = expected_of(sink, data)
+def check(ast: UOp, opts: tuple[Opt, ...] | None, devices: tuple[str, ...], seed: int = 0) -> None:
+    data = contents(ast, seed)
+    want = expected(ast, data)
     for device in devices:
-        got = run(sink, opts, device, data)
-        np.testing.assert_array_equal(got, expected, err_msg=f"{device} {opts}")
-
-
-# ---------------------------------------------------------------- kernels written by hand
-
-
-def add(x: UOp, y: UOp) -> UOp:
-    return build.alu(Ops.ADD, x, y)
-
-
-def mul(x: UOp, y: UOp) -> UOp:
-    return build.alu(Ops.MUL, x, y)
-
-
-def elementwise() -> UOp:
-    return add(leaf(0, 12, 10), mul(leaf(1, 12, 10), leaf(2, 12, 10)))
-
-
-def transposed() -> UOp:
-    return add(build.permute(leaf(0, 10, 12), (1, 0)), build.flip(leaf(1, 12, 10), (1,)))
-
-
-def row_sums() -> UOp:
-    return build.reduce_axis(Ops.ADD, leaf(0, 12, 24), (1,))
-
-
-def column_sums() -> UOp:
-    return build.reduce_axis(Ops.ADD, leaf(0, 24, 12), (0,))
-
-
-def product() -> UOp:
-    x, y = leaf(0, 6, 8), leaf(1, 8, 10)
-    left = build.expand(build.reshape(x, (6, 8, 1)), (6, 8, 10))
-    right = build.expand(build.reshape(y, (1, 8, 10)), (6, 8, 10))
-    return build.reduce_axis(Ops.ADD, mul(left, right), (1,))
-
-
-def rows_less_their_greatest() -> UOp:
-    """Two reductions over the same rows, one after the other, and an epilogue: softmax with whole numbers."""
-    x = leaf(0, 8, 12)
-    centred = build.alu(Ops.SUB, x, build.expand(build.reduce_axis(Ops.MAX, x, (1,)), (8, 12)))
-    return build.alu(Ops.SUB, centred, build.expand(build.reduce_axis(Ops.ADD, centred, (1,)), (8, 12)))
-
-
-def greatest_of_negatives() -> UOp:
-    x = leaf(0, 6, 10)
-    return build.reduce_axis(Ops.MAX, build.alu(Ops.SUB, x, build.const(x.dtype, 50.0, x.shape)), (1,))
-
-
-def products_of_rows() -> UOp:
-    return build.reduce_axis(Ops.MUL, leaf(0, 5, 6, dtype=dtypes.int64), (1,))
-
-
-def padded() -> UOp:
-    x = leaf(0, 6, 7)
-    moved = add(build.pad(x, ((1, 2), (2, 3))), build.pad(x, ((3, 0), (0, 5))))
-    return build.reduce_axis(Ops.ADD, moved, (1,))
-
-
-def gathered() -> UOp:
-    table, index = leaf(0, 5, 4, dtype=dtypes.int32), leaf(1, 12, dtype=dtypes.int32)
-    return build.gather(table, index, build.alu(Ops.SUB, index, build.const(dtypes.int32, 1, (12,))))
-
-
-def counted() -> UOp:
-    x = leaf(0, 9, 8, dtype=dtypes.int32)
-    return add(mul(build.axis_iota((9, 8), 0), x), build.axis_iota((9, 8), 1))
-
-
-def a_bool() -> UOp:
-    x = leaf(0, 12, 10)
-    return build.alu(Ops.CMPLT, x, build.permute(leaf(1, 10, 12), (1, 0)))
-
-
-def nested_sums() -> UOp:
-    """A reduction over two axes at once."""
-    return build.reduce_axis(Ops.ADD, leaf(0, 6, 4, 8), (0, 2))
-
-
-def bytes_of_rows() -> UOp:
-    return build.reduce_axis(Ops.ADD, leaf(0, 4, 48, dtype=dtypes.uint8), (1,))
-
-
-KERNELS: dict[str, Builder] = {
-    function.__name__: function
-    for function in (
-        *(elementwise, transposed, row_sums, column_sums, product, rows_less_their_greatest, greatest_of_negatives),
-        *(products_of_rows, padded, gathered, counted, a_bool, nested_sums, bytes_of_rows),
-    )
-}
+        got = run(ast, opts, device, data)
+        for slot, values in want.items():
+            np.testing.assert_array_equal(got[slot], values, err_msg=f"{device} {opts}")
 
 
 def test_two_tiles_of_which_each_is_a_vector_somewhere() -> None:
@@ -189,18 +69,13 @@ def test_two_tiles_of_which_each_is_a_vector_somewhere() -> None:
     check(kernel("row_sums"), (Opt(UPCAST, 0, 4), Opt(UPCAST, 1, 8)), ("CPU", "PYTHON"))
 
 
-@functools.cache
-def kernel(name: str) -> UOp:
-    return kernel_of(KERNELS[name]())
-
-
-def legal_opts(sink: UOp, targets: tuple[OptOps, ...]) -> list[Opt]:
+def legal_opts(ast: UOp, ops: tuple[OptOps, ...]) -> list[Opt]:
     """Every single opt with a small amount that its check allows."""
-    view = view_kernel(sink)
+    view = view_kernel(recognise_accumulators(ast))
     found = []
-    for op in targets:
+    for op in ops:
         for position, axis in enumerate(view.axes):
-            for amount in dict.fromkeys((2, 3, 4, 5, 8, size_of(axis))):
+            for amount in dict.fromkeys((0, 1, 2, 3, 4, 5, 8, size_of(axis))):
                 if TRANSFORMS[op].check(view, axis, amount) is None:
                     found.append(Opt(op, position, amount))
     return found
@@ -208,89 +83,64 @@ def legal_opts(sink: UOp, targets: tuple[OptOps, ...]) -> list[Opt]:
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_single_opt_on_the_emulator(name: str) -> None:
-    for opt in ((), *((opt,) for opt in legal_opts(kernel(name), (UPCAST, UNROLL, THREAD, LOCAL, PADTO)))):
-        check(kernel(name), opt, ("PYTHON",))
+    ops = tuple(op for op in TRANSFORMS if TRANSFORMS[op].takes_axis and op is not OptOps.TC)
+    for number, opt in enumerate(legal_opts(kernel(name), ops)):
+        failure = check_pair(Pair(number, name, kernel(name), (opt,), TARGETS[number % len(TARGETS)]))
+        assert failure is None, (opt, failure)
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_single_opt_on_the_cpu(name: str) -> None:
-    for opt in ((), *((opt,) for opt in legal_opts(kernel(name), (UPCAST, UNROLL, THREAD, PADTO)))):
-        check(kernel(name), opt, ("CPU",))
+    for opts in ((), *((opt,) for opt in legal_opts(kernel(name), ON_THE_CPU))):
+        check(kernel(name), opts, ("CPU",))
     forget_kernels()
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_heuristic_changes_nothing(name: str) -> None:
-    sink = kernel(name)
-    data = contents(sink)
-    for device in ("CPU", "PYTHON"):
-        named = sink.replace(arg=KernelInfo("test", opts_to_apply=None))
-        assert named.arg.opts_to_apply is None
-        np.testing.assert_array_equal(run_as_chosen(named, device, data), expected_of(sink, data))
-
-
-def run_as_chosen(sink: UOp, device: str, data: dict[UOp, np.ndarray]) -> np.ndarray:
-    return run(sink, None, device, data)  # type: ignore[arg-type]
+    check(kernel(name), None, ("CPU", "PYTHON"))
+    for target in TARGETS:
+        busy = replace(target, cores=64)
+        failure = check_pair(Pair(0, name, kernel(name), None, busy))  # type: ignore[arg-type]
+        assert failure is None, failure
 
 
 # ---------------------------------------------------------------- rows of random opts
 
 
-def random_opts(sink: UOp, chance: random.Random, allowed: tuple[OptOps, ...]) -> tuple[Opt, ...]:
-    """Opts that are legal one after the other, the tile they make together not too large."""
-    opts: list[Opt] = []
-    for _ in range(chance.randint(1, 5)):
-        view = view_kernel(sink)
-        if not view.axes:
-            break
-        op = chance.choice(allowed)
-        position = chance.randrange(len(view.axes))
-        amount = chance.choice((1, 2, 3, 4, 5, 6, 8, 16, size_of(view.axes[position])))
-        opt = Opt(op, position, amount)
-        try:
-            changed = apply_opt(sink, opt)
-        except KernelOptError:
-            continue
-        tile = math.prod(size_of(axis) for axis in view_kernel(changed).axes if axis.arg.kind.is_tile)
-        group = math.prod(size_of(axis) for axis in view_kernel(changed).of_kind(AxisType.LOCAL))
-        if tile <= 64 and group <= 256:
-            opts.append(opt)
-            sink = changed
-    return tuple(opts)
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(name=st.sampled_from(KERNELS), target=st.sampled_from(TARGETS), chance=st.randoms(use_true_random=False))
+def test_random_rows_of_opts_change_nothing(name: str, target, chance: random.Random) -> None:
+    opts = draw_opts(kernel(name), chance, target)
+    failure = check_pair(Pair(0, name, kernel(name), opts, target))
+    assert failure is None, (opts, failure)
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_random_rows_of_opts(name: str) -> None:
-    for seed in range(8):
-        chance = random.Random(f"{name} {seed}")
-        check(
-            kernel(name), random_opts(kernel(name), chance, (UPCAST, UPCAST, UNROLL, THREAD, PADTO)), ("CPU", "PYTHON")
-        )
-        check(kernel(name), random_opts(kernel(name), chance, (UPCAST, UNROLL, LOCAL, THREAD, PADTO)), ("PYTHON",))
+@pytest.mark.parametrize("name", SCHEDULED)
+def test_random_rows_of_opts_on_the_cpu(name: str) -> None:
+    for seed in range(4):
+        opts = draw_opts(kernel(name), random.Random(f"{name} {seed}"), TARGETS[0])
+        check(kernel(name), tuple(cpu_opts(kernel(name), opts)), ("CPU",))
     forget_kernels()
 
 
-def random_kernels(seed: int) -> list[UOp]:
-    """The kernels of a case of the fuzzer that have no floats, in which every order is exact, and no updates."""
-    case = make_case(seed)
-    if any(node.op in (Ops.ASSIGN, Ops.COPY) for node in toposort(*case.outputs)):
-        return []
-    params = list(case.bindings)
-    exchanges = {node: node.replace(arg=ParamArg(k, node.arg.size, "CPU")) for k, node in enumerate(params)}
-    outputs = substitute(case.sink, exchanges).src
-    items = schedule(outputs, [exchanges[node] for node in params], "CPU").items
-    kernels = [item.ast for item in items if item.ast is not None]
-    return [ast for ast in kernels if not any(node.dtype.is_float for node in toposort(ast))]
+def cpu_opts(ast: UOp, opts: tuple[Opt, ...]) -> list[Opt]:
+    """The opts before the first that needs a work-group."""
+    found = []
+    for opt in opts:
+        if opt.op not in ON_THE_CPU:
+            break
+        found.append(opt)
+    return found
 
 
-@pytest.mark.parametrize("first", range(0, 240, 30))
+@pytest.mark.parametrize("first", range(0, 240, 60))
 def test_random_opts_on_random_kernels(first: int) -> None:
     tried = 0
-    for seed in range(first, first + 30):
-        for number, sink in enumerate(random_kernels(seed)):
-            chance = random.Random(f"{seed} {number}")
-            check(sink, random_opts(sink, chance, (UPCAST, UPCAST, UNROLL, THREAD, PADTO)), ("CPU", "PYTHON"), seed)
-            check(sink, random_opts(sink, chance, (UPCAST, UNROLL, LOCAL, THREAD, PADTO)), ("PYTHON",), seed)
+    for seed in range(first, first + 60):
+        for number, ast in enumerate(kernels_of_case(seed)):
+            opts = draw_opts(ast, random.Random(f"{seed} {number}"), TARGETS[0])
+            check(ast, tuple(cpu_opts(ast, opts)), ("CPU", "PYTHON"), seed)
             tried += 1
     forget_kernels()
     assert tried > 3
@@ -305,6 +155,7 @@ def test_random_opts_on_random_kernels(first: int) -> None:
         ("elementwise", (Opt(UPCAST, 0, 5),), ("UPCAST", "amount 5", "size 12", "axis 0")),
         ("elementwise", (Opt(UPCAST, 1, 3),), ("UPCAST", "amount 3", "size 10", "axis 1")),
         ("elementwise", (Opt(UPCAST, 0, 0),), ("UPCAST", "amount 0", "axis 0")),
+        ("elementwise", (Opt(UPCAST, 0, "4"),), ("UPCAST", "amount '4'", "not a number")),
         ("elementwise", (Opt(UNROLL, 0, 4),), ("UNROLL", "reduce axis", "axis 0", "LOOP")),
         ("row_sums", (Opt(UNROLL, 1, 7),), ("UNROLL", "amount 7", "size 24", "axis 1")),
         ("row_sums", (Opt(THREAD, 1, 4),), ("THREAD", "output loop", "axis 1")),
@@ -317,7 +168,43 @@ def test_random_opts_on_random_kernels(first: int) -> None:
         ("elementwise", (Opt(UPCAST, 1, 10), Opt(UPCAST, 1, 2)), ("UPCAST", "axis 1")),
         ("elementwise", (Opt(UPCAST, 2, 2),), ("axes 0 to 1", "LOOP(12)", "LOOP(10)")),
         ("elementwise", (Opt(UPCAST, -1, 2),), ("axes 0 to 1",)),
-        ("elementwise", (Opt(OptOps.TC, 0, 2),), ("TC", "not available")),
+        ("elementwise", (Opt(GROUP, 0, 4),), ("GROUP", "reduce axis", "axis 0", "LOOP")),
+        ("row_sums", (Opt(GROUPTOP, 1, 5),), ("GROUPTOP", "amount 5", "size 24", "axis 1")),
+        ("row_sums", (Opt(GROUP, 1, 24), Opt(GROUP, 1, 2)), ("GROUP", "reduce loop", "axis 1", "GROUP")),
+        ("elementwise", (Opt(NOLOCALS), Opt(LOCAL, 0, 4)), ("LOCAL", "NOLOCALS")),
+        ("row_sums", (Opt(NOLOCALS), Opt(GROUP, 1, 4)), ("GROUP", "NOLOCALS")),
+        ("elementwise", (Opt(LOCAL, 0, 4), Opt(NOLOCALS)), ("NOLOCALS", "axis 0", "LOCAL", "size 4")),
+        ("elementwise", (Opt(NOLOCALS, 0),), ("NOLOCALS", "whole kernel")),
+        ("elementwise", (Opt(SWAP, 0, 2),), ("SWAP", "0 to 1")),
+        ("elementwise", (Opt(SWAP, 0, 0),), ("SWAP", "two axes", "axis 0")),
+        ("row_sums", (Opt(SWAP, 0, 1),), ("SWAP", "axis 0 is LOOP", "axis 1 is REDUCE")),
+        ("product", (Opt(STAGE, 2, 2),), ("STAGE", "operand", "0 to 1")),
+        ("product", (Opt(STAGE, 0, 1),), ("STAGE", "axis 0", "operand 1", "same in all of its 6")),
+        ("product", (Opt(STAGE, 2, 0),), ("STAGE", "axis 2", "operand 0", "one element")),
+        ("product", (Opt(UPCAST, 0, 6), Opt(STAGE, 2, 0)), ("STAGE", "UPCAST")),
+        ("product", (Opt(GROUP, 2, 4), Opt(STAGE, 0, 0)), ("STAGE", "GROUP of size 4")),
+        ("gathered", (Opt(UPCAST, 0, 4), Opt(STAGE, 0, 1)), ("STAGE", "operand 1", "computed from other values")),
+        ("running_sums", (Opt(UPCAST, 0, 2), Opt(STAGE, 0, 0)), ("STAGE", "only read", "buffer 0")),
+        ("product", (Opt(UPCAST, 1, 5), Opt(UNROLL, 2, 2), Opt(STAGE, 2, 1), Opt(UNROLL, 2, 2)), ("UNROLL", "stores")),
+        # an update that is no reduction keeps its loop whole
+        ("polynomial", (Opt(UNROLL, 1, 2),), ("UNROLL", "axis 1", "no provable")),
+        ("polynomial", (Opt(GROUP, 1, 2),), ("GROUP", "axis 1", "no provable")),
+        ("polynomial", (Opt(UPCAST, 1, 2),), ("UPCAST", "register placeholder 0", "axis 1", "same place")),
+        ("polynomial", (Opt(UPCAST, 0, 2),), ("UPCAST", "register placeholder 0", "axis 0", "same place")),
+        ("polynomial", (Opt(LOCAL, 1, 2),), ("LOCAL", "register placeholder 0", "axis 1", "into it or out of it")),
+        ("scan", (Opt(LOCAL, 0, 2),), ("LOCAL", "register placeholder 0", "axis 0", "into it or out of it")),
+        ("scan", (Opt(THREAD, 0, 2),), ("THREAD", "register placeholder 0", "axis 0")),
+        ("moved_in_place", (Opt(LOCAL, 0, 11),), ("LOCAL", "buffer 0", "axis 0", "read at other places")),
+        ("moved_in_place", (Opt(UPCAST, 0, 11),), ("UPCAST", "buffer 0", "axis 0", "read at other places")),
+        ("overwritten", (Opt(UPCAST, 0, 2),), ("UPCAST", "buffer 0", "axis 0", "same place")),
+        ("overwritten", (Opt(LOCAL, 0, 2),), ("LOCAL", "buffer 0", "axis 0", "same place")),
+        ("scattered", (Opt(LOCAL, 0, 2),), ("LOCAL", "buffer 0", "axis 0", "told apart")),
+        ("reversed_rows", (Opt(LOCAL, 2, 2),), ("LOCAL", "local placeholder 0", "axis 2")),
+        ("reversed_rows", (Opt(LOCAL, 0, 2),), ("LOCAL", "local placeholder 0", "axis 0")),
+        ("triangle", (Opt(UPCAST, 0, 5),), ("UPCAST", "axis 1 counts up to axis 0")),
+        ("triangle", (Opt(LOCAL, 0, 5),), ("LOCAL", "axis 1 counts up to axis 0")),
+        ("triangle", (Opt(GROUP, 1, 2),), ("GROUP", "size of axis 1 is computed")),
+        ("sums_and_scaled", (Opt(THREAD, 1, 4),), ("THREAD", "buffer 0", "does not depend on axis 1")),
     ],
 )
 def test_an_illegal_opt_is_refused_with_its_reason(name: str, opts: tuple[Opt, ...], words: tuple[str, ...]) -> None:
@@ -335,41 +222,107 @@ def test_a_kernel_that_was_refused_can_be_run_with_other_opts() -> None:
     check(kernel("elementwise"), (Opt(UPCAST, 0, 4),), ("CPU",))
 
 
-@pytest.mark.parametrize("name", ["elementwise", "row_sums"])
-def test_local_on_a_device_without_work_groups_is_refused(name: str) -> None:
-    with pytest.raises(KernelOptError, match="LOCAL needs work-groups"):
-        run(kernel(name), (Opt(LOCAL, 0, 4),), "CPU", contents(kernel(name)))
+@pytest.mark.parametrize(
+    ("name", "opt"), [("elementwise", Opt(LOCAL, 0, 4)), ("row_sums", Opt(LOCAL, 0, 4)), ("row_sums", Opt(GROUP, 1, 4))]
+)
+def test_work_groups_on_a_device_without_them_are_refused(name: str, opt: Opt) -> None:
+    with pytest.raises(KernelOptError, match=f"{opt.op.name} needs work-groups"):
+        run(kernel(name), (opt,), "CPU", contents(kernel(name)))
 
 
 def test_a_work_group_larger_than_the_device_runs_is_refused() -> None:
-    sink = kernel_of(add(leaf(0, 64, 64), leaf(1, 64, 64)))
+    ast = kernel_of(add(leaf(0, 64, 64), leaf(1, 64, 64)))
     with pytest.raises(KernelOptError, match="work-group of 2048"):
-        run(sink, (Opt(LOCAL, 0, 64), Opt(LOCAL, 1, 32)), "PYTHON", contents(sink))
+        run(ast, (Opt(LOCAL, 0, 64), Opt(LOCAL, 1, 32)), "PYTHON", contents(ast))
+
+
+def test_a_panel_larger_than_the_stack_holds_is_refused() -> None:
+    ast = kernel_of(add(leaf(0, 2, 1 << 17), build_reversed(leaf(1, 2, 1 << 17))))
+    with pytest.raises(KernelOptError, match="524288 bytes of local memory are more than 262144"):
+        run(ast, (Opt(STAGE, 0, 0),), "CPU", contents(ast))
+
+
+def build_reversed(x: UOp) -> UOp:
+    from tilewright.graph import build
+
+    return build.flip(x, (1,))
 
 
 # ---------------------------------------------------------------- shapes of the result
 
 
+@pytest.mark.parametrize(
+    ("name", "opt", "axes"),
+    [
+        ("elementwise", Opt(UPCAST, 0, 4), "0:LOOP(3), 1:LOOP(10), 2:UPCAST(4)"),
+        ("elementwise", Opt(UPCAST, 1, 10), "0:LOOP(12), 1:UPCAST(10)"),
+        ("elementwise", Opt(LOCAL, 0, 4), "0:LOCAL(4), 1:LOOP(3), 2:LOOP(10)"),
+        ("elementwise", Opt(THREAD, 0, 4), "0:THREAD(4), 1:LOOP(3), 2:LOOP(10)"),
+        ("elementwise", Opt(PADTO, 1, 16), "0:LOOP(12), 1:LOOP(16)"),
+        ("elementwise", Opt(SWAP, 0, 1), "0:LOOP(10), 1:LOOP(12)"),
+        ("elementwise", Opt(NOLOCALS), "0:LOOP(12), 1:LOOP(10)"),
+        ("row_sums", Opt(UNROLL, 1, 4), "0:LOOP(12), 1:REDUCE(6), 2:UNROLL(4)"),
+        ("row_sums", Opt(GROUP, 1, 8), "0:LOOP(12), 1:GROUP(8), 2:REDUCE(3)"),
+        ("row_sums", Opt(GROUPTOP, 1, 8), "0:LOOP(12), 1:GROUP(8), 2:REDUCE(3)"),
+        ("row_sums", Opt(STAGE, 0, 0), "0:LOOP(12), 1:REDUCE(24), 2:LOOP(24)"),
+    ],
+)
+def test_the_axes_after_an_opt(name: str, opt: Opt, axes: str) -> None:
+    assert describe_axes(view_kernel(apply_opt(kernel(name), opt))) == axes
+
+
+@pytest.mark.parametrize(
+    ("opt", "steps"),
+    [
+        (Opt(GROUP, 1, 8), {AxisType.GROUP: 1, AxisType.REDUCE: 8}),
+        (Opt(GROUPTOP, 1, 8), {AxisType.GROUP: 3, AxisType.REDUCE: 1}),
+        (Opt(UNROLL, 1, 8), {AxisType.UNROLL: 1, AxisType.REDUCE: 8}),
+        (Opt(LOCAL, 0, 4), {AxisType.LOCAL: 24, AxisType.LOOP: 96}),
+        (Opt(THREAD, 0, 4), {AxisType.THREAD: 72, AxisType.LOOP: 24}),
+    ],
+)
+def test_which_part_of_an_axis_is_taken(opt: Opt, steps: dict[AxisType, int]) -> None:
+    """How far apart in memory neighbours along each new axis lie."""
+    from tilewright.kernel.axes import stride
+
+    view = view_kernel(apply_opt(kernel("row_sums"), opt))
+    (place,) = view.loads
+    for kind, step in steps.items():
+        assert stride(place, view.of_kind(kind)[0]) == step
+
+
 def test_a_split_keeps_the_number_of_iterations() -> None:
-    for name in KERNELS:
-        sink = kernel(name)
-        count = math.prod(size_of(axis) for axis in view_kernel(sink).axes)
-        for opt in legal_opts(sink, (UPCAST, UNROLL, THREAD, LOCAL)):
-            after = view_kernel(apply_opt(sink, opt))
+    for name in SCHEDULED:
+        ast = kernel(name)
+        count = math.prod(size_of(axis) for axis in view_kernel(ast).axes)
+        for opt in legal_opts(ast, (UPCAST, UNROLL, THREAD, LOCAL, GROUP, GROUPTOP, SWAP)):
+            after = view_kernel(apply_opt(ast, opt))
             assert math.prod(size_of(axis) for axis in after.axes) == count, describe_axes(after)
 
 
-def test_padding_lengthens_one_axis_and_masks_it() -> None:
-    sink = kernel("elementwise")
-    after = view_kernel(apply_opt(sink, Opt(PADTO, 1, 16)))
-    assert [size_of(axis) for axis in after.axes] == [12, 16]
+def test_padding_masks_the_axis() -> None:
+    after = view_kernel(apply_opt(kernel("elementwise"), Opt(PADTO, 1, 16)))
     assert all(len(access.src) == 3 for access in after.accesses)
+
+
+def test_swapped_twice_is_as_before() -> None:
+    once = apply_opt(kernel("product"), Opt(SWAP, 0, 1))
+    assert once is not kernel("product")
+    assert apply_opt(once, Opt(SWAP, 0, 1)) is kernel("product")
+
+
+def test_two_copies_in_one_loop_share_their_barriers() -> None:
+    ast = kernel("square_product")
+    for opt in (Opt(LOCAL, 0, 4), Opt(LOCAL, 2, 4), Opt(UNROLL, 4, 4), Opt(STAGE, 4, 0), Opt(STAGE, 4, 0)):
+        ast = apply_opt(ast, opt)
+    assert sum(node.op is Ops.BARRIER for node in toposort(ast)) == 2
+    assert sum(node.op is Ops.DEFINE_LOCAL for node in toposort(ast)) == 2
 
 
 def test_the_graph_does_not_grow_with_the_unroll_factor() -> None:
     """Tiles stay axes until text is written: an UPCAST by 2 and one by 8 are graphs of one size."""
-    sink = kernel("product")
+    ast = kernel("product")
     small, large = (
-        toposort(apply_opt(apply_opt(sink, Opt(UPCAST, 0, a)), Opt(UNROLL, 2, b))) for a, b in ((2, 2), (3, 4))
+        toposort(apply_opt(apply_opt(ast, Opt(UPCAST, 0, a)), Opt(UNROLL, 2, b))) for a, b in ((2, 2), (3, 4))
     )
     assert len(small) == len(large)

@@ -81,8 +81,17 @@ def _option(default: T, doc: str, *, minimum: int = 0, choices: tuple[str, ...] 
 class Options:
     """The options, one attribute each. Read them as `options.DEBUG`; change them with `Context` or `set_option`."""
 
+    ALLOW_TF32 = _option(0, "1 lets tensor cores multiply float32 with 10 bits of fraction, as tf32.")
+    BEAM = _option(0, "n searches for the opts of each kernel and keeps the n best of each round; 0 is the heuristic.")
+    BEAM_CANDIDATES = _option(500, "The most candidates that a search measures for one kernel.", minimum=1)
+    BEAM_SECONDS = _option(60, "Seconds after which a search for one kernel stops; the next call goes on from there.")
     CACHE = _option(1, "0 neither reads nor writes compiled programs on disk.")
-    CPU_COMPILER = _option("llvm", "What compiles kernels for the CPU device.", choices=("llvm",))
+    CPU_COMPILER = _option(
+        "llvm",
+        "What compiles kernels for the CPU device: LLVM in this process, or the system's clang or gcc on C text.",
+        choices=("llvm", "clang", "gcc"),
+    )
+    CUDA_ARCH = _option("sm_90a", "The architecture that CUDA text is compiled for where there is no card to ask.")
     DEBUG = _option(
         0,
         "How much is printed: 1 devices and caches, 2 a line per kernel, 3 schedule and axes, 4 source, 5 graphs, "
@@ -91,6 +100,7 @@ class Options:
     DEVICE = _option(
         "", "The device of tensors that name none, such as `CPU` or `CPU:1`; empty is the first available."
     )
+    FOLD_REDUCE = _option(1, "0 keeps a loop for a sum that has a closed form, such as a count.")
     FUSE = _option(1, "0 gives every operation a kernel of its own.")
     JIT = _option(1, "0 makes `jit` call the function plainly, each time.")
     NOOPT = _option(0, "1 leaves every kernel as the scheduler made it.")

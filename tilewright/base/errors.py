@@ -10,6 +10,7 @@ Stands below everything: each stage raises from here and nothing else.
         DTypeError                 also TypeError
         DeviceError
         IndexingError              also IndexError
+        KernelError                a custom kernel is not well formed
         KernelOptError
         UnsupportedError           also NotImplementedError
         OutOfMemoryError           also MemoryError
@@ -25,6 +26,7 @@ Stands below everything: each stage raises from here and nothing else.
         OutOfBoundsError
         UninitialisedReadError
         RaceError
+        UnwrittenOutputError
       InternalError                a bug of ours; says how to dump a reproduction
         VerifyError                a graph breaks the rules of its stage
         CompileError               a toolchain refused what we gave it
@@ -165,6 +167,19 @@ class IndexingError(UserError, IndexError):
     Fixed::
 
         Tensor([1, 2, 3])[2]
+    """
+
+
+class KernelError(UserError):
+    """A custom kernel is not well formed: it ends what is no range, orders what is no memory, or has no effect.
+
+    Broken, a value is no effect::
+
+        return (x[row] + 1).sink(arg=KernelInfo("add"))
+
+    Fixed, by storing it::
+
+        return out[row].set(x[row] + 1, end=row).sink(arg=KernelInfo("add"))
     """
 
 
@@ -354,6 +369,10 @@ class UninitialisedReadError(EmulatorError):
 
 class RaceError(EmulatorError):
     """Two threads touch one address between two barriers, at least one of them writing."""
+
+
+class UnwrittenOutputError(EmulatorError):
+    """A kernel leaves elements of an output unwritten that nobody wrote before."""
 
 
 _REPORT = (

@@ -27,6 +27,7 @@ KINDS: dict[str, str] = {
     "kernel-run": "a kernel ran: name, device, seconds, operations, bytes, location",
     "copy": "bytes moved between buffers: source and target (devices), bytes, seconds, location",
     "schedule-run": "all items of a schedule ran, one by one to be timed: items, seconds, operations, bytes",
+    "search": "a search measured some more candidates: name, device, search (a Search)",
     "replay": "a jitted function was replayed: name, kernels, seconds, operations, bytes",
     "warning": "something the user may want to know: message, location",
 }

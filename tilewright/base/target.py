@@ -11,6 +11,38 @@ ALL_DTYPES = frozenset(dtypes.all)
 
 
 @dataclass(frozen=True)
+class CoreAxis:
+    """A part of a tile's row or column number: `step` times an index below `size`. The index is part of the number of
+    a thread, which it moves by `thread`; where that is 0 it counts the elements that one thread holds."""
+
+    size: int
+    step: int
+    thread: int = 0
+
+
+@dataclass(frozen=True)
+class TensorCore:
+    """A way to multiply matrices that the threads of a work-group share. It makes tiles of `rows` by `columns`; a
+    thread holds the elements whose row and column the axes give. `depth` steps of the summed axis are taken at a time.
+    An operand lies with that axis side by side in memory or, where `transposes`, with its rows or columns so."""
+
+    name: str
+    operand: DType
+    accumulator: DType
+    rows: int
+    columns: int
+    depth: int
+    row_axes: tuple[CoreAxis, ...]
+    column_axes: tuple[CoreAxis, ...]
+    transposes: bool
+
+    @property
+    def thread_axes(self) -> list[CoreAxis]:
+        """Those that number threads, the slowest first."""
+        return sorted((a for a in self.row_axes + self.column_axes if a.thread), key=lambda a: -a.thread)
+
+
+@dataclass(frozen=True)
 class Target:
     """Facts of one device kind. `native` are the dtypes whose arithmetic the renderer can write directly."""
 
@@ -24,11 +56,17 @@ class Target:
     has_local: bool = False
     max_local_bytes: int = 0
     max_group_size: int = 1
+    # Most work-groups in a launch, and most threads in a work-group, along x, y and z.
+    max_grid: tuple[int, int, int] = ((1 << 31) - 1, (1 << 16) - 1, (1 << 16) - 1)
+    max_group: tuple[int, int, int] = (1024, 1024, 64)
     warp_size: int = 1
     cache_bytes: int = 1 << 20
     native: frozenset[DType] = field(default=ALL_DTYPES)
+    # Small floats without arithmetic of their own that the renderer converts to and from float32 itself.
+    native_casts: frozenset[DType] = frozenset()
     # Ops (by name) that the renderer writes itself; every other one is decomposed by codegen.
     native_ops: frozenset[str] = frozenset()
+    tensor_cores: tuple[TensorCore, ...] = ()  # those to be preferred first
     is_reference: bool = False  # the emulator: others are checked against it
 
     def lanes(self, dtype: DType) -> int:

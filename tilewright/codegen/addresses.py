@@ -21,7 +21,7 @@ def split_addresses(sink: UOp) -> UOp:
         src = tuple(done[s] for s in node.src)
         if node.op is Ops.INDEX:
             src = (src[0], split_position(src[1]), *src[2:])
-        done[node] = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+        done[node] = node.with_src(src)
     return done[sink]
 
 
@@ -59,8 +59,8 @@ def choose_index_width(sink: UOp) -> UOp:
             done[node] = UOp(node.op, node_dtype, (), wrap_int(node.arg, node_dtype))
         elif node.op is Ops.CAST and src[0].dtype is node_dtype and node.src[0].dtype is not node.dtype:
             done[node] = src[0]
-        elif src == node.src and node_dtype is node.dtype:
-            done[node] = node
+        elif node_dtype is node.dtype:
+            done[node] = node.with_src(src)
         else:
             done[node] = UOp(node.op, node_dtype, src, node.arg)
     return done[sink]

@@ -5,7 +5,8 @@ It runs after `emulate_dtypes`, so the target computes with every dtype it meets
 An op that `Target.native_ops` names is left alone: the renderer writes its whole meaning, as `graph/ops.py` states it.
 What is left of an IDIV or MOD that is not native has a dividend of at least 0 and a divisor of at least 1, so that any
 division will do; what is left of an SHL or SHR has an amount from 0 to below the width. A CAST from float to integer
-is native where the name "SATURATING_CAST" is; what is left of others has its argument in the integer's range.
+is native where the name "SATURATING_CAST" is; what is left of others has its argument in the integer's range. What is
+taken apart into float64 arithmetic is done in integers where the target has none (to the builders, the name "FLOAT64").
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ UNSIGNED: dict[DType, DType] = {
 
 def decompose(root: UOp, target: Target) -> UOp:
     """The graph with every op that the target lacks written in ops it has."""
-    native = target.native_ops
+    native = target.native_ops | {"FLOAT64"} if dtypes.float64 in target.native else target.native_ops
     done: dict[UOp, UOp] = {}
     for node in toposort(root):
         src = tuple(done[source] for source in node.src)
-        made = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+        made = node.with_src(src)
         made = _decompose_node(node, made, done, native)
         if made.line is None:
             made.line = node.line
@@ -241,5 +242,5 @@ BUILDERS: dict[Op, Builder] = {
     Ops.THREEFRY: _threefry,
     Ops.EXP2: lambda node, _native: transcendental.exp2_of(node.src[0]),
     Ops.LOG2: lambda node, _native: transcendental.log2(node.src[0]),
-    Ops.SIN: lambda node, _native: transcendental.sin(node.src[0]),
+    Ops.SIN: lambda node, native: transcendental.sin(node.src[0], has_double="FLOAT64" in native),
 }

@@ -7,7 +7,8 @@ Arithmetic is done in float32, which holds every small float exactly, and each r
 op on the small dtype means. Two exceptions round less: a REDUCE accumulates in float32 and rounds once, and between a
 multiplication with log2(e) and its EXP2, which together are exp(x), nothing is rounded.
 
-Conversions use integer operations and are exact, or round once to nearest even. float64 and wide integers come to
+Conversions use integer operations, or the target's own where it names the dtype in `native_casts`; they are exact, or
+round once to nearest even. float64 and wide integers come to
 float32 rounded to odd (an inexact result gets an odd last bit), after which a second rounding to fewer bits is right.
 """
 
@@ -33,7 +34,7 @@ def emulate_dtypes(root: UOp, target: Target) -> UOp:
     nodes = toposort(root)
     if not any(node.dtype in emulated for node in nodes):
         return root
-    emulation = Emulation(emulated)
+    emulation = Emulation(emulated, target.native_casts)
     for node in nodes:
         emulation.visit(node)
     return emulation.done[root]
@@ -48,8 +49,9 @@ class Emulation:
     """One run. `done` maps a node to its replacement, which for a value of an emulated dtype is its bits; `wide` maps
     those values whose float32 form is known without a conversion."""
 
-    def __init__(self, emulated: frozenset[DType]) -> None:
+    def __init__(self, emulated: frozenset[DType], native_casts: frozenset[DType] = frozenset()) -> None:
         self.emulated = emulated
+        self.native_casts = native_casts
         self.done: dict[UOp, UOp] = {}
         self.wide: dict[UOp, UOp] = {}
 
@@ -68,7 +70,7 @@ class Emulation:
             src = tuple(self.widened(source) for source in node.src)
         else:
             src = tuple(self.done[source] for source in node.src)
-        return node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+        return node.with_src(src)
 
     def widened(self, node: UOp) -> UOp:
         """The node's value, in float32 where its dtype is emulated."""
@@ -76,8 +78,14 @@ class Emulation:
             return self.done[node]
         found = self.wide.get(node)
         if found is None:
-            found = self.wide[node] = widen(self.done[node], node.dtype)
+            found = self.wide[node] = self._widen(self.done[node], node.dtype)
         return found
+
+    def _widen(self, bits: UOp, dtype: DType) -> UOp:
+        return bits.bitcast(dtype).cast(dtypes.float32) if dtype in self.native_casts else widen(bits, dtype)
+
+    def _narrow(self, x: UOp, dtype: DType) -> UOp:
+        return x.cast(dtype).bitcast(storage_dtype(dtype)) if dtype in self.native_casts else narrow(x, dtype)
 
     def _emulate(self, node: UOp) -> UOp:
         """The bits of a value, or the place in memory, whose dtype is emulated."""
@@ -90,14 +98,14 @@ class Emulation:
             total = UOp(node.op, dtypes.float32, src, node.arg)
             if node.op is Ops.ACC:
                 self.wide[node] = total  # a register that holds more than its dtype; what is read from it is rounded
-            return narrow(total, node.dtype)
+            return self._narrow(total, node.dtype)
         if node.op is Ops.WHERE or not node.op.is_elementwise:
             src = tuple(self.done[source] for source in node.src)
             return UOp(node.op, storage, src, node.arg)
         if node.op is Ops.NEG:
             return self.done[node.src[0]] ^ (1 << (node.dtype.bits - 1))
         operands = self._exponent_of_exp(node) or [self.widened(source) for source in node.src]
-        return narrow(operands[0].alu(node.op, *operands[1:]), node.dtype)
+        return self._narrow(operands[0].alu(node.op, *operands[1:]), node.dtype)
 
     def _exponent_of_exp(self, node: UOp) -> list[UOp] | None:
         """x * log2(e) in float32 where the node is EXP2(x * log2(e)): rounded, the product would spoil exp(x)."""
@@ -115,7 +123,9 @@ class Emulation:
             # A small float is its bits already, on either side.
             return self.done[source].bitcast(storage_dtype(target) if target in self.emulated else target)
         if target in self.emulated:
-            return self.done[source] if source.dtype is target else narrow(to_float32(self.widened(source)), target)
+            return (
+                self.done[source] if source.dtype is target else self._narrow(to_float32(self.widened(source)), target)
+            )
         value = self.widened(source)
         return value.cast(target) if value is not source else node
 

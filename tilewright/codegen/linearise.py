@@ -1,24 +1,31 @@
 """Loops and order. In: a kernel as a graph. Out: the body of a program: every node once, after its sources, inside the
 loops it depends on and no others; reductions as accumulators declared in the scope that dominates their uses.
 
-A loop's place is a path of loops around it. Output loops nest in the order of the kernel's axes; the loops of a
-reduction lie where its result lives. A node lies at the longest path of the loops it depends on. Inside a block,
-nodes and whole loops are ordered by what they need."""
+A loop's place is a path of loops around it. Output loops nest in the order of the kernel's axes; the loops that a
+REDUCE or an END closes lie where that lives. A node lies at the longest path of the loops it depends on. Inside a
+block, nodes and whole loops are ordered by what they need. AFTER, GROUP and END are order alone, not in the body."""
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tilewright.base.dtype import dtypes
+from tilewright.base.errors import InternalError
+from tilewright.codegen.memory_order import accesses_before_stores
 from tilewright.graph.ops import AxisType, Ops, reduce_identity
 from tilewright.graph.uop import UOp, const
 from tilewright.graph.walk import toposort
 
 LAUNCH_KINDS = frozenset({AxisType.GLOBAL, AxisType.THREAD, AxisType.LOCAL, AxisType.GROUP})
-_NOT_IN_BODY = frozenset({Ops.CONST, Ops.PARAM, Ops.RANGE, Ops.SINK})
+# What states an order and computes nothing.
+_ORDER = frozenset({Ops.AFTER, Ops.GROUP, Ops.END})
+_NOT_IN_BODY = _ORDER | {Ops.CONST, Ops.PARAM, Ops.RANGE, Ops.SINK}
 
 Path = tuple[UOp, ...]
+# A node of the body, or the RANGE that stands for its whole loop, and the loops around it.
+Point = tuple[UOp, Path]
 
 
 @dataclass
@@ -38,16 +45,23 @@ class Lineariser:
         self.rank = {node: position for position, node in enumerate(self.nodes)}
         self.paths: dict[UOp, Path] = {loop: loop_order[: n + 1] for n, loop in enumerate(loop_order)}
         self.accumulators: dict[UOp, tuple[UOp, UOp, UOp]] = {}
+        self.done_points: dict[UOp, tuple[Point, ...]] = {}
         self.root = Block()
 
     def body(self) -> list[UOp]:
-        self._place_reduce_loops()
+        self._place_closed_loops()
         self._make_accumulators()
         for node in self.nodes:
             if node.op is Ops.REDUCE:
                 self._place_reduce(node)
+            elif node.op is Ops.RANGE:
+                self._place_trip_count(node)
+            elif node.op in _ORDER:
+                self._done(node)
             elif node.op not in _NOT_IN_BODY:
                 self._place(self._renamed(node), self.path_of(node), node.src)
+        for first, then in accesses_before_stores(self.nodes):
+            self._order((self._renamed(first), self.path_of(first)), (self._renamed(then), self.path_of(then)))
         order: list[UOp] = []
         self._emit(self.root, order)
         return order
@@ -63,14 +77,35 @@ class Lineariser:
                 found = path
         return found
 
-    def _place_reduce_loops(self) -> None:
-        """Outer reductions first: an inner one may lie inside the loops of an outer one."""
+    def _place_closed_loops(self) -> None:
+        """Outer ones first: an inner one may lie inside the loops of an outer one. Of loops that are closed together
+        those that more stores depend on lie outside: a store happens once in each iteration of its own ranges."""
+        stores = [node for node in self.nodes if node.op is Ops.STORE]
         for node in reversed(self.nodes):
-            if node.op is not Ops.REDUCE:
+            if node.op is not Ops.REDUCE and node.op is not Ops.END:
                 continue
             path = self.path_of(node)
-            for loop in sorted((a for a in node.src[1:] if is_loop(a)), key=lambda a: a.arg.id):
+            loops = [axis for axis in node.src[1:] if is_loop(axis)]
+            for loop in sorted(loops, key=lambda a: (-sum(a in store.ranges for store in stores), a.arg.id)):
                 path = self.paths.setdefault(loop, (*path, loop))
+
+    def _done(self, node: UOp) -> tuple[Point, ...]:
+        """What has to be over before `node` counts as done: for an effect that END closes, its whole loop."""
+        found = self.done_points.get(node)
+        if found is None:
+            found = self.done_points[node] = tuple(dict.fromkeys(self._points_of(node)))
+        return found
+
+    def _points_of(self, node: UOp) -> Iterable[Point]:
+        if node.op is Ops.END:
+            for member, path in self._done(node.src[0]):
+                outermost = next((depth for depth, loop in enumerate(path) if loop in node.src[1:]), None)
+                yield (member, path) if outermost is None else (path[outermost], path[:outermost])
+        elif node.op is Ops.GROUP or node.op is Ops.AFTER:
+            for source in node.src:
+                yield from self._done(source)
+        elif node.op not in _NOT_IN_BODY:
+            yield self._renamed(node), self.path_of(node)
 
     # ------------------------------------------------------------ accumulators
 
@@ -80,7 +115,7 @@ class Lineariser:
         for node in self.nodes:
             src = tuple(self.exchanged[s] for s in node.src)
             if node.op is not Ops.REDUCE:
-                self.exchanged[node] = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+                self.exchanged[node] = self._rebuilt(node, src)
                 continue
             folded = tuple(sorted((a for a in node.src[1:] if a.arg.kind is AxisType.UPCAST), key=lambda a: a.arg.id))
             kept = tuple(sorted((a for a in node.ranges if a.arg.kind.is_tile), key=lambda a: a.arg.id))
@@ -90,6 +125,14 @@ class Lineariser:
             total = UOp(Ops.COMBINE, node.dtype, (acc, *folded), node.arg)
             self.accumulators[node] = (acc, update, total)
             self.exchanged[node] = total
+
+    def _rebuilt(self, node: UOp, src: tuple[UOp, ...]) -> UOp:
+        if src == node.src:
+            return node
+        made = UOp(node.op, node.dtype, src, node.arg)
+        if made.line is None:
+            made.line = node.line
+        return made
 
     def _renamed(self, node: UOp) -> UOp:
         return self.exchanged[node]
@@ -105,17 +148,34 @@ class Lineariser:
 
     def _place(self, node: UOp, path: Path, sources: tuple[UOp, ...]) -> None:
         self._block(path).add(node)
-        for src in sources:
-            if src.op not in _NOT_IN_BODY:
-                self._needs(node, path, self._renamed(src), self.path_of(src))
+        for source in sources:
+            for point in self._done(source):
+                self._order(point, (node, path))
 
-    def _needs(self, node: UOp, path: Path, source: UOp, source_path: Path) -> None:
-        """In the block where the source lives, the node (or the loop it is in) comes after the source."""
-        depth = len(source_path)
-        member = node if len(path) == depth else path[depth]
-        block = self._block(source_path)
-        if member is not source:
-            block.add(member).add(source)
+    def _place_trip_count(self, loop: UOp) -> None:
+        """A loop comes after what counts its iterations."""
+        path = self.paths.get(loop)
+        if path is not None:
+            for point in self._done(loop.src[0]):
+                self._order(point, (loop, path[:-1]))
+
+    def _order(self, first: Point, then: Point) -> None:
+        """In the innermost block that holds both, `then` (or the loop it is in) comes after `first`."""
+        depth = 0
+        for left, right in zip(first[1], then[1], strict=False):
+            if left is not right:
+                break
+            depth += 1
+        earlier, later = (member if len(path) == depth else path[depth] for member, path in (first, then))
+        if earlier is later:
+            if earlier.op is Ops.RANGE:
+                raise InternalError(
+                    f"the loop {earlier.arg} must be over before {then[0].op.name} inside of it is done; "
+                    "what follows a loop needs a range of its own",
+                    location=then[0].line,
+                )
+            return
+        self._block(first[1][:depth]).add(later).add(earlier)
 
     def _place_reduce(self, node: UOp) -> None:
         acc, update, total = self.accumulators[node]
@@ -125,10 +185,8 @@ class Lineariser:
         self._place(acc, home, ())
         self._place(update, inside, node.src[:1])
         self._place(total, home, ())
-        block = self._block(home)
-        first = update if len(inside) == len(home) else inside[len(home)]
-        block.add(first).add(acc)
-        block.add(total).add(first)
+        self._order((acc, home), (update, inside))
+        self._order((update, inside), (total, home))
 
     def _emit(self, block: Block, order: list[UOp]) -> None:
         """Members by need; among those that are ready, loops last, so that what can be done before a loop is."""
@@ -142,8 +200,10 @@ class Lineariser:
             if count == 0:
                 heapq.heappush(ready, (member in block.inner, self.rank.get(member, 0), number, member))
         numbers = {member: number for number, member in enumerate(waiting)}
+        placed = 0
         while ready:
             _, _, _, member = heapq.heappop(ready)
+            placed += 1
             if member in block.inner:
                 order.append(member)
                 self._emit(block.inner[member], order)
@@ -155,6 +215,15 @@ class Lineariser:
                 if waiting[follower] == 0:
                     key = (follower in block.inner, self.rank.get(follower, 0), numbers[follower], follower)
                     heapq.heappush(ready, key)
+        if placed < len(waiting):
+            raise _no_order([member for member, count in waiting.items() if count])
+
+
+def _no_order(stuck: list[UOp]) -> InternalError:
+    effects = [member for member in stuck if member.op in (Ops.STORE, Ops.LOAD, Ops.RANGE)] or stuck
+    names = ", ".join(f"{member.op.name} {member.arg or ''}".strip() for member in effects[:6])
+    line = next((member.line for member in effects if member.line is not None), None)
+    return InternalError(f"no order satisfies what {names} need of each other", location=line)
 
 
 def is_loop(axis: UOp) -> bool:

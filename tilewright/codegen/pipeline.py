@@ -1,6 +1,9 @@
 """The codegen stage. In: an optimised kernel and a target. Out: a linear `Program`.
 
 emulate_dtypes      needs: any dtypes            gives: arithmetic in dtypes the target has
+share_threads       needs: LOCAL and GROUP axes  gives: axes that may share threads as one
+lower_groups        needs: GROUP axes            gives: local memory and barriers
+settle_threads      needs: no grouped reduction  gives: LOCAL axes alone, one thread storing what is the same for all
 decompose           needs: any ops               gives: ops the target has
 split_addresses     needs: index maths           gives: positions as base + tile
 choose_index_width  needs: bounds                gives: int32 or int64 instead of index
@@ -13,10 +16,12 @@ from tilewright.base.target import Target
 from tilewright.codegen.addresses import choose_index_width, split_addresses
 from tilewright.codegen.decompose import decompose
 from tilewright.codegen.emulate_dtype import emulate_dtypes
+from tilewright.codegen.group import lower_groups
+from tilewright.codegen.launch import settle_threads, share_threads
 from tilewright.codegen.linearise import LAUNCH_KINDS, Lineariser
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo, Param, Program
-from tilewright.graph.uop import UOp
+from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import toposort
 
 
@@ -24,6 +29,8 @@ def lower(sink: UOp, target: Target) -> Program:
     with stage_timer("codegen"):
         flops, bytes_moved = estimate_work(sink)
         sink = emulate_dtypes(sink, target)
+        sink, local_order = share_threads(sink)
+        sink = settle_threads(lower_groups(sink, target))
         sink = decompose(sink, target)
         sink = split_addresses(sink)
         sink = choose_index_width(sink)
@@ -34,15 +41,17 @@ def lower(sink: UOp, target: Target) -> Program:
             (n for n in toposort(sink) if n.op is Ops.RANGE and n.arg.kind in LAUNCH_KINDS), key=_launch_key
         )
         in_grid = (AxisType.GLOBAL, AxisType.THREAD)
+        local = {axis.arg.id: axis for axis in launch if axis.arg.kind not in in_grid}
         return Program(
             name,
             tuple(body),
             program_params(sink),
             tuple(axis for axis in launch if axis.arg.kind in in_grid),
-            tuple(axis for axis in launch if axis.arg.kind not in in_grid),
+            tuple(local[found] for found in local_order if found in local),
             target,
             flops,
             bytes_moved,
+            sink.arg.fills if isinstance(sink.arg, KernelInfo) else (),
         )
 
 
@@ -55,16 +64,22 @@ def loop_order(sink: UOp) -> tuple[UOp, ...]:
     nodes = toposort(sink)
     reduces = [node for node in nodes if node.op is Ops.REDUCE]
     loops = [node for node in nodes if node.op is Ops.RANGE and node.arg.kind is AxisType.LOOP]
-    closed = {axis for node in reduces for axis in node.src[1:]}
-    users = {loop: sum(loop in node.ranges for node in reduces) for loop in loops}
-    return tuple(sorted((loop for loop in loops if loop not in closed), key=lambda loop: (-users[loop], loop.arg.id)))
+    closed = {axis for node in nodes if node.op in (Ops.REDUCE, Ops.END) for axis in node.src[1:]}
+    stores = [node for node in nodes if node.op is Ops.STORE]
+
+    def key(loop: UOp) -> tuple[int, int, tuple[int, ...]]:
+        users = (sum(loop in node.ranges for node in found) for found in (reduces, stores))
+        return (-next(users), -next(users), loop.arg.id)
+
+    return tuple(sorted((loop for loop in loops if loop not in closed), key=key))
 
 
 def program_params(sink: UOp) -> tuple[Param, ...]:
     """The buffers of a kernel, with what it does to each."""
     nodes = toposort(sink)
-    written = {store.src[0].src[0] for store in sink.src if store.op is Ops.STORE}
-    read = {node.src[0].src[0] for node in nodes if node.op is Ops.LOAD}
+    written = {memory_of(node.src[0]) for node in nodes if node.op is Ops.STORE}
+    read = {memory_of(node.src[0]) for node in nodes if node.op is Ops.LOAD}
+    read.update(memory for node in nodes if node.op is Ops.DOT for memory in node.src[:2])
     params = sorted((node for node in nodes if node.op is Ops.PARAM), key=lambda node: node.arg.slot)
     return tuple(Param(p.arg.slot, p.dtype, p.arg.size, p in read, p in written) for p in params)
 
@@ -76,13 +91,16 @@ def estimate_work(sink: UOp) -> tuple[int, int]:
     for node in toposort(sink):
         count = 1
         for axis in node.src[0].ranges if node.op is Ops.REDUCE else node.ranges:
-            count *= int(axis.src[0].arg)
+            count *= int(axis.vmax) + 1
         if (
             node.op.is_elementwise and node.dtype.is_float and node.op not in (Ops.WHERE, Ops.CAST, Ops.BITCAST)
         ) or node.op is Ops.REDUCE:
             operations += count
-        elif node.op is Ops.INDEX:
-            buffer = node.src[0]
+        elif node.op is Ops.DOT:
+            operations += count * 2 * node.arg.length
+            moved.update((memory, memory.arg.size * memory.dtype.itemsize) for memory in node.src[:2])
+        elif node.op is Ops.INDEX and memory_of(node).op is Ops.PARAM:
+            buffer = memory_of(node)
             span = min(buffer.arg.size, count, int(node.src[1].vmax) - int(node.src[1].vmin) + 1)
             moved[buffer] = max(moved.get(buffer, 0), span * buffer.dtype.itemsize)
     return operations, sum(moved.values())

@@ -29,13 +29,16 @@ LN_2 = 0.6931471805599453
 
 @dataclass(frozen=True)
 class Format:
-    """What the functions know of a float type. `ln2_high` times a whole exponent is exact.
-
-    The tables hold the coefficients of polynomials p, lowest power first."""
+    """What the functions know of a float type. `ln2_high` times a whole exponent is exact, and so is `half_pi_high`
+    times an integer of half the type's width. The tables hold the coefficients of polynomials p, lowest power first."""
 
     mantissa: int
     bias: int
     unsigned: DType
+    signed: DType
+    half_signed: DType
+    half_pi_high: float
+    half_pi_low: float
     root_half_bits: int  # the bits of sqrt(1/2), where a mantissa is cut
     ln2_high: float
     ln2_low: float
@@ -52,6 +55,10 @@ SINGLE = Format(
     mantissa=23,
     bias=127,
     unsigned=dtypes.uint32,
+    signed=dtypes.int32,
+    half_signed=dtypes.int16,
+    half_pi_high=1.5703125,
+    half_pi_low=0.00048382679466158152,
     root_half_bits=0x3F3504F3,
     ln2_high=0.693145751953125,
     ln2_low=1.4286068203094172e-06,
@@ -79,6 +86,10 @@ DOUBLE = Format(
     mantissa=52,
     bias=1023,
     unsigned=dtypes.uint64,
+    signed=dtypes.int64,
+    half_signed=dtypes.int32,
+    half_pi_high=1.570796012878418,
+    half_pi_low=3.139164786504813e-07,
     root_half_bits=0x3FE6A09E667F3BCD,
     ln2_high=0.6931471803691238,
     ln2_low=1.9082149292705877e-10,
@@ -144,9 +155,10 @@ def log(x: UOp) -> UOp:
     return _through_float32(natural, x)
 
 
-def sin(x: UOp) -> UOp:
-    """The sine of every finite number; NaN for infinities. float32 needs a target with float64 arithmetic."""
-    return _through_float32(_sin, x)
+def sin(x: UOp, has_double: bool = True) -> UOp:
+    """The sine of every finite number; NaN for infinities. That of a float32 is half as long where the target computes
+    in float64."""
+    return _through_float32(lambda y: _sin(y, has_double), x)
 
 
 def _through_float32(function: Callable[[UOp], UOp], x: UOp) -> UOp:
@@ -268,17 +280,16 @@ INVERSE_PI = int(
 )
 INVERSE_PI_BITS = 1280
 CHUNK = 29  # bits of a piece of 1/pi whose product with a float32 is exact in float64
-HALF_PI_HIGH = 1.570796012878418  # 21 bits, whose product with a 32-bit integer is exact
-HALF_PI_LOW = 3.139164786504813e-07
 
 
-def _sin(x: UOp) -> UOp:
+def _sin(x: UOp, has_double: bool) -> UOp:
     """|x| = n*pi/2 + r; by n modulo 4 the value is sin(r), cos(r), -sin(r) or -cos(r), times the sign of x."""
     form = FORMATS[x.dtype]
     bits = x.bitcast(form.unsigned)
     sign_bit = 1 << (form.unsigned.bits - 1)
-    reduce = _reduce_single if x.dtype is dtypes.float32 else _reduce_double
-    rest, quadrant = reduce(bits & (sign_bit - 1))
+    magnitude = bits & (sign_bit - 1)
+    in_double = x.dtype is dtypes.float32 and has_double
+    rest, quadrant = _reduce_in_double(magnitude) if in_double else _reduce_in_words(magnitude, x.dtype)
     square = rest * rest
     is_cosine = (quadrant & 1).ne(0)
     value = is_cosine.where(_polynomial(square, form.cos), rest + rest * _polynomial(square, form.sin))
@@ -292,7 +303,7 @@ def _inverse_pi_chunk(start: int, count: int) -> float:
     return math.ldexp(bits, -start - count)
 
 
-def _reduce_single(magnitude: UOp) -> tuple[UOp, UOp]:
+def _reduce_in_double(magnitude: UOp) -> tuple[UOp, UOp]:
     """(r, n with its last two bits right) for the float32 |x| of these bits, in float64.
 
     2/pi is cut in pieces. Those whose product with x is a multiple of 4 are left out, which of them is decided by the
@@ -313,50 +324,61 @@ def _reduce_single(magnitude: UOp) -> tuple[UOp, UOp]:
     return rest.cast(dtypes.float32), rounded.bitcast(dtypes.uint64).cast(dtypes.uint32)
 
 
-def _reduce_double(magnitude: UOp) -> tuple[UOp, UOp]:
-    """(r, n with its last two bits right) for the float64 |x| of these bits, by Payne and Hanek's method.
+def _reduce_in_words(magnitude: UOp, dtype: DType) -> tuple[UOp, UOp]:
+    """(r, n with its last two bits right) for the |x| of these bits, by Payne and Hanek's method.
 
-    x is an integer times 2**k. The 192 bits of 2**k/pi from the units down, times the integer, give |x|/pi modulo 2 to
-    128 bits. Below 1, where the window of bits would begin too high, r is x itself."""
-    x = magnitude.bitcast(dtypes.float64)
-    integer = (magnitude & ((1 << 52) - 1)) | (1 << 52)
-    windows = _inverse_pi_window((magnitude >> 52) - 1023)
+    x is an integer times 2**k. Three words of 2**k/pi from the units down, times the integer, give |x|/pi modulo 2 to
+    two words. Below 1, where the window of bits would begin too high, n is 0 or 1."""
+    form = FORMATS[dtype]
+    word, half = form.unsigned.bits, form.half_signed.bits
+    x = magnitude.bitcast(dtype)
+    integer = (magnitude & ((1 << form.mantissa) - 1)) | (1 << form.mantissa)
+    windows = _inverse_pi_window((magnitude >> form.mantissa) - form.bias, form)
     carried = _multiply_high(integer, windows[2])
     low = integer * windows[1] + carried
-    high = integer * windows[0] + _multiply_high(integer, windows[1]) + (low < carried).cast(dtypes.uint64)
-    quadrant = (high + (1 << 61)) >> 62
-    signed = ((high << 2) | (low >> 62)).bitcast(dtypes.int64)
-    # The first word is rounded to nearest: next to 0 it is 0 on both sides, and nothing cancels.
-    first = ((signed >> 32) + ((signed >> 31) & 1)).cast(dtypes.float64) * 2.0**-32
-    second = signed.cast(dtypes.int32).cast(dtypes.float64) * 2.0**-64
-    # Ten bits fewer make the integer non-negative as int64, for which the conversion is cheaper.
-    third = ((low << 2) >> 10).bitcast(dtypes.int64).cast(dtypes.float64) * 2.0**-118
-    rest = first * HALF_PI_HIGH + (first * HALF_PI_LOW + (second + third) * (math.pi / 2))
+    high = integer * windows[0] + _multiply_high(integer, windows[1]) + (low < carried).cast(form.unsigned)
+    quadrant = (high + (1 << (word - 3))) >> (word - 2)
+    signed = ((high << 2) | (low >> (word - 2))).bitcast(form.signed)
+    # The first half word is rounded to nearest: next to 0 it is 0 on both sides, and nothing cancels.
+    first = ((signed >> half) + ((signed >> (half - 1)) & 1)).cast(dtype) * 2.0**-half
+    second = signed.cast(form.half_signed).cast(dtype) * 2.0**-word
+    # A few bits fewer make the integer non-negative when signed, for which the conversion is cheaper.
+    spare = word - form.mantissa - 2
+    third = ((low << 2) >> spare).bitcast(form.signed).cast(dtype) * 2.0 ** (spare - 2 * word)
+    rest = first * form.half_pi_high + (first * form.half_pi_low + (second + third) * (math.pi / 2))
     rest = (x < math.inf).where(rest, math.nan)
     is_small = x < 1.0
-    return is_small.where(x, rest), is_small.where(quadrant.const_like(0), quadrant)
+    if form is DOUBLE:  # whose polynomials are as good up to 1
+        return is_small.where(x, rest), is_small.where(quadrant.const_like(0), quadrant)
+    is_least = x < math.pi / 4
+    small = is_least.where(x, (x - form.half_pi_high) - form.half_pi_low)
+    return is_small.where(small, rest), is_small.where(is_least.where(quadrant.const_like(0), 1), quadrant)
 
 
-def _inverse_pi_window(offset: UOp) -> list[UOp]:
-    """192 bits of 2**-52/pi from the bit of weight 2**-`offset` on, as three uint64; offset lies in 0 to 1023.
+def _inverse_pi_window(offset: UOp, form: Format) -> list[UOp]:
+    """Three words of 2**-mantissa/pi from the bit of weight 2**-`offset` on; offset lies in 0 to bias.
 
-    Words are chosen by the bits of offset // 64, then shifted by offset % 64."""
-    string = INVERSE_PI >> (INVERSE_PI_BITS - 1216 + 53)
-    words = [offset.const_like(string >> (64 * (18 - k)) & ((1 << 64) - 1)) for k in range(19)]
-    for bit in (3, 2, 1, 0):
-        step = 1 << bit
-        is_set = (offset & (64 * step)).ne(0)
+    Words are chosen by the bits of offset // word, then shifted by offset % word."""
+    word = form.unsigned.bits
+    steps = [1 << bit for bit in reversed(range((form.bias // word).bit_length()))]
+    count = sum(steps) + 4
+    string = INVERSE_PI >> (INVERSE_PI_BITS - count * word + form.mantissa + 1)
+    words = [offset.const_like(string >> (word * (count - 1 - k)) & ((1 << word) - 1)) for k in range(count)]
+    for step in steps:
+        is_set = (offset & (word * step)).ne(0)
         words = [is_set.where(words[k + step], words[k]) for k in range(step + 3)]
-    shift = offset & 63
-    reverse = shift ^ 63
-    # Shifting by 1 and then by up to 63 keeps a shift by 64 from being asked for.
+    shift = offset & (word - 1)
+    reverse = shift ^ (word - 1)
+    # Shifting by 1 and then by what is left keeps a shift by the whole word from being asked for.
     return [(words[k] << shift) | ((words[k + 1] >> 1) >> reverse) for k in range(3)]
 
 
 def _multiply_high(left: UOp, right: UOp) -> UOp:
-    """The upper 64 bits of the product of two uint64, the left one below 2**53."""
-    left_high, left_low = left >> 32, left & 0xFFFFFFFF
-    right_high, right_low = right >> 32, right & 0xFFFFFFFF
-    middle = left_high * right_low + ((left_low * right_low) >> 32)
-    other = left_low * right_high + (middle & 0xFFFFFFFF)
-    return left_high * right_high + (middle >> 32) + (other >> 32)
+    """The upper word of the product of two words, the left one not longer than a mantissa."""
+    half = left.dtype.bits // 2
+    mask = (1 << half) - 1
+    left_high, left_low = left >> half, left & mask
+    right_high, right_low = right >> half, right & mask
+    middle = left_high * right_low + ((left_low * right_low) >> half)
+    other = left_low * right_high + (middle & mask)
+    return left_high * right_high + (middle >> half) + (other >> half)

@@ -11,7 +11,7 @@ from tilewright.base.config import options
 from tilewright.base.events import emit, listeners, stage_timer, stage_times
 from tilewright.codegen.pipeline import lower
 from tilewright.engine.verify import verify_optimised
-from tilewright.graph.records import Program
+from tilewright.graph.records import Opt, Program
 from tilewright.graph.uop import UOp
 from tilewright.graph.verify import verify_kernel, verify_program
 from tilewright.kernel.optimise import optimise
@@ -36,22 +36,35 @@ _lock = threading.RLock()
 
 
 def compile_kernel(ast: UOp, device: str) -> CompiledKernel:
-    key = (ast, device, options.NOOPT, options.VERIFY)
+    key = (ast, device, open_driver(device).target, options.NOOPT, options.VERIFY, options.BEAM, options.FOLD_REDUCE)
     found = _kernels.get(key)
     if found is None:
         with _lock:
             found = _kernels.get(key)
             if found is None:
-                found = _kernels[key] = _compile(ast, device)
+                found = _kernels[key] = compile_with(ast, device, _found_opts(ast, device))
     return found
 
 
-def _compile(ast: UOp, device: str) -> CompiledKernel:
+def _found_opts(ast: UOp, device: str) -> tuple[Opt, ...] | None:
+    """What search has for a kernel that leaves its opts open; None asks for the heuristic's choice."""
+    if not options.BEAM or options.NOOPT or ast.arg.opts_to_apply is not None:
+        return None
+    if open_driver(device).target.is_reference:
+        return None
+    # Loads what starts processes, which a program without BEAM never needs.
+    from tilewright.engine.search import find_opts
+
+    return find_opts(ast, device)
+
+
+def compile_with(ast: UOp, device: str, opts: tuple[Opt, ...] | None) -> CompiledKernel:
+    """Compiles a kernel with these opts, whatever the process knows of it."""
     driver = open_driver(device)
     before = dict(stage_times)
     if options.VERIFY_GRAPH:
         verify_kernel(ast)
-    optimised = optimise(ast, driver.target)
+    optimised = optimise(ast, driver.target, opts)
     if options.VERIFY_GRAPH:
         verify_kernel(optimised)
     program = lower(optimised, driver.target)
@@ -83,4 +96,4 @@ def forget_kernels() -> None:
     _kernels.clear()
 
 
-__all__ = ["CompiledKernel", "compile_kernel", "forget_kernels"]
+__all__ = ["CompiledKernel", "compile_kernel", "compile_with", "forget_kernels"]

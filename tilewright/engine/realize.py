@@ -17,6 +17,7 @@ from tilewright.base.errors import RealizeError
 from tilewright.base.events import emit, listeners, stage_timer
 from tilewright.engine.live import live_nodes
 from tilewright.engine.run import Execution, capture_execution
+from tilewright.graph.custom import updated_source, without_gradient
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.records import Schedule
 from tilewright.graph.spec import Kind
@@ -37,7 +38,7 @@ class BoundGraph:
     outputs: tuple[UOp, ...]
     params: tuple[UOp, ...]
     buffers: list[UOp]
-    assigns: list[UOp]  # the ASSIGN nodes, as the caller wrote them
+    assigns: list[UOp]  # the nodes that update memory, as the caller wrote them
 
 
 def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
@@ -160,10 +161,11 @@ def bind_graph(outputs: Sequence[UOp]) -> BoundGraph:
             done[node] = param_of(node)
         else:
             src = tuple(done[s] for s in node.src)
-            made = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+            arg = without_gradient(node) if node.op is Ops.CUSTOM_KERNEL else node.arg
+            made = node if src == node.src and arg is node.arg else UOp(node.op, node.dtype, src, arg)
             if made.line is None:
                 made.line = node.line
-            if node.op is Ops.ASSIGN:
+            if updated_source(node) is not None:
                 assigns.append(node)
             done[node] = made
     return BoundGraph(tuple(done[node] for node in outputs), tuple(params.values()), buffers, assigns)
@@ -197,10 +199,13 @@ def find_pinned(bound: BoundGraph, wanted: list[UOp]) -> tuple[set[UOp], list[UO
 def _memory_behind(assign: UOp) -> UOp | None:
     """The buffer that a chain of updates goes to; None where it is not there yet."""
     base = assign
-    while base.op is Ops.ASSIGN or base.op in (Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS):
-        if _is_held(base):
+    while not _is_held(base):
+        inner = updated_source(base)
+        if inner is None and base.op in (Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS):
+            inner = base.src[0]
+        if inner is None:
             break
-        base = base.src[0]
+        base = inner
     return _buffer_read(base)
 
 
@@ -222,7 +227,7 @@ def _is_view(node: UOp) -> bool:
 
 
 def _cached_schedule(bound: BoundGraph, device: str, pinned: frozenset[int]) -> Schedule:
-    key = (bound.outputs, bound.params, device, pinned, options.SPLIT_REDUCE, options.FUSE)
+    key = (bound.outputs, bound.params, device, pinned, options.SPLIT_REDUCE, options.FUSE, options.FOLD_REDUCE)
     start = time.perf_counter_ns()
     found = _schedules.get(key)
     is_cached = found is not None

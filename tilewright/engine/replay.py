@@ -11,7 +11,7 @@ from tilewright.base.dtype import DType
 from tilewright.base.events import GlobalCounters
 from tilewright.engine.run import Execution
 from tilewright.graph.spec import Shape
-from tilewright.runtime.buffer import Buffer
+from tilewright.runtime.buffer import Buffer, transfer
 from tilewright.runtime.device import Place, Runner, open_driver
 
 
@@ -127,12 +127,8 @@ class Replay:
             return (current.ensure(), 0) if current is not None else execution.place(slot)
 
         def copy() -> None:
-            (target, target_offset), (source, source_offset) = place(slots[0]), place(slots[1])
-            nbytes = execution.plan.slots[slots[0]].nbytes
-            target.view()[target_offset : target_offset + nbytes] = source.view()[
-                source_offset : source_offset + nbytes
-            ]
-            getattr(target, "mark_written", lambda: None)()
+            to, origin = (execution.plan.slots[slot] for slot in slots)
+            transfer(place(slots[0]), to.device, place(slots[1]), origin.device, to.nbytes)
 
         return copy
 

@@ -12,8 +12,8 @@ from tilewright.base.config import options
 from tilewright.base.events import GlobalCounters, emit, listeners
 from tilewright.engine.compile import CompiledKernel, compile_kernel
 from tilewright.graph.records import Item, Schedule
-from tilewright.runtime.buffer import Buffer, allocate
-from tilewright.runtime.device import Place, Runner, open_driver
+from tilewright.runtime.buffer import Buffer, allocate, transfer
+from tilewright.runtime.device import Place, Runner, open_driver, run_timed
 
 
 class Execution:
@@ -81,11 +81,8 @@ class Execution:
         target, source = item.slots
 
         def copy() -> None:
-            (to, to_offset), (source_memory, source_offset) = self.place(target), self.place(source)
-            nbytes = self.plan.slots[target].nbytes
-            open_driver(self.plan.slots[source].device).synchronize()
-            to.view()[to_offset : to_offset + nbytes] = source_memory.view()[source_offset : source_offset + nbytes]
-            getattr(to, "mark_written", lambda: None)()
+            to, origin = self.plan.slots[target], self.plan.slots[source]
+            transfer(self.place(target), to.device, self.place(source), origin.device, to.nbytes)
 
         return copy
 
@@ -97,12 +94,12 @@ class Execution:
     def _run_timed(self, number: int) -> float:
         """Runs one item alone and tells how long it took, in seconds."""
         item, kernel = self.plan.items[number], self.kernels[number]
-        step = self.copy_step(item) if kernel is None else self.runner(number).run
-        start = time.perf_counter()
-        step()
-        open_driver(item.device).synchronize()
-        seconds = time.perf_counter() - start
+        driver = open_driver(item.device)
         if kernel is None:
+            start = time.perf_counter()
+            self.copy_step(item)()
+            driver.synchronize()
+            seconds = time.perf_counter() - start
             target, source = self.plan.slots[item.slots[0]], self.plan.slots[item.slots[-1]]
             emit(
                 "copy",
@@ -113,6 +110,7 @@ class Execution:
                 location=item.line,
             )
             return seconds
+        seconds = run_timed(driver, self.runner(number))
         program = kernel.program
         GlobalCounters.add_kernels(operations=program.flops, memory=program.bytes_moved, seconds=seconds)
         emit(

@@ -11,9 +11,10 @@ import numpy as np
 
 from tilewright.base.dtype import DType, cast_scalar
 from tilewright.base.errors import InternalError, OutOfBoundsError
+from tilewright.graph.evaluate_effects import run_effects
 from tilewright.graph.numpy_math import Array, NumpyMath, bitcast_array, cast_array, numpy_dtype
-from tilewright.graph.ops import Ops, reduce_identity
-from tilewright.graph.spec import Kind, Op
+from tilewright.graph.ops import Ops, ParamArg, reduce_identity
+from tilewright.graph.spec import Kind, Op, element_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import consumers, toposort
 
@@ -207,6 +208,18 @@ def _assign(_frame: Frame, node: UOp, src: list[Any]) -> Array:
     return result
 
 
+def _custom_kernel(_frame: Frame, node: UOp, src: list[Any]) -> Array:
+    """What the kernel leaves in one of its arguments. One that holds nothing before is given zeros."""
+    call = node.arg
+    arrays: dict[UOp, Array] = {}
+    for slot, (dtype, shape, position) in enumerate(zip(call.dtypes, call.shapes, call.sources)):
+        size = element_count(shape)
+        given = np.zeros(size, numpy_dtype(dtype)) if position is None else np.broadcast_to(src[position], shape)
+        arrays[UOp(Ops.PARAM, dtype, (), ParamArg(slot, size))] = np.ascontiguousarray(given).reshape(-1)
+    results = run_effects(call.ast, arrays)
+    return next(array for memory, array in results.items() if memory.arg.slot == call.output).reshape(node.shape)
+
+
 _REDUCERS: dict[Op, np.ufunc] = {Ops.ADD: np.add, Ops.MUL: np.multiply, Ops.MAX: np.maximum, Ops.MIN: np.minimum}
 
 
@@ -331,6 +344,7 @@ _RULES: dict[Op, Rule] = {
     Ops.COPY: _identity,
     Ops.DETACH: _identity,
     Ops.ASSIGN: _assign,
+    Ops.CUSTOM_KERNEL: _custom_kernel,
     Ops.RANGE: _range,
     Ops.REDUCE: _reduce_ranges,
     Ops.INDEX: _index,

@@ -85,6 +85,18 @@ class ParamArg(NamedTuple):
     device: str = ""
 
 
+class DotArg(NamedTuple):
+    """The argument of a DOT: the name of the tensor core that computes it; rows, columns and length of the product; how
+    far apart neighbours lie in memory: rows and steps of the sum on the left, columns and steps on the right."""
+
+    core: str
+    rows: int
+    columns: int
+    length: int
+    left: tuple[int, int]
+    right: tuple[int, int]
+
+
 def _unary(value: Any, bounds: Any = None) -> Op:
     return Op(Kind.UNARY, 1, elementwise_shape, same_dtype, value, bounds)
 
@@ -162,6 +174,8 @@ class Ops:
     # is no operand, but what is computed before (docs/decisions/0008)
     DETACH = Op(Kind.TENSOR, None, source_shape, same_dtype)
     ASSIGN = Op(Kind.TENSOR, 3, source_shape, same_dtype)  # (x, view of x, value): x with value stored in the view
+    # (what a user's kernel is given...): what it leaves in one of its arguments; arg: CustomKernel
+    CUSTOM_KERNEL = Op(Kind.TENSOR, None, lambda node: node.arg.shape, free_dtype)
 
     # kernels
     RANGE = Op(Kind.CONTROL, 1, scalar_shape, free_dtype, None, b.range_bounds)  # src: size; arg: Axis
@@ -169,16 +183,26 @@ class Ops:
     LOAD = Op(Kind.MEMORY, None, scalar_shape, same_dtype)  # (INDEX[, value where masked off])
     STORE = Op(Kind.MEMORY, None, scalar_shape, void_dtype)  # (INDEX, value)
     REDUCE = Op(Kind.CONTROL, None, scalar_shape, same_dtype)  # (value, ranges...); arg: op
+    # (left memory, right memory, start in left, start in right, row, column): the sum over k of left[start + row, k] *
+    # right[start + k, column], 0 for a row or column outside; arg: DotArg
+    DOT = Op(Kind.CONTROL, 6, scalar_shape, free_dtype)
     SINK = Op(Kind.CONTROL, None, scalar_shape, void_dtype)  # arg: KernelInfo or None
     DEFINE_LOCAL = Op(Kind.MEMORY, 0, lambda node: (node.arg.size,), free_dtype)  # arg: ParamArg
     DEFINE_REG = Op(Kind.MEMORY, 0, lambda node: (node.arg.size,), free_dtype)  # arg: ParamArg
-    BARRIER = Op(Kind.CONTROL, None, scalar_shape, void_dtype)
+    # order between effects (docs/decisions/0009): an effect is a STORE, or what is made of effects here
+    AFTER = Op(Kind.MEMORY, None, source_shape, same_dtype)  # (memory, ...): the memory as it is after the others
+    GROUP = Op(Kind.CONTROL, None, scalar_shape, void_dtype)  # (effects...): all of them
+    BARRIER = Op(Kind.CONTROL, None, scalar_shape, void_dtype)  # (what precedes...); arg: a number that tells two apart
+    # (value, ranges...); arg: (op, n): the fold over n neighbouring threads, for each of them. It closes its ranges:
+    # those along which all threads have the same result
+    WARP_FOLD = Op(Kind.CONTROL, None, scalar_shape, same_dtype)
 
     # linear programs: one accumulator form
     ACC = Op(Kind.CONTROL, None, scalar_shape, same_dtype)  # (identity, tile ranges...); arg: slot
     ACCUMULATE = Op(Kind.CONTROL, 2, scalar_shape, void_dtype)  # (ACC, value); arg: op
     COMBINE = Op(Kind.CONTROL, None, scalar_shape, same_dtype)  # (ACC, tile ranges to fold...); arg: op
-    END = Op(Kind.CONTROL, 1, scalar_shape, void_dtype)  # (RANGE)
+    # in a kernel (effect, ranges...): the effect in every iteration; in a program (RANGE): where its loop closes
+    END = Op(Kind.CONTROL, None, scalar_shape, void_dtype)
 
 
 ALL_OPS: tuple[Op, ...] = tuple(op for op in vars(Ops).values() if isinstance(op, Op))

@@ -8,17 +8,19 @@ import dataclasses
 import enum
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError, ParseError
-from tilewright.graph.ops import ALL_OPS, AddrSpace, Axis, AxisType, BufferArg, ParamArg
+from tilewright.graph.custom import CustomKernel
+from tilewright.graph.ops import ALL_OPS, AddrSpace, Axis, AxisType, BufferArg, DotArg, ParamArg
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
 from tilewright.graph.verify_kernel_nodes import KERNEL_RULES
 from tilewright.graph.verify_nodes import TENSOR_RULES, is_int, is_int_tuple
+from tilewright.graph.walk import toposort
 
 _OPS: dict[str, Op] = {op.name: op for op in ALL_OPS}
 _DTYPES: dict[str, DType] = {dtype.name: dtype for dtype in (*dtypes.all, dtypes.index, dtypes.void)}
@@ -40,17 +42,47 @@ def _is_text(value: Any) -> bool:
 
 
 class Record(NamedTuple):
-    """A class that may stand in an argument, its fields by position; each test says what a field may hold."""
+    """A class that may stand in an argument, its fields by position; each test says what a field may hold. An optional
+    field is written where it has another value than its default; a hidden one never is."""
 
     make: Callable[..., Any]
     tests: dict[str, Callable[[Any], bool]]
+    optional: frozenset[str] = frozenset()
+    hidden: frozenset[str] = frozenset()
 
 
 _RECORDS: dict[str, Record] = {
     "Axis": Record(Axis, {"id": is_int_tuple, "kind": lambda value: isinstance(value, AxisType)}),
     "BufferArg": Record(BufferArg, {"uid": is_int, "size": is_int, "device": _is_text}),
+    "DotArg": Record(
+        DotArg,
+        {
+            "core": _is_text,
+            "rows": is_int,
+            "columns": is_int,
+            "length": is_int,
+            "left": is_int_tuple,
+            "right": is_int_tuple,
+        },
+    ),
     "ParamArg": Record(ParamArg, {"slot": is_int, "size": is_int, "device": _is_text}),
-    "KernelInfo": Record(KernelInfo, {"name": _is_text, "opts_to_apply": _is_opts, "applied": _is_opts}),
+    "CustomKernel": Record(
+        CustomKernel,
+        {
+            "ast": lambda value: isinstance(value, UOp),
+            "output": is_int,
+            "shapes": lambda value: isinstance(value, tuple) and all(map(is_int_tuple, value)),
+            "dtypes": lambda value: isinstance(value, tuple) and all(isinstance(item, DType) for item in value),
+            "written": is_int_tuple,
+            "sources": lambda value: isinstance(value, tuple) and all(item is None or is_int(item) for item in value),
+        },
+        hidden=frozenset({"gradient"}),  # a function has no text
+    ),
+    "KernelInfo": Record(
+        KernelInfo,
+        {"name": _is_text, "opts_to_apply": _is_opts, "applied": _is_opts, "fills": is_int_tuple},
+        optional=frozenset({"fills"}),
+    ),
     "Opt": Record(
         Opt,
         {
@@ -61,10 +93,16 @@ _RECORDS: dict[str, Record] = {
 }
 
 
-def _field_names(record: Any) -> tuple[str, ...]:
-    if dataclasses.is_dataclass(record):
-        return tuple(field.name for field in dataclasses.fields(record))
-    return tuple(record._fields)
+def _field_names(record: Record) -> tuple[str, ...]:
+    made: Any = record.make
+    names = [field.name for field in dataclasses.fields(made)] if dataclasses.is_dataclass(made) else made._fields
+    return tuple(name for name in names if name not in record.hidden)
+
+
+def _written_fields(value: Any, record: Record) -> Iterator[Any]:
+    for name in _field_names(record):
+        if name not in record.optional or getattr(value, name):
+            yield getattr(value, name)
 
 
 # ---------------------------------------------------------------- writing
@@ -89,12 +127,27 @@ def literal(value: Any, depth: int = 0) -> str:
     if isinstance(value, DType):
         return f"dtypes.{value.name}"
     if type(value).__name__ in _RECORDS:
-        fields = [literal(getattr(value, name), depth + 1) for name in _field_names(type(value))]
+        fields = [literal(field, depth + 1) for field in _written_fields(value, _RECORDS[type(value).__name__])]
         return f"{type(value).__name__}({', '.join(fields)})"
+    if isinstance(value, UOp):
+        return f"graph({json.dumps(graph_text(value))})"
     if type(value) is tuple:
         items = ", ".join(literal(item, depth + 1) for item in value)
         return f"({items},)" if len(value) == 1 else f"({items})"
     raise InternalError(f"an argument of type {type(value).__name__} has no text form")
+
+
+def graph_text(root: UOp) -> str:
+    """One node a line, sources first, without what is for the reader alone."""
+    numbers: dict[UOp, int] = {}
+    return "".join(node_text(node, numbers) + "\n" for node in toposort(root))
+
+
+def node_text(node: UOp, numbers: dict[UOp, int]) -> str:
+    """The line of a node, which gets the next number."""
+    numbers[node] = len(numbers)
+    words = [f"%{numbers[node]} = {node.op.name} {node.dtype.name}", *(f"%{numbers[src]}" for src in node.src)]
+    return " ".join(words if node.arg is None else [*words, literal(node.arg)])
 
 
 # ---------------------------------------------------------------- reading
@@ -209,6 +262,11 @@ class _Reader:
             return _WORDS[token.text]
         if token.text in _RECORDS:
             return self._read_record(token, depth)
+        if token.text == "graph":
+            self.take("mark", "(")
+            inner = self._read_text(self.take("text"))
+            self.take("mark", ")")
+            return parse(inner)
         family, _, name = token.text.partition(".")
         if family == "Ops" and name in _OPS:
             return _OPS[name]
@@ -220,10 +278,11 @@ class _Reader:
 
     def _read_record(self, token: Token, depth: int) -> Any:
         record = _RECORDS[token.text]
-        names = _field_names(record.make)
         self.take("mark", "(")
         values: list[Any] = []
-        for name in names:
+        for name in _field_names(record):
+            if name in record.optional and self.at_mark(")"):
+                continue
             if values:
                 self.take("mark", ",")
             position = self.peek().position

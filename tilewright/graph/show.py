@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from tilewright.base.dtype import dtypes
 from tilewright.graph.ops import Ops
-from tilewright.graph.parse import literal, parse
+from tilewright.graph.parse import literal, node_text, parse
 from tilewright.graph.records import Program
 from tilewright.graph.spec import Kind, Op
-from tilewright.graph.uop import UOp
+from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import consumers, toposort
 
 __all__ = ["parse", "show", "show_expression", "show_program", "show_tree"]
@@ -21,16 +21,8 @@ __all__ = ["parse", "show", "show_expression", "show_program", "show_tree"]
 def show(root: UOp) -> str:
     """One node a line, sources first, the root last: `%3 = ADD float32 %1 %2  # (4, 4)`. What follows `#` is for the
     reader. The numbers follow from the graph alone, so equal graphs give equal text in every process."""
-    lines: list[str] = []
     numbers: dict[UOp, int] = {}
-    for node in toposort(root):
-        numbers[node] = len(numbers)
-        words = [f"%{numbers[node]} = {node.op.name} {node.dtype.name}"]
-        words += [f"%{numbers[src]}" for src in node.src]
-        if node.arg is not None:
-            words.append(literal(node.arg))
-        lines.append(" ".join(words) + _shape_comment(node))
-    return "\n".join(lines) + "\n"
+    return "".join(node_text(node, numbers) + _shape_comment(node) + "\n" for node in toposort(root))
 
 
 def _shape_comment(node: UOp) -> str:
@@ -100,6 +92,8 @@ def _expression_of(node: UOp, src: list[Text]) -> Text:
         return _infix_of(node, src)
     if node.op is Ops.NEG:
         return "-" + _bound(src[0], _UNARY_BINDING), _UNARY_BINDING
+    if node.op is Ops.AFTER:
+        return src[0]
     if node.op is Ops.INDEX:
         mask = f" if {src[2][0]}" if len(src) > 2 else ""
         return f"{src[0][0]}[{src[1][0]}{mask}]", _ATOM_BINDING
@@ -189,6 +183,8 @@ def show_program(program: Program) -> str:
         tiles[node] = _tile_of(node, tiles)
         if node.op is Ops.END:
             depth -= 1
+        elif node.op in (Ops.DEFINE_LOCAL, Ops.DEFINE_REG):
+            lines.append("  " * depth + f"{_buffer_name(node)}: {node.dtype.name}[{node.arg.size}]")
         elif node.op is Ops.INDEX:
             # A place is not a value: it is called by what it says, so that loads and stores read as in a program.
             names[node] = _expression_of(node, sources)
@@ -200,6 +196,9 @@ def show_program(program: Program) -> str:
 
 
 def _operand(node: UOp, names: dict[UOp, Text]) -> Text:
+    if node.op is Ops.AFTER:
+        # A program's order is that of its lines: the memory is called by its name.
+        return _buffer_name(memory_of(node)), _ATOM_BINDING
     if node in names:
         return names[node]
     return _expression_of(node, []) if not node.src or node.op is Ops.RANGE else (f"?{node.op.name}", _ATOM_BINDING)

@@ -6,11 +6,12 @@ from __future__ import annotations
 import math
 import threading
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
 from tilewright.graph.bounds import bounds_of
-from tilewright.graph.ops import Ops
+from tilewright.graph.ops import AddrSpace, AxisType, Ops
 from tilewright.graph.spec import Bounds, Op, Shape
 
 
@@ -133,7 +134,7 @@ class UOp:
 
     @property
     def ranges(self) -> frozenset[UOp]:
-        """The RANGE nodes this value depends on; a REDUCE closes its own."""
+        """The RANGE nodes this value depends on; REDUCE, END and WARP_FOLD close their own."""
         if self._ranges is None:
             _fill(self, "_ranges", _ranges_of)
         assert self._ranges is not None
@@ -160,6 +161,15 @@ class UOp:
             fields.get("arg", self.arg),
         )
 
+    def with_src(self, src: tuple[UOp, ...]) -> UOp:
+        """The node over other sources, at the same line of the user."""
+        if src == self.src:
+            return self
+        made = UOp(self.op, self.dtype, src, self.arg)
+        if made.line is None:
+            made.line = self.line
+        return made
+
     def __repr__(self) -> str:
         argument = "" if self.arg is None else f", arg={self.arg!r}"
         return f"UOp({self.op!r}, {self.dtype!r}, src={len(self.src)}{argument})"
@@ -174,8 +184,10 @@ class UOp:
 
     def alu(self, op: Op, *others: UOp | Scalar) -> UOp:
         src = (self, *(self._operand(other) for other in others))
+        if len(src) == 2 and src[0].dtype is not src[1].dtype:
+            src = language.agree(op, *src)
         dtype = op.dtype(src)
-        return UOp(op, self.dtype if dtype is None else dtype, src)
+        return UOp(op, src[0].dtype if dtype is None else dtype, src)
 
     def __add__(self, other: UOp | Scalar) -> UOp:
         return self.alu(Ops.ADD, other)
@@ -250,7 +262,10 @@ class UOp:
         return self.alu(Ops.MIN, other)
 
     def where(self, yes: UOp, no: UOp | Scalar) -> UOp:
-        return UOp(Ops.WHERE, yes.dtype, (self, yes, yes._operand(no)))
+        other = yes._operand(no)
+        if yes.dtype is not other.dtype:
+            yes, other = language.agree(Ops.WHERE, yes, other)
+        return UOp(Ops.WHERE, yes.dtype, (self, yes, other))
 
     def cast(self, dtype: DType) -> UOp:
         return self if self.dtype is dtype else UOp(Ops.CAST, dtype, (self,))
@@ -258,13 +273,64 @@ class UOp:
     def bitcast(self, dtype: DType) -> UOp:
         return self if self.dtype is dtype else UOp(Ops.BITCAST, dtype, (self,))
 
+    # ------------------------------------------------------------ the language of custom kernels (kernel_language.py)
+
+    @staticmethod
+    def range(size: int | UOp, id: int | tuple[int, ...], kind: AxisType = AxisType.LOOP) -> UOp:
+        """A loop of a kernel, and the number of its iteration."""
+        return language.make_range(size, id, kind)
+
+    @staticmethod
+    def placeholder(shape: Sequence[int], dtype: DType | str, slot: int, addrspace: AddrSpace = AddrSpace.REG) -> UOp:
+        """Memory of the kernel's own: of each thread (REG), or of each work-group (LOCAL)."""
+        return language.make_placeholder(shape, dtype, slot, addrspace)
+
+    def __getitem__(self, key: Any) -> UOp:
+        """The place of one element, an index per axis; where a value is wanted, what it holds."""
+        return language.index_memory(self, key)
+
+    __iter__ = None  # or Python would try the indices 0, 1, 2, ... without end
+
+    def load(self, mask: UOp | None = None, otherwise: UOp | Scalar | None = None) -> UOp:
+        """What the place holds; where the mask does not hold nothing is read, and the value is `otherwise` (or 0)."""
+        return language.load(self, mask, otherwise)
+
+    def store(self, value: UOp | Scalar, mask: UOp | None = None) -> UOp:
+        """The effect of writing a value to this place, where the mask holds."""
+        return language.store(self, value, mask)
+
+    def set(self, value: UOp | Scalar, end: UOp | Sequence[UOp] = (), mask: UOp | None = None) -> UOp:
+        """The memory after that store, in every iteration of the ranges in `end`."""
+        return language.set_place(self, value, end, mask)
+
+    def end(self, *ranges: UOp) -> UOp:
+        """This effect in every iteration of the ranges."""
+        return language.end_effect(self, ranges)
+
+    def after(self, *earlier: UOp) -> UOp:
+        """This memory as it is after effects, or in each iteration of ranges."""
+        return language.after(self, *earlier)
+
+    def group(*effects: UOp) -> UOp:
+        """Several effects as one."""
+        return language.group(effects)
+
+    def barrier(*effects: UOp) -> UOp:
+        """Where all threads of a work-group meet, after these effects."""
+        return language.barrier(effects)
+
+    def sink(*effects: UOp, arg: Any = None) -> UOp:
+        """The kernel that has these effects."""
+        return language.make_sink(effects, arg)
+
 
 def _ranges_of(node: UOp) -> frozenset[UOp]:
     if node.op is Ops.RANGE:
-        return frozenset((node,))
+        # The loop lies inside of those that its size depends on.
+        return node.src[0].ranges | {node}
     if not node.src:
         return _NO_RANGES
-    if node.op is Ops.REDUCE:
+    if node.op is Ops.REDUCE or node.op is Ops.END or node.op is Ops.WARP_FOLD:
         return node.src[0].ranges.difference(node.src[1:])
     found = node.src[0].ranges
     for src in node.src[1:]:
@@ -297,5 +363,16 @@ def const(dtype: DType, value: Scalar) -> UOp:
     return UOp(Ops.CONST, dtype, (), cast_scalar(value, dtype))
 
 
+def memory_of(place: UOp) -> UOp:
+    """The memory itself behind an INDEX, or behind a version of it that AFTER names."""
+    while place.op is Ops.INDEX or place.op is Ops.AFTER:
+        place = place.src[0]
+    return place
+
+
 def index_const(value: int) -> UOp:
     return UOp(Ops.CONST, dtypes.index, (), value)
+
+
+# Last, because it builds nodes: the class above must be there.
+from tilewright.graph import kernel_language as language  # noqa: E402

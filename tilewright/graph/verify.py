@@ -12,7 +12,7 @@ from tilewright.graph.ops import ALL_OPS, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.spec import Kind, Op
 from tilewright.graph.uop import UOp
-from tilewright.graph.verify_kernel_nodes import KERNEL_RULES
+from tilewright.graph.verify_kernel_nodes import EFFECTS, KERNEL_RULES
 from tilewright.graph.verify_nodes import ELEMENTWISE, MOVEMENT, PLACEHOLDERS, TENSOR_RULES, NodeRule, ops_of_kind
 from tilewright.graph.verify_program import PROGRAM_RULES
 from tilewright.graph.walk import toposort
@@ -87,8 +87,8 @@ def check_sink_is_root(root: UOp, nodes: list[UOp]) -> Fault | None:
     if root.op is not Ops.SINK:
         return root, "a kernel is a SINK"
     for source in root.src:
-        if source.op is not Ops.STORE:
-            return root, f"a kernel's SINK takes STOREs, not {source.op.name}"
+        if source.op not in EFFECTS:
+            return root, f"a kernel's SINK takes effects, not {source.op.name}"
     inner = next((node for node in nodes if node.op is Ops.SINK and node is not root), None)
     return None if inner is None else (inner, "a kernel has one SINK, its root")
 
@@ -101,14 +101,12 @@ def check_sink_of_values(root: UOp, nodes: list[UOp]) -> Fault | None:
 
 
 def check_values_are_scalar(_root: UOp, nodes: list[UOp]) -> Fault | None:
-    """In a kernel only INDEX may look at a buffer as a whole."""
+    """In a kernel only INDEX may look at a buffer as a whole; AFTER and BARRIER name it."""
     for node in nodes:
         for position, source in enumerate(node.src):
-            if (
-                source.op in PLACEHOLDERS
-                and not (node.op is Ops.INDEX and position == 0)
-                and node.op is not Ops.BARRIER
-            ):
+            is_memory = source.op in PLACEHOLDERS or source.op is Ops.AFTER
+            is_named = position < {Ops.INDEX: 1, Ops.AFTER: 1, Ops.DOT: 2}.get(node.op, 0)
+            if is_memory and not is_named and node.op is not Ops.BARRIER:
                 return node, f"uses the buffer {describe(source)} as a value; go through INDEX and LOAD"
             if source.op is Ops.INDEX and not (node.op in (Ops.LOAD, Ops.STORE) and position == 0):
                 return node, "uses an INDEX as a value; go through LOAD"
@@ -126,7 +124,13 @@ def check_ranges_are_closed_once(_root: UOp, nodes: list[UOp]) -> Fault | None:
     return None
 
 
-_KERNEL_VALUES = ELEMENTWISE | PLACEHOLDERS | {Ops.CONST, Ops.VARIABLE, Ops.RANGE, Ops.INDEX, Ops.LOAD, Ops.STORE}
+_KERNEL_VALUES = (
+    ELEMENTWISE
+    | PLACEHOLDERS
+    | {Ops.CONST, Ops.VARIABLE, Ops.RANGE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.WARP_FOLD, Ops.DOT}
+)
+# A program's body holds no AFTER and no GROUP, but an INDEX in it may name them.
+_ORDER = frozenset({Ops.AFTER, Ops.GROUP, Ops.END, Ops.BARRIER})
 
 TENSOR_STAGE = Stage(
     "tensor",
@@ -138,9 +142,9 @@ TENSOR_STAGE = Stage(
 )
 KERNEL_STAGE = Stage(
     "kernel",
-    _KERNEL_VALUES | {Ops.REDUCE, Ops.SINK, Ops.BARRIER},
+    _KERNEL_VALUES | _ORDER | {Ops.REDUCE, Ops.SINK},
     (
-        GraphRule("sink-of-stores", check_sink_is_root),
+        GraphRule("sink-of-effects", check_sink_is_root),
         GraphRule("one-range-per-id", check_one_range_per_id),
         GraphRule("one-param-per-slot", check_one_param_per_slot),
         GraphRule("variables-agree", check_variables_agree),
@@ -150,7 +154,7 @@ KERNEL_STAGE = Stage(
 )
 PROGRAM_STAGE = Stage(
     "program",
-    _KERNEL_VALUES | {Ops.BARRIER, Ops.ACC, Ops.ACCUMULATE, Ops.COMBINE, Ops.END},
+    _KERNEL_VALUES | _ORDER | {Ops.ACC, Ops.ACCUMULATE, Ops.COMBINE},
     (
         GraphRule("one-range-per-id", check_one_range_per_id),
         GraphRule("one-param-per-slot", check_one_param_per_slot),
@@ -169,7 +173,7 @@ def verify_tensor_graph(root: UOp, pass_name: str = "") -> None:
 
 
 def verify_kernel(sink: UOp, pass_name: str = "") -> None:
-    """A kernel as `schedule/` makes it and `kernel/` transforms it: a SINK of STOREs over RANGEs."""
+    """A kernel as `schedule/` makes it and `kernel/` transforms it: a SINK of effects over RANGEs."""
     _verify_graph(KERNEL_STAGE, sink, pass_name)
 
 

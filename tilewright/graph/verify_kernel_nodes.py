@@ -5,7 +5,7 @@ Out: what is wrong with it, in words, or None. The table at the end has a line p
 from __future__ import annotations
 
 from tilewright.base.dtype import dtypes
-from tilewright.graph.ops import REDUCTIONS, Axis, AxisType, Ops
+from tilewright.graph.ops import REDUCTIONS, Axis, AxisType, DotArg, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp
 from tilewright.graph.verify_nodes import PLACEHOLDERS, Complaint, NodeRule, is_int_tuple
@@ -21,7 +21,7 @@ UNREDUCIBLE_KINDS = frozenset({AxisType.GLOBAL, AxisType.THREAD, AxisType.LOCAL}
 def check_scalar_sources(node: UOp) -> Complaint:
     """A kernel computes one element at a time; only INDEX looks at a buffer as a whole."""
     for source in node.src:
-        if source.shape and source.op not in INDEXABLE:
+        if source.shape and source.op not in INDEXABLE and source.op is not Ops.AFTER:
             return f"has a source of shape {source.shape}; inside of a kernel a value is one element"
     return None
 
@@ -40,7 +40,7 @@ def check_range(node: UOp) -> Complaint:
 
 def check_index(node: UOp) -> Complaint:
     buffer, position = node.src[:2]
-    if buffer.op not in INDEXABLE:
+    if buffer.op not in INDEXABLE and buffer.op is not Ops.AFTER:
         return f"indexes {buffer.op.name}, which is no buffer"
     if not position.dtype.is_int:
         return f"the index is {position.dtype.name}, not an integer"
@@ -121,8 +121,50 @@ def check_combine(node: UOp) -> Complaint:
     return check_tiles(node.src[1:])
 
 
+EFFECTS = frozenset({Ops.STORE, Ops.END, Ops.GROUP, Ops.BARRIER})
+
+
 def check_end(node: UOp) -> Complaint:
-    return None if node.src[0].op is Ops.RANGE else f"ends {node.src[0].op.name}, which is no RANGE"
+    """In a program it names a loop to close; in a kernel an effect and the ranges it is done with."""
+    if node.src[0].op is Ops.RANGE:
+        return None if len(node.src) == 1 else "closes one loop at a time"
+    return check_effect_ends(node)
+
+
+def check_effect_ends(node: UOp) -> Complaint:
+    if node.src[0].op not in EFFECTS:
+        return f"ends {node.src[0].op.name}, which is neither an effect nor a RANGE"
+    others = [source for source in node.src[1:] if source.op is not Ops.RANGE]
+    return f"ends over {others[0].op.name}, which is no RANGE" if others else None
+
+
+def check_after(node: UOp) -> Complaint:
+    if node.src[0].op is not Ops.AFTER and node.src[0].op not in INDEXABLE:
+        return f"names {node.src[0].op.name}, which is no memory"
+    return None if len(node.src) > 1 else "names nothing that comes before"
+
+
+def check_group(node: UOp) -> Complaint:
+    others = [source for source in node.src if source.op not in EFFECTS]
+    return f"{others[0].op.name} is no effect" if others else None
+
+
+def check_dot(node: UOp) -> Complaint:
+    left, right, *numbers = node.src
+    for memory in (left, right):
+        if memory.op is not Ops.PARAM:
+            return f"multiplies {memory.op.name}, which is no buffer"
+    if any(not number.dtype.is_int for number in numbers):
+        return "a start, row or column is not an integer"
+    return None if isinstance(node.arg, DotArg) else f"argument {node.arg!r} is no DotArg"
+
+
+def check_warp_fold(node: UOp) -> Complaint:
+    match node.arg:
+        case (op, int(width)) if op in REDUCTIONS and width > 1 and width & (width - 1) == 0:
+            others = [source for source in node.src[1:] if source.op is not Ops.RANGE]
+            return f"closes {others[0].op.name}, which is no RANGE" if others else None
+    return f"argument {node.arg!r} is not a reduction and a power of two"
 
 
 KERNEL_RULES: tuple[NodeRule, ...] = (
@@ -137,4 +179,8 @@ KERNEL_RULES: tuple[NodeRule, ...] = (
     NodeRule("accumulate-operands", {Ops.ACCUMULATE}, check_accumulate),
     NodeRule("combine-operands", {Ops.COMBINE}, check_combine),
     NodeRule("end-range", {Ops.END}, check_end),
+    NodeRule("after-memory", {Ops.AFTER}, check_after),
+    NodeRule("group-effects", {Ops.GROUP}, check_group),
+    NodeRule("dot-operands", {Ops.DOT}, check_dot),
+    NodeRule("warp-fold-argument", {Ops.WARP_FOLD}, check_warp_fold),
 )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
+from tilewright.graph.custom import check_custom_kernel
 from tilewright.graph.ops import ALL_OPS, REDUCTIONS, BufferArg, Ops, ParamArg
 from tilewright.graph.spec import Kind, Op, Shape, element_count
 from tilewright.graph.uop import UOp
@@ -42,6 +43,9 @@ _SOURCE_COUNTS: dict[Op, tuple[int, int | None]] = {
     Ops.REDUCE: (1, None),
     Ops.ACC: (1, None),
     Ops.COMBINE: (1, None),
+    Ops.END: (1, None),
+    Ops.AFTER: (2, None),
+    Ops.WARP_FOLD: (1, None),
 }
 
 _FLOAT_OPS = frozenset({Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC, Ops.FDIV})
@@ -308,4 +312,5 @@ TENSOR_RULES: tuple[NodeRule, ...] = (
     NodeRule("reduce-axes", {Ops.REDUCE_AXIS}, check_reduce_axis),
     NodeRule("copy-device", {Ops.COPY}, check_copy),
     NodeRule("assign-view", {Ops.ASSIGN}, check_assign),
+    NodeRule("custom-kernel-argument", {Ops.CUSTOM_KERNEL}, check_custom_kernel),
 )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Param, Program
-from tilewright.graph.uop import UOp
+from tilewright.graph.uop import UOp, memory_of
 
 Fault = tuple[UOp, str]
 
@@ -17,7 +17,8 @@ _GROUP_KINDS = frozenset({AxisType.LOCAL, AxisType.GROUP})
 _GLOBAL_KINDS = frozenset({AxisType.GLOBAL, AxisType.THREAD})
 _LAUNCH_KINDS = _GROUP_KINDS | _GLOBAL_KINDS
 # Leaves that have a value without being computed; a program may list a VARIABLE or a placeholder, or leave it out.
-_FREE = frozenset({Ops.CONST, Ops.PARAM, Ops.VARIABLE, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
+# So may an INDEX or a BARRIER name AFTER, GROUP and END, which stand for an order that the body already has.
+_FREE = frozenset({Ops.CONST, Ops.PARAM, Ops.VARIABLE, Ops.DEFINE_LOCAL, Ops.DEFINE_REG, Ops.AFTER, Ops.GROUP, Ops.END})
 
 
 class ProgramRule(NamedTuple):
@@ -58,6 +59,8 @@ def check_body_nodes(program: Program) -> Fault | None:
         seen.add(node)
         if node.op is Ops.CONST or node.op is Ops.PARAM:
             return node, f"a {node.op.name} has no place in the body"
+        if node.op is Ops.AFTER or node.op is Ops.GROUP or (node.op is Ops.END and node.src[0].op is not Ops.RANGE):
+            return node, f"{node.op.name} states an order, which the body has by itself"
         if node.op is Ops.RANGE and node.arg.kind.is_tile:
             return node, "a tile axis has no place in the body: the emitter writes it out"
     return None
@@ -125,7 +128,7 @@ def check_params(program: Program) -> Fault | None:
     for node in program.body:
         if node.op is not Ops.LOAD and node.op is not Ops.STORE:
             continue
-        buffer = node.src[0].src[0]
+        buffer = memory_of(node.src[0])
         if buffer.op is not Ops.PARAM:
             continue
         param = params.get(buffer.arg.slot)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tilewright.base.dtype import dtypes
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import Axis, AxisType, Ops
-from tilewright.graph.uop import UOp, index_const
+from tilewright.graph.uop import UOp, index_const, memory_of
 from tilewright.graph.walk import toposort
 
 _KIND_ORDER = {
@@ -28,8 +28,25 @@ _KIND_ORDER = {
 }
 
 
+# From here on the ids of axes that a transform adds. They are numbered after all others, whose numbers stay.
+ADDED_ID = 1 << 20
+
+
+def named_ranges(node: UOp) -> tuple[UOp, ...]:
+    """The last sources, among which ranges stand for themselves and not for a value computed from them."""
+    if node.op is Ops.BARRIER:
+        return node.src
+    return node.src[1:] if node.op in (Ops.REDUCE, Ops.END, Ops.AFTER) else ()
+
+
+def is_counted(axis: UOp) -> bool:
+    """Whether the number of iterations is known."""
+    return axis.src[0].is_const
+
+
 def size_of(axis: UOp) -> int:
-    return int(axis.src[0].arg)
+    """The number of iterations; the most there can be where it is computed."""
+    return int(axis.src[0].arg) if axis.src[0].is_const else int(axis.vmax) + 1
 
 
 def make_range(size: int, identity: tuple[int, ...], kind: AxisType) -> UOp:
@@ -44,8 +61,9 @@ class KernelView:
     nodes: tuple[UOp, ...]
     axes: tuple[UOp, ...]
     reduces: tuple[UOp, ...]
-    accesses: tuple[UOp, ...]  # INDEX nodes
-    stores: tuple[UOp, ...]  # INDEX nodes that are written
+    places: tuple[UOp, ...]  # INDEX nodes, also those of placeholders
+    accesses: tuple[UOp, ...]  # INDEX nodes of buffers: a placeholder is never mistaken for memory traffic
+    stores: tuple[UOp, ...]  # those of the accesses that are written
 
     @property
     def reduce_axes(self) -> frozenset[UOp]:
@@ -55,10 +73,14 @@ class KernelView:
     def of_kind(self, *kinds: AxisType) -> list[UOp]:
         return [axis for axis in self.axes if axis.arg.kind in kinds]
 
-    def loop_accesses(self, axis: UOp) -> list[tuple[UOp, int | None]]:
-        """Each access that depends on the axis or runs inside it, with how far one step of the axis moves it;
-        None where the distance is not constant."""
-        return [(access, stride(access, axis)) for access in self.accesses]
+    @property
+    def loads(self) -> list[UOp]:
+        """The accesses that are read, in the order in which opts number operands."""
+        return list(dict.fromkeys(n.src[0] for n in self.nodes if n.op is Ops.LOAD and n.src[0] in self.accesses))
+
+    def closers(self, axis: UOp) -> list[UOp]:
+        """What closes the axis: reductions, or effects done in every iteration."""
+        return [node for node in self.nodes if node.op in (Ops.REDUCE, Ops.END) and axis in node.src[1:]]
 
 
 def view_kernel(sink: UOp) -> KernelView:
@@ -68,11 +90,17 @@ def view_kernel(sink: UOp) -> KernelView:
     for node in reduces:
         for axis in node.ranges:
             users[axis] += 1
+
     # Rows come first: a loop that more reductions depend on lies outside the loops they do not depend on.
-    axes = tuple(sorted(users, key=lambda axis: (_KIND_ORDER[axis.arg.kind], -users[axis], axis.arg.id)))
-    stores = tuple(store.src[0] for store in sink.src if store.op is Ops.STORE)
-    accesses = tuple(node for node in nodes if node.op is Ops.INDEX)
-    return KernelView(sink, nodes, axes, reduces, accesses, stores)
+    def order(axis: UOp) -> tuple[bool, int, int, tuple[int, ...]]:
+        return axis.arg.id[0] >= ADDED_ID, _KIND_ORDER[axis.arg.kind], -users[axis], axis.arg.id
+
+    axes = tuple(sorted(users, key=order))
+    places = tuple(node for node in nodes if node.op is Ops.INDEX)
+    accesses = tuple(place for place in places if memory_of(place).op is Ops.PARAM)
+    written = {node.src[0] for node in nodes if node.op is Ops.STORE}
+    stores = tuple(access for access in accesses if access in written)
+    return KernelView(sink, nodes, axes, reduces, places, accesses, stores)
 
 
 def stride(access: UOp, axis: UOp) -> int | None:
@@ -88,19 +116,27 @@ def stride(access: UOp, axis: UOp) -> int | None:
 
 def exchange_axis(sink: UOp, axis: UOp, replacement: UOp) -> UOp:
     """The kernel with `axis` written as `replacement`, an expression of new axes; a reduction over `axis` becomes one
-    over the new axes."""
+    over the new axes, and so is what is done in every iteration of `axis`."""
     done: dict[UOp, UOp] = {axis: replacement}
     new_axes = tuple(sorted(replacement.ranges, key=lambda made: made.arg.id))
     for node in toposort(sink):
         if node in done:
             continue
-        if node.op is Ops.REDUCE and axis in node.src[1:]:
-            kept = [made for old in node.src[1:] for made in (new_axes if old is axis else (done[old],))]
-            done[node] = UOp(node.op, node.dtype, (done[node.src[0]], *kept), node.arg)
-            continue
-        src = tuple(done[s] for s in node.src)
-        done[node] = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+        named = named_ranges(node)
+        src = [done[s] for s in node.src[: len(node.src) - len(named)]]
+        src += [made for old in named for made in (new_axes if old is axis else (done[old],))]
+        done[node] = rebuild(node, tuple(src))
     return done[sink]
+
+
+def rebuild(node: UOp, src: tuple[UOp, ...]) -> UOp:
+    """The node over other sources, made at the same line of the user's."""
+    if src == node.src:
+        return node
+    made = UOp(node.op, node.dtype, src, node.arg)
+    if made.line is None:
+        made.line = node.line
+    return made
 
 
 def split_axis(sink: UOp, axis: UOp, amount: int, inner: AxisType, inner_is_outermost: bool = False) -> UOp:

@@ -15,9 +15,11 @@ from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, size_of, stride, view_kernel
+from tilewright.kernel.axes import KernelView, is_counted, size_of, stride, view_kernel
+from tilewright.kernel.effects import check_cores
+from tilewright.kernel.heuristic_groups import choose_group_opts
 from tilewright.kernel.transforms.pad import apply_pad
-from tilewright.kernel.transforms.upcast import apply_upcast
+from tilewright.kernel.transforms.upcast import apply_upcast, check_upcast
 
 # Vectors a memory-bound loop has in flight, so that loads overlap.
 VECTORS_IN_FLIGHT = 4
@@ -39,10 +41,13 @@ class _Choice:
         self.opts: list[Opt] = []
 
     def upcast(self, axis: UOp, amount: int) -> None:
+        if check_upcast(self.view, axis, amount) is not None:
+            return
         self.opts.append(Opt(OptOps.UPCAST, self.view.axes.index(axis), amount))
         self.view = view_kernel(apply_upcast(self.view, axis, amount))
 
     def pad(self, axis: UOp, multiple: int) -> UOp:
+        """The axis after padding; a loop that is counted at run time is never vectorised, so it never comes here."""
         self.opts.append(Opt(OptOps.PADTO, self.view.axes.index(axis), multiple))
         self.view = view_kernel(apply_pad(self.view, axis, multiple))
         return next(made for made in self.view.axes if made.arg.id == axis.arg.id)
@@ -62,6 +67,8 @@ class _Choice:
 
 
 def choose_opts(view: KernelView, target: Target) -> tuple[Opt, ...]:
+    if target.has_local:
+        return choose_group_opts(view, target)
     choice = _Choice(view, target)
     lanes = target.lanes(widest_dtype_of(view, target))
     axis = common_vector_axis(view)
@@ -92,7 +99,7 @@ def common_vector_axis(view: KernelView) -> UOp | None:
     """The output loop that every access walks with stride 0 or 1, and every store with stride 1."""
     best: tuple[int, UOp] | None = None
     for axis in view.of_kind(AxisType.LOOP):
-        if axis in view.reduce_axes or size_of(axis) == 1:
+        if axis in view.reduce_axes or size_of(axis) == 1 or not is_counted(axis):
             continue
         if any(axis not in node.ranges for node in view.reduces if node.ranges or node.src[0].ranges):
             continue
@@ -121,7 +128,7 @@ def _best_axis(candidates: list[UOp], accesses: list[UOp]) -> list[UOp]:
     def unit_strides(axis: UOp) -> int:
         return sum(stride(access, axis) == 1 for access in accesses)
 
-    usable = [axis for axis in candidates if size_of(axis) > 1 and unit_strides(axis) > 0]
+    usable = [a for a in candidates if is_counted(a) and size_of(a) > 1 and unit_strides(a) > 0]
     return [max(usable, key=lambda axis: (unit_strides(axis), size_of(axis)))] if usable else []
 
 
@@ -130,7 +137,7 @@ def tile_axes(view: KernelView, vector_axis: UOp) -> list[UOp]:
     found = []
     loads = [n for n in view.accesses if n not in view.stores and n.ranges & view.reduce_axes]
     for axis in view.of_kind(AxisType.LOOP):
-        if axis is vector_axis or axis in view.reduce_axes or not loads:
+        if axis is vector_axis or axis in view.reduce_axes or not loads or not is_counted(axis):
             continue
         if all(axis in node.ranges for node in view.reduces) and any(axis not in load.ranges for load in loads):
             found.append(axis)
@@ -181,6 +188,7 @@ def add_threads(choice: _Choice) -> None:
         axis
         for axis in view.of_kind(AxisType.LOOP)
         if axis not in view.reduce_axes and all(axis in node.ranges for node in (*view.stores, *view.reduces))
+        if is_counted(axis) and check_cores(view, axis) is None
     ]
     if work < 2 * LEAST_WORK or not candidates:
         return

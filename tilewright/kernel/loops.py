@@ -6,7 +6,19 @@ from __future__ import annotations
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, exchange_axis, make_range, size_of, stride, view_kernel
+from tilewright.kernel.axes import (
+    KernelView,
+    exchange_axis,
+    is_counted,
+    make_range,
+    named_ranges,
+    rebuild,
+    size_of,
+    stride,
+    view_kernel,
+)
+
+_NAMING = (Ops.REDUCE, Ops.END, Ops.AFTER, Ops.BARRIER)
 
 
 def merge_loops(sink: UOp) -> UOp:
@@ -28,24 +40,31 @@ def _neighbours(view: KernelView) -> list[tuple[UOp, UOp]]:
     for outer, inner in zip(view.axes, view.axes[1:], strict=False):
         if outer.arg.kind is not inner.arg.kind or outer.arg.kind not in (AxisType.LOOP, AxisType.REDUCE):
             continue
-        if all((outer in node.src[1:]) == (inner in node.src[1:]) for node in view.reduces):
+        if is_counted(outer) and is_counted(inner) and _closed_alike(view, outer, inner):
             pairs.append((outer, inner))
     return pairs
+
+
+def _closed_alike(view: KernelView, outer: UOp, inner: UOp) -> bool:
+    """Whether whatever names one of the axes names both, and no effect lies in one of them alone."""
+    if any((outer in named_ranges(node)) != (inner in named_ranges(node)) for node in view.nodes):
+        return False
+    return all((outer in node.ranges) == (inner in node.ranges) for node in view.nodes if node.op is Ops.STORE)
 
 
 def _walk_as_one(view: KernelView, outer: UOp, inner: UOp) -> bool:
     """Whether both axes occur only in access positions, there as one running index."""
     ratio = size_of(inner)
     users = [node for node in view.nodes if outer in node.src or inner in node.src]
-    if any(node.op not in (Ops.ADD, Ops.MUL, Ops.INDEX, Ops.REDUCE) for node in users):
+    if any(node.op not in (Ops.ADD, Ops.MUL, Ops.INDEX, *_NAMING) for node in users):
         return False
-    for access in view.accesses:
+    for access in view.places:
         if len(access.src) == 3 and (outer in access.src[2].ranges or inner in access.src[2].ranges):
             return False
         outer_step, inner_step = stride(access, outer), stride(access, inner)
         if outer_step is None or inner_step is None or outer_step != inner_step * ratio:
             return False
-    positions = {access.src[1] for access in view.accesses}
+    positions = {access.src[1] for access in view.places}
     return not _used_elsewhere(view, positions, (outer, inner))
 
 
@@ -56,7 +75,7 @@ def _used_elsewhere(view: KernelView, positions: set[UOp], axes: tuple[UOp, UOp]
         if node in inside:
             inside.update(node.src)
     for node in view.nodes:
-        if node.op in (Ops.INDEX, Ops.REDUCE) or node in inside:
+        if node.op is Ops.INDEX or node.op in _NAMING or node in inside:
             continue
         if any(src in axes or (src in inside and src.op is not Ops.CONST and _has(src, axes)) for src in node.src):
             return True
@@ -76,10 +95,9 @@ def _merge(sink: UOp, outer: UOp, inner: UOp) -> UOp:
         if node is outer:
             done[node] = zero
             continue
-        src = tuple(done[s] for s in node.src)
-        if node.op is Ops.REDUCE:
-            src = (src[0], *(s for s in src[1:] if s is not zero))
-        done[node] = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+        named = named_ranges(node)
+        src = [done[s] for s in node.src[: len(node.src) - len(named)]]
+        done[node] = rebuild(node, (*src, *(done[s] for s in named if done[s] is not zero)))
     return simplify(done[sink])
 
 
@@ -108,6 +126,7 @@ def _divided(view: KernelView) -> list[tuple[UOp, int]]:
             axis, divisor = node.src[0], int(node.src[1].arg)
             if (
                 axis.arg.kind in (AxisType.LOOP, AxisType.REDUCE)
+                and is_counted(axis)
                 and 1 < divisor < size_of(axis)
                 and size_of(axis) % divisor == 0
             ):

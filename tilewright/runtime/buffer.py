@@ -13,7 +13,7 @@ from tilewright.base.errors import OutOfMemoryError, RealizeError
 from tilewright.base.events import GlobalCounters
 from tilewright.graph import build
 from tilewright.graph.uop import UOp
-from tilewright.runtime.device import open_driver
+from tilewright.runtime.device import Driver, Place, open_driver
 
 
 class _HostAccess(threading.local):
@@ -57,12 +57,26 @@ class Buffer:
         return self.memory
 
     def view(self) -> memoryview:
-        """The bytes as the host sees them."""
+        """The bytes: the memory itself where the host sees it, else a copy."""
+        driver = self._readable()
+        driver.synchronize()
+        shared = driver.host_view(self.memory)
+        if shared is not None:
+            return shared[: self.nbytes]
+        copied = memoryview(bytearray(self.nbytes))
+        driver.copy_out(self.memory, 0, copied)
+        return copied.toreadonly()
+
+    def read_into(self, into: memoryview) -> None:
+        """Copies the first bytes, as many as `into` has room for."""
+        self._readable().copy_out(self.memory, 0, into)
+
+    def _readable(self) -> Driver:
         if self.memory is None:
             raise RealizeError("read", "the buffer was never written", "realize the tensor before reading its memory")
         if host_access.listener is not None:
             host_access.listener("it reads the contents of a tensor on the host")
-        return memoryview(self.memory.view())[: self.nbytes]
+        return open_driver(self.device)
 
     def __del__(self) -> None:
         if self._counted and GlobalCounters is not None:  # it is None while the interpreter shuts down
@@ -110,11 +124,24 @@ def from_host(source: Any, device: str, dtype: DType, size: int) -> UOp:
 
 def write_bytes(buffer: Buffer, data: memoryview) -> None:
     """Copies host bytes into a buffer."""
-    memory = buffer.ensure()
-    memory.view()[: buffer.nbytes] = data
-    mark_written = getattr(memory, "mark_written", None)
-    if mark_written is not None:
-        mark_written()
+    open_driver(buffer.device).copy_in(buffer.ensure(), 0, data)
+
+
+def transfer(target: Place, target_device: str, source: Place, source_device: str, nbytes: int) -> None:
+    """Bytes from one device's memory to another's: directly where one of them is host memory, else through the host."""
+    reader, writer = open_driver(source_device), open_driver(target_device)
+    if reader is writer:
+        reader.copy(target, source, nbytes)
+        return
+    (from_memory, from_offset), (to_memory, to_offset) = source, target
+    reader.synchronize()
+    shared = reader.host_view(from_memory)
+    if shared is not None:
+        writer.copy_in(to_memory, to_offset, shared[from_offset : from_offset + nbytes])
+        return
+    staged = memoryview(bytearray(nbytes))
+    reader.copy_out(from_memory, from_offset, staged)
+    writer.copy_in(to_memory, to_offset, staged)
 
 
 def buffer_of(node: UOp) -> Buffer:

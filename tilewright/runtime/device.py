@@ -1,9 +1,10 @@
-"""Devices by name. In: a name such as 'CPU' or 'CPU:1'. Out: the opened driver behind it.
+"""Devices by name. In: a name such as 'CPU' or 'OPENCL:1'. Out: the opened driver behind it, or why there is none.
 Backends are entered into the table by the engine; a driver is imported and opened when it is first asked for."""
 
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -20,8 +21,12 @@ class Memory(Protocol):
     @property
     def nbytes(self) -> int: ...
 
+
+class HostMemory(Memory, Protocol):
+    """Memory that the host sees."""
+
     def view(self) -> memoryview:
-        """The bytes as the host sees them, writable where the memory is."""
+        """The bytes themselves, writable where the memory is."""
         ...
 
 
@@ -30,27 +35,62 @@ Place = tuple[Any, int]
 
 
 class Runner(Protocol):
-    """A prepared list of launches that can be run again and again."""
+    """A prepared list of launches that can be run again and again. One whose device has a clock of its own also has
+    `run_timed() -> float`: it runs the list, waits for it and gives the seconds the device spent."""
 
-    def run(self) -> None: ...
+    def run(self) -> None:
+        """Gives the launches to the device's queue; they may still be running when this returns."""
+        ...
 
     def set_place(self, launch: int, param: int, place: Place) -> None:
         """Gives one launch another buffer for the runs to come."""
         ...
 
 
+class Unavailable(Exception):
+    """A backend cannot be opened on this machine: what is missing, and what to install or do about it."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(f"{reason}; {remedy}")
+        self.reason = reason
+        self.remedy = remedy
+
+
 class Driver(ABC):
-    """What a backend implements: the whole contract between the engine and a device."""
+    """What a backend implements: the whole contract between the engine and a device.
+
+    A device has one queue. Launches and copies happen in the order they are given, as if one after the other; a launch
+    may go on after the call that gave it, a read of memory by the host waits for all that was given before."""
 
     target: Target
 
-    @abstractmethod
-    def allocate(self, nbytes: int) -> Any:
-        """New memory, not initialised. MemoryError where there is not enough."""
+    # ------------------------------------------------------------ memory
 
     @abstractmethod
+    def allocate(self, nbytes: int) -> Any:
+        """New memory, not initialised, aligned to 16 bytes at least. MemoryError where there is not enough."""
+
     def wrap(self, source: Any) -> Any | None:
         """Memory that borrows a host object's bytes without a copy, or None where the device cannot."""
+        return None
+
+    def host_view(self, memory: Any) -> memoryview | None:
+        """The bytes of the memory as the host sees them, when the queue is empty; None where it does not see them."""
+        return None
+
+    @abstractmethod
+    def copy_in(self, memory: Any, offset: int, data: memoryview) -> None:
+        """Bytes of the host into memory. When it returns, `data` may change."""
+
+    @abstractmethod
+    def copy_out(self, memory: Any, offset: int, into: memoryview) -> None:
+        """Bytes of memory to the host. When it returns, they are there."""
+
+    @abstractmethod
+    def copy(self, target: Place, source: Place, nbytes: int) -> None:
+        """Bytes from one memory of this device to another."""
+
+    # ------------------------------------------------------------ programs
 
     @abstractmethod
     def render(self, program: Program) -> str:
@@ -64,17 +104,36 @@ class Driver(ABC):
     def load(self, binary: bytes, program: Program) -> Any:
         """A kernel that can be launched."""
 
-    @abstractmethod
-    def prepare(self, launches: Sequence[tuple[Any, Sequence[Place]]]) -> Runner:
-        """Kernels with their buffers, in order."""
-
     def disassemble(self, source: str) -> str:
         """The machine code of a program's text, for people."""
         return f"({self.target.name} shows no machine code)"
 
+    # ------------------------------------------------------------ running
+
+    @abstractmethod
+    def prepare(self, launches: Sequence[tuple[Any, Sequence[Place]]]) -> Runner:
+        """Kernels with their buffers, in order."""
+
     def synchronize(self) -> None:
         """Returns when all work given to the device is done."""
         return
+
+
+class HostDriver(Driver):
+    """A driver whose memory is the host's, `HostMemory`, and whose work is done when the call that gave it returns."""
+
+    def host_view(self, memory: Any) -> memoryview:
+        return memoryview(memory.view())
+
+    def copy_in(self, memory: Any, offset: int, data: memoryview) -> None:
+        self.host_view(memory)[offset : offset + data.nbytes] = data
+
+    def copy_out(self, memory: Any, offset: int, into: memoryview) -> None:
+        into[:] = self.host_view(memory)[offset : offset + into.nbytes]
+
+    def copy(self, target: Place, source: Place, nbytes: int) -> None:
+        memory, offset = source
+        self.copy_in(*target, self.host_view(memory)[offset : offset + nbytes])
 
 
 _openers: dict[str, Callable[[str], Driver]] = {}
@@ -103,12 +162,47 @@ def canonical_device(name: str | None = None) -> str:
 
 def open_driver(name: str) -> Driver:
     driver = _drivers.get(name)
-    if driver is None:
-        with _lock:
-            driver = _drivers.get(name)
-            if driver is None:
-                driver = _drivers[name] = _openers[canonical_device(name).partition(":")[0]](name)
-    return driver
+    return driver if driver is not None else _open(canonical_device(name))
+
+
+def _open(name: str) -> Driver:
+    try:
+        return _try_to_open(name)
+    except Unavailable as error:
+        usable = [known for known, reason in availability().items() if reason is None]
+        remedy = f"{error.remedy}; usable here: {', '.join(usable)}"
+        raise DeviceError("device", f"{name} cannot be used: {error.reason}", remedy) from error
+
+
+def _try_to_open(name: str) -> Driver:
+    with _lock:
+        driver = _drivers.get(name)
+        if driver is None:
+            driver = _drivers[name] = _openers[name.partition(":")[0]](name)
+        return driver
+
+
+def availability() -> dict[str, str | None]:
+    """Every device there is: None where it can be used here, else what is missing and what to do. Opens them all."""
+    found: dict[str, str | None] = {}
+    for name in _openers:
+        try:
+            _try_to_open(name)
+            found[name] = None
+        except Unavailable as error:
+            found[name] = str(error)
+    return found
+
+
+def run_timed(driver: Driver, runner: Runner) -> float:
+    """Runs a prepared list alone; the seconds it took by the device's clock, or by the host's where it has none."""
+    timed: Callable[[], float] | None = getattr(runner, "run_timed", None)
+    if timed is not None:
+        return timed()
+    start = time.perf_counter()
+    runner.run()
+    driver.synchronize()
+    return time.perf_counter() - start
 
 
 def synchronize(name: str | None = None) -> None:
@@ -133,6 +227,10 @@ class _Device:
 
     def canonicalize(self, name: str | None) -> str:
         return canonical_device(name)
+
+    def availability(self) -> dict[str, str | None]:
+        """Every device there is: None where it can be used here, else what is missing and what to do."""
+        return availability()
 
     def __repr__(self) -> str:
         return f"Device(default={self.DEFAULT}, known={device_names()})"

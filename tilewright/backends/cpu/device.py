@@ -1,12 +1,15 @@
 """The CPU device. In: programs and buffers. Out: kernels in the process's own machine code, run by a native pool.
-Memory is host memory, so tensors made from NumPy arrays are borrowed and reading a result needs no copy."""
+Memory is host memory, so tensors made from NumPy arrays are borrowed and reading a result needs no copy. The machine
+code is LLVM's, in this process, or that of the system's C compiler, as CPU_COMPILER says."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tilewright.backends.cpu import host, llvm
+from tilewright.backends.cpu import c_compiler, host, llvm
+from tilewright.backends.cpu.c_language import CpuCLanguage, render_c
 from tilewright.backends.cpu.memory import HostMemory, allocate, wrap
 from tilewright.backends.cpu.pool import CommandList, Pool, pool_ir
 from tilewright.backends.cpu.renderer import render
@@ -17,9 +20,10 @@ from tilewright.base.target import ALL_DTYPES, Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Program
 from tilewright.runtime.cache import cache_key, read_entry, write_entry
-from tilewright.runtime.device import Driver, Place, Runner
+from tilewright.runtime.device import HostDriver, Place, Runner
 
 KERNEL_SYMBOL = "kernel"
+LLVM = "llvm"  # of CPU_COMPILER: every other choice is the name of a program
 # Work, in elementary operations, that a thread should be given at the least: below it a wake-up costs more.
 LEAST_GRAIN = 1 << 15
 # Small chunks let the cores end together, also when one of them starts late; handing one out costs nanoseconds.
@@ -35,19 +39,22 @@ _NATIVE_OPS = frozenset(
 _EMULATED = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})
 
 
-def cpu_target() -> Target:
+@functools.cache
+def cpu_target(compiler: str = LLVM) -> Target:
     vector_bytes, registers = host.host_vector()
     return Target(
         name="CPU",
         arch=f"{host.machine()} {host.cpu_identity()}",
-        toolchain=llvm.toolchain(),
-        vector_bytes=vector_bytes,
+        toolchain=llvm.toolchain() if compiler == LLVM else c_compiler.toolchain(compiler),
+        # C text names every element, and its vectoriser must find them again: wide tiles take seconds and gain little.
+        vector_bytes=vector_bytes if compiler == LLVM else 16,
         vector_registers=registers,
         cores=host.usable_cores(options.TILEWRIGHT_THREADS or None),
         has_threads=True,
         cache_bytes=CACHE_BYTES,
         native=ALL_DTYPES - _EMULATED,
-        native_ops=_NATIVE_OPS,
+        # C leaves a conversion out of range open.
+        native_ops=_NATIVE_OPS if compiler == LLVM else _NATIVE_OPS - {"SATURATING_CAST"},
     )
 
 
@@ -78,11 +85,12 @@ class CpuRunner:
         self.commands.set_buffer(launch, param, memory.address + offset)
 
 
-class CpuDriver(Driver):
+class CpuDriver(HostDriver):
     _shared_pool: Pool | None = None
 
-    def __init__(self) -> None:
-        self.target = cpu_target()
+    @property
+    def target(self) -> Target:  # type: ignore[override]  # the option may change under an open device
+        return cpu_target(options.CPU_COMPILER)
 
     def allocate(self, nbytes: int) -> HostMemory:
         return allocate(nbytes)
@@ -91,16 +99,19 @@ class CpuDriver(Driver):
         return wrap(source)
 
     def render(self, program: Program) -> str:
-        return render(program, KERNEL_SYMBOL)
+        return render(program, KERNEL_SYMBOL) if options.CPU_COMPILER == LLVM else render_c(program)
 
     def compile(self, source: str) -> bytes:
+        if options.CPU_COMPILER != LLVM:
+            return c_compiler.compile_c(options.CPU_COMPILER, source)
         try:
             return llvm.compile_ir(source)
         except llvm.CompileFailure as error:
             raise CompileError(str(error), source=source) from error
 
     def load(self, binary: bytes, program: Program) -> CpuKernel:
-        code = llvm.load_object(binary, KERNEL_SYMBOL)
+        symbol = KERNEL_SYMBOL if options.CPU_COMPILER == LLVM else CpuCLanguage().kernel_name(program)
+        code = llvm.load_object(binary, symbol)
         thread = next((axis for axis in program.global_ranges if axis.arg.kind is AxisType.THREAD), None)
         extent = 1 if thread is None else int(thread.src[0].arg)
         return CpuKernel(code, extent, self._grain(program, extent))
@@ -115,6 +126,8 @@ class CpuDriver(Driver):
         return CpuRunner(self.pool(), launches)
 
     def disassemble(self, source: str) -> str:
+        if options.CPU_COMPILER != LLVM:
+            return c_compiler.assembly(options.CPU_COMPILER, source)
         return llvm.assembly(source)
 
     @classmethod

@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilewright.backends.cpu.instructions import constant, memory_type, of_lanes, overload, value_type
-from tilewright.backends.cpu.tiles import axis_size, tile_part
 from tilewright.base.dtype import DType, dtypes, wrap_int
+from tilewright.codegen.tiles import axis_size, tile_part
 from tilewright.graph.affine import coefficient
-from tilewright.graph.uop import UOp
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Op
+from tilewright.graph.uop import UOp, memory_of
 
 if TYPE_CHECKING:
     from tilewright.backends.cpu.renderer import Element, Renderer
@@ -26,20 +28,31 @@ PREFETCH_BYTES = 4096
 class MemoryAccess:
     def __init__(self, renderer: Renderer) -> None:
         self.renderer = renderer
-        self.buffers: dict[int, Element] = {}
+        self.buffers: dict[tuple[Op, int], Element] = {}  # by the op that names the memory, and its slot
+        self.areas: list[str] = []
         self.bases: dict[UOp, Element] = {}
         self.scratch_bytes = 0
         self.trash_bytes = 0
 
     def scratch(self) -> list[str]:
-        """The areas that masked-off accesses go to."""
-        lines = []
+        """What lies on the stack: placeholders, and the areas that masked-off accesses go to."""
+        lines = list(self.areas)
         if self.scratch_bytes:
             area = f"[{self.scratch_bytes} x i8]"
             lines += [f"  %zeros = alloca {area}, align 64", f"  store {area} zeroinitializer, ptr %zeros, align 64"]
         if self.trash_bytes:
             lines += [f"  %trash = alloca [{self.trash_bytes} x i8], align 64"]
         return lines
+
+    def define(self, node: UOp) -> None:
+        """A placeholder is memory of the task, which one thread runs: registers where LLVM finds that they suffice."""
+        name = f"%{'local' if node.op is Ops.DEFINE_LOCAL else 'register'}{node.arg.slot}"
+        self.areas.append(f"  {name} = alloca [{node.arg.size} x {memory_type(node.dtype)}], align 64")
+        self.buffers[node.op, node.arg.slot] = self.renderer.on_entry(name)
+
+    def _memory(self, place: UOp) -> Element:
+        memory = memory_of(place)
+        return self.buffers[memory.op, memory.arg.slot]
 
     # ------------------------------------------------------------ addresses
 
@@ -49,7 +62,7 @@ class MemoryAccess:
         facts = self.renderer.facts
         if base is not None and facts.axes(base):
             return
-        buffer = self.buffers[node.src[0].arg.slot]
+        buffer = self._memory(node)
         if base is None:
             self.bases[node] = buffer
             return
@@ -67,7 +80,7 @@ class MemoryAccess:
             pointer = self.bases[node]
         else:
             assert base is not None
-            buffer = self.buffers[node.src[0].arg.slot]
+            buffer = self._memory(node)
             position = self.renderer.operand(base, at, None)
             pointer = self.renderer.emit(f"getelementptr {element}, ptr {buffer.name}, i{base.dtype.bits} {position}")
         return self._moved(pointer, element, offset)
@@ -93,7 +106,7 @@ class MemoryAccess:
         if base is None or axis not in self.renderer.facts.axes(base):
             first = self._pointer(node, at, axis)
             return self.renderer.emit(f"getelementptr {element}, ptr {first.name}, <{lanes} x i64> {offsets}").name
-        buffer = self.buffers[node.src[0].arg.slot]
+        buffer = self._memory(node)
         position = self.renderer.operand(base, at, axis)
         kind = of_lanes(f"i{base.dtype.bits}", lanes)
         pointers = self.renderer.emit(f"getelementptr {element}, ptr {buffer.name}, {kind} {position}").name
@@ -187,7 +200,7 @@ class MemoryAccess:
 
     def _is_stream(self, place: UOp, row_bytes: int) -> bool:
         """Whether a loop walks a buffer that no cache holds, row after row without gaps."""
-        buffer, position = place.src[:2]
+        buffer, position = memory_of(place), place.src[1]
         itemsize = buffer.dtype.itemsize
         if not self.renderer.loops or buffer.arg.size * itemsize < self.renderer.program.target.cache_bytes:
             return False

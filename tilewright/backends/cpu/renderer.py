@@ -20,8 +20,8 @@ from tilewright.backends.cpu.instructions import (
 )
 from tilewright.backends.cpu.llvm import FUNCTION_ATTRIBUTES
 from tilewright.backends.cpu.memory_access import MemoryAccess
-from tilewright.backends.cpu.tiles import Coordinates, TileFacts, axis_size
 from tilewright.base.errors import InternalError
+from tilewright.codegen.tiles import Coordinates, TileFacts, axis_size
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp
@@ -43,6 +43,10 @@ class _Loop:
         self.label = label
         self.before = before
         self.phis: list[tuple[UOp, Coordinates, list[str], int, str]] = []
+        # The count where it is not a constant, and the block that skips the loop where it is 0.
+        self.count: str | None = None
+        self.skipped_from = ""
+        self.entering: dict[tuple[UOp, Coordinates], str] = {}
 
 
 class Renderer:
@@ -72,6 +76,10 @@ class Renderer:
         self.loops[depth].before.append(f"  {name} = {text}")
         return Element(name, depth)
 
+    def on_entry(self, name: str) -> Element:
+        """What is defined in front of all loops."""
+        return Element(name, 0)
+
     def line(self, text: str) -> None:
         self.chunks[-1].append(text)
 
@@ -79,7 +87,7 @@ class Renderer:
         thread = next((axis for axis in self.program.global_ranges if axis.arg.kind is AxisType.THREAD), None)
         for param in self.program.params:
             pointer = self.emit(f"getelementptr ptr, ptr %buffers, i64 {param.slot}")
-            self.memory.buffers[param.slot] = self.emit(f"load ptr, ptr {pointer.name}")
+            self.memory.buffers[Ops.PARAM, param.slot] = self.emit(f"load ptr, ptr {pointer.name}")
         if thread is not None:
             self._open_loop(thread, "%lo")
         for node in self.program.body:
@@ -88,6 +96,8 @@ class Renderer:
                     self._open_loop(node, "0")
             elif node.op is Ops.END:
                 self._close_loop()
+            elif node.op is Ops.DEFINE_REG or node.op is Ops.DEFINE_LOCAL:
+                self.memory.define(node)
             elif self.facts.is_needed(node):
                 self._emit_node(node)
         if thread is not None:
@@ -106,7 +116,10 @@ class Renderer:
         inside: list[str] = []
         self.chunks.append(inside)
         kind = "i64" if start != "0" else scalar_type(axis.dtype)
-        inside.append(f"  br label %{label}")
+        if not axis.src[0].is_const:
+            self._guard_loop(loop, inside)
+        else:
+            inside.append(f"  br label %{label}")
         inside.append(f"{label}:")
         counter = f"%{label}.i"
         inside.append(f"  {counter} = phi {kind} [ {start}, %{self.label} ], [ {counter}.next, %{label}.end ]")
@@ -118,12 +131,25 @@ class Renderer:
                 loop.phis.append(
                     (acc, coordinates, inside, position, f"{name} = phi {{}} [ {element.name}, %{self.label} ]")
                 )
+                loop.entering[acc, coordinates] = element.name
                 self.values[acc][coordinates] = Element(name, len(self.loops) + 1)
         self.loops.append(loop)
         self.label = label
         if kind != scalar_type(axis.dtype):
             counter = self.emit(f"trunc i64 {counter} to {scalar_type(axis.dtype)}").name
         self.values[axis] = {(): Element(counter, len(self.loops))}
+
+    def _guard_loop(self, loop: _Loop, inside: list[str]) -> None:
+        """A loop whose count is computed may have none: it is then jumped over."""
+        axis, label = loop.axis, loop.label
+        count = self.operand(axis.src[0], {}, None)
+        if axis.src[0].dtype is not axis.dtype:
+            inside.append(f"  %{label}.count = {self.instructions.cast(axis.src[0].dtype, axis.dtype, 0, count)}")
+            count = f"%{label}.count"
+        loop.count = count
+        loop.skipped_from = self.label
+        inside.append(f"  %{label}.any = icmp sgt {scalar_type(axis.dtype)} {count}, 0")
+        inside.append(f"  br i1 %{label}.any, label %{label}, label %{label}.exit")
 
     def _close_loop(self, limit: str | None = None) -> None:
         loop = self.loops.pop()
@@ -133,13 +159,17 @@ class Renderer:
         self.line(f"  br label %{label}.end")
         self.line(f"{label}.end:")
         self.line(f"  {counter}.next = add nuw nsw {kind} {counter}, 1")
-        self.line(f"  %{label}.more = icmp ult {kind} {counter}.next, {limit or axis_size(axis)}")
+        self.line(f"  %{label}.more = icmp ult {kind} {counter}.next, {limit or loop.count or axis_size(axis)}")
         self.line(f"  br i1 %{label}.more, label %{label}, label %{label}.exit")
         self.line(f"{label}.exit:")
         for acc, coordinates, chunk, position, text in loop.phis:
             last = self.values[acc][coordinates].name
             lanes = self.facts.lanes(acc)
-            chunk[position] = f"  {text.format(value_type(acc.dtype, lanes))}, [ {last}, %{label}.end ]"
+            kind = value_type(acc.dtype, lanes)
+            chunk[position] = f"  {text.format(kind)}, [ {last}, %{label}.end ]"
+            if loop.count is not None:
+                start = loop.entering[acc, coordinates]
+                last = self.emit(f"phi {kind} [ {start}, %{loop.skipped_from} ], [ {last}, %{label}.end ]").name
             self.values[acc][coordinates] = Element(last, len(self.loops))
         self.label = f"{label}.exit"
         self.splats = {key: made for key, made in self.splats.items() if made.depth <= len(self.loops)}
@@ -216,7 +246,7 @@ class Renderer:
             self._emit_accumulate(node)
         elif node.op is Ops.COMBINE:
             self._emit_combine(node)
-        else:
+        elif node.op is not Ops.BARRIER:  # the one thread of a task waits for nobody
             raise InternalError(f"the CPU renderer cannot write {node.op!r}")
 
     def _elements(self, node: UOp) -> Iterator[tuple[Coordinates, dict[UOp, int]]]:

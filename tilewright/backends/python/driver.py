@@ -10,9 +10,12 @@ import numpy as np
 
 from tilewright.backends.python.device import python_target
 from tilewright.backends.python.emulator import run_program
+from tilewright.base.errors import UnwrittenOutputError
 from tilewright.graph.evaluate import numpy_dtype
+from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
-from tilewright.runtime.device import Driver, Place, Runner
+from tilewright.graph.uop import memory_of
+from tilewright.runtime.device import HostDriver, Place, Runner
 
 
 class EmulatedMemory:
@@ -29,8 +32,8 @@ class EmulatedMemory:
     def view(self) -> memoryview:
         return self.bytes.data
 
-    def mark_written(self) -> None:
-        self.written[:] = True
+    def mark_written(self, start: int = 0, stop: int | None = None) -> None:
+        self.written[start:stop] = True
 
 
 class EmulatedRunner:
@@ -49,7 +52,11 @@ class EmulatedRunner:
                 arrays.append(memory.bytes[offset:stop].view(dtype))
                 written.append(memory.written[offset : stop : dtype.itemsize])
             states: list[Any] = [state.copy() for state in written]
+            for state, param in zip(states, program.params, strict=True):
+                if param.slot in program.fills:
+                    state[:] = False  # whatever the memory was used for before
             run_program(program, arrays, states)
+            check_filled(program, states)
             for state, (memory, offset), param in zip(states, used, program.params, strict=True):
                 bytes_written = np.repeat(state, param.dtype.itemsize)
                 memory.written[offset : offset + bytes_written.size] = bytes_written
@@ -58,15 +65,33 @@ class EmulatedRunner:
         self.launches[launch][1][param] = place
 
 
-class PythonDriver(Driver):
+def check_filled(program: Program, states: Sequence[Any]) -> None:
+    """What a kernel is there to write must be written, every element of it."""
+    for state, param in zip(states, program.params, strict=True):
+        if param.slot not in program.fills or state.all():
+            continue
+        stores = [node for node in program.body if node.op is Ops.STORE]
+        lines = [store.line for store in stores if memory_of(store.src[0]).arg.slot == param.slot and store.line]
+        missing = int(np.argmin(state))
+        raise UnwrittenOutputError(
+            program.name,
+            f"leaves {int((~state).sum())} of {param.size} elements of its argument {param.slot} unwritten, "
+            f"the first at {missing}",
+            "write every element, or give the kernel a tensor that has contents, such as Tensor.zeros",
+            location=lines[0] if lines else None,
+        )
+
+
+class PythonDriver(HostDriver):
     def __init__(self) -> None:
         self.target = python_target()
 
     def allocate(self, nbytes: int) -> EmulatedMemory:
         return EmulatedMemory(nbytes)
 
-    def wrap(self, source: Any) -> None:
-        return None
+    def copy_in(self, memory: EmulatedMemory, offset: int, data: memoryview) -> None:
+        super().copy_in(memory, offset, data)
+        memory.mark_written(offset, offset + data.nbytes)
 
     def render(self, program: Program) -> str:
         from tilewright.graph.show import show_program

@@ -12,7 +12,8 @@ import numpy as np
 
 from tilewright.backends.python import access
 from tilewright.backends.python.access import Site
-from tilewright.backends.python.launch import GROUP_AXIS, THREAD_AXIS, Launch
+from tilewright.backends.python.dot import compute_dot
+from tilewright.backends.python.launch import FIRST_TILE_AXIS, GROUP_AXIS, THREAD_AXIS, Launch
 from tilewright.backends.python.memory import View, make_parameter_views, make_slot_views
 from tilewright.backends.python.plan import is_loop, make_plan
 from tilewright.base.dtype import DType
@@ -22,7 +23,7 @@ from tilewright.graph.numpy_math import Array
 from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.records import Program
 from tilewright.graph.spec import Op
-from tilewright.graph.uop import UOp
+from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import toposort
 
 # Elements of one value that a batch of work-groups may have: a few dozen live values then take some hundred megabytes.
@@ -146,6 +147,9 @@ class _Run:
     # ------------------------------------------------------------ batches
 
     def execute(self, batch_elements: int) -> None:
+        if self.plan.has_computed_loops:
+            # Work-groups may go round a loop a different number of times; those of a batch go together.
+            batch_elements = 1
         for groups in self.launch.batches(self._elements_per_group(), batch_elements):
             self._begin_batch(groups)
             while self.position < len(self.program.body):
@@ -253,7 +257,7 @@ class _Run:
         index = node.src[0]
         if index.op is not Ops.INDEX:
             raise InternalError(f"{self.program.name}: {node!r} takes {index!r} where an INDEX belongs")
-        buffer = index.src[0]
+        buffer = memory_of(index)
         view = self.parameters.get(buffer.arg.slot) if buffer.op is Ops.PARAM else self.views.get(buffer)
         if view is None:
             raise InternalError(
@@ -283,6 +287,11 @@ class _Run:
             return
         if not getattr(self.declared[view.node.arg.slot], flag):
             raise site.error(EmulatorError, f"of {view.label}: the program's parameter does not say {flag}")
+
+    def _dot(self, position: int, node: UOp) -> None:
+        memories = [self.parameters[memory.arg.slot] for memory in node.src[:2]]
+        numbers = [self._value(number) for number in node.src[2:]]
+        self.values[node] = compute_dot(self._site(position, node), node, memories, numbers)
 
     # ------------------------------------------------------------ accumulators
 
@@ -327,6 +336,22 @@ class _Run:
             piece = value[_slices(value.ndim, dict(zip(folded, element)))]
             accumulator.value = compute(node.arg, dtype, (accumulator.value, piece))
 
+    def _fold_warp(self, position: int, node: UOp) -> None:
+        """Each of `width` neighbouring threads, counted along the fastest local range, gets the fold of all."""
+        op, width = node.arg
+        threads = self.launch.group_size
+        if threads % width:
+            raise self._site(position, node).error(
+                EmulatorError, f"folds {width} neighbours, of which a group of {threads} threads has no whole number"
+            )
+        value = self._value(node.src[0])
+        shape = (value.shape[GROUP_AXIS], threads, *value.shape[FIRST_TILE_AXIS:])
+        warps = np.broadcast_to(value, shape).reshape(shape[0], threads // width, width, *shape[2:])
+        result = warps[:, :, 0]
+        for neighbour in range(1, width):
+            result = compute(op, node.dtype, (result, warps[:, :, neighbour]))
+        self.values[node] = np.repeat(result, width, axis=THREAD_AXIS)
+
     def _combine(self, position: int, node: UOp) -> None:
         result = self._accumulator(position, node).value
         for tile in node.src[1:]:
@@ -359,8 +384,10 @@ _HANDLERS: dict[Op, Callable[[_Run, int, UOp], None]] = {
     Ops.DEFINE_REG: _Run._define_register,
     Ops.LOAD: _Run._load,
     Ops.STORE: _Run._store,
+    Ops.DOT: _Run._dot,
     Ops.ACC: _Run._declare_accumulator,
     Ops.ACCUMULATE: _Run._accumulate,
     Ops.COMBINE: _Run._combine,
+    Ops.WARP_FOLD: _Run._fold_warp,
 }
 _WITHOUT_EFFECT = frozenset({Ops.INDEX, Ops.DEFINE_LOCAL, Ops.CONST, Ops.VARIABLE, Ops.PARAM, Ops.SINK})

@@ -25,6 +25,7 @@ class Plan:
     releases: tuple[tuple[UOp, ...], ...]
     tile_ranges: tuple[UOp, ...]
     memories: tuple[UOp, ...]
+    has_computed_loops: bool
 
 
 def value_sources(node: UOp) -> tuple[UOp, ...]:
@@ -37,6 +38,10 @@ def value_sources(node: UOp) -> tuple[UOp, ...]:
         found = node.src[:1]
     elif node.op is Ops.ACCUMULATE:
         found = node.src[1:]
+    elif node.op is Ops.DOT:
+        found = node.src[2:]
+    elif node.op is Ops.WARP_FOLD:
+        found = node.src[:1]
     elif node.op.is_elementwise:
         found = node.src
     else:
@@ -58,7 +63,8 @@ def make_plan(program: Program) -> Plan:
     always_known = launch_ranges | frozenset(tiles) | {node for node in reachable if node.op is Ops.VARIABLE}
     releases = _find_releases(program, ends, enclosing, always_known)
     memories = tuple(node for node in reachable if node.op in MEMORY_OPS)
-    return Plan(ends, releases, tuple(tiles), memories)
+    has_computed_loops = any(program.body[start].src[0].op not in (Ops.CONST, Ops.VARIABLE) for start in ends)
+    return Plan(ends, releases, tuple(tiles), memories, has_computed_loops)
 
 
 def _match_loops(

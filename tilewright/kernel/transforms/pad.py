@@ -12,14 +12,16 @@ from collections.abc import Iterator
 from tilewright.graph.ops import AxisType, Ops, reduce_identity
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
-from tilewright.kernel.axes import KernelView, exchange_axis, make_range, size_of
+from tilewright.kernel.axes import KernelView, exchange_axis, is_counted, make_range, rebuild, size_of
 
 
 def check_pad(view: KernelView, axis: UOp, multiple: int) -> str | None:
     position = view.axes.index(axis)
     if axis.arg.kind not in (AxisType.LOOP, AxisType.REDUCE, AxisType.GLOBAL):
         return f"PADTO needs a loop, axis {position} is {axis.arg.kind.name}"
-    if multiple < 1:
+    if not is_counted(axis):
+        return f"PADTO needs a loop of known size, the size of axis {position} is computed"
+    if not isinstance(multiple, int) or multiple < 1:
         return f"PADTO multiple {multiple} is not positive"
     if size_of(axis) % multiple == 0:
         return f"PADTO {multiple}: size {size_of(axis)} of axis {position} is a multiple already"
@@ -38,17 +40,24 @@ def mask_axis(sink: UOp, axis: UOp, inside: UOp) -> UOp:
     for node in toposort(sink):
         src = tuple(done[s] for s in node.src)
         if node.op is Ops.INDEX and axis in node.ranges:
-            valid = src[2] & inside if len(src) == 3 else inside
-            src = (*src[:2], valid)
+            src = _masked(src, inside)
+        elif node.op is Ops.STORE and axis in node.ranges and axis not in node.src[0].ranges:
+            # The place is the same in every iteration, what is stored there is not.
+            src = (rebuild(src[0], _masked(src[0].src, inside)), src[1])
         elif node.op is Ops.REDUCE and axis in node.src[1:]:
             identity = node.src[0].const_like(reduce_identity(node.arg, node.dtype))
             src = (inside.where(src[0], identity), *src[1:])
-        done[node] = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+        done[node] = rebuild(node, src)
     return done[sink]
+
+
+def _masked(place: tuple[UOp, ...], inside: UOp) -> tuple[UOp, ...]:
+    """The sources of an INDEX that counts only where `inside` holds."""
+    return (*place[:2], place[2] & inside if len(place) == 3 else inside)
 
 
 def pad_candidates(view: KernelView) -> Iterator[tuple[UOp, int]]:
     for axis in view.of_kind(AxisType.LOOP, AxisType.REDUCE):
         for multiple in (8, 16, 32):
-            if size_of(axis) % multiple and size_of(axis) > multiple:
+            if is_counted(axis) and size_of(axis) % multiple and size_of(axis) > multiple:
                 yield axis, multiple

@@ -10,14 +10,26 @@ from collections.abc import Iterator
 
 from tilewright.graph.ops import AxisType
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, size_of, split_axis
-from tilewright.kernel.transforms.upcast import check_split
+from tilewright.kernel.axes import KernelView, split_axis
+from tilewright.kernel.effects import check_reduced
+from tilewright.kernel.transforms.common import SPLITTABLE, check_amount, divisors, prefixed
+
+
+def check_is_reduced(view: KernelView, axis: UOp, name: str) -> str | None:
+    """Whether a reduction closes the axis. The loop of an update that is none has a REDUCE axis as well."""
+    position = view.axes.index(axis)
+    if axis in view.reduce_axes:
+        return None
+    if axis.arg.kind is AxisType.REDUCE:
+        return f"{name} needs a reduction, what axis {position} updates is no provable one"
+    return f"{name} needs a reduce axis, axis {position} is {axis.arg.kind.name}"
 
 
 def check_unroll(view: KernelView, axis: UOp, amount: int) -> str | None:
-    if axis not in view.reduce_axes:
-        return f"UNROLL needs a reduce axis, axis {view.axes.index(axis)} is {axis.arg.kind.name}"
-    return check_split(view, axis, amount, "UNROLL")
+    reason = check_is_reduced(view, axis, "UNROLL")
+    if reason is None and axis.arg.kind not in SPLITTABLE:
+        reason = f"UNROLL needs a loop, axis {view.axes.index(axis)} is {axis.arg.kind.name}"
+    return reason or check_amount(view, axis, amount, "UNROLL") or prefixed("UNROLL", check_reduced(view, axis))
 
 
 def apply_unroll(view: KernelView, axis: UOp, amount: int) -> UOp:
@@ -26,6 +38,5 @@ def apply_unroll(view: KernelView, axis: UOp, amount: int) -> UOp:
 
 def unroll_candidates(view: KernelView) -> Iterator[tuple[UOp, int]]:
     for axis in view.of_kind(AxisType.REDUCE):
-        for amount in (2, 3, 4, 5, 7, 8):
-            if size_of(axis) % amount == 0:
-                yield axis, amount
+        for amount in divisors(axis, (2, 3, 4, 5, 7, 8)):
+            yield axis, amount

@@ -11,22 +11,16 @@ from collections.abc import Iterator
 
 from tilewright.graph.ops import AxisType
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, size_of, split_axis
-
-SPLITTABLE = (AxisType.LOOP, AxisType.REDUCE, AxisType.GLOBAL, AxisType.THREAD)
-
-
-def check_split(view: KernelView, axis: UOp, amount: int, name: str) -> str | None:
-    """What UPCAST and UNROLL ask alike."""
-    if axis.arg.kind not in SPLITTABLE:
-        return f"{name} needs a loop, axis {view.axes.index(axis)} is {axis.arg.kind.name}"
-    if amount < 1 or size_of(axis) % amount:
-        return f"{name} amount {amount} does not divide size {size_of(axis)} of axis {view.axes.index(axis)}"
-    return None
+from tilewright.kernel.axes import KernelView, split_axis
+from tilewright.kernel.effects import check_reduced, check_tile
+from tilewright.kernel.transforms.common import SPLITTABLE, check_amount, divisors, prefixed
 
 
 def check_upcast(view: KernelView, axis: UOp, amount: int) -> str | None:
-    return check_split(view, axis, amount, "UPCAST")
+    if axis.arg.kind not in SPLITTABLE:
+        return f"UPCAST needs a loop, axis {view.axes.index(axis)} is {axis.arg.kind.name}"
+    check = check_reduced if axis in view.reduce_axes else check_tile
+    return check_amount(view, axis, amount, "UPCAST") or prefixed("UPCAST", check(view, axis))
 
 
 def apply_upcast(view: KernelView, axis: UOp, amount: int) -> UOp:
@@ -35,6 +29,5 @@ def apply_upcast(view: KernelView, axis: UOp, amount: int) -> UOp:
 
 def upcast_candidates(view: KernelView) -> Iterator[tuple[UOp, int]]:
     for axis in view.of_kind(*SPLITTABLE):
-        for amount in (2, 3, 4, 5, 6, 8, 12, 16, 32, 64):
-            if size_of(axis) % amount == 0:
-                yield axis, amount
+        for amount in divisors(axis, (2, 3, 4, 5, 6, 8, 12, 16, 32, 64)):
+            yield axis, amount

@@ -1,5 +1,5 @@
 """The tiles of a program's values. In: a `Program`. Out: for each node its tile axes, which of them is written as
-vector lanes, its coordinates, and whether it is needed at all. Facts only: nothing is written here."""
+vector lanes, its coordinates, and whether it is needed at all. Facts only; the renderers of backends write the text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ Coordinates = tuple[int, ...]
 
 
 def axis_size(axis: UOp) -> int:
-    return int(axis.src[0].arg)
+    """How many elements or iterations there are; of a loop that is counted at run time, at most."""
+    return int(axis.src[0].arg) if axis.src[0].is_const else int(axis.vmax) + 1
 
 
 def tile_part(position: UOp) -> tuple[UOp | None, dict[UOp, int]]:
@@ -107,7 +108,7 @@ class TileFacts:
     def _mark_needed(self, program: Program) -> None:
         """What reaches a store. A position needs its base alone: steps along a tile are constants of the text."""
         for node in reversed(program.body):
-            if node.op in (Ops.STORE, Ops.ACCUMULATE):
+            if node.op in (Ops.STORE, Ops.ACCUMULATE, Ops.BARRIER, Ops.RANGE):
                 self._needed.add(node)
             if node not in self._needed:
                 continue
@@ -116,6 +117,9 @@ class TileFacts:
                 self._needed.update(node.src[2:])
                 if base is not None:
                     self._needed.add(base)
+            elif node.op is Ops.DOT:
+                # Which rows and columns a thread has is the tensor core's own.
+                self._needed.update(node.src[2:4])
             else:
                 self._needed.update(node.src)
 

@@ -1,0 +1,218 @@
+"""Loads and stores of tiles in C. In: LOAD and STORE nodes, and the renderer that knows their operands. Out: lines.
+
+The elements of a tile lie at constant distances from a base. Neighbours among them are moved together, as one vector,
+where the base is known to be a multiple of the vector's length; elements at one address are loaded once. Where its mask
+is off, an access touches no memory: a load is the chosen side of `?:`, a store stands under an `if`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from tilewright.base.dtype import DType, dtypes, wrap_int
+from tilewright.codegen.c_style_language import ATOM, CHOICE, OR, SUM, UNARY, Expression
+from tilewright.codegen.tiles import Coordinates, tile_part
+from tilewright.graph.ops import AddrSpace, Ops
+from tilewright.graph.uop import UOp, memory_of
+
+if TYPE_CHECKING:
+    from tilewright.codegen.c_style import CStyleRenderer
+
+_SPACES = {Ops.PARAM: AddrSpace.GLOBAL, Ops.DEFINE_LOCAL: AddrSpace.LOCAL, Ops.DEFINE_REG: AddrSpace.REG}
+# No vector is longer, in elements; a base that is a multiple of more tells nothing new.
+MOST_ALIGNED = 64
+
+
+def alignment(node: UOp | None, depth: int = 12) -> int:
+    """A power of two that divides the integer for certain. Nothing at all stands for 0."""
+    if node is None:
+        return MOST_ALIGNED
+    if node.op is Ops.CONST:
+        value = abs(int(node.arg))
+        return min(MOST_ALIGNED, value & -value) if value else MOST_ALIGNED
+    if depth == 0 or not node.dtype.is_int:
+        return 1
+    if node.op in (Ops.ADD, Ops.SUB, Ops.OR, Ops.XOR):
+        return min(alignment(source, depth - 1) for source in node.src)
+    if node.op is Ops.WHERE:
+        return min(alignment(source, depth - 1) for source in node.src[1:])
+    if node.op is Ops.MUL:
+        return min(MOST_ALIGNED, alignment(node.src[0], depth - 1) * alignment(node.src[1], depth - 1))
+    if node.op is Ops.AND:
+        return max(alignment(source, depth - 1) for source in node.src)
+    if node.op is Ops.SHL and node.src[1].is_const:
+        return min(MOST_ALIGNED, alignment(node.src[0], depth - 1) << min(int(node.src[1].arg), 6))
+    if node.op is Ops.CAST and node.src[0].dtype.is_int:
+        return alignment(node.src[0], depth - 1)
+    return 1
+
+
+class Row(NamedTuple):
+    """What elements of a tile share: the text of their base, of their mask, and of the value where it is off."""
+
+    base: Expression | None
+    mask: Expression | None
+    otherwise: Expression | None
+
+
+class CStyleMemory:
+    def __init__(self, renderer: CStyleRenderer) -> None:
+        self.renderer = renderer
+        self.language = renderer.language
+        self.names: dict[UOp, str] = {}  # PARAM, DEFINE_LOCAL or DEFINE_REG -> name
+
+    # ------------------------------------------------------------ tiles in rows
+
+    def _rows(self, node: UOp) -> dict[Row, dict[int, list[Coordinates]]]:
+        """The elements of an access by what they share, and by their distance from the base."""
+        renderer, place = self.renderer, node.src[0]
+        base, steps = tile_part(place.src[1])
+        valid = place.src[2] if len(place.src) > 2 else None
+        other = node.src[1] if node.op is Ops.LOAD and len(node.src) > 1 else None
+        rows: dict[Row, dict[int, list[Coordinates]]] = {}
+        for coordinates, at in renderer.elements(node):
+            mask = otherwise = None
+            if valid is not None:
+                mask = renderer.operand(valid, at)
+                if node.op is Ops.LOAD:
+                    zero = self.language.literal(node.dtype, 0)
+                    otherwise = zero if other is None else renderer.operand(other, at)
+            row = Row(None if base is None else renderer.operand(base, at), mask, otherwise)
+            offset = sum(step * at[tile] for tile, step in steps.items())
+            rows.setdefault(row, {}).setdefault(wrap_int(offset, dtypes.int64), []).append(coordinates)
+        return rows
+
+    def _runs(self, place: UOp, offsets: list[int]) -> Iterator[tuple[int, int]]:
+        """(first offset, how many): vectors where neighbours fill one, single elements elsewhere."""
+        memory = memory_of(place)
+        widths = () if memory.op is Ops.DEFINE_REG else self.language.vector_widths(_stored(place.dtype))
+        aligned = alignment(tile_part(place.src[1])[0]) if self.language.vectors_are_aligned else MOST_ALIGNED
+        known, done = set(offsets), set[int]()
+        for offset in sorted(offsets):
+            if offset in done:
+                continue
+            width = next((width for width in widths if self._fills(offset, width, aligned, known - done)), 1)
+            done.update(range(offset, offset + width))
+            yield offset, width
+
+    def _fills(self, offset: int, width: int, aligned: int, free: set[int]) -> bool:
+        if self.language.vectors_are_aligned and (aligned % width or offset % width):
+            return False
+        return all(offset + lane in free for lane in range(width))
+
+    def _named(self, row: Row, count: int) -> Row:
+        """A base and a mask that several accesses use have a name."""
+        if count < 2:
+            return row
+        renderer = self.renderer
+        base = row.base
+        if base is not None and not base.text.isidentifier():
+            base = renderer.define(renderer.index_dtype, base, "idx")
+        mask = row.mask
+        if mask is not None and not mask.text.isidentifier():
+            mask = renderer.define(dtypes.bool, mask, "valid")
+        return Row(base, mask, row.otherwise)
+
+    # ------------------------------------------------------------ addresses
+
+    def _position(self, base: Expression | None, offset: int) -> Expression:
+        if base is None:
+            return Expression(str(offset), ATOM if offset >= 0 else UNARY)
+        if offset == 0:
+            return base
+        return Expression(f"{base.within(SUM)} {'+' if offset > 0 else '-'} {abs(offset)}", SUM)
+
+    def _element(self, place: UOp, base: Expression | None, offset: int) -> str:
+        return f"{self.names[memory_of(place)]}[{self._position(base, offset).text}]"
+
+    def _pointer(self, place: UOp, base: Expression | None, offset: int) -> Expression:
+        name = self.names[memory_of(place)]
+        if base is None and offset == 0:
+            return Expression(name)
+        return Expression(f"{name} + {self._position(base, offset).within(SUM)}", SUM)
+
+    # ------------------------------------------------------------ loads
+
+    def load(self, node: UOp) -> None:
+        place = node.src[0]
+        name = self.renderer.fresh("val")
+        values: dict[Coordinates, Expression] = {}
+        for row, places in self._rows(node).items():
+            runs = list(self._runs(place, list(places)))
+            row = self._named(row, len(runs))
+            for offset, width in runs:
+                if width > 1:
+                    lanes = self._load_vector(place, row, offset, width)
+                else:
+                    label = self.renderer.element_name(name, places[offset][0])
+                    lanes = [self._load_element(place, row, offset, label)]
+                for lane, value in enumerate(lanes):
+                    values.update(dict.fromkeys(places[offset + lane], value))
+        self.renderer.values[node] = values
+
+    def _load_element(self, place: UOp, row: Row, offset: int, label: str) -> Expression:
+        text = Expression(self._element(place, row.base, offset))
+        if place.dtype.is_bool:
+            text = self.language.cast(dtypes.uint8, dtypes.bool, text)
+        return self.renderer.declare(place.dtype, self._chosen(row, text), label)
+
+    def _load_vector(self, place: UOp, row: Row, offset: int, width: int) -> list[Expression]:
+        dtype, language = _stored(place.dtype), self.language
+        pointer = self._pointer(place, row.base, offset)
+        text = language.load_vector(dtype, width, pointer, _SPACES[memory_of(place).op])
+        if row.mask is not None:
+            assert row.otherwise is not None
+            otherwise = row.otherwise
+            if place.dtype.is_bool:
+                otherwise = language.cast(dtypes.bool, dtypes.uint8, otherwise)
+            filled = Expression(language.make_vector(dtype, [otherwise.text] * width))
+            text = self._chosen(Row(row.base, row.mask, filled), text)
+        name = self.renderer.fresh("vec")
+        self.renderer.line(f"const {language.vector_type(dtype, width)} {name} = {text.text};")
+        lanes = [Expression(language.lane(name, lane, width)) for lane in range(width)]
+        return [language.cast(dtypes.uint8, dtypes.bool, lane) for lane in lanes] if place.dtype.is_bool else lanes
+
+    def _chosen(self, row: Row, text: Expression) -> Expression:
+        if row.mask is None or row.otherwise is None:
+            return text
+        return Expression(f"{row.mask.within(OR)} ? {text.within(OR)} : {row.otherwise.within(OR)}", CHOICE)
+
+    # ------------------------------------------------------------ stores
+
+    def store(self, node: UOp) -> None:
+        renderer = self.renderer
+        place, value = node.src[:2]
+        axes = renderer.facts.axes(node)
+        dtype = _stored(place.dtype)
+        for row, places in self._rows(node).items():
+            runs = list(self._runs(place, list(places)))
+            row = self._named(row, len(runs))
+            lines = []
+            for offset, width in runs:
+                # Elements of a tile that share an address agree, so one of them stands for all.
+                firsts = [places[offset + lane][0] for lane in range(width)]
+                values = [renderer.operand(value, dict(zip(axes, first, strict=True))) for first in firsts]
+                if place.dtype.is_bool:
+                    values = [self.language.cast(dtypes.bool, dtypes.uint8, given) for given in values]
+                if width > 1:
+                    pointer = self._pointer(place, row.base, offset)
+                    texts = [given.text for given in values]
+                    space = _SPACES[memory_of(place).op]
+                    lines.append(self.language.store_vector(dtype, texts, pointer, space))
+                else:
+                    lines.append(f"{self._element(place, row.base, offset)} = {values[0].text};")
+            self._under_mask(row.mask, lines)
+
+    def _under_mask(self, mask: Expression | None, lines: list[str]) -> None:
+        renderer = self.renderer
+        if mask is not None and len(lines) == 1:
+            lines = [f"if ({mask.text}) {lines[0]}"]
+        elif mask is not None:
+            lines = [f"if ({mask.text}) {{", *(f"  {line}" for line in lines), "}"]
+        for line in lines:
+            renderer.line(line)
+
+
+def _stored(dtype: DType) -> DType:
+    """The dtype of an element in memory: a bool is a byte."""
+    return dtypes.uint8 if dtype.is_bool else dtype

@@ -1,0 +1,132 @@
+"""Grouped reductions written out. In: a kernel whose reductions may run over GROUP axes, threads laid out. Out: the
+kernel with barriers and local memory instead; each thread adds up its share, and everybody learns the total.
+
+    before: total = REDUCE(a[k0*4 + g], k0, g)
+    after:  partial = REDUCE(a[k0*4 + g], k0)
+            met     = BARRIER(END(STORE(local[g], partial), g))       behind a BARRIER of its own in a loop
+            total   = REDUCE(LOAD(local after met [k]), k)
+
+Where the target has warps and g is the fastest axis of the group, neighbours fold their partials by themselves, and
+only one of each warp goes through local memory. Every reduction has a slot of its own, which no placeholder has."""
+
+from __future__ import annotations
+
+import itertools
+
+from tilewright.base.dtype import dtypes
+from tilewright.base.target import Target
+from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
+from tilewright.graph.simplify import simplify
+from tilewright.graph.threads import GroupLayout, Threads, threads_of
+from tilewright.graph.uop import UOp, index_const
+from tilewright.graph.walk import toposort
+
+_LOOP_KINDS = frozenset({AxisType.LOOP, AxisType.REDUCE})
+# The first number of the ids of ranges over partials, larger than that of any axis of a kernel.
+_PARTIAL_ID = 1 << 21
+# So many partials are written out; more of them are added up in a loop.
+_MOST_WRITTEN_OUT = 8
+
+
+def lower_groups(sink: UOp, target: Target) -> UOp:
+    nodes = toposort(sink)
+    if not any(node.op is Ops.REDUCE and _group_axes(node) for node in nodes):
+        return sink
+    threads = threads_of(sink)
+    used = [node.arg.slot for node in nodes if node.op is Ops.DEFINE_LOCAL]
+    slots = itertools.count(max(used, default=-1) + 1)
+    done: dict[UOp, UOp] = {}
+    for node in nodes:
+        src = tuple(done[source] for source in node.src)
+        made = node.with_src(src)
+        if node.op is Ops.REDUCE and _group_axes(node):
+            made = GroupWriter(threads, threads.layout(node, target.warp_size), made, next(slots)).total()
+        if made.line is None:
+            made.line = node.line
+        done[node] = made
+    return done[sink]
+
+
+def _group_axes(node: UOp) -> list[UOp]:
+    return [axis for axis in node.src[1:] if axis.arg.kind is AxisType.GROUP]
+
+
+class GroupWriter:
+    """Writes one reduction. Its `layout` was worked out before anything was lowered: sources that are lowered already
+    may depend on fewer threads than before, never on more."""
+
+    def __init__(self, threads: Threads, layout: GroupLayout, reduce: UOp, slot: int) -> None:
+        self.layout = layout
+        self.reduce = reduce
+        self.slot = slot
+        self.axes = [lane[0] for lane in threads.lanes]
+        self.sizes = threads.sizes
+        self.groups = [self.axes[lane] for lane in layout.groups]
+        self.loops = tuple(
+            sorted((axis for axis in reduce.ranges if axis.arg.kind in _LOOP_KINDS), key=lambda axis: axis.arg.id)
+        )
+
+    def total(self) -> UOp:
+        value = self.partial()
+        if self.layout.width > 1:
+            closed = self.groups if self.layout.parts == 1 else ()
+            value = self.fold(value, self.layout.width, *closed)
+        return value if self.layout.parts == 1 else self.combined(value)
+
+    def partial(self) -> UOp:
+        """What one thread adds up."""
+        kept = tuple(axis for axis in self.reduce.src[1:] if axis not in self.groups)
+        return self.reduce.replace(src=(self.reduce.src[0], *kept)) if kept else self.reduce.src[0]
+
+    def fold(self, value: UOp, width: int, *closed: UOp) -> UOp:
+        return UOp(Ops.WARP_FOLD, value.dtype, (value, *closed), (self.reduce.arg, width))
+
+    def combined(self, value: UOp) -> UOp:
+        """All partials, through local memory."""
+        dtype = value.dtype
+        layout = self.layout
+        memory = UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(self.slot, layout.size(self.sizes)))
+        version = memory
+        if self.loops:
+            # The threads may still be reading what was stored in the last iteration.
+            version = UOp(Ops.AFTER, dtype, (memory, UOp(Ops.BARRIER, dtypes.void, self.loops, self.slot)))
+        place = [version, self.position(self.own_part())]
+        if layout.width > 1:
+            place.append((self.groups[-1] % layout.width).eq(0))
+        store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, dtype, tuple(place)), value))
+        apart = [axis for axis in self.axes if axis in store.ranges]
+        met = UOp(Ops.BARRIER, dtypes.void, (UOp(Ops.END, dtypes.void, (store, *apart, *layout.tiles)),), self.slot)
+        version = UOp(Ops.AFTER, dtype, (memory, met))
+        if self.is_fold_enough():
+            loaded = self.load(version, self.groups[-1] % layout.parts)
+            return self.fold(loaded, layout.parts, *self.groups)
+        kind = AxisType.UNROLL if layout.parts <= _MOST_WRITTEN_OUT else AxisType.REDUCE
+        part = UOp(Ops.RANGE, dtypes.index, (index_const(layout.parts),), Axis((_PARTIAL_ID + self.slot,), kind))
+        return UOp(Ops.REDUCE, dtype, (self.load(version, part), part), self.reduce.arg)
+
+    def is_fold_enough(self) -> bool:
+        """Whether the partials of all warps are again as many as neighbours can fold."""
+        parts, width = self.layout.parts, self.layout.width
+        return len(self.groups) == 1 and 1 < parts <= width and parts & (parts - 1) == 0
+
+    def load(self, version: UOp, part: UOp) -> UOp:
+        place = UOp(Ops.INDEX, version.dtype, (version, self.position(part)))
+        return UOp(Ops.LOAD, version.dtype, (place,))
+
+    def own_part(self) -> UOp:
+        """The number of a thread's partial: of its warp, where neighbours have folded theirs."""
+        part = index_const(0)
+        for lane, axis in zip(self.layout.groups[:-1], self.groups[:-1], strict=True):
+            part = part * self.sizes[lane] + axis
+        last = self.groups[-1]
+        part = part * (self.sizes[self.layout.groups[-1]] // self.layout.width)
+        return part + (last // self.layout.width if self.layout.width > 1 else last)
+
+    def position(self, part: UOp) -> UOp:
+        """Where a partial lies: those of one total side by side, for each element of the tile and each other thread."""
+        position = index_const(0)
+        for lane in self.layout.others:
+            position = position * self.sizes[lane] + self.axes[lane]
+        for tile in self.layout.tiles:
+            position = position * int(tile.src[0].arg) + tile
+        return simplify(position * self.layout.parts + part)

@@ -1,0 +1,97 @@
+"""Threads laid out. In: a kernel with LOCAL and GROUP axes. Out: the kernel with those that may share threads made one,
+and at last with all of them LOCAL, stores masked to one thread where several would store the same. Stands before and
+after `group.py`, which needs to know who is whose neighbour."""
+
+from __future__ import annotations
+
+from tilewright.base.dtype import dtypes
+from tilewright.graph.ops import Axis, AxisType, Ops
+from tilewright.graph.threads import THREAD_KINDS, threads_of
+from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import substitute, toposort
+
+LOOP_KINDS = frozenset({AxisType.LOOP, AxisType.REDUCE})
+# What tells the barrier between reading an element and overwriting it from others.
+_BEFORE_STORE = -2
+
+
+def share_threads(sink: UOp) -> tuple[UOp, tuple[tuple[int, ...], ...]]:
+    """The kernel with one axis for each axis of the work-group, and their ids, the fastest last.
+
+    before: max over g0 of 256, sum over g1 of 256, out[l] for local l of 256
+    after:  the three on one axis of 256 threads: what a thread wrote of a row it has read of it
+    """
+    exchanges: dict[UOp, UOp] = {}
+    order: list[tuple[int, ...]] = []
+    for lane in threads_of(sink).lanes:
+        order.append(lane[0].arg.id)
+        kinds = {axis.arg.kind for axis in lane}
+        kind = AxisType.GROUP if AxisType.GROUP in kinds else AxisType.LOCAL
+        shared = UOp(Ops.RANGE, lane[0].dtype, lane[0].src, Axis(lane[0].arg.id, kind))
+        exchanges.update({axis: shared for axis in lane if axis is not shared})
+    return substitute(sink, exchanges), tuple(order)
+
+
+def settle_threads(sink: UOp) -> UOp:
+    """The kernel with LOCAL axes alone, its stores masked, and no barrier that orders nothing."""
+    sink = drop_idle_barriers(mask_stores(sink))
+    groups = [node for node in toposort(sink) if node.op is Ops.RANGE and node.arg.kind is AxisType.GROUP]
+    return substitute(sink, {axis: axis.replace(arg=Axis(axis.arg.id, AxisType.LOCAL)) for axis in groups})
+
+
+def mask_stores(sink: UOp) -> UOp:
+    """
+    before: out[i] = total                          the same for all threads g
+    after:  out[i] = total   if g == 0
+    """
+    nodes = toposort(sink)
+    threads = sorted((n for n in nodes if n.op is Ops.RANGE and n.arg.kind in THREAD_KINDS), key=lambda a: a.arg.id)
+    if not threads:
+        return sink
+    buffers = {
+        memory_of(node.src[0]) for node in nodes if node.op is Ops.LOAD and memory_of(node.src[0]).op is Ops.PARAM
+    }
+    done: dict[UOp, UOp] = {}
+    for node in nodes:
+        src = tuple(done[source] for source in node.src)
+        missing = [axis for axis in threads if axis not in node.ranges]
+        if node.op is Ops.STORE and missing and memory_of(node.src[0]).op is not Ops.DEFINE_REG:
+            src = (_masked(src[0], missing, src[1] if memory_of(node.src[0]) in buffers else None), src[1])
+        made = node.with_src(src)
+        if made.line is None:
+            made.line = node.line
+        done[node] = made
+    return done[sink]
+
+
+def _masked(place: UOp, missing: list[UOp], value: UOp | None) -> UOp:
+    """The place for the first thread along each axis. Memory that is read as well is not overwritten before all
+    threads have computed `value`, for which they read it."""
+    memory, position, *valid = place.src
+    mask = missing[0].eq(0)
+    for axis in missing[1:]:
+        mask = mask & axis.eq(0)
+    if value is not None:
+        memory = UOp(Ops.AFTER, memory.dtype, (memory, UOp(Ops.BARRIER, dtypes.void, (value,), _BEFORE_STORE)))
+    return UOp(Ops.INDEX, place.dtype, (memory, position, valid[0] & mask if valid else mask))
+
+
+def drop_idle_barriers(sink: UOp) -> UOp:
+    """A barrier that orders nothing but the beginning of the kernel: the loops it named have become the grid."""
+    done: dict[UOp, UOp] = {}
+    for node in toposort(sink):
+        src = tuple(done[source] for source in node.src)
+        if node.op is Ops.AFTER:
+            kept = tuple(source for source in src[1:] if not _is_idle(source))
+            done[node] = UOp(node.op, node.dtype, (src[0], *kept)) if kept else src[0]
+        else:
+            done[node] = node.with_src(src)
+        if done[node].line is None:
+            done[node].line = node.line
+    return done[sink]
+
+
+def _is_idle(node: UOp) -> bool:
+    return node.op is Ops.BARRIER and all(
+        source.op is Ops.RANGE and source.arg.kind not in LOOP_KINDS for source in node.src
+    )

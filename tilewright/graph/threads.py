@@ -1,0 +1,119 @@
+"""The threads of a work-group. In: a kernel with LOCAL and GROUP axes. Out: which axes lie together on one axis of the
+group, which of those is the fastest, and how much local memory a grouped reduction meets in. Facts only: the kernel
+stage asks them of a target's limits, `codegen/launch.py` and `codegen/group.py` write them down."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tilewright.graph.affine import affine
+from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import toposort
+
+THREAD_KINDS = frozenset({AxisType.LOCAL, AxisType.GROUP})
+
+
+class GroupLayout(NamedTuple):
+    """How the threads of a reduction meet: `width` neighbours fold their values in a warp, then `parts` values go
+    through local memory for each element of `tiles` and each thread of the `others`. Numbers are those of lanes."""
+
+    others: tuple[int, ...]
+    tiles: tuple[UOp, ...]
+    groups: tuple[int, ...]
+    width: int
+    parts: int
+
+    def size(self, sizes: tuple[int, ...]) -> int:
+        """Elements of local memory, from the sizes of the lanes; none where all threads are in one warp."""
+        if self.parts == 1:
+            return 0
+        apart = math.prod(sizes[lane] for lane in self.others)
+        return apart * math.prod(int(tile.src[0].arg) for tile in self.tiles) * self.parts
+
+
+@dataclass(frozen=True)
+class Threads:
+    """`lanes` are the axes of the work-group, the fastest last, each with the axes of the kernel that lie on it."""
+
+    lanes: tuple[tuple[UOp, ...], ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(int(axes[0].src[0].arg) for axes in self.lanes)
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.sizes)
+
+    def lanes_of(self, axes: frozenset[UOp] | tuple[UOp, ...]) -> tuple[int, ...]:
+        return tuple(number for number, lane in enumerate(self.lanes) if any(axis in axes for axis in lane))
+
+    def layout(self, reduce: UOp, warp_size: int) -> GroupLayout:
+        """For a REDUCE some of whose ranges are GROUP axes."""
+        closed = tuple(axis for axis in reduce.src[1:] if axis.arg.kind in THREAD_KINDS)
+        groups = self.lanes_of(closed)
+        value = reduce.src[0].ranges
+        others = tuple(lane for lane in self.lanes_of(value - set(closed)) if lane not in groups)
+        kept = reduce.ranges
+        tiles = tuple(sorted((axis for axis in kept if axis.arg.kind.is_tile), key=lambda axis: axis.arg.id))
+        width = 1
+        if groups[-1] == len(self.lanes) - 1:
+            while width < warp_size and self.sizes[-1] % (2 * width) == 0:
+                width *= 2
+        parts = math.prod(self.sizes[lane] for lane in groups) // width
+        return GroupLayout(others, tiles, groups, width, parts)
+
+
+def threads_of(sink: UOp) -> Threads:
+    """Axes of equal size that no single value depends on together lie on one axis of the group."""
+    nodes = toposort(sink)
+    axes = sorted((n for n in nodes if n.op is Ops.RANGE and n.arg.kind in THREAD_KINDS), key=lambda a: a.arg.id)
+    apart = _met_together(nodes)
+    lanes: list[list[UOp]] = []
+    for axis in axes:
+        home = next((lane for lane in lanes if all(_may_share(axis, other, apart) for other in lane)), None)
+        if home is None:
+            lanes.append([axis])
+        else:
+            home.append(axis)
+    steps = _least_steps(nodes, axes)
+    lanes.sort(key=lambda lane: (-min(steps[axis] for axis in lane), lane[0].arg.id))
+    return Threads(tuple(tuple(lane) for lane in lanes))
+
+
+def _may_share(axis: UOp, other: UOp, apart: set[frozenset[UOp]]) -> bool:
+    return axis.src[0] is other.src[0] and frozenset((axis, other)) not in apart
+
+
+def _met_together(nodes: list[UOp]) -> set[frozenset[UOp]]:
+    """Pairs of thread axes that some value depends on, or that one reduction or effect closes."""
+    groups: set[frozenset[UOp]] = set()
+    for node in nodes:
+        named = node.src if node.op in (Ops.REDUCE, Ops.END) else ()
+        groups.add(frozenset(a for a in (*node.ranges, *named) if a.op is Ops.RANGE and a.arg.kind in THREAD_KINDS))
+    return {frozenset((one, other)) for found in groups for one in found for other in found if one is not other}
+
+
+def _least_steps(nodes: list[UOp], axes: list[UOp]) -> dict[UOp, int]:
+    """For each axis the shortest step that it takes in a buffer: threads along the shortest should be neighbours."""
+    steps = dict.fromkeys(axes, 1 << 62)
+    for node in nodes:
+        if node.op is Ops.INDEX and memory_of(node).op is Ops.PARAM:
+            for atom, step in affine(node.src[1]).terms.items():
+                if atom in steps:
+                    steps[atom] = min(steps[atom], abs(step))
+    return steps
+
+
+def local_bytes(sink: UOp, warp_size: int) -> int:
+    """The local memory that a kernel takes: its placeholders, and a slot for each grouped reduction."""
+    nodes = toposort(sink)
+    total = sum(int(node.arg.size) * node.dtype.itemsize for node in nodes if node.op is Ops.DEFINE_LOCAL)
+    grouped = [n for n in nodes if n.op is Ops.REDUCE and any(a.arg.kind is AxisType.GROUP for a in n.src[1:])]
+    if not grouped:
+        return total
+    threads = threads_of(sink)
+    return total + sum(threads.layout(n, warp_size).size(threads.sizes) * max(n.dtype.itemsize, 4) for n in grouped)

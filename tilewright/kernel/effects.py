@@ -1,0 +1,176 @@
+"""Iterations side by side. In: a kernel, an axis, and what its iterations would share if they ran at once. Out: None,
+or why they may not. Every transform that takes an axis apart for threads or tiles asks here, and so does the launch.
+
+Iterations on different cores or work-groups share buffers; threads of a group also share local memory; the elements of
+a tile share registers as well. In shared memory each iteration must have places of its own. In memory that is not
+shared, an iteration must store what it reads there."""
+
+from __future__ import annotations
+
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Op
+from tilewright.graph.uop import UOp, memory_of
+from tilewright.kernel.axes import KernelView
+from tilewright.kernel.versions import are_apart, is_injective, writes_of
+
+_EFFECTS = frozenset({Ops.END, Ops.AFTER, Ops.GROUP, Ops.BARRIER, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
+_NAMES = {Ops.PARAM: "buffer", Ops.DEFINE_LOCAL: "local placeholder", Ops.DEFINE_REG: "register placeholder"}
+
+SHARED_BY_CORES = frozenset({Ops.PARAM})
+SHARED_BY_GROUP = frozenset({Ops.PARAM, Ops.DEFINE_LOCAL})
+SHARED_BY_TILE = frozenset({Ops.PARAM, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
+
+
+def has_effects(view: KernelView) -> bool:
+    """Whether the kernel states an order. One that does not, as the scheduler makes them, writes every element once."""
+    return any(node.op in _EFFECTS for node in view.nodes)
+
+
+def check_cores(view: KernelView, axis: UOp) -> str | None:
+    """Whether iterations may run on different cores, or in different work-groups. What does not depend on the axis is
+    then done by each of them."""
+    for store in _stores(view):
+        if axis not in store.ranges and memory_of(store.src[0]).op is Ops.PARAM:
+            return f"the store to {name_memory(memory_of(store.src[0]))} does not depend on {name_axis(view, axis)}"
+    return _check_shared(view, axis, SHARED_BY_CORES)
+
+
+def check_group(view: KernelView, axis: UOp) -> str | None:
+    """Whether iterations may be threads of a work-group. What does not depend on the axis is stored by the first."""
+    return check_first_thread(view, axis) or _check_shared(view, axis, SHARED_BY_GROUP)
+
+
+def check_tile(view: KernelView, axis: UOp) -> str | None:
+    """Whether iterations may be the elements of a tile, written out one after the other, node by node."""
+    for node in view.nodes:
+        if node.op is Ops.BARRIER and axis in node.ranges:
+            return f"a barrier is met in every iteration of {name_axis(view, axis)}"
+    return _check_shared(view, axis, SHARED_BY_TILE)
+
+
+def check_order(view: KernelView, axis: UOp) -> str | None:
+    """Whether iterations may come in another order."""
+    return _check_shared(view, axis, SHARED_BY_CORES)
+
+
+def check_reduced(view: KernelView, axis: UOp) -> str | None:
+    """Whether the iterations of a reduction may be taken apart: none of them may do more than add to it."""
+    for store in _stores(view):
+        if axis in store.ranges:
+            memory = name_memory(memory_of(store.src[0]))
+            return f"each iteration of {name_axis(view, axis)} also stores to {memory}, in the order of the loop"
+    return None
+
+
+def check_first_thread(view: KernelView, axis: UOp) -> str | None:
+    """What only the first of several threads stores, the others may not read; without a barrier they would see it or
+    not."""
+    if not has_effects(view):
+        return None
+    for store in _stores(view):
+        memory = memory_of(store.src[0])
+        if memory.op is Ops.DEFINE_REG or (axis in store.ranges and axis not in view.reduce_axes):
+            continue
+        if memory.op is Ops.DEFINE_LOCAL or any(_sees(load, store) for load in _loads(view, memory)):
+            return f"threads along {name_axis(view, axis)} would all store to {name_memory(memory)} and read it again"
+    return None
+
+
+def name_memory(memory: UOp) -> str:
+    return f"{_NAMES[memory.op]} {memory.arg.slot}"
+
+
+def name_axis(view: KernelView, axis: UOp) -> str:
+    return f"axis {view.axes.index(axis)}"
+
+
+# ---------------------------------------------------------------- one memory
+
+
+def _stores(view: KernelView) -> list[UOp]:
+    return [node for node in view.nodes if node.op is Ops.STORE]
+
+
+def _loads(view: KernelView, memory: UOp) -> list[UOp]:
+    return [node for node in view.nodes if node.op is Ops.LOAD and memory_of(node.src[0]) is memory]
+
+
+def _sees(load: UOp, store: UOp) -> bool:
+    """Whether the load reads a version of the memory that holds the store."""
+    version = load.src[0].src[0]
+    while version.op is Ops.AFTER:
+        if any(store in _stores_of(effect) for effect in version.src[1:]):
+            return True
+        version = version.src[0]
+    return False
+
+
+def _stores_of(effect: UOp) -> list[UOp]:
+    if effect.op is Ops.BARRIER:
+        return [store for source in effect.src for store in _stores_of(source)]
+    return [write.store for write in writes_of(effect)]
+
+
+def _check_shared(view: KernelView, axis: UOp, shared: frozenset[Op]) -> str | None:
+    inside: dict[UOp, list[UOp]] = {}
+    for store in _stores(view):
+        if axis in store.ranges:
+            inside.setdefault(memory_of(store.src[0]), []).append(store)
+    for memory, stores in inside.items():
+        where = f"{name_memory(memory)}, which every iteration of {name_axis(view, axis)} stores to,"
+        blind = [store for store in stores if axis not in store.src[0].src[1].ranges]
+        if memory.op in shared and blind:
+            return f"{where} is stored to at the same place"
+        if not has_effects(view):
+            continue
+        if memory.op in shared:
+            reason = _check_places(view, memory, stores) or _check_left(view, axis, memory, stores, shared)
+        else:
+            reason = _check_own(view, axis, memory)
+        if reason is not None:
+            return f"{where} {reason}"
+    return None
+
+
+def _check_left(view: KernelView, axis: UOp, memory: UOp, stores: list[UOp], shared: frozenset[Op]) -> str | None:
+    """Threads that ran side by side have not all come to the end of the loop when one of them has; a tile has."""
+    if shared is SHARED_BY_TILE:
+        return None
+    outside = [load for load in _loads(view, memory) if axis not in load.ranges]
+    if any(_sees(load, store) for load in outside for store in stores):
+        return "is read again after its end"
+    others = [s for s in _stores(view) if memory_of(s.src[0]) is memory and axis not in s.ranges]
+    if not all(are_apart(one.src[0].src[1], other.src[0].src[1]) for one in stores for other in others):
+        return "is stored to outside of it as well, at places that cannot be told apart"
+    return None
+
+
+def _check_places(view: KernelView, memory: UOp, stores: list[UOp]) -> str | None:
+    """Shared memory: the places of two iterations must differ, also those that are read."""
+    positions = list(dict.fromkeys(store.src[0].src[1] for store in stores))
+    for number, position in enumerate(positions):
+        if not is_injective(position, position.ranges):
+            return "is stored to at places that cannot be told apart"
+        if not all(are_apart(position, other) for other in positions[number + 1 :]):
+            return "is stored to at places that cannot be told apart"
+    for load in _loads(view, memory):
+        position = load.src[0].src[1]
+        if position not in positions and not all(are_apart(position, other) for other in positions):
+            return "is read at other places as well"
+    return None
+
+
+def _check_own(view: KernelView, axis: UOp, memory: UOp) -> str | None:
+    """Memory that each iteration has to itself: it carries nothing from one to the next, in or out."""
+    stores = [store for store in _stores(view) if memory_of(store.src[0]) is memory]
+    loads = _loads(view, memory)
+    if any(axis not in node.ranges for node in (*stores, *loads)):
+        return "carries a value into it or out of it"
+    for load in loads:
+        if not any(_sees(load, store) and not _depends_in_mask(store, axis) for store in stores):
+            return "carries a value from one iteration to the next"
+    return None
+
+
+def _depends_in_mask(store: UOp, axis: UOp) -> bool:
+    return len(store.src[0].src) > 2 and axis in store.src[0].src[2].ranges

@@ -1,0 +1,284 @@
+"""The default optimisation where there are work-groups. In: a kernel and a target record. Out: the opts, in order.
+
+  tensor core  a matrix product that one of the target's takes: that, and nothing else
+  product      two operands of a reduction that each miss an output loop (matrix product, convolution): a tile of both
+               loops per work-group, a smaller one per thread, operands through local memory
+  rows         a reduction along memory (sum of rows, softmax, matrix times vector): threads of a group share each row,
+               neighbours reading neighbours; every reduction of the row and its output loop by as many threads
+  columns      a reduction across memory: threads along the fast output loop; they share columns where those are few
+  elementwise  vectors along the fast loop, a work-group of their neighbours
+
+The choice follows from strides, sizes and the target's facts. What a check refuses is left out."""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.base.target import Target
+from tilewright.graph.ops import AxisType
+from tilewright.graph.records import Opt, OptOps
+from tilewright.graph.threads import local_bytes, threads_of
+from tilewright.graph.uop import UOp
+from tilewright.kernel.axes import KernelView, is_counted, size_of, stride, view_kernel
+from tilewright.kernel.transforms.group import apply_group, check_group
+from tilewright.kernel.transforms.local import apply_local, check_local
+from tilewright.kernel.transforms.pad import apply_pad, check_pad
+from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands
+from tilewright.kernel.transforms.tensor_core import choose_tensor_core
+from tilewright.kernel.transforms.unroll import apply_unroll, check_unroll
+from tilewright.kernel.transforms.upcast import apply_upcast, check_upcast
+
+_TRANSFORMS = {
+    OptOps.UPCAST: (check_upcast, apply_upcast),
+    OptOps.UNROLL: (check_unroll, apply_unroll),
+    OptOps.LOCAL: (check_local, apply_local),
+    OptOps.GROUP: (check_group, apply_group),
+    OptOps.PADTO: (check_pad, apply_pad),
+    OptOps.STAGE: (check_stage, apply_stage),
+}
+
+# Threads of a work-group that has nothing to share, and of one side of a tile.
+GROUP_THREADS = 256
+TILE_THREADS = 16
+# Threads a core keeps busy with: below this many for all cores together, reductions are shared by more of them.
+THREADS_PER_CORE = 2048
+# Vectors of a row that one thread should at least have to itself.
+VECTORS_PER_THREAD = 4
+# Elements along the reduction that are copied at a time.
+STAGED_DEPTH = (16, 8, 4)
+
+
+class Choice:
+    """Applies opts as it chooses them, so that each choice sees the kernel as it is by then."""
+
+    def __init__(self, view: KernelView, target: Target) -> None:
+        self.view = view
+        self.target = target
+        self.opts: list[Opt] = []
+
+    def take(self, op: OptOps, axis: UOp, argument: int) -> bool:
+        """Applies an opt if it is legal and the target has room for it."""
+        check, apply = _TRANSFORMS[op]
+        if check(self.view, axis, argument) is not None:
+            return False
+        made = apply(self.view, axis, argument)
+        if threads_of(made).count > self.target.max_group_size:
+            return False
+        if local_bytes(made, self.target.warp_size) > self.target.max_local_bytes:
+            return False
+        self.opts.append(Opt(op, self.view.axes.index(axis), argument))
+        self.view = view_kernel(made)
+        return True
+
+    def split(self, op: OptOps, axis: UOp, amount: int) -> UOp | None:
+        """Takes `amount` of an axis; what is left of it, or the axis where nothing was taken, or None."""
+        if amount <= 1 or not self.take(op, axis, amount):
+            return axis
+        return self.find((*axis.arg.id, 0)) if amount < size_of(axis) else None
+
+    def find(self, identity: tuple[int, ...]) -> UOp | None:
+        return next((axis for axis in self.view.axes if axis.arg.id == identity), None)
+
+    def pad(self, axis: UOp, multiple: int) -> UOp:
+        if size_of(axis) % multiple and self.take(OptOps.PADTO, axis, multiple):
+            found = self.find(axis.arg.id)
+            assert found is not None
+            return found
+        return axis
+
+    @property
+    def lanes(self) -> int:
+        """Elements of the widest buffer in one vector."""
+        widest = max((access.dtype.itemsize for access in self.view.accesses), default=4)
+        return max(1, self.target.vector_bytes // widest)
+
+    @property
+    def room(self) -> int:
+        return self.target.max_group_size // threads_of(self.view.sink).count
+
+
+def choose_group_opts(view: KernelView, target: Target) -> tuple[Opt, ...]:
+    core = choose_tensor_core(view, target)
+    if core is not None:
+        return (core,)
+    choice = Choice(view, target)
+    pair = product_axes(view)
+    if pair is not None:
+        tile_product(choice, *pair)
+    elif any(unit_axis(view, node) is not None for node in view.reduces):
+        share_rows(choice)
+    else:
+        if view.reduces:
+            share_columns(choice)
+        fill_groups(choice)
+    return tuple(choice.opts)
+
+
+def output_loops(view: KernelView) -> list[UOp]:
+    loops = view.of_kind(AxisType.LOOP, AxisType.GLOBAL)
+    return [axis for axis in loops if axis not in view.reduce_axes and is_counted(axis)]
+
+
+def step_of(axis: UOp, accesses: tuple[UOp, ...] | list[UOp]) -> int:
+    """The shortest step along the axis, very long where it has none."""
+    steps = [abs(step) for step in (stride(access, axis) for access in accesses) if step]
+    return min(steps, default=1 << 62)
+
+
+def divisor(size: int, most: int, least: int = 1) -> int:
+    """The largest divisor up to `most`, a power of two where one is at least half as large; 1 below `least`."""
+    found = max(d for d in range(1, min(size, most) + 1) if size % d == 0)
+    power = math.gcd(size, 1 << max(most.bit_length() - 1, 0))
+    best = power if 2 * power >= found else found
+    return best if best >= least else 1
+
+
+# ---------------------------------------------------------------- elementwise
+
+
+def fill_groups(choice: Choice) -> None:
+    """Vectors along the fast loop, then threads, until the work-group is full."""
+    view = choice.view
+    loops = sorted(output_loops(view), key=lambda axis: step_of(axis, view.stores))
+    if not loops:
+        return
+    first: UOp | None = loops[0]
+    assert first is not None
+    steps = [stride(access, first) for access in view.accesses]
+    if all(step in (0, 1) for step in steps) and not view.reduces:
+        amount = math.gcd(size_of(first), choice.lanes)
+        first = choice.split(OptOps.UPCAST, first, amount)
+    for axis in (first, *loops[1:]):
+        if axis is None or axis not in choice.view.axes:
+            continue
+        most = min(choice.room, GROUP_THREADS // max(1, threads_of(choice.view.sink).count))
+        if most <= 1:
+            return
+        if size_of(axis) > 2 * most and divisor(size_of(axis), most) < min(most, choice.target.warp_size, 32):
+            axis = choice.pad(axis, most if size_of(axis) >= 64 * most else min(most, 64))
+        choice.split(OptOps.LOCAL, axis, divisor(size_of(axis), most))
+
+
+# ---------------------------------------------------------------- reductions along memory
+
+
+def unit_axis(view: KernelView, reduce: UOp) -> UOp | None:
+    """The reduce axis along which operands lie side by side, if there is one."""
+    inside = [access for access in view.accesses if any(axis in access.ranges for axis in reduce.src[1:])]
+    axes = [axis for axis in reduce.src[1:] if axis.arg.kind is AxisType.REDUCE and is_counted(axis)]
+    found = [axis for axis in axes if any(stride(access, axis) == 1 for access in inside) and size_of(axis) > 1]
+    return max(found, key=size_of, default=None)
+
+
+def share_rows(choice: Choice) -> None:
+    """Every reduction of a row, and the loop that writes the row, by the same threads."""
+    view = choice.view
+    found = [unit_axis(view, node) for node in view.reduces]
+    axes = list(dict.fromkeys(axis for axis in found if axis is not None))
+    inner = [loop for loop in output_loops(view) if not all(loop in node.ranges for node in view.reduces)]
+    inner = [loop for loop in inner if any(stride(store, loop) == 1 for store in view.stores)]
+    lanes = choice.lanes
+    length = max(size_of(axis) for axis in axes)
+    rows = math.prod(size_of(loop) for loop in output_loops(view) if loop not in inner)
+    threads = threads_for_rows(choice.target, -(-length // lanes), rows)
+    for axis, op in [*((a, OptOps.GROUP) for a in axes), *((a, OptOps.LOCAL) for a in inner)]:
+        if size_of(axis) % lanes or divisor(size_of(axis) // lanes, threads) < min(threads, 32):
+            if size_of(axis) > lanes * threads:
+                axis = choice.pad(axis, lanes * min(threads, 64))
+        rest = choice.split(OptOps.UPCAST, axis, math.gcd(size_of(axis), lanes))
+        if rest is not None:
+            choice.split(op, rest, divisor(size_of(rest), threads))
+    add_rows(choice)
+
+
+def threads_for_rows(target: Target, vectors: int, rows: int) -> int:
+    """Threads that share a row: enough of them for all cores, and enough work for each."""
+    most = min(target.max_group_size, 1024)
+    wanted = max(1, target.cores * THREADS_PER_CORE // max(rows, 1))
+    least = min(vectors, target.warp_size if target.warp_size > 1 else 32)
+    own = max(1, vectors // VECTORS_PER_THREAD)
+    count = max(least, min(own, max(wanted, GROUP_THREADS)))
+    return min(most, 1 << (count.bit_length() - 1))
+
+
+def add_rows(choice: Choice) -> None:
+    """A group with few threads for its row takes several rows."""
+    loops = [a for a in output_loops(choice.view) if all(a in node.ranges for node in choice.view.reduces)]
+    count = threads_of(choice.view.sink).count
+    if loops and 1 < count < GROUP_THREADS // 2:
+        axis = max(loops, key=lambda loop: loop.arg.id)
+        choice.split(OptOps.LOCAL, axis, divisor(size_of(axis), min(choice.room, GROUP_THREADS // (2 * count))))
+
+
+# ---------------------------------------------------------------- reductions across memory
+
+
+def share_columns(choice: Choice) -> None:
+    """Threads along the fast output loop; where all of them together are few, they share the reduction."""
+    view = choice.view
+    loops = sorted(output_loops(view), key=lambda axis: step_of(axis, view.accesses))
+    count = math.prod(size_of(loop) for loop in loops)
+    wanted = choice.target.cores * THREADS_PER_CORE
+    sharing = min(32, max(1, wanted // max(count, 1)), choice.target.max_group_size)
+    axes = [axis for node in view.reduces for axis in node.src[1:] if axis.arg.kind is AxisType.REDUCE]
+    if sharing < 2 or len(view.reduces) != 1 or not axes:
+        return
+    longest = max(axes, key=size_of)
+    if loops:
+        choice.split(OptOps.LOCAL, loops[0], divisor(size_of(loops[0]), 32))
+    if longest in choice.view.axes:
+        choice.split(OptOps.GROUP, longest, divisor(size_of(longest), min(sharing, choice.room)))
+
+
+# ---------------------------------------------------------------- products
+
+
+def product_axes(view: KernelView) -> tuple[UOp, UOp] | None:
+    """Two output loops of which one operand of the reduction misses the first and another the second; the second is
+    the one that lies along memory."""
+    if len(view.reduces) != 1:
+        return None
+    reduce = view.reduces[0]
+    closed = frozenset(reduce.src[1:])
+    inside = [access for access in view.loads if access.ranges & closed]
+    loops = [axis for axis in output_loops(view) if axis in reduce.ranges and size_of(axis) >= TILE_THREADS // 2]
+    for access in inside:
+        for other in inside:
+            fast = [axis for axis in loops if axis not in access.ranges and axis in other.ranges]
+            slow = [axis for axis in loops if axis in access.ranges and axis not in other.ranges]
+            if fast and slow:
+                column = min(fast, key=lambda axis: (step_of(axis, view.stores), axis.arg.id))
+                row = min(slow, key=lambda axis: (step_of(axis, view.stores), axis.arg.id))
+                is_ordered = step_of(column, view.stores) <= step_of(row, view.stores)
+                return (row, column) if is_ordered else (column, row)
+    return None
+
+
+def tile_product(choice: Choice, row: UOp, column: UOp) -> None:
+    """A tile of output per thread, a larger one per work-group, and the operands' tiles in local memory."""
+    view = choice.view
+    reduce = view.reduces[0]
+    inside = [access for access in view.loads if access.ranges & frozenset(reduce.src[1:])]
+    outputs = math.prod(size_of(loop) for loop in output_loops(view))
+    side = 8 if outputs >= choice.target.cores * (8 * TILE_THREADS) ** 2 else 4
+    for axis in (row, column):
+        tile = side * TILE_THREADS
+        if size_of(axis) % tile and size_of(axis) > TILE_THREADS:
+            axis = choice.pad(axis, tile if size_of(axis) >= 4 * tile else TILE_THREADS)
+        rest = choice.split(OptOps.UPCAST, axis, divisor(size_of(axis), min(side, max(1, size_of(axis) // 8))))
+        if rest is not None:
+            choice.split(OptOps.LOCAL, rest, divisor(size_of(rest), TILE_THREADS))
+    axes = [axis for axis in choice.view.reduces[0].src[1:] if axis.arg.kind is AxisType.REDUCE and is_counted(axis)]
+    if not axes:
+        return
+    deep = max(axes, key=lambda axis: (size_of(axis), axis.arg.id))
+    depth = next((d for d in STAGED_DEPTH if size_of(deep) % d == 0 and size_of(deep) > d), 1)
+    if depth == 1 and size_of(deep) > 64:
+        deep = choice.pad(deep, STAGED_DEPTH[1])
+        depth = STAGED_DEPTH[1]
+    loop = choice.split(OptOps.UNROLL, deep, depth)
+    # Operands that a mask may cut off are read again and again from where they are: half of a tile may not exist.
+    if loop is not None and depth > 1 and len(axes) == 1 and len(inside) == 2:
+        for _ in inside:
+            if operands(choice.view):
+                choice.take(OptOps.STAGE, loop, 0)

@@ -1,0 +1,151 @@
+"""Beam search over opts. In: a kernel, a target, and a way to measure candidates. Out: the fastest opts found, and what
+became of every candidate. Stands beside the heuristic: it proposes and remembers, the engine compiles and runs.
+
+A round extends each of the best kernels by one more opt, measures the new ones and keeps the best again. It ends when a
+round brings nothing, or when time or candidates run out. What is known of a candidate is never measured twice, so a
+search that was interrupted goes on from its records by being run again."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from tilewright.base.errors import KernelOptError
+from tilewright.base.target import Target
+from tilewright.graph.ops import AxisType
+from tilewright.graph.records import Opt
+from tilewright.graph.uop import UOp
+from tilewright.kernel.axes import KernelView, size_of, view_kernel
+from tilewright.kernel.heuristic import choose_opts
+from tilewright.kernel.optimise import TRANSFORMS, apply_opt, check_groups, prepare_kernel
+from tilewright.kernel.transforms.tensor_core import tensor_core_opts
+
+Opts = tuple[Opt, ...]
+
+# A round must be this much faster than the one before it, or the search is over.
+LEAST_GAIN = 0.99
+# Elements of a tile per vector register: beyond it the tile cannot be held and only compiles slowly.
+TILE_PER_REGISTER = 8
+# Candidates measured in one go: between two of them the clock is looked at and records are kept.
+BATCH = 16
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One candidate. `seconds` is None where it was dropped, for the `reason`."""
+
+    opts: Opts
+    seconds: float | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`width` kernels are kept from round to round; a search measures at most `candidates` and ends after `seconds`."""
+
+    width: int
+    candidates: int
+    seconds: float
+
+
+@dataclass
+class Search:
+    """A search and all it knows. `trials` may hold records of an earlier run."""
+
+    trials: dict[Opts, Trial] = field(default_factory=dict)
+    is_complete: bool = False
+
+    @property
+    def best(self) -> Trial | None:
+        timed = [trial for trial in self.trials.values() if trial.seconds is not None]
+        return min(timed, key=lambda trial: trial.seconds or math.inf, default=None)
+
+    @property
+    def dropped(self) -> list[Trial]:
+        return [trial for trial in self.trials.values() if trial.seconds is None]
+
+
+Measure = Callable[[list[Opts], float | None], list[Trial]]
+"""Measures candidates; a second argument is the best time so far, so that hopeless ones can be given up early."""
+Report = Callable[[Search], None]
+
+
+def search_opts(sink: UOp, target: Target, measure: Measure, limits: Limits, search: Search, report: Report) -> None:
+    """Fills `search` with trials until it is complete or a limit is reached; `report` is told after each batch."""
+    deadline = time.monotonic() + limits.seconds
+    start = prepare_kernel(sink)
+    # The heuristic's choice is a candidate like any other, so what search gives is never slower than that.
+    first: dict[Opts, UOp] = {(): start}
+    guess = choose_opts(view_kernel(start), target)
+    kernel = extend(start, guess, target)
+    if kernel is not None:
+        first.setdefault(guess, kernel)
+    seen: set[UOp] = set(first.values())
+    if not _run_round(list(first), measure, limits, search, report, deadline):
+        return
+    beam = _best_of(first, search, limits.width)
+    while beam:
+        before = _least_time(beam, search)
+        fresh: dict[Opts, UOp] = {}
+        for opts, kernel in beam.items():
+            for opt in candidate_opts(view_kernel(kernel), target):
+                made = extend(kernel, (opt,), target)
+                if made is not None and made not in seen:
+                    seen.add(made)
+                    fresh[*opts, opt] = made
+        if not _run_round(list(fresh), measure, limits, search, report, deadline):
+            return
+        beam = _best_of({**beam, **fresh}, search, limits.width)
+        if _least_time(beam, search) > before * LEAST_GAIN:
+            break
+    search.is_complete = True
+
+
+def candidate_opts(view: KernelView, target: Target) -> Iterator[Opt]:
+    """Every opt that some transform proposes for the kernel as it stands."""
+    for op, transform in TRANSFORMS.items():
+        for axis, argument in transform.candidates(view):
+            yield Opt(op, view.axes.index(axis) if transform.takes_axis else None, argument)
+    yield from tensor_core_opts(view, target)
+
+
+def extend(sink: UOp, opts: Opts, target: Target) -> UOp | None:
+    """The kernel after more opts; None where one is illegal or the tile outgrows the registers."""
+    try:
+        for opt in opts:
+            sink = apply_opt(sink, opt, target)
+            check_groups(view_kernel(sink), opt, target)
+    except KernelOptError:
+        return None
+    tile = math.prod(size_of(axis) for axis in view_kernel(sink).of_kind(AxisType.UPCAST, AxisType.UNROLL))
+    return sink if tile <= target.vector_registers * max(TILE_PER_REGISTER, target.vector_bytes // 4) else None
+
+
+def _run_round(
+    wanted: list[Opts], measure: Measure, limits: Limits, search: Search, report: Report, deadline: float
+) -> bool:
+    """Measures what is not known yet; False where a limit was reached before all of it was."""
+    unknown = [opts for opts in wanted if opts not in search.trials]
+    for start in range(0, len(unknown), BATCH):
+        room = limits.candidates - len(search.trials)
+        if room <= 0 or time.monotonic() > deadline:
+            # A limit that the user set ends the search for good: asking again would not measure more.
+            search.is_complete = room <= 0
+            return False
+        best = search.best
+        for trial in measure(unknown[start : start + min(BATCH, room)], None if best is None else best.seconds):
+            search.trials[trial.opts] = trial
+        report(search)
+    return True
+
+
+def _best_of(kernels: dict[Opts, UOp], search: Search, width: int) -> dict[Opts, UOp]:
+    timed = [(search.trials[opts].seconds, opts) for opts in kernels if opts in search.trials]
+    chosen = sorted(((seconds, opts) for seconds, opts in timed if seconds is not None), key=lambda pair: pair[0])
+    return {opts: kernels[opts] for _, opts in chosen[:width]}
+
+
+def _least_time(beam: dict[Opts, UOp], search: Search) -> float:
+    return min((search.trials[opts].seconds or math.inf for opts in beam), default=math.inf)

@@ -1,0 +1,44 @@
+"""What several transforms ask alike. In: a kernel, an axis, an amount. Out: None, or the reason that names the rule,
+the axis and its size."""
+
+from __future__ import annotations
+
+from tilewright.graph.ops import AxisType
+from tilewright.graph.uop import UOp
+from tilewright.kernel.axes import KernelView, is_counted, size_of
+
+SPLITTABLE = (AxisType.LOOP, AxisType.REDUCE, AxisType.GLOBAL, AxisType.THREAD)
+
+
+def check_amount(view: KernelView, axis: UOp, amount: object, name: str) -> str | None:
+    """An axis can be split by what divides its size."""
+    position = view.axes.index(axis)
+    if not is_counted(axis):
+        return f"{name} needs a loop of known size, the size of axis {position} is computed"
+    counted = next((loop for loop in view.axes if axis in loop.src[0].ranges), None)
+    if counted is not None and name != "THREAD":
+        return f"{name} needs iterations of one length, axis {view.axes.index(counted)} counts up to axis {position}"
+    if not isinstance(amount, int) or isinstance(amount, bool):
+        return f"{name} amount {amount!r} is not a number"
+    if amount < 1 or size_of(axis) % amount:
+        return f"{name} amount {amount} does not divide size {size_of(axis)} of axis {position}"
+    return None
+
+
+def check_output_loop(view: KernelView, axis: UOp, amount: object, name: str) -> str | None:
+    """An output loop, of which iterations are handed to threads."""
+    position = view.axes.index(axis)
+    if axis in view.reduce_axes:
+        return f"{name} needs an output loop, axis {position} is reduced"
+    if axis.arg.kind not in (AxisType.LOOP, AxisType.REDUCE, AxisType.GLOBAL):
+        return f"{name} needs a loop, axis {position} is {axis.arg.kind.name}"
+    return check_amount(view, axis, amount, name)
+
+
+def prefixed(name: str, reason: str | None) -> str | None:
+    return None if reason is None else f"{name}: {reason}"
+
+
+def divisors(axis: UOp, amounts: tuple[int, ...]) -> list[int]:
+    """Those of the amounts that divide the axis; none where its size is computed."""
+    return [amount for amount in amounts if is_counted(axis) and size_of(axis) % amount == 0]

@@ -1,0 +1,43 @@
+"""NOLOCALS: the kernel is given no work-groups. In: a kernel without LOCAL and GROUP axes. Out: the same kernel, to
+which LOCAL and GROUP are refused from here on; every thread is a work-group of its own.
+
+    before: for i in 128: out[i] = ...      LOCAL is allowed
+    after:  for i in 128: out[i] = ...      LOCAL is refused"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tilewright.graph.ops import AxisType
+from tilewright.graph.records import KernelInfo, Opt, OptOps
+from tilewright.graph.uop import UOp
+from tilewright.kernel.axes import KernelView, size_of
+
+_MARK = Opt(OptOps.NOLOCALS)
+
+
+def check_allows_locals(view: KernelView, name: str) -> str | None:
+    info = view.sink.arg
+    if isinstance(info, KernelInfo) and _MARK in info.applied:
+        return f"{name} is refused: NOLOCALS was given before"
+    return None
+
+
+def check_nolocals(view: KernelView, _kernel: UOp, argument: object) -> str | None:
+    if argument is not None:
+        return f"NOLOCALS takes no argument, {argument!r} was given"
+    for position, axis in enumerate(view.axes):
+        if axis.arg.kind in (AxisType.LOCAL, AxisType.GROUP):
+            return f"NOLOCALS comes too late: axis {position} is {axis.arg.kind.name} of size {size_of(axis)}"
+    return check_allows_locals(view, "NOLOCALS")
+
+
+def apply_nolocals(view: KernelView, _kernel: UOp, _argument: object) -> UOp:
+    info = view.sink.arg if isinstance(view.sink.arg, KernelInfo) else KernelInfo()
+    return view.sink.replace(arg=replace(info, applied=(*info.applied, _MARK)))
+
+
+def nolocals_candidates(_view: KernelView) -> Iterator[tuple[UOp, None]]:
+    """It makes no other kernel: search has nothing to gain from it."""
+    yield from ()

@@ -1,0 +1,200 @@
+"""TC: a matrix product is given to the target's tensor cores. In: a kernel that sums products of two buffers, and a
+core. Out: the kernel with the sum written as one DOT, its rows and columns laid over the work-group as the core has it.
+
+    before: for i in 512: for j in 768: out[i, j] = f(sum over k of a[i, k] * b[k, j])
+    after:  grid i0 of 4, j0 of 3: threads and tiles: i = i0*128 + ..., j = j0*256 + ..., out[i, j] = f(DOT(a, b, i, j))
+
+What follows the product, f, stays as it is and is computed on the elements that each thread holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilewright.base.target import CoreAxis, Target, TensorCore
+from tilewright.graph.affine import Affine, affine, from_affine
+from tilewright.graph.ops import AxisType, DotArg, Ops
+from tilewright.graph.records import Opt, OptOps
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+from tilewright.kernel.axes import KernelView, exchange_axis, make_range, size_of
+from tilewright.kernel.transforms.pad import mask_axis
+
+# The copy engine moves 16 bytes at least, from places that are multiples of 16 bytes.
+ALIGNMENT = 16
+# Loops around the product that an operand may depend on: a copy has five dimensions, two are the operand's own.
+MOST_BATCH_AXES = 3
+# Below this many rows, columns and steps altogether other kernels are faster.
+LEAST_SIDE = 16
+LEAST_PRODUCT = 1 << 18
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A factor of the product: its LOAD, and how its position follows from its own axis and the summed one."""
+
+    load: UOp
+    axis: UOp  # the row's, or the column's
+    steps: tuple[int, int]  # along that axis, along the summed one
+    start: Affine  # what is left: loops around the product
+
+
+@dataclass(frozen=True)
+class Product:
+    reduce: UOp
+    length: UOp
+    left: Operand
+    right: Operand
+
+
+def check_tensor_core(view: KernelView, axis: UOp, core: TensorCore) -> str | None:
+    found = find_product(view, axis)
+    if isinstance(found, str):
+        return f"TC {core.name}: {found}"
+    return _check_core(view, found, core)
+
+
+def apply_tensor_core(view: KernelView, axis: UOp, core: TensorCore) -> UOp:
+    found = find_product(view, axis)
+    assert isinstance(found, Product)
+    row, column = found.left.axis, found.right.axis
+    argument = DotArg(
+        core.name, size_of(row), size_of(column), size_of(found.length), found.left.steps, found.right.steps
+    )
+    memories = (found.left.load.src[0].src[0], found.right.load.src[0].src[0])
+    starts = (from_affine(found.left.start), from_affine(found.right.start))
+    dot = UOp(Ops.DOT, found.reduce.dtype, (*memories, *starts, row, column), argument)
+    sink = _exchange(view.sink, found.reduce, dot)
+    last = max(loop.arg.id for loop in view.axes)
+    sink = _lay_out(sink, row, core.row_axes, core.rows, core, last)
+    return _lay_out(sink, column, core.column_axes, core.columns, core, last)
+
+
+def find_product(view: KernelView, axis: UOp) -> Product | str:
+    """The product that is summed over the axis, or why there is none."""
+    if len(view.reduces) != 1:
+        return f"it needs one reduction, the kernel has {len(view.reduces)}"
+    (reduce,) = view.reduces
+    if reduce.arg is not Ops.ADD or reduce.src[1:] != (axis,):
+        return f"it needs a sum over axis {view.axes.index(axis)} alone"
+    if any(found.arg.kind not in (AxisType.LOOP, AxisType.REDUCE, AxisType.GLOBAL) for found in view.axes):
+        return "it comes before every other opt"
+    if reduce.src[0].op is not Ops.MUL:
+        return f"what is summed is {reduce.src[0].op.name}, not a product"
+    loads = [factor.src[0] if factor.op is Ops.CAST else factor for factor in reduce.src[0].src]
+    if any(load.op is not Ops.LOAD or len(load.src[0].src) != 2 for load in loads):
+        return "the factors must be plain loads"
+    if any(load.src[0].src[0].op is not Ops.PARAM for load in loads):
+        return "the factors must lie in buffers"
+    return _match_operands(view, reduce, axis, loads[0], loads[1])
+
+
+def _match_operands(view: KernelView, reduce: UOp, axis: UOp, first: UOp, second: UOp) -> Product | str:
+    """Which factor has the rows: the one without the fastest axis of what is stored."""
+    own = [
+        [loop for loop in load.ranges if loop not in other.ranges] for load, other in ((first, second), (second, first))
+    ]
+    if any(len(loops) != 1 for loops in own):
+        return f"the factors must have one loop each that the other lacks, they have {len(own[0])} and {len(own[1])}"
+    (row,), (column,) = own
+    if not view.stores or any(row not in store.ranges or column not in store.ranges for store in view.stores):
+        return "everything stored must depend on both rows and columns"
+    if affine(view.stores[0].src[1]).terms.get(row, 0) == 1:
+        first, second, row, column = second, first, column, row
+    operands = [_match_operand(load, own_axis, axis) for load, own_axis in ((first, row), (second, column))]
+    left, right = operands
+    if left is None or right is None:
+        return "the factors must walk memory in constant steps"
+    return Product(reduce, axis, left, right)
+
+
+def _match_operand(load: UOp, own: UOp, summed: UOp) -> Operand | None:
+    form = affine(load.src[0].src[1])
+    if any(atom.op is not Ops.RANGE for atom in form.terms):
+        return None
+    steps = (form.terms.get(own, 0), form.terms.get(summed, 0))
+    rest = {atom: step for atom, step in form.terms.items() if atom is not own and atom is not summed}
+    return Operand(load, own, steps, Affine(rest, form.constant))
+
+
+def _check_core(view: KernelView, product: Product, core: TensorCore) -> str | None:
+    if product.reduce.dtype is not core.accumulator:
+        return f"TC {core.name} sums in {core.accumulator.name}, the kernel in {product.reduce.dtype.name}"
+    for operand, name in ((product.left, "left"), (product.right, "right")):
+        if operand.load.dtype is not core.operand:
+            return f"TC {core.name} multiplies {core.operand.name}, the {name} factor is {operand.load.dtype.name}"
+        reason = _check_steps(operand, core)
+        if reason is not None:
+            return f"TC {core.name}: the {name} factor {reason}"
+    written = {store.src[0] for store in view.stores}
+    if {product.left.load.src[0].src[0], product.right.load.src[0].src[0]} & written:
+        return f"TC {core.name}: a factor is written by the same kernel"
+    return None
+
+
+def _check_steps(operand: Operand, core: TensorCore) -> str | None:
+    own, summed = operand.steps
+    if summed != 1 and not (core.transposes and own == 1):
+        return f"lies {summed} elements apart along the sum and {own} across it; one of them must be 1"
+    others = [own if summed == 1 else summed, *operand.start.terms.values(), operand.start.constant]
+    if any(step * core.operand.itemsize % ALIGNMENT for step in others) or others[0] <= 0:
+        return f"must lie at multiples of {ALIGNMENT} bytes, its steps are {others} of {core.operand.itemsize} bytes"
+    if len(operand.start.terms) > MOST_BATCH_AXES or any(step < 0 for step in operand.start.terms.values()):
+        return f"depends on more than {MOST_BATCH_AXES} other loops, or walks one of them backwards"
+    return None
+
+
+def _exchange(sink: UOp, old: UOp, new: UOp) -> UOp:
+    done: dict[UOp, UOp] = {old: new}
+    for node in toposort(sink):
+        if node not in done:
+            src = tuple(done[source] for source in node.src)
+            done[node] = node.with_src(src)
+    return done[sink]
+
+
+def _lay_out(
+    sink: UOp, axis: UOp, parts: tuple[CoreAxis, ...], size: int, core: TensorCore, last: tuple[int, ...]
+) -> UOp:
+    """The axis as a tile number of the grid and a place inside of the tile; what lies past its end is masked off.
+    Threads are numbered by ids behind `last`, in the core's order and not in that of rows and columns."""
+    tiles = make_range(-(-size_of(axis) // size), (*axis.arg.id, 0), AxisType.GLOBAL)
+    position = tiles * size
+    for number, part in enumerate(parts):
+        identity = (*last, 9, core.thread_axes.index(part)) if part.thread else (*axis.arg.id, number + 1)
+        kind = AxisType.LOCAL if part.thread else AxisType.UPCAST
+        position = position + make_range(part.size, identity, kind) * part.step
+    if size_of(axis) % size == 0:
+        return exchange_axis(sink, axis, position)
+    # Masked while it is still one axis: every access that depends on it is then known.
+    longer = make_range(size_of(tiles) * size, axis.arg.id, axis.arg.kind)
+    padded = mask_axis(exchange_axis(sink, axis, longer), longer, longer < size_of(axis))
+    return exchange_axis(padded, longer, position)
+
+
+def tensor_core_opts(view: KernelView, target: Target) -> Iterator[Opt]:
+    """The opts for every core that the kernel's product fits."""
+    for axis in view.reduces[0].src[1:] if len(view.reduces) == 1 else ():
+        for core in target.tensor_cores:
+            if check_tensor_core(view, axis, core) is None:
+                yield Opt(OptOps.TC, view.axes.index(axis), core.name)
+
+
+def choose_tensor_core(view: KernelView, target: Target) -> Opt | None:
+    """The first core whose tiles keep every multiprocessor busy, else the one with the smallest tiles; None where the
+    kernel is no product that a core takes, or one so small that tiles would be mostly empty."""
+    fitting = list(tensor_core_opts(view, target))
+    if not fitting:
+        return None
+    axis, cores = view.reduces[0].src[1], {core.name: core for core in target.tensor_cores}
+    product = find_product(view, axis)
+    assert isinstance(product, Product)
+    rows, columns = size_of(product.left.axis), size_of(product.right.axis)
+    if min(rows, columns) < LEAST_SIDE or rows * columns * size_of(axis) < LEAST_PRODUCT:
+        return None
+    batch = math.prod(size_of(a) for a in view.axes if a not in (product.left.axis, product.right.axis, axis))
+    for opt in fitting:
+        if batch * -(-rows // cores[opt.arg].rows) * -(-columns // cores[opt.arg].columns) >= target.cores:
+            return opt
+    return min(fitting, key=lambda opt: cores[opt.arg].rows * cores[opt.arg].columns)
