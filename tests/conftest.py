@@ -5,6 +5,23 @@ from __future__ import annotations
 import os
 import tempfile
 
+import pytest
+
 # Set before the package is imported, because options are read from the environment then.
 os.environ.setdefault("VERIFY_GRAPH", "1")
 os.environ.setdefault("TILEWRIGHT_CACHE_DIR", tempfile.mkdtemp(prefix="tilewright-tests-"))
+os.environ.setdefault("POCL_CACHE_DIR", os.path.join(os.environ["TILEWRIGHT_CACHE_DIR"], "pocl"))
+os.makedirs(os.environ["POCL_CACHE_DIR"], exist_ok=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the texts under tests/golden anew")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says which devices the op table ran on, and which are not on this machine."""
+    reports = [report for found in terminalreporter.stats.values() for report in found]
+    if any("ops/test_table.py" in getattr(report, "nodeid", "") for report in reports):
+        from tests.devices import summary
+
+        terminalreporter.write_line(summary())

@@ -10,7 +10,13 @@ from tilewright.runtime.device import Driver
 
 BACKENDS: dict[str, str] = {
     "CPU": "tilewright.backends.cpu.device",
+    "CUDA": "tilewright.backends.cuda.device",
+    "HIP": "tilewright.backends.hip.device",
+    "METAL": "tilewright.backends.metal.device",
+    "NULL": "tilewright.backends.null.device",
+    "OPENCL": "tilewright.backends.opencl.device",
     "PYTHON": "tilewright.backends.python.driver",
+    "WEBGPU": "tilewright.backends.webgpu.device",
 }
 
 

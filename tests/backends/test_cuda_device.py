@@ -1,0 +1,176 @@
+"""What stands on the CUDA driver, on a driver made of host memory: memory, copies, launches, graphs, and the reasons
+given where there is no driver. The card itself is tested by the op table, where there is one."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.backends.fake_cuda import FakeCard
+from tilewright.backends.cuda import card as card_module
+from tilewright.backends.cuda.card import Card
+from tilewright.backends.cuda.launches import CudaKernel, CudaRunner
+from tilewright.backends.cuda.library import SIGNATURES, CudaError, Library, system_function
+from tilewright.backends.cuda.memory import STAGING_BUFFERS, STAGING_BYTES, Pool, Staging, block_size
+from tilewright.runtime.device import Unavailable
+
+
+def add_one(target: int, source: int) -> None:
+    ctypes.c_int.from_address(target).value = ctypes.c_int.from_address(source).value + 1
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCard:
+    library = FakeCard(kernels={"add_one": add_one})
+    monkeypatch.setattr(card_module, "driver_library", lambda: library)
+    return library
+
+
+# ---------------------------------------------------------------- memory
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "expected"),
+    [(1, 512), (512, 512), (513, 1024), (4096, 4096), (4097, 4608), (1 << 30, 1 << 30), ((1 << 30) + 1, 9 << 27)],
+)
+def test_blocks_waste_little(nbytes: int, expected: int) -> None:
+    assert block_size(nbytes) == expected
+
+
+def test_a_dropped_block_serves_the_next_request(fake: FakeCard) -> None:
+    pool = Pool(Card(0))
+    address = pool.allocate(1000).address
+    assert pool.allocate(900).address == address
+    kept = pool.allocate(1000)
+    assert kept.address == address
+    assert pool.allocate(1000).address != address
+    assert fake.counted("cuMemAlloc") == 2
+
+
+def test_kept_blocks_go_back_to_the_card_before_it_is_full(fake: FakeCard) -> None:
+    pool = Pool(Card(0))
+    del [pool.allocate(size) for size in (20 << 20, 40 << 20)][:]
+    assert pool.allocate(60 << 20).nbytes == 60 << 20
+    assert fake.used() == 60 << 20
+    with pytest.raises(MemoryError, match="of 67108864 bytes of fake card are free"):
+        pool.allocate(65 << 20)
+
+
+@pytest.mark.parametrize(
+    "nbytes", [1, 1000, STAGING_BYTES, 3 * STAGING_BYTES + 5, (STAGING_BUFFERS + 2) * STAGING_BYTES]
+)
+def test_bytes_come_back_as_they_went(fake: FakeCard, nbytes: int) -> None:
+    card = Card(0)
+    staging, memory = Staging(card), Pool(card).allocate(nbytes + 16)
+    data = np.random.default_rng(nbytes).integers(0, 256, nbytes).astype(np.uint8)
+    staging.copy_in(memory.address + 16, memoryview(data.tobytes()))
+    found = bytearray(nbytes)
+    staging.copy_out(memory.address + 16, memoryview(found))
+    assert bytes(found) == data.tobytes()
+
+
+# ---------------------------------------------------------------- launches
+
+
+def chain(fake: FakeCard, card: Card, length: int) -> tuple[CudaRunner, list[ctypes.c_int], list[object]]:
+    """Numbers, each of which the list of launches makes one more than the number before it."""
+    function = card.library.call("cuModuleGetFunction", 0, b"add_one")
+    kernel = CudaKernel(function, (1, 1, 1), (32, 1, 1), 0, (0, 2))
+    numbers = [ctypes.c_int(0) for _ in range(length + 1)]
+    memories = [Block(ctypes.addressof(number)) for number in numbers]
+    unused = Block(0)
+    places = [((memories[n + 1], 0), (unused, 0), (memories[n], 0)) for n in range(length)]
+    return CudaRunner(card, [(kernel, place) for place in places]), numbers, list(memories)
+
+
+class Block:
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+
+@pytest.mark.parametrize("length", [1, 5])
+def test_a_list_runs_in_order_again_and_again(fake: FakeCard, length: int) -> None:
+    runner, numbers, _ = chain(fake, Card(0), length)
+    for start in (0, 10, 20):
+        numbers[0].value = start
+        runner.run()
+        assert numbers[-1].value == start + length
+    assert fake.counted("cuGraphInstantiate") == (1 if length > 1 else 0)
+    assert fake.counted("cuGraphLaunch") == (2 if length > 1 else 0)
+
+
+@pytest.mark.parametrize("length", [1, 3])
+@pytest.mark.parametrize("runs_before", [0, 1, 3])
+def test_a_launch_takes_another_buffer(fake: FakeCard, length: int, runs_before: int) -> None:
+    runner, numbers, _ = chain(fake, Card(0), length)
+    for _ in range(runs_before):
+        runner.run()
+    source, target = ctypes.c_int(100), ctypes.c_int(0)
+    runner.set_place(0, 2, (Block(ctypes.addressof(source)), 0))
+    runner.set_place(length - 1, 0, (Block(ctypes.addressof(target) - 4), 4))
+    runner.set_place(0, 1, (Block(12345), 0))  # a buffer that the kernel does not take
+    before = numbers[-1].value
+    runner.run()
+    assert target.value == 100 + length
+    assert numbers[-1].value == before
+
+
+def test_the_time_is_that_of_the_card(fake: FakeCard) -> None:
+    runner, numbers, _ = chain(fake, Card(0), 2)
+    assert runner.run_timed() == pytest.approx(2e-3)
+    assert numbers[-1].value == 2
+
+
+# ---------------------------------------------------------------- the driver's functions
+
+
+def test_a_failure_names_the_function_and_the_reason() -> None:
+    answers = {"cuMemFree": (700,), "cuGetErrorName": (0, b"CUDA_ERROR_ILLEGAL_ADDRESS"), "cuGetErrorString": (0, b"x")}
+    library = Library(lambda name: lambda *_: answers[name], "fake")
+    with pytest.raises(CudaError, match=r"cuMemFree: CUDA_ERROR_ILLEGAL_ADDRESS: x \(700\)") as caught:
+        library.call("cuMemFree", 0)
+    assert caught.value.code == 700
+
+
+def test_ctypes_puts_results_where_the_driver_wants_them() -> None:
+    """Most functions give results through their first arguments, those about errors through their last."""
+
+    def allocate(place: int, nbytes: int) -> int:
+        ctypes.c_uint64.from_address(place).value = nbytes + 1
+        return 0
+
+    names = {7: b"code 7"}  # the driver's names live as long as the process
+
+    def error_name(code: int, place: int) -> int:
+        ctypes.c_char_p.from_address(place).value = names[code]
+        return 0
+
+    pointer = ctypes.c_void_p
+    library = SimpleNamespace(
+        cuMemAlloc_v2=ctypes.CFUNCTYPE(ctypes.c_int, pointer, ctypes.c_size_t)(allocate),
+        cuGetErrorName=ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, pointer)(error_name),
+    )
+    assert system_function(library, "cuMemAlloc")(41) == (0, 42)
+    assert system_function(library, "cuGetErrorName")(7) == (0, b"code 7")
+
+
+def test_a_kernel_that_writes_a_buffer_under_two_names_is_known() -> None:
+    kernel = CudaKernel(0, (1, 1, 1), (1, 1, 1), 0, (0, 1, 3), written=(0,))
+    places = [(Block(address), 0) for address in (64, 128, 64, 192)]
+    assert not kernel.shares_written(places)  # slot 2 has the same memory, and the kernel does not take it
+    assert kernel.shares_written([*places[:3], (Block(32), 32)])
+    assert not kernel._replace(written=()).shares_written([*places[:3], (Block(32), 32)])
+
+
+def test_a_card_that_is_not_there_is_refused(fake: FakeCard) -> None:
+    with pytest.raises(Unavailable, match="there are 1 NVIDIA cards"):
+        Card(1)
+
+
+def test_every_function_that_ctypes_would_call_is_one_of_the_bindings() -> None:
+    driver = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
+    missing = [name for name in SIGNATURES if not hasattr(driver, name)]
+    assert not missing

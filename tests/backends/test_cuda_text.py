@@ -1,0 +1,158 @@
+"""CUDA and HIP text: golden kernels, and what NVRTC says of kernels with every feature of the dialect. The whole op
+table is compiled by `python -m tests.backends.cuda_texts`. No AMD card and no AMD compiler has seen the HIP text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright import Tensor
+from tilewright.backends.cuda.device import cuda_target
+from tilewright.backends.cuda.dot import render_program
+from tilewright.backends.cuda.library import driver_library
+from tilewright.backends.cuda.nvrtc import compile_text, nvrtc
+from tilewright.backends.hip.renderer import hip_target
+from tilewright.backends.hip.renderer import render as render_hip
+from tilewright.base.errors import CompileError, DeviceError
+from tilewright.base.events import subscribe
+from tilewright.base.target import Target
+from tilewright.codegen.pipeline import lower
+from tilewright.engine.compile import forget_kernels
+from tilewright.graph.records import KernelInfo, Opt, OptOps, Program
+from tilewright.kernel.optimise import optimise
+from tilewright.runtime.device import Unavailable
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def has_compiler() -> bool:
+    try:
+        nvrtc()
+    except Unavailable:
+        return False
+    return True
+
+
+def has_card() -> bool:
+    try:
+        driver_library()
+    except Unavailable:
+        return False
+    return True
+
+
+needs_compiler = pytest.mark.skipif(not has_compiler(), reason="NVRTC is not installed (pip install tilewright[cuda])")
+
+
+def numbers(*shape: int, dtype: str = "float32") -> Tensor:
+    return Tensor(np.ones(shape, np.float32)).cast(dtype).realize()
+
+
+CASES: dict[str, Callable[[], Tensor]] = {
+    "elementwise": lambda: numbers(1024, 256) * numbers(1024, 256) + 1,
+    "softmax": lambda: numbers(64, 2048).softmax(-1),
+    "row_maximum_of_halves": lambda: numbers(16, 4096, dtype="float16").max(-1),
+    "bfloat16_product_with_a_vector": lambda: numbers(512, 1024, dtype="bfloat16") @ numbers(1024, dtype="bfloat16"),
+    "product_of_matrices": lambda: numbers(256, 256) @ numbers(256, 256),
+    "bytes": lambda: numbers(4096, dtype="uint8") * 3 + 1,
+    "sine_of_doubles": lambda: numbers(100, dtype="float64").sin(),
+    "padded_any": lambda: (numbers(7, 33) > 0).pad(((1, 1), (2, 2))).any(-1),
+    "sorted": lambda: numbers(37).sort()[0],
+}
+
+
+def programs(result: Tensor, target: Target, opts: tuple[Opt, ...] | None = None) -> list[Program]:
+    """The programs of a result for a target: with these opts, or with the heuristic's."""
+    forget_kernels()
+    kernels: list[Any] = []
+    with subscribe(lambda event: kernels.append(event["kernel"]), ("kernel-compiled",)):
+        result.realize()
+    assert kernels
+    asts = [kernel.ast.replace(arg=KernelInfo(kernel.ast.arg.name, opts)) for kernel in kernels]
+    return [lower(optimise(ast, target), target) for ast in asts]
+
+
+# The opts are stated, so that these texts change with the dialect and not with the heuristic.
+GOLDEN_CASES: dict[str, tuple[Callable[[], Tensor], tuple[Opt, ...]]] = {
+    "elementwise": (
+        lambda: numbers(1024, 256).maximum(numbers(1024, 256) + 1),
+        (Opt(OptOps.UPCAST, 1, 4), Opt(OptOps.LOCAL, 1, 64)),
+    ),
+    "row_sum": (lambda: numbers(64, 2048).sum(-1), (Opt(OptOps.UPCAST, 1, 4), Opt(OptOps.GROUP, 1, 256))),
+    "bfloat16_times_vector": (
+        lambda: numbers(512, 1024, dtype="bfloat16") @ numbers(1024, dtype="bfloat16"),
+        (Opt(OptOps.UPCAST, 1, 8), Opt(OptOps.GROUP, 1, 32)),
+    ),
+    "half": (lambda: numbers(4096, dtype="float16") * 2, (Opt(OptOps.UPCAST, 0, 8), Opt(OptOps.LOCAL, 0, 128))),
+}
+
+
+@pytest.mark.parametrize("case", GOLDEN_CASES)
+@pytest.mark.parametrize("language", ["cuda", "hip"])
+def test_golden(case: str, language: str) -> None:
+    """UPDATE_GOLDEN=1 writes what is compared with."""
+    result, opts = GOLDEN_CASES[case]
+    target, render = (cuda_target(), render_program) if language == "cuda" else (hip_target(), render_hip)
+    text = "\n".join(render(program) for program in programs(result(), target, opts))
+    path = GOLDEN / f"{case}.{language}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", CASES)
+def test_the_compiler_takes_it(case: str) -> None:
+    target = cuda_target()
+    for program in programs(CASES[case](), target):
+        assert compile_text(render_program(program), target.arch)[:4] == b"\x7fELF"
+
+
+@needs_compiler
+def test_what_is_promised_of_pointers_can_be_left_out() -> None:
+    from tilewright.backends.cuda.renderer import render
+
+    (program,) = programs(CASES["elementwise"](), cuda_target())
+    assert render(program).count("__restrict__") == 3
+    assert "__restrict__" not in render(program, is_restricted=False)
+
+
+@needs_compiler
+def test_a_refusal_carries_the_text_and_the_complaint() -> None:
+    with pytest.raises(CompileError, match='identifier "y" is undefined') as caught:
+        compile_text('extern "C" __global__ void k(float* x) { x[0] = y; }', "sm_90a")
+    assert "x[0] = y" in caught.value.source
+
+
+@needs_compiler
+def test_the_library_is_found_without_the_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    nvrtc.cache_clear()
+    try:
+        found = nvrtc()
+        assert type(found).__name__ == "_System"
+        status, log, binary = found.compile(
+            b'extern "C" __global__ void k() {}', [b"--gpu-architecture=sm_90a"], "CUBIN"
+        )
+        assert (status, log.strip("\0"), binary[:4]) == (0, "", b"\x7fELF")
+    finally:
+        nvrtc.cache_clear()
+
+
+@pytest.mark.skipif(has_card(), reason="there is a card here")
+def test_a_machine_without_a_card_says_so() -> None:
+    with pytest.raises(DeviceError, match=r"CUDA cannot be used: .*NVIDIA driver"):
+        Tensor([1.0], device="CUDA").realize()
+
+
+def test_nothing_runs_hip() -> None:
+    with pytest.raises(DeviceError, match="no AMD card has run yet"):
+        Tensor([1.0], device="HIP").realize()

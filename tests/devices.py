@@ -1,0 +1,54 @@
+"""The devices that tests run on: every one that can be used on this machine, as `Device.availability()` tells, and the
+CPU once more with the system's C compiler. `make test` ends with a line that names them and those that are not here.
+
+Some compile slowly: PoCL takes half a second a kernel. A table of cases asks `sample` which of a case's dtypes to run
+there; one of them, another for each case. `make test-devices` sets TILEWRIGHT_WHOLE_TABLE, and all of them are run."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import zlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tilewright import Device
+from tilewright.base.config import Context
+
+# Devices that compile a kernel in milliseconds.
+QUICK = frozenset({"CPU", "CUDA", "PYTHON"})
+# Compiles and runs nothing, so that there is no value to compare.
+WITHOUT_VALUES = frozenset({"NULL"})
+
+
+class Setting(NamedTuple):
+    """A device, and what compiles for it."""
+
+    label: str
+    device: str
+    compiler: str = ""
+
+    def options(self) -> contextlib.AbstractContextManager[object]:
+        return Context(CPU_COMPILER=self.compiler) if self.compiler else contextlib.nullcontext()
+
+    def sample(self, name: str, dtypes: Sequence[str]) -> Sequence[str]:
+        if self.label in QUICK or len(dtypes) < 2 or os.environ.get("TILEWRIGHT_WHOLE_TABLE"):
+            return dtypes
+        return [dtypes[zlib.crc32(name.encode()) % len(dtypes)]]
+
+
+@functools.cache
+def settings() -> list[Setting]:
+    """What there is to run on, the default device first."""
+    usable = [name for name, reason in Device.availability().items() if reason is None and name not in WITHOUT_VALUES]
+    compilers = [name for name in ("clang", "gcc") if shutil.which(name)]
+    return [Setting(name, name) for name in usable] + [Setting(f"CPU-{name}", "CPU", name) for name in compilers[:1]]
+
+
+def summary() -> str:
+    """One line for people: what ran, and what could not."""
+    missing = [f"{name} ({reason})" for name, reason in Device.availability().items() if reason is not None]
+    ran = ", ".join(setting.label for setting in settings())
+    return f"devices that ran: {ran}; not on this machine: {'; '.join(missing) or 'none'}"

@@ -1,0 +1,16 @@
+#include <stdbool.h>
+
+// rows_thread: THREAD 8, REDUCE 256
+void rows_thread(void** buffers, long long lo, long long hi) {
+  float* const out0 = buffers[0];
+  const float* const in1 = buffers[1];
+  for (int thread0 = lo; thread0 < hi; thread0++) {
+    float acc0 = 0.0f;
+    const int idx0 = thread0 * 256;
+    for (int reduce1 = 0; reduce1 < 256; reduce1++) {
+      const float val0 = in1[idx0 + reduce1];
+      acc0 += val0;
+    }
+    out0[thread0] = acc0;
+  }
+}

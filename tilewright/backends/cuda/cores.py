@@ -1,0 +1,62 @@
+"""The tensor cores of NVIDIA cards. In: the architecture. Out: the `TensorCore` records that the kernel stage chooses
+from, those to be preferred first. `dot.py` and `dot_mma.py` write the programs that use them."""
+
+from __future__ import annotations
+
+import re
+
+from tilewright.base.dtype import DType, dtypes
+from tilewright.base.target import CoreAxis, TensorCore
+
+# Rows and columns of a work-group's tile on wgmma: one or two warp groups of 64 rows.
+_TILES = ((128, 256), (128, 128), (64, 128), (64, 64))
+# Bytes of the summed axis that are fetched at a time, for wgmma and for mma.
+_LINE_BYTES, _HALF_LINE_BYTES = 128, 64
+_HALVES = (dtypes.bfloat16, dtypes.float16)
+_BYTES = (dtypes.float8_e4m3, dtypes.float8_e5m2)
+
+
+def cores_of(arch: str, allow_tf32: bool) -> tuple[TensorCore, ...]:
+    """`allow_tf32` multiplies float32 with 10 bits of fraction, which the user must ask for."""
+    version = int((re.findall(r"sm_(\d+)", arch) or ["0"])[0])
+    halves = _HALVES if version >= 80 else ()
+    small = _BYTES if version >= 89 else ()
+    singles = (dtypes.float32,) if allow_tf32 and version >= 80 else ()
+    operands = (*halves, *small, *singles)
+    groups = [warp_group_core(operand, *tile) for operand in operands for tile in _TILES] if arch == "sm_90a" else []
+    return (*groups, *(warp_core(operand) for operand in operands))
+
+
+def is_warp_group_core(core: TensorCore) -> bool:
+    return core.name.startswith("wgmma")
+
+
+def warp_group_core(operand: DType, rows: int, columns: int) -> TensorCore:
+    """wgmma: 4 warps have 16 rows each; a thread has 2 neighbouring columns of every 8, in 2 rows that lie 8 apart."""
+    groups = (CoreAxis(rows // 64, 64, 128),) if rows > 64 else ()
+    return TensorCore(
+        f"wgmma_{operand.name}_{rows}x{columns}",
+        operand,
+        dtypes.float32,
+        rows,
+        columns,
+        _LINE_BYTES // operand.itemsize,
+        (*groups, CoreAxis(4, 16, 32), CoreAxis(2, 8), CoreAxis(8, 1, 4)),
+        (CoreAxis(columns // 8, 8), CoreAxis(4, 2, 1), CoreAxis(2, 1)),
+        transposes=operand.itemsize == 2,
+    )
+
+
+def warp_core(operand: DType) -> TensorCore:
+    """mma: 2 by 4 warps have 64 rows and 32 columns each, as 4 by 4 products of 16 rows and 8 columns."""
+    return TensorCore(
+        f"mma_{operand.name}_128x128",
+        operand,
+        dtypes.float32,
+        128,
+        128,
+        _HALF_LINE_BYTES // operand.itemsize,
+        (CoreAxis(2, 64, 128), CoreAxis(4, 16), CoreAxis(2, 8), CoreAxis(8, 1, 4)),
+        (CoreAxis(4, 32, 32), CoreAxis(4, 8), CoreAxis(4, 2, 1), CoreAxis(2, 1)),
+        transposes=True,
+    )

@@ -1,0 +1,158 @@
+"""The CUDA device. In: programs and buffers. Out: kernels compiled by NVRTC, run in order on the queue of one card.
+`CUDA` is the first card, `CUDA:1` the second. `cuda_target`, `render` and `compile_text` need no card."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+
+from tilewright.backends.cuda import card as facts
+from tilewright.backends.cuda.card import Card
+from tilewright.backends.cuda.cores import cores_of
+from tilewright.backends.cuda.dot import dot_launch, plan_dot, render_program
+from tilewright.backends.cuda.launches import CudaKernel, CudaRunner
+from tilewright.backends.cuda.library import CudaError
+from tilewright.backends.cuda.memory import CudaMemory, Pool, Staging
+from tilewright.backends.cuda.nvrtc import compile_text, toolchain
+from tilewright.backends.cuda.renderer import CudaLanguage, dynamic_local_bytes, render
+from tilewright.base.config import options
+from tilewright.base.dtype import dtypes
+from tilewright.base.errors import InternalError
+from tilewright.base.target import ALL_DTYPES, Target
+from tilewright.codegen.c_style_launch import plan_launch
+from tilewright.graph.records import Program
+from tilewright.runtime.device import Driver, Place
+
+# CUfunction_attribute: the most dynamic shared memory that launches of a function ask for.
+MAX_DYNAMIC_SHARED = 8
+
+_SMALL_FLOATS = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})
+_NATIVE_OPS = frozenset(
+    ("NEG", "SQRT", "TRUNC", "EXP2", "LOG2", "SIN", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR")
+    + ("CMPLT", "CMPEQ", "CMPNE", "WHERE", "CAST", "BITCAST")
+)
+
+
+def cuda_target(card: Card | None = None, compiler: str = "") -> Target:
+    """The facts of a card; without one, those of the H200 and the architecture of CUDA_ARCH."""
+    ask = card.attribute if card is not None else _H200.__getitem__
+    arch = card.arch() if card is not None else options.CUDA_ARCH
+    return Target(
+        name="CUDA",
+        arch=arch,
+        toolchain=compiler,
+        vector_bytes=16,
+        cores=ask(facts.MULTIPROCESSORS),
+        has_local=True,
+        max_local_bytes=ask(facts.SHARED_BYTES),
+        max_group_size=ask(facts.MAX_THREADS),
+        warp_size=32,
+        cache_bytes=ask(facts.L2_BYTES),
+        native=ALL_DTYPES - _SMALL_FLOATS,
+        native_ops=_NATIVE_OPS,
+        native_casts=frozenset({dtypes.float16, dtypes.bfloat16}),
+        tensor_cores=cores_of(arch, bool(options.ALLOW_TF32)),
+    )
+
+
+_H200 = {facts.MULTIPROCESSORS: 132, facts.SHARED_BYTES: 232448, facts.MAX_THREADS: 1024, facts.L2_BYTES: 60 << 20}
+
+
+class CudaDriver(Driver):
+    def __init__(self, card: Card) -> None:
+        self.card = card
+        self.target = cuda_target(card, toolchain())
+        self.pool = Pool(card)
+        self.staging = Staging(card)
+        self.programs: dict[int, Program] = {}  # by the number of the loaded function
+        self.unrestricted: dict[int, CudaKernel] = {}
+
+    # ------------------------------------------------------------ memory
+
+    def allocate(self, nbytes: int) -> CudaMemory:
+        return self.pool.allocate(nbytes)
+
+    def copy_in(self, memory: CudaMemory, offset: int, data: memoryview) -> None:
+        if data.nbytes:
+            self.staging.copy_in(memory.address + offset, data)
+
+    def copy_out(self, memory: CudaMemory, offset: int, into: memoryview) -> None:
+        if into.nbytes:
+            self.staging.copy_out(memory.address + offset, into)
+
+    def copy(self, target: Place, source: Place, nbytes: int) -> None:
+        (to, to_offset), (origin, origin_offset) = target, source
+        self.card.enter()
+        self.card.library.call(
+            "cuMemcpyDtoDAsync", to.address + to_offset, origin.address + origin_offset, nbytes, self.card.stream
+        )
+
+    # ------------------------------------------------------------ programs
+
+    def render(self, program: Program) -> str:
+        return render_program(program)
+
+    def compile(self, source: str) -> bytes:
+        return compile_text(source, self.target.arch)
+
+    def load(self, binary: bytes, program: Program) -> CudaKernel:
+        """Modules stay loaded: the engine keeps its kernels as long as the process."""
+        self.card.enter()
+        library, product = self.card.library, plan_dot(program)
+        launch = plan_launch(program) if product is None else dot_launch(program, product)
+        shared_bytes = dynamic_local_bytes(program) if product is None else product.shared_bytes
+        try:
+            module = library.call("cuModuleLoadData", binary)
+            name = CudaLanguage(program).kernel_name(program)
+            function = library.call("cuModuleGetFunction", module, name.encode())
+            if shared_bytes:
+                library.call("cuFuncSetAttribute", function, MAX_DYNAMIC_SHARED, shared_bytes)
+        except CudaError as error:
+            raise InternalError(f"{program.name} cannot be loaded: {error}") from error
+        slots = tuple(param.slot for param in program.params)
+        written = tuple(param.slot for param in program.params if param.is_written)
+        maps = () if product is None else (product.left.map, product.right.map)
+        kernel = CudaKernel(function, launch.grid, launch.group, shared_bytes, slots, maps, written)
+        self.programs[int(function)] = program
+        return kernel
+
+    def disassemble(self, source: str) -> str:
+        """The card's own instructions where NVIDIA's disassembler is installed, else PTX."""
+        tool = shutil.which("cuobjdump")
+        if tool is None:
+            return compile_text(source, self.target.arch, "PTX").decode()
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(self.compile(source))
+            file.flush()
+            done = subprocess.run([tool, "--dump-sass", file.name], capture_output=True, text=True, check=True)
+        return done.stdout
+
+    # ------------------------------------------------------------ running
+
+    def prepare(self, launches: Sequence[tuple[CudaKernel, Sequence[Place]]]) -> CudaRunner:
+        return CudaRunner(self.card, [(self._fitting(kernel, places), places) for kernel, places in launches])
+
+    def _fitting(self, kernel: CudaKernel, places: Sequence[Place]) -> CudaKernel:
+        """The kernel; compiled once more without promises about its buffers where one it writes has two names."""
+        if not kernel.shares_written(places):
+            return kernel
+        key = int(kernel.function)
+        if key not in self.unrestricted:
+            program = self.programs[key]
+            binary = self.compile(render(program, is_restricted=False))
+            self.unrestricted[key] = self.load(binary, program)._replace(written=())
+        return self.unrestricted[key]
+
+    def synchronize(self) -> None:
+        self.card.synchronize()
+
+
+def open_device(name: str) -> CudaDriver:
+    toolchain()  # a machine without the compiler is told so before any card is opened
+    number = name.partition(":")[2]
+    return CudaDriver(Card(int(number) if number else 0))
+
+
+__all__ = ["CudaDriver", "cuda_target", "open_device"]

@@ -1,0 +1,193 @@
+"""The CUDA text of a matrix product on wgmma and the bulk copy engine. In: a `DotPlan`. Out: lines of text.
+How the pieces work together is said in `dot.py`; how the instructions are spelt, here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tilewright.base.dtype import DType, dtypes
+
+if TYPE_CHECKING:
+    from tilewright.backends.cuda.dot import DotPlan, Side
+
+OPERANDS: dict[DType, str] = {
+    dtypes.float16: "f16",
+    dtypes.bfloat16: "bf16",
+    dtypes.float32: "tf32",
+    dtypes.float8_e4m3: "e4m3",
+    dtypes.float8_e5m2: "e5m2",
+}
+# An instruction takes 32 bytes of the summed axis; lines of a swizzled box repeat their pattern every 8.
+STEP_BYTES = 32
+LINE_BYTES = 128
+PATTERN_BYTES = 8 * LINE_BYTES
+ALIGNMENT = 1024
+# Registers of a thread that fetches, and of one that multiplies: together no more than a multiprocessor has.
+FETCHING_REGISTERS, MULTIPLYING_REGISTERS = 40, 232
+
+_HELPERS = """\
+typedef unsigned int word;
+typedef unsigned long long address;
+struct __align__(64) TensorMap { address words[16]; };
+extern __shared__ unsigned char dynamic_shared[];
+
+__device__ inline word shared_address(const void* place) {
+  address found; asm("cvta.to.shared.u64 %0, %1;" : "=l"(found) : "l"(place)); return (word)found;
+}
+// A tile in shared memory as wgmma reads it: lines of 128 bytes, swizzled.
+__device__ inline address describe(word place, word leading, word stride) {
+  return (address)((place & 0x3ffff) >> 4) | (address)(leading >> 4) << 16 | (address)(stride >> 4) << 32 | 1ull << 62;
+}
+__device__ inline void barrier_start(word barrier, word count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(count));
+}
+__device__ inline void barrier_expect(word barrier, word bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
+}
+__device__ inline void barrier_arrive(word barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
+}
+__device__ inline void barrier_wait(word barrier, word parity) {
+  asm volatile("{\\n.reg .pred passed;\\nagain:\\n"
+    "mbarrier.try_wait.parity.shared::cta.b64 passed, [%0], %1;\\n@passed bra done;\\nbra again;\\ndone:\\n}\\n"
+    :: "r"(barrier), "r"(parity) : "memory");
+}"""
+
+
+def prelude(left: Side, right: Side, plan: DotPlan) -> list[str]:
+    ranks = sorted({len(side.map.sizes) for side in (left, right)})
+    return [_HELPERS, *(_fetch_helper(rank) for rank in ranks), _multiply_helper(plan)]
+
+
+def _fetch_helper(rank: int) -> str:
+    names = [f"c{number}" for number in range(rank)]
+    places = ", ".join(f"%{number + 2}" for number in range(rank))
+    given = ", ".join(f'"r"({name})' for name in names)
+    arguments = ", ".join(f"int {name}" for name in names)
+    instruction = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+    return (
+        f"__device__ inline void fetch(word to, const TensorMap* map, word barrier, {arguments}) {{\n"
+        f'  asm volatile("{instruction} [%0], [%1, {{{places}}}], [%{rank + 2}];"\n'
+        f'    :: "r"(to), "l"(map), {given}, "r"(barrier) : "memory");\n}}'
+    )
+
+
+def _multiply_helper(plan: DotPlan) -> str:
+    count, columns = plan.registers, plan.core.columns
+    kind = OPERANDS[plan.core.operand]
+    depth = STEP_BYTES // plan.core.operand.itemsize
+    registers = ", ".join(f"%{number}" for number in range(count))
+    orders = ""
+    if plan.core.operand.itemsize == 2:
+        orders = f", {int(not plan.left.is_summed_fast)}, {int(not plan.right.is_summed_fast)}"
+    results = ", ".join(f'"+f"(acc[{number}])' for number in range(count))
+    instruction = f"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{kind}.{kind}"
+    return (
+        f"__device__ inline void multiply(float (&acc)[{count}], address left, address right) {{\n"
+        '  asm volatile("{\\n.reg .pred add;\\nsetp.eq.u32 add, 0, 0;\\n"\n'
+        f'    "{instruction} {{{registers}}}, "\n'
+        f'    "%{count}, %{count + 1}, add, 1, 1{orders};\\n}}\\n"\n'
+        f'    : {results}\n    : "l"(left), "l"(right));\n}}'
+    )
+
+
+def open_kernel(plan: DotPlan) -> list[str]:
+    return [
+        f"const word ring = (shared_address(dynamic_shared) + {ALIGNMENT - 1}) & ~{ALIGNMENT - 1}u;",
+        f"const word full = ring + {plan.stages * plan.stage_bytes}, empty = full + {8 * plan.stages};",
+        "if (threadIdx.x == 0) {",
+        f"  for (int stage = 0; stage < {plan.stages}; stage++) {{",
+        f"    barrier_start(full + 8 * stage, 1); barrier_start(empty + 8 * stage, {plan.multipliers});",
+        "  }",
+        '  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',
+        '  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");',
+        "}",
+        "__syncthreads();",
+        "int stage = 0; word phase = 0;",
+    ]
+
+
+def _registers(plan: DotPlan, how: str, count: int) -> list[str]:
+    """Registers move from the threads that fetch to those that multiply, where these cannot have them otherwise."""
+    return [] if plan.multipliers == 1 else [f'asm volatile("setmaxnreg.{how}.sync.aligned.u32 {count};");']
+
+
+def fetching_group(plan: DotPlan, tiles: int, decode: list[str], batch: Callable[[Side], str]) -> list[str]:
+    first = plan.multipliers * 128
+    inside = [
+        *decode,
+        f"for (int step = 0; step < {plan.steps}; step++) {{",
+        "  barrier_wait(empty + 8 * stage, phase ^ 1);",
+        f"  const word place = ring + stage * {plan.stage_bytes}, ready = full + 8 * stage;",
+        f"  barrier_expect(ready, {plan.stage_bytes});",
+        *_fetches(plan.left, "map_left", "place", "row_tile", plan, batch),
+        *_fetches(plan.right, "map_right", f"place + {plan.left.bytes}", "column_tile", plan, batch),
+        f"  if (++stage == {plan.stages}) {{ stage = 0; phase ^= 1; }}",
+        "}",
+    ]
+    return [
+        f"if (threadIdx.x >= {first}) {{  // the warp group that fetches",
+        *(f"  {line}" for line in _registers(plan, "dec", FETCHING_REGISTERS)),
+        f"  if (threadIdx.x == {first}) {{",
+        f"    for (int tile = blockIdx.x; tile < {tiles}; tile += gridDim.x) {{",
+        *(f"      {line}" for line in inside),
+        "    }",
+        "  }",
+        "  return;",
+        "}",
+    ]
+
+
+def _fetches(side: Side, name: str, place: str, tile: str, plan: DotPlan, batch: Callable[[Side], str]) -> list[str]:
+    depth, around = plan.core.depth, batch(side)
+    if side.is_summed_fast:
+        return [f"  fetch({place}, &{name}, ready, step * {depth}, {tile} * {side.tile}{around});"]
+    wide = side.map.box[0]
+    return [
+        f"  fetch({place} + {box * wide * depth * side.map.itemsize}, &{name}, ready, "
+        f"{tile} * {side.tile} + {box * wide}, step * {depth}{around});"
+        for box in range(side.tile // wide)
+    ]
+
+
+def open_multiplying_groups(plan: DotPlan, tiles: int) -> list[str]:
+    return [
+        *_registers(plan, "inc", MULTIPLYING_REGISTERS),
+        f"float acc[{plan.registers}];",
+        f"for (int tile = blockIdx.x; tile < {tiles}; tile += gridDim.x) {{",
+    ]
+
+
+def multiply(plan: DotPlan) -> list[str]:
+    """One stage is multiplied while the stage before it is waited for and handed back."""
+    group = "threadIdx.x / 128"
+    left = _described(plan.left, f"place + ({group}) * {64 * LINE_BYTES}", plan)
+    right = _described(plan.right, f"place + {plan.left.bytes}", plan)
+    return [
+        "#pragma unroll",
+        f"for (int n = 0; n < {plan.registers}; n++) acc[n] = 0.0f;",
+        "int previous = -1;",
+        f"for (int step = 0; step < {plan.steps}; step++) {{",
+        "  barrier_wait(full + 8 * stage, phase);",
+        f"  const word place = ring + stage * {plan.stage_bytes};",
+        '  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");',
+        "  #pragma unroll",
+        f"  for (int part = 0; part < {LINE_BYTES // STEP_BYTES}; part++) multiply(acc, {left}, {right});",
+        '  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");',
+        '  asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");',
+        "  if (previous >= 0 && threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * previous);",
+        "  previous = stage;",
+        f"  if (++stage == {plan.stages}) {{ stage = 0; phase ^= 1; }}",
+        "}",
+        'asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");',
+        "if (threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * previous);",
+    ]
+
+
+def _described(side: Side, place: str, plan: DotPlan) -> str:
+    """Along the summed axis a step is 32 bytes of a line, or 16 lines where the lines run along the other axis."""
+    if side.is_summed_fast:
+        return f"describe({place} + part * {STEP_BYTES}, 16, {PATTERN_BYTES})"
+    lines = STEP_BYTES // plan.core.operand.itemsize
+    return f"describe({place} + part * {lines * LINE_BYTES}, {plan.core.depth * LINE_BYTES}, {PATTERN_BYTES})"

@@ -1,0 +1,143 @@
+"""Lists of launches. In: kernels with their buffers, in order. Out: something that runs them again and again.
+The first runs are single launches; a list that is run again becomes a CUDA graph, whose launches take new buffers."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tilewright.backends.cuda.card import Card
+from tilewright.backends.cuda.library import KernelNodeParams
+from tilewright.backends.cuda.tensor_map import MAP_ALIGNMENT, MAP_BYTES, TensorMap
+from tilewright.runtime.device import Place
+
+# A graph pays from this many launches on, and from this run on: making one costs about as much as a few runs.
+LEAST_LAUNCHES = 2
+LEAST_RUNS = 2
+
+
+class CudaKernel(NamedTuple):
+    """A loaded function with the shape of its launch; `slots` are the buffers it takes, in order, and `written` those
+    that it writes, each of them reached through that slot alone."""
+
+    function: Any
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    slots: tuple[int, ...]
+    maps: tuple[TensorMap, ...] = ()  # in front of the buffers
+    written: tuple[int, ...] = ()
+
+    def shares_written(self, places: Sequence[Place]) -> bool:
+        """Whether it would write a buffer that it also has under another slot."""
+        addresses = [places[slot][0].address + places[slot][1] for slot in self.slots]
+        return any(addresses.count(places[slot][0].address + places[slot][1]) > 1 for slot in self.written)
+
+
+class _Launch:
+    """One launch: its arguments lie in memory of ours, where the driver reads them."""
+
+    def __init__(self, kernel: CudaKernel, places: Sequence[Place]) -> None:
+        self.kernel = kernel
+        self.position = {slot: number for number, slot in enumerate(kernel.slots)}
+        count = len(kernel.slots)
+        self.addresses = (ctypes.c_uint64 * count)(*(places[s][0].address + places[s][1] for s in kernel.slots))
+        self.map_memory = (ctypes.c_ubyte * (MAP_BYTES * len(kernel.maps) + MAP_ALIGNMENT))()
+        self.map_start = -(-ctypes.addressof(self.map_memory) // MAP_ALIGNMENT) * MAP_ALIGNMENT
+        for slot in {tensor_map.slot for tensor_map in kernel.maps}:
+            self.encode_maps(slot)
+        start = ctypes.addressof(self.addresses)
+        given = [self.map_start + MAP_BYTES * number for number in range(len(kernel.maps))]
+        given += [start + 8 * number for number in range(count)]
+        self.pointers = (ctypes.c_void_p * len(given))(*given)
+        self.arguments = ctypes.addressof(self.pointers)
+        self.call = (kernel.function, *kernel.grid, *kernel.block, kernel.shared_bytes)
+
+    def encode_maps(self, slot: int) -> None:
+        """Renews the tensor maps of a buffer after its address has changed."""
+        for number, tensor_map in enumerate(self.kernel.maps):
+            if tensor_map.slot == slot:
+                tensor_map.encode(self.addresses[self.position[slot]], self.map_start + MAP_BYTES * number)
+
+    def node_params(self) -> KernelNodeParams:
+        kernel = self.kernel
+        grid, block = (ctypes.c_uint * 3)(*kernel.grid), (ctypes.c_uint * 3)(*kernel.block)
+        function = ctypes.c_void_p(int(kernel.function))
+        return KernelNodeParams(function, grid, block, kernel.shared_bytes, self.arguments, None, None, None)
+
+
+class CudaRunner:
+    """A prepared list. Memory given at the start is kept alive here; memory given later is the caller's to keep."""
+
+    def __init__(self, card: Card, launches: Sequence[tuple[CudaKernel, Sequence[Place]]]) -> None:
+        self.card = card
+        self.launches = [_Launch(kernel, places) for kernel, places in launches]
+        self.memories: list[list[Any]] = [[memory for memory, _ in places] for _, places in launches]
+        self.launch_kernel = card.library.raw("cuLaunchKernel")
+        self.graph: _Graph | None = None
+        self.runs = 0
+
+    def run(self) -> None:
+        self.card.enter()
+        self.runs += 1
+        if self.graph is None and len(self.launches) >= LEAST_LAUNCHES and self.runs >= LEAST_RUNS:
+            self.graph = _Graph(self.card, self.launches)
+        if self.graph is not None:
+            self.graph.run()
+            return
+        stream, launch_kernel = self.card.stream, self.launch_kernel
+        for launch in self.launches:
+            (status,) = launch_kernel(*launch.call, stream, launch.arguments, 0)
+            if int(status):
+                self.card.library.fail("cuLaunchKernel", int(status))
+
+    def run_timed(self) -> float:
+        return self.card.seconds(self.run)
+
+    def set_place(self, launch: int, param: int, place: Place) -> None:
+        memory, offset = place
+        self.memories[launch][param] = None
+        chosen = self.launches[launch]
+        position = chosen.position.get(param)
+        if position is not None:
+            chosen.addresses[position] = memory.address + offset
+            chosen.encode_maps(param)
+            if self.graph is not None:
+                self.graph.changed.add(launch)
+
+
+class _Graph:
+    """The launches as a chain that the card runs by itself."""
+
+    def __init__(self, card: Card, launches: Sequence[_Launch]) -> None:
+        self.card = card
+        self.params = [launch.node_params() for launch in launches]
+        self.given = [card.library.node_params(params) for params in self.params]
+        self.changed: set[int] = set()
+        graph = card.library.call("cuGraphCreate", 0)
+        self.nodes: list[Any] = []
+        for params in self.params:
+            previous = self.nodes[-1] if self.nodes else None
+            self.nodes.append(card.library.add_kernel_node(graph, previous, params))
+        self.executable = card.library.call("cuGraphInstantiate", graph, 0)
+        self.graph = graph
+        self.launch = card.library.raw("cuGraphLaunch")
+        self.set_params = card.library.raw("cuGraphExecKernelNodeSetParams")
+
+    def run(self) -> None:
+        for number in self.changed:
+            (status,) = self.set_params(self.executable, self.nodes[number], self.given[number])
+            if int(status):
+                self.card.library.fail("cuGraphExecKernelNodeSetParams", int(status))
+        self.changed.clear()
+        (status,) = self.launch(self.executable, self.card.stream)
+        if int(status):
+            self.card.library.fail("cuGraphLaunch", int(status))
+
+    def __del__(self) -> None:
+        # The driver destroys a graph that still runs when it has ended; a process that ends takes all of them with it.
+        if hasattr(self, "launch") and not sys.is_finalizing():
+            self.card.library.raw("cuGraphExecDestroy")(self.executable)
+            self.card.library.raw("cuGraphDestroy")(self.graph)

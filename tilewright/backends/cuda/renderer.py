@@ -1,0 +1,74 @@
+"""Programs as CUDA C. In: a `Program`. Out: the text of one kernel, without any header: NVRTC alone compiles it.
+What is NVIDIA's own stands here: exchanges in a warp, conversions of small floats, the maximum that keeps NaN."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tilewright.base.dtype import DType, dtypes
+from tilewright.codegen.c_style import CStyleRenderer
+from tilewright.codegen.c_style_language import Expression
+from tilewright.codegen.c_style_simt import SimtLanguage, dynamic_local_bytes
+from tilewright.graph.ops import Ops
+from tilewright.graph.records import Program
+from tilewright.graph.spec import Op
+
+# Small floats are held as their bits; these are the card's names of them.
+_CONVERTED = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}
+
+
+class CudaLanguage(SimtLanguage):
+    """`restrict` promises the compiler that what is written is reached through one pointer alone. Rows that several
+    passes read then stay in registers. `device.py` keeps the promise: it takes the text without it where need be."""
+
+    type_names: ClassVar[dict[DType, str]] = {**SimtLanguage.type_names, **dict.fromkeys(_CONVERTED, "unsigned short")}
+
+    def __init__(self, program: Program, is_restricted: bool = True) -> None:
+        super().__init__(program)
+        self.restrict = "__restrict__" if is_restricted else ""
+
+    def exchange(self, value: str, distance: str) -> str:
+        return f"__shfl_xor_sync(0xffffffffu, {value}, {distance})"
+
+    def extremum(self, op: Op, dtype: DType, left: Expression, right: Expression) -> Expression:
+        """The card has the instruction for float32: NaN where either is NaN, -0.0 below 0.0."""
+        if dtype is not dtypes.float32:
+            return super().extremum(op, dtype, left, right)
+        word = "max" if op is Ops.MAX else "min"
+        name = f"{word}_float32"
+        body = f'float y; asm("{word}.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b)); return y;'
+        self.helper(name, f"float {name}(float a, float b) {{ {body} }}")
+        return Expression(f"{name}({left.text}, {right.text})")
+
+    def cast(self, source: DType, target: DType, operand: Expression) -> Expression:
+        """Between a small float's bits and float32; to the nearest, ties to even."""
+        if source in _CONVERTED and target is dtypes.float32:
+            name, result, given = f"float32_of_{source.name}", "float", "unsigned short"
+            body = _widening(source)
+        elif target in _CONVERTED and source is dtypes.float32:
+            name, result, given = f"{target.name}_of_float32", "unsigned short", "float"
+            body = f'asm("cvt.rn.{_CONVERTED[target]}.f32 %0, %1;" : "=h"(y) : "f"(x));'
+        else:
+            return super().cast(source, target, operand)
+        self.helper(name, f"{result} {name}({given} x) {{ {result} y; {body} return y; }}")
+        return Expression(f"{name}({operand.text})")
+
+    def bitcast(self, source: DType, target: DType, operand: Expression) -> Expression:
+        """A small float is its bits already."""
+        if source in _CONVERTED or target in _CONVERTED:
+            return operand
+        return super().bitcast(source, target, operand)
+
+
+def _widening(small: DType) -> str:
+    """A statement that makes the float32 y of the bits x."""
+    if small is dtypes.bfloat16:
+        return "y = __uint_as_float((unsigned int)x << 16);"
+    return f'asm("cvt.f32.{_CONVERTED[small]} %0, %1;" : "=f"(y) : "h"(x));'
+
+
+def render(program: Program, is_restricted: bool = True) -> str:
+    return CStyleRenderer(program, CudaLanguage(program, is_restricted)).render()
+
+
+__all__ = ["CudaLanguage", "dynamic_local_bytes", "render"]

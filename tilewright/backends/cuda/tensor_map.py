@@ -1,0 +1,61 @@
+"""Tensor maps: what the card's copy engine must know of a matrix. In: sizes and strides, and an address at each launch.
+Out: the 128 bytes that a kernel takes as a parameter. The engine then fetches boxes, with zeros past the edges."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.base.errors import InternalError
+
+MAP_BYTES = 128
+MAP_ALIGNMENT = 64
+# CUtensorMapDataType by the bytes of an element: the engine moves bits, so unsigned integers stand for all.
+_UNSIGNED = {1: 0, 2: 1, 4: 2}
+_NO_INTERLEAVE, _SWIZZLE_128_BYTES, _L2_256_BYTES, _ZERO_FILL = 0, 3, 3, 0
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A matrix in the buffer of `slot`, from `start` bytes on: sizes and box, fastest dimension first; the strides, in
+    bytes, are those of all dimensions but the fastest."""
+
+    slot: int
+    start: int
+    itemsize: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+
+    def encode(self, address: int, into: int) -> None:
+        """Writes the map of a buffer at `address` into the memory at `into`."""
+        rank = len(self.sizes)
+        status = _encoder()(
+            into,
+            _UNSIGNED[self.itemsize],
+            rank,
+            address + self.start,
+            (ctypes.c_uint64 * rank)(*self.sizes),
+            (ctypes.c_uint64 * max(rank - 1, 1))(*self.strides),
+            (ctypes.c_uint32 * rank)(*self.box),
+            (ctypes.c_uint32 * rank)(*(1,) * rank),
+            _NO_INTERLEAVE,
+            _SWIZZLE_128_BYTES,
+            _L2_256_BYTES,
+            _ZERO_FILL,
+        )
+        if status:
+            raise InternalError(f"cuTensorMapEncodeTiled refused {self} at {address:#x} with code {status}")
+
+
+@functools.cache
+def _encoder() -> Callable[..., int]:
+    """The driver's own function: its arguments are plain numbers, which no binding makes plainer."""
+    function: Any = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
+    function.restype = ctypes.c_int
+    address, number = ctypes.c_void_p, ctypes.c_int
+    function.argtypes = [address, number, ctypes.c_uint32, address, address, address, address, address, *[number] * 4]
+    return function  # type: ignore[no-any-return]

@@ -1,0 +1,102 @@
+"""The NULL device. In: programs and buffers. Out: the programs' text; nothing runs and no memory is taken, so that a
+model of any size can be scheduled, compiled and counted on a machine that could not hold it. Reading is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tilewright.base.dtype import DType, dtypes
+from tilewright.base.errors import UnsupportedError
+from tilewright.base.target import ALL_DTYPES, Target
+from tilewright.codegen.c_style import CStyleRenderer
+from tilewright.codegen.c_style_language import Language
+from tilewright.graph.records import Program
+from tilewright.runtime.device import Driver, Place
+
+_EMULATED = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})
+_NATIVE_OPS = frozenset(
+    ("NEG", "SQRT", "TRUNC", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR", "CMPLT", "CMPEQ", "CMPNE")
+    + ("WHERE", "CAST", "BITCAST")
+)
+
+
+class NullLanguage(Language):
+    """C with a grid of work-groups, as no compiler has it: it is there to be read."""
+
+    def group_index(self, dimension: int) -> str:
+        return f"group.{'xyz'[dimension]}"
+
+    def thread_index(self, dimension: int) -> str:
+        return f"thread.{'xyz'[dimension]}"
+
+    def declare_local(self, name: str, dtype: DType, size: int) -> str:
+        return f"shared {self.memory_type(dtype)} {name}[{size}];"
+
+    def barrier(self) -> str:
+        return "barrier();"
+
+    def vector_type(self, dtype: DType, width: int) -> str:
+        return f"{dtype.name}x{width}"
+
+
+class NullMemory(NamedTuple):
+    """A size."""
+
+    nbytes: int
+
+
+class NullRunner:
+    def run(self) -> None:
+        return
+
+    def run_timed(self) -> float:
+        return 0.0
+
+    def set_place(self, launch: int, param: int, place: Place) -> None:
+        return
+
+
+class NullDriver(Driver):
+    def __init__(self) -> None:
+        self.target = Target(
+            name="NULL",
+            has_local=True,
+            max_local_bytes=48 * 1024,
+            max_group_size=1024,
+            native=ALL_DTYPES - _EMULATED,
+            native_ops=_NATIVE_OPS,
+        )
+
+    def allocate(self, nbytes: int) -> NullMemory:
+        return NullMemory(nbytes)
+
+    def copy_in(self, memory: NullMemory, offset: int, data: memoryview) -> None:
+        return
+
+    def copy_out(self, memory: NullMemory, offset: int, into: memoryview) -> None:
+        raise UnsupportedError(
+            "read", "the NULL device compiles kernels and runs none, so no value is there", "use another device"
+        )
+
+    def copy(self, target: Place, source: Place, nbytes: int) -> None:
+        return
+
+    def render(self, program: Program) -> str:
+        return CStyleRenderer(program, NullLanguage()).render()
+
+    def compile(self, source: str) -> bytes:
+        return source.encode()
+
+    def load(self, binary: bytes, program: Program) -> Program:
+        return program
+
+    def prepare(self, launches: Sequence[tuple[Any, Sequence[Place]]]) -> NullRunner:
+        return NullRunner()
+
+
+def open_device(name: str) -> NullDriver:
+    return NullDriver()
+
+
+__all__ = ["NullDriver", "open_device"]

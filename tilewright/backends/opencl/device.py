@@ -1,0 +1,223 @@
+"""The OPENCL device. In: programs and buffers. Out: kernels compiled by the machine's OpenCL driver, run in order.
+`OPENCL:n` is the n-th device of the machine; where there are fewer, several names are several queues of one device."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tilewright.backends.opencl.language import OpenCLLanguage
+from tilewright.base.dtype import dtypes
+from tilewright.base.errors import CompileError, OutOfMemoryError
+from tilewright.base.target import ALL_DTYPES, Target
+from tilewright.codegen.c_style import CStyleRenderer
+from tilewright.codegen.c_style_launch import Launch, has_groups, plan_launch
+from tilewright.graph.records import Program
+from tilewright.runtime.device import Driver, Place, Unavailable
+
+# Small floats are converted by integer maths: half precision is an extension that few drivers have whole.
+_EMULATED = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})
+_NATIVE_OPS = frozenset(
+    ("NEG", "SQRT", "TRUNC", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR", "CMPLT", "CMPEQ", "CMPNE")
+    + ("WHERE", "CAST", "BITCAST", "SATURATING_CAST")
+)
+_CORRECTLY_ROUNDED = 1 << 7  # CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT
+_INSTALL = "install an OpenCL driver: that of the graphics card, or PoCL (Debian: pocl-opencl-icd) for the processor"
+
+
+@functools.cache
+def _library() -> Any:
+    try:
+        import pyopencl
+    except ImportError as error:
+        raise Unavailable(f"pyopencl cannot be imported ({error})", "pip install 'tilewright[opencl]'") from error
+    return pyopencl
+
+
+@functools.cache
+def _devices() -> list[Any]:
+    """Every OpenCL device of the machine, graphics cards first."""
+    cl = _library()
+    try:
+        found = [device for platform in cl.get_platforms() for device in platform.get_devices()]
+    except cl.Error as error:
+        raise Unavailable(f"the machine has no OpenCL driver ({error})", _INSTALL) from error
+    if not found:
+        raise Unavailable("no OpenCL driver of this machine has a device", _INSTALL)
+    return sorted(found, key=lambda device: not device.type & cl.device_type.GPU)
+
+
+@functools.cache
+def _context(number: int) -> Any:
+    return _library().Context([_devices()[number]])
+
+
+def opencl_target(device: Any) -> Target:
+    extensions = device.extensions.split()
+    has_double = "cl_khr_fp64" in extensions
+    return Target(
+        name="OPENCL",
+        arch=device.name,
+        toolchain=f"{device.platform.version} {device.driver_version} {_options(device)}",
+        has_local=True,
+        max_local_bytes=device.local_mem_size,
+        max_group_size=device.max_work_group_size,
+        max_grid=((1 << 31) - 1, (1 << 31) - 1, (1 << 31) - 1),
+        max_group=tuple(device.max_work_item_sizes[:3]),
+        cores=device.max_compute_units,
+        cache_bytes=device.global_mem_cache_size or 1 << 20,
+        native=ALL_DTYPES - _EMULATED - (frozenset() if has_double else {dtypes.float64}),
+        # The sine of a float32 is taken apart into float64 arithmetic.
+        native_ops=_NATIVE_OPS if has_double else _NATIVE_OPS | {"SIN"},
+    )
+
+
+def _options(device: Any) -> str:
+    is_exact = device.single_fp_config & _CORRECTLY_ROUNDED
+    return "-w -cl-fp32-correctly-rounded-divide-sqrt" if is_exact else "-w"
+
+
+class OpenCLMemory:
+    """A buffer, and views of it from an offset on: kernels are given whole memory objects only."""
+
+    __slots__ = ("_views", "buffer", "nbytes")
+
+    def __init__(self, buffer: Any, nbytes: int) -> None:
+        self.buffer = buffer
+        self.nbytes = nbytes
+        self._views: dict[int, Any] = {}
+
+    def at(self, offset: int) -> Any:
+        if offset == 0:
+            return self.buffer
+        view = self._views.get(offset)
+        if view is None:
+            view = self._views[offset] = self.buffer.get_sub_region(offset, self.nbytes - offset)
+        return view
+
+
+class OpenCLKernel(NamedTuple):
+    program: Any
+    name: str
+    launch: Launch
+    slots: tuple[int, ...]  # which of the places each parameter is
+    has_groups: bool
+
+
+class OpenCLRunner:
+    """Kernels with their arguments set, one object per launch: arguments belong to the object."""
+
+    def __init__(self, driver: OpenCLDriver, launches: Sequence[tuple[OpenCLKernel, Sequence[Place]]]) -> None:
+        self.driver = driver
+        self.launches: list[tuple[Any, Any, Any]] = []
+        self.arguments: list[dict[int, int]] = []  # per launch: place -> argument
+        for kernel, places in launches:
+            made = _library().Kernel(kernel.program, kernel.name)
+            for argument, slot in enumerate(kernel.slots):
+                memory, offset = places[slot]
+                made.set_arg(argument, memory.at(offset))
+            grid, group = kernel.launch.grid, kernel.launch.group
+            size = tuple(blocks * threads for blocks, threads in zip(grid, group, strict=True))
+            self.launches.append((made, size, group if kernel.has_groups else None))
+            self.arguments.append({slot: argument for argument, slot in enumerate(kernel.slots)})
+
+    def run(self) -> None:
+        self._enqueue()
+
+    def run_timed(self) -> float:
+        """Seconds from the start of the first launch to the end of the last, by the device's clock."""
+        events = self._enqueue()
+        self.driver.synchronize()
+        return float(sum(event.profile.end - event.profile.start for event in events)) * 1e-9
+
+    def _enqueue(self) -> list[Any]:
+        cl, queue = _library(), self.driver.queue
+        try:
+            return [cl.enqueue_nd_range_kernel(queue, kernel, size, group) for kernel, size, group in self.launches]
+        except cl.MemoryError as error:
+            raise OutOfMemoryError(
+                "launch",
+                f"the device cannot hold the buffers of a kernel ({error})",
+                "free tensors, or use smaller ones",
+            ) from error
+
+    def set_place(self, launch: int, param: int, place: Place) -> None:
+        argument = self.arguments[launch].get(param)
+        if argument is not None:
+            memory, offset = place
+            self.launches[launch][0].set_arg(argument, memory.at(offset))
+
+
+class OpenCLDriver(Driver):
+    def __init__(self, number: int) -> None:
+        devices = _devices()
+        self.device = devices[number % len(devices)]
+        self.context = _context(number % len(devices))
+        cl = _library()
+        self.queue = cl.CommandQueue(self.context, self.device, cl.command_queue_properties.PROFILING_ENABLE)
+        self.target = opencl_target(self.device)
+
+    # ------------------------------------------------------------ memory
+
+    def allocate(self, nbytes: int) -> OpenCLMemory:
+        cl = _library()
+        if nbytes > self.device.max_mem_alloc_size:
+            raise MemoryError(f"one buffer has at most {self.device.max_mem_alloc_size} bytes on {self.device.name}")
+        try:
+            return OpenCLMemory(cl.Buffer(self.context, cl.mem_flags.READ_WRITE, nbytes), nbytes)
+        except (cl.MemoryError, cl.RuntimeError) as error:
+            raise MemoryError(str(error)) from error
+
+    def copy_in(self, memory: OpenCLMemory, offset: int, data: memoryview) -> None:
+        _library().enqueue_copy(self.queue, memory.buffer, data, dst_offset=offset, is_blocking=True)
+
+    def copy_out(self, memory: OpenCLMemory, offset: int, into: memoryview) -> None:
+        _library().enqueue_copy(self.queue, into, memory.buffer, src_offset=offset, is_blocking=True)
+
+    def copy(self, target: Place, source: Place, nbytes: int) -> None:
+        (to, to_offset), (origin, from_offset) = target, source
+        _library().enqueue_copy(
+            self.queue, to.buffer, origin.buffer, dst_offset=to_offset, src_offset=from_offset, byte_count=nbytes
+        )
+
+    # ------------------------------------------------------------ programs
+
+    def render(self, program: Program) -> str:
+        return CStyleRenderer(program, OpenCLLanguage(program)).render()
+
+    def compile(self, source: str) -> bytes:
+        cl = _library()
+        try:
+            program = self._build(cl.Program(self.context, source))
+        except cl.RuntimeError as error:
+            raise CompileError(str(error), source=source) from error
+        return bytes(program.get_info(cl.program_info.BINARIES)[0])
+
+    def load(self, binary: bytes, program: Program) -> OpenCLKernel:
+        built = self._build(_library().Program(self.context, [self.device], [binary]))
+        name = OpenCLLanguage(program).kernel_name(program)
+        slots = tuple(param.slot for param in program.params)
+        return OpenCLKernel(built, name, plan_launch(program), slots, has_groups(program))
+
+    def _build(self, program: Any) -> Any:
+        with warnings.catch_warnings():
+            # pyopencl warns of whatever a driver's compiler says, also where that is only that it is done.
+            warnings.simplefilter("ignore", _library().CompilerWarning)
+            return program.build(options=_options(self.device), cache_dir=False)
+
+    # ------------------------------------------------------------ running
+
+    def prepare(self, launches: Sequence[tuple[OpenCLKernel, Sequence[Place]]]) -> OpenCLRunner:
+        return OpenCLRunner(self, launches)
+
+    def synchronize(self) -> None:
+        self.queue.finish()
+
+
+def open_device(name: str) -> OpenCLDriver:
+    return OpenCLDriver(int(name.partition(":")[2] or 0))
+
+
+__all__ = ["OpenCLDriver", "open_device", "opencl_target"]

@@ -1,0 +1,60 @@
+"""Lists of launches. In: kernels with their buffers, in order. Out: something that runs them again and again.
+A command buffer is used once, so each run records its launches anew; what a launch binds is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tilewright.backends.webgpu.memory import up_to_word
+from tilewright.graph.records import Param
+from tilewright.runtime.device import Place
+
+
+class WebGpuKernel(NamedTuple):
+    pipeline: Any
+    layout: Any
+    grid: tuple[int, int, int]
+    params: tuple[Param, ...]
+
+
+class WebGpuRunner:
+    """A prepared list. Memory given at the start is kept alive here; memory given later for one run alone."""
+
+    def __init__(self, device: Any, constants: Any, launches: Sequence[tuple[WebGpuKernel, Sequence[Place]]]) -> None:
+        self.device = device
+        self.constants = constants
+        self.launches = [(kernel, list(places)) for kernel, places in launches]
+        self.bound: list[Any] = [None] * len(self.launches)
+        self.changed: set[int] = set()
+
+    def run(self) -> None:
+        encoder = self.device.create_command_encoder()
+        # Between the launches of one pass wgpu puts the barriers that their buffers ask for.
+        commands = encoder.begin_compute_pass()
+        for number, (kernel, places) in enumerate(self.launches):
+            if self.bound[number] is None:
+                self.bound[number] = self._bind(kernel, places)
+            commands.set_pipeline(kernel.pipeline)
+            commands.set_bind_group(0, self.bound[number])
+            commands.set_bind_group(1, self.constants)
+            commands.dispatch_workgroups(*kernel.grid)
+        commands.end()
+        self.device.queue.submit([encoder.finish()])
+        for number in self.changed:
+            self.bound[number] = None
+        self.changed.clear()
+
+    def set_place(self, launch: int, param: int, place: Place) -> None:
+        """Whoever calls this does so before every run: what is bound here is forgotten after it."""
+        self.launches[launch][1][param] = place
+        self.changed.add(launch)
+        self.bound[launch] = None
+
+    def _bind(self, kernel: WebGpuKernel, places: Sequence[Place]) -> Any:
+        entries = []
+        for number, param in enumerate(kernel.params):
+            memory, offset = places[param.slot]
+            size = up_to_word(param.size * param.dtype.itemsize)
+            entries.append({"binding": number, "resource": {"buffer": memory.buffer, "offset": offset, "size": size}})
+        return self.device.create_bind_group(layout=kernel.layout, entries=entries)

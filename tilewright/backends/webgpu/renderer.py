@@ -1,0 +1,148 @@
+"""Programs as WGSL. In: a `Program`. Out: the text of one compute shader.
+
+Tiles, names and order come from the shared C renderer; this file says what differs in declarations and loops, and which
+floating point results must be kept from a compiler that computes as with real numbers."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+from tilewright.backends.webgpu.language import WgslLanguage
+from tilewright.backends.webgpu.storage import WgslMemory
+from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
+from tilewright.codegen.c_style import CStyleRenderer, Expression
+from tilewright.codegen.c_style_launch import AxisPlace, Sizes
+from tilewright.codegen.tiles import axis_size
+from tilewright.graph.ops import Ops
+from tilewright.graph.records import Program
+from tilewright.graph.scalar import ScalarMath
+from tilewright.graph.uop import UOp
+
+_ROUNDED = frozenset({Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.SQRT})
+# What reads a float as it is; everything else may be rewritten together with what computes its operand.
+_TAKES_AS_IS = frozenset({Ops.STORE, Ops.BITCAST})
+
+
+class WgslRenderer(CStyleRenderer):
+    language: WgslLanguage
+    memory: WgslMemory
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program, WgslLanguage(program.target))
+        self.memory = WgslMemory(self)
+        self.language.orders_buffers = any(param.is_read and param.is_written for param in program.params)
+        self.exposed = self._find_exposed()
+
+    def render(self) -> str:
+        for number, param in enumerate(self.program.params):
+            self.language.globals.append(self.memory.binding(number, param, self._param_name(param)))
+        text = super().render()
+        # A kernel's local memory is declared outside its function; in its place an empty line is left.
+        return "\n".join(line for line in text.splitlines() if line.strip() or not line.startswith("  ")) + "\n"
+
+    # ------------------------------------------------------------ declarations and loops
+
+    def declare(self, dtype: DType, value: Expression, name: str) -> Expression:
+        self.line(f"let {name}: {self.language.type_name(dtype)} = {value.text};")
+        return Expression(name)
+
+    def open_launch(self) -> None:
+        launch, language = self.launch, self.language
+        self._open_axes(launch.grid_places, launch.grid, [language.group_index(d) for d in range(3)], "block")
+        if launch.has_surplus:
+            self.line(f"if (block >= {launch.count}) {{ return; }}")
+        self._open_axes(launch.group_places, launch.group, [language.thread_index(d) for d in range(3)], "thread")
+
+    def _open_axes(self, places: tuple[AxisPlace, ...], sizes: Sizes, names: list[str], together: str) -> None:
+        if any(place.dimension is None for place in places):
+            dtype = dtypes.int32 if math.prod(sizes) <= dtypes.int32.max else dtypes.int64
+            kind = self.language.type_name(dtype)
+            x, y, z = (f"{kind}({name})" for name in names)
+            self.line(f"let {together} = ({z} * {sizes[1]} + {y}) * {sizes[0]} + {x};")
+        for place in reversed(places):
+            axis = place.axis
+            text = together if place.dimension is None else names[place.dimension]
+            if place.stride > 1:
+                text = f"{text} / {place.stride}"
+            if not place.is_last:
+                text = f"{text} % {axis_size(axis)}"
+            kind = self.language.type_name(axis.dtype)
+            comment = f"// {axis.arg.kind.name} {axis_size(axis)}"
+            text = text if kind == "i32" else f"{kind}({text})"
+            self.line(f"let {self.axis_name(axis)}: {kind} = {text};  {comment}")
+            self.values[axis] = {(): Expression(self.axis_name(axis))}
+
+    def open_loop(self, axis: UOp, start: str = "0", stop: str = "") -> None:
+        name, kind = self.axis_name(axis), self.language.type_name(axis.dtype)
+        stop = stop or str(axis_size(axis))
+        self.line(f"for (var {name}: {kind} = {start}; {name} < {stop}; {name}++) {{")
+        self.values[axis] = {(): Expression(name)}
+        self.depth += 1
+
+    def _emit_accumulator(self, node: UOp) -> None:
+        name = f"acc{node.arg}"
+        start = self.language.literal(node.dtype, node.src[0].arg).text
+        kind = self.language.type_name(node.dtype)
+        self.values[node] = {}
+        for coordinates, _ in self.elements(node):
+            variable = self.element_name(name, coordinates)
+            self.line(f"var {variable}: {kind} = {start};")
+            self.values[node][coordinates] = Expression(variable)
+
+    # ------------------------------------------------------------ floats
+
+    def _find_exposed(self) -> set[UOp]:
+        """Rounded results that another operation takes, so that a compiler might rewrite the two together.
+
+        A product of two variables that goes into a sum is left alone: the two may be one FMA."""
+        users: dict[UOp, list[UOp]] = {}
+        for node in self.program.body:
+            for src in node.src:
+                users.setdefault(src, []).append(node)
+        return {
+            node
+            for node in users
+            if node.op in _ROUNDED and node.dtype.is_float and any(_may_rewrite(node, user) for user in users[node])
+        }
+
+    def _spell(self, node: UOp, operands: list[Expression]) -> Expression:
+        known = [self.language.known[operand.text] for operand in operands if operand.text in self.language.known]
+        if len(known) == len(operands):
+            return self.language.literal(node.dtype, _fold(node, known))
+        if not node.src[0].dtype.is_float and not node.dtype.is_float:
+            return super()._spell(node, operands)
+        language, dtype = self.language, node.src[0].dtype
+        is_same = len(operands) == 2 and node.src[0] is node.src[1]
+        if node.op in (Ops.CMPEQ, Ops.CMPNE) and is_same:
+            nan = language.is_nan(dtype, operands[0])
+            return nan if node.op is Ops.CMPNE else Expression(f"!{nan.text}")
+        if node.op in (Ops.SUB, Ops.FDIV) and is_same:
+            operands[1] = language.exact(dtype, operands[1])
+        if node.op is Ops.WHERE and node.src[0].op is Ops.CMPLT and {*node.src[0].src} == {*node.src[1:]}:
+            # A compiler would take this for its own minimum or maximum, which drops NaN.
+            operands[1] = language.exact(node.dtype, operands[1])
+        made = super()._spell(node, operands)
+        return language.exact(node.dtype, made) if node in self.exposed else made
+
+
+def _fold(node: UOp, values: list[Scalar]) -> Scalar:
+    """An op on constants, which tile axes are here: WGSL refuses constant arithmetic that overflows."""
+    source = node.src[0].dtype
+    if node.op is Ops.CAST or (node.op is Ops.BITCAST and (source.is_bool or node.dtype.is_bool)):
+        return cast_scalar(values[0], node.dtype)
+    if node.op is Ops.BITCAST:
+        (value,) = struct.unpack(f"<{node.dtype.code}", struct.pack(f"<{source.code}", values[0]))
+        return value if node.dtype.is_float else int(value)
+    assert node.op.value is not None
+    return cast_scalar(node.op.value(ScalarMath, *values), node.dtype)
+
+
+def _may_rewrite(node: UOp, user: UOp) -> bool:
+    if user.op is Ops.ACCUMULATE and user.arg is Ops.ADD and node.op is Ops.MUL:
+        return any(src.is_const for src in node.src)
+    return user.op not in _TAKES_AS_IS
+
+
+def render(program: Program) -> str:
+    return WgslRenderer(program).render()

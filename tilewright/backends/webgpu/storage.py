@@ -1,0 +1,171 @@
+"""Loads and stores of WGSL. In: LOAD and STORE nodes. Out: lines, and a function for each packed buffer.
+
+A buffer is an array of its elements where WGSL can hold them, else of words with two or four elements each. Such an
+element is stored by an atomic XOR with what changes in its word: only this element's bits change, so neighbours that
+other threads store at the same time are safe. A tile that fills whole words stores words. An access that is masked off
+reads element 0 and drops it, or stands under an `if`. In a work-group's memory every element has a word of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tilewright.backends.webgpu.language import WORD_BITS, WgslLanguage
+from tilewright.base.dtype import DType, dtypes
+from tilewright.codegen.c_style_language import ATOM, Expression
+from tilewright.codegen.c_style_memory import CStyleMemory, Row
+from tilewright.graph.ops import Ops
+from tilewright.graph.records import Param
+from tilewright.graph.uop import UOp, memory_of
+
+if TYPE_CHECKING:
+    from tilewright.backends.webgpu.renderer import WgslRenderer
+
+
+def per_word(dtype: DType) -> int:
+    """How many elements of a buffer lie in one word; 1 where an element is its own."""
+    return 1 if dtype.is_float or dtype.bits >= WORD_BITS else WORD_BITS // dtype.bits
+
+
+def stored(dtype: DType) -> DType:
+    return dtypes.uint8 if dtype.is_bool else dtype
+
+
+def word_of(index: str, dtype: DType) -> str:
+    """The number of the word that an element lies in."""
+    return f"{index} >> {per_word(dtype).bit_length() - 1}u"
+
+
+def shift_of(index: str, dtype: DType) -> str:
+    """How far up in its word an element lies."""
+    return f"u32({index} & {per_word(dtype) - 1}) * {dtype.bits}u"
+
+
+class WgslMemory(CStyleMemory):
+    language: WgslLanguage
+
+    def __init__(self, renderer: WgslRenderer) -> None:
+        super().__init__(renderer)
+        self.written = {param.slot for param in renderer.program.params if param.is_written}
+
+    def binding(self, number: int, param: Param, name: str) -> str:
+        """All are read_write: a buffer that holds several arrays may be read and written by one kernel."""
+        element = self.language.memory_type(param.dtype)
+        if per_word(stored(param.dtype)) > 1:
+            element = "atomic<u32>" if param.is_written else "u32"
+        return f"@group(0) @binding({number}) var<storage, read_write> {name}: array<{element}>;"
+
+    def _is_packed(self, place: UOp) -> bool:
+        return memory_of(place).op is Ops.PARAM and per_word(stored(place.dtype)) > 1
+
+    def _runs(self, place: UOp, offsets: list[int]) -> Iterator[tuple[int, int]]:
+        return super()._runs(place, offsets) if self._is_packed(place) else ((offset, 1) for offset in sorted(offsets))
+
+    def _position(self, base: Expression | None, offset: int) -> Expression:
+        """In 32 bits, which count the bytes of every buffer: drivers may go astray with an index of 64."""
+        if base is not None and base.text in self.language.known:
+            return super()._position(None, int(self.language.known[base.text]) + offset)
+        position = super()._position(base, offset)
+        is_wide = base is not None and self.renderer.index_dtype is dtypes.int64
+        return Expression(f"i32({position.text})") if is_wide else position
+
+    # ------------------------------------------------------------ words
+
+    def _word(self, place: UOp, index: str) -> str:
+        """The word at an index, as a value."""
+        memory = memory_of(place)
+        text = f"{self.names[memory]}[{index}]"
+        return f"atomicLoad(&{text})" if memory.arg.slot in self.written else text
+
+    def _extracted(self, dtype: DType, word: str, shift: str) -> Expression:
+        if not dtype.is_unsigned:
+            word = f"bitcast<i32>({word})"
+        return Expression(f"extractBits({word}, {shift}, {dtype.bits}u)")
+
+    def _load_function(self, place: UOp) -> str:
+        dtype, name = stored(place.dtype), self.names[memory_of(place)]
+        kind = self.language.type_name(dtype)
+        element = self._extracted(dtype, self._word(place, word_of("index", dtype)), shift_of("index", dtype))
+        return self.language.function_of(f"load_{name}(index: i32) -> {kind}", f"return {element.text};")
+
+    def _store_function(self, place: UOp) -> str:
+        dtype, name = stored(place.dtype), self.names[memory_of(place)]
+        word = f"&{name}[{word_of('index', dtype)}]"
+        return self.language.function_of(
+            f"store_{name}(index: i32, value: {self.language.type_name(dtype)})",
+            f"let shift = {shift_of('index', dtype)};",
+            f"let change = ((atomicLoad({word}) >> shift) ^ u32(value)) & {(1 << dtype.bits) - 1}u;",
+            f"atomicXor({word}, change << shift);",
+        )
+
+    # ------------------------------------------------------------ loads
+
+    def _load_element(self, place: UOp, row: Row, offset: int, label: str) -> Expression:
+        position = self._masked(self._position(row.base, offset), row.mask).text
+        if self._is_packed(place):
+            text = Expression(f"{self._load_function(place)}({position})")
+        else:
+            text = Expression(f"{self.names[memory_of(place)]}[{position}]")
+        if place.dtype.is_bool:
+            text = self.language.cast(dtypes.uint8, dtypes.bool, text)
+        return self.renderer.declare(place.dtype, self._chosen(row, text), label)
+
+    def _masked(self, position: Expression, mask: Expression | None) -> Expression:
+        """A position, or that of the first element: `select` computes both sides."""
+        return position if mask is None else Expression(f"select(0, {position.text}, {mask.text})")
+
+    def _chosen(self, row: Row, text: Expression) -> Expression:
+        if row.mask is None or row.otherwise is None:
+            return text
+        return Expression(f"select({row.otherwise.text}, {text.text}, {row.mask.text})")
+
+    def _load_vector(self, place: UOp, row: Row, offset: int, width: int) -> list[Expression]:
+        """The elements of one word."""
+        dtype = stored(place.dtype)
+        position = self._masked(self._position(row.base, offset), row.mask)
+        text = self._word(place, word_of(position.within(ATOM), dtype))
+        word = self.renderer.define(dtypes.uint32, Expression(text), "word")
+        lanes = []
+        for lane in range(width):
+            value = self._extracted(dtype, word.text, f"{lane * dtype.bits}u")
+            if place.dtype.is_bool:
+                value = self.language.cast(dtypes.uint8, dtypes.bool, value)
+            lanes.append(self.renderer.define(place.dtype, self._chosen(row, value), "val"))
+        return lanes
+
+    # ------------------------------------------------------------ stores
+
+    def store(self, node: UOp) -> None:
+        renderer, language = self.renderer, self.language
+        place, value = node.src[:2]
+        axes, dtype = renderer.facts.axes(node), stored(place.dtype)
+        for row, places in self._rows(node).items():
+            runs = list(self._runs(place, list(places)))
+            row = self._named(row, len(runs))
+            lines = []
+            for offset, width in runs:
+                firsts = [places[offset + lane][0] for lane in range(width)]
+                values = [renderer.operand(value, dict(zip(axes, first, strict=True))) for first in firsts]
+                if place.dtype.is_bool:
+                    values = [language.cast(dtypes.bool, dtypes.uint8, given) for given in values]
+                lines.append(self._store_line(place, dtype, self._position(row.base, offset), values))
+            self._under_mask(row.mask, lines)
+
+    def _store_line(self, place: UOp, dtype: DType, position: Expression, values: list[Expression]) -> str:
+        name = self.names[memory_of(place)]
+        if len(values) > 1:
+            texts = [value.within(ATOM) for value in values]
+            if not dtype.is_unsigned:
+                # What a sign fills would run into the neighbours.
+                texts = [f"(u32({value.text}) & {(1 << dtype.bits) - 1}u)" for value in values]
+            parts = [f"({text} << {lane * dtype.bits}u)" if lane else text for lane, text in enumerate(texts)]
+            return f"atomicStore(&{name}[{word_of(position.within(ATOM), dtype)}], {' | '.join(parts)});"
+        if self._is_packed(place):
+            return f"{self._store_function(place)}({position.text}, {values[0].text});"
+        return f"{name}[{position.text}] = {values[0].text};"
+
+    def _under_mask(self, mask: Expression | None, lines: list[str]) -> None:
+        if mask is not None:
+            lines = [f"if ({mask.text}) {{", *(f"  {line}" for line in lines), "}"]
+        for line in lines:
+            self.renderer.line(line)
