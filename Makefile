@@ -9,7 +9,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-torch lint types fuzz bench clean
+.PHONY: help demo test test-slow test-torch test-devices lint types fuzz bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -22,18 +22,22 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m compileall -q tilewright  # the package starts from bytecode even where Python may not write it
 	@touch $@
 
-demo: $(INSTALLED) ## one computation, from graph to machine code to result
+demo: $(INSTALLED) ## one computation, from graph to machine code to result; then a network learns to read digits
 	$(BIN)/python examples/demo.py
 
-test: lint types ## lint, types and every test that is not slow
-	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' -q
+test: lint types ## lint, types and every test that is not slow and needs no torch
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow and not torch' -q
 
 test-slow: $(INSTALLED) ## the tests marked slow
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow -q
 
-test-torch: $(INSTALLED) ## the op table against torch, which is installed for it
+# Which build of torch comes is pip's choice, by its own settings (PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL); any will do.
+test-torch: $(INSTALLED) ## what is compared with torch, which is installed for it: the op table, optimisers, DLPack
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH)
-	$(BIN)/python -m pytest -n $(WORKERS) -m torch -q tests/ops/test_torch.py
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'torch and not slow' -q
+
+test-devices: $(INSTALLED) ## the op table over all dtypes, on every device that is here, also those that compile slowly
+	TILEWRIGHT_WHOLE_TABLE=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/ops/test_table.py -k test_value
 
 lint: $(INSTALLED) ## ruff: rules and format
 	$(BIN)/ruff check .

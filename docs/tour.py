@@ -564,7 +564,7 @@ def emulate(body: list[Node], buffers: list[np.ndarray]) -> None:
 # stack slots, which LLVM turns into registers. (The real renderer names registers itself, folds the constant offsets of
 # a tile into its addresses, and writes an axis of stride 1 as vectors.)
 #
-# In the package: tilewright/backends/cpu/renderer.py, with tiles in tilewright/backends/cpu/tiles.py.
+# In the package: tilewright/backends/cpu/renderer.py, with tiles in tilewright/codegen/tiles.py.
 
 
 LOOP_OPENS = """\

@@ -6,6 +6,7 @@ mnist-loss.png and the digits that it took for another in mnist-mistakes.png. `-
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,9 +19,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tilewright import Tensor, jit, nn
 from tilewright.nn.state import get_parameters, safe_save
 
+# The recipe: SGD with momentum, its rate slowly raised and lowered again. bench/train_vs_torch.py follows it in torch.
+STEPS, BATCH = 800, 64
+RATE, MOMENTUM = 6e-3, 0.9
+MEAN, DEVIATION = 0.1307, 0.3081  # of all pixels of the digits, from 0 to 1
+
 
 class Model:
-    """Four convolutions with batch norm, and a linear layer on top."""
+    """Four convolutions with batch norm, and a linear layer on top.
+
+    It starts calmly: with convolutions of He's deviation, and scores of 0. From smaller weights the loss is so sharp,
+    because batch norm enlarges channels that relu nearly always switches off, that the first steps double any rounding
+    error."""
 
     def __init__(self) -> None:
         self.layers: list[Any] = [
@@ -39,12 +49,44 @@ class Model:
             lambda x: x.flatten(1),
             nn.Linear(576, 10),
         ]
+        for layer in self.layers:
+            if isinstance(layer, nn.Conv2d):
+                layer.weight.replace(Tensor.kaiming_normal(*layer.weight.shape, a=0.0))
+        head = self.layers[-1]
+        head.weight.replace(Tensor.zeros(*head.weight.shape))
 
     def __call__(self, x: Tensor) -> Tensor:
         """Scores of the ten digits for images of bytes."""
-        scaled = x.float() * (1 / 255)
-        result: Tensor = ((scaled - 0.1307) * (1 / 0.3081)).sequential(self.layers)
+        pixels = x.cast(self.layers[0].weight.dtype) / 255
+        result: Tensor = ((pixels - MEAN) / DEVIATION).sequential(self.layers)
         return result
+
+
+def training_step(model: Model, steps: int = STEPS, rate: float = RATE) -> Any:
+    """A jitted function that learns from images and labels, and gives the loss from before it did."""
+    optimizer = nn.optim.SGD(get_parameters(model), lr=rate, momentum=MOMENTUM)
+    schedule = nn.optim.OneCycleLR(optimizer, max_lr=rate, total_steps=max(steps, 2))
+
+    @jit
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x).sparse_categorical_crossentropy(y)
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        return loss.realize()
+
+    return step
+
+
+def batches(
+    images: np.ndarray, labels: np.ndarray, steps: int, batch: int = BATCH, seed: int = 0
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Digits drawn at random, for each step."""
+    generator = np.random.default_rng(seed)
+    for _ in range(steps):
+        chosen = generator.integers(0, len(labels), batch)
+        yield images[chosen], labels[chosen]
 
 
 def bar(console: Console, what: str) -> Progress:
@@ -62,25 +104,12 @@ def train(
     console: Console, model: Model, images: np.ndarray, labels: np.ndarray, steps: int, batch: int, lr: float, seed: int
 ) -> list[float]:
     """The loss of each step."""
-    optimizer = nn.optim.Adam(get_parameters(model), lr=lr)
-    schedule = nn.optim.OneCycleLR(optimizer, max_lr=lr, total_steps=max(steps, 2))
-
-    @jit
-    def step(x: Tensor, y: Tensor) -> Tensor:
-        optimizer.zero_grad()
-        loss = model(x).sparse_categorical_crossentropy(y)
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        return loss.realize()
-
-    generator = np.random.default_rng(seed)
+    step = training_step(model, steps, lr)
     losses: list[float] = []
     with bar(console, "training") as progress, Tensor.train():
         task = progress.add_task("training", total=steps, note="")
-        for _ in range(steps):
-            chosen = generator.integers(0, len(labels), batch)
-            losses.append(step(Tensor(images[chosen]), Tensor(labels[chosen])).item())
+        for x, y in batches(images, labels, steps, batch, seed):
+            losses.append(step(Tensor(x), Tensor(y)).item())
             progress.update(task, advance=1, note=f"loss {np.mean(losses[-20:]):.4f}")
     return losses
 
@@ -99,9 +128,9 @@ def classify(console: Console, model: Model, images: np.ndarray, batch: int = 20
 
 
 def main(
-    steps: Annotated[int, typer.Option(help="Steps of training.")] = 300,
-    batch: Annotated[int, typer.Option(help="Images in a step.")] = 64,
-    lr: Annotated[float, typer.Option(help="The greatest learning rate.")] = 5e-3,
+    steps: Annotated[int, typer.Option(help="Steps of training.")] = STEPS,
+    batch: Annotated[int, typer.Option(help="Images in a step.")] = BATCH,
+    lr: Annotated[float, typer.Option(help="The greatest learning rate.")] = RATE,
     seed: Annotated[int, typer.Option(help="The same seed gives the same network.")] = 0,
     test: Annotated[int, typer.Option(help="Unseen images to test with.")] = 10_000,
     out: Annotated[Path, typer.Option(help="The folder for pictures and weights.")] = Path("."),

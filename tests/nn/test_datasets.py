@@ -22,8 +22,9 @@ import pytest
 from tilewright import Context, Tensor
 from tilewright.base.errors import CacheError, FileError, FileFormatError
 from tilewright.nn import datasets, fetch
-from tilewright.nn.fetch import Source, Unavailable, from_archive, from_folder, from_installed, from_mirror, obtain
+from tilewright.nn.fetch import Source, from_archive, from_folder, from_installed, from_mirror, obtain
 from tilewright.nn.formats.idx import idx_load
+from tilewright.runtime.download import Unavailable
 
 # ---------------------------------------------------------------- IDX
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+from pathlib import Path
 
 import numpy as np
 
 from tests.ops.rows import ALL, FLOATS, INTS, NUMBERS, WIDE_FLOATS, Input, Row, fact, made, moved, random_row
-from tilewright import Tensor
+from tilewright import Device, Tensor
 
 
 def windows(x: np.ndarray, size: int, step: int) -> np.ndarray:
@@ -200,7 +201,7 @@ FACTS = [
     fact("shape", lambda x: x.shape, lambda x: x.shape),
     fact("dtype", lambda x: x.dtype.name, lambda x: "float32"),
     fact("ndim", lambda x: x.ndim, lambda x: 2),
-    fact("device", lambda x: x.device in ("CPU", "PYTHON"), lambda x: True),
+    fact("device", lambda x: x.device in set(Device), lambda x: True),
     fact("numel", lambda x: x.numel(), lambda x: x.size),
     fact("nbytes", lambda x: x.nbytes(), lambda x: x.size * 4),
     fact("element_size", lambda x: x.element_size(), lambda x: 4),
@@ -275,6 +276,12 @@ CREATION = [
         lambda device, dtype: Tensor.linspace(0, 1, 5, dtype=dtype, device=device),
         lambda: np.linspace(0, 1, 5),
         FLOATS,
+    ),
+    made(
+        "from_url",
+        lambda device, dtype: Tensor.from_url(Path(__file__).as_uri(), progress=False, device=device, dtype=dtype)[:40],
+        lambda: np.fromfile(__file__, np.uint8, 40),
+        ("uint8",),
     ),
     made("eye", lambda device, dtype: Tensor.eye(3, 4, dtype=dtype, device=device), lambda: np.eye(3, 4), ALL),
     moved("zeros_like", lambda x: x.zeros_like(), np.zeros_like, gradient=False, torch=lambda t, x: t.zeros_like(x)),

@@ -1,20 +1,16 @@
 """The op table: every case of every name of docs/api/tensor.txt, and the page made of it.
 
-Rows stand in rows_*.py by family; `TABLE` is all of them. Names that belong to other issues are listed with theirs.
+Rows stand in rows_*.py by family; `TABLE` is all of them. Names that have no row stand here with the reason.
 `python -m tests.ops.table` writes docs/ops.md.
 """
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 from tests.ops import rows_elementwise, rows_indexing, rows_linalg, rows_reduce, rows_shape, rows_windows
+from tests.ops.listing import ROOT
 from tests.ops.rows import BOOL, FLOATS, INTS, SIGNED, UNSIGNED, Row
 from tilewright import Device
 
-ROOT = Path(__file__).resolve().parents[2]
-API_LIST = ROOT / "docs" / "api" / "tensor.txt"
 PAGE = ROOT / "docs" / "ops.md"
 
 FAMILIES: dict[str, list[Row]] = {
@@ -25,33 +21,18 @@ FAMILIES: dict[str, list[Row]] = {
     "Convolution, pooling, resizing": rows_windows.ROWS,
     "Indexing and scattering": rows_indexing.ROWS,
 }
+# Devices that write kernels and run none, or have run none so far.
+WITHOUT_RESULTS = {"NULL", "HIP", "METAL"}
 TABLE: list[Row] = [row for rows in FAMILIES.values() for row in rows]
 
-# Tested where the reference is not a NumPy expression of one call.
+# Names without a row, and why: the reference is not a NumPy expression of one call, or the name is not there yet.
 TESTED_ELSEWHERE = {
-    "backward": "tests/tensor/test_gradient.py",
+    "backward": "tests/tensor/test_backward.py",
     "gradient": "tests/ops/test_table.py, by every row that has one",
-    "grad": "tests/tensor/test_gradient.py",
+    "grad": "tests/tensor/test_backward.py",
+    "custom_kernel": "tests/tensor/test_custom.py: what it computes is the kernel that a user writes",
 }
-LATER = {
-    "custom_kernel": "issue 4",
-    "shard": "the issue on several devices",
-    "shard_": "the issue on several devices",
-    "shard_like": "the issue on several devices",
-    "from_url": "issue 3, with nn.datasets",
-}
-
-
-def listed_names() -> dict[str, list[str]]:
-    """Every name of `Tensor` in the list, with its parameters."""
-    found: dict[str, list[str]] = {}
-    for line in API_LIST.read_text().splitlines():
-        if not line.startswith("Tensor"):
-            continue
-        for name, parameters in re.findall(r"Tensor\.(\w+)(?:\(((?:[^()]|\([^()]*\))*)\))?", line):
-            entries = re.split(r",\s*(?![^()]*\))", parameters)
-            found[name] = [entry.split("=")[0].strip().lstrip("*") for entry in entries if entry.strip()]
-    return found
+LATER = dict.fromkeys(("shard", "shard_", "shard_like"), "a tensor on several devices comes with an issue of its own")
 
 
 def dtypes_text(dtypes: set[str]) -> str:
@@ -72,13 +53,14 @@ def dtypes_text(dtypes: set[str]) -> str:
 
 def ops_markdown() -> str:
     """docs/ops.md: each op with its dtypes, devices and gradient, and the cases that are tested."""
-    devices = ", ".join(Device)
+    devices = ", ".join(name for name in Device if name not in WITHOUT_RESULTS)
     lines = [
         "# Ops",
         "",
         "Generated from the op table, `tests/ops/table.py`, by `python -m tests.ops.table`; a test compares.",
-        f"Every case runs on {devices} and in the graph interpreter, for all the dtypes named, against NumPy and",
-        "SciPy, and against torch where that is installed. Names and parameters are those of `docs/api/tensor.txt`.",
+        f"Every case runs on each of {devices} that a machine has, and in the graph interpreter, for all the",
+        "dtypes named, against NumPy and SciPy, and against torch where that is installed. Names and parameters are",
+        "those of `docs/api/tensor.txt`.",
     ]
     for family, rows in FAMILIES.items():
         lines += ["", f"## {family}", "", "| op | dtypes | gradient | devices | cases |", "|---|---|---|---|---|"]

@@ -1,44 +1,65 @@
-"""The op table covers every name of the list, with its parameters, and the page about it is up to date."""
+"""The op table covers every name of the list, `Tensor` and `nn` have them with their parameters and defaults, and the
+page about the ops is up to date."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
+from typing import Any
 
 import pytest
 
-from tests.ops.table import LATER, PAGE, TABLE, TESTED_ELSEWHERE, listed_names, ops_markdown
-from tilewright import Tensor
+from tests.ops.listing import API_LIST, NO_DEFAULT, SHARED_LISTS, Listing, listed_names
+from tests.ops.table import LATER, PAGE, TABLE, TESTED_ELSEWHERE, ops_markdown
+from tilewright import Tensor, dtypes, nn
 
-NAMES = listed_names()
+NAMES = listed_names("Tensor")
+NN_NAMES = listed_names("nn")
 # Properties that only an instance has.
 OF_INSTANCES = {"device", "grad", "requires_grad"}
 
 
+# ---------------------------------------------------------------- the list
+
+
 def test_the_list_is_read() -> None:
     assert len(NAMES) > 220
-    assert NAMES["pad"] == ["padding", "mode", "value"]
-    assert NAMES["max_pool2d"][0] == "kernel_size"
+    assert len(NN_NAMES) > 25
+    assert NAMES["pad"] == {"padding": NO_DEFAULT, "mode": "constant", "value": 0.0}
+    assert NAMES["randint"] == {"low": 0, "high": 10, "dtype": "dtypes.int"}
+    assert NAMES["max_pool2d"]["kernel_size"] == (2, 2)
+    assert NN_NAMES["optim.SGD"]["params"] == NO_DEFAULT
+
+
+def test_the_list_is_the_one_agreed_on() -> None:
+    present = [path for path in SHARED_LISTS if path.is_file()]
+    if not present:
+        pytest.skip("no shared folder lies beside this clone")
+    assert API_LIST.read_text() == present[0].read_text()
+
+
+# ---------------------------------------------------------------- the table
+
+
+def uncovered(names: Listing) -> list[str]:
+    """Names of a list that neither a row nor a reason stands for."""
+    return sorted(set(names) - {row.op for row in TABLE} - set(TESTED_ELSEWHERE) - set(LATER))
 
 
 def test_every_name_has_a_row() -> None:
-    covered = {row.op for row in TABLE} | set(TESTED_ELSEWHERE) | set(LATER)
-    assert sorted(set(NAMES) - covered) == []
+    assert uncovered(NAMES) == []
 
 
-def test_nothing_is_excused_that_is_there() -> None:
+def test_a_name_without_a_row_is_seen() -> None:
+    more = listed_names("Tensor", API_LIST.read_text() + "\nTensor.unheard_of(x, dim=0)\n")
+    assert uncovered(more) == ["unheard_of"]
+
+
+def test_nothing_is_excused_but_what_has_a_reason() -> None:
+    assert set(LATER) == {"shard", "shard_", "shard_like"}
     assert [name for name in LATER if hasattr(Tensor, name)] == []
+    assert set(TESTED_ELSEWHERE) == {"backward", "gradient", "grad", "custom_kernel"}
     assert set(LATER) | set(TESTED_ELSEWHERE) <= set(NAMES)
-
-
-@pytest.mark.parametrize("name", sorted(set(NAMES) - set(LATER)))
-def test_names_and_parameters_exist(name: str) -> None:
-    found = getattr(Tensor([1.0]) if name in OF_INSTANCES else Tensor, name, "missing")
-    assert not (isinstance(found, str) and found == "missing")
-    if callable(found) and NAMES[name]:
-        signature = inspect.signature(found)
-        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
-        missing = [each for each in NAMES[name] if each not in signature.parameters and each != "kwargs"]
-        assert not missing or takes_any
 
 
 def test_row_names_are_unique() -> None:
@@ -48,3 +69,43 @@ def test_row_names_are_unique() -> None:
 
 def test_the_page_is_current() -> None:
     assert PAGE.read_text() == ops_markdown(), "run: python -m tests.ops.table"
+
+
+# ---------------------------------------------------------------- the package
+
+
+def differing(found: Any, wanted: dict[str, Any]) -> list[str]:
+    """Parameters that a callable lacks, or that have another default there. One that must be given may have one."""
+    parameters = inspect.signature(found).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    complaints = []
+    for name, default in wanted.items():
+        if name not in parameters:
+            complaints += [] if takes_any else [f"{name} is missing"]
+            continue
+        own = parameters[name].default
+        if isinstance(default, str) and default.startswith("dtypes."):
+            default = getattr(dtypes, default.removeprefix("dtypes."))
+        if default != NO_DEFAULT and own != default:
+            complaints.append(f"{name}={own!r} instead of {default!r}")
+    return complaints
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - set(LATER)))
+def test_names_and_parameters_exist(name: str) -> None:
+    found = getattr(Tensor([1.0]) if name in OF_INSTANCES else Tensor, name, "missing")
+    assert not (isinstance(found, str) and found == "missing")
+    if callable(found):
+        assert differing(found, NAMES[name]) == []
+
+
+@pytest.mark.parametrize("name", sorted(NN_NAMES))
+def test_names_of_nn_exist(name: str) -> None:
+    *modules, last = name.split(".")
+    owner = importlib.import_module(f"tilewright.nn.{modules[0]}") if modules else nn
+    assert differing(getattr(owner, last), NN_NAMES[name]) == []
+
+
+def test_another_default_is_seen() -> None:
+    assert differing(Tensor.softmax, {"axis": 0}) == ["axis=-1 instead of 0"]
+    assert differing(Tensor.softmax, {"dim": -1}) == ["dim is missing"]

@@ -1,4 +1,5 @@
-"""Every row of the op table on every device: values over all its dtypes, gradients by finite differences.
+"""Every row of the op table on every device that is here: values over all its dtypes (one of them where the device
+compiles slowly: tests/devices.py), gradients by finite differences.
 
 `evaluate` interprets the graph that a call built; the devices go through the whole engine. The results of all dtypes of
 a row are computed in one go. A gradient is compared with central differences of the NumPy reference, in float64.
@@ -11,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.devices import Setting, settings
 from tests.ops.rows import GRADIENT_TOLERANCE, STEP, TOLERANCES, Row, as_float64, listed
 from tests.ops.table import TABLE
-from tilewright import Device, Tensor
+from tilewright import Tensor
 from tilewright.base.dtype import to_dtype
 from tilewright.graph import build
 from tilewright.graph.evaluate import evaluate
@@ -23,7 +25,7 @@ from tilewright.graph.verify import verify_tensor_graph
 from tilewright.graph.walk import toposort
 from tilewright.runtime.buffer import buffer_of
 
-BACKENDS = ("evaluate", *Device)
+BACKENDS = (Setting("evaluate", "CPU"), *settings())
 
 
 def rows(wanted: Any) -> list[Any]:
@@ -90,11 +92,16 @@ def assert_close(found: np.ndarray, expected: Any, dtype: str, what: str) -> Non
 
 
 @pytest.mark.parametrize("row", rows(lambda row: True))
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_value(row: Row, backend: str) -> None:
-    device = "CPU" if backend == "evaluate" else backend
+@pytest.mark.parametrize("setting", BACKENDS, ids=lambda setting: setting.label)
+def test_value(row: Row, setting: Setting) -> None:
+    with setting.options():
+        check_values(row, setting)
+
+
+def check_values(row: Row, setting: Setting) -> None:
+    backend = setting.label
     Tensor.manual_seed(row.seed)
-    cases = [(dtype, *call_row(row, dtype, device)) for dtype in row.dtypes]
+    cases = [(dtype, *call_row(row, dtype, setting.device)) for dtype in setting.sample(row.name, row.dtypes)]
     tensors = [output for _, outputs, _ in cases for output in outputs if isinstance(output, Tensor)]
     if tensors and backend != "evaluate":
         Tensor.realize(*tensors)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.ops.rows import Row, listed
+from tests.ops.rows import BOOL, FLOATS, INTS, Row, listed
 from tests.ops.table import TABLE
 from tilewright import Tensor
 
@@ -50,6 +50,43 @@ def test_value(row: Row) -> None:
             compare(found, wanted, dtype)
         else:
             assert found == wanted
+
+
+# torch's float8 are for storage alone: its ops refuse them, or give a float32 for one and a float8 for another.
+TORCH_DTYPES = {
+    name: getattr(torch, name)
+    for name in (*BOOL, *INTS, *FLOATS)
+    if hasattr(torch, name) and not name.startswith("float8")
+}
+# Where the result is meant to be another: torch's sums of uint64 lose the highest bit, and its `any` and `all` of uint8
+# are uint8 for the sake of programs older than bool.
+OWN_DTYPES = {
+    **dict.fromkeys((("sum", "uint64"), ("prod", "uint64"), ("cumsum", "uint64"), ("cumprod", "uint64")), "uint64"),
+    **dict.fromkeys((("any", "uint8"), ("all", "uint8")), "bool"),
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_dtypes(row: Row) -> None:
+    """Every dtype of the row gives what torch gives for it, where torch has the op for that dtype."""
+    for dtype in row.dtypes:
+        if dtype not in TORCH_DTYPES:
+            continue
+        arrays = row.arrays(dtype)
+        wide = [array.astype(np.float64) if given.dtype is None else array for given, array in zip(row.inputs, arrays)]
+        given = [
+            torch.tensor(array).to(TORCH_DTYPES[dtype]) if given.dtype is None else torch.tensor(array)
+            for given, array in zip(row.inputs, wide)
+        ]
+        try:
+            expected = torch_call(row, given)
+        except (RuntimeError, TypeError, ValueError):
+            continue  # torch lacks it, for uint16 or bool say
+        found = listed(row.call(*(Tensor(array) for array in arrays)))
+        for own, other in zip(found, expected, strict=True):
+            if isinstance(own, Tensor):
+                wanted = OWN_DTYPES.get((row.op, dtype), str(other.dtype).removeprefix("torch."))
+                assert f"{dtype} -> {own.dtype.name}" == f"{dtype} -> {wanted}"
 
 
 @pytest.mark.parametrize("row", [param for param in ROWS if param.values[0].gradient])

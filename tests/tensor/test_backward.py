@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,7 @@ from tests.tensor.conftest import run_on
 from tests.tensor.test_gradient import numbers
 from tilewright import Tensor, jit
 from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
+from tilewright.graph import build
 from tilewright.graph.walk import toposort
 
 # ---------------------------------------------------------------- parameters
@@ -228,6 +232,95 @@ def test_gradient_with_respect_to_intermediates() -> None:
     assert to_hidden.tolist() == [2.0, 8.0]
     assert to_x.tolist() == [4.0, 32.0]
     assert x.grad is None
+
+
+X = numbers(2, 3, 4)
+H = X * 2  # what most of the views are views of
+
+# A result and the view that is the target; the gradient, of the view's shape. Movements of a view go past it where two
+# of a kind become one, and what is used beside the view does not count.
+VIEWS: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], np.ndarray]] = {
+    "a slice": (lambda x, h: (((v := x[:, 1:]) ** 2).sum(), v), 2 * X[:, 1:]),
+    "a slice of a slice": (
+        lambda x, h: (((v := x[:, 1:])[:, 1:] ** 2).sum() + (v * 3).sum(), v),
+        np.pad(2 * X[:, 2:], ((0, 0), (1, 0), (0, 0))) + 3,
+    ),
+    "a slice beside its base": (lambda x, h: ((v := x[:, 1:]).sum() + (x * x).sum(), v), np.ones((2, 2, 4))),
+    "a reshape": (lambda x, h: (((v := h.reshape(6, 4)) ** 2).sum(), v), 2 * H.reshape(6, 4)),
+    "a reshape of a reshape": (lambda x, h: (((v := h.reshape(6, 4)).reshape(24) ** 2).sum(), v), 2 * H.reshape(6, 4)),
+    "a reshape and back": (
+        lambda x, h: (((v := h.reshape(6, 4)).reshape(2, 3, 4) ** 2).sum() + (v * 3).sum(), v),
+        2 * H.reshape(6, 4) + 3,
+    ),
+    "a reshape beside its base": (
+        lambda x, h: ((v := h.reshape(6, 4)).sum() + (h * h).sum(), v),
+        np.ones((6, 4)),
+    ),
+    "a reshape of memory": (
+        lambda x, h: (((v := x.reshape(6, 4)).reshape(4, 6) ** 2).sum() + v.sum() + x.exp().sum(), v),
+        2 * X.reshape(6, 4) + 1,
+    ),
+    "a permutation and back": (
+        lambda x, h: (((v := h.permute(2, 0, 1)).permute(1, 2, 0) ** 2).sum() + v.sum(), v),
+        2 * H.transpose(2, 0, 1) + 1,
+    ),
+    "a permutation of a permutation": (
+        lambda x, h: (((v := h.permute(2, 0, 1)).permute(1, 0, 2) ** 2).sum() + v.sum(), v),
+        2 * H.transpose(2, 0, 1) + 1,
+    ),
+    "a flip of a flip": (
+        lambda x, h: (((v := h.flip(0)).flip(0, 1) ** 2).sum() + v.sum(), v),
+        2 * H[::-1] + 1,
+    ),
+    "a reshape of a permutation, and both back": (
+        lambda x, h: (((v := h.permute(2, 0, 1).reshape(4, 6)).reshape(4, 2, 3).permute(1, 2, 0) ** 2).sum(), v),
+        2 * H.transpose(2, 0, 1).reshape(4, 6),
+    ),
+    "a repetition of a repetition": (
+        lambda x, h: (((v := h[:1, :1].expand(1, 3, 4)).expand(2, 3, 4) * x).sum() + v.sum(), v),
+        X.sum(0, keepdims=True) + 1,
+    ),
+    "padding of padding": (
+        lambda x, h: (((v := h.pad((1, 0))).pad((0, 2)) ** 2).sum() + v.sum(), v),
+        2 * np.pad(H, ((0, 0), (0, 0), (1, 0))) + 1,
+    ),
+    "inside of a product": (
+        lambda x, h: ((v := h.reshape(6, 4)).matmul(v.transpose(0, 1)).sum(), v),
+        np.broadcast_to(2 * H.reshape(6, 4).sum(0), (6, 4)),
+    ),
+    "inside of a broadcast": (
+        lambda x, h: (((v := h.reshape(1, 24)) * Tensor(numbers(5, 1, 1))).sum(), v),
+        np.full((1, 24), numbers(5, 1, 1).sum()),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_gradient_with_respect_to_views(name: str) -> None:
+    make, expected = VIEWS[name]
+    x = Tensor(X)
+    result, view = make(x, x * 2)
+    (found,) = result.gradient(view)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9)
+
+
+def test_a_repeated_number_is_no_target() -> None:
+    number = (Tensor(2.0, requires_grad=True) * 3).exp()
+    repeated = number.expand(3)
+    with pytest.raises(UnsupportedError, match=r"repeats one number.*\n.*\n.*contiguous"):
+        (repeated * Tensor([1.0, 2.0, 3.0])).sum().gradient(repeated)
+    stored = number.expand(3).contiguous()
+    (found,) = (stored * Tensor([1.0, 2.0, 3.0])).sum().gradient(stored)
+    assert found.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_notes_of_views_keep_nothing_alive() -> None:
+    """Each step turns a parameter twice, which leads past a node that dies with the step."""
+    weight = Tensor.ones(2, 3, requires_grad=True)
+    for _ in range(5):
+        (weight.T.T * 2).sum().backward()
+    gc.collect()
+    assert len(build.goes_past(weight.uop)) == 0
 
 
 def test_second_order() -> None:

@@ -20,7 +20,7 @@ INF, NAN = math.inf, math.nan
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, INF, -INF, NAN, 1e-30, -1e30], np.float32)
 REAL = np.concatenate([np.linspace(-9.7, 9.3, 41), [0.0, 1e-6, -1e-6, 1e-3]]).astype(np.float32)
 POSITIVE = np.concatenate([np.linspace(0.01, 9.3, 29), [0.0, 1e-30, 1e30, INF]]).astype(np.float32)
-UNIT = np.concatenate([np.linspace(-1, 1, 31), [1e-6, -1e-6, 0.999999]]).astype(np.float32)
+UNIT = np.concatenate([np.linspace(-1, 1, 31), [1e-6, -1e-6, 0.999999, 1.5, -INF]]).astype(np.float32)
 INTS = np.array([-128, -7, -1, 0, 1, 2, 5, 127], np.int8)
 
 
@@ -73,7 +73,7 @@ FUNCTIONS = {
     "cosh": (lambda t: t.cosh(), np.cosh, REAL),
     "tanh": (lambda t: t.tanh(), np.tanh, np.append(REAL, np.float32([INF, -INF, 1e30]))),
     "asinh": (lambda t: t.asinh(), np.arcsinh, np.append(REAL, np.float32([INF, -INF, 1e30]))),
-    "acosh": (lambda t: t.acosh(), np.arccosh, np.float32([1, 1.0001, 1.5, 2, 100, 1e10, 1e30, INF])),
+    "acosh": (lambda t: t.acosh(), np.arccosh, np.float32([1, 1.0001, 2, 1e10, 1e30, INF, 0.5, -1, -1e4, -1e30])),
     "atanh": (lambda t: t.atanh(), np.arctanh, UNIT),
     "erf": (lambda t: t.erf(), special.erf, np.append(REAL, np.float32([INF, -INF, 1e30, 0.99999, 1.00001]))),
     "sigmoid": (lambda t: t.sigmoid(), sigmoid, np.append(REAL, np.float32([INF, -INF, 200, -200]))),

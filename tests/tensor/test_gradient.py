@@ -1,12 +1,12 @@
 """Gradients against finite differences in float64, and what `backward` and `gradient` promise.
 
-The table is checked with `evaluate`, the interpreter of graphs; every fourth row of it runs on the CPU as well.
+The table is checked with `evaluate`, the interpreter of graphs; every fourth row of it runs on the CPU as well. Whole
+networks of random make are in tests/nn/test_random_networks.py.
 """
 
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -265,6 +265,11 @@ CORNERS: dict[str, tuple[Any, ...]] = {
     "max shares ties": (lambda x: x.max(), [[3.0, 1.0, 3.0, 3.0]], [1 / 3, 0.0, 1 / 3, 1 / 3]),
     "min shares ties": (lambda x: x.min(), [[1.0, 1.0, 3.0]], [0.5, 0.5, 0.0]),
     "sqrt at 0": (lambda x: x.sqrt(), [[0.0, 4.0]], [INFINITY, 0.25]),
+    "asin at the ends": (lambda x: x.asin(), [[-1.0, 0.0, 1.0]], [INFINITY, 1.0, INFINITY]),
+    "acos at the ends": (lambda x: x.acos(), [[-1.0, 0.0, 1.0]], [-INFINITY, -1.0, -INFINITY]),
+    "acosh at its end": (lambda x: x.acosh(), [[1.0, 5.0]], [INFINITY, 24**-0.5]),
+    "atanh at the ends": (lambda x: x.atanh(), [[-1.0, 0.5, 1.0]], [INFINITY, 4 / 3, INFINITY]),
+    "erf of NaN": (lambda x: x.erf(), [[math.nan, 0.0]], [math.nan, 2 / math.sqrt(math.pi)]),
     "prod with one zero": (lambda x: x.prod(), [[2.0, 0.0, 3.0]], [0.0, 6.0, 0.0]),
     "prod with two zeros": (lambda x: x.prod(), [[0.0, 0.0, 3.0]], [0.0, 0.0, 0.0]),
     "masked_fill hides an infinity": (lambda x: (x.eq(0)).where(1.0, x).log(), [[0.0, 2.0]], [0.0, 0.5]),
@@ -325,56 +330,3 @@ def test_an_embedding_does_not_sum_over_all_pairs() -> None:
     expected = np.zeros((words, width))
     np.add.at(expected, index, weights)
     np.testing.assert_allclose(table.grad.numpy(), expected, rtol=1e-5)
-
-
-# ---------------------------------------------------------------- networks
-
-
-def random_network(choose: random.Random) -> tuple[Callable[..., Tensor], list[np.ndarray]]:
-    """A few layers of random kinds, as a function of its input and parameters."""
-    width = choose.randint(2, 4)
-    rows = choose.randint(1, 3)
-    arrays = [numbers(rows, width, seed=choose.randrange(1 << 30))]
-    steps: list[Callable[[Tensor, list[Tensor]], Tensor]] = []
-
-    def parameter(*shape: int) -> int:
-        arrays.append(numbers(*shape, low=-1, high=1, seed=choose.randrange(1 << 30)))
-        return len(arrays) - 1
-
-    for _ in range(choose.randint(2, 5)):
-        kind = choose.choice(["linear", "activation", "norm", "index", "view", "residual", "mix"])
-        if kind == "linear":
-            new = choose.randint(2, 4)
-            w, b = parameter(width, new), parameter(new)
-            steps.append(lambda x, p, w=w, b=b: x @ p[w] + p[b])
-            width = new
-        elif kind == "activation":
-            name = choose.choice(["tanh", "sigmoid", "silu", "softplus", "gelu", "sin", "softmax", "abs"])
-            steps.append(lambda x, p, name=name: getattr(x, name)())
-        elif kind == "norm":
-            g = parameter(width)
-            steps.append(lambda x, p, g=g: x.layernorm(eps=0.1) * p[g])
-        elif kind == "index":
-            picked = [choose.randrange(width) for _ in range(width)]
-            steps.append(lambda x, p, picked=picked: x[:, picked] * x)
-        elif kind == "view":
-            steps.append(lambda x, p: x.flip(1) + x.pad((1, 0))[:, :-1])
-        elif kind == "residual":
-            w = parameter(width, width)
-            steps.append(lambda x, p, w=w: x + (x @ p[w]).tanh())
-        else:
-            steps.append(lambda x, p: x * x.mean(0, keepdim=True) - x.max(1, keepdim=True))
-
-    def network(*sources: Tensor) -> Tensor:
-        x = sources[0]
-        for step in steps:
-            x = step(x, list(sources))
-        return x
-
-    return network, arrays
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_random_networks(seed: int) -> None:
-    network, arrays = random_network(random.Random(seed))
-    check_slopes(network, *arrays, backend="CPU" if seed % 4 == 0 else "evaluate")

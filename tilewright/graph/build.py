@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+import threading
+import weakref
+from collections.abc import Sequence, Set
 
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.graph.ops import REDUCTIONS, BufferArg, Ops
@@ -15,6 +17,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.uop import const as scalar_const
 
 _uids = itertools.count()
+_noting = threading.Lock()
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -48,15 +51,28 @@ def axis_iota(shape: Shape, axis: int) -> UOp:
 # ---------------------------------------------------------------- movement
 
 
+def _past(skipped: UOp, made: UOp) -> UOp:
+    """`made`, a movement of `skipped` that goes past it: two of a kind are one. It is noted, because a gradient with
+    respect to `skipped` flows through `made`. The note is weak: what lies below a node does not keep the node."""
+    if skipped.dtype.is_float:
+        with _noting:
+            notes = made.cache.setdefault("past", weakref.WeakSet())
+            notes.add(skipped)
+            notes.update(skipped.cache.get("past", ()))
+    return made
+
+
+def goes_past(x: UOp) -> Set[UOp]:
+    """The nodes that `x` is a movement of without holding them."""
+    return x._cache.get("past", frozenset()) if x._cache else frozenset()
+
+
 def reshape(x: UOp, shape: Shape) -> UOp:
     assert math.prod(shape) == math.prod(x.shape), f"reshape {x.shape} to {shape}"
-    if x.shape == shape:
-        return x
-    while x.op is Ops.RESHAPE:
-        x = x.src[0]
-        if x.shape == shape:
-            return x
-    return UOp(Ops.RESHAPE, x.dtype, (x,), shape)
+    base = stored_root(x)
+    if x.shape == shape or base is x:
+        return x if x.shape == shape else UOp(Ops.RESHAPE, x.dtype, (x,), shape)
+    return _past(x, base if base.shape == shape else UOp(Ops.RESHAPE, x.dtype, (base,), shape))
 
 
 def expand(x: UOp, shape: Shape) -> UOp:
@@ -65,17 +81,16 @@ def expand(x: UOp, shape: Shape) -> UOp:
     if x.shape == shape:
         return x
     if x.op is Ops.EXPAND:
-        x = x.src[0]
+        return _past(x, UOp(Ops.EXPAND, x.dtype, x.src, shape))
     return UOp(Ops.EXPAND, x.dtype, (x,), shape)
 
 
 def permute(x: UOp, order: tuple[int, ...]) -> UOp:
     assert sorted(order) == list(range(len(x.shape))), f"permute {x.shape} by {order}"
-    if x.op is Ops.PERMUTE:
-        order = tuple(x.arg[axis] for axis in order)
-        x = x.src[0]
     if order == tuple(range(len(order))):
         return x
+    if x.op is Ops.PERMUTE:
+        return _past(x, permute(x.src[0], tuple(x.arg[axis] for axis in order)))
     return UOp(Ops.PERMUTE, x.dtype, (x,), order)
 
 
@@ -87,7 +102,7 @@ def pad(x: UOp, pairs: Pairs) -> UOp:
         return x
     if x.op is Ops.PAD:
         pairs = tuple((b + inner_b, a + inner_a) for (b, a), (inner_b, inner_a) in zip(pairs, x.arg))
-        x = x.src[0]
+        return _past(x, UOp(Ops.PAD, x.dtype, x.src, pairs))
     return UOp(Ops.PAD, x.dtype, (x,), pairs)
 
 
@@ -98,7 +113,7 @@ def shrink(x: UOp, pairs: Pairs) -> UOp:
         return x
     if x.op is Ops.SHRINK:
         pairs = tuple((start + inner, stop + inner) for (start, stop), (inner, _) in zip(pairs, x.arg))
-        x = x.src[0]
+        return _past(x, UOp(Ops.SHRINK, x.dtype, x.src, pairs))
     return UOp(Ops.SHRINK, x.dtype, (x,), pairs)
 
 
@@ -107,9 +122,8 @@ def flip(x: UOp, axes: Sequence[int]) -> UOp:
     if not turned:
         return x
     if x.op is Ops.FLIP:
-        turned ^= set(x.arg)
-        x = x.src[0]
-    return UOp(Ops.FLIP, x.dtype, (x,), tuple(sorted(turned))) if turned else x
+        return _past(x, flip(x.src[0], tuple(turned ^ set(x.arg))))
+    return UOp(Ops.FLIP, x.dtype, (x,), tuple(sorted(turned)))
 
 
 _MOVEMENTS = {
@@ -221,7 +235,7 @@ def gather(x: UOp, *indices: UOp) -> UOp:
     return UOp(Ops.GATHER, x.dtype, (x, *indices))
 
 
-_STORED = (Ops.BUFFER, Ops.PARAM, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN)
+_STORED = (Ops.BUFFER, Ops.PARAM, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN, Ops.CUSTOM_KERNEL)
 
 
 def is_stored(x: UOp) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import UnsupportedError
 from tilewright.graph import build
+from tilewright.graph.custom import custom_gradient
 from tilewright.graph.gradients_gather import gather_gradient
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind, Op, Shape
@@ -366,6 +367,7 @@ _TENSORS: dict[Op, Rule] = {
     Ops.COPY: _copy,
     Ops.DETACH: _detach,
     Ops.ASSIGN: _assign,
+    Ops.CUSTOM_KERNEL: custom_gradient,
 }
 
 

@@ -46,11 +46,13 @@ class Opt:
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
     """The argument of a kernel's SINK. `opts_to_apply`: () none, a tuple exactly those, None the heuristic's choice.
-    `applied` is what the kernel stage did, for people to see."""
+    `applied` is what the kernel stage did, for people to see. `fills` are the arguments of a custom kernel that hold
+    nothing before it: it has to write all of them."""
 
     name: str = ""
     opts_to_apply: tuple[Opt, ...] | None = None
     applied: tuple[Opt, ...] = ()
+    fills: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class Program:
     target: Target
     flops: int = 0
     bytes_moved: int = 0
+    fills: tuple[int, ...] = ()  # the slots that the program has to write whole
 
 
 @dataclass(frozen=True, slots=True)

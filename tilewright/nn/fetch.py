@@ -18,18 +18,12 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
-from tilewright.base.errors import CacheError, FileError, FileFormatError
-from tilewright.runtime.cache import cache_folder
+from tilewright.base.errors import FileError, FileFormatError
+from tilewright.runtime.download import Unavailable, download, make_cache_folder
 
-_CHUNK = 1 << 18
-_CONNECT_SECONDS = 10
 _COMMAND_SECONDS = 600
-
-
-class Unavailable(Exception):
-    """Why a source has nothing. Collected, and told to the user where no source has."""
 
 
 Fetch = Callable[[Sequence[str], str, bool], None]
@@ -57,14 +51,9 @@ def obtain(
         if _is_complete(dataset, files, folder):
             return folder
         sources = (from_folder(folder, folder),)
-    place = os.path.join(cache_folder(), "datasets", dataset)
+    place = make_cache_folder(dataset, "datasets", dataset)
     if all(_is_right(os.path.join(place, name), digest) for name, digest in files.items()):
         return place
-    try:
-        os.makedirs(place, exist_ok=True)
-    except OSError as error:
-        remedy = "set TILEWRIGHT_CACHE_DIR to a folder that can be written"
-        raise CacheError(dataset, f"the folder {place!r} cannot be made: {error}", remedy) from error
     answers = []
     for source in sources:
         try:
@@ -144,40 +133,6 @@ def from_archive(address: str, md5: str, members: str) -> Source:
         _untar(archive, [f"{members}/{name}" for name in names], folder)
 
     return Source(address, fetch)
-
-
-def download(address: str, path: str, progress: bool = True) -> None:
-    """Fetches one file, with a bar. Unavailable where the network or the server does not give all of it."""
-    import http.client
-    import urllib.request
-
-    try:
-        with urllib.request.urlopen(address, timeout=_CONNECT_SECONDS) as response, open(path, "wb") as file:
-            total = int(response.headers.get("Content-Length") or 0)
-            with _bar(os.path.basename(address), total, progress) as advance:
-                while chunk := response.read(_CHUNK):
-                    file.write(chunk)
-                    advance(len(chunk))
-            if total and file.tell() != total:
-                raise Unavailable(f"{address} ended after {file.tell()} of {total} bytes")
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", None) or error
-        raise Unavailable(f"{os.path.basename(address)} cannot be fetched ({reason})") from error
-
-
-@contextlib.contextmanager
-def _bar(label: str, total: int, progress: bool) -> Iterator[Callable[[int], Any]]:
-    """A bar on stderr, which knows the end where the server tells it."""
-    if not progress:
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as shown:
-        task = shown.add_task(label, total=total or None)
-        yield lambda count: shown.advance(task, count)
 
 
 # ---------------------------------------------------------------- packages

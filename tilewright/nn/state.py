@@ -11,13 +11,22 @@ from typing import Any
 from tilewright.base.errors import StateError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
+from tilewright.nn.formats.gguf_file import gguf_load
 from tilewright.nn.formats.safetensors_file import safe_load, safe_save
 from tilewright.nn.formats.torch_file import torch_load
 from tilewright.runtime.buffer import Buffer, buffer_node, buffer_of
 from tilewright.tensor.core import protect_borrowed
 from tilewright.tensor.tensor import Tensor
 
-__all__ = ["get_parameters", "get_state_dict", "load_state_dict", "safe_load", "safe_save", "torch_load"]
+__all__ = [
+    "get_parameters",
+    "get_state_dict",
+    "gguf_load",
+    "load_state_dict",
+    "safe_load",
+    "safe_save",
+    "torch_load",
+]
 
 # Their attributes are code, not parts of a model.
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
@@ -80,6 +89,9 @@ def load_state_dict(model: Any, state_dict: Mapping[str, Tensor], strict: bool =
 
     Values that are mapped from a file stay mapped: a model is in memory once, and is copied when it is first changed.
     """
+    if not isinstance(state_dict, Mapping):
+        message = f"a {type(state_dict).__name__} is no state dict"
+        raise StateError("load_state_dict", message, "give a dict from names to tensors, such as safe_load(path)")
     targets = get_state_dict(model)
     _check_fits(targets, state_dict, strict)
     for name, target in targets.items():

@@ -4,81 +4,40 @@ Out: a `Plan`: the stored nodes, and for each node the elements that each kernel
 One walk from the outputs to the inputs. A use carries the index that a kernel asks for, so every question of fusion
 is asked of the real indices: is this reduction asked for once per row, is this product computed once per element?
   - a view is never stored;
-  - a reduction, with what follows it element by element, is computed inside the kernel that uses it when that kernel
-    asks for each of its elements exactly once (an epilogue), or once per row of a kernel with enough rows (softmax);
-  - any other value is stored when computing it where it is used would cost more than `RECOMPUTE_LIMIT`."""
+  - a node that reductions are done for alone is computed inside the one kernel that uses it, when that kernel asks for
+    each element at most once (an epilogue), once per row of enough rows (softmax), or in a short sum (a window);
+  - any other is stored when doing again what is done for it alone would cost more than `RECOMPUTE_LIMIT`;
+  - what is stored is computed by the first kernel that needs it, which then has one more store, when that kernel asks
+    for each element once; else by a kernel of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+import math
+from collections import Counter
+from collections.abc import Sequence
 
-from tilewright.base.dtype import dtypes
-from tilewright.graph.bounds import dtype_bounds
-from tilewright.graph.ops import Axis, AxisType, Ops
-from tilewright.graph.spec import Kind, Op, Shape, element_count
-from tilewright.graph.uop import UOp, index_const
-from tilewright.graph.walk import consumers, toposort
-from tilewright.schedule.indexing import TRUE, ZERO, Place, both, push_movement
+from tilewright.base.config import options
+from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.spec import Kind, element_count
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+from tilewright.schedule.facts import TRANSPARENT, Facts, gather_facts
+from tilewright.schedule.indexing import TRUE, flatten_index
+from tilewright.schedule.uses import Plan, Use, loops_over, own_use, push_use, ranges_of, size_of, steps_of
 
-# Work per element, in units of one addition. A cast rides along with the load it follows.
-OP_COST: dict[Op, float] = {
-    Ops.CAST: 0.5,
-    Ops.FDIV: 4,
-    Ops.SQRT: 4,
-    Ops.IDIV: 6,
-    Ops.MOD: 6,
-    Ops.EXP2: 10,
-    Ops.LOG2: 10,
-    Ops.SIN: 16,
-    Ops.THREEFRY: 80,
-    Ops.GATHER: 2,
-    Ops.PAD: 1,
-}
 RECOMPUTE_LIMIT = 40.0
 RECOMPUTE_COUNTED = 64
 MOST_USES = 8
 # A kernel that holds a reduction per row needs rows to run side by side, unless the whole reduction is small.
 ENOUGH_ROWS = 32
 SMALL_REDUCTION = 1 << 15
-
-_PERMUTING = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.FLIP})
-_TRANSPARENT = frozenset({Ops.CONTIGUOUS, Ops.DETACH})
-
-
-@dataclass(slots=True)
-class Use:
-    """A kernel asks for one element of a node per step of its loops."""
-
-    root: UOp
-    place: Place
-    loops: tuple[UOp, ...]  # the loops it runs in, outermost first
-    is_epilogue: bool  # the kernel's elements and the node's are in one-to-one correspondence
-    is_exact: bool  # every element of the node is asked for: no shrink, pad or gather lies between
-
-
-@dataclass
-class Plan:
-    """What `plan_fusion` decides."""
-
-    order: list[UOp]
-    stored: list[UOp] = field(default_factory=list)
-    uses: dict[UOp, dict[tuple[UOp, Place], Use]] = field(default_factory=dict)
-    loops: dict[UOp, tuple[UOp, ...]] = field(default_factory=dict)
-    reduce_loops: dict[tuple[UOp, UOp, Place], tuple[UOp, ...]] = field(default_factory=dict)
-    reduce_sizes: dict[tuple[object, ...], list[tuple[int, ...]]] = field(default_factory=dict)
-    holes: dict[tuple[UOp, UOp, Place], tuple[tuple[UOp, ...], tuple[UOp, ...]]] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Facts:
-    """What is known of a node before any decision."""
-
-    cost: float  # arithmetic per element since the last stored value
-    carries_reduce: bool  # an element follows from one element of a reduction
-    reduce_work: int  # elements that this reduction takes in
-    level: int  # how many reductions lie one below the other
-    will_be_stored: bool = False  # whatever follows does not compute it again
+# A row is walked twice by a kernel that stores what it reduces the row to, so it should stay in a cache.
+LONGEST_ROW = 1 << 14
+# How often a sum may be computed, per element, inside a short sum: the windows at the borders reach outside.
+MOST_OVERLAP = 3
+MOST_STORES = 8
+# What is not computed element by element into memory of its own.
+SEPARATE = frozenset({Ops.ASSIGN, Ops.COPY, Ops.CUSTOM_KERNEL})
 
 
 def plan_fusion(outputs: Sequence[UOp], must_store: frozenset[UOp], sequence: Sequence[UOp] = ()) -> Plan:
@@ -88,235 +47,100 @@ def plan_fusion(outputs: Sequence[UOp], must_store: frozenset[UOp], sequence: Se
         reached = set(order)
         order = [node for node in toposort(*sequence, *outputs) if node in reached]
     plan = Plan(order)
+    free = frozenset(node for node in outputs if node.op not in SEPARATE) if options.FUSE else frozenset()
     facts = gather_facts(plan.order, must_store)
-    decide = _Decisions(facts)
+    decide = _Decisions(plan.order, facts)
     for node in reversed(plan.order):
         asked = plan.uses.get(node, {})
-        if node in must_store or decide.should_store(node, list(asked.values())):
+        uses = list(asked.values())
+        if node in must_store or decide.should_store(node, uses):
             plan.stored.append(node)
             if element_count(node.shape) == 0:
                 continue
-            asked = {(node, own.place): own for own in (_own_use(node, plan),)}
+            own = decide.find_host(node, uses) if node in free or node not in must_store else None
+            if own is None:
+                own = own_use(node)
+                decide.note_reduction(node, own)
+            else:
+                plan.hosts[node] = (own.root, own.place)
+            asked = {(own.root, own.place): own}
             plan.uses.setdefault(node, {}).update(asked)
         for use in asked.values():
-            for src, pushed in _push(node, use, plan, facts):
-                _record(plan.uses.setdefault(src, {}), pushed)
+            for src, pushed in push_use(node, use, plan, facts):
+                plan.record(src, pushed)
     plan.stored.reverse()
     return plan
 
 
-def loops_over(shape: Shape) -> tuple[UOp, ...]:
-    """A loop per axis; an axis of size 1 needs none."""
-    return tuple(
-        ZERO if size == 1 else UOp(Ops.RANGE, dtypes.index, (index_const(size),), Axis((0, axis), AxisType.LOOP))
-        for axis, size in enumerate(shape)
-    )
-
-
-def _own_use(node: UOp, plan: Plan) -> Use:
-    shape = node.src[1].shape if node.op is Ops.ASSIGN else node.shape
-    index = loops_over(shape)
-    loops = tuple(idx for idx in index if idx is not ZERO)
-    plan.loops[node] = loops
-    return Use(node, Place(index, TRUE), loops, True, True)
-
-
-def _record(uses: dict[tuple[UOp, Place], Use], use: Use) -> None:
-    known = uses.setdefault((use.root, use.place), use)
-    if known is not use:
-        known.is_epilogue &= use.is_epilogue
-        known.is_exact &= use.is_exact
-
-
-def gather_facts(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, Facts]:
-    facts: dict[UOp, Facts] = {}
-    users = consumers(order)
-    for node in order:
-        sources = [facts[src] for src in dict.fromkeys(node.src)]
-        level = max((src.level for src in sources), default=0)
-        cost = min(sum(src.cost for src in sources), 1e6)
-        if node.op is Ops.REDUCE_AXIS:
-            work = element_count(node.src[0].shape)
-            facts[node] = Facts(0.0, node not in must_store, work, level + 1)
-        elif node in must_store:
-            facts[node] = Facts(0.0, False, 0, level)
-        elif node.op.is_elementwise or node.op in _PERMUTING or node.op is Ops.DETACH:
-            own = OP_COST.get(node.op, 1.0) if node.op.is_elementwise else 0.0
-            carries = any(src.carries_reduce and not src.will_be_stored for src in sources)
-            facts[node] = Facts(cost + own, carries, max((src.reduce_work for src in sources), default=0), level)
-        else:
-            facts[node] = Facts(cost + OP_COST.get(node.op, 0.0), False, 0, level)
-        if facts[node].carries_reduce and _is_reduced_again(node, users):
-            facts[node].will_be_stored = True
-    return facts
-
-
-def _is_reduced_again(node: UOp, users: dict[UOp, list[UOp]]) -> bool:
-    """Whether a reduction takes in this very value while something else uses it too: no kernel can then compute it once
-    without storing it (a softmax of a matrix product stores the product, and is one kernel after that)."""
-    direct = []
-    pending = list(users[node])
-    while pending:
-        user = pending.pop()
-        if user.op in _PERMUTING or user.op is Ops.DETACH:
-            pending.extend(users[user])
-        else:
-            direct.append(user)
-    return len(direct) > 1 and any(user.op is Ops.REDUCE_AXIS for user in direct)
-
-
 class _Decisions:
-    """Stored or not. Keeps, per kernel, the rows its reductions run over: they must nest."""
+    """Stored or not. Keeps, per kernel, the rows its reductions run over: they must nest. A contraction wants a kernel
+    of its own, whose registers and threads are shared out for it, unless it is what a short sum takes in."""
 
-    def __init__(self, facts: dict[UOp, Facts]) -> None:
+    def __init__(self, order: list[UOp], facts: dict[UOp, Facts]) -> None:
+        self.position = {node: position for position, node in enumerate(order)}
         self.facts = facts
         self.rows: dict[UOp, set[frozenset[UOp]]] = {}
+        self.contracting: set[UOp] = set()
+        self.stores: Counter[UOp] = Counter()
 
     def should_store(self, node: UOp, uses: list[Use]) -> bool:
-        if not uses or node.op.kind in (Kind.LEAF, Kind.MOVEMENT) or node.op in _TRANSPARENT:
+        if not uses or node.op.kind in (Kind.LEAF, Kind.MOVEMENT) or node.op in TRANSPARENT:
             return False
-        if self.facts[node].will_be_stored:
+        facts = self.facts[node]
+        if facts.reduce_work:
+            return len(uses) != 1 or not self._fits_reduction(node, uses[0])
+        if facts.cost and len(uses) > MOST_USES:
             return True
-        if self.facts[node].carries_reduce:
-            return not self._fits_reduction(node, uses)
-        if len(uses) > MOST_USES and self.facts[node].cost > 0:
-            return True
-        computed = sum(times_computed(use) for use in uses)
-        return self.facts[node].cost * (min(computed, RECOMPUTE_COUNTED) - 1) > RECOMPUTE_LIMIT
+        times = sum(steps_of(use) for use in uses) / max(element_count(node.shape), 1)
+        return facts.cost * (min(times, RECOMPUTE_COUNTED) - 1) > RECOMPUTE_LIMIT
 
-    def _fits_reduction(self, node: UOp, uses: list[Use]) -> bool:
-        if len(uses) != 1 or element_count(node.shape) == 0:
-            return False
-        use = uses[0]
-        rows = _ranges(use.place)
-        if use.is_epilogue:
-            return self._accept_rows(use.root, rows)
-        count = 1
-        for row in rows:
-            if row.arg.kind is not AxisType.LOOP:
-                return False
-            count *= size_of(row)
-        if not use.is_exact or use.place.valid is not TRUE or count != element_count(node.shape):
-            return False
-        if count < ENOUGH_ROWS and self.facts[node].reduce_work > SMALL_REDUCTION:
-            return False
-        return self._accept_rows(use.root, rows)
+    def find_host(self, node: UOp, uses: list[Use]) -> Use | None:
+        """The use of the first kernel that needs a stored node, if that kernel can compute and store it: it asks for
+        every element once, in the order they are stored in or once per row. All other users come after that kernel."""
+        first = min(uses, key=lambda use: self.position[use.root], default=None)
+        if first is None or first.root.op in SEPARATE or not first.is_exact:
+            return None
+        root = first.root
+        if sum(use.root is root for use in uses) > 1 or self.stores[root] == MOST_STORES - 1:
+            return None
+        facts = self.facts[node]
+        if first.is_once:
+            whole = flatten_index(loops_over(root.shape), root.shape)
+            is_fit = flatten_index(first.place.indices, node.shape) is whole
+        else:
+            rows = math.prod(size_of(row) for row in ranges_of(first.place))
+            is_per_row = facts.reduce_work > 0 or (facts.follows_reduction and rows >= ENOUGH_ROWS)
+            is_fit = is_per_row and rows == element_count(node.shape) >= element_count(root.shape) // LONGEST_ROW
+        if not is_fit or (facts.follows_reduction and not self._fits_reduction(node, first)):
+            return None
+        self.stores[root] += 1
+        return first
 
-    def _accept_rows(self, root: UOp, rows: frozenset[UOp]) -> bool:
-        known = self.rows.setdefault(root, set())
-        if not all(rows <= other or other <= rows for other in known):
+    def _fits_reduction(self, node: UOp, use: Use) -> bool:
+        rows = ranges_of(use.place)
+        elements = element_count(node.shape)
+        if any(row.arg.kind is AxisType.REDUCE for row in rows):
+            is_fit = use.in_short and steps_of(use) <= MOST_OVERLAP * elements
+            return is_fit and self._accept_rows(node, use)
+        count = math.prod(size_of(row) for row in rows)
+        if use.place.valid is not TRUE or count > elements:
             return False
-        known.add(rows)
+        if not use.is_once and count < ENOUGH_ROWS and self.facts[node].reduce_work > SMALL_REDUCTION:
+            return False
+        if use.root in self.contracting or (self.facts[node].is_contraction and use.root in self.rows):
+            return False
+        return self._accept_rows(node, use)
+
+    def _accept_rows(self, node: UOp, use: Use) -> bool:
+        rows = ranges_of(use.place)
+        if not all(rows <= other or other <= rows for other in self.rows.get(use.root, ())):
+            return False
+        self.note_reduction(node, use)
         return True
 
-
-def times_computed(use: Use) -> int:
-    """How often each element is computed: the loops around its own innermost one that it does not depend on."""
-    own = _ranges(use.place)
-    times = 1
-    pending = 1
-    for loop in use.loops:
-        if loop in own:
-            times *= pending
-            pending = 1
-        else:
-            pending *= size_of(loop)
-    return times
-
-
-def size_of(loop: UOp) -> int:
-    return int(loop.src[0].arg)
-
-
-def _ranges(place: Place) -> frozenset[UOp]:
-    found = place.valid.ranges
-    for idx in place.indices:
-        found = found | idx.ranges
-    return found
-
-
-def _push(node: UOp, use: Use, plan: Plan, facts: dict[UOp, Facts]) -> Iterator[tuple[UOp, Use]]:
-    """What a use of a node asks of the node's sources."""
-    place = use.place
-    if node.op.is_elementwise:
-        for src in dict.fromkeys(node.src):
-            at = place if src.shape or not node.shape else Place((), place.valid)
-            yield src, Use(use.root, at, use.loops, use.is_epilogue, use.is_exact)
-    elif node.op.kind is Kind.MOVEMENT:
-        if element_count(node.src[0].shape) == 0:
-            return
-        keeps_elements = node.op in _PERMUTING
-        is_exact = use.is_exact and (keeps_elements or node.op is Ops.EXPAND)
-        pushed = push_movement(node, place)
-        yield node.src[0], Use(use.root, pushed, use.loops, use.is_epilogue and keeps_elements, is_exact)
-    elif node.op in _TRANSPARENT:
-        yield node.src[0], use
-    elif node.op is Ops.REDUCE_AXIS:
-        yield from _push_reduce(node, use, plan, facts)
-    elif node.op is Ops.GATHER:
-        yield from _push_gather(node, use, plan)
-    elif node.op is Ops.ASSIGN:
-        yield node.src[2], use
-
-
-def _push_reduce(node: UOp, use: Use, plan: Plan, facts: dict[UOp, Facts]) -> Iterator[tuple[UOp, Use]]:
-    """New loops for the reduced axes. Reductions of one level over the same rows and sizes share their loops, so that
-    a sum and a sum of squares are one pass."""
-    source = node.src[0]
-    if element_count(source.shape) == 0:
-        return
-    _, axes = node.arg
-    rows = _ranges(use.place)
-    outer = tuple(loop for loop in use.loops if loop in rows)
-    index = list(use.place.indices)
-    loops: list[UOp] = []
-    row_ids = tuple(part for loop in outer for part in loop.arg.id)
-    # Sizes that differ in one axis make loops that differ in all: a loop lies inside one other loop, not two.
-    sizes = tuple(source.shape[axis] for axis in sorted(axes))
-    alike = plan.reduce_sizes.setdefault((use.root, facts[node].level, row_ids), [])
-    if sizes not in alike:
-        alike.append(sizes)
-    variant = () if sizes == alike[0] else (-alike.index(sizes),)
-    for position, axis in enumerate(sorted(axes)):
-        size = source.shape[axis]
-        if size == 1:
-            index[axis] = ZERO
-            continue
-        identity = Axis((facts[node].level, position, *row_ids, *variant), AxisType.REDUCE)
-        loop = UOp(Ops.RANGE, dtypes.index, (index_const(size),), identity)
-        index[axis] = loop
-        loops.append(loop)
-    plan.reduce_loops[use.root, node, use.place] = tuple(loops)
-    yield source, Use(use.root, Place(tuple(index), use.place.valid), (*outer, *loops), False, use.is_exact)
-
-
-def _push_gather(node: UOp, use: Use, plan: Plan) -> Iterator[tuple[UOp, Use]]:
-    """The index tensors are asked for at this place. The source is asked for at holes, variables that stand for their
-    values until the kernel is written: narrow ones inside the index, where the mask has made the range true, and wide
-    ones inside the mask itself."""
-    source, *indices = node.src
-    for idx in dict.fromkeys(indices):
-        yield idx, Use(use.root, use.place, use.loops, False, False)
-    number = len(plan.holes)
-    narrow = tuple(
-        ZERO
-        if size == 1
-        else UOp(Ops.VARIABLE, dtypes.index, use.place.indices, (f"gather{number}_{axis}", 0, size - 1))
-        for axis, size in enumerate(source.shape)
-    )
-    wide = tuple(
-        UOp(Ops.VARIABLE, dtypes.index, use.place.indices, (f"value{number}_{axis}", *dtype_bounds(idx.dtype)))
-        for axis, idx in enumerate(indices)
-    )
-    plan.holes[use.root, node, use.place] = (narrow, wide)
-    if element_count(source.shape) == 0:
-        return
-    valid = both(use.place.valid, gather_valid(source.shape, wide))
-    yield source, Use(use.root, Place(narrow, valid), use.loops, False, False)
-
-
-def gather_valid(shape: Shape, values: Iterable[UOp]) -> UOp:
-    condition = TRUE
-    for value, size in zip(values, shape, strict=True):
-        condition = both(condition, ((value < 0).logical_not()) & (value < size))
-    return condition
+    def note_reduction(self, node: UOp, use: Use) -> None:
+        """Keeps in mind that a kernel computes the node."""
+        if node.op is Ops.REDUCE_AXIS:
+            self.rows.setdefault(use.root, set()).add(ranges_of(use.place))
+            if self.facts[node].is_contraction:
+                self.contracting.add(use.root)

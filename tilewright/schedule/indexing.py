@@ -3,14 +3,18 @@ source that it is made from, and the condition under which that element exists. 
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import InternalError
+from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.simplify import simplify
+from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp, const, index_const
+from tilewright.graph.walk import substitute
 
 TRUE = const(dtypes.bool, True)
 ZERO = index_const(0)
@@ -97,14 +101,6 @@ def within(idx: UOp, start: int, stop: int) -> UOp:
     return simplify(condition)
 
 
-def pad_valid(node: UOp, index: tuple[UOp, ...]) -> UOp:
-    """Whether an element of a PAD comes from its source."""
-    condition = TRUE
-    for idx, (before, _), size in zip(index, node.arg, node.src[0].shape, strict=True):
-        condition = both(condition, within(idx, before, before + size))
-    return condition
-
-
 def push_movement(node: UOp, place: Place) -> Place:
     """The element of a view's source."""
     index, valid = place
@@ -130,8 +126,54 @@ def push_movement(node: UOp, place: Place) -> Place:
         )
         return Place(flipped, valid)
     if node.op is Ops.PAD:
-        shifted = tuple(
-            simplify(idx - before) if before else idx for idx, (before, _) in zip(index, node.arg, strict=True)
-        )
-        return Place(shifted, both(valid, pad_valid(node, index)))
+        return _push_pad(node, place)
     raise InternalError(f"{node.op!r} is not a view")
+
+
+def _push_pad(node: UOp, place: Place) -> Place:
+    """The element lies in the source where every index does."""
+    for axis, ((before, after), size) in enumerate(zip(node.arg, node.src[0].shape, strict=True)):
+        if before or after:
+            place = divide_within(place, axis, before, before + size)
+            indices, valid = place
+            idx = simplify(indices[axis] - before) if before else indices[axis]
+            valid = both(valid, within(indices[axis], before, before + size))
+            place = Place((*indices[:axis], idx, *indices[axis + 1 :]), valid)
+    return place
+
+
+def divide_within(place: Place, axis: int, start: int, stop: int) -> Place:
+    """The place where start <= index < stop, with less division.
+
+    before: index (24*c + y) % 25, another (24*c + y) // 25, stop = 20     (0 <= y < 24, 0 <= c < 6)
+    after:  index y - c, the other c
+
+    The dividend is divisor * quotient + rest. A rest that reaches less than `divisor - stop` below 0, and less than
+    `start` beyond the divisor, has a remainder in the interval only where it is the remainder itself."""
+    indices, valid = place
+    idx = indices[axis]
+    if idx.op is not Ops.MOD or idx.src[1].op is not Ops.CONST:
+        return place
+    dividend, divisor = idx.src[0], int(idx.src[1].arg)
+    form = affine(dividend)
+    quotient = Affine({atom: (count + divisor // 2) // divisor for atom, count in form.terms.items()}, 0)
+    rest = form.plus(quotient, -divisor)
+    more = (rest.bounds[0] - (stop - divisor)) // divisor
+    quotient, rest = Affine(quotient.terms, more), rest.plus(Affine({}, more), -divisor)
+    if rest.bounds[1] >= divisor + start:
+        return place
+    whole = simplify(from_affine(quotient))
+    exchanges = {idx: simplify(from_affine(rest)), dividend // divisor: whole}
+    indices = tuple(simplify(substitute(each, exchanges)) for each in indices)
+    parts = [_divided_bound(part, form, divisor, whole) for part in parts_of(valid, Ops.AND)]
+    return Place(indices, functools.reduce(both, parts, TRUE))
+
+
+def _divided_bound(part: UOp, form: Affine, divisor: int, quotient: UOp) -> UOp:
+    """A bound on the dividend as one on the quotient, where that says the same."""
+    if part.op is Ops.CMPLT and part.src[1].op is Ops.CONST and part.src[0].dtype is dtypes.index:
+        limited = affine(part.src[0])
+        limit = int(part.src[1].arg) - limited.constant + form.constant
+        if limited.terms == form.terms and limit % divisor == 0:
+            return simplify(quotient < limit // divisor)
+    return part

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from tilewright.graph.records import Item, Slot
 
-ALIGNMENT = 256
+# Of every temp. Some OpenCL drivers let a view of a buffer begin at multiples of 512 bytes only.
+ALIGNMENT = 512
 
 
 def lifetimes(items: Sequence[Item]) -> dict[int, tuple[int, int]]:

@@ -55,6 +55,8 @@ def prepare_graph(outputs: Sequence[UOp]) -> tuple[list[UOp], tuple[UOp, ...]]:
             made = split
         elif made.op is Ops.COPY and not is_stored_view(made.src[0]):
             made = made.replace(src=(UOp(Ops.CONTIGUOUS, made.dtype, made.src),))
+        elif made.op is Ops.CUSTOM_KERNEL:
+            made = made.replace(src=tuple(stored_whole(s) for s in made.src))
         if made.line is None:
             made.line = node.line
         done[node] = made
@@ -77,6 +79,12 @@ def is_stored_view(node: UOp) -> bool:
     return storage_node(node).op.kind not in (Kind.MOVEMENT,)
 
 
+def stored_whole(node: UOp) -> UOp:
+    """The node in memory that a custom kernel can be given: row by row, without a view around it."""
+    is_constant = storage_node(node).op in (Ops.CONST, Ops.IOTA)
+    return node if is_stored_view(node) and not is_constant else UOp(Ops.CONTIGUOUS, node.dtype, (node,))
+
+
 def nodes_to_store(outputs: Sequence[UOp]) -> frozenset[UOp]:
     """Outputs, what the user asked to be contiguous, both sides of a copy, updates and what they update."""
     found = {node for node in outputs if node.op is not Ops.PARAM}
@@ -87,4 +95,6 @@ def nodes_to_store(outputs: Sequence[UOp]) -> frozenset[UOp]:
             found.add(storage_node(node))
         elif node.op is Ops.COPY or node.op is Ops.ASSIGN:
             found.update((node, storage_node(node.src[0])))
+        elif node.op is Ops.CUSTOM_KERNEL:
+            found.update((node, *map(storage_node, node.src)))
     return frozenset(node for node in found if node.op is not Ops.PARAM)

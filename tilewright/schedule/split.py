@@ -9,112 +9,156 @@ from tilewright.graph.ops import Ops, ParamArg, reduce_identity
 from tilewright.graph.simplify import fold_reductions
 from tilewright.graph.spec import Kind, element_count
 from tilewright.graph.uop import UOp, const
-from tilewright.graph.walk import substitute
-from tilewright.schedule.fuse import Plan, gather_valid
-from tilewright.schedule.indexing import TRUE, Place, both, flatten_index, pad_valid, push_movement
+from tilewright.schedule.indexing import TRUE, Place, both, flatten_index
+from tilewright.schedule.masks import drop_masks, shorten_reduction
+from tilewright.schedule.uses import Plan, gather_valid
+
+Key = tuple[UOp, UOp, Place]  # a kernel's root, a node, and the element that the kernel asks of it
 
 
 class KernelWriter:
-    """Builds values bottom-up. `memory` gives the slot number of a stored node; PARAM nodes are their own slots."""
+    """Builds values bottom-up. `slot_of` gives the slot number of a stored node; PARAM nodes are their own slots."""
 
     def __init__(self, plan: Plan, slot_of: dict[UOp, int]) -> None:
         self.plan = plan
         self.slot_of = slot_of
-        self.values: dict[tuple[UOp, UOp, Place], UOp] = {}
+        self.values: dict[Key, UOp] = {}
+        self.masked: set[Key] = set()  # the values that are 0 wherever their place does not exist
         self.hole_values: dict[UOp, UOp] = {}
+        self.filled: dict[UOp, UOp] = {}
 
     def write_values(self) -> dict[UOp, UOp]:
-        """The value of every stored node at its own loops."""
+        """The value of every stored node at the loops of the kernel that stores it."""
         stored = set(self.plan.stored)
-        results: dict[UOp, UOp] = {}
+        kernels: dict[UOp, dict[UOp, UOp]] = {}
         for node in self.plan.order:
+            home = self.plan.hosts.get(node)
             for root, place in self.plan.uses.get(node, {}):
-                if node in stored and root is not node:
-                    self.values[root, node, place] = self.load(node, place)
+                key = (root, node, place)
+                is_stored_here = root is node or (root, place) == home
+                if node in stored and not is_stored_here:
+                    self.values[key] = self._load(key)
                     continue
-                value = self._value(root, node, place)
-                self.values[root, node, place] = value
-                if root is node:
-                    results[node] = self.finish(value)
-        return results
+                self.values[key] = self._value(key)
+                if is_stored_here:
+                    kernels.setdefault(root, {})[node] = self.values[key]
+        return {node: value for values in kernels.values() for node, value in self._finish(values).items()}
 
-    def finish(self, value: UOp) -> UOp:
-        """Holes filled, maths simplified, reductions with a closed form folded."""
-        for _ in range(len(self.hole_values) + 1):
-            filled = substitute(value, self.hole_values)
-            if filled is value:
-                break
-            value = filled
-        return fold_reductions(value)
+    def _finish(self, values: dict[UOp, UOp]) -> dict[UOp, UOp]:
+        """The values of one kernel, simplified together so that what they share stays shared."""
+        filled = (self._fill_holes(value) for value in values.values())
+        sink = drop_masks(fold_reductions(UOp(Ops.SINK, dtypes.void, tuple(filled))))
+        return dict(zip(values, sink.src, strict=True))
 
-    def load(self, node: UOp, place: Place) -> UOp:
-        size = element_count(node.shape)
-        if size == 0:
-            return const(node.dtype, 0)
-        buffer = UOp(Ops.PARAM, node.dtype, (), ParamArg(self.slot_of[node], size))
-        return load_element(buffer, flatten_index(place.indices, node.shape), place.valid)
-
-    def _value(self, root: UOp, node: UOp, place: Place) -> UOp:
+    def _value(self, key: Key) -> UOp:
+        root, node, place = key
         if node.op is Ops.CONST:
             return node
         if node.op is Ops.IOTA:
             return place.indices[0].cast(node.dtype)
         if node.op is Ops.PARAM:
-            return self.load(node, place)
+            return self._load(key)
         if node.op.is_elementwise:
-            src = tuple(
-                self.values[root, s, place if s.shape or not node.shape else Place((), place.valid)] for s in node.src
-            )
+            places = (place if s.shape == node.shape else Place((), place.valid) for s in node.src)
+            src = tuple(self.values[root, s, at] for s, at in zip(node.src, places, strict=True))
             return UOp(node.op, node.dtype, src, node.arg)
         if node.op.kind is Kind.MOVEMENT:
-            return self._movement_value(root, node, place)
+            if element_count(node.src[0].shape) == 0:
+                return const(node.dtype, 0)
+            behind = self.plan.behind_views[node, place]
+            return self._pass_on(key, (root, node.src[0], behind), is_zero_outside=node.op is Ops.PAD)
         if node.op in (Ops.CONTIGUOUS, Ops.DETACH):
-            return self.values[root, node.src[0], place]
+            return self._pass_on(key, (root, node.src[0], place), is_zero_outside=False)
         if node.op is Ops.REDUCE_AXIS:
-            return self._reduce_value(root, node, place)
+            return self._reduce_value(key)
         if node.op is Ops.GATHER:
-            return self._gather_value(root, node, place)
+            return self._gather_value(key)
         if node.op is Ops.ASSIGN:
             return self.values[root, node.src[2], place]
-        if node.op is Ops.COPY:
-            return const(node.dtype, 0)  # a copy has no kernel: its item names the two slots
+        if node.op is Ops.COPY or node.op is Ops.CUSTOM_KERNEL:
+            return const(node.dtype, 0)  # nothing is written here: the item names the slots, and the kernel there is
         raise InternalError(f"{node.op!r} cannot stand in a kernel")
 
-    def _movement_value(self, root: UOp, node: UOp, place: Place) -> UOp:
-        source = node.src[0]
-        if element_count(source.shape) == 0:
-            return const(node.dtype, 0)
-        value = self.values[root, source, push_movement(node, place)]
-        return value if node.op is not Ops.PAD else masked(pad_valid(node, place.indices), value)
+    def _pass_on(self, key: Key, source: Key, is_zero_outside: bool) -> UOp:
+        """The value of the source, selected where its place exists if it must be 0 elsewhere and is not by itself."""
+        value, valid = self.values[source], source[2].valid
+        if valid is TRUE:
+            return value
+        if source in self.masked or is_zero_outside:
+            self.masked.add(key)
+        return value if source in self.masked or not is_zero_outside else valid.where(value, 0)
 
-    def _reduce_value(self, root: UOp, node: UOp, place: Place) -> UOp:
+    # ------------------------------------------------------------ memory
+
+    def _load(self, key: Key) -> UOp:
+        _, node, place = key
+        size = element_count(node.shape)
+        if size == 0:
+            return const(node.dtype, 0)
+        buffer = UOp(Ops.PARAM, node.dtype, (), ParamArg(self.slot_of[node], size))
+        position = flatten_index(place.indices, node.shape)
+        self.masked.add(key)
+        return load_element(buffer, position, place.valid)
+
+    # ------------------------------------------------------------ reductions
+
+    def _reduce_value(self, key: Key) -> UOp:
+        root, node, place = key
         op, axes = node.arg
         source = node.src[0]
         if element_count(source.shape) == 0:
             return const(node.dtype, reduce_identity(op, node.dtype))
-        loops = self.plan.reduce_loops[root, node, place]
+        loops = self.plan.reduce_loops[key]
         index = list(place.indices)
         remaining = iter(loops)
         for axis in sorted(axes):
             if source.shape[axis] != 1:
                 index[axis] = next(remaining)
-        value = self.values[root, source, Place(tuple(index), place.valid)]
+        inner = (root, source, Place(tuple(index), place.valid))
+        value = self.values[inner]
+        if op is Ops.ADD and place.valid is not TRUE and inner in self.masked:
+            self.masked.add(key)
+        value, loops = shorten_reduction(op, value, loops)
         return UOp(Ops.REDUCE, node.dtype, (value, *loops), op) if loops else value
 
-    def _gather_value(self, root: UOp, node: UOp, place: Place) -> UOp:
+    # ------------------------------------------------------------ gathers
+
+    def _gather_value(self, key: Key) -> UOp:
+        root, node, place = key
         source, *indices = node.src
         if element_count(source.shape) == 0:
             return const(node.dtype, 0)
-        narrow, wide = self.plan.holes[root, node, place]
+        narrow, wide = self.plan.holes[key]
         for idx, size, narrow_hole, wide_hole in zip(indices, source.shape, narrow, wide, strict=True):
             value = index_value(self.values[root, idx, place], size)
             self.hole_values[wide_hole] = value
             if narrow_hole.op is Ops.VARIABLE:
                 self.hole_values[narrow_hole] = value
-        in_range = gather_valid(source.shape, wide)
-        valid = both(place.valid, in_range)
-        value = self.values[root, source, Place(narrow, valid)]
-        return masked(in_range, value)
+        valid = both(place.valid, gather_valid(source.shape, wide))
+        return self._pass_on(key, (root, source, Place(narrow, valid)), is_zero_outside=True)
+
+    def _fill_holes(self, value: UOp) -> UOp:
+        """The value with every hole exchanged for what it stands for, in which there may be other holes. What was
+        filled once is kept for all kernels, so that a chain of gathers is walked once and not once per link."""
+        if not self.hole_values:
+            return value
+        done = self.filled
+        stack = [value]
+        while stack:
+            node = stack[-1]
+            content = self.hole_values.get(node)
+            below = node.src if content is None else (content,)
+            missing = [src for src in below if src not in done]
+            if missing:
+                stack.extend(missing)
+                continue
+            stack.pop()
+            if content is not None:
+                done[node] = done[content]
+            elif node not in done:
+                src = tuple(done[s] for s in below)
+                done[node] = node if src == below else UOp(node.op, node.dtype, src, node.arg)
+        return done[value]
 
 
 def load_element(buffer: UOp, position: UOp, valid: UOp) -> UOp:
@@ -127,10 +171,3 @@ def index_value(value: UOp, size: int) -> UOp:
     if value.vmax > dtypes.int64.max:
         value = value.minimum(size)
     return value.cast(dtypes.index)
-
-
-def masked(valid: UOp, value: UOp) -> UOp:
-    """`value` where valid, else 0. A load under the same mask gives 0 by itself."""
-    if valid is TRUE or (value.op is Ops.LOAD and len(value.src[0].src) == 3 and value.src[0].src[2] is valid):
-        return value
-    return valid.where(value, 0)

@@ -22,10 +22,12 @@ class HostData(NamedTuple):
     dtype: DType
     shape: Shape
     is_shared: bool = True  # someone else can see these bytes, or has promised never to change them
+    limits: tuple[int, int] | None = None  # the least and the greatest of a few integers, which may index something
 
 
 _NUMPY_NAMES = {dtype.name: dtype for dtype in dtypes.all} | {"float8_e4m3fn": dtypes.float8_e4m3}
 _CODES = {dtype.code: dtype for dtype in dtypes.all if dtype.code}
+_FEW = 4096
 
 
 # ---------------------------------------------------------------- nested lists
@@ -98,7 +100,10 @@ def from_lists(data: Any, dtype: DType | None) -> HostData:
     leaves = plain_leaves(leaves)
     found = dtype_of_leaves(leaves)
     wanted = found if dtype is None else dtype
-    return HostData(encode(leaves, wanted), wanted, shape, is_shared=False)
+    limits = (min(leaves), max(leaves)) if found.is_int and wanted.is_int and leaves else None
+    if limits is not None and not wanted.min <= limits[0] <= limits[1] <= wanted.max:
+        limits = None  # some of them wrap
+    return HostData(encode(leaves, wanted), wanted, shape, False, limits)
 
 
 # ---------------------------------------------------------------- other sources
@@ -143,7 +148,8 @@ def from_array(data: Any) -> HostData:
         values = values.astype(values.dtype.newbyteorder("="))
     flat = numpy.ascontiguousarray(values).reshape(-1)
     # The buffer protocol has no letters for bfloat16 and float8, so their bits go as unsigned integers.
-    return HostData(flat if dtype.code else flat.view(f"u{dtype.itemsize}"), dtype, tuple(values.shape))
+    limits = (int(flat.min()), int(flat.max())) if dtype.is_int and 0 < flat.size <= _FEW else None
+    return HostData(flat if dtype.code else flat.view(f"u{dtype.itemsize}"), dtype, tuple(values.shape), True, limits)
 
 
 # ---------------------------------------------------------------- numbers to bytes and back

@@ -5,7 +5,7 @@ two nearest elements along each axis, at places that are exact fractions."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Self, cast
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import ShapeError
@@ -13,7 +13,7 @@ from tilewright.graph import build
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 from tilewright.tensor import nodes
-from tilewright.tensor.core import check_devices
+from tilewright.tensor.core import check_devices, check_whole, is_whole
 from tilewright.tensor.einsum import EinsumMixin
 from tilewright.tensor.linalg import Sizes, pads_of, sizes_of
 
@@ -42,7 +42,8 @@ class ConvolutionMixin(EinsumMixin):
             message = f"input {self.shape} and weight {weight.shape} have different numbers of axes"
             raise ShapeError(name, message, "give (batch, channels, height, width) and (in, out, height, width)")
         inputs, outputs, *kernel = weight.shape
-        if groups < 1 or inputs % groups or self.shape[1] != inputs:
+        check_whole(name, "groups", groups, least=1)
+        if inputs % groups or self.shape[1] != inputs:
             message = f"input {self.shape}, weight {weight.shape}, groups {groups}: channels do not fit"
             raise ShapeError(name, message, f"the input needs {inputs} channels, which {groups} divides")
         steps = sizes_of(name, "stride", stride, space)
@@ -64,8 +65,8 @@ class ConvolutionMixin(EinsumMixin):
     def interpolate(self, size: int | Sequence[int], mode: str = "linear", align_corners: bool = False) -> Self:
         """The last axes resized: "linear" (also "bilinear", "trilinear") mixes the two nearest elements of each axis,
         "nearest" and "nearest-exact" take one. With `align_corners` the first and last elements stay where they are."""
-        wanted = (size,) if isinstance(size, int) else tuple(size)
-        if not wanted or len(wanted) > self.ndim or any(length < 1 for length in wanted):
+        wanted = tuple(size) if isinstance(size, tuple | list) else (cast(int, size),)
+        if not wanted or len(wanted) > self.ndim or not all(is_whole(length) and length >= 1 for length in wanted):
             message = f"size {size} for shape {self.shape}"
             raise ShapeError("interpolate", message, "give a size of at least 1 for each of the last axes")
         if mode not in (*_LINEAR, "nearest", "nearest-exact"):

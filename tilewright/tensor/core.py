@@ -40,9 +40,22 @@ modes = _Modes()
 # ---------------------------------------------------------------- checks
 
 
+def is_whole(value: object) -> bool:
+    """Whether a value can be a size or a number of something: Python's and NumPy's integers, and no bools."""
+    return hasattr(value, "__index__") and not isinstance(value, bool | TensorBase)
+
+
+def check_whole(operation: str, name: str, *values: object, least: int | None = None) -> None:
+    """Whole numbers, none below `least`."""
+    for value in values:
+        if not is_whole(value) or (least is not None and int(cast(int, value)) < least):
+            remedy = "give a whole number" if least is None else f"give a whole number of at least {least}"
+            raise ShapeError(operation, f"{name}={value!r}", remedy)
+
+
 def check_axis(operation: str, axis: int, ndim: int) -> int:
     """The axis counted from the front."""
-    if not hasattr(axis, "__index__") or isinstance(axis, bool):
+    if not is_whole(axis):
         raise AxisError(operation, f"axis {axis!r} is not an integer", "give the number of an axis, such as -1")
     axis = axis.__index__()
     limit = max(ndim, 1)  # torch takes axis 0 and -1 of a 0-d tensor
@@ -68,7 +81,7 @@ def shape_from(operation: str, args: Sequence[Any]) -> tuple[int, ...]:
     if len(args) == 1 and isinstance(args[0], tuple | list):
         args = args[0]
     for size in args:
-        if not hasattr(size, "__index__") or isinstance(size, bool):
+        if not is_whole(size):
             raise ShapeError(operation, f"{size!r} is not an integer", "give sizes as integers, such as (2, 3)")
     return tuple(int(size) for size in args)
 
@@ -100,6 +113,10 @@ def place_of(line: tuple[str, int] | None) -> str:
 
 def check_devices(operation: str, *tensors: TensorBase) -> None:
     """One device for all, or an error that names two that differ and where each was made."""
+    for given in tensors:
+        if not isinstance(given, TensorBase):
+            message = f"a {type(given).__name__} stands where a tensor should"
+            raise DTypeError(operation, message, "make a tensor of it, such as `Tensor([1, 2])`")
     first = tensors[0]
     for other in tensors[1:]:
         if other.device != first.device:

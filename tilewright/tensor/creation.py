@@ -12,8 +12,21 @@ from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.runtime.buffer import new_buffer
 from tilewright.runtime.device import canonical_device
-from tilewright.tensor.core import mark_parameter, parameter_of, shape_from
+from tilewright.tensor.core import TensorBase, check_whole, mark_parameter, parameter_of, shape_from
 from tilewright.tensor.reduce import ReduceMixin
+
+
+def check_number(operation: str, value: object) -> None:
+    """A number of Python's or NumPy's."""
+    if not hasattr(value, "__float__") or isinstance(value, TensorBase):
+        raise DTypeError(operation, f"{value!r} is no number", "give an int, a float or a bool")
+
+
+def _sizes(operation: str, shape: Any) -> tuple[int, ...]:
+    sizes = shape_from(operation, shape)
+    if any(size < 0 for size in sizes):
+        raise ShapeError(operation, f"shape {sizes} has a negative size", "give sizes of at least 0")
+    return sizes
 
 
 class CreationMixin(ReduceMixin):
@@ -31,9 +44,8 @@ class CreationMixin(ReduceMixin):
     ) -> Self:
         """One value everywhere. It takes memory only when it is written to or asked to `realize`."""
         del buffer  # a constant becomes memory when it has to, whatever is asked for
-        sizes = shape_from("full", shape if isinstance(shape, tuple | list) else (shape,))
-        if any(size < 0 for size in sizes):
-            raise ShapeError("full", f"shape {sizes} has a negative size", "give sizes of at least 0")
+        sizes = _sizes("full", shape if isinstance(shape, tuple | list) else (shape,))
+        check_number("full", fill_value)
         wanted = dtype_of_scalar(fill_value) if dtype is None else to_dtype(dtype)
         made = cls._from_uop(build.const(wanted, fill_value, sizes), canonical_device(device))
         return made.requires_grad_() if requires_grad else made
@@ -78,9 +90,9 @@ class CreationMixin(ReduceMixin):
         cls, *shape: Any, device: str | None = None, dtype: DType | str | None = None, requires_grad: bool = False
     ) -> Self:
         """Memory whose values are whatever they are."""
-        sizes = shape_from("empty", shape)
+        sizes = _sizes("empty", shape)
         if math.prod(sizes) == 0:
-            return cls.zeros(sizes, device=device, dtype=dtype or dtypes.default_float)
+            return cls.zeros(sizes, device=device, dtype=dtype or dtypes.default_float, requires_grad=requires_grad)
         place = canonical_device(device)
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
         node = build.reshape(new_buffer(place, wanted, math.prod(sizes)), sizes)
@@ -116,6 +128,8 @@ class CreationMixin(ReduceMixin):
         """start, start + step, ... before stop; `arange(n)` starts at 0."""
         if stop is None:
             start, stop = 0, start
+        for number in (start, stop, step):
+            check_number("arange", number)
         if step == 0:
             raise ShapeError("arange", "a step of 0 never arrives", "give a step other than 0")
         wanted = promote(*map(dtype_of_scalar, (start, stop, step))) if dtype is None else to_dtype(dtype)
@@ -143,8 +157,7 @@ class CreationMixin(ReduceMixin):
     ) -> Self:
         """`steps` values from start to stop, both included; counted from the nearer end, so both are exact."""
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
-        if steps < 0:
-            raise ShapeError("linspace", f"{steps} steps", "give at least 0")
+        check_whole("linspace", "steps", steps, least=0)
         if steps < 2:
             return cls.full((steps,), start, wanted, device)
         compute = wanted if wanted.is_float and wanted.bits >= 32 else dtypes.float32
@@ -158,8 +171,7 @@ class CreationMixin(ReduceMixin):
     def eye(cls, n: int, m: int | None = None, dtype: DType | str | None = None, device: str | None = None) -> Self:
         """Ones on the diagonal."""
         columns = n if m is None else m
-        if n < 0 or columns < 0:
-            raise ShapeError("eye", f"shape {(n, columns)} has a negative size", "give sizes of at least 0")
+        check_whole("eye", "size", n, columns, least=0)
         shape = (n, columns)
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
         made = cls._from_uop(build.const(wanted, 0, shape), canonical_device(device))
@@ -173,5 +185,6 @@ class CreationMixin(ReduceMixin):
         if not self.dtype.is_int:
             message = f"dtype {self.dtype.name} names no positions"
             raise DTypeError("one_hot", message, "cast to an integer dtype first")
+        check_whole("one_hot", "num_classes", num_classes, least=0)
         classes = self.arange(num_classes, device=self.device)
         return self.unsqueeze(-1).eq(classes).cast(dtypes.int64)

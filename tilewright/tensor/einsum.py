@@ -37,6 +37,7 @@ class EinsumMixin(PoolingMixin):
         """The sum of products that the formula names: "ij,jk->ik" is a matrix product, "ii->i" a diagonal,
         "...ij->...ji" a transposition. Without an arrow, the result has the letters that occur once, sorted."""
         tensors = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], list | tuple) else list(operands)
+        check_formula("einsum", formula)
         inputs, output = split_formula(formula, len(tensors))
         check_devices("einsum", *tensors)
         wanted = promote(*(tensor.dtype for tensor in tensors)) if dtype is None else to_dtype(dtype)
@@ -60,6 +61,7 @@ class EinsumMixin(PoolingMixin):
 
     def rearrange(self, formula: str, **sizes: int) -> Self:
         """The axes reordered, split and joined as in einops: `rearrange("b (h w) c -> b c h w", h=8)`."""
+        check_formula("rearrange", formula)
         left, arrow, right = formula.partition("->")
         if not arrow:
             raise ShapeError("rearrange", f"{formula!r} has no ->", 'write "axes before -> axes after"')
@@ -132,6 +134,11 @@ class EinsumMixin(PoolingMixin):
 
 
 # ---------------------------------------------------------------- einsum: reading the formula
+
+
+def check_formula(operation: str, formula: object) -> None:
+    if not isinstance(formula, str):
+        raise ShapeError(operation, f"a {type(formula).__name__} is no formula", 'give a string such as "ij->ji"')
 
 
 def split_formula(formula: str, count: int) -> tuple[list[str], str | None]:

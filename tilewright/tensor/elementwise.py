@@ -15,7 +15,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.tensor import functions
 from tilewright.tensor.arithmetic import ArithmeticMixin, kind_rank
-from tilewright.tensor.core import TensorBase
+from tilewright.tensor.core import TensorBase, check_devices
 
 
 class ElementwiseMixin(ArithmeticMixin):
@@ -119,8 +119,10 @@ class ElementwiseMixin(ArithmeticMixin):
         # A difference of infinities is NaN; so this holds for floats without infinities as well.
         return (self - self).eq(0)
 
-    def isclose(self, other: Self, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
+    def isclose(self, other: Self | Scalar, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
         """|self - other| <= atol + rtol * |other|; equal infinities are close, NaNs where asked for."""
+        operand = self._operand("isclose", other)
+        other = operand if isinstance(operand, TensorBase) else self._tensor(operand)
         left, right = self._as_float(), other._as_float()
         near = (left - right).abs() <= right.abs() * rtol + atol
         close = (left.isfinite() & right.isfinite() & near) | self.eq(other)
@@ -128,6 +130,7 @@ class ElementwiseMixin(ArithmeticMixin):
 
     def masked_fill(self, mask: Self, value: Self | Scalar) -> Self:
         """This tensor with `value` where the mask is true, in this tensor's dtype."""
+        check_devices("masked_fill", self, mask)
         filled = mask.where(value, self)
         if kind_rank(filled.dtype) > kind_rank(self.dtype):
             message = f"a value that makes {filled.dtype.name} does not fit into {self.dtype.name}"

@@ -32,6 +32,22 @@ _ATAN_Q = (
     4.853903996359136964868e2,
     1.945506571482613964425e2,
 )
+_ASIN_P = (
+    4.253011369004428248960e-3,
+    -6.019598008014123785661e-1,
+    5.444622390564711410273e0,
+    -1.626247967210700244449e1,
+    1.956261983317594739197e1,
+    -8.198089802484824371615e0,
+)
+_ASIN_Q = (
+    1.0,
+    -1.474091372988853791896e1,
+    7.049610280856842141659e1,
+    -1.471791292232726029859e2,
+    1.395105614657485689735e2,
+    -4.918853881490881290097e1,
+)
 # erf is x*T(x^2)/U(x^2) up to 1, and 1 - exp(-x^2)*P(x)/Q(x) above.
 _ERF_T = (
     9.60497373987051638749e0,
@@ -211,12 +227,23 @@ def tan(x: UOp) -> UOp:
     return sin(x) / cos(x)
 
 
+def _asin_of_half(x: UOp) -> tuple[UOp, UOp]:
+    """Whether |x| <= 1/2, and asin(x) there; elsewhere asin(sqrt((1 - |x|)/2)), half of acos(|x|). The root is what
+    makes the slope infinite at 1 and -1."""
+    minus_size = minus_abs(x)
+    is_small = minus_size >= -0.5
+    root = sqrt((1 + is_small.where(x.const_like(0.0), minus_size)) * 0.5)
+    return is_small, _near_zero(is_small.where(x, root), _ASIN_P, _ASIN_Q)
+
+
 def asin(x: UOp) -> UOp:
-    return atan(x / sqrt((1 - x) * (1 + x)))
+    is_small, angle = _asin_of_half(x)
+    return is_small.where(angle, with_sign_of(x, math.pi / 2 - 2 * angle))
 
 
 def acos(x: UOp) -> UOp:
-    return 2 * atan(sqrt((1 - x) / (1 + x)))
+    is_small, angle = _asin_of_half(x)
+    return is_small.where(math.pi / 2 - angle, (x < 0).where(math.pi - 2 * angle, 2 * angle))
 
 
 def atan(x: UOp) -> UOp:
@@ -275,7 +302,8 @@ def asinh(x: UOp) -> UOp:
 def acosh(x: UOp) -> UOp:
     is_large = x > 1e8
     above = is_large.where(x.const_like(1.0), x - 1)
-    return is_large.where(log(x) + math.log(2), log1p(above + sqrt(above * (above + 2))))
+    # Two roots: the root of the product would be that of a positive number below -1, and without slope at 1.
+    return is_large.where(log(x) + math.log(2), log1p(above + sqrt(above) * sqrt(above + 2)))
 
 
 def atanh(x: UOp) -> UOp:
@@ -293,6 +321,6 @@ def erf(x: UOp) -> UOp:
     square = near_zero * near_zero
     small = near_zero * polynomial(square, _ERF_T) / polynomial(square, _ERF_U)
     # Beyond 6 the result is 1 in every dtype; the limit keeps the powers finite.
-    limited = is_small.where(size.const_like(1.0), size).minimum(6.0)
+    limited = is_small.where(size.const_like(1.0), (size > 6).where(size.const_like(6.0), size))
     tail = exp(-(limited * limited)) * polynomial(limited, _ERFC_P) / polynomial(limited, _ERFC_Q)
     return is_small.where(small, with_sign_of(x, 1 - tail))

@@ -4,14 +4,16 @@ walk from the result down. What a result depends on is read from its graph: deta
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar, cast
 
 from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
 from tilewright.engine import live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.tensor.core import TensorBase, check_devices, modes, parameter_of
@@ -48,22 +50,30 @@ class GradientMixin(TensorBase):
         return self
 
     def gradient(self, *targets: Self, gradient: Self | None = None) -> tuple[Self, ...]:
-        """The gradients of this tensor with respect to any tensors that it was computed from, parameters or not. They
-        are ordinary tensors: gradients can be taken of them."""
+        """The gradients of this tensor with respect to any tensors that it was computed from: parameters, intermediate
+        results and views of them. They are ordinary tensors: gradients can be taken of them. Two equal expressions are
+        one value, so a target stands for all of its kind."""
+        for target in targets:
+            if not isinstance(target, TensorBase):
+                message = f"a {type(target).__name__} is no target"
+                raise DTypeError("gradient", message, "give tensors that the result was computed from, one by one")
         upstream = self._upstream("gradient", gradient)
-        nodes = {target: _target_nodes(target) for target in targets}
-        wanted = {node for found in nodes.values() for node in found}
-        flow = Flow(self.uop, lambda node: node in wanted or parameter_of(node) in nodes)
-        found = flow.propagate(upstream)
+        nodes = {target: _target_node(target) for target in targets}
+        wanted = set(nodes.values())
+
+        def is_wanted(node: UOp) -> bool:
+            return node in wanted or not wanted.isdisjoint(build.goes_past(node)) or parameter_of(node) in nodes
+
+        found = Flow(self.uop, is_wanted).propagate(upstream)
         requires_grad = modes.grad_enabled and (self.requires_grad or any(target.requires_grad for target in targets))
         results = []
         for number, target in enumerate(targets):
-            parts = [value for node, value in found.items() if node in nodes[target] or parameter_of(node) is target]
+            parts = [value for node, value in found.items() if parameter_of(node) is target]
+            parts = parts or _parts_through(nodes[target], found)
             if not parts:
                 raise _unrelated(number, target)
-            total = build.reshape(parts[0], target.shape)
-            for part in parts[1:]:
-                total = build.alu(Ops.ADD, total, build.reshape(part, target.shape))
+            fitted = (build.reshape(part, target.shape) for part in parts)
+            total = functools.reduce(lambda left, right: build.alu(Ops.ADD, left, right), fitted)
             results.append(type(self)._from_uop(total, target.device, requires_grad))
         return tuple(results)
 
@@ -113,15 +123,57 @@ def _accumulate(parameter: TensorBase, value: UOp, create_graph: bool) -> None:
     known._requires_grad = create_graph
 
 
-def _target_nodes(target: TensorBase) -> tuple[UOp, ...]:
-    """The nodes that stand for a tensor in graphs. Reshapes fold into one another, so a tensor that has memory is known
-    by it; a computed one is known by its node."""
+def _target_node(target: TensorBase) -> UOp:
+    """The node that stands for a tensor in graphs: its own, or that of its memory where it is no view of a tensor."""
     scalar = build.scalar_of(target.uop)
     if scalar is not None and scalar.op is Ops.CONST and target.numel():  # type: ignore[attr-defined]
         message = f"a target of shape {target.shape} is the constant {scalar.arg}, which has no identity"
         raise UnsupportedError("gradient", message, "make the target with requires_grad=True")
+    if scalar is not None and target.shape:
+        message = f"a target of shape {target.shape} repeats one number, and operations use the number itself"
+        raise UnsupportedError("gradient", message, "give the number as the target, or repeat it with .contiguous()")
     root = build.stored_root(target.uop)
-    return (root,) if root.op in (Ops.BUFFER, Ops.ASSIGN, Ops.COPY) else (target.uop,)
+    is_memory = root.op in (Ops.BUFFER, Ops.ASSIGN, Ops.COPY) and not target._living_ancestors()
+    return root if is_memory else target.uop
+
+
+def _parts_through(target: UOp, found: Mapping[UOp, UOp]) -> list[UOp]:
+    """The gradients that flow to a node, each of its shape. Movements of it may have gone past it: a node that did
+    carries them, and whatever is above such a node flows through it and does not count again."""
+    carriers = {node for node in found if node is target or target in build.goes_past(node)}
+    lowest = [node for node in carriers if carriers.isdisjoint(_moved_from(node)[1:])]
+    return [_moved_back(target, node, found[node]) for node in found if node in lowest]
+
+
+def _moved_from(node: UOp) -> list[UOp]:
+    """The node, what it is a movement of, and so on."""
+    chain = [node]
+    while chain[-1].op.kind is Kind.MOVEMENT:
+        chain.append(chain[-1].src[0])
+    return chain
+
+
+def _moved_back(target: UOp, node: UOp, gradient: UOp) -> UOp:
+    """The gradient of a movement of `target` as one of `target`: down to what both are made from, and up again."""
+    from tilewright.graph.gradients import gradients_of, total
+
+    chain = _moved_from(target)
+    while node not in chain:
+        alike = [one for one in chain if (one.op, one.src) == (node.op, node.src)]
+        if alike and node.op is Ops.EXPAND:
+            repeated = [axis for axis, (own, size) in enumerate(zip(alike[0].shape, node.shape)) if own != size]
+            gradient, node = total(gradient, repeated), alike[0]
+        elif alike and node.op is Ops.PAD:
+            starts = [before - own for (own, _), (before, _) in zip(alike[0].arg, node.arg)]
+            pairs = tuple((start, start + size) for start, size in zip(starts, alike[0].shape))
+            gradient, node = build.shrink(gradient, pairs), alike[0]
+        else:
+            (below,) = gradients_of(node, gradient)
+            assert below is not None
+            gradient, node = below, node.src[0]
+    for step in reversed(chain[: chain.index(node)]):
+        gradient = build.movement(step.op, gradient, step.arg)
+    return gradient
 
 
 def _unrelated(number: int, target: TensorBase) -> UnsupportedError:

@@ -47,11 +47,19 @@ class Parsed(NamedTuple):
 # ---------------------------------------------------------------- positions and ranges
 
 
+_KEEPING_ALL = (Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.FLIP)
+
+
 def check_known_range(operation: str, index: UOp, axis: int, shape: Shape) -> None:
-    """An index whose values are known, as those of a constant, lies in the axis."""
+    """An index whose values are known, those of a constant or of a list of the user's, lies in the axis."""
     if index.vmin >= shape[axis] or index.vmax < -shape[axis]:
         check_position(operation, int(index.vmin), axis, shape)
         check_position(operation, int(index.vmax), axis, shape)
+    while index.op in _KEEPING_ALL:
+        index = index.src[0]
+    # What was made from host data; memory that is written to gets another node.
+    for limit in index.cache.get("limits", ()) if index.op is Ops.BUFFER else ():
+        check_position(operation, limit, axis, shape)
 
 
 def check_position(operation: str, position: int, axis: int, shape: Shape) -> int:
@@ -67,7 +75,7 @@ def check_tensor_index(operation: str, index: TensorIndex, axis: int, shape: Sha
     if index.size is not None and index.size != shape[axis]:
         message = f"a mask with an axis of {index.size} for axis {axis} of shape {shape}"
         raise IndexingError(operation, message, "give a mask of the same sizes")
-    if index.node.shape and 0 not in index.node.shape:
+    if 0 not in index.node.shape:
         check_known_range(operation, index.node, axis, shape)
     if index.least is not None and index.greatest is not None:
         check_position(operation, index.least, axis, shape)

@@ -15,7 +15,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 from tilewright.tensor import nodes
-from tilewright.tensor.core import broadcast_shape, check_devices
+from tilewright.tensor.core import broadcast_shape, check_devices, check_whole, is_whole
 from tilewright.tensor.random import RandomMixin
 from tilewright.tensor.reduce import accumulate_dtype
 
@@ -24,8 +24,8 @@ Sizes = int | Sequence[int]
 
 def sizes_of(operation: str, name: str, value: Sizes, count: int, least: int = 1) -> Shape:
     """One number for every axis."""
-    sizes = (value,) * count if isinstance(value, int) else tuple(value)
-    if len(sizes) != count or any(size < least for size in sizes):
+    sizes: tuple[Any, ...] = tuple(value) if isinstance(value, tuple | list) else (value,) * count
+    if len(sizes) != count or not all(is_whole(size) and size >= least for size in sizes):
         message = f"{name}={value!r} for {count} axes"
         raise ShapeError(operation, message, f"give one number or {count}, each at least {least}")
     return sizes
@@ -33,8 +33,9 @@ def sizes_of(operation: str, name: str, value: Sizes, count: int, least: int = 1
 
 def pads_of(operation: str, padding: Sizes, count: int) -> tuple[tuple[int, int], ...]:
     """(before, after) of every axis, from one number, a number for each axis, or torch's flat pairs."""
-    if not isinstance(padding, int) and len(padding) == 2 * count and count > 0:
-        return tuple(reversed([(padding[k], padding[k + 1]) for k in range(0, 2 * count, 2)]))
+    if isinstance(padding, tuple | list) and len(padding) == 2 * count and count > 0:
+        flat = sizes_of(operation, "padding", padding, 2 * count, least=0)
+        return tuple(reversed([(flat[k], flat[k + 1]) for k in range(0, 2 * count, 2)]))
     return tuple((size, size) for size in sizes_of(operation, "padding", padding, count, least=0))
 
 
@@ -99,6 +100,7 @@ class LinalgMixin(RandomMixin):
 
     def linear(self, weight: Self, bias: Self | None = None, dtype: DType | str | None = None) -> Self:
         """x @ weight + bias (weight as (in, out)); a 1-D weight scales."""
+        check_devices("linear", self, weight, *(() if bias is None else (bias,)))
         if dtype is not None:
             wanted = to_dtype(dtype)
             return self.cast(wanted).linear(weight.cast(wanted), None if bias is None else bias.cast(wanted))
@@ -124,7 +126,8 @@ class LinalgMixin(RandomMixin):
             message = f"input {self.shape} and weight {weight.shape} have different numbers of axes"
             raise ShapeError("conv2d", message, "give (batch, channels, height, width) and (out, in, height, width)")
         outputs, inputs, *kernel = weight.shape
-        if groups < 1 or outputs % groups or self.shape[1] != inputs * groups:
+        check_whole("conv2d", "groups", groups, least=1)
+        if outputs % groups or self.shape[1] != inputs * groups:
             message = f"input {self.shape}, weight {weight.shape}, groups {groups}: channels do not fit"
             raise ShapeError("conv2d", message, f"the input needs {inputs * groups} channels, {groups} divides both")
         steps = sizes_of("conv2d", "stride", stride, space)
@@ -168,14 +171,19 @@ class LinalgMixin(RandomMixin):
         enable_gqa: bool = False,
     ) -> Self:
         """softmax(q @ k.T / sqrt(d) + mask) @ v; a bool mask keeps where it is true."""
+        name = "scaled_dot_product_attention"
+        check_devices(name, self, key, value, *(() if attn_mask is None else (attn_mask,)))
         if enable_gqa:
+            if min(self.ndim, key.ndim, value.ndim) < 3 or key.shape[-3] == 0 or self.shape[-3] % key.shape[-3]:
+                message = f"the heads of {self.shape} are not shared evenly among those of {key.shape}"
+                raise ShapeError(name, message, "give (..., heads, time, features), the query's heads a multiple")
             repeats = self.shape[-3] // key.shape[-3]
             key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
         carrier = accumulate_dtype(promote(self.dtype, key.dtype))
         scores = self.dot(key.transpose(-2, -1), dtype=carrier) * (1 / math.sqrt(self.shape[-1]))
         if is_causal:
             if attn_mask is not None:
-                raise ShapeError("scaled_dot_product_attention", "is_causal with a mask", "give one of the two")
+                raise ShapeError(name, "is_causal with a mask", "give one of the two")
             keep = nodes.triangle_mask(scores.shape, 0, upper=False)
             scores = scores._new(build.where(keep, scores.uop, build.const(carrier, -math.inf)))
         elif attn_mask is not None:

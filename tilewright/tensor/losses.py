@@ -66,6 +66,7 @@ class LossesMixin(ConvolutionMixin):
         smoothing: float = 0.0,
     ) -> Self:
         """Minus the logarithm that this tensor gives to the labels' classes, mixed with the mean over all classes."""
+        check_devices(name, self, labels, *(() if weight is None else (weight,)))
         if not labels.dtype.is_int:
             raise DTypeError(name, f"labels of dtype {labels.dtype.name}", "give class numbers as integers")
         named, is_class = self._labels(name, labels, axis)
@@ -147,11 +148,11 @@ class LossesMixin(ConvolutionMixin):
         _check_smoothing("cross_entropy", label_smoothing)
         self._check_float("cross_entropy")
         axis = self._class_axis("cross_entropy")
+        check_devices("cross_entropy", self, Y)
         logs = self._wide().log_softmax(axis)
         if Y.dtype.is_int:
             loss = logs._picked_loss("cross_entropy", Y, axis, None, _IGNORED, reduction, label_smoothing)
             return loss.cast(self.dtype)
-        check_devices("cross_entropy", self, Y)
         if Y.shape != self.shape:
             message = f"probabilities of shape {Y.shape} for logits of shape {self.shape}"
             raise ShapeError("cross_entropy", message, "give one for each class, or class numbers as integers")
@@ -183,6 +184,7 @@ class LossesMixin(ConvolutionMixin):
         shape = tuple(size if k in axes else 1 for k, size in enumerate(self.shape))
 
         def aligned(what: str, given: Self) -> Self:
+            check_devices("batchnorm", self, given)
             if given.numel() != math.prod(shape):
                 message = f"{what} of shape {given.shape} for axis {axis} of shape {self.shape}"
                 raise ShapeError("batchnorm", message, f"give {math.prod(shape)} elements")

@@ -46,7 +46,7 @@ class PoolingMixin(SortingMixin):
         self, name: str, kernel_size: Sizes, stride: Sizes | None, dilation: Sizes, padding: Sizes, ceil_mode: bool
     ) -> Windows:
         """Kernel, stride, dilation and padding of every axis; `ceil_mode` adds padding behind for a last window."""
-        count = 2 if isinstance(kernel_size, int) else len(kernel_size)
+        count = len(kernel_size) if isinstance(kernel_size, tuple | list) else 2
         kernel = sizes_of(name, "kernel_size", kernel_size, count)
         if self.ndim < count:
             message = f"shape {self.shape} has fewer than {count} axes"
@@ -58,6 +58,9 @@ class PoolingMixin(SortingMixin):
         for axis, (size, k, s, d) in enumerate(zip(sizes, kernel, steps, gaps)):
             before, after = pads[axis]
             self._check_windows(name, (before + size + after,), (k,), (d,))
+            if max(before, after) > (d * (k - 1) + 1) // 2:
+                message = f"padding {(before, after)} around windows of {d * (k - 1) + 1}"
+                raise ShapeError(name, message, "pad by at most half of the window, so that none lies in the padding")
             if ceil_mode:
                 rest = before + size + after - d * (k - 1) - 1
                 windows = -(-rest // s) + 1
@@ -131,7 +134,7 @@ class PoolingMixin(SortingMixin):
             raise ShapeError("max_unpool2d", message, "give the indices that max_pool2d returned with this tensor")
         if not indices.dtype.is_int:
             raise DTypeError("max_unpool2d", f"indices of dtype {indices.dtype.name}", "give integers")
-        count = 2 if isinstance(kernel_size, int) else len(kernel_size)
+        count = len(kernel_size) if isinstance(kernel_size, tuple | list) else 2
         if self.ndim < count:
             message = f"shape {self.shape} has fewer than {count} axes"
             raise ShapeError("max_unpool2d", message, "give (batch, channels, height, width)")

@@ -18,7 +18,7 @@ from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import canonical_device
-from tilewright.tensor.core import TensorBase, keep_value, modes, shape_from
+from tilewright.tensor.core import TensorBase, check_whole, is_whole, keep_value, modes, shape_from
 from tilewright.tensor.creation import CreationMixin
 
 _generators: dict[str, TensorBase] = {}
@@ -37,6 +37,8 @@ class RandomMixin(CreationMixin):
     def manual_seed(cls, seed: int = 0) -> None:
         """Starts the random numbers of every device over, from a seed."""
         global _seed
+        if not is_whole(seed):
+            raise DTypeError("manual_seed", f"{seed!r} is no seed", "give a whole number")
         with _lock:
             _seed = seed & _MASK
             for device, state in _generators.items():
@@ -105,7 +107,7 @@ class RandomMixin(CreationMixin):
         place = canonical_device(device)
         count = math.prod(sizes)
         if count == 0:
-            return cls.zeros(sizes, device=device, dtype=wanted)
+            return cls.zeros(sizes, device=device, dtype=wanted, requires_grad=requires_grad)
         # As many bits as the type holds exactly: the result is a whole number of steps below 1, never 1 itself.
         digits = wanted.mantissa_bits + 1
         bits = build.alu(Ops.SHR, cls._random_bits(count, place), build.const(dtypes.uint64, 64 - digits))
@@ -125,7 +127,9 @@ class RandomMixin(CreationMixin):
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
         compute = wanted if wanted.bits >= 32 else dtypes.float32
         kwargs["contiguous"] = False
-        radius, angle = (cls.rand(*sizes, dtype=compute, **kwargs) for _ in range(2))
+        # One draw of both, so that the generator is read once and moves on once.
+        both = cls.rand(2, *sizes, dtype=compute, **kwargs)
+        radius, angle = (part.reshape(sizes) for part in both.split(1))
         # 1 - u lies in (0, 1], where the logarithm is finite.
         made = ((1 - radius).log() * -2).sqrt() * (angle * (2 * math.pi)).cos()
         made = made.cast(wanted)._drawn()
@@ -151,6 +155,7 @@ class RandomMixin(CreationMixin):
             raise DTypeError("randint", f"whole numbers of {wanted.name}", "give an integer dtype")
         if requires_grad:
             raise DTypeError("randint", "integers have no gradients", "leave requires_grad out")
+        check_whole("randint", "low and high", low, high)
         if low >= high:
             raise ShapeError("randint", f"no number lies in {low}..{high - 1}", "give low < high")
         place = canonical_device(device)
@@ -202,6 +207,8 @@ class RandomMixin(CreationMixin):
     def glorot_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
         """Uniform with bound sqrt(6 / (fan in + fan out))."""
         sizes = shape_from("glorot_uniform", shape)
+        if not sizes:
+            raise ShapeError("glorot_uniform", "shape () has no fan", "give at least one axis")
         bound = math.sqrt(6 / (sizes[0] + math.prod(sizes[1:])))
         return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
 
@@ -218,26 +225,6 @@ class RandomMixin(CreationMixin):
         sizes = shape_from("kaiming_normal", shape)
         std = math.sqrt(2.0 / (1 + a**2)) / math.sqrt(math.prod(sizes[1:]))
         return cls.normal(*shape, mean=0.0, std=std, **kwargs)
-
-    @classmethod
-    def randperm(cls, n: int, device: str | None = None, dtype: DType | str = dtypes.int32, **kwargs: Any) -> Self:
-        """The numbers below n in random order: the rank of each of n random numbers."""
-        del kwargs
-        if n < 0:
-            raise ShapeError("randperm", f"a permutation of {n} numbers", "give n >= 0")
-        place = canonical_device(device)
-        if n == 0:
-            return cls.zeros(0, device=device, dtype=dtype)
-        bits = build.contiguous(cls._random_bits(n, place))
-        own = build.expand(build.reshape(bits, (n, 1)), (n, n))
-        other = build.expand(build.reshape(bits, (1, n)), (n, n))
-        # Equal numbers keep their order, so the ranks are a permutation whatever is drawn.
-        is_less = build.alu(Ops.CMPLT, other, own)
-        is_tied = build.alu(Ops.CMPEQ, other, own)
-        first = build.alu(Ops.CMPLT, build.axis_iota((n, n), 1), build.axis_iota((n, n), 0))
-        before = build.alu(Ops.OR, is_less, build.alu(Ops.AND, is_tied, first))
-        rank = build.reduce_axis(Ops.ADD, build.cast(before, dtypes.int32), (1,))
-        return cls._from_uop(build.reshape(build.cast(rank, to_dtype(dtype)), (n,)), place).contiguous()
 
     # ------------------------------------------------------------ dropout
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Self
 
-from tilewright.base.dtype import DType, dtypes, to_dtype
+from tilewright.base.dtype import DType, Scalar, dtypes, to_dtype
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
@@ -84,7 +84,7 @@ class ReduceMixin(ActivationMixin):
     def all(self, axis: Axes = None, keepdim: bool = False) -> Self:
         return self._reduce("all", Ops.MIN, axis, keepdim, dtypes.bool)
 
-    def allclose(self, other: Self, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+    def allclose(self, other: Self | Scalar, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
         """Whether every element is close (see `isclose`); the tensors are computed for it."""
         return bool(self.isclose(other, rtol, atol, equal_nan).all())
 

@@ -14,7 +14,7 @@ from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
 from tilewright.tensor import nodes
-from tilewright.tensor.core import TensorBase, broadcast_shape, check_axis, check_devices
+from tilewright.tensor.core import TensorBase, broadcast_shape, check_axis, check_devices, check_whole
 from tilewright.tensor.cumulative import CumulativeMixin
 from tilewright.tensor.index_nodes import check_known_range, places_of_true, wrap_negative
 from tilewright.tensor.reduce import accumulate_dtype
@@ -119,10 +119,10 @@ class ScatterMixin(CumulativeMixin):
     def masked_select(self, mask: Self, size: int | None = None, fill_value: Scalar = 0) -> Self:
         """The elements where the mask is true, in order. How many there are is read from the mask, unless `size` says
         how many to give: then `fill_value` stands for those that are missing, and nothing is read."""
+        check_devices("masked_select", self, mask)
         if not mask.dtype.is_bool:
             message = f"the mask has dtype {mask.dtype.name}"
             raise DTypeError("masked_select", message, "give a bool mask, such as `t > 0`")
-        check_devices("masked_select", self, mask)
         shape = broadcast_shape("masked_select", self.shape, mask.shape)
         flat = build.reshape(build.broadcast_to(self.uop, shape), (math.prod(shape),))
         places, found = mask.expand(shape)._true_places("masked_select", size)
@@ -153,8 +153,8 @@ class ScatterMixin(CumulativeMixin):
 
     def _true_places(self, name: str, size: int | None) -> tuple[UOp, UOp | None]:
         """The flat positions where this bool tensor is true; with a size, also which of them there are."""
-        if size is not None and size < 0:
-            raise ShapeError(name, f"size={size}", "give a size of at least 0, or None")
+        if size is not None:
+            check_whole(name, "size", size, least=0)
         if self.numel() == 0:
             places = build.const(dtypes.int32, 0, (size or 0,))
             return places, None if size is None else build.const(dtypes.bool, False, places.shape)

@@ -14,7 +14,7 @@ from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Shape
 from tilewright.tensor import nodes
-from tilewright.tensor.core import Axes, TensorBase, check_axes, check_axis, check_devices, shape_from
+from tilewright.tensor.core import Axes, TensorBase, check_axes, check_axis, check_devices, check_whole, shape_from
 from tilewright.tensor.storage import StorageMixin
 
 T = TypeVar("T")
@@ -38,6 +38,8 @@ def resolve_minus_one(operation: str, sizes: Shape, count: int, source: Shape) -
 
 def pads_from(operation: str, padding: Sequence[Any], shape: Shape) -> tuple[tuple[int, int], ...]:
     """A pair for each axis, from torch's flat order (last axis first) or from pairs (None is no padding)."""
+    if not isinstance(padding, tuple | list):
+        raise ShapeError(operation, f"padding={padding!r}", "give numbers or pairs for axes, such as (1, 1)")
     if all(isinstance(entry, int) for entry in padding):
         flat = tuple(padding)
         if len(flat) % 2 or len(flat) > 2 * len(shape):
@@ -48,7 +50,11 @@ def pads_from(operation: str, padding: Sequence[Any], shape: Shape) -> tuple[tup
     if len(padding) != len(shape):
         message = f"{len(padding)} pairs for the {len(shape)} axes of shape {shape}"
         raise ShapeError(operation, message, "give (before, after) or None for every axis")
-    return tuple((0, 0) if pair is None else (int(pair[0]), int(pair[1])) for pair in padding)
+    pairs = [(0, 0) if pair is None else pair for pair in padding]
+    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+        raise ShapeError(operation, f"padding={padding!r}", "give (before, after) or None for every axis")
+    check_whole(operation, "padding", *(number for pair in pairs for number in pair))
+    return tuple((before, after) for before, after in pairs)
 
 
 def joined_tensors(first: T, others: Sequence[T | Sequence[T]]) -> list[T]:
@@ -97,7 +103,8 @@ class ShapeMixin(StorageMixin):
     def unflatten(self, dim: int, sizes: Sequence[int]) -> Self:
         """The axis `dim` split into several; one size may be -1."""
         axis = check_axis("unflatten", dim, self.ndim)
-        parts = resolve_minus_one("unflatten", tuple(sizes), self.shape[axis], self.shape[axis : axis + 1])
+        wanted = shape_from("unflatten", (sizes,))
+        parts = resolve_minus_one("unflatten", wanted, self.shape[axis], self.shape[axis : axis + 1])
         return self.reshape(*self.shape[:axis], *parts, *self.shape[axis + 1 :])
 
     def squeeze(self, dim: Axes = None) -> Self:
@@ -153,12 +160,13 @@ class ShapeMixin(StorageMixin):
 
     def shrink(self, arg: Sequence[tuple[int, int] | None]) -> Self:
         """The elements from `start` to `stop` of each axis; None keeps an axis."""
-        if len(arg) != self.ndim:
-            message = f"{len(arg)} ranges for the {self.ndim} axes of shape {self.shape}"
+        if not isinstance(arg, tuple | list) or len(arg) != self.ndim:
+            message = f"ranges {arg!r} for the {self.ndim} axes of shape {self.shape}"
             raise ShapeError("shrink", message, "give (start, stop) or None for every axis")
-        pairs = tuple((0, size) if pair is None else (pair[0], pair[1]) for pair, size in zip(arg, self.shape))
+        pairs = tuple((0, size) if pair is None else tuple(pair) for pair, size in zip(arg, self.shape))
+        check_whole("shrink", "range", *(number for pair in pairs for number in pair))
         for pair, size in zip(pairs, self.shape):
-            if not 0 <= pair[0] <= pair[1] <= size:
+            if len(pair) != 2 or not 0 <= pair[0] <= pair[1] <= size:
                 message = f"range {pair} does not lie in an axis of size {size} (shape {self.shape})"
                 raise ShapeError("shrink", message, "give 0 <= start <= stop <= size")
         return self._view((Ops.SHRINK, pairs))
@@ -171,10 +179,11 @@ class ShapeMixin(StorageMixin):
         """Pieces along an axis: all of one size (the last may be smaller), or of the given sizes."""
         axis = check_axis("split", dim, self.ndim)
         length = self.shape[axis]
-        if isinstance(sizes, int):
-            if sizes <= 0:
-                raise ShapeError("split", f"pieces of size {sizes}", "give a size of at least 1")
-            sizes = [min(sizes, length - start) for start in range(0, max(length, 1), sizes)]
+        if not isinstance(sizes, tuple | list):
+            check_whole("split", "sizes", sizes, least=1)
+            size = int(cast(int, sizes))
+            sizes = [min(size, length - start) for start in range(0, max(length, 1), size)]
+        check_whole("split", "sizes", *sizes, least=0)
         if sum(sizes) != length:
             message = f"sizes {tuple(sizes)} add up to {sum(sizes)}, but axis {dim} of shape {self.shape} has {length}"
             raise ShapeError("split", message, f"give sizes that add up to {length}")
@@ -184,8 +193,7 @@ class ShapeMixin(StorageMixin):
     def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
         """At most `chunks` pieces of equal size along an axis; the last may be smaller."""
         axis = check_axis("chunk", dim, self.ndim)
-        if chunks <= 0:
-            raise ShapeError("chunk", f"{chunks} chunks", "ask for at least 1")
+        check_whole("chunk", "chunks", chunks, least=1)
         return self.split(max(1, -(-self.shape[axis] // chunks)), axis)
 
     # ------------------------------------------------------------ padding
@@ -225,6 +233,7 @@ class ShapeMixin(StorageMixin):
 
     def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
         """Each element repeated, next to itself."""
+        check_whole("repeat_interleave", "repeats", repeats, least=0)
         if dim is None:
             return self.flatten().repeat_interleave(repeats, 0)
         axis = check_axis("repeat_interleave", dim, self.ndim)
@@ -238,7 +247,8 @@ class ShapeMixin(StorageMixin):
         if dims is None:
             return self.flatten().roll(shifts, 0).reshape(self.shape)
         axes = check_axes("roll", dims, self.ndim)
-        amounts = (shifts,) if isinstance(shifts, int) else tuple(shifts)
+        amounts = tuple(shifts) if isinstance(shifts, tuple | list) else (cast(int, shifts),)
+        check_whole("roll", "shifts", *amounts)
         if len(amounts) != len(axes):
             raise ShapeError("roll", f"{len(amounts)} shifts for {len(axes)} axes", "give one shift for each axis")
         node = self.uop
@@ -255,6 +265,7 @@ class ShapeMixin(StorageMixin):
     def unfold(self, dim: int, size: int, step: int) -> Self:
         """Windows of `size` elements, `step` apart, along an axis; the windows' elements become the last axis."""
         axis = check_axis("unfold", dim, self.ndim)
+        check_whole("unfold", "size and step", size, step)
         if not 0 <= size <= self.shape[axis] or step <= 0:
             message = f"windows of {size} with step {step} along an axis of size {self.shape[axis]}"
             raise ShapeError("unfold", message, "give 0 <= size <= the axis's size and step >= 1")
@@ -269,6 +280,7 @@ class ShapeMixin(StorageMixin):
         if self.ndim < 2:
             raise ShapeError("diagonal", f"shape {self.shape} has no two axes", "give a tensor of at least 2 axes")
         first, second = check_axes("diagonal", (dim1, dim2), self.ndim)
+        check_whole("diagonal", "offset", offset)
         rest = tuple(axis for axis in range(self.ndim) if axis not in (first, second))
         node = build.permute(self.uop, (*rest, first, second))
         outer = node.shape[:-2]
@@ -277,7 +289,7 @@ class ShapeMixin(StorageMixin):
         down, right = max(-offset, 0), max(offset, 0)
         length = max(0, min(rows - down, columns - right))
         if length == 0:
-            return self._new(build.const(self.dtype, 0, (*outer, 0)))
+            return self._new(nodes.nothing_of(self.uop, (*outer, 0)))
         node = build.shrink(node, (*keep, (down, down + length), (right, right + length)))
         # Laid out flat, the diagonal has a stride of length + 1: rows of that length begin with its elements.
         flat = build.reshape(node, (*outer, length * length))
@@ -299,6 +311,7 @@ class ShapeMixin(StorageMixin):
         if self.ndim < 2:
             remedy = "give a tensor of at least 2 axes, for instance with unsqueeze"
             raise ShapeError(operation, f"shape {self.shape} has no two axes", remedy)
+        check_whole(operation, "diagonal", diagonal)
         mask = nodes.triangle_mask(self.shape, diagonal, upper)
         return self._new(build.where(mask, self.uop, build.const(self.dtype, 0)))
 
@@ -319,6 +332,7 @@ class ShapeMixin(StorageMixin):
     def stack(self, *args: Self | Sequence[Self], dim: int = 0) -> Self:
         """Tensors of one shape along a new axis."""
         tensors = joined_tensors(self, args)
+        check_devices("stack", *tensors)
         for tensor in tensors[1:]:
             if tensor.shape != tensors[0].shape:
                 message = f"shapes {tensors[0].shape} and {tensor.shape} differ"
@@ -330,6 +344,10 @@ class ShapeMixin(StorageMixin):
         """Coordinates of a grid from 1-D tensors: the k-th result varies along axis k ("ij"), or first two swapped."""
         if indexing not in ("ij", "xy"):
             raise ShapeError("meshgrid", f"indexing {indexing!r}", 'give "ij" or "xy"')
+        check_devices("meshgrid", self, *args)
+        for tensor in (self, *args):
+            if tensor.ndim > 1:
+                raise ShapeError("meshgrid", f"a tensor of shape {tensor.shape}", "give one axis of places each")
         tensors = [tensor.flatten() for tensor in (self, *args)]
         order = list(range(len(tensors)))
         if indexing == "xy" and len(order) > 1:

@@ -14,7 +14,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import canonical_device
 from tilewright.tensor import nodes
-from tilewright.tensor.core import check_axis
+from tilewright.tensor.core import check_axis, check_whole
 from tilewright.tensor.scatter import ScatterMixin
 
 # Axes up to this length are sorted as one block, longer ones in blocks of half of it.
@@ -44,6 +44,7 @@ class SortingMixin(ScatterMixin):
         del sorted_  # they are in order whether that is asked for or not
         axis = check_axis("topk", dim, self.ndim)
         size = self.shape[axis] if self.ndim else 1
+        check_whole("topk", "k", k)
         if not 0 <= k <= size:
             raise ShapeError("topk", f"{k} of the {size} elements of axis {dim}", f"give k in 0..{size}")
         places = self.argsort(axis, descending=largest)
@@ -60,6 +61,7 @@ class SortingMixin(ScatterMixin):
             message = f"shape {self.shape}"
             raise ShapeError("multinomial", message, "give (classes,) or (rows, classes), with at least one class")
         count = self.shape[-1]
+        check_whole("multinomial", "num_samples", num_samples)
         if num_samples < 1 or (num_samples > count and not replacement):
             message = f"{num_samples} samples of {count} classes without replacement"
             raise ShapeError("multinomial", message, f"give 1..{count} samples, or replacement=True")
@@ -80,8 +82,7 @@ class SortingMixin(ScatterMixin):
     def randperm(cls, n: int, device: str | None = None, dtype: DType | str = dtypes.int32, **kwargs: Any) -> Self:
         """The numbers below n in random order: the order of n random numbers."""
         del kwargs
-        if n < 0:
-            raise ShapeError("randperm", f"a permutation of {n} numbers", "give n >= 0")
+        check_whole("randperm", "n", n, least=0)
         if n == 0:
             return cls.zeros(0, device=device, dtype=dtype)
         place = canonical_device(device)

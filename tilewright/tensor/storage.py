@@ -99,7 +99,6 @@ class StorageMixin(TensorBase):
         if self.numel() == 0:
             return memoryview(b"")
         buffer = self._buffer()
-        synchronize(self.device)
         buffer.ensure()
         return buffer.view().cast("B")[: self.nbytes()]
 
@@ -113,14 +112,20 @@ class StorageMixin(TensorBase):
             from tilewright.graph.numpy_math import numpy_dtype
 
             dtype = numpy_dtype(self.dtype)
-        return numpy.frombuffer(self._host_view(), dtype=dtype).reshape(self.shape).copy()
+        raw = numpy.empty(self.nbytes(), dtype=numpy.uint8)
+        if raw.size:
+            buffer = self._buffer()
+            buffer.ensure()
+            buffer.read_into(raw.data)
+        return raw.view(dtype).reshape(self.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         values = self.numpy()
         return values if dtype is None else values.astype(dtype)
 
     def data(self) -> memoryview:
-        """The tensor's memory without a copy, typed and shaped; bfloat16 and float8 show their bits."""
+        """The tensor's memory, typed and shaped: without a copy where it is host memory. bfloat16 and float8 show
+        their bits."""
         view = self._host_view()
         if self.numel() == 0:
             return view

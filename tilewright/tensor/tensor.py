@@ -16,9 +16,11 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import from_host
 from tilewright.runtime.device import canonical_device
+from tilewright.runtime.download import read_address
 from tilewright.tensor import nodes
 from tilewright.tensor.convert import HostData, from_array, from_bytes, from_lists, is_array
 from tilewright.tensor.core import TensorBase, has_memory, mark_parameter, modes, protect_borrowed
+from tilewright.tensor.custom import CustomMixin
 from tilewright.tensor.gradient import GradientMixin
 from tilewright.tensor.interop import InteropMixin
 
@@ -90,7 +92,7 @@ class _TensorType(type):
         modes.training = bool(value)
 
 
-class Tensor(CastMixin, GradientMixin, metaclass=_TensorType):
+class Tensor(CastMixin, GradientMixin, CustomMixin, metaclass=_TensorType):
     """An n-dimensional array whose operations build a graph; values are computed when they are needed.
 
     `data` is a number, nested lists of numbers or tensors, a NumPy array, bytes or a memoryview. The memory of an array
@@ -115,6 +117,14 @@ class Tensor(CastMixin, GradientMixin, metaclass=_TensorType):
         self._set_up(node if wanted is None else build.cast(node, wanted), place, False)
         if requires_grad:
             self.requires_grad_()
+
+    @classmethod
+    def from_url(cls, url: str, gunzip: bool = False, progress: bool = True, **kwargs: Any) -> Self:
+        """The bytes of a file, `https:`, `http:` or `file:`, as one row of uint8; the further arguments are those of
+        `Tensor`. What came over the network is kept in the cache folder, and later calls read that copy."""
+        if not isinstance(url, str):
+            raise DTypeError("from_url", f"a {type(url).__name__} is no address", "give a string such as 'https://...'")
+        return cls(read_address("from_url", url, gunzip, progress), **kwargs)
 
     def __iter__(self) -> Iterator[Self]:
         return (self[position] for position in range(len(self)))
@@ -141,6 +151,8 @@ class Tensor(CastMixin, GradientMixin, metaclass=_TensorType):
 
     def replace(self, x: Self) -> Self:
         """Makes this tensor the other one, without writing to memory."""
+        if not isinstance(x, TensorBase):
+            raise DTypeError("replace", f"a {type(x).__name__} is no tensor", "give a tensor, such as `Tensor([1, 2])`")
         if x.shape != self.shape:
             message = f"shape {x.shape} for a tensor of shape {self.shape}"
             raise ShapeError("replace", message, "reshape the new value")
@@ -235,6 +247,8 @@ def _node_of_bytes(found: HostData, device: str) -> UOp:
     node = from_host(found.buffer, device, found.dtype, count)
     if found.is_shared:
         protect_borrowed(node)
+    if found.limits is not None:
+        node.cache["limits"] = found.limits
     return build.reshape(node, found.shape)
 
 

@@ -3,6 +3,7 @@ One file per op family holds its rules; every stage calls `simplify`, and its re
 
 from __future__ import annotations
 
+from tilewright.base.config import options
 from tilewright.graph.pattern import RuleSet
 from tilewright.graph.rewrite import rewrite
 from tilewright.graph.simplify.add import ADD_RULES
@@ -41,7 +42,7 @@ def simplify(node: UOp) -> UOp:
 
 def fold_reductions(node: UOp) -> UOp:
     """The kernel graph with the loops removed that a closed form or a load can stand for, and simplified."""
-    return rewrite(node, KERNEL_RULES)
+    return rewrite(node, KERNEL_RULES if options.FOLD_REDUCE else SCALAR_RULES)
 
 
 def simplify_views(node: UOp) -> UOp:

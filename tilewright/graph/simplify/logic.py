@@ -31,6 +31,11 @@ def parts_of(node: UOp, joined_by: Op) -> list[UOp]:
     return list(found)
 
 
+def is_cut_short(parts: list[UOp], joined_by: Op) -> bool:
+    """Whether a chain is longer than its parts: put in order, it would be taken apart at another place next time."""
+    return any(part.op is joined_by for part in parts)
+
+
 def interval_of(part: UOp) -> tuple[UOp, Interval] | None:
     """What a comparison with a constant says of a value: the least and the greatest it may be."""
     low_side = part.op is Ops.XOR and part.src[1] is TRUE
@@ -139,16 +144,22 @@ def join_parts(parts: list[UOp], joined_by: Op) -> UOp:
     return total
 
 
-def simplify_and(node: UOp) -> UOp:
-    kept = conjoin(parts_of(node, Ops.AND))
+def simplify_and(node: UOp) -> UOp | None:
+    parts = parts_of(node, Ops.AND)
+    if is_cut_short(parts, Ops.AND):
+        return None
+    kept = conjoin(parts)
     if kept is None:
         return FALSE
     return join_parts(kept, Ops.AND) if kept else TRUE
 
 
-def simplify_or(node: UOp) -> UOp:
+def simplify_or(node: UOp) -> UOp | None:
     """a | b is not(not a & not b)."""
-    kept = conjoin([opposite(part) for part in parts_of(node, Ops.OR)])
+    parts = parts_of(node, Ops.OR)
+    if is_cut_short(parts, Ops.OR):
+        return None
+    kept = conjoin([opposite(part) for part in parts])
     if kept is None:
         return TRUE
     return join_parts([opposite(part) for part in kept], Ops.OR) if kept else FALSE

@@ -1,0 +1,47 @@
+"""What the fuzzer of opts and the tables of single opts found, and what they looked like.
+
+* PADTO masked the places that depend on the axis. A store to one place in every iteration (`out[0] = x[i]`, a running
+  update in a register) has a place that does not: its extra iterations stored what was not there.
+* A loop whose length is computed goes round a different number of times in different work-groups, which the emulator,
+  running many at once, took for a mistake of the kernel.
+* STAGE without threads added loops in front of the reduce axes, so that the opts after it meant other axes.
+* Local memory without axes of a work-group: OPENCL let the driver put several in one, which shared the memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.opts import TARGETS, Pair, check_on_device, check_pair, compiling_devices
+from tests.kernel.kernels import kernel
+from tilewright.graph.records import Opt, OptOps
+from tilewright.kernel.axes import view_kernel
+from tilewright.kernel.optimise import apply_opt, describe_axes
+
+
+def failure_of(name: str, *opts: Opt) -> str | None:
+    return check_pair(Pair(0, name, kernel(name), opts, TARGETS[0]))
+
+
+@pytest.mark.parametrize(("name", "axis"), [("overwritten", 0), ("polynomial", 1), ("scan", 0)])
+def test_iterations_that_padding_adds_store_nothing(name: str, axis: int) -> None:
+    assert failure_of(name, Opt(OptOps.PADTO, axis, 5)) is None
+
+
+def test_work_groups_go_round_a_loop_as_often_as_each_of_them_must() -> None:
+    assert failure_of("triangle") is None
+
+
+def test_copies_do_not_renumber_the_axes() -> None:
+    opts = (Opt(OptOps.UPCAST, 1, 5), Opt(OptOps.UNROLL, 2, 2), Opt(OptOps.STAGE, 1, 1))
+    before = ast = kernel("product")
+    for opt in opts[:2]:
+        before = apply_opt(before, opt)
+    ast = apply_opt(before, opts[2])
+    kept = describe_axes(view_kernel(before))
+    assert describe_axes(view_kernel(ast)).startswith(kept)
+    assert failure_of("product", *opts, Opt(OptOps.UNROLL, 2, 2)) is None
+
+
+@pytest.mark.parametrize("device", compiling_devices())
+def test_local_memory_belongs_to_one_work_group(device: str) -> None:
+    assert check_on_device(Pair(0, "reversed_rows", kernel("reversed_rows"), (), TARGETS[0]), device) is None

@@ -1,0 +1,119 @@
+"""GGUF files, written by the library `gguf`: what is in them, and what damage does."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from tilewright import Tensor
+from tilewright.base.errors import FileError, FileFormatError, UnsupportedError
+from tilewright.nn.state import gguf_load
+
+X = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+QUANTISED = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "TQ1_0")
+PLAIN = {
+    "float64": X.astype(np.float64),
+    "float32": X,
+    "float16": X.astype(np.float16),
+    "int8": np.arange(6, dtype=np.int8),
+    "int32": np.arange(6, dtype=np.int32).reshape(1, 2, 3),
+    "int64": np.array([1 << 40, -1]),
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gguf") / "model.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_uint32("count", 7)
+    writer.add_float32("ratio", 0.5)
+    writer.add_bool("flag", True)
+    writer.add_string("name", "Größe")
+    writer.add_array("words", ["a", "bc"])
+    writer.add_array("numbers", [1, 2, 3])
+    for name, array in PLAIN.items():
+        writer.add_tensor(name, array)
+    writer.add_tensor("bfloat16", (X.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8), raw_dtype=kind("BF16"))
+    wide = np.tile(X, (1, 4))
+    for name in QUANTISED:
+        writer.add_tensor(name, gguf.quantize(wide, kind(name)), raw_dtype=kind(name))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def kind(name: str) -> gguf.GGMLQuantizationType:
+    return gguf.GGMLQuantizationType[name]
+
+
+def test_facts_and_plain_tensors(model: Path) -> None:
+    facts, tensors = gguf_load(model)
+    assert facts == {
+        "general.architecture": "llama",
+        "count": 7,
+        "ratio": 0.5,
+        "flag": True,
+        "name": "Größe",
+        "words": ["a", "bc"],
+        "numbers": [1, 2, 3],
+    }
+    assert list(tensors) == [*PLAIN, "bfloat16", *QUANTISED]
+    for name, array in PLAIN.items():
+        assert (tensors[name].dtype.name, tensors[name].shape) == (name, array.shape)
+        np.testing.assert_array_equal(tensors[name].numpy(), array)
+    assert tensors["bfloat16"].dtype.name == "bfloat16"
+    np.testing.assert_allclose(tensors["bfloat16"].float().numpy(), X, rtol=2**-7)
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+def test_quantised_tensors_are_what_the_library_unpacks(model: Path, name: str) -> None:
+    found = gguf_load(str(model))[1][name]
+    packed = gguf.quantize(np.tile(X, (1, 4)), kind(name))
+    assert (found.dtype.name, found.shape) == ("float32", (4, 256))
+    np.testing.assert_array_equal(found.numpy(), gguf.dequantize(packed, kind(name)))
+
+
+def test_plain_tensors_stay_in_the_file(model: Path) -> None:
+    found = gguf_load(model)[1]["float32"]
+    assert found._host_view().readonly
+    found += 1
+    np.testing.assert_allclose(found.numpy(), X + 1)
+    np.testing.assert_array_equal(gguf_load(model, device="PYTHON")[1]["float32"].numpy(), X)
+
+
+def test_a_damaged_file_gives_nothing(model: Path, tmp_path: Path) -> None:
+    whole = model.read_bytes()
+    path = tmp_path / "damaged.gguf"
+    for size in (0, 3, 8, 30, 200, len(whole) // 2, len(whole) - 40):
+        path.write_bytes(whole[:size])
+        with pytest.raises(FileFormatError, match=r"gguf_load: '.*damaged\.gguf'"):
+            gguf_load(path)
+    header = len(whole) - sum(array.nbytes for array in PLAIN.values())
+    choose = random.Random(0)
+    for _ in range(300):
+        damaged = bytearray(whole)
+        damaged[choose.randrange(header)] ^= 1 << choose.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            _, tensors = gguf_load(path)
+        except (FileFormatError, UnsupportedError):
+            continue
+        assert all(isinstance(tensor, Tensor) for tensor in tensors.values())
+
+
+def test_files_that_are_not_there_or_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FileError, match="No such file"):
+        gguf_load(tmp_path / "nothing.gguf")
+    (tmp_path / "text").write_text("these are no weights at all")
+    with pytest.raises(FileFormatError, match="magic"):
+        gguf_load(tmp_path / "text")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(UnsupportedError, match="pip install gguf"):
+        gguf_load(tmp_path / "text")

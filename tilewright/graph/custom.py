@@ -1,0 +1,130 @@
+"""Custom kernels as values of a tensor graph. In: a user's kernel (a SINK) and tensors. Out: CUSTOM_KERNEL nodes, one
+for each argument that the kernel writes: its contents afterwards. `tensor/custom.py` makes them, `schedule/` runs the
+nodes of one call as one kernel. A node's sources are what the kernel is given to read or to overwrite in part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tilewright.base.dtype import DType
+from tilewright.base.errors import KernelError, UnsupportedError
+from tilewright.graph.ops import Ops
+from tilewright.graph.records import KernelInfo
+from tilewright.graph.spec import Shape, element_count
+from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import toposort
+
+Gradient = Callable[[UOp, UOp], tuple[UOp | None, ...]]
+
+
+class CustomKernel(NamedTuple):
+    """The argument of a CUSTOM_KERNEL. Everything but `output` is that of the whole call.
+
+    `sources[k]` is which source of the node holds argument k as it is before the kernel; None where the kernel does not
+    need it. `gradient` takes the node and the gradient of its value, and gives one for each source."""
+
+    ast: UOp
+    output: int
+    shapes: tuple[Shape, ...]
+    dtypes: tuple[DType, ...]
+    written: tuple[int, ...]
+    sources: tuple[int | None, ...]
+    gradient: Gradient | None = None
+
+    @property
+    def shape(self) -> Shape:
+        return self.shapes[self.output]
+
+    @property
+    def name(self) -> str:
+        return self.ast.arg.name if isinstance(self.ast.arg, KernelInfo) else "custom_kernel"
+
+
+def output_node(node: UOp, output: int) -> UOp:
+    """Another value of the same call."""
+    arg: CustomKernel = node.arg
+    made = UOp(Ops.CUSTOM_KERNEL, arg.dtypes[output], node.src, arg._replace(output=output))
+    made.line = made.line or node.line
+    return made
+
+
+def without_gradient(node: UOp) -> CustomKernel:
+    """The argument as far as computing needs it: calls that differ in their gradients alone are one schedule."""
+    arg: CustomKernel = node.arg
+    return arg if arg.gradient is None else arg._replace(gradient=None)
+
+
+def updated_source(node: UOp) -> UOp | None:
+    """What an ASSIGN or a CUSTOM_KERNEL is a new version of; None where the node is no update."""
+    if node.op is Ops.ASSIGN:
+        return node.src[0]
+    if node.op is Ops.CUSTOM_KERNEL:
+        position = node.arg.sources[node.arg.output]
+        return None if position is None else node.src[position]
+    return None
+
+
+def arguments_used(ast: UOp) -> tuple[frozenset[int], frozenset[int]]:
+    """The numbers of the arguments that a kernel reads, and of those that it writes."""
+    found: dict[object, set[int]] = {Ops.LOAD: set(), Ops.STORE: set()}
+    for node in toposort(ast):
+        if node.op is Ops.LOAD or node.op is Ops.STORE:
+            memory = memory_of(node.src[0])
+            if memory.op is Ops.PARAM:
+                found[node.op].add(memory.arg.slot)
+    return frozenset(found[Ops.LOAD]), frozenset(found[Ops.STORE])
+
+
+def check_kernel(ast: object, arguments: tuple[UOp, ...], name: str) -> UOp:
+    """The kernel that a user's function gave, if it is one over these arguments."""
+    if not isinstance(ast, UOp) or ast.op is not Ops.SINK:
+        found = ast.op.name if isinstance(ast, UOp) else type(ast).__name__
+        raise KernelError(name, f"the function gives {found}, no kernel", "end it with .sink(arg=KernelInfo(...))")
+    info = ast.arg if ast.arg is not None else KernelInfo()
+    if not isinstance(info, KernelInfo):
+        raise KernelError(
+            name, f"arg={info!r} of the sink is no KernelInfo", "give arg=KernelInfo(name, opts_to_apply)"
+        )
+    given = {memory_of(argument.src[0] if argument.op is Ops.RESHAPE else argument) for argument in arguments}
+    for node in toposort(ast):
+        if node.op is Ops.PARAM and node not in given:
+            message = f"the kernel uses {node.dtype.name}[{node.arg.size}], which is none of its {len(given)} arguments"
+            raise KernelError(name, message, "use the arguments of this call only", location=node.line)
+    title = info.name or name
+    if not (title.isascii() and title.isidentifier()):
+        raise KernelError(name, f"{title!r} cannot name a kernel", "give KernelInfo(name=...) letters, digits and _")
+    return ast.replace(arg=KernelInfo(title, info.opts_to_apply))
+
+
+def check_custom_kernel(node: UOp) -> str | None:
+    """What is wrong with the argument of a CUSTOM_KERNEL; None where it is right."""
+    arg = node.arg
+    if not isinstance(arg, CustomKernel) or arg.ast.op is not Ops.SINK:
+        return f"argument {arg!r} is no CustomKernel"
+    if not len(arg.shapes) == len(arg.dtypes) == len(arg.sources) or arg.output not in arg.written:
+        return f"the value {arg.output} is not written by {arg.name}"
+    if node.dtype is not arg.dtypes[arg.output]:
+        return f"is {node.dtype.name}, the kernel writes {arg.dtypes[arg.output].name}"
+    for argument, position in enumerate(arg.sources):
+        if position is None:
+            continue
+        if not 0 <= position < len(node.src):
+            return f"argument {argument} is source {position}, which is not there"
+        source = node.src[position]
+        if source.dtype is not arg.dtypes[argument] or element_count(source.shape) != element_count(
+            arg.shapes[argument]
+        ):
+            return f"argument {argument} is {source.dtype.name}{list(source.shape)}"
+    return None
+
+
+def custom_gradient(node: UOp, upstream: UOp) -> tuple[UOp | None, ...]:
+    """The gradient rule: what the user gave, or an error that names the kernel."""
+    gradient = node.arg.gradient
+    if gradient is None:
+        message = f"the custom kernel {node.arg.name} has no gradient"
+        remedy = "give custom_kernel(..., grad_fxn=...), or detach() what it is given"
+        raise UnsupportedError("gradient", message, remedy, location=node.line)
+    found: tuple[UOp | None, ...] = gradient(node, upstream)
+    return found

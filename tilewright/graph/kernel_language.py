@@ -1,0 +1,350 @@
+"""The language of custom kernels. In: what a user writes on UOps: places, stores, ends, orders. Out: nodes, and at
+`sink` a kernel as docs/decisions/0009 has it. The methods of `UOp` lead here; mistakes are reported at the user's line.
+
+While a kernel is being written its memory may have a shape (a RESHAPE of a PARAM or of a placeholder) and a place may
+stand for the value there. `close_kernel` takes both away: positions are row-major, values are LOADs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.base.dtype import DType, Scalar, dtypes, to_dtype
+from tilewright.base.errors import DTypeError, IndexingError, KernelError, Location, ShapeError, user_location
+from tilewright.graph.ops import AddrSpace, Axis, AxisType, Ops, ParamArg
+from tilewright.graph.spec import Op, Shape
+from tilewright.graph.uop import UOp, const, index_const
+from tilewright.graph.walk import consumers, toposort
+
+_MEMORY = frozenset({Ops.PARAM, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
+_EFFECTS = frozenset({Ops.STORE, Ops.END, Ops.GROUP, Ops.BARRIER})
+_LOOPS = frozenset({AxisType.LOOP, AxisType.REDUCE})
+_PLACEHOLDERS = {AddrSpace.LOCAL: Ops.DEFINE_LOCAL, AddrSpace.REG: Ops.DEFINE_REG}
+
+
+def marked(node: UOp) -> UOp:
+    """The node with the user's line. Equal nodes are one: whoever wrote it last is who is being helped now."""
+    node.line = user_location() or node.line
+    return node
+
+
+# ---------------------------------------------------------------- ranges and memory
+
+
+def make_range(size: int | UOp, identity: int | tuple[int, ...], kind: AxisType) -> UOp:
+    operation = f"UOp.range({size}, {identity})"
+    if not isinstance(kind, AxisType):
+        raise KernelError(operation, f"{kind!r} is no AxisType", "give AxisType.LOOP, AxisType.REDUCE, ...")
+    if isinstance(size, UOp):
+        if not size.dtype.is_int:
+            raise DTypeError(operation, f"the size is {size.dtype.name}", "count with an integer")
+        size = size.cast(dtypes.index)
+    elif isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ShapeError(operation, f"the size {size!r} is no positive integer", "give the number of iterations")
+    else:
+        size = index_const(size)
+    parts = identity if isinstance(identity, tuple) else (identity,)
+    if not parts or any(isinstance(part, bool) or not isinstance(part, int) for part in parts):
+        raise KernelError(operation, f"the id {identity!r} is no integer", "number the ranges of a kernel 0, 1, 2, ...")
+    return marked(UOp(Ops.RANGE, dtypes.index, (size,), Axis(parts, kind)))
+
+
+def make_placeholder(shape: Sequence[int], dtype: DType | str, slot: int, addrspace: AddrSpace) -> UOp:
+    operation = f"UOp.placeholder({tuple(shape)}, {dtype}, {slot})"
+    if addrspace not in _PLACEHOLDERS:
+        remedy = "use AddrSpace.REG or AddrSpace.LOCAL; global memory is an argument of the kernel"
+        raise KernelError(operation, f"{addrspace} is no memory of a kernel's own", remedy)
+    if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in shape):
+        raise ShapeError(
+            operation, f"shape {tuple(shape)} is not made of positive integers", "give sizes, such as (1,)"
+        )
+    if isinstance(slot, bool) or not isinstance(slot, int) or slot < 0:
+        raise KernelError(operation, f"the slot {slot!r} is no number", "number the placeholders of a kernel 0, 1, ...")
+    argument = ParamArg(slot, math.prod(shape))
+    return shaped(marked(UOp(_PLACEHOLDERS[addrspace], to_dtype(dtype), (), argument)), tuple(shape))
+
+
+def make_argument(slot: int, dtype: DType, shape: Shape) -> UOp:
+    """The memory that a kernel is given as its argument number `slot`."""
+    return shaped(UOp(Ops.PARAM, dtype, (), ParamArg(slot, math.prod(shape))), shape)
+
+
+def shaped(memory: UOp, shape: Shape) -> UOp:
+    return memory if memory.shape == shape else UOp(Ops.RESHAPE, memory.dtype, (memory,), shape)
+
+
+def is_memory(node: UOp) -> bool:
+    """Whether the node is memory, in some shape and after some effects."""
+    return _memory_behind(node).op in _MEMORY
+
+
+# ---------------------------------------------------------------- values
+
+
+def agree(op: Op, left: UOp, right: UOp) -> tuple[UOp, UOp]:
+    """Two operands of one dtype. A count meets another integer as a count; all else the user casts."""
+    if dtypes.index in (left.dtype, right.dtype) and left.dtype.is_int and right.dtype.is_int:
+        return left.cast(dtypes.index), right.cast(dtypes.index)
+    message = f"the operands are {left.dtype.name} and {right.dtype.name}"
+    raise DTypeError(op.name, message, "cast one of them, as in x.cast(dtypes.float32)")
+
+
+# ---------------------------------------------------------------- places
+
+
+def index_memory(memory: UOp, key: Any) -> UOp:
+    """One element, row by row: an index per axis."""
+    if not is_memory(memory):
+        remedy = "index an argument of the kernel or a placeholder"
+        raise IndexingError("index", f"{memory.op.name} is one value and has no axes", remedy)
+    indices = key if isinstance(key, tuple) else (key,)
+    shape = memory.shape
+    if len(indices) != len(shape):
+        message = f"{len(indices)} indices for shape {shape}, which has {len(shape)} axes"
+        raise IndexingError("index", message, "give one index per axis; a place in a kernel is one element")
+    checked = [checked_index(idx, size, axis, shape) for axis, (idx, size) in enumerate(zip(indices, shape))]
+    return marked(UOp(Ops.INDEX, memory.dtype, (memory, row_major(checked, shape))))
+
+
+def row_major(indices: Sequence[UOp], shape: Shape) -> UOp:
+    """The position of an element in flat memory; an axis of size 1 has no part in it."""
+    position: UOp | None = None
+    for idx, size in zip(indices, shape, strict=True):
+        if size != 1:
+            position = idx if position is None else position * size + idx
+    return index_const(0) if position is None else position
+
+
+def checked_index(idx: Any, size: int, axis: int, shape: Shape) -> UOp:
+    if isinstance(idx, UOp):
+        if not idx.dtype.is_int:
+            message = f"axis {axis} of shape {shape} is indexed with {idx.dtype.name}"
+            raise IndexingError("index", message, "use an integer; cast(dtypes.int32) truncates a float")
+        low, high = idx.bounds
+    elif isinstance(idx, bool) or not hasattr(idx, "__index__"):
+        message = f"axis {axis} of shape {shape} is indexed with {type(idx).__name__} {idx!r}"
+        raise IndexingError("index", message, "use integers and integer UOps; slices have no place in a kernel")
+    else:
+        low = high = idx.__index__()
+        idx = index_const(low)
+    if high < 0 or low >= size:
+        shown = f"{low}" if low == high else f"{low}..{high}"
+        message = f"index {shown} lies outside of axis {axis} of shape {shape}"
+        raise IndexingError("index", message, f"give an index in 0..{size - 1}")
+    found: UOp = idx
+    return found.cast(dtypes.index)
+
+
+def masked_place(place: UOp, mask: UOp | None) -> UOp:
+    """The place where the mask holds; elsewhere it is not touched."""
+    if place.op is not Ops.INDEX:
+        raise KernelError("place", f"{place.op.name} is no place in memory", "index memory first, as in out[row]")
+    if mask is None:
+        return place
+    if not mask.dtype.is_bool:
+        raise DTypeError("mask", f"the mask is {mask.dtype.name}, not bool", "compare, as in mask=col < 10")
+    both = mask if len(place.src) == 2 else place.src[2] & mask
+    return marked(UOp(Ops.INDEX, place.dtype, (*place.src[:2], both)))
+
+
+def load(place: UOp, mask: UOp | None, otherwise: UOp | Scalar | None) -> UOp:
+    source = masked_place(place, mask)
+    if otherwise is None:
+        return marked(UOp(Ops.LOAD, place.dtype, (source,)))
+    return marked(UOp(Ops.LOAD, place.dtype, (source, value_for(place, otherwise))))
+
+
+# ---------------------------------------------------------------- effects
+
+
+def store(place: UOp, value: UOp | Scalar, mask: UOp | None = None) -> UOp:
+    target = masked_place(place, mask)
+    return marked(UOp(Ops.STORE, dtypes.void, (target, value_for(place, value))))
+
+
+def value_for(place: UOp, value: UOp | Scalar) -> UOp:
+    """The value as the memory of the place holds it. A number is converted, a count is cast; all else must fit."""
+    dtype = place.dtype
+    if not isinstance(value, UOp):
+        if isinstance(value, float) and not dtype.is_float and value != int(value):
+            raise DTypeError("store", f"{value} into memory of {dtype.name}", "store an integer")
+        return const(dtype, value)
+    if is_memory(value):
+        message = f"memory of shape {value.shape} is stored into one element"
+        raise ShapeError("store", message, "index it; a kernel stores element by element")
+    if value.dtype is dtypes.index and dtype.is_int:
+        value = value.cast(dtype)
+    if value.dtype is not dtype:
+        message = f"a value of {value.dtype.name} into memory of {dtype.name}"
+        raise DTypeError("store", message, f"cast it: .cast(dtypes.{dtype.name})")
+    return value
+
+
+def set_place(place: UOp, value: UOp | Scalar, end: UOp | Sequence[UOp], mask: UOp | None = None) -> UOp:
+    """The memory after the store, in every iteration of the ranges in `end`."""
+    effect = store(place, value, mask)
+    ranges = (end,) if isinstance(end, UOp) else tuple(end)
+    return after(place.src[0], end_effect(effect, ranges) if ranges else effect)
+
+
+def end_effect(effect: UOp, ranges: Sequence[UOp]) -> UOp:
+    if not ranges:
+        return as_effect(effect, "end")
+    for each in ranges:
+        if not isinstance(each, UOp) or each.op is not Ops.RANGE:
+            shown = each.op.name if isinstance(each, UOp) else repr(each)
+            raise KernelError("end", f"{shown} is no range", "end over what UOp.range gave")
+    if len(set(ranges)) != len(ranges):
+        raise KernelError("end", "a range is named twice", "name each range once")
+    return marked(UOp(Ops.END, dtypes.void, (as_effect(effect, "end"), *ranges)))
+
+
+def after(memory: UOp, *earlier: UOp) -> UOp:
+    if not is_memory(memory):
+        remedy = "call it on an argument, a placeholder or what set() gave"
+        raise KernelError("after", f"{memory.op.name} is no memory", remedy)
+    waits = tuple(each if each.op is Ops.RANGE else as_effect(each, "after") for each in earlier)
+    return marked(UOp(Ops.AFTER, memory.dtype, (memory, *waits))) if waits else memory
+
+
+def group(effects: Sequence[UOp], operation: str = "group") -> UOp:
+    if not effects:
+        raise KernelError(operation, "there is no effect", "give what store(), set() or end() made")
+    made = tuple(dict.fromkeys(as_effect(effect, operation) for effect in effects))
+    return made[0] if len(made) == 1 else marked(UOp(Ops.GROUP, dtypes.void, made))
+
+
+def barrier(effects: Sequence[UOp]) -> UOp:
+    """All threads of a work-group meet; what is named has happened for all of them."""
+    made = tuple(as_effect(effect, "barrier") for effect in effects)
+    return marked(UOp(Ops.BARRIER, dtypes.void, made))
+
+
+def as_effect(node: UOp, operation: str) -> UOp:
+    """An effect, or all the effects that a version of memory comes after."""
+    if node.op in _EFFECTS:
+        return node
+    found = effects_behind(node)
+    if not found:
+        remedy = "use store() or set() on a place, as in out[row].set(value)"
+        raise KernelError(operation, f"{node.op.name} has no effect", remedy)
+    return found[0] if len(found) == 1 else marked(UOp(Ops.GROUP, dtypes.void, found))
+
+
+def effects_behind(node: UOp) -> tuple[UOp, ...]:
+    """What a version of memory comes after, first things first. Effects that later ones need are found through them."""
+    found: list[UOp] = []
+    while node.op is Ops.AFTER or node.op is Ops.RESHAPE:
+        found.extend(each for each in node.src[1:] if each.op in _EFFECTS)
+        node = node.src[0]
+    return tuple(effect for effect in reversed(found) if not _is_needed(effect, found))
+
+
+def _is_needed(effect: UOp, others: list[UOp]) -> bool:
+    return any(other is not effect and effect in toposort(other) for other in others)
+
+
+# ---------------------------------------------------------------- the whole kernel
+
+
+def make_sink(effects: Sequence[UOp], info: Any) -> UOp:
+    if not effects:
+        raise KernelError("sink", "the kernel writes nothing", "give what store(), set() or end() made")
+    found = tuple(dict.fromkeys(as_effect(effect, "sink") for effect in effects))
+    return close_kernel(marked(UOp(Ops.SINK, dtypes.void, found, info)))
+
+
+def load_of(place: UOp) -> UOp:
+    made = UOp(Ops.LOAD, place.dtype, (place,))
+    made.line = place.line
+    return made
+
+
+def close_kernel(sink: UOp) -> UOp:
+    """The kernel as the compiler reads it: memory is flat, and what is read is a LOAD."""
+    order = toposort(sink)
+    check_values(order)
+    check_placeholders(order)
+    check_memory_in_loops(order)
+    done: dict[UOp, UOp] = {}
+    for node in order:
+        if node.op is Ops.RESHAPE:
+            done[node] = done[node.src[0]]
+            continue
+        src = tuple(
+            load_of(done[source]) if source.op is Ops.INDEX and not _takes_place(node, position) else done[source]
+            for position, source in enumerate(node.src)
+        )
+        made = node.with_src(src)
+        made.line = node.line or made.line
+        done[node] = made
+    return done[sink]
+
+
+def _takes_place(user: UOp, position: int) -> bool:
+    return position == 0 and (user.op is Ops.LOAD or user.op is Ops.STORE)
+
+
+def check_values(order: list[UOp]) -> None:
+    """Memory as a whole is no value."""
+    users = consumers(order)
+    for node in order:
+        for source in node.src:
+            if source.shape and node.op not in (Ops.INDEX, Ops.AFTER, Ops.RESHAPE):
+                message = f"{node.op.name} of memory of shape {source.shape}"
+                remedy = "index it first; a kernel computes element by element"
+                raise ShapeError("kernel", message, remedy, location=nearest_line(node, users))
+
+
+def check_memory_in_loops(order: list[UOp]) -> None:
+    """Memory of the kernel's own is one memory in all iterations of a loop; who stores to it in each says so. Otherwise
+    what is meant to start anew would go on from where the iteration before has left it."""
+    ended: dict[UOp, set[UOp]] = {}
+    for node in reversed(order):
+        if node.op in (Ops.END, Ops.GROUP, Ops.BARRIER):
+            for source in node.src[:1] if node.op is Ops.END else node.src:
+                ended.setdefault(source, set()).update(node.src[1:] if node.op is Ops.END else (), ended.get(node, ()))
+    for node in order:
+        if node.op is Ops.STORE:
+            version, position = node.src[0].src[:2]
+            if _memory_behind(version).op is Ops.PARAM:
+                continue
+            loops = node.ranges - version.ranges - position.ranges - ended.get(node, set())
+            missing = sorted(axis.arg.id for axis in loops if axis.arg.kind in _LOOPS)
+            if missing:
+                names = ", ".join("_".join(map(str, each)) for each in missing)
+                message = f"a placeholder is stored to in each iteration of range {names}, and was made outside of it"
+                raise KernelError(
+                    "store", message, "use placeholder.after(range) where it is set first", location=node.line
+                )
+
+
+def _memory_behind(version: UOp) -> UOp:
+    while version.op is Ops.AFTER or version.op is Ops.RESHAPE:
+        version = version.src[0]
+    return version
+
+
+def nearest_line(node: UOp, users: dict[UOp, list[UOp]]) -> Location | None:
+    """The line of the node, or of the first one with a line that is computed from it."""
+    pending = [node]
+    for each in pending:
+        if each.line is not None:
+            return each.line
+        pending.extend(users[each])
+    return None
+
+
+def check_placeholders(order: list[UOp]) -> None:
+    """A slot is one memory."""
+    seen: dict[tuple[object, int], UOp] = {}
+    for node in order:
+        if node.op in _MEMORY:
+            other = seen.setdefault((node.op, node.arg.slot), node)
+            if other is not node:
+                message = (
+                    f"slot {node.arg.slot} is {node.dtype.name}[{node.arg.size}] and "
+                    f"{other.dtype.name}[{other.arg.size}]"
+                )
+                raise KernelError("placeholder", message, "give each placeholder a slot of its own", location=node.line)

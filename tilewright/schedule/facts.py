@@ -1,0 +1,112 @@
+"""What is known of every node before any decision. In: the nodes in order, and those that must be stored. Out: a
+`Facts` per node: how reductions lie below it, and the work that is done for this node alone.
+
+The gate of a node is the first node that all of its users lead to, each step taking one element to one element. Gates
+form trees, and what is done for a node alone is its own work and that of the nodes it is the gate of. Work below a node
+that others need too is not counted: whether that is stored is its own question, and asked where it stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Op, element_count
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import consumers
+
+# Work per element, in units of one addition. A cast rides along with the load it follows.
+OP_COST: dict[Op, float] = {
+    Ops.CAST: 0.5,
+    Ops.FDIV: 4,
+    Ops.SQRT: 4,
+    Ops.IDIV: 6,
+    Ops.MOD: 6,
+    Ops.EXP2: 10,
+    Ops.LOG2: 10,
+    Ops.SIN: 16,
+    Ops.THREEFRY: 80,
+    Ops.GATHER: 2,
+    Ops.PAD: 1,
+}
+# A reduction that takes in each element at least this often multiplies matrices or convolves.
+CONTRACTION_REUSE = 16
+PERMUTING = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.FLIP})
+TRANSPARENT = frozenset({Ops.CONTIGUOUS, Ops.DETACH})
+
+
+@dataclass(slots=True)
+class Facts:
+    level: int  # how many reductions lie one below the other
+    distinct: int  # elements of the largest tensor that it is made from, however often they are repeated
+    cost: float  # arithmetic per element that is done for this node alone
+    reduce_work: int = 0  # elements taken in by the reductions that are done for this node alone
+    is_contraction: bool = False  # a reduction of elements that are repeated many times
+    follows_reduction: bool = False  # an element is made from one element of a reduction
+
+
+def gather_facts(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, Facts]:
+    gates = find_gates(order, must_store)
+    facts: dict[UOp, Facts] = {}
+    for node in order:
+        level = max((facts[src].level for src in node.src), default=0)
+        distinct = max((facts[src].distinct for src in node.src), default=0)
+        found = facts[node] = Facts(level, distinct, own_cost(node))
+        if node.op is Ops.REDUCE_AXIS:
+            found.level += 1
+            found.reduce_work = element_count(node.src[0].shape)
+            found.is_contraction = found.reduce_work >= CONTRACTION_REUSE * distinct > 0
+            found.follows_reduction = True
+        else:
+            found.follows_reduction = any(
+                facts[src].follows_reduction and src not in must_store and keeps_elements(src, node) for src in node.src
+            )
+        if node in must_store or node.op in (Ops.PARAM, Ops.GATHER, Ops.REDUCE_AXIS):
+            found.distinct = element_count(node.shape)
+    for node in order:
+        gate = gates[node]
+        if gate is not None:
+            facts[gate].cost += facts[node].cost
+            facts[gate].reduce_work += facts[node].reduce_work
+    return facts
+
+
+def own_cost(node: UOp) -> float:
+    return OP_COST.get(node.op, 1.0 if node.op.is_elementwise else 0.0)
+
+
+def find_gates(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, UOp | None]:
+    """The gate of each node, None where there is none: the node is stored, or something takes it in otherwise than
+    element by element."""
+    users = consumers(order)
+    gates: dict[UOp, UOp | None] = {}
+    depths: dict[UOp, int] = {}
+    for node in reversed(order):
+        gate: UOp | None = None
+        if node not in must_store and all(keeps_elements(node, user) for user in users[node]):
+            gate = _meeting(users[node], gates, depths)
+        gates[node] = gate
+        depths[node] = 0 if gate is None else depths[gate] + 1
+    return gates
+
+
+def keeps_elements(node: UOp, user: UOp) -> bool:
+    """Whether each element of the user is made from one element of the node, and none is left out."""
+    if user.op in PERMUTING or user.op in TRANSPARENT:
+        return True
+    return user.op.is_elementwise and user.shape == node.shape
+
+
+def _meeting(users: list[UOp], gates: dict[UOp, UOp | None], depths: dict[UOp, int]) -> UOp | None:
+    """The node at which the ways from all users meet: the deeper of two goes on to its gate until both are one."""
+    meeting: UOp | None = None
+    for other in users:
+        here: UOp | None = other
+        meeting = meeting or other
+        while meeting is not here:
+            if meeting is None or here is None:
+                return None
+            if depths[meeting] >= depths[here]:
+                meeting = gates[meeting]
+            else:
+                here = gates[here]
+    return meeting

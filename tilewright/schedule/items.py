@@ -1,0 +1,131 @@
+"""Writing steps down as items. In: steps, and which versions share memory. Out: items over slots, each with the bytes
+that it reads and writes. Equal kernels come out as one node, whatever memory they work on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tilewright.base.dtype import dtypes
+from tilewright.graph.affine import digest
+from tilewright.graph.custom import output_node
+from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
+from tilewright.graph.records import Access, Item, KernelInfo, Slot
+from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import substitute, toposort
+from tilewright.schedule.steps import Step
+from tilewright.schedule.uses import size_of
+
+
+class Slots:
+    """Slots in the order they are made, and the slot of each version."""
+
+    def __init__(self) -> None:
+        self.table: list[Slot] = []
+        self.of: dict[int, int] = {}
+
+    def add(self, version: int, slot: Slot) -> None:
+        self.of[version] = len(self.table)
+        self.table.append(slot)
+
+    def slot(self, version: int) -> Slot:
+        return self.table[self.of[version]]
+
+    def whole(self, version: int) -> Access:
+        return Access(self.of[version], 0, self.slot(version).nbytes)
+
+
+def write_item(step: Step, device: str, slots: Slots, versions: Mapping[UOp, int]) -> Item:
+    if step.stores:
+        return kernel_item(step, device, slots)
+    if step.node.op is Ops.CUSTOM_KERNEL:
+        return custom_item(step.node, device, slots, versions)
+    target = slots.whole(step.targets[0])
+    reads = tuple(map(slots.whole, step.reads))
+    return Item(
+        None,
+        (target.slot, *(read.slot for read in reads)),
+        reads,
+        (target,) if reads else (),
+        device,
+        step.node.line,
+    )
+
+
+def kernel_item(step: Step, device: str, slots: Slots) -> Item:
+    stores = []
+    for store in step.stores:
+        buffer = UOp(Ops.PARAM, store.value.dtype, (), ParamArg(store.target, slots.slot(store.target).size))
+        place = UOp(Ops.INDEX, buffer.dtype, (buffer, store.position))
+        stores.append(UOp(Ops.STORE, dtypes.void, (place, store.value)))
+    ast, used = canonical_kernel(UOp(Ops.SINK, dtypes.void, tuple(stores)), slots)
+    reads, writes = kernel_accesses(ast, used)
+    return Item(ast, used, reads, writes, device, step.node.line)
+
+
+def custom_item(node: UOp, device: str, slots: Slots, versions: Mapping[UOp, int]) -> Item:
+    call = node.arg
+    used: list[int] = []
+    for slot, position in enumerate(call.sources):
+        if slot in call.written:
+            used.append(slots.of[versions[output_node(node, slot)]])
+        elif position is not None:
+            used.append(slots.of[version_behind(node.src[position], versions)])
+        else:
+            used.append(slots.of[versions[node]])  # an argument that the kernel does not touch
+    reads, writes = kernel_accesses(call.ast, tuple(used))
+    return Item(call.ast, tuple(used), reads, writes, device, node.line)
+
+
+def version_behind(node: UOp, versions: Mapping[UOp, int]) -> int:
+    """The version whose memory holds a value that views may lie around."""
+    while node not in versions:
+        node = node.src[0]
+    return versions[node]
+
+
+def canonical_kernel(sink: UOp, slots: Slots) -> tuple[UOp, tuple[int, ...]]:
+    """A kernel over versions with its buffers and loops numbered from 0, so that equal kernels are one node; and the
+    slot of each buffer. Versions that share memory are one buffer."""
+    nodes = toposort(sink)
+    buffers = [store.src[0].src[0] for store in sink.src] + [node for node in nodes if node.op is Ops.PARAM]
+    numbers: dict[int, int] = {}
+    exchanges: dict[UOp, UOp] = {}
+    for buffer in buffers:
+        number = numbers.setdefault(slots.of[buffer.arg.slot], len(numbers))
+        exchanges[buffer] = buffer.replace(arg=ParamArg(number, slots.slot(buffer.arg.slot).size))
+    loops = sorted((node for node in nodes if node.op is Ops.RANGE), key=lambda node: node.arg.id)
+    for number, loop in enumerate(loops):
+        exchanges[loop] = loop.replace(arg=Axis((number,), loop.arg.kind))
+    ast = substitute(sink, exchanges)
+    return ast.replace(arg=KernelInfo(kernel_name(ast, loops))), tuple(numbers)
+
+
+def kernel_name(ast: UOp, loops: Iterable[UOp]) -> str:
+    """What the kernel does and over which sizes; and, so that different kernels have different names, a few digits that
+    follow from what it computes. The same kernel has the same name in every schedule and process."""
+    kind = "reduce" if any(loop.arg.kind is AxisType.REDUCE for loop in loops) else "map"
+    sizes = "_".join(str(size_of(loop)) for loop in loops) or "1"
+    return f"{kind}_{sizes}_{digest(ast)[:3].hex()}"
+
+
+def kernel_accesses(ast: UOp, slots: tuple[int, ...]) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
+    """The byte ranges that a kernel reads and writes, from the bounds of its indices."""
+    spans: dict[tuple[int, bool], tuple[int, int]] = {}
+    itemsize: dict[int, int] = {}
+    for node in toposort(ast):
+        if node.op is not Ops.LOAD and node.op is not Ops.STORE:
+            continue
+        buffer, position = memory_of(node.src[0]), node.src[0].src[1]
+        if buffer.op is not Ops.PARAM:
+            continue
+        start, stop = max(int(position.vmin), 0), min(int(position.vmax) + 1, buffer.arg.size)
+        key = (buffer.arg.slot, node.op is Ops.STORE)
+        known = spans.get(key, (start, stop))
+        spans[key] = (min(start, known[0]), max(stop, known[1]))
+        itemsize[buffer.arg.slot] = buffer.dtype.itemsize
+    accesses = [
+        (is_write, Access(slots[k], start * itemsize[k], stop * itemsize[k]))
+        for (k, is_write), (start, stop) in spans.items()
+    ]
+    reads = tuple(access for is_write, access in accesses if not is_write)
+    return reads, tuple(access for is_write, access in accesses if is_write)

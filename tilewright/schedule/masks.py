@@ -1,0 +1,104 @@
+"""What masks make superfluous. In: the value of a kernel. Out: the same value with shorter sums and fewer masked loads.
+A mask says that what lies outside is 0; a sum need not walk there, and a load that is selected away need not mask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tilewright.base.dtype import dtypes
+from tilewright.graph.ops import Axis, Ops
+from tilewright.graph.simplify.logic import parts_of
+from tilewright.graph.spec import Op
+from tilewright.graph.uop import UOp, index_const
+from tilewright.graph.walk import substitute, toposort
+
+
+def shorten_reduction(op: Op, value: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, tuple[UOp, ...]]:
+    """What a reduction takes in, and its loops: a sum of sums is one sum, which ends where only zeros follow.
+
+    before: for c in 6: acc += (for d in 6: inner += x[y - c, z - d] if c < 5 and d < 5 and ... else 0)
+    after:  for c in 5: for d in 5: acc += x[y - c, z - d] if ... else 0"""
+    joined = loops
+    if value.op is Ops.REDUCE and value.arg is op:
+        value, joined = value.src[0], (*loops, *value.src[1:])
+    limits = loop_limits(conditions_of(value)) if op is Ops.ADD else {}
+    if joined == loops and limits.keys().isdisjoint(loops):
+        return value, loops
+    sizes = [limits.get(loop, int(loop.src[0].arg)) for loop in joined]
+    # All loops are new: one that another reduction has too cannot lie here inside of others, or be shorter.
+    first, suffix = joined[0].arg.id, tuple(-size for size in sizes)
+    exchanges = {
+        loop: UOp(Ops.RANGE, dtypes.index, (index_const(size),), Axis((*first, *suffix, number), loop.arg.kind))
+        for number, (loop, size) in enumerate(zip(joined, sizes, strict=True))
+    }
+    return substitute(value, exchanges), tuple(exchanges.values())
+
+
+def loop_limits(conditions: Iterable[UOp]) -> dict[UOp, int]:
+    """The loops that conditions end early, and how many steps are left of each."""
+    return {
+        part.src[0]: int(part.src[1].arg)
+        for part in conditions
+        if part.op is Ops.CMPLT and part.src[0].op is Ops.RANGE and part.src[1].op is Ops.CONST
+    }
+
+
+def conditions_of(value: UOp) -> list[UOp]:
+    """Conditions without each of which the value is 0."""
+    if value.op is Ops.CAST:
+        return conditions_of(value.src[0])
+    if is_selection(value):
+        return parts_of(value.src[0], Ops.AND)
+    if value.op is Ops.LOAD and len(value.src) == 1:
+        return mask_parts(value.src[0])
+    if value.op is Ops.REDUCE and value.arg is Ops.ADD:
+        return [part for part in conditions_of(value.src[0]) if part.ranges.isdisjoint(value.src[1:])]
+    return []
+
+
+def is_selection(node: UOp) -> bool:
+    """Whether the node is a value where a condition holds, else 0."""
+    return node.op is Ops.WHERE and node.src[2].op is Ops.CONST and node.src[2].arg == 0
+
+
+def mask_parts(place: UOp) -> list[UOp]:
+    return parts_of(place.src[2], Ops.AND) if len(place.src) == 3 else []
+
+
+def drop_masks(value: UOp) -> UOp:
+    """Loads without the masks that a selection around them makes superfluous, where the load is then the same for many
+    steps: a weight is fetched once for a row of outputs, of which some lie outside of its window.
+
+    before: where(y - c < 20, x[y - c if y - c < 20] * w[c if y - c < 20], 0)
+    after:  where(y - c < 20, x[y - c if y - c < 20] * w[c], 0)"""
+    nodes = toposort(value)
+    spread = [node for node in nodes if node.op is Ops.INDEX and is_spread_by_mask(node)]
+    if not spread:
+        return value
+    selected = selecting_conditions(nodes)
+    exchanges = {
+        place: UOp(Ops.INDEX, place.dtype, place.src[:2])
+        for place in spread
+        if selected[place].issuperset(mask_parts(place))
+    }
+    return substitute(value, exchanges)
+
+
+def is_spread_by_mask(place: UOp) -> bool:
+    """Whether each part of the mask depends on a loop that the position, always inside of the buffer, does not."""
+    buffer, position = place.src[:2]
+    parts = mask_parts(place)
+    if not parts or position.vmin < 0 or position.vmax >= buffer.arg.size:
+        return False
+    return not any(part.ranges <= position.ranges for part in parts)
+
+
+def selecting_conditions(nodes: list[UOp]) -> dict[UOp, frozenset[UOp]]:
+    """For each node, sources first, the conditions without each of which its value is not used."""
+    found: dict[UOp, frozenset[UOp]] = {nodes[-1]: frozenset()}
+    for node in reversed(nodes):
+        own = found[node]
+        for position, src in enumerate(node.src):
+            inside = own | frozenset(conditions_of(node)) if position == 1 and is_selection(node) else own
+            found[src] = inside if src not in found else found[src] & inside
+    return found

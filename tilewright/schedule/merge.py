@@ -1,0 +1,106 @@
+"""Joining kernels that load the same memory. In: steps and their order. Out: fewer steps, in order, some with several
+stores: the moments and the parameter of an optimiser, the two sums behind the gradient of a normalisation.
+
+A step moves forward to the place of an earlier one with the same loops. It passes nothing that it has to follow, so
+the order stays right; and one that makes a temp passes nothing at all, as the temp would have to be kept longer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import substitute, toposort
+from tilewright.schedule.fuse import MOST_STORES
+from tilewright.schedule.steps import Step, Store, kernel_step
+from tilewright.schedule.uses import size_of
+
+
+@dataclass
+class Group:
+    """Steps that become one."""
+
+    node: UOp
+    device: str
+    stores: tuple[Store, ...]
+    loops: frozenset[UOp]
+    reduced: tuple[UOp, ...]  # the loops of its reductions, which are the same for all of them
+    loads: dict[UOp, int]  # the INDEX of each load, and the bytes that it moves
+
+
+def merge_steps(
+    steps: Sequence[Step], order: Sequence[int], temps: frozenset[int], devices: Mapping[UOp, str]
+) -> list[Step]:
+    merged: list[Step] = []
+    groups: dict[int, Group] = {}  # position in `merged` -> what is known of the kernel there
+    positions: dict[int, int] = {}  # number of a step -> position in `merged`
+    readers: dict[tuple[frozenset[UOp], int], int] = {}  # loops and a version -> the last that reads it so
+    for number in order:
+        step = steps[number]
+        own = group_of(step, devices[step.node])
+        position = len(merged)
+        if own is not None:
+            after = sorted(positions[p] for p in step.after)
+            candidates = {readers[own.loops, version] for version in step.reads if (own.loops, version) in readers}
+            for candidate in sorted(candidates, reverse=True):
+                is_last = candidate == len(merged) - 1
+                if any(p > candidate for p in after) or not (is_last or temps.isdisjoint(step.targets)):
+                    break
+                joined = join(groups[candidate], own, merged[candidate], step)
+                if joined is not None:
+                    position, own = candidate, joined
+                    step = kernel_step(own.node, *own.stores)
+                    break
+            groups[position] = own
+            readers.update({(own.loops, version): position for version in step.reads})
+        merged[position : position + 1] = [step]
+        positions[number] = position
+    return merged
+
+
+def group_of(step: Step, device: str) -> Group | None:
+    """What is known of a kernel that may be joined with others. A contraction is none: its registers are its own."""
+    if not step.stores:
+        return None
+    loops = step.stores[0].position.ranges
+    if any(store.position.ranges != loops for store in step.stores):
+        return None
+    nodes = toposort(*(store.value for store in step.stores))
+    reduced = {node.src[1:] for node in nodes if node.op is Ops.REDUCE}
+    if len(reduced) > 1:
+        return None
+    inner = reduced.pop() if reduced else ()
+    loads = {node: load_bytes(node) for node in nodes if node.op is Ops.INDEX}
+    if inner and not any(place.ranges.issuperset((*loops, *inner)) for place in loads):
+        return None
+    return Group(step.node, device, step.stores, loops, inner, loads)
+
+
+def load_bytes(place: UOp) -> int:
+    buffer = place.src[0]
+    return min(int(buffer.arg.size), math.prod(size_of(loop) for loop in place.ranges)) * buffer.dtype.itemsize
+
+
+def join(group: Group, other: Group, earlier: Step, step: Step) -> Group | None:
+    """The two kernels as one; None where that is wrong, or where it saves no more than half of what the step loads."""
+    if group.device != other.device or len(group.stores) + len(other.stores) > MOST_STORES:
+        return None
+    if not set(earlier.targets).isdisjoint((*step.reads, *step.targets, *step.overwrites)):
+        return None
+    if [size_of(loop) for loop in group.reduced] != [size_of(loop) for loop in other.reduced]:
+        return None
+    exchanges = dict(zip(other.reduced, group.reduced, strict=True))
+    stores = tuple(store._replace(value=substitute(store.value, exchanges)) for store in other.stores)
+    loads = {substitute(place, exchanges): moved for place, moved in other.loads.items()}
+    # What the step overwrites may be read before it is, at the element it is overwritten at: that load comes first
+    # because the stored value needs it too.
+    for place in group.loads:
+        if place.src[0].arg.slot in step.overwrites:
+            if place not in loads or any(place.src[1] is not store.position for store in stores):
+                return None
+    shared = sum(moved for place, moved in loads.items() if place in group.loads)
+    if 2 * shared < sum(loads.values()):
+        return None
+    return Group(group.node, group.device, group.stores + stores, group.loops, group.reduced, {**loads, **group.loads})

@@ -1,0 +1,79 @@
+"""Steps: items before memory is given out. In: what each kernel stores, over versions of memory. Out: the steps in an
+order that keeps what they declare. `order.py` makes them, `merge.py` joins some, `items.py` writes them down."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+
+
+class Store(NamedTuple):
+    """One element that a kernel stores per step of its loops, in the memory of a version."""
+
+    target: int
+    position: UOp
+    value: UOp
+
+
+@dataclass
+class Step:
+    """A kernel; or a copy or a custom kernel, which has no stores: its node says what it does."""
+
+    node: UOp
+    targets: tuple[int, ...]
+    stores: tuple[Store, ...]
+    reads: tuple[int, ...]
+    after: list[int] = field(default_factory=list)
+    overwrites: tuple[int, ...] = ()  # the versions whose memory it takes over
+
+
+def kernel_step(node: UOp, *stores: Store) -> Step:
+    nodes = toposort(*(store.value for store in stores))
+    reads = tuple(dict.fromkeys(n.arg.slot for n in nodes if n.op is Ops.PARAM))
+    return Step(node, tuple(store.target for store in stores), stores, reads)
+
+
+def order_steps(steps: list[Step], temp_sizes: Mapping[int, int]) -> tuple[list[int], list[int]]:
+    """Positions in a right order, and the steps left in a circle (none where all is well). A step that frees as much as
+    it needs comes as soon as it can, so that what only it reads does not stay; the others come as they stand."""
+    waiting = {position: len(step.after) for position, step in enumerate(steps)}
+    followers: dict[int, list[int]] = {}
+    readers: dict[int, set[int]] = {}
+    for position, step in enumerate(steps):
+        for earlier in step.after:
+            followers.setdefault(earlier, []).append(position)
+        for version in step.reads:
+            readers.setdefault(version, set()).add(position)
+
+    def is_free(position: int) -> bool:
+        step = steps[position]
+        freed = sum(temp_sizes.get(version, 0) for version in step.reads if len(readers[version]) == 1)
+        return freed >= sum(temp_sizes.get(target, 0) for target in step.targets)
+
+    order: list[int] = []
+    ready = [(not is_free(position), position) for position, count in waiting.items() if count == 0]
+    heapq.heapify(ready)
+    while ready:
+        _, position = heapq.heappop(ready)
+        if position not in waiting:
+            continue
+        order.append(position)
+        del waiting[position]
+        candidates = []
+        for follower in followers.get(position, ()):
+            waiting[follower] -= 1
+            candidates.append(follower)
+        for version in steps[position].reads:
+            readers[version].discard(position)
+            if len(readers[version]) == 1:
+                candidates.extend(readers[version])
+        for candidate in candidates:
+            if waiting.get(candidate) == 0:
+                heapq.heappush(ready, (not is_free(candidate), candidate))
+    return order, sorted(waiting)

@@ -1,0 +1,192 @@
+"""What kernels ask of nodes. In: a use of a node, the element that a kernel asks for. Out: the uses of its sources; a
+`Plan` keeps the loops and holes that came about on the way. Views vanish here: they only change what is asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from tilewright.base.dtype import dtypes
+from tilewright.graph.bounds import dtype_bounds
+from tilewright.graph.ops import Axis, AxisType, Ops
+from tilewright.graph.simplify.logic import parts_of
+from tilewright.graph.spec import Kind, Shape, element_count
+from tilewright.graph.uop import UOp, index_const
+from tilewright.schedule.facts import PERMUTING, TRANSPARENT, Facts
+from tilewright.schedule.indexing import TRUE, ZERO, Place, both, push_movement
+from tilewright.schedule.masks import loop_limits
+
+# A reduction over no more than this may hold another one: the window of a convolution, whose gradient is a sum of sums.
+SHORT_REDUCTION = 16
+
+
+@dataclass(slots=True)
+class Use:
+    """A kernel asks for one element of a node per step of its loops."""
+
+    root: UOp
+    place: Place
+    loops: tuple[UOp, ...]  # the loops it runs in, outermost first
+    is_once: bool  # no element is asked for in two steps
+    is_exact: bool  # every element is asked for
+    in_short: bool  # the reductions around it are short, and only views lie between
+
+
+@dataclass
+class Plan:
+    """What `plan_fusion` decides."""
+
+    order: list[UOp]
+    stored: list[UOp] = field(default_factory=list)
+    hosts: dict[UOp, tuple[UOp, Place]] = field(default_factory=dict)  # stored by the kernel of another node, and where
+    uses: dict[UOp, dict[tuple[UOp, Place], Use]] = field(default_factory=dict)
+    behind_views: dict[tuple[UOp, Place], Place] = field(default_factory=dict)  # a view's element -> its source's
+    reduce_loops: dict[tuple[UOp, UOp, Place], tuple[UOp, ...]] = field(default_factory=dict)
+    reduce_sizes: dict[tuple[object, ...], list[tuple[int, ...]]] = field(default_factory=dict)
+    holes: dict[tuple[UOp, UOp, Place], tuple[tuple[UOp, ...], tuple[UOp, ...]]] = field(default_factory=dict)
+
+    def record(self, node: UOp, use: Use) -> None:
+        known = self.uses.setdefault(node, {}).setdefault((use.root, use.place), use)
+        if known is not use:
+            known.is_once &= use.is_once
+            known.is_exact &= use.is_exact
+            known.in_short &= use.in_short
+
+
+def loops_over(shape: Shape) -> tuple[UOp, ...]:
+    """A loop per axis; an axis of size 1 needs none."""
+    return tuple(
+        ZERO if size == 1 else UOp(Ops.RANGE, dtypes.index, (index_const(size),), Axis((0, axis), AxisType.LOOP))
+        for axis, size in enumerate(shape)
+    )
+
+
+def own_use(node: UOp) -> Use:
+    """A stored node asks for its own elements, in the order they are stored."""
+    index = loops_over(node.src[1].shape if node.op is Ops.ASSIGN else node.shape)
+    return Use(node, Place(index, TRUE), tuple(idx for idx in index if idx is not ZERO), True, True, False)
+
+
+def size_of(loop: UOp) -> int:
+    return int(loop.src[0].arg)
+
+
+def ranges_of(place: Place) -> frozenset[UOp]:
+    return place.valid.ranges.union(*(idx.ranges for idx in place.indices))
+
+
+def steps_of(use: Use) -> int:
+    """How often an element is computed: once per step of the loops down to the innermost that it depends on. A sum ends
+    where a mask makes all that follows 0."""
+    own = ranges_of(use.place)
+    limits = loop_limits(parts_of(use.place.valid, Ops.AND))
+    count = pending = 1
+    for loop in use.loops:
+        pending *= limits.get(loop, size_of(loop))
+        if loop in own:
+            count, pending = count * pending, 1
+    return count
+
+
+# ---------------------------------------------------------------- from a node to its sources
+
+
+def push_use(node: UOp, use: Use, plan: Plan, facts: dict[UOp, Facts]) -> Iterator[tuple[UOp, Use]]:
+    """What a use of a node asks of the node's sources."""
+    if node.op.is_elementwise:
+        yield from _push_elementwise(node, use)
+    elif node.op.kind is Kind.MOVEMENT:
+        if element_count(node.src[0].shape):
+            yield node.src[0], _push_view(node, use, plan)
+    elif node.op in TRANSPARENT:
+        yield node.src[0], use
+    elif node.op is Ops.REDUCE_AXIS:
+        if element_count(node.src[0].shape):
+            yield node.src[0], _push_reduce(node, use, plan, facts[node].level)
+    elif node.op is Ops.GATHER:
+        yield from _push_gather(node, use, plan)
+    elif node.op is Ops.ASSIGN:
+        yield node.src[2], use
+
+
+def _push_elementwise(node: UOp, use: Use) -> Iterator[tuple[UOp, Use]]:
+    """A source without axes stands for every element."""
+    in_short = use.in_short and node.op is Ops.CAST
+    for src in dict.fromkeys(node.src):
+        if src.shape == node.shape:
+            yield src, Use(use.root, use.place, use.loops, use.is_once, use.is_exact, in_short)
+        else:
+            yield src, Use(use.root, Place((), use.place.valid), use.loops, False, use.is_exact, in_short)
+
+
+def _push_view(node: UOp, use: Use, plan: Plan) -> Use:
+    is_permuting = node.op in PERMUTING
+    is_once = use.is_once and (is_permuting or node.op is Ops.SHRINK)
+    is_exact = use.is_exact and (is_permuting or node.op is Ops.EXPAND)
+    place = plan.behind_views.get((node, use.place))
+    if place is None:
+        place = plan.behind_views[node, use.place] = push_movement(node, use.place)
+    return Use(use.root, place, use.loops, is_once, is_exact, use.in_short)
+
+
+def _push_reduce(node: UOp, use: Use, plan: Plan, level: int) -> Use:
+    """New loops for the reduced axes. Reductions of one level over the same rows and sizes share their loops, so that
+    a sum and a sum of squares are one pass."""
+    source = node.src[0]
+    axes = [axis for axis in sorted(node.arg[1]) if source.shape[axis] != 1]
+    rows = ranges_of(use.place)
+    outer = tuple(loop for loop in use.loops if loop in rows)
+    row_ids = tuple(part for loop in outer for part in loop.arg.id)
+    # Sizes that differ in one axis make loops that differ in all: a loop lies inside one other loop, not two.
+    sizes = tuple(source.shape[axis] for axis in axes)
+    alike = plan.reduce_sizes.setdefault((use.root, level, row_ids), [])
+    if sizes not in alike:
+        alike.append(sizes)
+    variant = () if sizes == alike[0] else (-alike.index(sizes),)
+    loops = tuple(
+        UOp(Ops.RANGE, dtypes.index, (index_const(size),), Axis((level, n, *row_ids, *variant), AxisType.REDUCE))
+        for n, size in enumerate(sizes)
+    )
+    index = [ZERO if axis in node.arg[1] else idx for axis, idx in enumerate(use.place.indices)]
+    for axis, loop in zip(axes, loops, strict=True):
+        index[axis] = loop
+    plan.reduce_loops[use.root, node, use.place] = loops
+    in_short = math.prod(sizes) <= SHORT_REDUCTION and (use.in_short or not _is_reducing(use))
+    return Use(use.root, Place(tuple(index), use.place.valid), (*outer, *loops), False, use.is_exact, in_short)
+
+
+def _is_reducing(use: Use) -> bool:
+    return any(loop.arg.kind is AxisType.REDUCE for loop in use.loops)
+
+
+def _push_gather(node: UOp, use: Use, plan: Plan) -> Iterator[tuple[UOp, Use]]:
+    """The index tensors are asked for at this place. The source is asked for at holes, variables that stand for their
+    values until the kernel is written: narrow ones inside the index, where the mask has made the range true, and wide
+    ones inside the mask itself."""
+    source, *indices = node.src
+    for idx in dict.fromkeys(indices):
+        yield idx, Use(use.root, use.place, use.loops, False, False, False)
+    number = len(plan.holes)
+    narrow = tuple(
+        ZERO
+        if size == 1
+        else UOp(Ops.VARIABLE, dtypes.index, use.place.indices, (f"gather{number}_{axis}", 0, size - 1))
+        for axis, size in enumerate(source.shape)
+    )
+    wide = tuple(
+        UOp(Ops.VARIABLE, dtypes.index, use.place.indices, (f"value{number}_{axis}", *dtype_bounds(idx.dtype)))
+        for axis, idx in enumerate(indices)
+    )
+    plan.holes[use.root, node, use.place] = (narrow, wide)
+    if element_count(source.shape) == 0:
+        return
+    valid = both(use.place.valid, gather_valid(source.shape, wide))
+    yield source, Use(use.root, Place(narrow, valid), use.loops, False, False, False)
+
+
+def gather_valid(shape: Shape, values: Iterable[UOp]) -> UOp:
+    condition = TRUE
+    for value, size in zip(values, shape, strict=True):
+        condition = both(condition, ((value < 0).logical_not()) & (value < size))
+    return condition
