@@ -9,7 +9,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-torch test-devices lint types fuzz bench clean
+.PHONY: help demo test test-slow test-torch test-devices lint types fuzz fuzz-opts bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -48,6 +48,9 @@ types: $(INSTALLED) ## mypy --strict on the package
 
 fuzz: $(INSTALLED) ## fresh random expressions on every device, for FUZZ_SECONDS
 	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS)
+
+fuzz-opts: $(INSTALLED) ## fresh random kernels with random opts, for FUZZ_SECONDS
+	$(BIN)/python -m tests.fuzz.opts --seconds $(FUZZ_SECONDS)
 
 bench: $(INSTALLED) ## compile time per stage, and speed
 	$(BIN)/python -m bench

@@ -1,8 +1,9 @@
 """The devices that tests run on: every one that can be used on this machine, as `Device.availability()` tells, and the
 CPU once more with the system's C compiler. `make test` ends with a line that names them and those that are not here.
 
-Some compile slowly: PoCL takes half a second a kernel. A table of cases asks `sample` which of a case's dtypes to run
-there; one of them, another for each case. `make test-devices` sets TILEWRIGHT_WHOLE_TABLE, and all of them are run."""
+Some compile slowly: PoCL takes half a second a kernel. A table of cases asks `takes` whether to run a case there, and
+`sample` which of its dtypes: one, another for each case. `make test-devices` sets TILEWRIGHT_WHOLE_TABLE, and all of
+them are run."""
 
 from __future__ import annotations
 
@@ -19,6 +20,8 @@ from tilewright.base.config import Context
 
 # Devices that compile a kernel in milliseconds.
 QUICK = frozenset({"CPU", "CUDA", "PYTHON"})
+# Of the cases of a table one in so many is run; the edge values of every op and dtype are in tests/backends besides.
+ONE_IN = {"OPENCL": 3}
 # Compiles and runs nothing, so that there is no value to compare.
 WITHOUT_VALUES = frozenset({"NULL"})
 
@@ -33,10 +36,17 @@ class Setting(NamedTuple):
     def options(self) -> contextlib.AbstractContextManager[object]:
         return Context(CPU_COMPILER=self.compiler) if self.compiler else contextlib.nullcontext()
 
+    def takes(self, name: str) -> bool:
+        return _is_whole() or zlib.crc32(name.encode()) // 7 % ONE_IN.get(self.label, 1) == 0
+
     def sample(self, name: str, dtypes: Sequence[str]) -> Sequence[str]:
-        if self.label in QUICK or len(dtypes) < 2 or os.environ.get("TILEWRIGHT_WHOLE_TABLE"):
+        if self.label in QUICK or len(dtypes) < 2 or _is_whole():
             return dtypes
         return [dtypes[zlib.crc32(name.encode()) % len(dtypes)]]
+
+
+def _is_whole() -> bool:
+    return bool(os.environ.get("TILEWRIGHT_WHOLE_TABLE"))
 
 
 @functools.cache

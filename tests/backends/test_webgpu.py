@@ -272,6 +272,15 @@ def test_floats_are_computed_as_written(dtype: str, driver: Driver) -> None:
         np.testing.assert_array_equal(np.signbit(found[numbers]), np.signbit(expected[numbers]), err_msg=name)
 
 
+def test_signs_of_zeros_in_reductions(driver: Driver) -> None:
+    """A sum begins with 0.0, so that it is never -0.0; a product with a zero keeps the sign of the other factors."""
+    zeros = Tensor(np.full((3, 5), -0.0, np.float32), device="WEBGPU")
+    assert not np.signbit(zeros.sum(1).numpy()).any()
+    signs = Tensor(np.array([[1, -1], [-1, -1], [-1, 1]], np.float32), device="WEBGPU")
+    padded = signs.cast("int32").pad(((0, 0), (0, 1))).cast("float32")
+    np.testing.assert_array_equal(np.signbit(padded.prod(1).numpy()), [True, False, True])
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "bool", "int16", "uint16"])
 def test_neighbours_store_parts_of_a_word_at_once(dtype: str, driver: Driver) -> None:
     """One thread an element: four, or two, share each word. A lost store would leave the old value."""

@@ -54,7 +54,18 @@ def test_heuristic(case: Case, device: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_search(case: Case, device: str) -> None:
+def test_search(case: Case) -> None:
+    search(case, "CPU")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_search_on_every_device(case: Case, device: str) -> None:
+    search(case, device)
+
+
+def search(case: Case, device: str) -> None:
+    """Few candidates: what counts here is that none of them is wrong."""
     with Context(BEAM=2, BEAM_CANDIDATES=4, BEAM_SECONDS=4):
         assert_right(*case.run(device, None))
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tilewright import Tensor
@@ -18,6 +19,7 @@ X = Tensor.ones(3, 4)
 I = Tensor([[0, 1], [1, 2]])
 B = X > 0
 IMAGE = Tensor.ones(1, 2, 4, 4)
+SCALAR = Tensor(3.0)
 
 CASES: dict[str, tuple[Callable[[], Any], type[UserError], str]] = {
     "einsum: letter": (lambda: Tensor.einsum("i1,jk->ik", X, X), ShapeError, "'1'.*letters"),
@@ -90,6 +92,51 @@ CASES: dict[str, tuple[Callable[[], Any], type[UserError], str]] = {
     "multinomial: samples": (lambda: X.multinomial(9), ShapeError, "9 samples of 4"),
     "multinomial: shape": (lambda: IMAGE.multinomial(), ShapeError, "classes"),
     "logcumsumexp: dtype": (lambda: I.logcumsumexp(), DTypeError, "int32"),
+    "cat: 0-d": (lambda: SCALAR.cat(SCALAR), ShapeError, "0-d tensor has no axis"),
+    "split: 0-d": (lambda: SCALAR.split(1), ShapeError, "0-d tensor has no axis"),
+    "split: sizes": (lambda: X.split([5, -1], dim=1), ShapeError, "sizes=-1"),
+    "chunk: number": (lambda: X.chunk(2.5), ShapeError, r"chunks=2\.5"),
+    "repeat_interleave: number": (lambda: X.repeat_interleave(-1), ShapeError, "repeats=-1"),
+    "unflatten: sizes": (lambda: X.unflatten(0, (2, 2)), ShapeError, "3 elements"),
+    "pad: pairs": (lambda: X.pad(((1, 1, 1), None)), ShapeError, "padding="),
+    "shrink: ranges": (lambda: X.shrink(((0, 9), None)), ShapeError, r"\(0, 9\)"),
+    "topk: fraction": (lambda: X.topk(1.5), ShapeError, r"k=1\.5"),
+    "meshgrid: matrix": (lambda: Tensor.meshgrid(X, X), ShapeError, r"\(3, 4\)"),
+    "interpolate: fraction": (lambda: IMAGE.interpolate((2.5, 2)), ShapeError, r"2\.5"),
+    "max_pool2d: padding": (lambda: IMAGE.max_pool2d((2, 2), padding=2), ShapeError, r"\(2, 2\).*half of the window"),
+    "max_pool2d: text": (lambda: IMAGE.max_pool2d("2"), ShapeError, "kernel_size='2'"),
+    "conv2d: negative padding": (
+        lambda: IMAGE.conv2d(Tensor.ones(1, 2, 1, 1), padding=(0, -1, 0, 0)),
+        ShapeError,
+        "padding=",
+    ),
+    "attention: heads": (
+        lambda: Tensor.ones(1, 3, 2, 4).scaled_dot_product_attention(
+            Tensor.ones(1, 2, 2, 4), Tensor.ones(1, 2, 2, 4), enable_gqa=True
+        ),
+        ShapeError,
+        "heads",
+    ),
+    "empty: size": (lambda: Tensor.empty(-1, 2), ShapeError, "negative size"),
+    "full: value": (lambda: Tensor.full((2,), "a"), DTypeError, "'a' is no number"),
+    "arange: text": (lambda: Tensor.arange("a"), DTypeError, "'a' is no number"),
+    "one_hot: classes": (lambda: I.one_hot(-3), ShapeError, "num_classes=-3"),
+    "manual_seed": (lambda: Tensor.manual_seed("a"), DTypeError, "'a' is no seed"),
+    "einsum: formula": (lambda: Tensor.einsum(3, X), ShapeError, "int is no formula"),
+    "rearrange: formula": (lambda: X.rearrange(None), ShapeError, "NoneType is no formula"),
+    "no tensor: cat": (lambda: X.cat("a"), DTypeError, "a str stands where a tensor should"),
+    "no tensor: gather": (lambda: X.gather(0, [[0]]), DTypeError, "a list stands"),
+    "no tensor: masked_fill": (lambda: X.masked_fill(True, 0), DTypeError, "a bool stands"),
+    "no tensor: cross_entropy": (lambda: X.cross_entropy([0, 1, 2]), DTypeError, "a list stands"),
+    "no tensor: linear": (lambda: X.linear(None), DTypeError, "a NoneType stands"),
+    "no tensor: gradient": (lambda: X.sum().gradient([X]), DTypeError, "a list is no target"),
+    "no tensor: replace": (lambda: X.clone().replace(3), DTypeError, "a int is no tensor"),
+    "no tensor: isclose": (lambda: X.isclose("a"), DTypeError, "str"),
+    "getitem: tensor of a list": (lambda: X[Tensor([0, 7])], IndexingError, "index 7.*axis 0"),
+    "getitem: tensor of an array": (lambda: X[:, Tensor(np.array([1, -5]))], IndexingError, "index -5.*axis 1"),
+    "getitem: 0-d tensor": (lambda: X[Tensor(3)], IndexingError, "index 3.*axis 0"),
+    "setitem: tensor": (lambda: X.clone().__setitem__(Tensor([8]), 1), IndexingError, "index 8"),
+    "gather: list": (lambda: X.gather(0, Tensor([[99]])), IndexingError, "index 99"),
     "devices": (lambda: X.scatter(0, I.to("PYTHON"), X), DeviceError, "CPU.*PYTHON"),
     "from_dlpack": (lambda: Tensor.from_dlpack([1, 2]), DTypeError, "list has no __dlpack__"),
 }

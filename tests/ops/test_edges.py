@@ -44,6 +44,9 @@ WITHOUT_ELEMENTS: dict[str, tuple[Callable[[Tensor], Any], tuple[int, ...]]] = {
     "avg_pool2d": (lambda x: x.reshape(0, 2, 3).avg_pool2d((2,), 1), (0, 2, 2)),
     "interpolate": (lambda x: x.interpolate((5,)), (2, 0, 5)),
     "normalize": (lambda x: x.normalize(), (2, 0, 3)),
+    "softmax": (lambda x: x.softmax(1), (2, 0, 3)),
+    "log_softmax": (lambda x: x.log_softmax(-2), (2, 0, 3)),
+    "diagonal beyond the corner": (lambda x: x.diagonal(5, 0, 2), (0, 0)),
     "qr": (lambda x: x.qr()[0], (2, 0, 0)),
     "svd": (lambda x: x.svd()[2], (2, 3, 3)),
     "diag": (lambda x: x.flatten().diag(), (0, 0)),
@@ -58,6 +61,28 @@ def test_without_elements(name: str) -> None:
     found = call(Tensor(EMPTY))
     assert found.shape == shape
     assert found.numpy().shape == shape
+
+
+def test_sums_over_no_elements() -> None:
+    x = Tensor(EMPTY)
+    assert x.logsumexp(1).tolist() == [[-np.inf] * 3] * 2
+    assert x.logsumexp().item() == -np.inf
+    assert np.isnan(x.mean(1).numpy()).all()
+    assert x.prod(1, keepdim=True).numpy().tolist() == [[[1.0] * 3]] * 2
+
+
+# What a graph of constants would hide: these go past the tensor itself, whose elements all look alike.
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x * 2, lambda x: x.exp().sum(1), lambda x: x.softmax(1), lambda x: x.flatten(), lambda x: x[:0]],
+)
+def test_gradients_without_elements(function: Callable[[Tensor], Tensor]) -> None:
+    x = Tensor(EMPTY, requires_grad=True)
+    function(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.shape == EMPTY.shape
+    (found,) = function(x).sum().gradient(x)
+    assert (found.shape, found.numpy().size) == (EMPTY.shape, 0)
 
 
 SINGLE: dict[str, tuple[Callable[[Tensor], Any], Any]] = {
@@ -95,6 +120,8 @@ ZERO_D: dict[str, tuple[Callable[[Tensor], Any], Any]] = {
     "einsum": (lambda x: Tensor.einsum(",->", x, x), np.float32(9)),
     "scatter": (lambda x: x.scatter(0, Tensor(0), Tensor(5.0)), np.float32(5)),
     "gather": (lambda x: x.gather(0, Tensor(0)), np.float32(3)),
+    "unfold": (lambda x: x.unfold(0, 1, 1), np.array([3], np.float32)),
+    "softmax": (lambda x: x.softmax(), np.float32(1)),
     "binary_crossentropy_logits": (lambda x: x.binary_crossentropy_logits(Tensor(1.0)), np.float32(0.04858735)),
 }
 

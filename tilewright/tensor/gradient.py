@@ -30,7 +30,7 @@ class GradientMixin(TensorBase):
         A tensor of more than one element needs `gradient`, what each of its elements weighs. The graph is kept, so a
         second call adds again. `create_graph` lets gradients be taken of `.grad` in turn."""
         upstream = self._upstream("backward", gradient)
-        parameters = _parameters_by_node()
+        parameters, empty = _living_parameters()
 
         def owners(node: UOp) -> list[TensorBase]:
             current = parameters.get(node)
@@ -47,6 +47,8 @@ class GradientMixin(TensorBase):
         for node, value in found.items():
             for parameter in owners(node):
                 _accumulate(parameter, value, create_graph)
+        for parameter in empty:
+            _accumulate(parameter, build.const(parameter.dtype, 0, parameter.shape), create_graph)
         return self
 
     def gradient(self, *targets: Self, gradient: Self | None = None) -> tuple[Self, ...]:
@@ -70,6 +72,8 @@ class GradientMixin(TensorBase):
         for number, target in enumerate(targets):
             parts = [value for node, value in found.items() if parameter_of(node) is target]
             parts = parts or _parts_through(nodes[target], found)
+            if 0 in target.shape:
+                parts = [build.const(target.dtype, 0, target.shape)]
             if not parts:
                 raise _unrelated(number, target)
             fitted = (build.reshape(part, target.shape) for part in parts)
@@ -102,13 +106,19 @@ class GradientMixin(TensorBase):
 # ---------------------------------------------------------------- parameters and targets
 
 
-def _parameters_by_node() -> dict[UOp, list[TensorBase]]:
-    """The node that each living parameter is now, reshapes aside."""
-    found: dict[UOp, list[TensorBase]] = {}
+def _living_parameters() -> tuple[dict[UOp, list[TensorBase]], list[TensorBase]]:
+    """The parameters by the node that each is now, reshapes aside; and those without elements. They are constants, which
+    all look alike in a graph, but whatever they take part in, their gradient has no elements either."""
+    by_node: dict[UOp, list[TensorBase]] = {}
+    empty: list[TensorBase] = []
     for holder in live.holders():
-        if isinstance(holder, TensorBase) and holder._is_parameter:
-            found.setdefault(build.stored_root(holder.uop), []).append(holder)
-    return found
+        if not isinstance(holder, TensorBase) or not holder._is_parameter:
+            continue
+        if 0 in holder.shape:
+            empty.append(holder)
+        else:
+            by_node.setdefault(build.stored_root(holder.uop), []).append(holder)
+    return by_node, empty
 
 
 def _accumulate(parameter: TensorBase, value: UOp, create_graph: bool) -> None:
@@ -125,8 +135,8 @@ def _accumulate(parameter: TensorBase, value: UOp, create_graph: bool) -> None:
 
 def _target_node(target: TensorBase) -> UOp:
     """The node that stands for a tensor in graphs: its own, or that of its memory where it is no view of a tensor."""
-    scalar = build.scalar_of(target.uop)
-    if scalar is not None and scalar.op is Ops.CONST and target.numel():  # type: ignore[attr-defined]
+    scalar = None if 0 in target.shape else build.scalar_of(target.uop)
+    if scalar is not None and scalar.op is Ops.CONST:
         message = f"a target of shape {target.shape} is the constant {scalar.arg}, which has no identity"
         raise UnsupportedError("gradient", message, "make the target with requires_grad=True")
     if scalar is not None and target.shape:

@@ -173,6 +173,8 @@ class ReduceMixin(ActivationMixin):
         """log(sum(exp(x))) without overflow."""
 
         def function(x: Self) -> Self:
+            if 0 in x.shape:  # of no elements, the sum is 0 and there is no greatest
+                return x.exp().sum(axis, keepdim).log()
             greatest = x.max(axis, keepdim=True).detach()
             safe = greatest.isfinite().where(greatest, 0.0)
             total = (x - safe).exp().sum(axis, keepdim=True).log() + safe
@@ -184,6 +186,8 @@ class ReduceMixin(ActivationMixin):
         """exp(x) / sum(exp(x)) along an axis, without overflow."""
 
         def function(x: Self) -> Self:
+            if 0 in x.shape:
+                return x
             # The result does not depend on what is subtracted, so no gradient needs to go there.
             powers = (x - x.max(axis, keepdim=True).detach()).exp()
             # One division per row: a vector division takes as long as the rest of the loop.
@@ -195,6 +199,8 @@ class ReduceMixin(ActivationMixin):
         """log(softmax(x)), computed without the softmax."""
 
         def function(x: Self) -> Self:
+            if 0 in x.shape:
+                return x
             moved = x - x.max(axis, keepdim=True).detach()
             return moved - moved.exp().sum(axis, keepdim=True).log()
 

@@ -57,6 +57,13 @@ def pads_from(operation: str, padding: Sequence[Any], shape: Shape) -> tuple[tup
     return tuple((before, after) for before, after in pairs)
 
 
+def check_axis_of_some(operation: str, axis: int, shape: Shape) -> int:
+    """The axis counted from the front, of a tensor that has axes: 0-d tensors can be neither cut nor joined."""
+    if not shape:
+        raise ShapeError(operation, "a 0-d tensor has no axis", "give it one with `.reshape(1)`")
+    return check_axis(operation, axis, len(shape))
+
+
 def joined_tensors(first: T, others: Sequence[T | Sequence[T]]) -> list[T]:
     """The tensors of `a.cat(b, c)`, `Tensor.cat(a, b, c)` and `Tensor.cat([a, b, c])`."""
     found: list[T] = []
@@ -177,7 +184,7 @@ class ShapeMixin(StorageMixin):
 
     def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
         """Pieces along an axis: all of one size (the last may be smaller), or of the given sizes."""
-        axis = check_axis("split", dim, self.ndim)
+        axis = check_axis_of_some("split", dim, self.shape)
         length = self.shape[axis]
         if not isinstance(sizes, tuple | list):
             check_whole("split", "sizes", sizes, least=1)
@@ -192,7 +199,7 @@ class ShapeMixin(StorageMixin):
 
     def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
         """At most `chunks` pieces of equal size along an axis; the last may be smaller."""
-        axis = check_axis("chunk", dim, self.ndim)
+        axis = check_axis_of_some("chunk", dim, self.shape)
         check_whole("chunk", "chunks", chunks, least=1)
         return self.split(max(1, -(-self.shape[axis] // chunks)), axis)
 
@@ -236,7 +243,7 @@ class ShapeMixin(StorageMixin):
         check_whole("repeat_interleave", "repeats", repeats, least=0)
         if dim is None:
             return self.flatten().repeat_interleave(repeats, 0)
-        axis = check_axis("repeat_interleave", dim, self.ndim)
+        axis = check_axis_of_some("repeat_interleave", dim, self.shape)
         before, size, after = self.shape[:axis], self.shape[axis], self.shape[axis + 1 :]
         widened = build.reshape(self.uop, (*before, size, 1, *after))
         expanded = build.expand(widened, (*before, size, repeats, *after))
@@ -266,6 +273,8 @@ class ShapeMixin(StorageMixin):
         """Windows of `size` elements, `step` apart, along an axis; the windows' elements become the last axis."""
         axis = check_axis("unfold", dim, self.ndim)
         check_whole("unfold", "size and step", size, step)
+        if self.ndim == 0:
+            return self.reshape(1).unfold(0, size, step).reshape(size)
         if not 0 <= size <= self.shape[axis] or step <= 0:
             message = f"windows of {size} with step {step} along an axis of size {self.shape[axis]}"
             raise ShapeError("unfold", message, "give 0 <= size <= the axis's size and step >= 1")
@@ -323,7 +332,7 @@ class ShapeMixin(StorageMixin):
         check_devices("cat", *tensors)
         # torch lets a tensor of shape (0,) join anything.
         parts = [tensor for tensor in tensors if tensor.shape != (0,)] or tensors[:1]
-        axis = check_axis("cat", dim, parts[0].ndim)
+        axis = check_axis_of_some("cat", dim, parts[0].shape)
         check_joinable("cat", parts, axis)
         dtype = promote(*(tensor.dtype for tensor in tensors))
         joined = nodes.cat([build.cast(tensor.uop, dtype) for tensor in parts], axis)

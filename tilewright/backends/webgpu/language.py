@@ -192,8 +192,8 @@ class WgslLanguage(Language):
         return super().float_literal(dtype, value)
 
     def opaque(self, dtype: DType, value: float) -> Expression:
-        """A constant that the compiler does not know: infinities and NaN, which it refuses, and zeros, with which it takes
-        liberties wherever they come to meet a sum or a product."""
+        """A constant that the compiler does not know: infinities and NaN, which it refuses, and zeros, with which it
+        takes liberties wherever they come to meet a sum or a product."""
         kind, zero = self.type_name(dtype), self.unknown_zero(dtype)
         if value == 0.0 and math.copysign(1.0, value) > 0.0:
             name = self.function_of(f"zero_{dtype.name}() -> {kind}", f"return bitcast<{kind}>({zero});")

@@ -20,6 +20,7 @@ from tilewright.graph.scalar import ScalarMath
 from tilewright.graph.uop import UOp
 
 _ROUNDED = frozenset({Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.SQRT})
+_CONVERSIONS = frozenset({Ops.CAST, Ops.BITCAST})
 # What reads a float as it is; everything else may be rewritten together with what computes its operand.
 _TAKES_AS_IS = frozenset({Ops.STORE, Ops.BITCAST})
 
@@ -93,18 +94,15 @@ class WgslRenderer(CStyleRenderer):
     # ------------------------------------------------------------ floats
 
     def _find_exposed(self) -> set[UOp]:
-        """Rounded results that another operation takes, so that a compiler might rewrite the two together.
+        """Rounded results that another operation takes, so that a compiler might rewrite the two together; and floats
+        made of integers, which may turn out to be a constant zero.
 
         A product of two variables that goes into a sum is left alone: the two may be one FMA."""
         users: dict[UOp, list[UOp]] = {}
         for node in self.program.body:
             for src in node.src:
                 users.setdefault(src, []).append(node)
-        return {
-            node
-            for node in users
-            if node.op in _ROUNDED and node.dtype.is_float and any(_may_rewrite(node, user) for user in users[node])
-        }
+        return {node for node in users if _is_rewritten(node) and any(_may_rewrite(node, user) for user in users[node])}
 
     def _spell(self, node: UOp, operands: list[Expression]) -> Expression:
         known = [self.language.known[operand.text] for operand in operands if operand.text in self.language.known]
@@ -136,6 +134,12 @@ def _fold(node: UOp, values: list[Scalar]) -> Scalar:
         return value if node.dtype.is_float else int(value)
     assert node.op.value is not None
     return cast_scalar(node.op.value(ScalarMath, *values), node.dtype)
+
+
+def _is_rewritten(node: UOp) -> bool:
+    if not node.dtype.is_float:
+        return False
+    return node.op in _ROUNDED or (node.op in _CONVERSIONS and not node.src[0].dtype.is_float)
 
 
 def _may_rewrite(node: UOp, user: UOp) -> bool:
