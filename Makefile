@@ -9,7 +9,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-torch test-devices lint types fuzz fuzz-opts bench clean
+.PHONY: help demo test test-slow test-torch test-cuda-text test-devices lint types fuzz fuzz-opts bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -35,6 +35,10 @@ test-slow: $(INSTALLED) ## the tests marked slow
 test-torch: $(INSTALLED) ## what is compared with torch, which is installed for it: the op table, optimisers, DLPack
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH)
 	$(BIN)/python -m pytest -n $(WORKERS) -m 'torch and not slow' -q
+
+test-cuda-text: $(INSTALLED) ## the CUDA text of the op table, compiled by NVRTC, which needs no card
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cuda]'
+	$(BIN)/python -m tests.backends.cuda_texts --quick --workers $(WORKERS)
 
 test-devices: $(INSTALLED) ## the op table over all dtypes, on every device that is here, also those that compile slowly
 	TILEWRIGHT_WHOLE_TABLE=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/ops/test_table.py -k test_value

@@ -117,7 +117,7 @@ def torch_step(torch: Any, state: dict[str, np.ndarray], dtype: str) -> Step:
     model.to(wanted)
     optimizer = torch.optim.SGD(model.parameters(), lr=mnist.RATE, momentum=mnist.MOMENTUM)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=mnist.RATE, total_steps=mnist.STEPS, cycle_momentum=False
+        optimizer, max_lr=mnist.RATE, total_steps=mnist.STEPS, pct_start=mnist.RISE, cycle_momentum=False
     )
 
     def step(x: np.ndarray, y: np.ndarray) -> float:

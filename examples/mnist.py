@@ -21,7 +21,7 @@ from tilewright.nn.state import get_parameters, safe_save
 
 # The recipe: SGD with momentum, its rate slowly raised and lowered again. bench/train_vs_torch.py follows it in torch.
 STEPS, BATCH = 800, 64
-RATE, MOMENTUM = 6e-3, 0.9
+RATE, RISE, MOMENTUM = 5e-3, 0.5, 0.9
 MEAN, DEVIATION = 0.1307, 0.3081  # of all pixels of the digits, from 0 to 1
 
 
@@ -65,7 +65,7 @@ class Model:
 def training_step(model: Model, steps: int = STEPS, rate: float = RATE) -> Any:
     """A jitted function that learns from images and labels, and gives the loss from before it did."""
     optimizer = nn.optim.SGD(get_parameters(model), lr=rate, momentum=MOMENTUM)
-    schedule = nn.optim.OneCycleLR(optimizer, max_lr=rate, total_steps=max(steps, 2))
+    schedule = nn.optim.OneCycleLR(optimizer, max_lr=rate, total_steps=max(steps, 2), pct_start=RISE)
 
     @jit
     def step(x: Tensor, y: Tensor) -> Tensor:

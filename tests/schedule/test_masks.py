@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.schedule.graphs import DEVICE, Graph, add, exp
 from tilewright import Tensor
-from tilewright.base.dtype import dtypes
+from tilewright.base.dtype import DType, dtypes
 from tilewright.engine.realize import bind_graph
 from tilewright.graph import build
 from tilewright.graph.evaluate import evaluate
@@ -170,6 +170,24 @@ def filled_nodes(links: int) -> int:
 def test_a_chain_of_gathers_takes_a_step_per_link() -> None:
     short, long = filled_nodes(8), filled_nodes(32)
     assert long < 4.5 * short
+
+
+def test_a_gather_inside_of_a_sum_that_ends_early() -> None:
+    """What the hole stands for has the loop of the sum in it, which is exchanged for a shorter one."""
+    graph = Graph()
+    rows = build.reshape(graph.input(64), (8, 8))
+    column = build.reshape(graph.input(6), (1, 6))
+    index = build.expand(build.cast(add(column, column), dtypes.int32), (5, 6))
+    gathered = build.gather(rows, build.axis_iota((5, 6), 0), index)
+    padded = build.pad(gathered, ((0, 0), (0, 3)))
+    assert graph.kernels(build.reduce_axis(Ops.ADD, padded, (1,))) == 1
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16])
+def test_small_floats_are_rounded_between_two_sums(dtype: DType) -> None:
+    c, d = loop(6, 0, AxisType.REDUCE), loop(5, 1, AxisType.REDUCE)
+    inner = UOp(Ops.REDUCE, dtype, ((c * d).cast(dtype), d), Ops.ADD)
+    assert shorten_reduction(Ops.ADD, inner, (c,)) == (inner, (c,))
 
 
 @pytest.mark.parametrize("links", [3, 12, 40])

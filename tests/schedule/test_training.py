@@ -137,6 +137,22 @@ def test_a_value_that_is_stored_in_another_order_has_a_kernel_of_its_own(graph: 
     assert stores(graph.plan(product, turned)) == [1, 1]
 
 
+def test_what_a_sum_takes_in_is_not_stored_inside_of_its_loop(graph: Graph) -> None:
+    rows = total(graph.input(2, 1, 8), 2)
+    assert stores(graph.plan(total(build.reshape(rows, (1, 2, 1)), 1), rows)) == [1, 1]
+
+
+def test_an_update_between_two_draws_is_done_in_place(graph: Graph) -> None:
+    """The second draw reads the new state. If it stored the first as well, the old state would have to be kept. The
+    first draw and the update read the same elements."""
+    state = graph.input(64)
+    first = exp(state)
+    after = assign(state, add(state, scalar(1.0, state)))
+    plan = schedule([mul(first, exp(after)), first, after], DEVICE)
+    assert stores(plan) == [2, 1]
+    assert plan.outputs[2] == 0
+
+
 def test_matrix_products_do_not_share_a_kernel(graph: Graph) -> None:
     """Nor does a sum per row go into one: it would be done once per tile of the product."""
     x, y = graph.input(32, 64), graph.input(64, 48)

@@ -150,6 +150,13 @@ def test_another_device_takes_a_copy() -> None:
     assert np.from_dlpack(Tensor([1, 2], device="PYTHON")).tolist() == [1, 2]
 
 
+def test_an_array_that_must_not_be_a_copy() -> None:
+    tensor = Tensor([1.0, 2.0])
+    assert np.asarray(tensor, dtype=np.float64).tolist() == [1.0, 2.0]
+    with pytest.raises(ValueError, match="from_dlpack"):
+        np.asarray(tensor, copy=False)
+
+
 # ---------------------------------------------------------------- DLPack with torch
 
 

@@ -7,8 +7,11 @@ that others need too is not counted: whether that is stored is its own question,
 
 from __future__ import annotations
 
+import functools
+import operator
 from dataclasses import dataclass
 
+from tilewright.graph.custom import updated_source
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op, element_count
 from tilewright.graph.uop import UOp
@@ -38,6 +41,7 @@ TRANSPARENT = frozenset({Ops.CONTIGUOUS, Ops.DETACH})
 class Facts:
     level: int  # how many reductions lie one below the other
     distinct: int  # elements of the largest tensor that it is made from, however often they are repeated
+    updates: int  # a bit for each update of memory that comes before it
     cost: float  # arithmetic per element that is done for this node alone
     reduce_work: int = 0  # elements taken in by the reductions that are done for this node alone
     is_contraction: bool = False  # a reduction of elements that are repeated many times
@@ -47,10 +51,15 @@ class Facts:
 def gather_facts(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, Facts]:
     gates = find_gates(order, must_store)
     facts: dict[UOp, Facts] = {}
+    update = 1
     for node in order:
         level = max((facts[src].level for src in node.src), default=0)
         distinct = max((facts[src].distinct for src in node.src), default=0)
-        found = facts[node] = Facts(level, distinct, own_cost(node))
+        updates = functools.reduce(operator.or_, (facts[src].updates for src in node.src), 0)
+        if updated_source(node) is not None:
+            updates |= update
+            update <<= 1
+        found = facts[node] = Facts(level, distinct, updates, own_cost(node))
         if node.op is Ops.REDUCE_AXIS:
             found.level += 1
             found.reduce_work = element_count(node.src[0].shape)

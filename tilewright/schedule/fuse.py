@@ -17,14 +17,16 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tilewright.base.config import options
-from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind, element_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.schedule.facts import TRANSPARENT, Facts, gather_facts
 from tilewright.schedule.indexing import TRUE, flatten_index
-from tilewright.schedule.uses import Plan, Use, loops_over, own_use, push_use, ranges_of, size_of, steps_of
+from tilewright.schedule.uses import Plan, Use, is_reducing, loops_over, own_use, push_use, ranges_of, size_of, steps_of
 
+# Additions per element that are rather done again than stored and loaded. An element that is computed more often than
+# RECOMPUTE_COUNTED counts as computed that often, so that a cast alone is never stored.
 RECOMPUTE_LIMIT = 40.0
 RECOMPUTE_COUNTED = 64
 MOST_USES = 8
@@ -47,7 +49,7 @@ def plan_fusion(outputs: Sequence[UOp], must_store: frozenset[UOp], sequence: Se
         reached = set(order)
         order = [node for node in toposort(*sequence, *outputs) if node in reached]
     plan = Plan(order)
-    free = frozenset(node for node in outputs if node.op not in SEPARATE) if options.FUSE else frozenset()
+    asked_for = frozenset(outputs)
     facts = gather_facts(plan.order, must_store)
     decide = _Decisions(plan.order, facts)
     for node in reversed(plan.order):
@@ -57,7 +59,9 @@ def plan_fusion(outputs: Sequence[UOp], must_store: frozenset[UOp], sequence: Se
             plan.stored.append(node)
             if element_count(node.shape) == 0:
                 continue
-            own = decide.find_host(node, uses) if node in free or node not in must_store else None
+            # What must be stored for another reason than being asked for is there to stand apart.
+            may_be_guest = options.FUSE and (node not in must_store or node in asked_for)
+            own = decide.find_host(node, uses) if may_be_guest else None
             if own is None:
                 own = own_use(node)
                 decide.note_reduction(node, own)
@@ -98,31 +102,35 @@ class _Decisions:
         """The use of the first kernel that needs a stored node, if that kernel can compute and store it: it asks for
         every element once, in the order they are stored in or once per row. All other users come after that kernel."""
         first = min(uses, key=lambda use: self.position[use.root], default=None)
-        if first is None or first.root.op in SEPARATE or not first.is_exact:
+        if first is None or {node.op, first.root.op} & SEPARATE or not first.is_exact:
             return None
-        root = first.root
+        root, facts = first.root, self.facts[node]
         if sum(use.root is root for use in uses) > 1 or self.stores[root] == MOST_STORES - 1:
             return None
-        facts = self.facts[node]
-        if first.is_once:
-            whole = flatten_index(loops_over(root.shape), root.shape)
-            is_fit = flatten_index(first.place.indices, node.shape) is whole
-        else:
-            rows = math.prod(size_of(row) for row in ranges_of(first.place))
-            is_per_row = facts.reduce_work > 0 or (facts.follows_reduction and rows >= ENOUGH_ROWS)
-            is_fit = is_per_row and rows == element_count(node.shape) >= element_count(root.shape) // LONGEST_ROW
-        if not is_fit or (facts.follows_reduction and not self._fits_reduction(node, first)):
+        # An update between the two may overwrite what the node is made from: it could not be done in place.
+        if facts.updates != self.facts[root].updates:
+            return None
+        if not (is_in_order(node, first) if first.is_once else self._is_per_row(node, first)):
+            return None
+        if facts.follows_reduction and not self._fits_reduction(node, first):
             return None
         self.stores[root] += 1
         return first
 
+    def _is_per_row(self, node: UOp, use: Use) -> bool:
+        """Whether the kernel asks for each element once, in a loop over rows around the loops inside of a row."""
+        rows = math.prod(size_of(row) for row in ranges_of(use.place))
+        facts = self.facts[node]
+        if is_reducing(use) or rows != element_count(node.shape) or element_count(use.root.shape) > LONGEST_ROW * rows:
+            return False
+        return facts.reduce_work > 0 or (facts.follows_reduction and rows >= ENOUGH_ROWS)
+
     def _fits_reduction(self, node: UOp, use: Use) -> bool:
-        rows = ranges_of(use.place)
         elements = element_count(node.shape)
-        if any(row.arg.kind is AxisType.REDUCE for row in rows):
+        if is_reducing(use):
             is_fit = use.in_short and steps_of(use) <= MOST_OVERLAP * elements
             return is_fit and self._accept_rows(node, use)
-        count = math.prod(size_of(row) for row in rows)
+        count = math.prod(size_of(row) for row in ranges_of(use.place))
         if use.place.valid is not TRUE or count > elements:
             return False
         if not use.is_once and count < ENOUGH_ROWS and self.facts[node].reduce_work > SMALL_REDUCTION:
@@ -144,3 +152,9 @@ class _Decisions:
             self.rows.setdefault(use.root, set()).add(ranges_of(use.place))
             if self.facts[node].is_contraction:
                 self.contracting.add(use.root)
+
+
+def is_in_order(node: UOp, use: Use) -> bool:
+    """Whether the kernel asks for the elements in the order in which both it and the node are stored."""
+    own = flatten_index(loops_over(use.root.shape), use.root.shape)
+    return flatten_index(use.place.indices, node.shape) is own

@@ -13,13 +13,26 @@ from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import substitute, toposort
 
 
+def shorten_reductions(value: UOp) -> UOp:
+    """The value with every reduction as short as it can be."""
+    done: dict[UOp, UOp] = {}
+    for node in toposort(value):
+        src = tuple(done[s] for s in node.src)
+        if node.op is Ops.REDUCE:
+            inner, loops = shorten_reduction(node.arg, src[0], src[1:])
+            src = (inner, *loops)
+        done[node] = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+    return done[value]
+
+
 def shorten_reduction(op: Op, value: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, tuple[UOp, ...]]:
     """What a reduction takes in, and its loops: a sum of sums is one sum, which ends where only zeros follow.
 
     before: for c in 6: acc += (for d in 6: inner += x[y - c, z - d] if c < 5 and d < 5 and ... else 0)
     after:  for c in 5: for d in 5: acc += x[y - c, z - d] if ... else 0"""
     joined = loops
-    if value.op is Ops.REDUCE and value.arg is op:
+    # A small float is rounded after each of two sums.
+    if value.op is Ops.REDUCE and value.arg is op and not (value.dtype.is_float and value.dtype.bits < 32):
         value, joined = value.src[0], (*loops, *value.src[1:])
     limits = loop_limits(conditions_of(value)) if op is Ops.ADD else {}
     if joined == loops and limits.keys().isdisjoint(loops):
@@ -36,11 +49,12 @@ def shorten_reduction(op: Op, value: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, 
 
 def loop_limits(conditions: Iterable[UOp]) -> dict[UOp, int]:
     """The loops that conditions end early, and how many steps are left of each."""
-    return {
+    limits = {
         part.src[0]: int(part.src[1].arg)
         for part in conditions
         if part.op is Ops.CMPLT and part.src[0].op is Ops.RANGE and part.src[1].op is Ops.CONST
     }
+    return {loop: limit for loop, limit in limits.items() if 0 < limit < loop.src[0].arg}
 
 
 def conditions_of(value: UOp) -> list[UOp]:

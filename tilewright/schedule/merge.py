@@ -33,31 +33,46 @@ class Group:
 def merge_steps(
     steps: Sequence[Step], order: Sequence[int], temps: frozenset[int], devices: Mapping[UOp, str]
 ) -> list[Step]:
-    merged: list[Step] = []
-    groups: dict[int, Group] = {}  # position in `merged` -> what is known of the kernel there
-    positions: dict[int, int] = {}  # number of a step -> position in `merged`
-    readers: dict[tuple[frozenset[UOp], int], int] = {}  # loops and a version -> the last that reads it so
+    merger = _Merger(temps)
+    positions: dict[int, int] = {}
     for number in order:
         step = steps[number]
-        own = group_of(step, devices[step.node])
-        position = len(merged)
+        after = {positions[earlier] for earlier in step.after}
+        positions[number] = merger.add(step, group_of(step, devices[step.node]), after)
+    return merger.steps
+
+
+class _Merger:
+    def __init__(self, temps: frozenset[int]) -> None:
+        self.temps = temps
+        self.steps: list[Step] = []
+        self.groups: dict[int, Group] = {}  # the position of a step -> what is known of its kernel
+        self.readers: dict[tuple[frozenset[UOp], int], int] = {}  # loops and a version -> the last step to read it so
+
+    def add(self, step: Step, own: Group | None, after: set[int]) -> int:
+        """The position of the step, or of the one that it joins."""
+        position = None if own is None else self._join(step, own, after)
+        if position is None:
+            position = len(self.steps)
+            self.steps.append(step)
+            if own is not None:
+                self.groups[position] = own
         if own is not None:
-            after = sorted(positions[p] for p in step.after)
-            candidates = {readers[own.loops, version] for version in step.reads if (own.loops, version) in readers}
-            for candidate in sorted(candidates, reverse=True):
-                is_last = candidate == len(merged) - 1
-                if any(p > candidate for p in after) or not (is_last or temps.isdisjoint(step.targets)):
-                    break
-                joined = join(groups[candidate], own, merged[candidate], step)
-                if joined is not None:
-                    position, own = candidate, joined
-                    step = kernel_step(own.node, *own.stores)
-                    break
-            groups[position] = own
-            readers.update({(own.loops, version): position for version in step.reads})
-        merged[position : position + 1] = [step]
-        positions[number] = position
-    return merged
+            self.readers.update({(own.loops, version): position for version in step.reads})
+        return position
+
+    def _join(self, step: Step, own: Group, after: set[int]) -> int | None:
+        places = {self.readers.get((own.loops, version), -1) for version in step.reads}
+        for position in sorted(places - {-1}, reverse=True):
+            is_last = position == len(self.steps) - 1
+            if any(p > position for p in after) or not (is_last or self.temps.isdisjoint(step.targets)):
+                return None
+            joined = join(self.groups[position], own, self.steps[position], step)
+            if joined is not None:
+                self.groups[position] = joined
+                self.steps[position] = kernel_step(joined.node, *joined.stores)
+                return position
+        return None
 
 
 def group_of(step: Step, device: str) -> Group | None:

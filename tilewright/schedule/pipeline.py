@@ -1,11 +1,13 @@
 """The schedule stage. In: the nodes to realise, over PARAM leaves. Out: a `Schedule`.
 
 prepare_graph    needs: a verified graph          gives: large reductions split, copies read whole buffers, an order
-plan_fusion      needs: the nodes to store        gives: what is stored, and every index that kernels ask for
+plan_fusion      needs: the nodes to store        gives: what is stored by which kernel, and every index asked for
 write kernels    needs: the plan                  gives: a value per stored node, as loops, loads and reductions
-place assigns    needs: the values                gives: how each in-place update is done without harm
-order items      needs: declared accesses         gives: items such that every read sees the version it means
-place_temps      needs: the order                 gives: arenas"""
+place updates    needs: the values                gives: how each in-place update is done without harm
+order steps      needs: declared accesses         gives: steps such that every read sees the version it means
+merge_steps      needs: the order                 gives: fewer steps: those that load the same memory are joined
+write items      needs: the steps                 gives: items over slots, equal kernels as one node
+place_temps      needs: the items                 gives: arenas"""
 
 from __future__ import annotations
 

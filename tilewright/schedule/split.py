@@ -10,7 +10,7 @@ from tilewright.graph.simplify import fold_reductions
 from tilewright.graph.spec import Kind, element_count
 from tilewright.graph.uop import UOp, const
 from tilewright.schedule.indexing import TRUE, Place, both, flatten_index
-from tilewright.schedule.masks import drop_masks, shorten_reduction
+from tilewright.schedule.masks import drop_masks, shorten_reductions
 from tilewright.schedule.uses import Plan, gather_valid
 
 Key = tuple[UOp, UOp, Place]  # a kernel's root, a node, and the element that the kernel asks of it
@@ -47,7 +47,8 @@ class KernelWriter:
     def _finish(self, values: dict[UOp, UOp]) -> dict[UOp, UOp]:
         """The values of one kernel, simplified together so that what they share stays shared."""
         filled = (self._fill_holes(value) for value in values.values())
-        sink = drop_masks(fold_reductions(UOp(Ops.SINK, dtypes.void, tuple(filled))))
+        sink = UOp(Ops.SINK, dtypes.void, tuple(filled))
+        sink = drop_masks(fold_reductions(shorten_reductions(sink)))
         return dict(zip(values, sink.src, strict=True))
 
     def _value(self, key: Key) -> UOp:
@@ -118,7 +119,6 @@ class KernelWriter:
         value = self.values[inner]
         if op is Ops.ADD and place.valid is not TRUE and inner in self.masked:
             self.masked.add(key)
-        value, loops = shorten_reduction(op, value, loops)
         return UOp(Ops.REDUCE, node.dtype, (value, *loops), op) if loops else value
 
     # ------------------------------------------------------------ gathers

@@ -76,6 +76,11 @@ def ranges_of(place: Place) -> frozenset[UOp]:
     return place.valid.ranges.union(*(idx.ranges for idx in place.indices))
 
 
+def is_reducing(use: Use) -> bool:
+    """Whether the element is asked for anew in each step of a reduction."""
+    return any(loop.arg.kind is AxisType.REDUCE for loop in ranges_of(use.place))
+
+
 def steps_of(use: Use) -> int:
     """How often an element is computed: once per step of the loops down to the innermost that it depends on. A sum ends
     where a mask makes all that follows 0."""
@@ -152,12 +157,8 @@ def _push_reduce(node: UOp, use: Use, plan: Plan, level: int) -> Use:
     for axis, loop in zip(axes, loops, strict=True):
         index[axis] = loop
     plan.reduce_loops[use.root, node, use.place] = loops
-    in_short = math.prod(sizes) <= SHORT_REDUCTION and (use.in_short or not _is_reducing(use))
+    in_short = math.prod(sizes) <= SHORT_REDUCTION and (use.in_short or not is_reducing(use))
     return Use(use.root, Place(tuple(index), use.place.valid), (*outer, *loops), False, use.is_exact, in_short)
-
-
-def _is_reducing(use: Use) -> bool:
-    return any(loop.arg.kind is AxisType.REDUCE for loop in use.loops)
 
 
 def _push_gather(node: UOp, use: Use, plan: Plan) -> Iterator[tuple[UOp, Use]]:

@@ -107,7 +107,7 @@ class GradientMixin(TensorBase):
 
 
 def _living_parameters() -> tuple[dict[UOp, list[TensorBase]], list[TensorBase]]:
-    """The parameters by the node that each is now, reshapes aside; and those without elements. They are constants, which
+    """The parameters by the node that each is now, reshapes aside; and those without elements. These are constants that
     all look alike in a graph, but whatever they take part in, their gradient has no elements either."""
     by_node: dict[UOp, list[TensorBase]] = {}
     empty: list[TensorBase] = []

@@ -120,6 +120,8 @@ class StorageMixin(TensorBase):
         return raw.view(dtype).reshape(self.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        if copy is False:
+            raise ValueError("the elements of a tensor come as a copy: leave out copy=False, or use numpy.from_dlpack")
         values = self.numpy()
         return values if dtype is None else values.astype(dtype)
 

@@ -127,7 +127,7 @@ class OpenCLRunner:
         self._enqueue()
 
     def run_timed(self) -> float:
-        """Seconds from the start of the first launch to the end of the last, by the device's clock."""
+        """The seconds that the launches took, without the gaps between them, by the clock of the device."""
         events = self._enqueue()
         self.driver.synchronize()
         return float(sum(event.profile.end - event.profile.start for event in events)) * 1e-9
