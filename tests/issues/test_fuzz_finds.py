@@ -185,6 +185,30 @@ FINDS: dict[str, tuple[str, dict[int, list[float]]]] = {
         """,
         {0: [1, 3, 9], 1: [-0.0] * 12},
     ),
+    # The first was stored by the kernel of the last, which waits for a copy of the first.
+    "an output that is copied to another device and comes back": (
+        """
+        %0 = PARAM int32 ParamArg(0, 6, "")
+        %1 = NEG int32 %0
+        %2 = COPY int32 %1 "AWAY"
+        %3 = COPY int32 %2 "HOME"
+        %4 = FLIP int32 %3 (0,)
+        %5 = ADD int32 %1 %4
+        %6 = SINK void %5 %1
+        """,
+        {0: [1, 2, 3, 4, 5, 6]},
+    ),
+    # The last product inside exp2 overflows when it is rounded; joined with the difference it was not rounded.
+    "the difference of two infinities, one of them from exp2": (
+        """
+        %0 = PARAM float32 ParamArg(0, 20, "")
+        %1 = PARAM float32 ParamArg(1, 20, "")
+        %2 = EXP2 float32 %0
+        %3 = SUB float32 %2 %1
+        %4 = SINK void %3
+        """,
+        {0: [128.0, 130.0, 200.0, 1e20, 127.5] * 4, 1: [float("inf")] * 20},
+    ),
 }
 
 

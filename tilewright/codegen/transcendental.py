@@ -40,6 +40,7 @@ class Format:
     half_pi_high: float
     half_pi_low: float
     root_half_bits: int  # the bits of sqrt(1/2), where a mantissa is cut
+    largest_exp: float  # the largest number whose exp is finite
     ln2_high: float
     ln2_low: float
     exp2: tuple[float, ...]  # 2**r = p(r), |r| <= 1/2
@@ -48,6 +49,11 @@ class Format:
     log: tuple[float, ...]  # log(1 + f) = f + f*p(f)
     sin: tuple[float, ...]  # sin(r) = r + r*p(r*r), |r| <= pi/4
     cos: tuple[float, ...]  # cos(r) = p(r*r), |r| <= pi/4
+
+    @property
+    def largest_exp2(self) -> float:
+        """The largest number whose exp2 is finite: the one below bias + 1."""
+        return (self.bias + 1) * (1.0 - 2.0 ** -(self.mantissa + 1))
 
 
 # fmt: off
@@ -60,6 +66,7 @@ SINGLE = Format(
     half_pi_high=1.5703125,
     half_pi_low=0.00048382679466158152,
     root_half_bits=0x3F3504F3,
+    largest_exp=88.72283172607422,
     ln2_high=0.693145751953125,
     ln2_low=1.4286068203094172e-06,
     exp2=(
@@ -91,6 +98,7 @@ DOUBLE = Format(
     half_pi_high=1.570796012878418,
     half_pi_low=3.139164786504813e-07,
     root_half_bits=0x3FE6A09E667F3BCD,
+    largest_exp=709.782712893384,
     ln2_high=0.6931471803691238,
     ln2_low=1.9082149292705877e-10,
     exp2=(
@@ -197,10 +205,10 @@ def _polynomial(x: UOp, coefficients: tuple[float, ...]) -> UOp:
     return value
 
 
-def _clamp(x: UOp, low: float, high: float) -> UOp:
-    """Between low and high; NaN stays. Compare and WHERE in this order are one vector minimum and one maximum."""
+def _bounded(x: UOp, low: float, high: float, beyond: float) -> UOp:
+    """At least low, and `beyond` above high; NaN stays."""
     x = (x < low).where(x.const_like(low), x)
-    return (x > high).where(x.const_like(high), x)
+    return (x > high).where(x.const_like(beyond), x)
 
 
 def _shifter(form: Format) -> float:
@@ -222,15 +230,16 @@ def _times_power(value: UOp, shifted: UOp) -> UOp:
 
 def _exp2(x: UOp) -> UOp:
     form = FORMATS[x.dtype]
-    # At the lower end both factors of `_times_power` are 0: a masked-out -inf does not pay for an underflow.
-    x = _clamp(x, -2.0 * form.bias, form.bias + 2.0)
+    # At the lower end both factors of `_times_power` are 0: a masked-out -inf does not pay for an underflow. Past the
+    # upper end both are infinite: a product that overflows only when it is rounded may be joined with a sum before.
+    x = _bounded(x, -2.0 * form.bias, form.largest_exp2, 2.0 * form.bias + 2.0)
     shifted = x + _shifter(form)
     return _times_power(_polynomial(x - (shifted - _shifter(form)), form.exp2), shifted)
 
 
 def _exp(x: UOp) -> UOp:
     form = FORMATS[x.dtype]
-    x = _clamp(x, -2.0 * form.bias * LN_2, (form.bias + 2.0) * LN_2)
+    x = _bounded(x, -2.0 * form.bias * LN_2, form.largest_exp, (2.0 * form.bias + 2.0) * LN_2)
     shifted = x * LOG2_E + _shifter(form)
     whole = shifted - _shifter(form)
     rest = (x - whole * form.ln2_high) - whole * form.ln2_low

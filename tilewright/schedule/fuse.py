@@ -42,8 +42,14 @@ MOST_STORES = 8
 SEPARATE = frozenset({Ops.ASSIGN, Ops.COPY, Ops.CUSTOM_KERNEL})
 
 
-def plan_fusion(outputs: Sequence[UOp], must_store: frozenset[UOp], sequence: Sequence[UOp] = ()) -> Plan:
-    """`sequence` is the order that nodes come in where it matters, such as values that are computed again late."""
+def plan_fusion(
+    outputs: Sequence[UOp],
+    must_store: frozenset[UOp],
+    sequence: Sequence[UOp] = (),
+    whole: frozenset[UOp] = frozenset(),
+) -> Plan:
+    """`sequence` is the order that nodes come in where it matters, such as values that are computed again late. `whole`
+    are nodes whose memory a copy, an update or a custom kernel takes: it has no use of theirs to come first."""
     order = toposort(*outputs)
     if sequence:
         reached = set(order)
@@ -60,7 +66,7 @@ def plan_fusion(outputs: Sequence[UOp], must_store: frozenset[UOp], sequence: Se
             if element_count(node.shape) == 0:
                 continue
             # What must be stored for another reason than being asked for is there to stand apart.
-            may_be_guest = options.FUSE and (node not in must_store or node in asked_for)
+            may_be_guest = options.FUSE and (node not in must_store or (node in asked_for and node not in whole))
             own = decide.find_host(node, uses) if may_be_guest else None
             if own is None:
                 own = own_use(node)

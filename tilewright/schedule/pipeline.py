@@ -20,7 +20,7 @@ from tilewright.graph.records import Schedule
 from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
-from tilewright.schedule.fuse import plan_fusion
+from tilewright.schedule.fuse import SEPARATE, plan_fusion
 from tilewright.schedule.memory import place_temps
 from tilewright.schedule.order import ItemBuilder
 from tilewright.schedule.reduction import split_reduction
@@ -34,7 +34,7 @@ def schedule(
     with stage_timer("schedule"):
         prepared, sequence = prepare_graph(outputs)
         stored = [storage_node(node) for node in prepared]
-        plan = plan_fusion(stored, nodes_to_store(stored), sequence)
+        plan = plan_fusion(stored, nodes_to_store(stored), sequence, nodes_taken_whole(stored))
         builder = ItemBuilder(plan, params, stored, device, pinned)
         items, slots, output_slots = builder.build()
         offsets, arenas = place_temps(items, slots)
@@ -87,6 +87,17 @@ def stored_whole(node: UOp) -> UOp:
     return node if is_stored_view(node) and not is_constant else UOp(Ops.CONTIGUOUS, node.dtype, (node,))
 
 
+def nodes_taken_whole(outputs: Sequence[UOp]) -> frozenset[UOp]:
+    """What copies, updates and custom kernels are given as memory."""
+    found: set[UOp] = set()
+    for node in toposort(*outputs):
+        if node.op is Ops.COPY or node.op is Ops.ASSIGN:
+            found.add(storage_node(node.src[0]))
+        elif node.op is Ops.CUSTOM_KERNEL:
+            found.update(map(storage_node, node.src))
+    return frozenset(found)
+
+
 def nodes_to_store(outputs: Sequence[UOp]) -> frozenset[UOp]:
     """Outputs, what the user asked to be contiguous, both sides of a copy, updates and what they update."""
     found = {node for node in outputs if node.op is not Ops.PARAM}
@@ -95,8 +106,6 @@ def nodes_to_store(outputs: Sequence[UOp]) -> frozenset[UOp]:
             found.add(node)
         if node.op is Ops.CONTIGUOUS:
             found.add(storage_node(node))
-        elif node.op is Ops.COPY or node.op is Ops.ASSIGN:
-            found.update((node, storage_node(node.src[0])))
-        elif node.op is Ops.CUSTOM_KERNEL:
-            found.update((node, *map(storage_node, node.src)))
-    return frozenset(node for node in found if node.op is not Ops.PARAM)
+        elif node.op in SEPARATE:
+            found.add(node)
+    return frozenset(node for node in found | nodes_taken_whole(outputs) if node.op is not Ops.PARAM)
