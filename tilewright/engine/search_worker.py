@@ -100,9 +100,7 @@ class Worker:
             places.append((memory, 0))
         return places
 
-    def _outputs(
-        self, handle: Any, driver: Driver, inputs: list[bytes], opts: tuple[Opt, ...] | None = None
-    ) -> Any:
+    def _outputs(self, handle: Any, driver: Driver, inputs: list[bytes], opts: tuple[Opt, ...] | None = None) -> Any:
         places = self._memories(driver, inputs)
         driver.prepare([(handle, places)]).run()
         driver.synchronize()
