@@ -34,7 +34,7 @@ Step = Callable[[np.ndarray, np.ndarray], float]
 
 @dataclass(frozen=True)
 class Losses:
-    """One step: our loss, torch's, and torch's in the other float, NaN where that was not asked for."""
+    """One step: our loss, torch's, and torch's in the other float dtype, NaN where that was not asked for."""
 
     ours: float
     torch: float
@@ -141,7 +141,7 @@ def run(
     """The losses of each of the first `steps` of the recipe. All start with our weights, as float32 has them."""
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # the order of torch's sums, and so their rounding, depends on the number
     Tensor.manual_seed(seed)
     model = mnist.Model()
     state = {name: tensor.numpy() for name, tensor in get_state_dict(model).items()}

@@ -17,7 +17,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.kernel.accumulators import recognise_accumulators
 
-AMOUNTS = (2, 4, 8, 16, 32)
+AMOUNTS = (2, 8, 32)
 GROUPED = [
     pytest.param(case, op, amount, id=f"{case.name}-{op.name}-{amount}")
     for case in CASES
