@@ -117,7 +117,7 @@ def to_dtype(value: DType | str) -> DType:
     """The type of a name or alias ('float32', 'half', ...); a `DType` is returned as it is."""
     if isinstance(value, DType):
         return value
-    if value not in _BY_NAME:
+    if not isinstance(value, str) or value not in _BY_NAME:
         from tilewright.base.errors import DTypeError
 
         known = ", ".join(sorted(_BY_NAME))

@@ -154,7 +154,7 @@ def canonical_device(name: str | None = None) -> str:
     """'cpu' and 'CPU:0' are 'CPU'; None is the default device. A device that does not exist is refused here."""
     if not name:
         name = options.DEVICE or next(iter(_openers))
-    kind, _, number = name.upper().partition(":")
+    kind, _, number = str(name).upper().partition(":")
     if kind not in _openers or (number and not number.isdigit()):
         raise DeviceError("device", f"there is no device {name!r}", f"use one of: {', '.join(_openers)}")
     return kind if not number or int(number) == 0 else f"{kind}:{int(number)}"
