@@ -39,6 +39,7 @@ test-torch: $(INSTALLED) ## what is compared with torch, which is installed for 
 test-cuda-text: $(INSTALLED) ## the CUDA text of the op table, compiled by NVRTC, which needs no card
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cuda]'
 	$(BIN)/python -m tests.backends.cuda_texts --quick --workers $(WORKERS)
+	$(BIN)/python -m pytest -q tests/backends/test_cuda_text.py tests/backends/test_cuda_device.py
 
 test-devices: $(INSTALLED) ## the op table over all dtypes, on every device that is here, also those that compile slowly
 	TILEWRIGHT_WHOLE_TABLE=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/ops/test_table.py -k test_value

@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tilewright.backends.cpu import elf, host, llvm, memory, pool, pool_ir
@@ -325,7 +326,7 @@ def test_imports_are_bound_to_the_given_address() -> None:
     assert list(cells) == [0, 41]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="ELF objects")
+@pytest.mark.skipif(sys.platform != "linux", reason="kernels are ELF objects on Linux alone")
 def test_damaged_objects_raise() -> None:
     good = llvm.compile_ir(SQUARE + FILL)
     for data in (b"", b"\x7fELF", good[:100], good[:-1], b"garbage" * 100, b"\0" + good[1:], bytes(len(good))):
@@ -344,7 +345,7 @@ def test_damaged_objects_raise() -> None:
     assert refused > 300
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="ELF objects")
+@pytest.mark.skipif(sys.platform != "linux", reason="kernels are ELF objects on Linux alone")
 def test_code_is_unmapped_with_its_last_reference() -> None:
     def mapped(address: int) -> bool:
         lines = Path("/proc/self/maps").read_text().splitlines()
@@ -359,7 +360,7 @@ def test_code_is_unmapped_with_its_last_reference() -> None:
 
 def test_loading_a_cached_object_does_not_import_llvmlite(tmp_path: Path) -> None:
     if sys.platform != "linux":
-        pytest.skip("ELF objects")
+        pytest.skip("kernels are ELF objects on Linux alone")
     (tmp_path / "object").write_bytes(llvm.compile_ir(FILL))
     script = f"""
         import sys
@@ -576,7 +577,7 @@ def test_a_list_keeps_what_it_needs_alive(pool_object: bytes, kernels: llvm.Load
     assert gone() is None
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork a process")
 def test_the_child_of_a_fork_starts_its_own_workers(threads: pool.Pool, kernels: llvm.LoadedCode) -> None:
     squares = Squares(2000)
     commands = pool.CommandList(threads, [(kernels.symbols["square"], squares.addresses, 2000, 50)])
@@ -759,8 +760,7 @@ def test_wrap_borrows_without_a_copy() -> None:
 
 
 def test_wrap_of_numpy_arrays() -> None:
-    numpy = pytest.importorskip("numpy")
-    values = numpy.arange(6, dtype=numpy.int32).reshape(2, 3)
+    values = np.arange(6, dtype=np.int32).reshape(2, 3)
     wrapped = memory.wrap(values)
     assert (wrapped.address, wrapped.nbytes) == (values.ctypes.data, 24)
     with pytest.raises(BufferError):

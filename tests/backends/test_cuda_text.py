@@ -147,7 +147,7 @@ def test_the_library_is_found_without_the_bindings(monkeypatch: pytest.MonkeyPat
         nvrtc.cache_clear()
 
 
-@pytest.mark.skipif(has_card(), reason="there is a card here")
+@pytest.mark.skipif(has_card(), reason="says what a machine without a card is told; this one has a card")
 def test_a_machine_without_a_card_says_so() -> None:
     """What is missed first is named: the compiler, which may not be installed either, or the driver."""
     with pytest.raises(DeviceError, match=r"CUDA cannot be used: .*(NVIDIA driver|NVRTC, the compiler)"):

@@ -87,7 +87,7 @@ def test_doubles_are_refused_by_name() -> None:
         metal.render(program_of("doubles", output, (), TARGET))
 
 
-@pytest.mark.skipif(sys.platform == "darwin", reason="there it is available")
+@pytest.mark.skipif(sys.platform == "darwin", reason="says what other systems are told; macOS has Metal")
 def test_it_says_that_it_is_part_of_another_system() -> None:
     metal._metal.cache_clear()
     with pytest.raises(Unavailable, match=f"part of macOS and this is {sys.platform}.*tested as text"):

@@ -103,7 +103,7 @@ def test_a_second_process_finds_every_program_on_disk(tmp_path: Path) -> None:
 
 
 def test_colours_are_for_terminals(tmp_path: Path) -> None:
-    pty = pytest.importorskip("pty")
+    pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals")
     _, printed = run_script(tmp_path, 2)
     assert "\x1b" not in printed
     ours, theirs = pty.openpty()

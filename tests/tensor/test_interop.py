@@ -162,7 +162,9 @@ def test_an_array_that_must_not_be_a_copy() -> None:
 
 @pytest.mark.torch
 class TestTorch:
-    torch = property(lambda self: pytest.importorskip("torch"))
+    torch = property(
+        lambda self: pytest.importorskip("torch", reason="torch is not installed; `make test-torch` installs it")
+    )
 
     @pytest.mark.parametrize("name", [*NAMES, "bfloat16"])
     def test_both_ways_in_place(self, name: str) -> None:
