@@ -3,14 +3,13 @@ table is compiled by `python -m tests.backends.cuda_texts`. No AMD card and no A
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.golden.texts import FOLDER, check_golden
 from tilewright import Tensor
 from tilewright.backends.cuda.device import cuda_target
 from tilewright.backends.cuda.dot import render_program
@@ -18,7 +17,7 @@ from tilewright.backends.cuda.library import driver_library
 from tilewright.backends.cuda.nvrtc import compile_text, nvrtc
 from tilewright.backends.hip.renderer import hip_target
 from tilewright.backends.hip.renderer import render as render_hip
-from tilewright.base.errors import CompileError, DeviceError
+from tilewright.base.errors import CompileError, DeviceError, KernelOptError
 from tilewright.base.events import subscribe
 from tilewright.base.target import Target
 from tilewright.codegen.pipeline import lower
@@ -26,8 +25,6 @@ from tilewright.engine.compile import forget_kernels
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Program
 from tilewright.kernel.optimise import optimise
 from tilewright.runtime.device import Unavailable
-
-GOLDEN = Path(__file__).parent / "golden"
 
 
 def has_compiler() -> bool:
@@ -88,22 +85,39 @@ GOLDEN_CASES: dict[str, tuple[Callable[[], Tensor], tuple[Opt, ...]]] = {
         lambda: numbers(512, 1024, dtype="bfloat16") @ numbers(1024, dtype="bfloat16"),
         (Opt(OptOps.UPCAST, 1, 8), Opt(OptOps.GROUP, 1, 32)),
     ),
+    "warp_group_product": (
+        lambda: (numbers(256, 128, dtype="bfloat16") @ numbers(128, 512, dtype="bfloat16")).relu(),
+        (Opt(OptOps.TC, 2, "wgmma_bfloat16_64x64"),),
+    ),
+    "warp_product": (
+        lambda: numbers(256, 128, dtype="float16") @ numbers(512, 128, dtype="float16").T,
+        (Opt(OptOps.TC, 2, "mma_float16_128x128"),),
+    ),
     "half": (lambda: numbers(4096, dtype="float16") * 2, (Opt(OptOps.UPCAST, 0, 8), Opt(OptOps.LOCAL, 0, 128))),
 }
 
 
+# What AMD's cards do not have.
+CUDA_ONLY = frozenset({"warp_group_product", "warp_product"})
+
+
 @pytest.mark.parametrize("case", GOLDEN_CASES)
 @pytest.mark.parametrize("language", ["cuda", "hip"])
-def test_golden(case: str, language: str) -> None:
-    """UPDATE_GOLDEN=1 writes what is compared with."""
+def test_golden(case: str, language: str, request: pytest.FixtureRequest) -> None:
     result, opts = GOLDEN_CASES[case]
     target, render = (cuda_target(), render_program) if language == "cuda" else (hip_target(), render_hip)
+    if language == "hip" and case in CUDA_ONLY:
+        with pytest.raises(KernelOptError, match="no tensor core"):
+            list(programs(result(), target, opts))
+        return
     text = "\n".join(render(program) for program in programs(result(), target, opts))
-    path = GOLDEN / f"{case}.{language}.txt"
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    assert text == path.read_text()
+    check_golden(f"{case}.{language}", text, request)
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", GOLDEN_CASES)
+def test_the_compiler_takes_the_golden_text(case: str) -> None:
+    assert compile_text((FOLDER / f"{case}.cuda").read_text(), "sm_90a")[:4] == b"\x7fELF"
 
 
 @needs_compiler

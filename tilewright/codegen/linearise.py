@@ -115,7 +115,7 @@ class Lineariser:
         for node in self.nodes:
             src = tuple(self.exchanged[s] for s in node.src)
             if node.op is not Ops.REDUCE:
-                self.exchanged[node] = self._rebuilt(node, src)
+                self.exchanged[node] = node.with_src(src)
                 continue
             folded = tuple(sorted((a for a in node.src[1:] if a.arg.kind is AxisType.UPCAST), key=lambda a: a.arg.id))
             kept = tuple(sorted((a for a in node.ranges if a.arg.kind.is_tile), key=lambda a: a.arg.id))
@@ -125,14 +125,6 @@ class Lineariser:
             total = UOp(Ops.COMBINE, node.dtype, (acc, *folded), node.arg)
             self.accumulators[node] = (acc, update, total)
             self.exchanged[node] = total
-
-    def _rebuilt(self, node: UOp, src: tuple[UOp, ...]) -> UOp:
-        if src == node.src:
-            return node
-        made = UOp(node.op, node.dtype, src, node.arg)
-        if made.line is None:
-            made.line = node.line
-        return made
 
     def _renamed(self, node: UOp) -> UOp:
         return self.exchanged[node]

@@ -55,12 +55,5 @@ def substitute(root: UOp, exchanges: Mapping[UOp, UOp]) -> UOp:
             stack.extend(missing)
             continue
         stack.pop()
-        src = tuple(done[s] for s in node.src)
-        if src == node.src:
-            done[node] = node
-        else:
-            made = UOp(node.op, node.dtype, src, node.arg)
-            if made.line is None:
-                made.line = node.line
-            done[node] = made
+        done[node] = node.with_src(tuple(done[s] for s in node.src))
     return done[root]

@@ -125,18 +125,8 @@ def exchange_axis(sink: UOp, axis: UOp, replacement: UOp) -> UOp:
         named = named_ranges(node)
         src = [done[s] for s in node.src[: len(node.src) - len(named)]]
         src += [made for old in named for made in (new_axes if old is axis else (done[old],))]
-        done[node] = rebuild(node, tuple(src))
+        done[node] = node.with_src(tuple(src))
     return done[sink]
-
-
-def rebuild(node: UOp, src: tuple[UOp, ...]) -> UOp:
-    """The node over other sources, made at the same line of the user's."""
-    if src == node.src:
-        return node
-    made = UOp(node.op, node.dtype, src, node.arg)
-    if made.line is None:
-        made.line = node.line
-    return made
 
 
 def split_axis(sink: UOp, axis: UOp, amount: int, inner: AxisType, inner_is_outermost: bool = False) -> UOp:

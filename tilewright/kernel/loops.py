@@ -12,7 +12,6 @@ from tilewright.kernel.axes import (
     is_counted,
     make_range,
     named_ranges,
-    rebuild,
     size_of,
     stride,
     view_kernel,
@@ -97,7 +96,7 @@ def _merge(sink: UOp, outer: UOp, inner: UOp) -> UOp:
             continue
         named = named_ranges(node)
         src = [done[s] for s in node.src[: len(node.src) - len(named)]]
-        done[node] = rebuild(node, (*src, *(done[s] for s in named if done[s] is not zero)))
+        done[node] = node.with_src((*src, *(done[s] for s in named if done[s] is not zero)))
     return simplify(done[sink])
 
 

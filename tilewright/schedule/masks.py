@@ -21,7 +21,7 @@ def shorten_reductions(value: UOp) -> UOp:
         if node.op is Ops.REDUCE:
             inner, loops = shorten_reduction(node.arg, src[0], src[1:])
             src = (inner, *loops)
-        done[node] = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+        done[node] = node.with_src(src)
     return done[value]
 
 

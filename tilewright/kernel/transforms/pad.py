@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from tilewright.graph.ops import AxisType, Ops, reduce_identity
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
-from tilewright.kernel.axes import KernelView, exchange_axis, is_counted, make_range, rebuild, size_of
+from tilewright.kernel.axes import KernelView, exchange_axis, is_counted, make_range, size_of
 
 
 def check_pad(view: KernelView, axis: UOp, multiple: int) -> str | None:
@@ -43,11 +43,11 @@ def mask_axis(sink: UOp, axis: UOp, inside: UOp) -> UOp:
             src = _masked(src, inside)
         elif node.op is Ops.STORE and axis in node.ranges and axis not in node.src[0].ranges:
             # The place is the same in every iteration, what is stored there is not.
-            src = (rebuild(src[0], _masked(src[0].src, inside)), src[1])
+            src = (src[0].with_src(_masked(src[0].src, inside)), src[1])
         elif node.op is Ops.REDUCE and axis in node.src[1:]:
             identity = node.src[0].const_like(reduce_identity(node.arg, node.dtype))
             src = (inside.where(src[0], identity), *src[1:])
-        done[node] = rebuild(node, src)
+        done[node] = node.with_src(src)
     return done[sink]
 
 

@@ -25,7 +25,7 @@ from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, index_const, memory_of
 from tilewright.graph.walk import substitute, toposort
-from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, make_range, rebuild, size_of, stride
+from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, make_range, size_of, stride
 
 _LOOPS = (AxisType.LOOP, AxisType.REDUCE)
 # Slowest first: a thread reads its tile as vectors, neighbours in a warp read neighbours.
@@ -188,9 +188,9 @@ def _exchange_loads(view: KernelView, axis: UOp, place: UOp, version: UOp, posit
             done[node] = exchanges[node]
         elif node.op is Ops.LOAD and node.src[0] is place:
             mask = place.src[2:] if len(node.src) > 1 else ()
-            done[node] = rebuild(node, (UOp(Ops.INDEX, place.dtype, (version, position, *mask)), *src[1:]))
+            done[node] = node.with_src((UOp(Ops.INDEX, place.dtype, (version, position, *mask)), *src[1:]))
         else:
-            done[node] = rebuild(node, src)
+            done[node] = node.with_src(src)
     return done[view.sink]
 
 

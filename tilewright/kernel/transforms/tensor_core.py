@@ -17,7 +17,7 @@ from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import AxisType, DotArg, Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import substitute
 from tilewright.kernel.axes import KernelView, exchange_axis, make_range, size_of
 from tilewright.kernel.transforms.pad import mask_axis
 
@@ -65,7 +65,7 @@ def apply_tensor_core(view: KernelView, axis: UOp, core: TensorCore) -> UOp:
     memories = (found.left.load.src[0].src[0], found.right.load.src[0].src[0])
     starts = (from_affine(found.left.start), from_affine(found.right.start))
     dot = UOp(Ops.DOT, found.reduce.dtype, (*memories, *starts, row, column), argument)
-    sink = _exchange(view.sink, found.reduce, dot)
+    sink = substitute(view.sink, {found.reduce: dot})
     last = max(loop.arg.id for loop in view.axes)
     sink = _lay_out(sink, row, core.row_axes, core.rows, core, last)
     return _lay_out(sink, column, core.column_axes, core.columns, core, last)
@@ -143,15 +143,6 @@ def _check_steps(operand: Operand, core: TensorCore) -> str | None:
     if len(operand.start.terms) > MOST_BATCH_AXES or any(step < 0 for step in operand.start.terms.values()):
         return f"depends on more than {MOST_BATCH_AXES} other loops, or walks one of them backwards"
     return None
-
-
-def _exchange(sink: UOp, old: UOp, new: UOp) -> UOp:
-    done: dict[UOp, UOp] = {old: new}
-    for node in toposort(sink):
-        if node not in done:
-            src = tuple(done[source] for source in node.src)
-            done[node] = node.with_src(src)
-    return done[sink]
 
 
 def _lay_out(
