@@ -209,6 +209,24 @@ FINDS: dict[str, tuple[str, dict[int, list[float]]]] = {
         """,
         {0: [128.0, 130.0, 200.0, 1e20, 127.5] * 4, 1: [float("inf")] * 20},
     ),
+    # Folding left one sum over both loops beside one over the inner loop alone, which has then no place.
+    "two sums that share one of their loops": (
+        """
+        %0 = PARAM int64 ParamArg(0, 486, "")
+        %1 = RESHAPE int64 %0 (9, 6, 1, 9)
+        %2 = PARAM float32 ParamArg(1, 2, "")
+        %3 = CONST float32 1.0
+        %4 = CMPEQ bool %2 %3
+        %5 = CAST int64 %4
+        %6 = RESHAPE int64 %5 (1, 2)
+        %7 = EXPAND int64 %6 (243, 2)
+        %8 = RESHAPE int64 %7 (9, 6, 1, 9)
+        %9 = ADD int64 %1 %8
+        %10 = REDUCE_AXIS int64 %9 (Ops.ADD, (0, 1))
+        %11 = SINK void %10 %4
+        """,
+        {0: list(range(486)), 1: [0.0, 1.0]},
+    ),
 }
 
 

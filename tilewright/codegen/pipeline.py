@@ -1,5 +1,6 @@
 """The codegen stage. In: an optimised kernel and a target. Out: a linear `Program`.
 
+separate_loops      needs: any reductions        gives: each loop one nest
 emulate_dtypes      needs: any dtypes            gives: arithmetic in dtypes the target has
 share_threads       needs: LOCAL and GROUP axes  gives: axes that may share threads as one
 lower_groups        needs: GROUP axes            gives: local memory and barriers
@@ -19,6 +20,7 @@ from tilewright.codegen.emulate_dtype import emulate_dtypes
 from tilewright.codegen.group import lower_groups
 from tilewright.codegen.launch import settle_threads, share_threads
 from tilewright.codegen.linearise import LAUNCH_KINDS, Lineariser
+from tilewright.codegen.separate_loops import separate_loops
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo, Param, Program
 from tilewright.graph.uop import UOp, memory_of
@@ -28,7 +30,7 @@ from tilewright.graph.walk import toposort
 def lower(sink: UOp, target: Target) -> Program:
     with stage_timer("codegen"):
         flops, bytes_moved = estimate_work(sink)
-        sink = emulate_dtypes(sink, target)
+        sink = emulate_dtypes(separate_loops(sink), target)
         sink, local_order = share_threads(sink)
         sink = settle_threads(lower_groups(sink, target))
         sink = decompose(sink, target)
