@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.backends.cuda.library import OUT_OF_MEMORY, KernelNodeParams, Library
@@ -28,6 +28,7 @@ class FakeCard(Library):
         self.calls: list[str] = []
         self.names: dict[int, str] = {}
         self.graphs: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
+        self.orders: dict[int, list[list[int]]] = {}  # of each node of a graph, the nodes it waits for
         self.numbers = itertools.count(1)
 
     def _function(self, name: str) -> Callable[..., Any]:
@@ -116,13 +117,14 @@ class FakeCard(Library):
     def do_cuGraphCreate(self, flags: int) -> int:
         number = next(self.numbers)
         self.graphs[number] = []
+        self.orders[number] = []
         return number
 
     def do_cuGraphInstantiate(self, graph: int, flags: int) -> int:
         return graph
 
-    def add_kernel_node(self, graph: Any, previous: Any | None, params: KernelNodeParams) -> Any:
-        assert previous == (len(self.graphs[graph]) - 1 if self.graphs[graph] else None)
+    def add_kernel_node(self, graph: Any, previous: Sequence[Any], params: KernelNodeParams) -> Any:
+        self.orders[graph].append(list(previous))
         self.graphs[graph].append((params.function, self.arguments_at(params.function, params.arguments)))
         return len(self.graphs[graph]) - 1
 
@@ -133,5 +135,9 @@ class FakeCard(Library):
         self.graphs[graph][node] = (params.function, self.arguments_at(params.function, params.arguments))
 
     def do_cuGraphLaunch(self, graph: int, stream: int) -> None:
-        for function, arguments in self.graphs[graph]:
+        waiting = dict(enumerate(self.orders[graph]))
+        while waiting:  # the latest of those that may run: an order that was not asked for is not kept by chance
+            node = max(n for n, needed in waiting.items() if not any(each in waiting for each in needed))
+            del waiting[node]
+            function, arguments = self.graphs[graph][node]
             self.kernels[self.names[function]](*arguments)

@@ -78,7 +78,7 @@ def test_bytes_come_back_as_they_went(fake: FakeCard, nbytes: int) -> None:
 def chain(fake: FakeCard, card: Card, length: int) -> tuple[CudaRunner, list[ctypes.c_int], list[object]]:
     """Numbers, each of which the list of launches makes one more than the number before it."""
     function = card.library.call("cuModuleGetFunction", 0, b"add_one")
-    kernel = CudaKernel(function, (1, 1, 1), (32, 1, 1), 0, (0, 2))
+    kernel = CudaKernel(function, (1, 1, 1), (32, 1, 1), 0, (0, 2), written=(0,), sizes=(4, 4))
     numbers = [ctypes.c_int(0) for _ in range(length + 1)]
     memories = [Block(ctypes.addressof(number)) for number in numbers]
     unused = Block(0)
@@ -116,6 +116,30 @@ def test_a_launch_takes_another_buffer(fake: FakeCard, length: int, runs_before:
     runner.run()
     assert target.value == 100 + length
     assert numbers[-1].value == before
+
+
+def test_launches_of_a_graph_wait_for_the_memory_they_touch_and_for_nothing_else(fake: FakeCard) -> None:
+    card = Card(0)
+    function = card.library.call("cuModuleGetFunction", 0, b"add_one")
+    kernel = CudaKernel(function, (1, 1, 1), (32, 1, 1), 0, (0, 1), written=(0,), sizes=(4, 4))
+    numbers = (ctypes.c_int * 6)(7, 0, 0, 0, 0, 0)
+    memory = Block(ctypes.addressof(numbers))
+
+    def launch(target: int, source: int) -> tuple[CudaKernel, list[tuple[Block, int]]]:
+        return kernel, [(memory, 4 * target), (memory, 4 * source)]
+
+    # Two chains from number 0; the last launch overwrites what the first of the second chain has read.
+    runner = CudaRunner(card, [launch(1, 0), launch(2, 1), launch(3, 0), launch(4, 3), launch(0, 5)])
+    for _ in range(3):
+        runner.run()
+        assert list(numbers) in ([1, 8, 9, 8, 9, 0], [1, 2, 3, 2, 3, 0])
+    (orders,) = fake.orders.values()
+    assert orders == [[], [0], [], [2], [2, 0]]
+    # A buffer that is given anew may be any: what writes waits for what reads it.
+    runner.set_place(3, 1, (memory, 4 * 3))
+    runner.run()
+    assert list(fake.orders.values())[-1] == [[], [0], [], [2, 1], [3]]
+    assert list(numbers) == [1, 2, 3, 2, 3, 0]
 
 
 def test_the_time_is_that_of_the_card(fake: FakeCard) -> None:

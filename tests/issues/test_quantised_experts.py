@@ -77,3 +77,24 @@ def test_padding_that_is_asked_for(device: str, has_groups: bool) -> None:
 )
 def test_other_opts(opts: tuple[Opt, ...], device: str) -> None:
     assert_right(run_kernel(*tensors(device), opts))
+
+
+WORD_OPTS = (Opt(OptOps.UPCAST, 3, 2), Opt(OptOps.UNROLL, 2, 4), Opt(OptOps.UPCAST, 1, 2))
+GROUP_OPTS = (
+    Opt(OptOps.UPCAST, 3, 2),
+    Opt(OptOps.GROUP, 2, 16),
+    Opt(OptOps.UNROLL, 3, 2),
+    Opt(OptOps.UPCAST, 1, 3),
+    Opt(OptOps.LOCAL, 1, 2),
+)
+
+
+@pytest.mark.parametrize("opts", [(), None, WORD_OPTS, GROUP_OPTS], ids=["no-opts", "heuristic", "tile", "group"])
+def test_kernel_on_words(opts: tuple[Opt, ...] | None, device: str, has_groups: bool) -> None:
+    _, x, chosen = tensors(device)
+    words = Tensor(WEIGHTS.view(np.uint16), device=device)
+    if opts is GROUP_OPTS and not has_groups:
+        with pytest.raises(KernelOptError, match="needs work-groups"):
+            run_kernel(words, x, chosen, opts).realize()
+    else:
+        assert_right(run_kernel(words, x, chosen, opts))

@@ -1,5 +1,5 @@
 """Loops of their own. In: a kernel. Out: the same kernel, in which reductions that share a loop share all that they
-loop over and all that is around them. Folding leaves others behind: sum(a[i, j] + b[j]) becomes sum(a[i, j]) + sum(b[j] * n).
+loop over and all that is around them. Folding leaves others: sum(a[i, j] + b[j]) becomes sum(a[i, j]) + sum(b[j] * n).
 The lineariser puts each loop in one place; a loop of two different nests has none."""
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import AxisType, Ops
-from tilewright.graph.uop import UOp, memory_of
-from tilewright.graph.walk import toposort
+from tilewright.graph.simplify import simplify
+from tilewright.graph.uop import UOp, index_const, memory_of
+from tilewright.graph.walk import substitute, toposort
 
 THREAD_KINDS = frozenset({AxisType.LOCAL, AxisType.GROUP})
 
@@ -80,7 +81,7 @@ def threads_of(sink: UOp) -> Threads:
         else:
             home.append(axis)
     steps = _least_steps(nodes, axes)
-    lanes.sort(key=lambda lane: (-min(steps[axis] for axis in lane), lane[0].arg.id))
+    lanes.sort(key=lambda lane: (*max(steps[axis] for axis in lane), lane[0].arg.id))
     return Threads(tuple(tuple(lane) for lane in lanes))
 
 
@@ -97,15 +98,33 @@ def _met_together(nodes: list[UOp]) -> set[frozenset[UOp]]:
     return {frozenset((one, other)) for found in groups for one in found for other in found if one is not other}
 
 
-def _least_steps(nodes: list[UOp], axes: list[UOp]) -> dict[UOp, int]:
-    """For each axis the shortest step that it takes in a buffer: threads along the shortest should be neighbours."""
-    steps = dict.fromkeys(axes, 1 << 62)
+def _least_steps(nodes: list[UOp], axes: list[UOp]) -> dict[UOp, tuple[int, int]]:
+    """For each axis, with a minus sign, the shortest step that it takes in a buffer, and how many accesses take it:
+    threads along the shortest should be neighbours, and of equal ones those that more accesses walk."""
+    found: dict[UOp, list[int]] = {axis: [] for axis in axes}
     for node in nodes:
         if node.op is Ops.INDEX and memory_of(node).op is Ops.PARAM:
-            for atom, step in affine(node.src[1]).terms.items():
-                if atom in steps:
-                    steps[atom] = min(steps[atom], abs(step))
-    return steps
+            for axis in node.src[1].ranges.intersection(axes):
+                step = abs(_first_step(node.src[1], axis))
+                if step:
+                    found[axis].append(step)
+    least = {axis: min(steps, default=1 << 62) for axis, steps in found.items()}
+    return {axis: (-least[axis], steps.count(least[axis])) for axis, steps in found.items()}
+
+
+def _first_step(position: UOp, axis: UOp) -> int:
+    """How far apart the first two threads along an axis lie; 0 where they do not, or where that is not known."""
+    total = 0
+    for atom, step in affine(position).terms.items():
+        if atom is axis:
+            total += step
+        elif axis in atom.ranges:
+            others: dict[UOp, UOp] = dict.fromkeys(atom.ranges, index_const(0))
+            first, second = (simplify(substitute(atom, {**others, axis: index_const(n)})) for n in (0, 1))
+            if not (first.is_const and second.is_const):
+                return 0
+            total += step * (int(second.arg) - int(first.arg))
+    return total
 
 
 def local_bytes(sink: UOp, warp_size: int) -> int:

@@ -1,5 +1,6 @@
 """Lists of launches. In: kernels with their buffers, in order. Out: something that runs them again and again.
-The first runs are single launches; a list that is run again becomes a CUDA graph, whose launches take new buffers."""
+The first runs are single launches; a list that is run again becomes a CUDA graph, whose launches take new buffers. In
+the graph a launch waits for those before it that touch the same memory, and runs beside the others."""
 
 from __future__ import annotations
 
@@ -29,6 +30,7 @@ class CudaKernel(NamedTuple):
     slots: tuple[int, ...]
     maps: tuple[TensorMap, ...] = ()  # in front of the buffers
     written: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()  # the bytes of each buffer, in the order of `slots`
 
     def shares_written(self, places: Sequence[Place]) -> bool:
         """Whether it would write a buffer that it also has under another slot."""
@@ -83,7 +85,7 @@ class CudaRunner:
         self.card.enter()
         self.runs += 1
         if self.graph is None and len(self.launches) >= LEAST_LAUNCHES and self.runs >= LEAST_RUNS:
-            self.graph = _Graph(self.card, self.launches)
+            self.graph = _Graph(self.card, self.launches, self._orders())
         if self.graph is not None:
             self.graph.run()
             return
@@ -98,7 +100,9 @@ class CudaRunner:
 
     def set_place(self, launch: int, param: int, place: Place) -> None:
         memory, offset = place
-        self.memories[launch][param] = None
+        if self.memories[launch][param] is not None:
+            # What is given anew at every run may be any memory: the graph must have been made with that in mind.
+            self.memories[launch][param] = self.graph = None
         chosen = self.launches[launch]
         position = chosen.position.get(param)
         if position is not None:
@@ -107,20 +111,57 @@ class CudaRunner:
             if self.graph is not None:
                 self.graph.changed.add(launch)
 
+    def _orders(self) -> list[list[int]]:
+        """For each launch the earlier ones that it waits for, without those that these wait for themselves."""
+        accesses = [self._accesses(number) for number in range(len(self.launches))]
+        orders: list[list[int]] = []
+        before: list[int] = []  # for each launch a bit for every one that is over when it starts
+        for number, own in enumerate(accesses):
+            needed: list[int] = []
+            done = 0
+            for earlier in range(number - 1, -1, -1):
+                if not done >> earlier & 1 and any(a.conflicts(b) for a in own for b in accesses[earlier]):
+                    needed.append(earlier)
+                    done |= before[earlier] | 1 << earlier
+            orders.append(needed)
+            before.append(done)
+        return orders
+
+    def _accesses(self, number: int) -> list[_Access]:
+        launch = self.launches[number]
+        kernel = launch.kernel
+        return [
+            _Access(address, address + size, slot in kernel.written, self.memories[number][slot] is None)
+            for slot, address, size in zip(kernel.slots, launch.addresses, kernel.sizes, strict=True)
+        ]
+
+
+class _Access(NamedTuple):
+    """Bytes that a launch reads or writes. Where they are given anew at every run, they may be any."""
+
+    start: int
+    end: int
+    is_written: bool
+    is_given: bool
+
+    def conflicts(self, other: _Access) -> bool:
+        if not (self.is_written or other.is_written):
+            return False
+        return self.is_given or other.is_given or (self.start < other.end and other.start < self.end)
+
 
 class _Graph:
-    """The launches as a chain that the card runs by itself."""
+    """The launches as the card runs them by itself, each after those in its list of `orders`."""
 
-    def __init__(self, card: Card, launches: Sequence[_Launch]) -> None:
+    def __init__(self, card: Card, launches: Sequence[_Launch], orders: Sequence[Sequence[int]]) -> None:
         self.card = card
         self.params = [launch.node_params() for launch in launches]
         self.given = [card.library.node_params(params) for params in self.params]
         self.changed: set[int] = set()
         graph = card.library.call("cuGraphCreate", 0)
         self.nodes: list[Any] = []
-        for params in self.params:
-            previous = self.nodes[-1] if self.nodes else None
-            self.nodes.append(card.library.add_kernel_node(graph, previous, params))
+        for params, needed in zip(self.params, orders, strict=True):
+            self.nodes.append(card.library.add_kernel_node(graph, [self.nodes[number] for number in needed], params))
         self.executable = card.library.call("cuGraphInstantiate", graph, 0)
         self.graph = graph
         self.launch = card.library.raw("cuGraphLaunch")

@@ -8,7 +8,7 @@ import ctypes.util
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.runtime.device import Unavailable
@@ -115,11 +115,11 @@ class Library:
             words.append(text[0].decode() if not int(status) and text[0] else "unknown error")
         raise CudaError(name, code, ": ".join(words))
 
-    def add_kernel_node(self, graph: Any, previous: Any | None, params: KernelNodeParams) -> Any:
-        """A launch at the end of a graph that is a chain."""
-        needed = (_handle * 1)(previous)
-        count = int(previous is not None)
-        return self.call("cuGraphAddKernelNode", graph, ctypes.addressof(needed), count, ctypes.addressof(params))
+    def add_kernel_node(self, graph: Any, previous: Sequence[Any], params: KernelNodeParams) -> Any:
+        """A launch of a graph, after those of the nodes `previous`."""
+        needed = (_handle * max(len(previous), 1))(*previous)
+        place = ctypes.addressof(needed)
+        return self.call("cuGraphAddKernelNode", graph, place, len(previous), ctypes.addressof(params))
 
     def node_params(self, params: KernelNodeParams) -> Any:
         """The launch of a graph as `cuGraphExecKernelNodeSetParams` wants it."""
@@ -139,9 +139,8 @@ class _Bindings(Library):
         member = getattr(self.module, enumeration)
         return lambda *given: function(*given[:position], member(given[position]), *given[position + 1 :])
 
-    def add_kernel_node(self, graph: Any, previous: Any | None, params: KernelNodeParams) -> Any:
-        needed = [] if previous is None else [previous]
-        return self.call("cuGraphAddKernelNode", graph, needed, len(needed), self.node_params(params))
+    def add_kernel_node(self, graph: Any, previous: Sequence[Any], params: KernelNodeParams) -> Any:
+        return self.call("cuGraphAddKernelNode", graph, list(previous), len(previous), self.node_params(params))
 
     def node_params(self, params: KernelNodeParams) -> Any:
         return self.module.CUDA_KERNEL_NODE_PARAMS(_ptr=ctypes.addressof(params))
