@@ -213,3 +213,31 @@ def test_windows_leave_no_division_in_the_kernel(name: str) -> None:
     kernels = [item.ast for item in plan.items if item.ast is not None]
     assert len(kernels) == 1
     assert not [node for node in toposort(*kernels) if node.op in (Ops.IDIV, Ops.MOD)]
+
+
+@pytest.mark.parametrize("kind", ["plain", "causal", "bool mask", "float mask", "one row of mask"])
+def test_attention_with_a_part_of_its_scores_at_a_time(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results and gradients of all scores at once, and no kernel that stores more of them than allowed."""
+    given = [normal(2, 3, 11, 8), normal(2, 3, 13, 8), normal(2, 3, 13, 4)]
+    mask = generator.random((11, 13)) < 0.7
+    mask[:, 0] = True
+    masks = {"bool mask": mask, "float mask": normal(11, 13), "one row of mask": mask[:1]}
+
+    def run() -> tuple[list[np.ndarray], int]:
+        tensors = [Tensor(array, requires_grad=True) for array in given]
+        extra = {"is_causal": True} if kind == "causal" else {}
+        chosen = Tensor(masks[kind]) if kind in masks else None
+        found = tensors[0].scaled_dot_product_attention(tensors[1], tensors[2], chosen, **extra)
+        (found * found).sum().backward()
+        results = [found, *(tensor.grad for tensor in tensors)]
+        largest = max(item.ast.src[0].src[0].src[0].arg.size for item in found.schedule() if item.ast is not None)
+        return [result.numpy() for result in results], largest
+
+    whole, most = run()
+    assert most == 2 * 3 * 11 * 13
+    limit = 2 * 3 * 13 * 4
+    monkeypatch.setattr("tilewright.tensor.attention.MOST_SCORES", limit)
+    parts, most = run()
+    assert most <= max(limit, 2 * 3 * 11 * 4)
+    for one, other in zip(whole, parts, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

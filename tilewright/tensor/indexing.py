@@ -15,6 +15,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 from tilewright.tensor import nodes
+from tilewright.tensor.attention import AttentionMixin
 from tilewright.tensor.convert import flatten, is_array
 from tilewright.tensor.core import TensorBase, apply_moves, broadcast_shape, check_axis, check_devices
 from tilewright.tensor.index_nodes import (
@@ -33,13 +34,12 @@ from tilewright.tensor.index_nodes import (
     slice_range,
     wrap_negative,
 )
-from tilewright.tensor.linalg import LinalgMixin
 from tilewright.tensor.reduce import scan_last_axis
 
 _ALLOWED = "give ints, slices, None, ..., lists or tensors of integers or bools"
 
 
-class IndexingMixin(LinalgMixin):
+class IndexingMixin(AttentionMixin):
     """t[...], t[...] = v, gather."""
 
     def __getitem__(self, index: Any) -> Self:

@@ -1,10 +1,9 @@
-"""Products of matrices, convolution and attention. In: tensors. Out: tensors.
+"""Products of matrices and convolution. In: tensors. Out: tensors.
 All are movement, a multiplication and one reduction, so the scheduler sees nothing but loops: a matrix product is a sum
 over the last axis of two expanded views, a convolution a sum over windows."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -46,7 +45,7 @@ def multiply_and_sum(left: UOp, right: UOp, axes: Sequence[int], dtype: DType, c
 
 
 class LinalgMixin(RandomMixin):
-    """matmul, conv2d, attention."""
+    """matmul, conv2d."""
 
     # ------------------------------------------------------------ products
 
@@ -160,33 +159,3 @@ class LinalgMixin(RandomMixin):
                 raise ShapeError(name, message, "use a smaller kernel or dilation, or more padding")
 
     # ------------------------------------------------------------ attention
-
-    def scaled_dot_product_attention(
-        self,
-        key: Self,
-        value: Self,
-        attn_mask: Self | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        enable_gqa: bool = False,
-    ) -> Self:
-        """softmax(q @ k.T / sqrt(d) + mask) @ v; a bool mask keeps where it is true."""
-        name = "scaled_dot_product_attention"
-        check_devices(name, self, key, value, *(() if attn_mask is None else (attn_mask,)))
-        if enable_gqa:
-            if min(self.ndim, key.ndim, value.ndim) < 3 or key.shape[-3] == 0 or self.shape[-3] % key.shape[-3]:
-                message = f"the heads of {self.shape} are not shared evenly among those of {key.shape}"
-                raise ShapeError(name, message, "give (..., heads, time, features), the query's heads a multiple")
-            repeats = self.shape[-3] // key.shape[-3]
-            key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
-        carrier = accumulate_dtype(promote(self.dtype, key.dtype))
-        scores = self.dot(key.transpose(-2, -1), dtype=carrier) * (1 / math.sqrt(self.shape[-1]))
-        if is_causal:
-            if attn_mask is not None:
-                raise ShapeError(name, "is_causal with a mask", "give one of the two")
-            keep = nodes.triangle_mask(scores.shape, 0, upper=False)
-            scores = scores._new(build.where(keep, scores.uop, build.const(carrier, -math.inf)))
-        elif attn_mask is not None:
-            scores = attn_mask.where(scores, -math.inf) if attn_mask.dtype.is_bool else scores + attn_mask
-        weights = scores.softmax(-1).cast(self.dtype)
-        return weights.dropout(dropout_p).dot(value)
