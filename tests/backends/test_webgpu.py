@@ -4,6 +4,7 @@ grids beyond a dimension, adapters that lack a type."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from tilewright.runtime.device import Driver, Unavailable
 
 LIMITS = {"max-compute-workgroups-per-dimension": 65535, "max-compute-workgroup-storage-size": 16384}
 LIMITS |= {"max-compute-invocations-per-workgroup": 256} | {f"max-compute-workgroup-size-{axis}": 256 for axis in "xyz"}
+LIMITS |= {"max-storage-buffers-per-shader-stage": 8}
 INFO = {"backend_type": "Vulkan", "device": "a card", "description": "a driver"}
 ALL_FEATURES = frozenset(adapter.FEATURE_DTYPES)
 
@@ -321,7 +323,7 @@ def test_a_grid_longer_than_a_dimension(driver: Driver) -> None:
 
 
 def test_more_buffers_than_the_adapter_binds(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "limits", {**driver.limits, "max-storage-buffers-per-shader-stage": 2})  # type: ignore[attr-defined]
+    monkeypatch.setattr(driver, "target", dataclasses.replace(driver.target, max_buffers=2))
     with pytest.raises(UnsupportedError, match=r"3 buffers.* binds 2"):
         driver.render(program_of("bytes", add_bytes(), (), driver.target))
 

@@ -27,6 +27,7 @@ from tests.schedule.graphs import (
     sub,
     total,
 )
+from tilewright import Tensor
 from tilewright.base.dtype import dtypes
 from tilewright.codegen.pipeline import estimate_work
 from tilewright.engine.realize import forget_schedules, schedule
@@ -183,6 +184,12 @@ def test_a_padded_split_takes_in_nothing_that_is_not_there(op: object, graph: Gr
     x = graph.input(100_003)
     shifted = add(x, scalar(-50.0 if op is Ops.MAX else 50.0, x))
     assert graph.kernels(build.reduce_axis(op, shifted, (0,))) == 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [1 << 20, 1_000_003])
+def test_both_parts_of_a_split_have_the_line_of_the_user(count: int) -> None:
+    largest = Tensor.empty(count).max()
+    assert [item.line for item in largest.schedule()] == [largest.uop.line] * 2
 
 
 def test_a_small_reduction_is_not_split(graph: Graph) -> None:

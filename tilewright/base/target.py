@@ -59,8 +59,10 @@ class Target:
     # Most work-groups in a launch, and most threads in a work-group, along x, y and z.
     max_grid: tuple[int, int, int] = ((1 << 31) - 1, (1 << 16) - 1, (1 << 16) - 1)
     max_group: tuple[int, int, int] = (1024, 1024, 64)
+    max_buffers: int = (1 << 31) - 1  # that a kernel may be given
     warp_size: int = 1
     cache_bytes: int = 1 << 20
+    core_cache_bytes: int = 1 << 19  # of the largest cache that a core has to itself
     native: frozenset[DType] = field(default=ALL_DTYPES)
     # Small floats without arithmetic of their own that the renderer converts to and from float32 itself.
     native_casts: frozenset[DType] = frozenset()

@@ -76,7 +76,7 @@ class CStyleRenderer:
         return "_".join([name, *map(str, coordinates)])
 
     def declare(self, dtype: DType, value: Expression, name: str) -> Expression:
-        self.line(f"const {self.language.type_name(dtype)} {name} = {value.text};")
+        self.line(f"{self.language.constant(dtype, name)} = {value.text};")
         return Expression(name)
 
     def define(self, dtype: DType, value: Expression, stem: str) -> Expression:
@@ -141,29 +141,37 @@ class CStyleRenderer:
 
     def open_launch(self) -> None:
         """The axes of the grid and of the work-group, from the numbers that the device gives."""
+        self.open_grid()
+        self.open_group()
+
+    def open_grid(self) -> None:
         launch, language = self.launch, self.language
         grid = [language.group_index(dimension) for dimension in range(3)]
         self._open_axes(launch.grid_places, launch.grid, grid, "block")
         if launch.has_surplus:
-            self.line(f"if (block >= {launch.count}) return;")
-        group = [language.thread_index(dimension) for dimension in range(3)]
+            self.line(f"if (block >= {launch.count}) {language.leave}")
+
+    def open_group(self) -> None:
+        launch = self.launch
+        group = [self.language.thread_index(dimension) for dimension in range(3)]
         self._open_axes(launch.group_places, launch.group, group, "thread")
 
     def _open_axes(self, places: tuple[AxisPlace, ...], sizes: Sizes, names: list[str], together: str) -> None:
+        language = self.language
         if any(place.dimension is None for place in places):
             dtype = dtypes.int32 if math.prod(sizes) <= dtypes.int32.max else dtypes.int64
-            kind = self.language.type_name(dtype)
-            x, y, z = (f"({kind}){name}" for name in names)
-            self.line(f"const {kind} {together} = ({z} * {sizes[1]} + {y}) * {sizes[0]} + {x};")
+            x, y, z = (language.cast_text(dtype, Expression(name)).text for name in names)
+            self.line(f"{language.constant(dtype, together)} = ({z} * {sizes[1]} + {y}) * {sizes[0]} + {x};")
         for place in reversed(places):
-            index = together if place.dimension is None else names[place.dimension]
-            text = f"{index} / {place.stride}" if place.stride > 1 else index
-            if not place.is_last:
-                text = f"{text} % {axis_size(place.axis)}"
             axis = place.axis
-            kind = self.language.type_name(axis.dtype)
+            text = together if place.dimension is None else names[place.dimension]
+            if place.stride > 1:
+                text = f"{text} / {place.stride}"
+            if not place.is_last:
+                text = f"{text} % {axis_size(axis)}"
+            declared = language.constant(axis.dtype, self.axis_name(axis))
             comment = f"// {axis.arg.kind.name} {axis_size(axis)}"
-            self.line(f"const {kind} {self.axis_name(axis)} = {text};  {comment}")
+            self.line(f"{declared} = {language.launch_number(axis.dtype, text)};  {comment}")
             self.values[axis] = {(): Expression(self.axis_name(axis))}
 
     def close_launch(self) -> None:
@@ -182,10 +190,9 @@ class CStyleRenderer:
         return name
 
     def open_loop(self, axis: UOp, start: str = "0", stop: str = "") -> None:
-        name, kind = self.axis_name(axis), self.language.type_name(axis.dtype)
-        size = axis.src[0]
+        name, size = self.axis_name(axis), axis.src[0]
         stop = stop or (str(axis_size(axis)) if size.is_const else self.operand(size, {}).text)
-        self.line(f"for ({kind} {name} = {start}; {name} < {stop}; {name}++) {{")
+        self.line(f"for ({self.language.variable(axis.dtype, name)} = {start}; {name} < {stop}; {name}++) {{")
         self.values[axis] = {(): Expression(name)}
         self.depth += 1
 

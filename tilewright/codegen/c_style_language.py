@@ -86,6 +86,26 @@ C_KEYWORDS = frozenset(
     )
 )
 
+# Where integers are named by their width, as in OpenCL and Metal.
+SHORT_TYPE_NAMES: dict[DType, str] = {
+    dtypes.bool: "bool",
+    dtypes.int8: "char",
+    dtypes.uint8: "uchar",
+    dtypes.int16: "short",
+    dtypes.uint16: "ushort",
+    dtypes.int32: "int",
+    dtypes.uint32: "uint",
+    dtypes.int64: "long",
+    dtypes.uint64: "ulong",
+    dtypes.float32: "float",
+}
+SHORT_SUFFIXES: dict[DType, str] = {
+    dtypes.uint32: "u",
+    dtypes.int64: "l",
+    dtypes.uint64: "ul",
+    dtypes.float32: "f",
+}
+
 
 def infix(symbol: str, left: Expression, right: Expression) -> Expression:
     if symbol == "+" and right.level == UNARY and re.match(r"-[\d.]", right.text):
@@ -122,6 +142,7 @@ class Language:
     spaces: ClassVar[dict[AddrSpace, str]] = {AddrSpace.GLOBAL: "", AddrSpace.LOCAL: "", AddrSpace.REG: ""}
     helper_qualifier: ClassVar[str] = "static inline"
     restrict: str = ""
+    leave: ClassVar[str] = "return;"  # what a condition at the start of a kernel leads to
     # Vector loads and stores: of how many bytes, and whether the address must be a multiple of that.
     vector_bytes: ClassVar[int] = 16
     vectors_are_aligned: ClassVar[bool] = True
@@ -138,6 +159,13 @@ class Language:
             remedy = "use another dtype, or compute it on another device and copy the result"
             raise UnsupportedError("compile", f"the device does not compute with {dtype.name}", remedy)
         return found
+
+    def constant(self, dtype: DType, name: str) -> str:
+        """The declaration of a name that keeps its value."""
+        return f"const {self.type_name(dtype)} {name}"
+
+    def variable(self, dtype: DType, name: str) -> str:
+        return f"{self.type_name(dtype)} {name}"
 
     def memory_type(self, dtype: DType) -> str:
         """The type of an element in memory; a bool is a byte there."""
@@ -172,6 +200,10 @@ class Language:
     def thread_index(self, dimension: int) -> str:
         """The number of the thread in its work-group along x, y or z."""
         raise InternalError(f"{type(self).__name__} has no work-groups")
+
+    def launch_number(self, dtype: DType, text: str) -> str:
+        """What is computed from those numbers, as the value of an axis."""
+        return text
 
     def declare_local(self, name: str, dtype: DType, size: int) -> str:
         """Memory of a work-group, aligned for vectors."""

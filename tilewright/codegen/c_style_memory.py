@@ -85,7 +85,7 @@ class CStyleMemory:
     def _runs(self, place: UOp, offsets: list[int]) -> Iterator[tuple[int, int]]:
         """(first offset, how many): vectors where neighbours fill one, single elements elsewhere."""
         memory = memory_of(place)
-        widths = () if memory.op is Ops.DEFINE_REG else self.language.vector_widths(_stored(place.dtype))
+        widths = () if memory.op is Ops.DEFINE_REG else self.language.vector_widths(stored(place.dtype))
         aligned = alignment(tile_part(place.src[1])[0]) if self.language.vectors_are_aligned else MOST_ALIGNED
         known, done = set(offsets), set[int]()
         for offset in sorted(offsets):
@@ -157,7 +157,7 @@ class CStyleMemory:
         return self.renderer.declare(place.dtype, self._chosen(row, text), label)
 
     def _load_vector(self, place: UOp, row: Row, offset: int, width: int) -> list[Expression]:
-        dtype, language = _stored(place.dtype), self.language
+        dtype, language = stored(place.dtype), self.language
         pointer = self._pointer(place, row.base, offset)
         text = language.load_vector(dtype, width, pointer, _SPACES[memory_of(place).op])
         if row.mask is not None:
@@ -183,7 +183,6 @@ class CStyleMemory:
         renderer = self.renderer
         place, value = node.src[:2]
         axes = renderer.facts.axes(node)
-        dtype = _stored(place.dtype)
         for row, places in self._rows(node).items():
             runs = list(self._runs(place, list(places)))
             row = self._named(row, len(runs))
@@ -194,14 +193,15 @@ class CStyleMemory:
                 values = [renderer.operand(value, dict(zip(axes, first, strict=True))) for first in firsts]
                 if place.dtype.is_bool:
                     values = [self.language.cast(dtypes.bool, dtypes.uint8, given) for given in values]
-                if width > 1:
-                    pointer = self._pointer(place, row.base, offset)
-                    texts = [given.text for given in values]
-                    space = _SPACES[memory_of(place).op]
-                    lines.append(self.language.store_vector(dtype, texts, pointer, space))
-                else:
-                    lines.append(f"{self._element(place, row.base, offset)} = {values[0].text};")
+                lines.append(self._store_line(place, row.base, offset, values))
             self._under_mask(row.mask, lines)
+
+    def _store_line(self, place: UOp, base: Expression | None, offset: int, values: list[Expression]) -> str:
+        """Neighbours, from an offset on; one of them, or as many as a vector has."""
+        if len(values) == 1:
+            return f"{self._element(place, base, offset)} = {values[0].text};"
+        pointer, space = self._pointer(place, base, offset), _SPACES[memory_of(place).op]
+        return self.language.store_vector(stored(place.dtype), [value.text for value in values], pointer, space)
 
     def _under_mask(self, mask: Expression | None, lines: list[str]) -> None:
         renderer = self.renderer
@@ -213,6 +213,6 @@ class CStyleMemory:
             renderer.line(line)
 
 
-def _stored(dtype: DType) -> DType:
+def stored(dtype: DType) -> DType:
     """The dtype of an element in memory: a bool is a byte."""
     return dtypes.uint8 if dtype.is_bool else dtype

@@ -7,7 +7,7 @@ the order stays right; and one that makes a temp passes nothing at all, as the t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.graph.ops import Ops
@@ -31,9 +31,13 @@ class Group:
 
 
 def merge_steps(
-    steps: Sequence[Step], order: Sequence[int], temps: frozenset[int], devices: Mapping[UOp, str]
+    steps: Sequence[Step],
+    order: Sequence[int],
+    temps: frozenset[int],
+    devices: Mapping[UOp, str],
+    most_buffers: Callable[[UOp], int],
 ) -> list[Step]:
-    merger = _Merger(temps)
+    merger = _Merger(temps, most_buffers)
     positions: dict[int, int] = {}
     for number in order:
         step = steps[number]
@@ -43,8 +47,9 @@ def merge_steps(
 
 
 class _Merger:
-    def __init__(self, temps: frozenset[int]) -> None:
+    def __init__(self, temps: frozenset[int], most_buffers: Callable[[UOp], int]) -> None:
         self.temps = temps
+        self.most_buffers = most_buffers
         self.steps: list[Step] = []
         self.groups: dict[int, Group] = {}  # the position of a step -> what is known of its kernel
         self.readers: dict[tuple[frozenset[UOp], int], int] = {}  # loops and a version -> the last step to read it so
@@ -67,12 +72,19 @@ class _Merger:
             is_last = position == len(self.steps) - 1
             if any(p > position for p in after) or not (is_last or self.temps.isdisjoint(step.targets)):
                 return None
+            if self._buffers_of(position, step) > self.most_buffers(step.node):
+                continue
             joined = join(self.groups[position], own, self.steps[position], step)
             if joined is not None:
                 self.groups[position] = joined
                 self.steps[position] = kernel_step(joined.node, *joined.stores)
                 return position
         return None
+
+    def _buffers_of(self, position: int, step: Step) -> int:
+        """How many buffers the joined kernel has at most: versions may turn out to share memory."""
+        earlier = self.steps[position]
+        return len({*earlier.targets, *earlier.reads, *step.targets, *step.reads})
 
 
 def group_of(step: Step, device: str) -> Group | None:

@@ -9,7 +9,7 @@ three ways, the first that is safe:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tilewright.base.config import options
 from tilewright.base.errors import InternalError
@@ -31,16 +31,23 @@ _STRENGTH = {"direct": 0, "staged": 1, "fresh": 2}
 
 class ItemBuilder:
     def __init__(
-        self, plan: Plan, params: Sequence[UOp], outputs: Sequence[UOp], device: str, pinned: frozenset[int]
+        self,
+        plan: Plan,
+        params: Sequence[UOp],
+        outputs: Sequence[UOp],
+        devices: Mapping[UOp, str],
+        pinned: frozenset[int],
+        most_buffers: Callable[[UOp], int],
     ) -> None:
         self.plan = plan
         self.params = params
         self.outputs = outputs
         self.pinned = pinned
+        self.most_buffers = most_buffers
         self.versions: dict[UOp, int] = {node: number for number, node in enumerate(params)}
         for node in plan.stored:
             self.versions[node] = len(self.versions)
-        self.devices = self._devices(device)
+        self.devices = dict(devices)
         for node in plan.stored:
             for output in outputs_of_call(node):  # also those that nobody asks for: the kernel writes them
                 self.versions.setdefault(output, len(self.versions))
@@ -51,19 +58,6 @@ class ItemBuilder:
             self.devices[guest] = self.devices[root]
         self.modes: dict[UOp, str] = {}
         self.values = KernelWriter(plan, self.versions).write_values()
-
-    def _devices(self, default: str) -> dict[UOp, str]:
-        devices: dict[UOp, str] = {}
-        for node in self.plan.order:
-            if node.op is Ops.PARAM:
-                devices[node] = node.arg.device or default
-            elif node.op is Ops.COPY:
-                devices[node] = node.arg
-            else:
-                devices[node] = next((devices[s] for s in node.src if not _is_placeless(s)), default)
-        for node in self.params:
-            devices.setdefault(node, node.arg.device or default)
-        return devices
 
     def build(self) -> tuple[list[Item], list[Slot], list[int]]:
         taken: set[UOp] = set()  # of two updates of one version only one can have its memory
@@ -81,7 +75,7 @@ class ItemBuilder:
             self._yield_to_cycle(cycle, steps)
         ordered = [steps[position] for position in order]
         if options.FUSE:
-            ordered = merge_steps(steps, order, frozenset(temp_sizes), self.devices)
+            ordered = merge_steps(steps, order, frozenset(temp_sizes), self.devices, self.most_buffers)
         slots = self._slots()
         items = [write_item(step, self.devices[step.node], slots, self.versions) for step in ordered]
         return items, slots.table, [slots.of[self.versions[node]] for node in self.outputs]
@@ -267,6 +261,21 @@ def outputs_of_call(node: UOp) -> tuple[UOp, ...]:
     if node.op is not Ops.CUSTOM_KERNEL:
         return ()
     return tuple(output_node(node, slot) for slot in node.arg.written)
+
+
+def find_devices(order: Sequence[UOp], params: Sequence[UOp], default: str) -> dict[UOp, str]:
+    """Where each node is computed. `order` has every node after its sources."""
+    devices: dict[UOp, str] = {}
+    for node in order:
+        if node.op is Ops.PARAM:
+            devices[node] = node.arg.device or default
+        elif node.op is Ops.COPY:
+            devices[node] = node.arg
+        else:
+            devices[node] = next((devices[s] for s in node.src if not _is_placeless(s)), default)
+    for node in params:
+        devices.setdefault(node, node.arg.device or default)
+    return devices
 
 
 def _is_placeless(node: UOp) -> bool:

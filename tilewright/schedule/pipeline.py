@@ -2,6 +2,7 @@
 
 prepare_graph    needs: a verified graph          gives: large reductions split, copies read whole buffers, an order
 plan_fusion      needs: the nodes to store        gives: what is stored by which kernel, and every index asked for
+nodes_to_part    needs: the plan                  gives: more nodes to store, where a kernel has too many buffers
 write kernels    needs: the plan                  gives: a value per stored node, as loops, loads and reductions
 place updates    needs: the values                gives: how each in-place update is done without harm
 order steps      needs: declared accesses         gives: steps such that every read sees the version it means
@@ -11,31 +12,50 @@ place_temps      needs: the items                 gives: arenas"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tilewright.base.config import options
 from tilewright.base.events import stage_timer
+from tilewright.base.target import Target
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Schedule
 from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.schedule.fuse import SEPARATE, plan_fusion
+from tilewright.schedule.limits import nodes_to_part
 from tilewright.schedule.memory import place_temps
-from tilewright.schedule.order import ItemBuilder
+from tilewright.schedule.order import ItemBuilder, find_devices
 from tilewright.schedule.reduction import split_reduction
 
 
+def any_target(device: str) -> Target:
+    return Target(device)
+
+
 def schedule(
-    outputs: Sequence[UOp], params: Sequence[UOp], device: str, pinned: frozenset[int] = frozenset()
+    outputs: Sequence[UOp],
+    params: Sequence[UOp],
+    device: str,
+    pinned: frozenset[int] = frozenset(),
+    target_of: Callable[[str], Target] = any_target,
 ) -> Schedule:
     """`params` are the PARAM nodes in slot order. `pinned` are the slots whose present contents someone else still
-    reads: an update of one of them goes to memory of its own."""
+    reads: an update of one of them goes to memory of its own. `target_of` gives the facts of a device."""
     with stage_timer("schedule"):
         prepared, sequence = prepare_graph(outputs)
         stored = [storage_node(node) for node in prepared]
-        plan = plan_fusion(stored, nodes_to_store(stored), sequence, nodes_taken_whole(stored))
-        builder = ItemBuilder(plan, params, stored, device, pinned)
+        must_store, whole = nodes_to_store(stored), nodes_taken_whole(stored)
+        plan = plan_fusion(stored, must_store, sequence, whole)
+        devices = find_devices(plan.order, params, device)
+
+        def most_buffers(root: UOp) -> int:
+            return target_of(devices[root]).max_buffers
+
+        while apart := nodes_to_part(plan, most_buffers):
+            must_store, whole = must_store | apart, whole | apart
+            plan = plan_fusion(stored, must_store, sequence, whole)
+        builder = ItemBuilder(plan, params, stored, devices, pinned, most_buffers)
         items, slots, output_slots = builder.build()
         offsets, arenas = place_temps(items, slots)
         return Schedule(tuple(items), tuple(slots), tuple(output_slots), offsets, arenas)
@@ -54,6 +74,7 @@ def prepare_graph(outputs: Sequence[UOp]) -> tuple[list[UOp], tuple[UOp, ...]]:
         made = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
         split = split_reduction(made)
         if split is not None:
+            note_line(split, node.line, made.src[0])
             made = split
         elif made.op is Ops.COPY and not is_stored_view(made.src[0]):
             made = made.replace(src=(UOp(Ops.CONTIGUOUS, made.dtype, made.src),))
@@ -63,6 +84,13 @@ def prepare_graph(outputs: Sequence[UOp]) -> tuple[list[UOp], tuple[UOp, ...]]:
             made.line = node.line
         done[node] = made
     return [done[node] for node in outputs], tuple(done.values()) if has_waiting else ()
+
+
+def note_line(node: UOp, line: tuple[str, int] | None, source: UOp) -> None:
+    """All that is made in the place of one node comes from that node's line, down to its source."""
+    for part in toposort(node, stop=lambda found: found is source):
+        if part.line is None and part is not source:
+            part.line = line
 
 
 def storage_node(node: UOp) -> UOp:

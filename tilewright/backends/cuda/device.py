@@ -34,6 +34,10 @@ _NATIVE_OPS = frozenset(
     + ("CMPLT", "CMPEQ", "CMPNE", "WHERE", "CAST", "BITCAST")
 )
 
+# What every card takes as arguments of a kernel.
+PARAMETER_BYTES = 4096
+POINTER_BYTES = 8
+
 
 def cuda_target(card: Card | None = None, compiler: str = "") -> Target:
     """The facts of a card; without one, those of the H200 and the architecture of CUDA_ARCH."""
@@ -48,6 +52,7 @@ def cuda_target(card: Card | None = None, compiler: str = "") -> Target:
         has_local=True,
         max_local_bytes=ask(facts.SHARED_BYTES),
         max_group_size=ask(facts.MAX_THREADS),
+        max_buffers=PARAMETER_BYTES // POINTER_BYTES,
         warp_size=32,
         cache_bytes=ask(facts.L2_BYTES),
         native=ALL_DTYPES - _SMALL_FLOATS,
@@ -114,7 +119,8 @@ class CudaDriver(Driver):
         slots = tuple(param.slot for param in program.params)
         written = tuple(param.slot for param in program.params if param.is_written)
         maps = () if product is None else (product.left.map, product.right.map)
-        kernel = CudaKernel(function, launch.grid, launch.group, shared_bytes, slots, maps, written)
+        sizes = tuple(param.size * param.dtype.itemsize for param in program.params)
+        kernel = CudaKernel(function, launch.grid, launch.group, shared_bytes, slots, maps, written, sizes)
         self.programs[int(function)] = program
         return kernel
 

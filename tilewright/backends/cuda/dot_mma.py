@@ -114,13 +114,8 @@ class MmaRenderer(CStyleRenderer):
         self.core = core
         self.node = node
 
-    def open_launch(self) -> None:
-        """The grid as in any program; the threads as the core numbers them."""
-        launch = self.launch
-        grid = [self.language.group_index(dimension) for dimension in range(3)]
-        self._open_axes(launch.grid_places, launch.grid, grid, "block")
-        if launch.has_surplus:
-            self.line(f"if (block >= {launch.count}) return;")
+    def open_group(self) -> None:
+        """The threads as the core numbers them."""
         self.line("const int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;")
         name_threads(self, self.node, "thread")
 

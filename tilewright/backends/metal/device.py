@@ -27,6 +27,7 @@ _NATIVE_OPS = frozenset(
 SIMD_WIDTH = 32
 GROUP_SIZE = 1024
 LOCAL_BYTES = 32 << 10
+BUFFER_ARGUMENTS = 31  # of a function, on every GPU
 STATUS_ERROR = 5  # MTLCommandBufferStatusError
 
 
@@ -53,6 +54,7 @@ def metal_target(gpu: str, local_bytes: int = LOCAL_BYTES, group_size: int = GRO
         max_local_bytes=local_bytes,
         max_group_size=group_size,
         max_group=(group_size, group_size, group_size),
+        max_buffers=BUFFER_ARGUMENTS,
         warp_size=SIMD_WIDTH,
         native=ALL_DTYPES - _EMULATED - {dtypes.float64},
         native_ops=_NATIVE_OPS,

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import UnsupportedError
-from tilewright.codegen.c_style_language import Expression, Language
+from tilewright.codegen.c_style_language import SHORT_SUFFIXES, SHORT_TYPE_NAMES, Expression, Language
 from tilewright.codegen.c_style_launch import Launch
 from tilewright.graph.ops import AddrSpace, Ops
 from tilewright.graph.records import Param, Program
@@ -22,26 +22,8 @@ _METAL_KEYWORDS = frozenset(
 
 class MetalLanguage(Language):
     keywords: ClassVar[frozenset[str]] = Language.keywords | _METAL_KEYWORDS
-    type_names: ClassVar[dict[DType, str]] = {
-        dtypes.bool: "bool",
-        dtypes.int8: "char",
-        dtypes.uint8: "uchar",
-        dtypes.int16: "short",
-        dtypes.uint16: "ushort",
-        dtypes.int32: "int",
-        dtypes.uint32: "uint",
-        dtypes.int64: "long",
-        dtypes.uint64: "ulong",
-        dtypes.float16: "half",
-        dtypes.bfloat16: "bfloat",
-        dtypes.float32: "float",
-    }
-    suffixes: ClassVar[dict[DType, str]] = {
-        dtypes.uint32: "u",
-        dtypes.int64: "l",
-        dtypes.uint64: "ul",
-        dtypes.float32: "f",
-    }
+    type_names: ClassVar[dict[DType, str]] = SHORT_TYPE_NAMES | {dtypes.float16: "half", dtypes.bfloat16: "bfloat"}
+    suffixes: ClassVar[dict[DType, str]] = SHORT_SUFFIXES
     spaces: ClassVar[dict[AddrSpace, str]] = {
         AddrSpace.GLOBAL: "device",
         AddrSpace.LOCAL: "threadgroup",

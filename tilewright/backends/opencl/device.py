@@ -66,6 +66,7 @@ def opencl_target(device: Any) -> Target:
         max_group_size=device.max_work_group_size,
         max_grid=((1 << 31) - 1, (1 << 31) - 1, (1 << 31) - 1),
         max_group=tuple(device.max_work_item_sizes[:3]),
+        max_buffers=device.max_parameter_size * 8 // device.address_bits,
         cores=device.max_compute_units,
         cache_bytes=device.global_mem_cache_size or 1 << 20,
         native=ALL_DTYPES - _EMULATED - (frozenset() if has_double else {dtypes.float64}),

@@ -7,7 +7,14 @@ from typing import ClassVar
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import UnsupportedError
-from tilewright.codegen.c_style_language import C_KEYWORDS, UNARY, Expression, Language
+from tilewright.codegen.c_style_language import (
+    C_KEYWORDS,
+    SHORT_SUFFIXES,
+    SHORT_TYPE_NAMES,
+    UNARY,
+    Expression,
+    Language,
+)
 from tilewright.codegen.c_style_launch import Launch, has_groups
 from tilewright.graph.ops import AddrSpace, Ops
 from tilewright.graph.records import Param, Program
@@ -18,25 +25,8 @@ _OPENCL_KEYWORDS = frozenset({"kernel", "global", "local", "constant", "private"
 
 class OpenCLLanguage(Language):
     keywords = C_KEYWORDS | _OPENCL_KEYWORDS
-    type_names: ClassVar[dict[DType, str]] = {
-        dtypes.bool: "bool",
-        dtypes.int8: "char",
-        dtypes.uint8: "uchar",
-        dtypes.int16: "short",
-        dtypes.uint16: "ushort",
-        dtypes.int32: "int",
-        dtypes.uint32: "uint",
-        dtypes.int64: "long",
-        dtypes.uint64: "ulong",
-        dtypes.float32: "float",
-        dtypes.float64: "double",
-    }
-    suffixes: ClassVar[dict[DType, str]] = {
-        dtypes.uint32: "u",
-        dtypes.int64: "l",
-        dtypes.uint64: "ul",
-        dtypes.float32: "f",
-    }
+    type_names: ClassVar[dict[DType, str]] = SHORT_TYPE_NAMES | {dtypes.float64: "double"}
+    suffixes: ClassVar[dict[DType, str]] = SHORT_SUFFIXES
     spaces: ClassVar[dict[AddrSpace, str]] = {
         AddrSpace.GLOBAL: "__global",
         AddrSpace.LOCAL: "__local",

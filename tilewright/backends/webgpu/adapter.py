@@ -91,6 +91,7 @@ def webgpu_target(info: Mapping[str, Any], limits: Mapping[str, int], features: 
             limits["max-compute-workgroup-size-y"],
             limits["max-compute-workgroup-size-z"],
         ),
+        max_buffers=limits["max-storage-buffers-per-shader-stage"],
         native=native,
         native_ops=NATIVE_OPS,
     )

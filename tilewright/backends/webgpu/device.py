@@ -53,7 +53,7 @@ class WebGpuDriver(Driver):
         return render(program)
 
     def _check_limits(self, program: Program) -> None:
-        most = int(self.limits["max-storage-buffers-per-shader-stage"])
+        most = self.target.max_buffers
         if len(program.params) > most:
             raise UnsupportedError(
                 "compile",

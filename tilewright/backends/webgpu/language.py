@@ -91,6 +91,7 @@ class WgslLanguage(Language):
         dtypes.float64: "lf",
     }
     helper_qualifier: ClassVar[str] = "fn"
+    leave: ClassVar[str] = "{ return; }"
 
     def __init__(self, target: Target) -> None:
         super().__init__()
@@ -142,6 +143,18 @@ class WgslLanguage(Language):
 
     def thread_index(self, dimension: int) -> str:
         return f"i32(thread_id.{'xyz'[dimension]})"
+
+    def launch_number(self, dtype: DType, text: str) -> str:
+        return text if dtype is dtypes.int32 else self.cast_text(dtype, Expression(text)).text
+
+    def cast_text(self, target: DType, operand: Expression) -> Expression:
+        return Expression(f"{self.type_name(target)}({operand.text})")
+
+    def constant(self, dtype: DType, name: str) -> str:
+        return f"let {name}: {self.type_name(dtype)}"
+
+    def variable(self, dtype: DType, name: str) -> str:
+        return f"var {name}: {self.type_name(dtype)}"
 
     def declare_local(self, name: str, dtype: DType, size: int) -> str:
         kind = self.memory_type(dtype)

@@ -1,19 +1,16 @@
 """Programs as WGSL. In: a `Program`. Out: the text of one compute shader.
 
-Tiles, names and order come from the shared C renderer; this file says what differs in declarations and loops, and which
-floating point results must be kept from a compiler that computes as with real numbers."""
+Tiles, names, loops and order come from the shared C renderer; this file says which floating point results must be kept
+from a compiler that computes as with real numbers."""
 
 from __future__ import annotations
 
-import math
 import struct
 
 from tilewright.backends.webgpu.language import WgslLanguage
 from tilewright.backends.webgpu.storage import WgslMemory
-from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
+from tilewright.base.dtype import Scalar, cast_scalar
 from tilewright.codegen.c_style import CStyleRenderer, Expression
-from tilewright.codegen.c_style_launch import AxisPlace, Sizes
-from tilewright.codegen.tiles import axis_size
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.scalar import ScalarMath
@@ -42,54 +39,16 @@ class WgslRenderer(CStyleRenderer):
         # A kernel's local memory is declared outside its function; in its place an empty line is left.
         return "\n".join(line for line in text.splitlines() if line.strip() or not line.startswith("  ")) + "\n"
 
-    # ------------------------------------------------------------ declarations and loops
-
-    def declare(self, dtype: DType, value: Expression, name: str) -> Expression:
-        self.line(f"let {name}: {self.language.type_name(dtype)} = {value.text};")
-        return Expression(name)
-
-    def open_launch(self) -> None:
-        launch, language = self.launch, self.language
-        self._open_axes(launch.grid_places, launch.grid, [language.group_index(d) for d in range(3)], "block")
-        if launch.has_surplus:
-            self.line(f"if (block >= {launch.count}) {{ return; }}")
-        self._open_axes(launch.group_places, launch.group, [language.thread_index(d) for d in range(3)], "thread")
-
-    def _open_axes(self, places: tuple[AxisPlace, ...], sizes: Sizes, names: list[str], together: str) -> None:
-        if any(place.dimension is None for place in places):
-            dtype = dtypes.int32 if math.prod(sizes) <= dtypes.int32.max else dtypes.int64
-            kind = self.language.type_name(dtype)
-            x, y, z = (f"{kind}({name})" for name in names)
-            self.line(f"let {together} = ({z} * {sizes[1]} + {y}) * {sizes[0]} + {x};")
-        for place in reversed(places):
-            axis = place.axis
-            text = together if place.dimension is None else names[place.dimension]
-            if place.stride > 1:
-                text = f"{text} / {place.stride}"
-            if not place.is_last:
-                text = f"{text} % {axis_size(axis)}"
-            kind = self.language.type_name(axis.dtype)
-            comment = f"// {axis.arg.kind.name} {axis_size(axis)}"
-            text = text if kind == "i32" else f"{kind}({text})"
-            self.line(f"let {self.axis_name(axis)}: {kind} = {text};  {comment}")
-            self.values[axis] = {(): Expression(self.axis_name(axis))}
-
-    def open_loop(self, axis: UOp, start: str = "0", stop: str = "") -> None:
-        name, kind = self.axis_name(axis), self.language.type_name(axis.dtype)
-        stop = stop or str(axis_size(axis))
-        self.line(f"for (var {name}: {kind} = {start}; {name} < {stop}; {name}++) {{")
-        self.values[axis] = {(): Expression(name)}
-        self.depth += 1
+    # ------------------------------------------------------------ accumulators
 
     def _emit_accumulator(self, node: UOp) -> None:
-        name = f"acc{node.arg}"
+        """One declaration each: a `var` declares one name."""
         start = self.language.literal(node.dtype, node.src[0].arg).text
-        kind = self.language.type_name(node.dtype)
         self.values[node] = {}
         for coordinates, _ in self.elements(node):
-            variable = self.element_name(name, coordinates)
-            self.line(f"var {variable}: {kind} = {start};")
-            self.values[node][coordinates] = Expression(variable)
+            name = self.element_name(f"acc{node.arg}", coordinates)
+            self.line(f"{self.language.variable(node.dtype, name)} = {start};")
+            self.values[node][coordinates] = Expression(name)
 
     # ------------------------------------------------------------ floats
 

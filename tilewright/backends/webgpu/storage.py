@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tilewright.backends.webgpu.language import WORD_BITS, WgslLanguage
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.c_style_language import ATOM, Expression
-from tilewright.codegen.c_style_memory import CStyleMemory, Row
+from tilewright.codegen.c_style_memory import CStyleMemory, Row, stored
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Param
 from tilewright.graph.uop import UOp, memory_of
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 def per_word(dtype: DType) -> int:
     """How many elements of a buffer lie in one word; 1 where an element is its own."""
     return 1 if dtype.is_float or dtype.bits >= WORD_BITS else WORD_BITS // dtype.bits
-
-
-def stored(dtype: DType) -> DType:
-    return dtypes.uint8 if dtype.is_bool else dtype
 
 
 def word_of(index: str, dtype: DType) -> str:
@@ -135,24 +131,8 @@ class WgslMemory(CStyleMemory):
 
     # ------------------------------------------------------------ stores
 
-    def store(self, node: UOp) -> None:
-        renderer, language = self.renderer, self.language
-        place, value = node.src[:2]
-        axes, dtype = renderer.facts.axes(node), stored(place.dtype)
-        for row, places in self._rows(node).items():
-            runs = list(self._runs(place, list(places)))
-            row = self._named(row, len(runs))
-            lines = []
-            for offset, width in runs:
-                firsts = [places[offset + lane][0] for lane in range(width)]
-                values = [renderer.operand(value, dict(zip(axes, first, strict=True))) for first in firsts]
-                if place.dtype.is_bool:
-                    values = [language.cast(dtypes.bool, dtypes.uint8, given) for given in values]
-                lines.append(self._store_line(place, dtype, self._position(row.base, offset), values))
-            self._under_mask(row.mask, lines)
-
-    def _store_line(self, place: UOp, dtype: DType, position: Expression, values: list[Expression]) -> str:
-        name = self.names[memory_of(place)]
+    def _store_line(self, place: UOp, base: Expression | None, offset: int, values: list[Expression]) -> str:
+        name, dtype, position = self.names[memory_of(place)], stored(place.dtype), self._position(base, offset)
         if len(values) > 1:
             texts = [value.within(ATOM) for value in values]
             if not dtype.is_unsigned:

@@ -1,0 +1,66 @@
+"""The scripts of bench/ that write pages and judge memory: their rows, checks and tables, on sizes that are small."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench import memory_step, scaling
+from tilewright import Tensor
+
+
+def test_rows_stop_at_their_limits_and_hold_what_they_say() -> None:
+    rows = list(scaling.rows_of(100, 4096))
+    assert [row.size for row in rows if row.kind == "matmul"] == [32, 33, 64, 65, 100]
+    assert [row.size for row in rows if row.kind == "sum columns"] == [1024, 4096]
+    for row in rows:
+        elements = row.size**2 if row.kind == "matmul" else row.size
+        assert [array.size for array in row.arrays()] == [elements] * len(row.shapes)
+
+
+@pytest.mark.parametrize("row", list(scaling.rows_of(33, 1024)), ids=lambda row: row.name)
+def test_every_row_is_measured_and_a_wrong_result_is_seen(
+    row: scaling.Row, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(scaling, "SECONDS", 0.0)
+    scaling.measure("tilewright", iter([row]))
+    name, seconds = json.loads(capsys.readouterr().out)
+    assert name == row.name
+    assert 0 < seconds < 60
+    arrays = row.arrays()
+    right = np.asarray(row.compute(*(array.astype(np.float64) for array in arrays)))
+    row.check(right.astype(np.float32), arrays)
+    with pytest.raises(AssertionError, match=row.name):
+        row.check(right + np.sqrt(arrays[0].size), arrays)
+
+
+def test_the_table_has_rates_and_ratios_and_the_pictures_are_there(tmp_path: Path) -> None:
+    rows = list(scaling.rows_of(33, 1024))
+    best = {row.name: {"tilewright": row.amount / 4e9, "torch": row.amount / 2e9} for row in rows}
+    text = scaling.table(rows, best, ["tilewright", "torch"])
+    assert "| matmul 33 | GFLOP/s | 4.00 | 2.00 | 2.00 |" in text
+    assert "| sum rows 1024 | GB/s | 4.00 | 2.00 | 2.00 |" in text
+    alone = scaling.table(rows, {name: {"tilewright": 1.0} for name in best}, ["tilewright"])
+    assert "| matmul 32 | GFLOP/s | 0.00 | - |" in alone
+    scaling.save_plots(rows, best, ["tilewright", "torch"], tmp_path)
+    for name in ("scaling_matmul.png", "scaling_sum.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells the peak of a process there")
+def test_the_peak_of_the_process_is_read() -> None:
+    peak, resident = memory_step.peak_bytes(), memory_step.resident_bytes()
+    assert 0 < resident <= peak
+    more = 32 << 20
+    block = np.ones(peak - resident + more, dtype=np.uint8)
+    assert peak + more // 2 < memory_step.peak_bytes() < peak + block.nbytes + more
+
+
+def test_what_is_alive_at_once_is_no_more_than_the_arena() -> None:
+    x = Tensor.rand(64, 64).realize()
+    plan = ((x @ x).contiguous() @ (x @ x).contiguous()).schedule()
+    (arena,) = (size for _, size in plan.arenas)
+    assert 64 * 64 * 4 <= memory_step.alive(plan) <= arena

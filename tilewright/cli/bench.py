@@ -1,0 +1,206 @@
+"""`tilewright bench`. In: what to run, on which device. Out: a table of its kernels against the machine's roofline and,
+where asked for, a picture and a file of values. Kernel times are those of the event "kernel-run"; jitted functions are
+called plainly, because a replay is one launch whose kernels have no times of their own."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from tilewright.base.config import Context
+from tilewright.base.errors import ConfigError, FileError
+from tilewright.cli.peaks import Peaks, machine_peaks
+from tilewright.cli.picture import check_plotting, save_roofline
+from tilewright.cli.roofline import Report, report_runs
+from tilewright.debug.watch import KernelRun, watch_runs
+from tilewright.runtime.device import canonical_device, open_driver
+
+WORKLOADS = Path(__file__).parent / "workloads"
+# A built-in workload is run once to be compiled; then the round whose kernels took the least time counts.
+ROUNDS = 5
+PLAIN_WIDTH = 200  # of a table that no terminal cuts
+
+
+@dataclass(frozen=True)
+class BenchRequest:
+    """The arguments of the command. `given` is the workload or script, and what the script is given."""
+
+    given: tuple[str, ...]
+    module: str = ""
+    plot: Path | None = None
+    device: str = ""
+    top: int = 20
+    json: Path | None = None
+    again: bool = False
+
+
+def workload_names() -> list[str]:
+    return sorted(path.stem for path in WORKLOADS.glob("*.py") if path.stem != "__init__")
+
+
+def run_bench(request: BenchRequest) -> int:
+    """Prints the report. The exit status is that of the script."""
+    work = find_work(request)
+    device = canonical_device(request.device)
+    open_driver(device)
+    if request.plot is not None:
+        check_plotting()
+    with Context(JIT=0, DEVICE=device), Console(stderr=True).status("") as status:
+
+        def peaks_of(name: str) -> Peaks:
+            return machine_peaks(name, request.again, lambda what: status.update(f"measuring {name}: {what}"))
+
+        peaks = {device: peaks_of(device)}
+        if isinstance(work, Builtin):
+            runs, exit_status = work.run(status.update), 0
+        else:
+            status.stop()  # the script has the terminal
+            runs, exit_status = run_script(work)
+            status.start()
+        peaks |= {other: peaks_of(other) for other in dict.fromkeys(run.device for run in runs) if other != device}
+    report = report_runs(runs, peaks)
+    print_report(report, request.top)
+    write_files(report, request)
+    return exit_status
+
+
+def print_report(report: Report, top: int) -> None:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=PLAIN_WIDTH)
+    for line in report.peak_lines():
+        console.print(line, markup=False)
+    console.print()
+    console.print(report.table(top) if report.rows else "no kernel ran")
+
+
+def write_files(report: Report, request: BenchRequest) -> None:
+    if request.json is not None:
+        with writing(request.json):
+            request.json.write_text(json.dumps(report.values(), indent=1) + "\n")
+    if request.plot is not None:
+        with writing(request.plot):
+            save_roofline(report, request.plot)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FileError(
+            "bench", f"{path} cannot be written: {error.strerror}", "name a file in a folder of yours"
+        ) from error
+
+
+# ---------------------------------------------------------------- what is run
+
+
+@dataclass(frozen=True)
+class Builtin:
+    """A workload of ours, by name."""
+
+    name: str
+
+    def run(self, note: Callable[[str], object]) -> list[KernelRun]:
+        note(f"{self.name}: compiling")
+        step = self.prepare()
+        step()
+        rounds: list[list[KernelRun]] = []
+        for number in range(ROUNDS):
+            note(f"{self.name}: round {number + 1} of {ROUNDS}")
+            with watch_runs() as runs:
+                step()
+            rounds.append(runs)
+        return min(rounds, key=lambda runs: sum(run.seconds for run in runs))
+
+    def prepare(self) -> Callable[[], object]:
+        """Compiled under its own name, not under its path in the package: its lines are then those of a user."""
+        file = f"{self.name}.py"
+        namespace: dict[str, Any] = {"__name__": "__main__", "__file__": file}
+        exec(compile((WORKLOADS / file).read_text(), file, "exec"), namespace)
+        step: Callable[[], object] = namespace["prepare"]()
+        return step
+
+
+@dataclass(frozen=True)
+class Script:
+    """A program of the user's: a file, or a module by name."""
+
+    path: str
+    arguments: tuple[str, ...]
+    is_module: bool = False
+
+    def run(self) -> None:
+        with self.started():
+            if self.is_module:
+                runpy.run_module(self.path, run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(self.path, run_name="__main__")
+
+    @contextmanager
+    def started(self) -> Iterator[None]:
+        """The process as Python makes it for a program: its arguments, and where it finds modules first."""
+        before, first = sys.argv, sys.path[0]
+        sys.argv = [self.path, *self.arguments]
+        sys.path[0] = "" if self.is_module else str(Path(self.path).resolve().parent)
+        try:
+            yield
+        finally:
+            sys.argv, sys.path[0] = before, first
+
+    def is_there(self) -> bool:
+        if not self.is_module:
+            return Path(self.path).is_file()
+        with self.started():
+            try:
+                return importlib.util.find_spec(self.path) is not None
+            except ModuleNotFoundError:  # of a package that it would lie in
+                return False
+
+
+def find_work(request: BenchRequest) -> Builtin | Script:
+    given, names = request.given, workload_names()
+    if request.module:
+        module = Script(request.module, given, is_module=True)
+        if not module.is_there():
+            raise ConfigError("bench", f"there is no module {request.module!r}", "name one that Python can import")
+        return module
+    if not given:
+        raise ConfigError("bench", "nothing to run", f"name a script, `-m MODULE`, or one of: {', '.join(names)}")
+    name, *arguments = given
+    if name in names and not arguments:
+        return Builtin(name)
+    script = Script(name, tuple(arguments))
+    if script.is_there():
+        return script
+    if name.endswith(".py") or "/" in name:
+        raise FileError("bench", f"there is no script {name}", "name a file that exists")
+    raise ConfigError("bench", f"there is no workload {name!r}", f"name a script, or one of: {', '.join(names)}")
+
+
+def run_script(script: Script) -> tuple[list[KernelRun], int]:
+    """The kernels of a script, and the status that it exits with. An error ends the script; what ran before is kept."""
+    status = 0
+    with watch_runs() as runs:
+        try:
+            script.run()
+        except SystemExit as done:
+            status = done.code if isinstance(done.code, int) else 0 if done.code is None else 1
+        except Exception:
+            traceback.print_exc()
+            status = 1
+    return runs, status
+
+
+__all__ = ["BenchRequest", "run_bench", "workload_names"]

@@ -1,0 +1,55 @@
+"""The commands. In: the arguments of the process. Out: text on stdout; a mistake of the caller as a sentence on stderr
+and exit status 2. Each command is a file of its own that does the work and is given a record of what was asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tilewright.base.errors import UserError
+
+# What a script raises is shown as Python shows it.
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+USER_MISTAKE = 2
+
+
+@app.callback()
+def tilewright() -> None:
+    """A tensor library that compiles."""
+
+
+@app.command(context_settings={"allow_interspersed_args": True})
+def bench(
+    workload: Annotated[str, typer.Argument(help="A script, or one of the built-in workloads.")] = "",
+    arguments: Annotated[list[str] | None, typer.Argument(help="What the script is given; options after `--`.")] = None,
+    module: Annotated[str, typer.Option("-m", "--module", help="Run a module, as `python -m` does.")] = "",
+    plot: Annotated[Path | None, typer.Option(help="Save the roofline as a picture (PNG).")] = None,
+    device: Annotated[str, typer.Option(help="The device of tensors that name none.")] = "",
+    top: Annotated[int, typer.Option(min=1, help="How many kernels to list.")] = 20,
+    json: Annotated[Path | None, typer.Option(help="Write every kernel and the peaks to a file.")] = None,
+    again: Annotated[bool, typer.Option(help="Measure the peaks of the machine anew.")] = False,
+) -> None:
+    """Run a workload and hold each of its kernels against what the machine can do, the greatest loss first."""
+    from tilewright.cli.bench import BenchRequest, run_bench
+
+    given = [word for word in (workload, *(arguments or [])) if word]
+    try:
+        request = BenchRequest(tuple(given), module, plot, device, top, json, again)
+        status = run_bench(request)
+    except UserError as error:
+        remedy = f"\n  to mend it: {error.remedy}" if error.remedy else ""
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            f"{error.operation}: {error.message}{remedy}", markup=False
+        )
+        raise typer.Exit(USER_MISTAKE) from error
+    raise typer.Exit(status)
+
+
+def main() -> None:
+    app(prog_name="tilewright")
+
+
+__all__ = ["app", "main"]

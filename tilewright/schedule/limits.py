@@ -1,0 +1,65 @@
+"""Kernels that a device can be given. In: a `Plan`, and how many buffers a kernel of each root may have. Out: nodes to
+be stored by kernels of their own, so that the plan made anew has fewer buffers in a kernel; none where all fit.
+
+A kernel is parted below the first node that it cannot compute with the buffers it may have, at the node that takes the
+least memory for each buffer that it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import element_count
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+from tilewright.schedule.uses import Plan
+
+
+def nodes_to_part(plan: Plan, most_buffers: Callable[[UOp], int]) -> set[UOp]:
+    """One node of each kernel that has too many buffers. A node that takes in too many by itself is left to the
+    device, which says so."""
+    stored = frozenset(plan.stored)
+    buffers: dict[UOp, set[UOp]] = {}
+    for node in plan.order:
+        if node in stored or node.op is Ops.PARAM:
+            for root, _ in plan.uses.get(node, {}):
+                buffers.setdefault(root, set()).add(node)
+    crowded = (root for root, used in buffers.items() if len(used) > most_buffers(root))
+    parts = (_node_to_part(plan, stored, root, most_buffers(root)) for root in crowded)
+    return {node for node in parts if node is not None}
+
+
+def _node_to_part(plan: Plan, stored: frozenset[UOp], root: UOp, most: int) -> UOp | None:
+    def is_stored_here(node: UOp) -> bool:
+        return node is root or (node in plan.hosts and plan.hosts[node][0] is root)
+
+    order = [node for node in plan.order if any(asking is root for asking, _ in plan.uses.get(node, {}))]
+    kept = frozenset(filter(is_stored_here, order))
+    loaded = frozenset(node for node in order if (node in stored or node.op is Ops.PARAM) and node not in kept)
+    needs = _needs(order, loaded, kept)
+    crowded = next((node for node in order if len(needs[node]) + (node not in kept) > most), None)
+    if crowded is None:
+        return None
+    below = set(toposort(*crowded.src))
+    order = [node for node in order if node in below or node is crowded]
+
+    def cost(node: UOp) -> tuple[bool, float, int]:
+        saved = len(needs[crowded]) - len(_needs(order, loaded | {node}, kept - {node})[crowded])
+        return saved < 1, element_count(node.shape) * node.dtype.itemsize / max(saved, 1), -len(needs[node])
+
+    candidates = (node for node in order if node is not crowded and len(needs[node]) > 1 and _is_computed(node))
+    return min(candidates, key=cost, default=None)
+
+
+def _needs(order: list[UOp], loaded: frozenset[UOp], kept: frozenset[UOp]) -> dict[UOp, frozenset[UOp]]:
+    """The buffers that a kernel has for each of its nodes: those behind the sources, and the one it is stored to."""
+    needs: dict[UOp, frozenset[UOp]] = {}
+    for node in order:
+        own = frozenset({node} if node in loaded or node in kept else ())
+        below = () if node in loaded else (needs[src] for src in node.src if src in needs)
+        needs[node] = own.union(*below)
+    return needs
+
+
+def _is_computed(node: UOp) -> bool:
+    return node.op.is_elementwise or node.op in (Ops.REDUCE_AXIS, Ops.GATHER)
