@@ -6,6 +6,7 @@ pass. What is right is said by `error_bounds`."""
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import sys
 import traceback
@@ -83,7 +84,7 @@ def limits_of(case: Case) -> Iterator[None]:
     before = {}
     for module, limits in _LOW_LIMITS.items():
         for name, value in limits.items():
-            before[module, name] = getattr(sys.modules[module], name)
+            before[module, name] = getattr(importlib.import_module(module), name)
             setattr(sys.modules[module], name, value)
     forget_schedules()
     forget_kernels()

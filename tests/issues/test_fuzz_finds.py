@@ -227,6 +227,18 @@ FINDS: dict[str, tuple[str, dict[int, list[float]]]] = {
         """,
         {0: list(range(486)), 1: [0.0, 1.0]},
     ),
+    # LLVM made a shift by 63 bits the scale of an address and stopped the process.
+    "places that are 2 to the power of 63 apart": (
+        """
+        %0 = PARAM float32 ParamArg(0, 16, "")
+        %1 = IOTA int64 (9,)
+        %2 = CONST int64 -9223372036854775808
+        %3 = MUL int64 %1 %2
+        %4 = GATHER float32 %0 %3
+        %5 = SINK void %4
+        """,
+        {0: [float(number) for number in range(16)]},
+    ),
 }
 
 

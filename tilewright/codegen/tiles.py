@@ -12,6 +12,10 @@ from tilewright.graph.uop import UOp
 
 Coordinates = tuple[int, ...]
 
+_ACCESSES = (Ops.LOAD, Ops.STORE)
+# An access that takes fewer neighbours at a time is no slower element by element.
+LEAST_LANES = 4
+
 
 def axis_size(axis: UOp) -> int:
     """How many elements or iterations there are; of a loop that is counted at run time, at most."""
@@ -48,6 +52,7 @@ class TileFacts:
         self.priority = self._vector_priority(program)
         for node in program.body:
             self._axes[node] = self._axes_of(node)
+            self.vector_axis(node)
         self._mark_needed(program)
         self._updated = self._updates(program)
 
@@ -68,15 +73,26 @@ class TileFacts:
         return self._axes.get(node, ())
 
     def vector_axis(self, node: UOp) -> UOp | None:
-        """The axis whose elements are lanes: the one that most accesses walk with stride 1."""
+        """The axis whose elements are lanes. An access takes the one that it walks with stride 1, to move
+        whole vectors; arithmetic the one that most operands have; else it is the one that most accesses walk so."""
         if node not in self._vector:
-            if node.op is Ops.COMBINE:
-                source = self.vector_axis(node.src[0])
-                self._vector[node] = None if source in node.src[1:] else source
-            else:
-                candidates = [axis for axis in self.axes(node) if axis in self.priority]
-                self._vector[node] = max(candidates, key=self.priority.__getitem__, default=None)
+            self._vector[node] = self._choose_vector_axis(node)
         return self._vector[node]
+
+    def _choose_vector_axis(self, node: UOp) -> UOp | None:
+        if node.op is Ops.COMBINE:
+            source = self.vector_axis(node.src[0])
+            return None if source in node.src[1:] else source
+        candidates = [axis for axis in self.axes(node) if axis in self.priority]
+        if len(candidates) < 2:
+            return candidates[0] if candidates else None
+        votes = [self._walked(node.src[0])] if node.op in _ACCESSES else [self.vector_axis(src) for src in node.src]
+        return max(candidates, key=lambda axis: (votes.count(axis), self.priority[axis]))
+
+    def _walked(self, place: UOp) -> UOp | None:
+        """The axis that an access walks with stride 1, where there are enough elements for a vector to be worth it."""
+        steps = tile_part(place.src[1])[1]
+        return next((a for a in self.priority if steps.get(a) == 1 and axis_size(a) >= LEAST_LANES), None)
 
     def lanes(self, node: UOp) -> int:
         axis = self.vector_axis(node)

@@ -1,17 +1,19 @@
 """Loads and stores of tiles. In: INDEX, LOAD and STORE nodes, and the renderer that knows their operands. Out: text.
 
-Along the vector axis a step of 1 is a vector access, -1 a reversed one, any other a gather or scatter. A masked access
-never branches: a mask that is one bit for the whole vector chooses between the address and a scratch area on the stack
-(zeros for loads), a mask per lane uses LLVM's masked forms, which touch no memory where it is off."""
+Along the vector axis a step of 1 is a vector access, -1 a reversed one, a small one picks lanes of neighbours, any
+other is a gather or scatter. A masked access never branches: a mask that is one bit for the whole vector chooses
+between the address and a scratch area on the stack (zeros for loads), a mask per lane uses LLVM's masked forms,
+which touch no memory where it is off."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from tilewright.backends.cpu.instructions import constant, memory_type, of_lanes, overload, value_type
+from tilewright.backends.cpu.interleave import MOST_STEP, load_apart
 from tilewright.base.dtype import DType, dtypes, wrap_int
 from tilewright.codegen.tiles import axis_size, tile_part
-from tilewright.graph.affine import coefficient
+from tilewright.graph.affine import affine, coefficient
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, memory_of
@@ -21,8 +23,11 @@ if TYPE_CHECKING:
 
 
 CACHE_LINE = 64
+# The most that placeholders take of a thread's stack, of which some systems give 512 KiB. Others are allocated.
+STACK_BYTES = 256 * 1024
 # How far ahead of a stream its lines are asked for; bench/prefetch.py measures other distances.
 PREFETCH_BYTES = 4096
+_FENCE = "  fence seq_cst"
 
 
 class MemoryAccess:
@@ -30,6 +35,8 @@ class MemoryAccess:
         self.renderer = renderer
         self.buffers: dict[tuple[Op, int], Element] = {}  # by the op that names the memory, and its slot
         self.areas: list[str] = []
+        self.releases: list[str] = []
+        self.stack_bytes = 0
         self.bases: dict[UOp, Element] = {}
         self.scratch_bytes = 0
         self.trash_bytes = 0
@@ -47,7 +54,17 @@ class MemoryAccess:
     def define(self, node: UOp) -> None:
         """A placeholder is memory of the task, which one thread runs: registers where LLVM finds that they suffice."""
         name = f"%{'local' if node.op is Ops.DEFINE_LOCAL else 'register'}{node.arg.slot}"
-        self.areas.append(f"  {name} = alloca [{node.arg.size} x {memory_type(node.dtype)}], align 64")
+        nbytes = node.arg.size * node.dtype.itemsize
+        if self.stack_bytes + nbytes <= STACK_BYTES:
+            self.stack_bytes += nbytes
+            self.areas.append(f"  {name} = alloca [{node.arg.size} x {memory_type(node.dtype)}], align 64")
+        else:
+            call = self.renderer.instructions.call
+            whole = -(-nbytes // CACHE_LINE) * CACHE_LINE
+            self.areas.append(
+                f"  {name} = {call('aligned_alloc', 'ptr', ('i64', str(CACHE_LINE)), ('i64', str(whole)))}"
+            )
+            self.releases.append(f"  {call('free', 'void', ('ptr', name))}")
         self.buffers[node.op, node.arg.slot] = self.renderer.on_entry(name)
 
     def _memory(self, place: UOp) -> Element:
@@ -88,7 +105,7 @@ class MemoryAccess:
     def _moved(self, pointer: Element, element: str, offset: int) -> Element:
         if offset == 0:
             return pointer
-        key = (f"{pointer.name}+{offset}", 0)
+        key = (f"{pointer.name}+{offset} {element}", 0)
         made = self.renderer.splats.get(key)
         if made is None:
             text = f"getelementptr {element}, ptr {pointer.name}, i64 {wrapped(offset)}"
@@ -96,8 +113,8 @@ class MemoryAccess:
             self.renderer.splats[key] = made
         return made
 
-    def _pointers(self, node: UOp, at: dict[UOp, int], axis: UOp) -> str:
-        """A vector of addresses, one per lane."""
+    def _pointers(self, node: UOp, at: dict[UOp, int], axis: UOp, mask: str | None) -> str:
+        """A vector of addresses, one per lane; where a lane is masked off, any."""
         base, steps = tile_part(node.src[1])
         lanes = axis_size(axis)
         element = memory_type(node.dtype)
@@ -109,6 +126,10 @@ class MemoryAccess:
         buffer = self._memory(node)
         position = self.renderer.operand(base, at, axis)
         kind = of_lanes(f"i{base.dtype.bits}", lanes)
+        if mask is not None and base.vmax - base.vmin >= 1 << 32:
+            # LLVM takes a shift by more bits than an address has for the scale of the address, and stops the process.
+            masks = of_lanes("i1", lanes)
+            position = self.renderer.emit(f"select {masks} {mask}, {kind} {position}, {kind} zeroinitializer").name
         pointers = self.renderer.emit(f"getelementptr {element}, ptr {buffer.name}, {kind} {position}").name
         constant_offset = sum(s * at[tile] for tile, s in steps.items() if tile is not axis)
         if step or constant_offset:
@@ -147,6 +168,9 @@ class MemoryAccess:
             mask, varies = self._mask(place, at, axis)
             if step in (1, -1):
                 made = self._load_row(place, at, axis, mask, varies, step == -1)
+            elif step is not None and 1 < step <= MOST_STEP and not varies:
+                assert axis is not None
+                made = self._load_apart(place, at, axis, mask, step)
             else:
                 assert axis is not None
                 made = self._gather(place, at, axis, mask, varies)
@@ -198,14 +222,36 @@ class MemoryAccess:
             made = renderer.emit(f"load {kind}, ptr {name}, align {dtype.itemsize}")
         return self._reverse(kind, made.name, lanes) if is_reversed else made
 
+    def _load_apart(self, place: UOp, at: dict[UOp, int], axis: UOp, mask: str | None, step: int) -> Element:
+        renderer = self.renderer
+        lanes, dtype = axis_size(axis), _memory_dtype(place.dtype)
+        element = memory_type(dtype)
+        first = self._pointer(place, at, axis)
+        if mask is not None:
+            self.scratch_bytes = max(self.scratch_bytes, dtype.itemsize * lanes * step)
+            first = renderer.emit(f"select i1 {mask}, ptr {first.name}, ptr %zeros")
+        name = load_apart(
+            lambda text: renderer.emit(text).name,
+            lambda offset: self._moved(first, element, offset).name,
+            element,
+            dtype.itemsize,
+            lanes,
+            step,
+        )
+        return renderer.here(name)
+
     def _is_stream(self, place: UOp, row_bytes: int) -> bool:
         """Whether a loop walks a buffer that no cache holds, row after row without gaps."""
-        buffer, position = memory_of(place), place.src[1]
-        itemsize = buffer.dtype.itemsize
-        if not self.renderer.loops or buffer.arg.size * itemsize < self.renderer.program.target.cache_bytes:
+        buffer = memory_of(place)
+        is_large = buffer.arg.size * buffer.dtype.itemsize >= self.renderer.program.target.cache_bytes
+        return is_large and self._is_walked(place, row_bytes)
+
+    def _is_walked(self, place: UOp, row_bytes: int) -> bool:
+        """Whether the innermost loop walks row after row without gaps."""
+        base, _ = tile_part(place.src[1])
+        if not self.renderer.loops or base is None:
             return False
-        base, _ = tile_part(position)
-        return base is not None and coefficient(base, self.renderer.loops[-1].axis) * itemsize == row_bytes
+        return coefficient(base, self.renderer.loops[-1].axis) * memory_of(place).dtype.itemsize == row_bytes
 
     def _prefetch(self, pointer: Element, row_bytes: int) -> None:
         """Asks for the lines that the loop reaches soon. Asking for lines past the end of the buffer does no harm."""
@@ -231,7 +277,7 @@ class MemoryAccess:
         call = renderer.instructions.call(
             f"llvm.masked.gather.{overload(dtype, lanes)}.v{lanes}p0",
             kind,
-            (f"<{lanes} x ptr>", self._pointers(place, at, axis)),
+            (f"<{lanes} x ptr>", self._pointers(place, at, axis, mask)),
             ("i32", str(dtype.itemsize)),
             (of_lanes("i1", lanes), mask or "splat (i1 true)"),
             (kind, "zeroinitializer"),
@@ -247,26 +293,83 @@ class MemoryAccess:
         step = self._step(place, axis)
         lanes = axis_size(axis) if axis is not None else 0
         dtype = _memory_dtype(place.dtype)
+        rows: list[tuple[str, str]] = []
         for coordinates in renderer.facts.all_coordinates(node):
             at = dict(zip(renderer.facts.outer_axes(node), coordinates, strict=True))
             mask, varies = self._mask(place, at, axis)
             name = renderer.operand(value, at, axis)
             if value.dtype.is_bool:
                 name = renderer.emit(f"zext {value_type(value.dtype, lanes)} {name} to {of_lanes('i8', lanes)}").name
-            if step == 1:
-                self._store_row(place, at, axis, dtype, name, mask, varies)
+            if step == 1 and mask is None:
+                rows.append((name, self._pointer(place, at, axis).name))
+            elif step == 1:
+                self._store_masked_row(place, at, axis, dtype, name, mask, varies)
             else:
                 assert axis is not None
                 self._scatter(place, at, axis, dtype, name, mask, varies)
+        self._store_rows(place, axis, rows)
 
-    def _store_row(
+    def _store_rows(self, place: UOp, axis: UOp | None, rows: list[tuple[str, str]]) -> None:
+        """Whole lines that nothing reads soon, and that lie apart, go past the caches. Only aligned ones can: where the
+        memory that the program is given is not, which is one bit for all of them, they are stored as others are."""
+        dtype, lanes = _memory_dtype(place.dtype), axis_size(axis) if axis is not None else 0
+        kind = of_lanes(memory_type(dtype), lanes)
+        texts = [f"  store {kind} {name}, ptr {pointer}, align " for name, pointer in rows]
+        renderer = self.renderer
+        if not rows or not self._leaves_cache(place, axis, max(lanes, 1) * dtype.itemsize):
+            for text in texts:
+                renderer.line(f"{text}{dtype.itemsize}")
+            return
+        is_aligned = self._is_aligned(place)
+        label = f"rows{next(renderer.counter)}"
+        renderer.line(f"  br i1 {is_aligned}, label %{label}.aligned, label %{label}.any")
+        for name, ending in (("aligned", f"{CACHE_LINE}, !nontemporal !0"), ("any", str(dtype.itemsize))):
+            renderer.line(f"{label}.{name}:")
+            for text in texts:
+                renderer.line(f"{text}{ending}")
+            renderer.line(f"  br label %{label}.done")
+        renderer.line(f"{label}.done:")
+        renderer.label = f"{label}.done"
+
+    def _leaves_cache(self, place: UOp, axis: UOp | None, row_bytes: int) -> bool:
+        """Whether a store writes whole lines of a buffer that no cache holds, each far from the last: the lines would
+        be fetched for nothing, and late. Where a loop walks them without gaps they are fetched ahead, and it is as
+        quick to leave them in the cache."""
+        buffer, program = memory_of(place), self.renderer.program
+        is_only_written = buffer.op is Ops.PARAM and not any(
+            p.is_read for p in program.params if p.slot == buffer.arg.slot
+        )
+        if not is_only_written or row_bytes % CACHE_LINE or self._is_walked(place, row_bytes):
+            return False
+        itemsize = _memory_dtype(place.dtype).itemsize
+        position = affine(place.src[1])
+        steps = [position.constant, *(step for atom, step in position.terms.items() if atom is not axis)]
+        is_large = buffer.arg.size * itemsize >= program.target.cache_bytes
+        return is_large and all(step * itemsize % CACHE_LINE == 0 for step in steps)
+
+    def _is_aligned(self, place: UOp) -> str:
+        """Whether a buffer starts at a line, known on entry. Stores past the caches are in order with nothing that
+        follows, so the program ends with a fence."""
+        renderer, buffer = self.renderer, self._memory(place)
+        key = (f"{buffer.name} aligned", 0)
+        if key not in renderer.splats:
+            address = renderer.emit(f"ptrtoint ptr {buffer.name} to i64", 0)
+            rest = renderer.emit(f"and i64 {address.name}, {CACHE_LINE - 1}", 0)
+            renderer.splats[key] = renderer.emit(f"icmp eq i64 {rest.name}, 0", 0)
+            renderer.instructions.declarations["!0"] = "!0 = !{i32 1}"
+            if _FENCE not in self.releases:
+                self.releases.append(_FENCE)
+        return renderer.splats[key].name
+
+    def _store_masked_row(
         self, place: UOp, at: dict[UOp, int], axis: UOp | None, dtype: DType, name: str, mask: str | None, varies: bool
     ) -> None:
         renderer = self.renderer
         lanes = axis_size(axis) if axis is not None else 0
         kind = of_lanes(memory_type(dtype), lanes)
         pointer = self._pointer(place, at, axis).name
-        if mask is not None and varies:
+        if varies:
+            assert mask is not None
             text = renderer.instructions.call(
                 f"llvm.masked.store.{overload(dtype, lanes)}.p0",
                 "void",
@@ -277,9 +380,8 @@ class MemoryAccess:
             )
             renderer.line(f"  {text}")
             return
-        if mask is not None:
-            self.trash_bytes = max(self.trash_bytes, dtype.itemsize * max(lanes, 1))
-            pointer = renderer.emit(f"select i1 {mask}, ptr {pointer}, ptr %trash").name
+        self.trash_bytes = max(self.trash_bytes, dtype.itemsize * max(lanes, 1))
+        pointer = renderer.emit(f"select i1 {mask}, ptr {pointer}, ptr %trash").name
         renderer.line(f"  store {kind} {name}, ptr {pointer}, align {dtype.itemsize}")
 
     def _scatter(
@@ -293,7 +395,7 @@ class MemoryAccess:
             f"llvm.masked.scatter.{overload(dtype, lanes)}.v{lanes}p0",
             "void",
             (of_lanes(memory_type(dtype), lanes), name),
-            (f"<{lanes} x ptr>", self._pointers(place, at, axis)),
+            (f"<{lanes} x ptr>", self._pointers(place, at, axis, mask)),
             ("i32", str(dtype.itemsize)),
             (of_lanes("i1", lanes), mask or "splat (i1 true)"),
         )

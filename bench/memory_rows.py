@@ -1,0 +1,162 @@
+"""Kernels that memory bounds, beside torch where it is installed: `python -m bench.memory_rows [part of a name]`.
+In: functions that read and write each element about once. Out: per function the best time, the bytes that have to move
+per second, and torch's time over ours. The two take turns in one process, so the ratios hold on a busy machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright import Tensor, jit
+
+ROUNDS = 15
+
+
+class Row(NamedTuple):
+    name: str
+    ours: Callable[..., Tensor]
+    theirs: Callable[..., Any]  # the same, of torch's tensors
+    inputs: tuple[np.ndarray, ...]
+    moved: int  # bytes
+
+
+def rows(torch: Any) -> list[Row]:
+    generator = np.random.default_rng(0)
+
+    def made(*shape: int) -> np.ndarray:
+        return generator.standard_normal(shape, dtype=np.float32)
+
+    images, square, batch = made(16, 64, 112, 112), made(4096, 4096), made(64, 32, 56, 56)
+    taps, table = made(64, 1, 3, 3), made(50000, 512)
+    chosen = generator.integers(0, 50000, 8192).astype(np.int32)
+    places = generator.integers(0, 4096, (4096, 1024)).astype(np.int32)
+    weight, shift = made(32), made(32)
+    functional = torch.nn.functional if torch else None
+
+    def batch_norm(x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
+        mean = x.mean((0, 2, 3), keepdim=True)
+        variance = ((x - mean) * (x - mean)).mean((0, 2, 3), keepdim=True)
+        form = (1, -1, 1, 1)
+        return (x - mean) * (variance + 1e-5).rsqrt() * scale.reshape(form) + offset.reshape(form)
+
+    def batch_norm_gradient(x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
+        loss = (batch_norm(x, scale, offset) * x).sum()
+        return loss.gradient(x)[0]
+
+    def their_batch_norm(x: Any, scale: Any, offset: Any) -> Any:
+        return functional.batch_norm(x, None, None, scale, offset, training=True)
+
+    def their_batch_norm_gradient(x: Any, scale: Any, offset: Any) -> Any:
+        leaf = x.detach().requires_grad_()
+        (their_batch_norm(leaf, scale, offset) * leaf).sum().backward()
+        return leaf.grad
+
+    def of(*arrays: np.ndarray, times: float = 1) -> int:
+        return int(sum(array.nbytes for array in arrays) * times)
+
+    return [
+        Row("transpose 4096", lambda x: x.T + 1, lambda x: (x.T + 1).contiguous(), (square,), of(square, times=2)),
+        Row(
+            "channels last",
+            lambda x: x.permute(0, 2, 3, 1).contiguous(),
+            lambda x: x.permute(0, 2, 3, 1).contiguous(),
+            (images,),
+            of(images, times=2),
+        ),
+        Row("sum of columns", lambda x: x.sum(0), lambda x: x.sum(0), (square,), of(square)),
+        Row("sum of a middle axis", lambda x: x.sum(1), lambda x: x.sum(1), (made(64, 1024, 256),), 1 << 26),
+        Row("sum of rows", lambda x: x.sum(1), lambda x: x.sum(1), (square,), of(square)),
+        Row("sum", lambda x: x.sum(), lambda x: x.sum(), (square,), of(square)),
+        Row("max of rows", lambda x: x.max(1), lambda x: x.amax(1), (square,), of(square)),
+        Row("argmax of rows", lambda x: x.argmax(1), lambda x: x.argmax(1), (square,), of(square)),
+        Row("cumsum of rows", lambda x: x.cumsum(1), lambda x: x.cumsum(1), (square,), of(square, times=2)),
+        Row("softmax", lambda x: x.softmax(-1), lambda x: x.softmax(-1), (square,), of(square, times=2)),
+        Row("softmax of columns", lambda x: x.softmax(0), lambda x: x.softmax(0), (square,), of(square, times=2)),
+        Row(
+            "max pool 2x2",
+            lambda x: x.max_pool2d((2, 2)),
+            lambda x: functional.max_pool2d(x, 2),
+            (images,),
+            of(images, times=1.25),
+        ),
+        Row(
+            "average pool 3x3",
+            lambda x: x.avg_pool2d((3, 3), stride=1),
+            lambda x: functional.avg_pool2d(x, 3, 1),
+            (images,),
+            of(images, times=2),
+        ),
+        Row(
+            "depthwise 3x3",
+            lambda x, w: x.conv2d(w, groups=64, padding=1),
+            lambda x, w: functional.conv2d(x, w, groups=64, padding=1),
+            (images, taps),
+            of(images, times=2),
+        ),
+        Row(
+            "batch statistics",
+            lambda x: x.var((0, 2, 3)),
+            lambda x: x.var((0, 2, 3)),
+            (batch,),
+            of(batch),
+        ),
+        Row("batch norm", batch_norm, their_batch_norm, (batch, weight, shift), of(batch, times=2)),
+        Row(
+            "its gradient",
+            batch_norm_gradient,
+            their_batch_norm_gradient,
+            (batch, weight, shift),
+            of(batch, times=3),
+        ),
+        Row(
+            "embedding",
+            lambda t, i: t[i],
+            lambda t, i: functional.embedding(i, t),
+            (table, chosen),
+            2 * chosen.size * 512 * 4,
+        ),
+        Row(
+            "gather",
+            lambda t, i: t.gather(1, i),
+            lambda t, i: t.gather(1, i.long()),
+            (square, places),
+            of(places, times=3),
+        ),
+        Row("to bfloat16", lambda x: x.bfloat16(), lambda x: x.bfloat16(), (square,), of(square, times=1.5)),
+    ]
+
+
+def timed(function: Callable[[], object], best: float) -> float:
+    start = time.perf_counter()
+    function()
+    return min(best, time.perf_counter() - start)
+
+
+def main(part: str = "") -> None:
+    torch: Any = None
+    if importlib.util.find_spec("torch") is not None:
+        import torch  # type: ignore[no-redef]
+    for row in rows(torch):
+        if part not in row.name:
+            continue
+        inputs = [Tensor(array).realize() for array in row.inputs]
+        ours = jit(lambda *arguments, row=row: row.ours(*arguments).realize())
+        for _ in range(3):
+            ours(*inputs).synchronize()
+        best, their_best = float("inf"), float("inf")
+        theirs = [torch.from_numpy(array) for array in row.inputs] if torch else []
+        for _ in range(ROUNDS):
+            best = timed(lambda ours=ours, inputs=inputs: ours(*inputs).synchronize(), best)
+            if torch:
+                their_best = timed(lambda row=row, theirs=theirs: row.theirs(*theirs), their_best)
+        beside = f"   torch {their_best * 1e3:9.3f} ms   ratio {their_best / best:5.2f}" if torch else ""
+        print(f"{row.name:22s} {best * 1e3:9.3f} ms {row.moved / best / 1e9:7.2f} GB/s{beside}", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

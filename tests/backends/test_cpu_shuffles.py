@@ -1,0 +1,155 @@
+"""Values that lie along one axis and are needed along another, or apart in memory: the shuffles that the CPU renderer
+writes, read back by a small interpreter, and whole kernels compiled with them. The targets are made up where a rule
+asks for memory that no cache holds, so that a small kernel shows it."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.kernel.kernels import add, kernel_of, leaf
+from tilewright.backends.cpu import llvm
+from tilewright.backends.cpu.device import cpu_target
+from tilewright.backends.cpu.interleave import MOST_STEP, load_apart
+from tilewright.backends.cpu.renderer import render
+from tilewright.backends.cpu.transpose import transpose
+from tilewright.base.target import Target
+from tilewright.codegen.pipeline import lower
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp, const
+from tilewright.kernel.axes import view_kernel
+from tilewright.kernel.heuristic import choose_opts
+from tilewright.kernel.optimise import apply_opt, prepare_kernel
+
+SHUFFLE = re.compile(r"shufflevector <(\d+) x T> (\S+), <\1 x T> (\S+), <(\d+) x i32> <(.*)>")
+LOAD = re.compile(r"load <(\d+) x T>, ptr (\d+), align 4")
+Lanes = list[object]
+
+
+class Interpreter:
+    """Runs shuffles and loads. The element at address n is n; a lane that is poison is None."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Lanes] = {}
+        self.touched: set[int] = set()
+
+    def __call__(self, text: str) -> str:
+        name = f"%{len(self.values)}"
+        load = LOAD.fullmatch(text)
+        if load is not None:
+            first = int(load[2])
+            self.touched.update(range(first, first + int(load[1])))
+            self.values[name] = list(range(first, first + int(load[1])))
+            return name
+        shuffle = SHUFFLE.fullmatch(text)
+        assert shuffle is not None, text
+        lanes: Lanes = []
+        for operand in shuffle[2], shuffle[3]:
+            lanes += [None] * int(shuffle[1]) if operand == "poison" else self.values[operand]
+        order = [word.removeprefix("i32 ") for word in shuffle[5].split(", ")]
+        assert len(order) == int(shuffle[4])
+        self.values[name] = [None if lane == "poison" else lanes[int(lane)] for lane in order]
+        return name
+
+
+@pytest.mark.parametrize("register_bytes", [16, 32, 64])
+@pytest.mark.parametrize("itemsize", [1, 2, 4, 8])
+def test_a_matrix_of_vectors_is_transposed(itemsize: int, register_bytes: int) -> None:
+    for count in (1, 2, 3, 4, 6, 8, 14, 16, 32):
+        for lanes in (1, 2, 3, 4, 8, 12, 16, 32):
+            run = Interpreter()
+            run.values.update({f"%row{row}": [(row, lane) for lane in range(lanes)] for row in range(count)})
+            rows = [f"%row{row}" for row in range(count)]
+            columns = transpose(run, "T", itemsize, rows, lanes, register_bytes // itemsize)
+            assert [run.values[name] for name in columns] == [[(r, c) for r in range(count)] for c in range(lanes)]
+
+
+def test_a_square_in_registers_takes_one_shuffle_a_round_and_vector() -> None:
+    run = Interpreter()
+    run.values.update({f"%row{row}": [None] * 16 for row in range(16)})
+    transpose(run, "T", 4, [f"%row{row}" for row in range(16)], 16, 16)
+    assert len(run.values) - 16 == 16 * 4
+
+
+@pytest.mark.parametrize("step", range(2, MOST_STEP + 1))
+@pytest.mark.parametrize("lanes", [2, 3, 4, 8, 14, 16, 64])
+def test_elements_apart_are_picked_and_none_after_the_last_is_touched(lanes: int, step: int) -> None:
+    run = Interpreter()
+    name = load_apart(run, str, "T", 4, lanes, step)
+    assert run.values[name] == [lane * step for lane in range(lanes)]
+    assert max(run.touched) == (lanes - 1) * step
+    assert len(run.values) == 2 * step - 1
+
+
+# ---------------------------------------------------------------- whole kernels
+
+
+def text_of(graph: UOp, target: Target) -> tuple[str, int]:
+    """The program of a graph's one kernel, and the iterations of its outermost loop."""
+    sink = prepare_kernel(kernel_of(graph))
+    for opt in choose_opts(view_kernel(sink), target):
+        sink = apply_opt(sink, opt, target)
+    program = lower(sink, target)
+    return render(program, "kernel"), max((int(axis.src[0].arg) for axis in program.global_ranges), default=1)
+
+
+def run_at(text: str, extent: int, output: int, source: int) -> None:
+    code = llvm.load_object(llvm.compile_ir(text), "kernel")
+    kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(code.address)
+    kernel((ctypes.c_void_p * 2)(output, source), 0, extent)
+
+
+def transposed(rows: int, columns: int) -> UOp:
+    return add(build.permute(leaf(0, rows, columns), (1, 0)), const(leaf(0, 1).dtype, 1.0))
+
+
+STREAMING = replace(cpu_target(), cache_bytes=1, cores=1)
+
+
+@pytest.mark.parametrize("offset", [0, 4, 32])
+@pytest.mark.parametrize("shape", [(64, 96), (64, 4096), (33, 50), (8, 24)])
+@pytest.mark.parametrize(("vector_bytes", "registers"), [(16, 32), (32, 16), (64, 32)])
+def test_a_transposition_wherever_the_memory_lies(
+    vector_bytes: int, registers: int, shape: tuple[int, int], offset: int
+) -> None:
+    """Rows of 4096 floats lie as many elements apart as prefetching looks bytes ahead."""
+    target = replace(STREAMING, vector_bytes=vector_bytes, vector_registers=registers)
+    text, extent = text_of(transposed(*shape), target)
+    count = shape[0] * shape[1]
+    memory = np.zeros(2 * count + 64, np.float32)
+    start = -memory.ctypes.data % 64
+    source = np.arange(count, dtype=np.float32)
+    run_at(text, extent, memory.ctypes.data + start + offset, source.ctypes.data)
+    first = (start + offset) // 4
+    np.testing.assert_array_equal(memory[first : first + count], (source.reshape(shape).T + 1).ravel())
+    assert not memory[:first].any()
+    assert not memory[first + count :].any()
+
+
+@pytest.mark.parametrize(
+    ("shape", "cache_bytes", "is_past_caches"),
+    [
+        ((256, 256), 1, True),
+        ((256, 256), 1 << 24, False),  # a cache holds the result
+        ((256, 240), 1, True),
+        ((250, 256), 1, False),  # lines of the result do not start where lines of memory do
+    ],
+)
+def test_lines_far_apart_are_written_past_the_caches(
+    shape: tuple[int, int], cache_bytes: int, is_past_caches: bool
+) -> None:
+    text, _ = text_of(transposed(*shape), replace(cpu_target(), vector_bytes=64, cache_bytes=cache_bytes))
+    assert ("!nontemporal" in text) == is_past_caches
+    # What was written so is in order with nothing that follows.
+    assert ("fence seq_cst\n  ret void" in text) == is_past_caches
+
+
+def test_neighbouring_lines_stay_in_the_caches() -> None:
+    text, _ = text_of(build.alu(Ops.NEG, leaf(0, 1 << 16)), STREAMING)
+    assert "!nontemporal" not in text
+    assert "llvm.prefetch" in text

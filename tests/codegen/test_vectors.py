@@ -1,0 +1,51 @@
+"""The lengths of vectors: a tile axis that becomes lanes is no longer than a register, or a power of two."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.kernel.kernels import add, kernel_of, leaf, row_sums
+from tilewright.backends.cpu.device import cpu_target
+from tilewright.backends.python.device import python_target
+from tilewright.codegen.vectors import split_vectors
+from tilewright.graph.ops import AxisType
+from tilewright.graph.records import Opt, OptOps
+from tilewright.graph.uop import UOp
+from tilewright.kernel.axes import size_of, view_kernel
+from tilewright.kernel.optimise import apply_opt, prepare_kernel
+
+TARGET = replace(cpu_target(), vector_bytes=32)
+
+
+def tile_of(sink: UOp) -> list[int]:
+    return [size_of(axis) for axis in view_kernel(sink).of_kind(AxisType.UPCAST)]
+
+
+@pytest.mark.parametrize(
+    ("size", "tile"),
+    [
+        (48, [3, 16]),
+        (24, [3, 8]),
+        (28, [7, 4]),
+        (64, [64]),  # a power of two
+        (6, [6]),  # within a register
+        (27, [27]),  # no part of it is a vector
+    ],
+)
+def test_the_lengths_of_a_sum(size: int, tile: list[int]) -> None:
+    sink = prepare_kernel(kernel_of(add(leaf(0, 8 * size), leaf(1, 8 * size))))
+    sink = apply_opt(sink, Opt(OptOps.UPCAST, 0, size))
+    assert tile_of(split_vectors(sink, TARGET)) == tile
+
+
+def test_a_reduction_names_both_axes() -> None:
+    sink = apply_opt(prepare_kernel(kernel_of(row_sums())), Opt(OptOps.UPCAST, 1, 24))
+    (node,) = view_kernel(split_vectors(sink, TARGET)).reduces
+    assert [size_of(axis) for axis in node.src[1:]] == [3, 8]
+
+
+def test_threads_of_work_groups_name_each_element() -> None:
+    sink = apply_opt(prepare_kernel(kernel_of(row_sums())), Opt(OptOps.UPCAST, 1, 24))
+    assert split_vectors(sink, python_target()) is sink
