@@ -184,3 +184,16 @@ def test_reset_forgets_stage_times(clock: Clock) -> None:
         clock.now += 1
     events.reset_stage_times()
     assert stage_times == {}
+
+
+def test_counters_add_up_past_the_length_of_their_queues() -> None:
+    level = GlobalCounters.mem_used
+    for _ in range(3 * GlobalCounters.MOST_NOTES):
+        GlobalCounters.add_kernels(operations=2)
+        GlobalCounters.add_memory(5)
+        GlobalCounters.free_memory(-5)
+    assert (GlobalCounters.kernel_count, GlobalCounters.global_ops) == (
+        3 * GlobalCounters.MOST_NOTES,
+        6 * GlobalCounters.MOST_NOTES,
+    )
+    assert GlobalCounters.mem_used == level

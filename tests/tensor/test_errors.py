@@ -23,6 +23,9 @@ B = Tensor.zeros(2, 4)
 I = Tensor.zeros(2, 3, dtype="int32")
 
 MISTAKES: dict[str, tuple[Callable[[], Any], type[UserError], tuple[str, ...]]] = {
+    "realize nothing": (lambda: Tensor.realize(None), DTypeError, ("realize", "NoneType", "Tensor([1, 2])")),  # type: ignore[arg-type]
+    "realize a number": (lambda: A.realize(3), DTypeError, ("realize", "int")),  # type: ignore[arg-type]
+    "schedule a list": (lambda: A.schedule([A]), DTypeError, ("schedule", "list")),  # type: ignore[arg-type]
     "add": (lambda: A + B, ShapeError, ("add", "(2, 3)", "(2, 4)", "axis -1", "3 and 4", "reshape")),
     "compare": (lambda: A < B, ShapeError, ("(2, 3)", "(2, 4)")),
     "where": (lambda: (A < 1).where(B, 0), ShapeError, ("where", "(2, 3)", "(2, 4)")),

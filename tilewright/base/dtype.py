@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 Scalar = bool | int | float
@@ -22,10 +22,10 @@ class DType:
     code: str = ""
     exponent_bits: int = 0
     mantissa_bits: int = 0
+    itemsize: int = field(init=False)  # bytes
 
-    @property
-    def itemsize(self) -> int:
-        return (self.bits + 7) // 8
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "itemsize", (self.bits + 7) // 8)
 
     @property
     def is_float(self) -> bool:

@@ -12,7 +12,9 @@ from __future__ import annotations
 import importlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from tilewright.base.errors import InternalError
 
@@ -168,43 +170,81 @@ def _print_event(event: Event) -> None:
     importlib.import_module(PRINTER).print_event(event)
 
 
-class GlobalCounters:
-    """What the process has done so far. Read the attributes freely; change them through the methods, which lock."""
+class Counters:
+    """What the process has done so far. Read the attributes freely; change them through the methods.
 
-    kernel_count = 0  # kernels launched
-    global_ops = 0  # arithmetic operations those kernels performed
-    global_mem = 0  # bytes those kernels moved to and from global memory
-    time_sum_s = 0.0  # seconds those kernels took, where they were timed
-    mem_used = 0  # bytes allocated now, on all devices
-    compile_time_s = 0.0  # seconds spent inside stage timers
+    A launch of a small kernel costs a few microseconds and a lock a third of one, so work is noted in queues, whose
+    ends need no lock, and added up when somebody reads.
+    """
 
-    @classmethod
-    def reset(cls) -> None:
+    MOST_NOTES = 4096
+
+    def __init__(self) -> None:
+        self._totals = [0, 0, 0, 0.0, 0]
+        self._runs: deque[tuple[int, int, int, float, int]] = deque()
+        self._memory: deque[int] = deque()
+        self.free_memory = self._memory.append  # what `add_memory` does with a negative number, for destructors
+        self.compile_time_s = 0.0  # seconds spent inside stage timers
+
+    def _total(self, place: int) -> Any:
+        with _lock:
+            while self._runs:
+                run = self._runs.popleft()
+                self._totals = [total + part for total, part in zip(self._totals, run, strict=True)]
+            while self._memory:
+                self._totals[4] += self._memory.popleft()
+            return self._totals[place]
+
+    @property
+    def kernel_count(self) -> int:
+        """Kernels launched."""
+        return int(self._total(0))
+
+    @property
+    def global_ops(self) -> int:
+        """Arithmetic operations those kernels performed."""
+        return int(self._total(1))
+
+    @property
+    def global_mem(self) -> int:
+        """Bytes those kernels moved to and from global memory."""
+        return int(self._total(2))
+
+    @property
+    def time_sum_s(self) -> float:
+        """Seconds those kernels took, where they were timed."""
+        return float(self._total(3))
+
+    @property
+    def mem_used(self) -> int:
+        """Bytes allocated now, on all devices."""
+        return int(self._total(4))
+
+    def reset(self) -> None:
         """Set the counters of work to zero. `mem_used` is a level, not a count of work, and stays."""
         with _lock:
-            cls.kernel_count = cls.global_ops = cls.global_mem = 0
-            cls.time_sum_s = cls.compile_time_s = 0.0
+            self._totals = [0, 0, 0, 0.0, self._total(4)]
+            self.compile_time_s = 0.0
 
-    @classmethod
-    def add_kernels(cls, *, count: int = 1, operations: int = 0, memory: int = 0, seconds: float = 0.0) -> None:
+    def add_kernels(self, count: int = 1, operations: int = 0, memory: int = 0, seconds: float = 0.0) -> None:
         """Count `count` launches that together did `operations`, moved `memory` bytes and took `seconds`."""
-        with _lock:
-            cls.kernel_count += count
-            cls.global_ops += operations
-            cls.global_mem += memory
-            cls.time_sum_s += seconds
+        self._runs.append((count, operations, memory, seconds, 0))
+        if len(self._runs) > self.MOST_NOTES:
+            self._total(0)
 
-    @classmethod
-    def add_memory(cls, delta: int) -> None:
+    def add_memory(self, delta: int) -> None:
         """Count `delta` bytes as allocated, or as freed where negative."""
-        with _lock:
-            cls.mem_used += delta
+        self._memory.append(delta)
+        if len(self._memory) > self.MOST_NOTES:
+            self._total(4)
 
-    @classmethod
-    def add_compile_time(cls, seconds: float) -> None:
+    def add_compile_time(self, seconds: float) -> None:
         """Count time spent compiling. Stage timers do this by themselves."""
         with _lock:
-            cls.compile_time_s += seconds
+            self.compile_time_s += seconds
+
+
+GlobalCounters = Counters()
 
 
 # Nanoseconds by stage name, each counting only what no timer nested in it counts, so that the sum is the wall time.

@@ -4,46 +4,142 @@ Equal kernels are compiled once in a process, and once on a machine where the di
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tilewright.base.config import options
 from tilewright.base.events import emit, listeners, stage_timer, stage_times
-from tilewright.codegen.pipeline import lower
-from tilewright.engine.verify import verify_optimised
+from tilewright.engine.stored import is_usable, kernel_key, read_kernel, write_kernel
+from tilewright.engine.workers import Workers
 from tilewright.graph.records import Opt, Program
 from tilewright.graph.uop import UOp
 from tilewright.graph.verify import verify_kernel, verify_program
-from tilewright.kernel.optimise import optimise
 from tilewright.runtime.cache import cache_key, read_entry, write_entry
 from tilewright.runtime.device import open_driver
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledKernel:
-    """A kernel ready to launch, with all that led to it."""
-
-    ast: UOp
-    optimised: UOp
-    program: Program
-    source: str
-    handle: Any
-    stage_times: dict[str, int]  # nanoseconds each stage took; no "compile" where the binary was on disk
-
 
 _kernels: dict[tuple[object, ...], CompiledKernel] = {}
 _lock = threading.RLock()
 
 
+@dataclass(slots=True)
+class Draft:
+    """A kernel whose text is there. Its binary comes from the disk, or from `compile`, on any thread."""
+
+    ast: UOp
+    device: str
+    optimised: UOp
+    program: Program
+    source: str
+    key: str
+    binary: bytes | None
+    stage_times: dict[str, int]
+
+    def compile(self) -> None:
+        start = time.perf_counter_ns()
+        self.binary = open_driver(self.device).compile(self.source)
+        self.stage_times["compile"] = time.perf_counter_ns() - start
+        write_entry(self.key, self.binary)
+
+
+@dataclass(slots=True)
+class CompiledKernel:
+    """A kernel ready to launch, and all that led to it: made anew when it is asked for, if the kernel was stored."""
+
+    ast: UOp
+    device: str
+    name: str
+    operations: int
+    bytes_moved: int
+    handle: Any
+    stage_times: dict[str, int]  # nanoseconds each stage took; no "compile" where the binary was on disk
+    draft: Draft | None = None
+
+    def _drafted(self) -> Draft:
+        if self.draft is None:
+            self.draft = draft_kernel(self.ast, self.device, None)
+        return self.draft
+
+    @property
+    def optimised(self) -> UOp:
+        return self._drafted().optimised
+
+    @property
+    def program(self) -> Program:
+        return self._drafted().program
+
+    @property
+    def source(self) -> str:
+        return self._drafted().source
+
+
 def compile_kernel(ast: UOp, device: str) -> CompiledKernel:
-    key = (ast, device, open_driver(device).target, options.NOOPT, options.VERIFY, options.BEAM, options.FOLD_REDUCE)
-    found = _kernels.get(key)
-    if found is None:
+    return compile_kernels([(ast, device)])[0]
+
+
+def compile_kernels(wanted: Sequence[tuple[UOp, str]]) -> list[CompiledKernel]:
+    """All of them, equal ones once. While the text of one is made, compilers work on those before it."""
+    keys = [_kernel_key(ast, device) for ast, device in wanted]
+    if any(key not in _kernels for key in keys):
         with _lock:
-            found = _kernels.get(key)
-            if found is None:
-                found = _kernels[key] = compile_with(ast, device, _found_opts(ast, device))
-    return found
+            _compile_missing({key: pair for key, pair in zip(keys, wanted, strict=True) if key not in _kernels})
+    return [_kernels[key] for key in keys]
+
+
+def _kernel_key(ast: UOp, device: str) -> tuple[object, ...]:
+    target = open_driver(device).target
+    return (ast, device, target, options.NOOPT, options.VERIFY, options.BEAM, options.FOLD_REDUCE)
+
+
+def _compile_missing(wanted: dict[tuple[object, ...], tuple[UOp, str]]) -> None:
+    drafts: dict[tuple[object, ...], Draft] = {}
+    stored_keys: dict[tuple[object, ...], str | None] = {}
+    threads = min((open_driver(device).compile_threads for _, device in wanted.values()), default=1)
+    with Workers(threads - 1) as workers:
+        for key, (ast, device) in wanted.items():
+            stored_keys[key] = _stored_key(ast, device)
+            loaded = _load_stored(ast, device, stored_keys[key])
+            if loaded is not None:
+                _kernels[key] = loaded
+                continue
+            draft = drafts[key] = draft_kernel(ast, device, _found_opts(ast, device))
+            if draft.binary is None:
+                workers.give(draft.compile)
+        with stage_timer("compile"):  # what is left of it: the rest went on beside the stages before
+            workers.finish()
+    for key, draft in drafts.items():
+        _kernels[key] = _finished(draft)
+        _store(draft, stored_keys[key])
+
+
+def _stored_key(ast: UOp, device: str) -> str | None:
+    """What the kernel is stored under; None where it is not."""
+    driver = open_driver(device)
+    if not driver.keeps_launches or not is_usable():
+        return None
+    with stage_timer("cache"):
+        return kernel_key(ast, driver.target)
+
+
+def _load_stored(ast: UOp, device: str, stored_key: str | None) -> CompiledKernel | None:
+    if stored_key is None:
+        return None
+    with stage_timer("cache"):
+        found = read_kernel(stored_key)
+    if found is None:
+        return None
+    with stage_timer("load") as timer:
+        handle = open_driver(device).load_kept(found.binary, found.launch)
+    spent = {"load": timer.total_ns}
+    return CompiledKernel(ast, device, found.name, found.operations, found.bytes_moved, handle, spent)
+
+
+def _store(draft: Draft, stored_key: str | None) -> None:
+    if stored_key is not None:
+        with stage_timer("cache"):
+            launch = open_driver(draft.device).launch_of(draft.program)
+            write_kernel(stored_key, draft.program, launch, draft.key)
 
 
 def _found_opts(ast: UOp, device: str) -> tuple[Opt, ...] | None:
@@ -60,6 +156,19 @@ def _found_opts(ast: UOp, device: str) -> tuple[Opt, ...] | None:
 
 def compile_with(ast: UOp, device: str, opts: tuple[Opt, ...] | None) -> CompiledKernel:
     """Compiles a kernel with these opts, whatever the process knows of it."""
+    draft = draft_kernel(ast, device, opts)
+    if draft.binary is None:
+        with stage_timer("compile"):
+            draft.compile()
+    return _finished(draft)
+
+
+def draft_kernel(ast: UOp, device: str, opts: tuple[Opt, ...] | None) -> Draft:
+    """All stages but the compiler's: the kernel's text, and its binary if the disk has it."""
+    # A start that finds every kernel on disk does without these, which are a quarter of its time.
+    from tilewright.codegen.pipeline import lower
+    from tilewright.kernel.optimise import optimise
+
     driver = open_driver(device)
     before = dict(stage_times)
     if options.VERIFY_GRAPH:
@@ -67,7 +176,7 @@ def compile_with(ast: UOp, device: str, opts: tuple[Opt, ...] | None) -> Compile
     optimised = optimise(ast, driver.target, opts)
     if options.VERIFY_GRAPH:
         verify_kernel(optimised)
-    program = lower(optimised, driver.target)
+    program = lower(optimised, driver.target, ast)
     if options.VERIFY_GRAPH:
         verify_program(program)
     with stage_timer("render"):
@@ -75,19 +184,31 @@ def compile_with(ast: UOp, device: str, opts: tuple[Opt, ...] | None) -> Compile
     with stage_timer("cache"):
         key = cache_key("program", source, driver.target.toolchain, driver.target.arch)
         binary = read_entry(key)
-    if binary is None:
-        with stage_timer("compile"):
-            binary = driver.compile(source)
-        with stage_timer("cache"):
-            write_entry(key, binary)
-    with stage_timer("load"):
-        handle = driver.load(binary, program)
     spent = {name: total - before.get(name, 0) for name, total in stage_times.items() if total != before.get(name)}
-    compiled = CompiledKernel(ast, optimised, program, source, handle, spent)
+    return Draft(ast, device, optimised, program, source, key, binary, spent)
+
+
+def _finished(draft: Draft) -> CompiledKernel:
+    driver = open_driver(draft.device)
+    assert draft.binary is not None
+    with stage_timer("load") as timer:
+        handle = driver.load(draft.binary, draft.program)
+    draft.stage_times["load"] = timer.total_ns
+    name, operations, moved = draft.program.name, draft.program.flops, draft.program.bytes_moved
+    compiled = CompiledKernel(draft.ast, draft.device, name, operations, moved, handle, draft.stage_times, draft)
     if options.VERIFY and not driver.target.is_reference:
-        verify_optimised(compiled, device)
+        from tilewright.engine.verify import verify_optimised
+
+        verify_optimised(compiled, draft.device)
     if listeners:
-        emit("kernel-compiled", name=program.name, device=device, source=source, stage_times=spent, kernel=compiled)
+        emit(
+            "kernel-compiled",
+            name=draft.program.name,
+            device=draft.device,
+            source=draft.source,
+            stage_times=draft.stage_times,
+            kernel=compiled,
+        )
     return compiled
 
 
@@ -96,4 +217,4 @@ def forget_kernels() -> None:
     _kernels.clear()
 
 
-__all__ = ["CompiledKernel", "compile_kernel", "compile_with", "forget_kernels"]
+__all__ = ["CompiledKernel", "compile_kernel", "compile_kernels", "compile_with", "forget_kernels"]

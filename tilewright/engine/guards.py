@@ -25,9 +25,11 @@ MOST_OBJECTS = 4000
 
 def memory_of(node: UOp) -> Buffer | None:
     """The memory that a node's value lies in, where it has any."""
-    held = held_buffer(node)
-    found = None if held is None else held.cache.get("buffer")
-    return found if isinstance(found, Buffer) else None
+    held = node if node.op is Ops.BUFFER else held_buffer(node)
+    if held is None or held._cache is None:
+        return None
+    found: Buffer | None = held._cache.get("buffer")
+    return found
 
 
 class Guards:
@@ -60,9 +62,10 @@ class Guards:
                 now is not item and not _same_value(now, item) for now, item in zip(sequence, items, strict=True)
             ):
                 return False
-        return all(
-            memory_of(holder.uop) is memory if memory else holder.uop is node for holder, memory, node in self.tensors
-        )
+        for holder, memory, node in self.tensors:
+            if (holder.uop is not node) if memory is None else (memory_of(holder.uop) is not memory):
+                return False
+        return True
 
     def state_buffers(self) -> set[Buffer]:
         """The memory of tensors that are nothing but memory. One that remembers what it was computed from, for its

@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from tilewright.base.config import options
+from tilewright.base.errors import user_location
 from tilewright.base.events import emit, listeners
 from tilewright.engine import live
+from tilewright.engine.arguments import HOLE, bind_arguments, flatten, flatten_call, unflatten
 from tilewright.engine.guards import Guards, memory_of
 from tilewright.engine.realize import held_buffer
 from tilewright.engine.replay import Replay, Result, Role, role_of, roles_of
@@ -63,13 +65,21 @@ class Record:
 
 
 @dataclass
+class Ready:
+    """All that a replay needs. `escaped` are the tensors that the recorded call left behind beside its result."""
+
+    replay: Replay
+    guards: Guards
+    result: Any
+    escaped: list[weakref.ref[Any]]
+
+
+@dataclass
 class Entry:
     """What is known of calls with one signature."""
 
     record: Record | None = None
-    replay: Replay | None = None
-    guards: Guards | None = None
-    escaped: list[weakref.ref[Any]] = field(default_factory=list)
+    ready: Ready | None = None
     disagreements: int = 0
     lock: Any = field(default_factory=threading.RLock)
 
@@ -104,37 +114,36 @@ class Jit(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if not options.JIT or captures.listener is not None:
             return self.function(*args, **kwargs)
-        holder_type = live.holder_type()
-        tensors: list[Any]
-        if not kwargs and all(type(argument) is holder_type for argument in args):
-            tensors, structure = list(args), None  # the common call, and the one whose cost shows
-        else:
-            tensors = []
-            structure = _flatten((args, kwargs), tensors)
-        if any(0 in tensor.uop.shape for tensor in tensors):
+        tensors, structure = flatten_call(args, kwargs)
+        bound = bind_arguments(tensors)
+        if bound is None:
             self.last_reason = "an argument has no elements"
             return self.function(*args, **kwargs)
-        buffers = _input_buffers(tensors)
-        signature = (structure, _describe(tensors, buffers), live.ambient_state())
+        buffers, facts = bound
+        signature = (structure, facts, live.tensor_kind.ambient())
         entry = self.entries.get(signature)
         if entry is None:
             entry = self.entries.setdefault(signature, Entry())
-        with entry.lock:
-            if entry.replay is not None and entry.guards is not None:
-                if entry.guards.hold() or (_settle(entry.guards) and entry.guards.hold()):
-                    owners = self._owners(entry, buffers, tensors)
+        entry.lock.acquire()  # a `with` block would cost a third of a microsecond, which a small launch shows
+        try:
+            ready = entry.ready
+            if ready is not None:
+                if ready.guards.hold() or (_settle(ready.guards) and ready.guards.hold()):
+                    owners = self._owners(ready, buffers, tensors) if ready.replay.written else ()
                     if owners is not None:
-                        return cast(R, self._replayed(entry, buffers, owners))
+                        return cast(R, self._replayed(ready, buffers, owners))
                     self.last_reason = "another tensor still reads what the function overwrites"
                     return self.function(*args, **kwargs)
-                entry.replay = None
+                entry.ready = None
                 entry.record = None
                 self.last_reason = "something the function reaches has changed"
-            return cast(R, self._traced(entry, args, kwargs, tensors, buffers))
+            return cast(R, self._traced(entry, args, kwargs, buffers))
+        finally:
+            entry.lock.release()
 
     # ------------------------------------------------------------ tracing
 
-    def _traced(self, entry: Entry, args: Any, kwargs: Any, tensors: list[Any], buffers: list[Buffer]) -> Any:
+    def _traced(self, entry: Entry, args: Any, kwargs: Any, buffers: list[Buffer]) -> Any:
         _realize_pending([])  # updates from before the call are no part of it
         before = live.holders()
         record = Record()
@@ -153,7 +162,7 @@ class Jit(Generic[P, R]):
         try:
             result = self.function(*args, **kwargs)
             leaves: list[Any] = []
-            record.result = _flatten(result, leaves)
+            record.result = flatten(result, leaves)
             _realize_pending(leaves)
         finally:
             captures.listener, host_access.listener = None, None
@@ -163,7 +172,7 @@ class Jit(Generic[P, R]):
                 spoil("a result has no elements, so there is no memory to replay it into")
                 continue
             role = role_of(memory, inputs, produced)
-            record.outputs.append(Result(role, leaf.uop.shape, leaf.uop.dtype, leaf.uop.line))
+            record.outputs.append(Result(role, leaf.uop.shape, leaf.uop.dtype, leaf.uop.line or user_location()))
         self._compare(entry, record, before, leaves, buffers, produced)
         return result
 
@@ -178,7 +187,7 @@ class Jit(Generic[P, R]):
     ) -> None:
         """Decides whether the next call can be a replay."""
         previous, entry.record = entry.record, record
-        guards = Guards(self.function, live.holder_type())
+        guards = Guards(self.function, live.tensor_kind.holder_type)
         reason = record.spoiled
         if not reason and entry.disagreements >= MOST_DISAGREEMENTS:
             reason = "it launched something else each time it was traced"
@@ -189,9 +198,8 @@ class Jit(Generic[P, R]):
             reason = record.spoiled = "it uses a value that was computed before the call"
         if not reason and previous is not None and not previous.spoiled:
             if record.agrees(previous):
-                entry.replay = Replay(record.executions, record.roles, [result.role for result in record.outputs])
-                entry.guards = guards
-                entry.escaped = _escaped(before, leaves, produced)
+                replay = Replay(record.executions, record.roles, record.outputs)
+                entry.ready = Ready(replay, guards, record.result, _escaped(before, leaves, produced))
                 entry.disagreements = 0
             else:
                 entry.disagreements += 1
@@ -206,50 +214,38 @@ class Jit(Generic[P, R]):
 
     # ------------------------------------------------------------ replaying
 
-    def _owners(self, entry: Entry, buffers: list[Buffer], tensors: list[Any]) -> list[Any] | None:
+    def _owners(self, ready: Ready, buffers: list[Buffer], tensors: Sequence[Any]) -> list[Any] | None:
         """The tensors whose memory a replay overwrites; None where someone else still reads the old contents."""
-        assert entry.replay is not None
-        assert entry.guards is not None
-        if not entry.replay.written:
-            return []
-        written = {role.first if role.kind == "state" else buffers[role.first] for role in entry.replay.written}
-        owners = [holder for holder, memory, _ in entry.guards.tensors if memory in written]
+        written = {role.first if role.kind == "state" else buffers[role.first] for role in ready.replay.written}
+        owners = [holder for holder, memory, _ in ready.guards.tensors if memory in written]
         owners += [tensor for tensor, buffer in zip(tensors, buffers, strict=True) if buffer in written]
-        known = {id(owner) for owner in owners} | {id(reference()) for reference in entry.escaped}
+        known = {id(owner) for owner in owners} | {id(reference()) for reference in ready.escaped}
         for holder in live.holders():
             if id(holder) not in known and any(memory_of(node) in written for node in leaves_of(holder.uop)):
                 return None
         return owners
 
-    def _replayed(self, entry: Entry, buffers: list[Buffer], owners: list[Any]) -> Any:
-        assert entry.replay is not None
-        assert entry.record is not None
-        for reference in entry.escaped:
-            _lose(reference())
-        entry.escaped = []
+    def _replayed(self, ready: Ready, buffers: list[Buffer], owners: Sequence[Any]) -> Any:
+        if ready.escaped:
+            for reference in ready.escaped:
+                _lose(reference())
+            ready.escaped.clear()
+        replay = ready.replay
         started = time.perf_counter() if "replay" in listeners else 0.0
-        results = entry.replay.run(buffers)
+        results = replay.run(buffers)
         if started:
             emit(
                 "replay",
                 name=getattr(self, "__name__", "function"),
-                kernels=entry.replay.count,
+                kernels=replay.count,
                 seconds=time.perf_counter() - started,
-                operations=entry.replay.operations,
-                bytes=entry.replay.memory,
+                operations=replay.operations,
+                bytes=replay.memory,
             )
-        _renew(owners)
-        made = []
-        for traced, buffer in zip(entry.record.outputs, results, strict=True):
-            node = buffer.node
-            if node.line is None:
-                node.line = traced.line
-            node = reshape(node, traced.shape)
-            if node.line is None:
-                node.line = traced.line
-            made.append(live.make_holder(node, buffer.device))
+        if owners:
+            _renew(owners)
         self.last_reason = ""
-        return made[0] if entry.record.result is HOLE else _unflatten(entry.record.result, iter(made))
+        return results[0] if ready.result is HOLE else unflatten(ready.result, iter(results))
 
 
 def jit(function: Callable[P, R]) -> Jit[P, R]:
@@ -260,82 +256,7 @@ def jit(function: Callable[P, R]) -> Jit[P, R]:
     return Jit(function)
 
 
-# ---------------------------------------------------------------- arguments and results
-
-
-class _Hole:
-    """Stands for a tensor in the shape of a call or a result."""
-
-    __slots__ = ()
-
-
-HOLE = _Hole()
-
-
-def _flatten(value: Any, tensors: list[Any]) -> Any:
-    """The structure of a value with its tensors taken out, hashable where its parts are."""
-    if isinstance(value, live.holder_type()):
-        tensors.append(value)
-        return HOLE
-    if isinstance(value, tuple | list):
-        return (type(value), tuple(_flatten(part, tensors) for part in value))
-    if isinstance(value, dict):
-        return (dict, tuple((key, _flatten(part, tensors)) for key, part in value.items()))
-    if isinstance(value, bool | int | float | str | bytes | None):
-        return (type(value), value)
-    return ("object", id(value), _Kept(value))
-
-
-class _Kept:
-    """An object in a signature: the same one, kept alive so that its id stays its own."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Kept) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-
-def _unflatten(structure: Any, tensors: Any) -> Any:
-    if structure is HOLE:
-        return next(tensors)
-    kind, content = structure[0], structure[1]
-    if kind is dict:
-        return {key: _unflatten(part, tensors) for key, part in content}
-    if isinstance(kind, type) and issubclass(kind, tuple | list):
-        parts = [_unflatten(part, tensors) for part in content]
-        return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
-    return structure[2].value if kind == "object" else content
-
-
-def _input_buffers(tensors: Sequence[Any]) -> list[Buffer]:
-    """The memory of each argument; one that has none is realised first."""
-    buffers = []
-    for tensor in tensors:
-        memory = memory_of(tensor.uop)
-        if memory is None:
-            tensor.realize()
-            memory = memory_of(tensor.uop)
-            assert memory is not None
-        buffers.append(memory)
-    return buffers
-
-
-def _describe(tensors: Sequence[Any], buffers: Sequence[Buffer]) -> tuple[object, ...]:
-    """What a replay assumes of the arguments: shape, type, device, and which share memory."""
-    if len(tensors) == 1:
-        tensor = tensors[0]
-        return (tensor.uop.shape, tensor.uop.dtype, tensor.device, tensor.requires_grad)
-    first: dict[Buffer, int] = {}
-    return tuple(
-        (tensor.uop.shape, tensor.uop.dtype, tensor.device, tensor.requires_grad, first.setdefault(buffer, number))
-        for number, (tensor, buffer) in enumerate(zip(tensors, buffers, strict=True))
-    )
+# ---------------------------------------------------------------- what is pending, read, overwritten or lost
 
 
 def _realize_pending(leaves: list[Any]) -> None:
@@ -370,7 +291,7 @@ def leaves_of(node: UOp) -> list[UOp]:
     return [n for n in toposort(node, stop=lambda n: held_buffer(n) is not None) if held_buffer(n) is not None]
 
 
-def _renew(owners: list[Any]) -> None:
+def _renew(owners: Sequence[Any]) -> None:
     """Tensors whose memory was overwritten get a new node: what was computed from old contents keeps the old one."""
     renewed: dict[Buffer, UOp] = {}
     for owner in owners:

@@ -4,12 +4,15 @@ the tensor package tells it, once, how to recognise and how to make one."""
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
+from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
+from tilewright.runtime.buffer import Buffer
+
+Line = tuple[str, int] | None
 
 
 class Holder(Protocol):
@@ -17,30 +20,30 @@ class Holder(Protocol):
     device: str
 
 
-class _Tensors:
-    """What the tensor package has told."""
+class TensorKind:
+    """What the tensor package tells of tensors, once: `make(memory, shape, line)` makes one of memory that holds its
+    value; `ambient()` is the state of the modes that change what operations mean."""
 
     holder_type: type = type(None)
-    make: Callable[[UOp, str], Any]
+    make: Callable[[Buffer, Shape, Line], Any]
     ambient: Callable[[], Hashable]
 
 
-_tensors = _Tensors()
-_holders: weakref.WeakSet[Any] = weakref.WeakSet()
-_births = itertools.count()
+tensor_kind = TensorKind()
+_holders: dict[weakref.ref[Any], None] = {}  # in order of birth
 _library_state: list[Any] = []
 
 
-def configure(holder_type: type, make: Callable[[UOp, str], Any], ambient: Callable[[], Hashable]) -> None:
-    """`make(node, device)` makes a tensor; `ambient()` is the state of modes that change what operations mean."""
-    _tensors.holder_type = holder_type
-    _tensors.make = make
-    _tensors.ambient = ambient
+def configure(holder_type: type, make: Callable[[Buffer, Shape, Line], Any], ambient: Callable[[], Hashable]) -> None:
+    tensor_kind.holder_type = holder_type
+    tensor_kind.make = make
+    tensor_kind.ambient = ambient
 
 
 def register(holder: Any) -> None:
-    holder.birth = next(_births)
-    _holders.add(holder)
+    """Enters a holder. Its reference takes itself out when it dies, by the dictionary's own method: every tensor pays
+    for this, and a callback in Python would cost as much as all the rest of making one."""
+    _holders[weakref.ref(holder, _holders.pop)] = None
 
 
 def register_library_state(holder: Any) -> None:
@@ -53,32 +56,17 @@ def library_state() -> list[Any]:
 
 
 def holders() -> list[Any]:
-    """Every holder that is alive: tensors, and owners of memory that tensors borrow."""
-    return list(_holders)
-
-
-def holders_by_age() -> list[Any]:
-    """Every holder, the oldest first: what is scheduled from this is the same each time a program runs."""
-    return sorted(_holders, key=lambda holder: holder.birth)
+    """Every holder that is alive, tensors and owners of memory that tensors borrow, the oldest first: what is scheduled
+    from this is the same each time a program runs."""
+    found = (reference() for reference in list(_holders))
+    return [holder for holder in found if holder is not None]
 
 
 def tensors() -> list[Any]:
     """Every tensor that is alive, the oldest first."""
-    return [holder for holder in holders_by_age() if isinstance(holder, _tensors.holder_type)]
+    return [holder for holder in holders() if isinstance(holder, tensor_kind.holder_type)]
 
 
 def live_nodes() -> list[UOp]:
     """The nodes held by anyone, each once, the oldest first."""
-    return list(dict.fromkeys(holder.uop for holder in holders_by_age()))
-
-
-def holder_type() -> type:
-    return _tensors.holder_type
-
-
-def make_holder(node: UOp, device: str) -> Any:
-    return _tensors.make(node, device)
-
-
-def ambient_state() -> Hashable:
-    return _tensors.ambient()
+    return list(dict.fromkeys(holder.uop for holder in holders()))

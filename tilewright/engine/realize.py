@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from tilewright.base.config import options
 from tilewright.base.errors import RealizeError
 from tilewright.base.events import emit, listeners, stage_timer
+from tilewright.base.target import Target
 from tilewright.engine.live import live_nodes
 from tilewright.engine.run import Execution, capture_execution
 from tilewright.graph.custom import updated_source, without_gradient
@@ -25,6 +26,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.verify import verify_tensor_graph
 from tilewright.graph.walk import toposort
 from tilewright.runtime.buffer import Buffer, buffer_node, buffer_of
+from tilewright.runtime.device import open_driver
 from tilewright.schedule.pipeline import schedule as make_schedule
 
 _schedules: dict[tuple[object, ...], Schedule] = {}
@@ -235,7 +237,7 @@ def _cached_schedule(bound: BoundGraph, device: str, pinned: frozenset[int]) -> 
         if options.VERIFY_GRAPH:
             for output in bound.outputs:
                 verify_tensor_graph(output)
-        found = _schedules[key] = make_schedule(bound.outputs, bound.params, device, pinned)
+        found = _schedules[key] = make_schedule(bound.outputs, bound.params, device, pinned, _target_of)
     if listeners:
         spent = time.perf_counter_ns() - start
         emit(
@@ -247,6 +249,10 @@ def _cached_schedule(bound: BoundGraph, device: str, pinned: frozenset[int]) -> 
             graph=bound.outputs,
         )
     return found
+
+
+def _target_of(device: str) -> Target:
+    return open_driver(device).target
 
 
 def forget_schedules() -> None:

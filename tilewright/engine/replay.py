@@ -4,15 +4,17 @@ one device."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType
 from tilewright.base.events import GlobalCounters
+from tilewright.engine.live import tensor_kind
 from tilewright.engine.run import Execution
 from tilewright.graph.spec import Shape
 from tilewright.runtime.buffer import Buffer, transfer
-from tilewright.runtime.device import Place, Runner, open_driver
+from tilewright.runtime.device import Place, open_driver
 
 
 class Role(NamedTuple):
@@ -34,6 +36,7 @@ class Result(NamedTuple):
 
 
 TEMP = Role("temp")
+SetPlace = Callable[[Place], None]
 
 
 def role_of(buffer: Buffer | None, inputs: dict[Buffer, int], produced: dict[Buffer, Role]) -> Role:
@@ -55,25 +58,41 @@ def roles_of(
 
 
 class Replay:
-    """Prepared once; `run` patches the addresses of arguments and results and calls the device."""
+    """Prepared once; `run` gives the kernels the memory of arguments and results and calls the device."""
 
-    def __init__(self, executions: list[Execution], roles: list[tuple[Role, ...]], outputs: list[Role]) -> None:
+    def __init__(self, executions: list[Execution], roles: list[tuple[Role, ...]], outputs: list[Result]) -> None:
         self.executions = executions
-        self.outputs = outputs
-        self.fresh = list(dict.fromkeys(role for role in outputs if role.kind == "made"))
-        self.current: dict[Role, Buffer] = {}
-        self.patches: dict[Role, list[tuple[Runner, int, int]]] = {}
-        self.kinds: dict[Role, tuple[str, DType, int]] = {}
-        self.written: set[Role] = set()
-        self.input_roles: list[Role] = []
+        self.written: set[Role] = set()  # arguments and state that the kernels overwrite
         self.steps: list[Callable[[], None]] = []
-        self._prepare(roles)
+        self.current: Sequence[Sequence[Buffer]] = ()  # while it runs: arguments, results, state
+        made = list(dict.fromkeys(output.role for output in outputs if output.role.kind == "made"))
+        self.fresh = {role: number for number, role in enumerate(made)}
+        self.state = [output.role.first for output in outputs if output.role.kind == "state"]
+        self.outputs = [(*self._source(output.role), output.shape, output.line) for output in outputs]
+        setters: dict[Role, list[SetPlace]] = {}
+        kinds: dict[Role, tuple[str, DType, int]] = {}
+        self._prepare(roles, setters, kinds)
+        self.inputs = [(role.first, setters[role]) for role in setters if role.kind == "input"]
+        self.results = [(kinds[role], setters.get(role, [])) for role in made]
+        self._release(roles)
         kernels = [kernel for execution in executions for kernel in execution.kernels if kernel is not None]
         self.count = len(kernels)
-        self.operations = sum(kernel.program.flops for kernel in kernels)
-        self.memory = sum(kernel.program.bytes_moved for kernel in kernels)
+        self.operations = sum(kernel.operations for kernel in kernels)
+        self.memory = sum(kernel.bytes_moved for kernel in kernels)
 
-    def _prepare(self, roles: list[tuple[Role, ...]]) -> None:
+    def _source(self, role: Role) -> tuple[int, int]:
+        """Where `current` has the buffer of a role: which of its lists, and the number there."""
+        if role.kind == "input":
+            return 0, role.first
+        return (1, self.fresh[role]) if role.kind == "made" else (2, self.state.index(role.first))
+
+    def _prepare(
+        self,
+        roles: list[tuple[Role, ...]],
+        setters: dict[Role, list[SetPlace]],
+        kinds: dict[Role, tuple[str, DType, int]],
+    ) -> None:
+        """The steps; for each role that is another buffer at every call, what to tell of it; what each role holds."""
         pending: list[tuple[Any, list[Place]]] = []
         wishes: list[tuple[Role, int, int]] = []
         device = ""
@@ -83,13 +102,13 @@ class Replay:
                 runner = open_driver(device).prepare(list(pending))
                 self.steps.append(runner.run)
                 for role, launch, param in wishes:
-                    self.patches.setdefault(role, []).append((runner, launch, param))
+                    setters.setdefault(role, []).append(functools.partial(runner.set_place, launch, param))
                 pending.clear()
                 wishes.clear()
 
         for execution, slot_roles in zip(self.executions, roles, strict=True):
             for role, slot in zip(slot_roles, execution.plan.slots, strict=True):
-                self.kinds.setdefault(role, (slot.device, slot.dtype, slot.size))
+                kinds.setdefault(role, (slot.device, slot.dtype, slot.size))
             written = {access.slot for item in execution.plan.items for access in item.writes}
             self.written.update(slot_roles[n] for n in written if slot_roles[n].kind in ("input", "state"))
             for item, kernel in zip(execution.plan.items, execution.kernels, strict=True):
@@ -101,20 +120,20 @@ class Replay:
                     flush()
                     device = item.device
                 for param, number in enumerate(item.slots):
-                    if slot_roles[number].kind == "input" or slot_roles[number] in self.fresh:
+                    if self._is_renewed(slot_roles[number]):
                         wishes.append((slot_roles[number], len(pending), param))
                 pending.append((kernel.handle, [execution.place(slot) for slot in item.slots]))
         flush()
-        numbers = [role.first for role in self.kinds if role.kind == "input"]
-        numbers += [role.first for role in self.outputs if role.kind == "input"]
-        self.input_roles = [Role("input", number) for number in range(max(numbers, default=-1) + 1)]
-        self._release(roles)
+
+    def _is_renewed(self, role: Role) -> bool:
+        """Whether each replay brings another buffer for it."""
+        return role.kind == "input" or role in self.fresh
 
     def _release(self, roles: list[tuple[Role, ...]]) -> None:
         """Memory of the recorded call that each replay brings anew is not kept."""
         for execution, slot_roles in zip(self.executions, roles, strict=True):
             for slot, role in enumerate(slot_roles):
-                if role.kind == "input" or role in self.fresh:
+                if self._is_renewed(role):
                     execution.buffers[slot] = None
 
     def _copy_step(self, execution: Execution, roles: Sequence[Role], slots: Sequence[int]) -> Callable[[], None]:
@@ -123,8 +142,10 @@ class Replay:
             return lambda: None
 
         def place(slot: int) -> Place:
-            current = self.current.get(roles[slot])
-            return (current.ensure(), 0) if current is not None else execution.place(slot)
+            if not self._is_renewed(roles[slot]):
+                return execution.place(slot)
+            which, number = self._source(roles[slot])
+            return self.current[which][number].ensure(), 0
 
         def copy() -> None:
             to, origin = (execution.plan.slots[slot] for slot in slots)
@@ -132,25 +153,23 @@ class Replay:
 
         return copy
 
-    def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
-        """Runs the kernels on these arguments; the memory of each result."""
-        current = self.current
-        for role, buffer in zip(self.input_roles, inputs, strict=False):
-            current[role] = buffer
-            self._patch(role, buffer)
-        for role in self.fresh:
-            current[role] = made = Buffer(*self.kinds[role])
-            self._patch(role, made)
+    def run(self, inputs: Sequence[Buffer]) -> list[Any]:
+        """Runs the kernels on these arguments; the results, tensors of new memory."""
+        for number, setters in self.inputs:
+            place = (inputs[number].memory or inputs[number].ensure(), 0)
+            for set_place in setters:
+                set_place(place)
+        made = []
+        for kind, setters in self.results:
+            buffer = Buffer(*kind)
+            place = (buffer.ensure(), 0)
+            for set_place in setters:
+                set_place(place)
+            made.append(buffer)
+        current = self.current = (inputs, made, self.state)
         for step in self.steps:
             step()
-        GlobalCounters.add_kernels(count=self.count, operations=self.operations, memory=self.memory)
-        results = [role.first if role.kind == "state" else current[role] for role in self.outputs]
-        current.clear()  # the caller owns its arguments and results; nothing here keeps them
-        return results
-
-    def _patch(self, role: Role, buffer: Buffer) -> None:
-        wanted = self.patches.get(role)
-        if wanted:
-            memory = buffer.memory or buffer.ensure()
-            for runner, launch, param in wanted:
-                runner.set_place(launch, param, (memory, 0))
+        self.current = ()  # the caller owns its arguments and results; nothing here keeps them
+        GlobalCounters.add_kernels(self.count, self.operations, self.memory)
+        make = tensor_kind.make
+        return [make(current[which][number], shape, line) for which, number, shape, line in self.outputs]

@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright.base.config import options
 from tilewright.base.events import GlobalCounters, emit, listeners
-from tilewright.engine.compile import CompiledKernel, compile_kernel
+from tilewright.engine.compile import CompiledKernel, compile_kernels
 from tilewright.graph.records import Item, Schedule
 from tilewright.runtime.buffer import Buffer, allocate, transfer
 from tilewright.runtime.device import Place, Runner, open_driver, run_timed
@@ -23,8 +23,9 @@ class Execution:
         self.plan = plan
         self.buffers = buffers  # per slot; None for temporary memory
         self.input_count = input_count
+        compiled = iter(compile_kernels([(item.ast, item.device) for item in plan.items if item.ast is not None]))
         self.kernels: list[CompiledKernel | None] = [
-            None if item.ast is None else compile_kernel(item.ast, item.device) for item in plan.items
+            None if item.ast is None else next(compiled) for item in plan.items
         ]
         self.arenas = {device: allocate(device, size) for device, size in plan.arenas}
         self.offsets = dict(plan.offsets)
@@ -38,13 +39,13 @@ class Execution:
     def run(self) -> None:
         if options.DEBUG >= 2 or "kernel-run" in listeners:
             seconds = sum(self._run_timed(number) for number in range(len(self.plan.items)))
-            programs = [kernel.program for kernel in self.kernels if kernel is not None]
+            kernels = [kernel for kernel in self.kernels if kernel is not None]
             emit(
                 "schedule-run",
                 items=self.plan.items,
                 seconds=seconds,
-                operations=sum(program.flops for program in programs),
-                bytes=sum(program.bytes_moved for program in programs),
+                operations=sum(kernel.operations for kernel in kernels),
+                bytes=sum(kernel.bytes_moved for kernel in kernels),
             )
             return
         for step in self.steps():
@@ -111,15 +112,14 @@ class Execution:
             )
             return seconds
         seconds = run_timed(driver, self.runner(number))
-        program = kernel.program
-        GlobalCounters.add_kernels(operations=program.flops, memory=program.bytes_moved, seconds=seconds)
+        GlobalCounters.add_kernels(operations=kernel.operations, memory=kernel.bytes_moved, seconds=seconds)
         emit(
             "kernel-run",
-            name=program.name,
+            name=kernel.name,
             device=item.device,
             seconds=seconds,
-            operations=program.flops,
-            bytes=program.bytes_moved,
+            operations=kernel.operations,
+            bytes=kernel.bytes_moved,
             location=item.line,
         )
         return seconds
@@ -128,8 +128,8 @@ class Execution:
         kernels = [kernel for kernel in self.kernels if kernel is not None]
         GlobalCounters.add_kernels(
             count=len(kernels),
-            operations=sum(kernel.program.flops for kernel in kernels),
-            memory=sum(kernel.program.bytes_moved for kernel in kernels),
+            operations=sum(kernel.operations for kernel in kernels),
+            memory=sum(kernel.bytes_moved for kernel in kernels),
             seconds=seconds,
         )
 

@@ -51,9 +51,10 @@ class Buffer:
     def ensure(self) -> Any:
         """The memory, taken from the device if there is none yet."""
         if self.memory is None:
-            self.memory = allocate(self.device, self.nbytes)
-            self._counted = self.nbytes
-            GlobalCounters.add_memory(self._counted)
+            nbytes = self.size * self.dtype.itemsize
+            self.memory = allocate(self.device, nbytes)
+            self._counted = nbytes
+            GlobalCounters.add_memory(nbytes)
         return self.memory
 
     def view(self) -> memoryview:
@@ -80,7 +81,7 @@ class Buffer:
 
     def __del__(self) -> None:
         if self._counted and GlobalCounters is not None:  # it is None while the interpreter shuts down
-            GlobalCounters.add_memory(-self._counted)
+            GlobalCounters.free_memory(-self._counted)
 
     def __repr__(self) -> str:
         return f"Buffer({self.device}, {self.dtype.name}, {self.size})"
@@ -88,7 +89,7 @@ class Buffer:
 
 def allocate(device: str, nbytes: int) -> Any:
     try:
-        return open_driver(device).allocate(max(nbytes, 1))
+        return open_driver(device).allocate(nbytes or 1)
     except MemoryError as error:
         raise OutOfMemoryError(
             "allocate", f"{device} has no {nbytes} bytes left ({error})", "free tensors, or use smaller ones"

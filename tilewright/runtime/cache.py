@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 
 from tilewright.base.config import options
 from tilewright.base.events import emit, listeners
@@ -58,6 +57,8 @@ def write_entry(key: str, payload: bytes) -> None:
     """Keeps the bytes. A folder that cannot be written makes the cache useless, not the program."""
     if not options.CACHE:
         return
+    import tempfile  # with what it loads it takes 10 ms, which a warm start can do without
+
     path = _path(key)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -63,6 +63,10 @@ class Driver(ABC):
     may go on after the call that gave it, a read of memory by the host waits for all that was given before."""
 
     target: Target
+    compile_threads = 1  # how many programs may be compiled at once, each by a thread of its own
+    keeps_launches = (
+        False  # whether it has `launch_of` and `load_kept`, so that a program need not be made to be loaded
+    )
 
     # ------------------------------------------------------------ memory
 
@@ -103,6 +107,14 @@ class Driver(ABC):
     @abstractmethod
     def load(self, binary: bytes, program: Program) -> Any:
         """A kernel that can be launched."""
+
+    def launch_of(self, program: Program) -> dict[str, Any]:
+        """What `load` reads of a program besides its binary, as JSON holds it."""
+        raise NotImplementedError
+
+    def load_kept(self, binary: bytes, launch: dict[str, Any]) -> Any:
+        """The kernel that `load` makes of this binary and the program that `launch_of` was asked about."""
+        raise NotImplementedError
 
     def disassemble(self, source: str) -> str:
         """The machine code of a program's text, for people."""
@@ -207,8 +219,9 @@ def run_timed(driver: Driver, runner: Runner) -> float:
 
 def synchronize(name: str | None = None) -> None:
     """Waits for one device, or for all that are open."""
-    for known, driver in list(_drivers.items()):
-        if name is None or known == name:
+    for known in list(_drivers) if name is None else (name,):
+        driver = _drivers.get(known)
+        if driver is not None:
             driver.synchronize()
 
 

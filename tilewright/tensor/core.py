@@ -16,6 +16,7 @@ from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op, Shape
 from tilewright.graph.uop import UOp
+from tilewright.runtime.buffer import Buffer
 
 Axes = int | tuple[int, ...] | list[int] | None
 Move = tuple[Op, Any]
@@ -111,12 +112,17 @@ def place_of(line: tuple[str, int] | None) -> str:
     return "an unknown line" if line is None else f"{line[0]}:{line[1]}"
 
 
-def check_devices(operation: str, *tensors: TensorBase) -> None:
-    """One device for all, or an error that names two that differ and where each was made."""
-    for given in tensors:
+def check_tensors(operation: str, *values: object) -> None:
+    """Tensors and nothing else."""
+    for given in values:
         if not isinstance(given, TensorBase):
             message = f"a {type(given).__name__} stands where a tensor should"
             raise DTypeError(operation, message, "make a tensor of it, such as `Tensor([1, 2])`")
+
+
+def check_devices(operation: str, *tensors: TensorBase) -> None:
+    """One device for all, or an error that names two that differ and where each was made."""
+    check_tensors(operation, *tensors)
     first = tensors[0]
     for other in tensors[1:]:
         if other.device != first.device:
@@ -216,16 +222,35 @@ def parameter_of(node: UOp) -> TensorBase | None:
     return tensor if tensor is not None and tensor._is_parameter else None
 
 
+class _NodeOnDemand:
+    """`uop` of a tensor that was made of memory. Its node is made when it is first asked for: results of replays are
+    mostly read, or handed on, and a node costs more than all else of a small launch. The instance's own `uop` hides
+    this from then on."""
+
+    _lock = threading.RLock()  # two threads that ask at once get one node
+
+    def __get__(self, tensor: TensorBase, owner: type) -> UOp:
+        with self._lock:
+            if "uop" not in vars(tensor):
+                memory, shape, line = tensor._memory
+                tensor.uop = build.reshape(memory.node, shape)
+                for node in (memory.node, tensor.uop):
+                    node.line = node.line or line
+                del tensor._memory
+            return tensor.uop
+
+
 class TensorBase:
     """A node, its device, and what gradients need. Everything else is built from these."""
 
-    uop: UOp
+    uop: UOp = cast(Any, _NodeOnDemand())
+    _memory: tuple[Buffer, Shape, tuple[str, int] | None]
     device: str
-    grad: Self | None
-    _requires_grad: bool
-    _is_parameter: bool  # it asked for a gradient by itself, and does not merely depend on tensors that did
+    grad: Self | None = None
+    _requires_grad: bool = False
+    _is_parameter: bool = False  # it asked for a gradient by itself, and does not merely depend on tensors that did
     # (ancestor, movements from it to this tensor), outermost first: where an assignment to this view has to go.
-    _ancestors: tuple[tuple[weakref.ref[TensorBase], tuple[Move, ...]], ...]
+    _ancestors: tuple[tuple[weakref.ref[TensorBase], tuple[Move, ...]], ...] = ()
 
     # NumPy leaves `array + tensor` to the tensor.
     __array_ufunc__ = None
@@ -236,15 +261,21 @@ class TensorBase:
         self.uop = uop
         self.device = device
         self._requires_grad = requires_grad
-        self.grad = None
-        self._is_parameter = False
-        self._ancestors = ()
         live.register(self)
 
     @classmethod
     def _from_uop(cls, uop: UOp, device: str, requires_grad: bool = False) -> Self:
         made = object.__new__(cls)
         made._set_up(uop, device, requires_grad)
+        return made
+
+    @classmethod
+    def _from_memory(cls, memory: Buffer, shape: Shape, line: tuple[str, int] | None) -> Self:
+        """A tensor whose value lies in memory already; `line` is where it was computed."""
+        made = object.__new__(cls)
+        made._memory = (memory, shape, line)
+        made.device = memory.device
+        live.register(made)
         return made
 
     def _new(self, uop: UOp, *others: TensorBase) -> Self:

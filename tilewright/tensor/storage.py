@@ -16,7 +16,7 @@ from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer, buffer_of, new_buffer
 from tilewright.runtime.device import synchronize
 from tilewright.tensor.convert import decode, nest
-from tilewright.tensor.core import TensorBase, check_axis
+from tilewright.tensor.core import TensorBase, check_axis, check_tensors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,6 +45,7 @@ class StorageMixin(TensorBase):
     def realize(self, *lst: Self, do_update_stats: bool = True) -> Self:
         """Computes this tensor and the others now, together."""
         del do_update_stats  # every kernel is counted
+        check_tensors("realize", self, *lst)
         by_device: dict[str, list[Self]] = {}
         for tensor in (self, *lst):
             if build.stored_root(tensor.uop).op is not Ops.BUFFER and tensor.numel():
@@ -73,6 +74,7 @@ class StorageMixin(TensorBase):
         """The items that `realize` would run for this tensor and the others."""
         from tilewright.engine.realize import schedule
 
+        check_tensors("schedule", self, *others)
         return schedule([tensor.uop for tensor in (self, *others)], self.device)
 
     def synchronize(self) -> Self:

@@ -16,7 +16,6 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import from_host
 from tilewright.runtime.device import canonical_device
-from tilewright.runtime.download import read_address
 from tilewright.tensor import nodes
 from tilewright.tensor.convert import HostData, from_array, from_bytes, from_lists, is_array
 from tilewright.tensor.core import TensorBase, has_memory, mark_parameter, modes, protect_borrowed
@@ -124,6 +123,8 @@ class Tensor(CastMixin, GradientMixin, CustomMixin, metaclass=_TensorType):
         `Tensor`. What came over the network is kept in the cache folder, and later calls read that copy."""
         if not isinstance(url, str):
             raise DTypeError("from_url", f"a {type(url).__name__} is no address", "give a string such as 'https://...'")
+        from tilewright.runtime.download import read_address  # loads what few programs need
+
         return cls(read_address("from_url", url, gunzip, progress), **kwargs)
 
     def __iter__(self) -> Iterator[Self]:
@@ -264,4 +265,4 @@ def _stacked(data: Any) -> Tensor:
     return parts[0].stack(*parts[1:])
 
 
-live.configure(Tensor, Tensor._from_uop, lambda: (modes.training, modes.grad_enabled))
+live.configure(Tensor, Tensor._from_memory, lambda: (modes.training, modes.grad_enabled))

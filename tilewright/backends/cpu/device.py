@@ -8,11 +8,9 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tilewright.backends.cpu import c_compiler, host, llvm
-from tilewright.backends.cpu.c_language import CpuCLanguage, render_c
+from tilewright.backends.cpu import host, llvm
 from tilewright.backends.cpu.memory import HostMemory, allocate, wrap
 from tilewright.backends.cpu.pool import CommandList, Pool, pool_ir
-from tilewright.backends.cpu.renderer import render
 from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import CompileError
@@ -30,6 +28,8 @@ LEAST_GRAIN = 1 << 15
 CHUNKS_PER_THREAD = 32
 # A buffer larger than this streams from memory: prefetching pays for it and costs where a cache holds the data.
 CACHE_BYTES = 16 << 20
+# What each thread of a kernel may pack its operands into: more would not stay in any cache.
+MOST_PANEL_BYTES = 8 << 20
 
 _NATIVE_OPS = frozenset(
     ("NEG", "SQRT", "TRUNC", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR", "CMPLT", "CMPEQ", "CMPNE")
@@ -42,16 +42,27 @@ _EMULATED = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtyp
 @functools.cache
 def cpu_target(compiler: str = LLVM) -> Target:
     vector_bytes, registers = host.host_vector()
+    if compiler == LLVM:
+        toolchain, local_bytes = llvm.toolchain(), MOST_PANEL_BYTES
+    else:
+        # What belongs to C text alone is loaded here and below, not at every start.
+        from tilewright.backends.cpu import c_compiler
+        from tilewright.backends.cpu.memory_access import STACK_BYTES
+
+        toolchain, local_bytes = c_compiler.toolchain(compiler), STACK_BYTES
     return Target(
         name="CPU",
         arch=f"{host.machine()} {host.cpu_identity()}",
-        toolchain=llvm.toolchain() if compiler == LLVM else c_compiler.toolchain(compiler),
+        toolchain=toolchain,
         # C text names every element, and its vectoriser must find them again: wide tiles take seconds and gain little.
         vector_bytes=vector_bytes if compiler == LLVM else 16,
         vector_registers=registers,
         cores=host.usable_cores(options.TILEWRIGHT_THREADS or None),
         has_threads=True,
+        # The C text keeps panels on the stack.
+        max_local_bytes=local_bytes,
         cache_bytes=CACHE_BYTES,
+        core_cache_bytes=host.core_cache_bytes(),
         native=ALL_DTYPES - _EMULATED,
         # C leaves a conversion out of range open.
         native_ops=_NATIVE_OPS if compiler == LLVM else _NATIVE_OPS - {"SATURATING_CAST"},
@@ -64,8 +75,10 @@ class CpuKernel(NamedTuple):
     grain: int
 
 
-class CpuRunner:
-    """A command list with its owners."""
+class CpuRunner(CommandList):
+    """A command list that knows the memory its buffers lie in."""
+
+    __slots__ = ("_memories",)
 
     def __init__(self, pool: Pool, launches: Sequence[tuple[CpuKernel, Sequence[Place]]]) -> None:
         commands = []
@@ -74,35 +87,46 @@ class CpuRunner:
             addresses = [memory.address + offset for memory, offset in places]
             commands.append((kernel.code.address, addresses, kernel.extent, kernel.grain))
             owners.append(kernel.code)
-        self.memories: list[list[HostMemory | None]] = [[memory for memory, _ in places] for _, places in launches]
-        self.commands = CommandList(pool, commands, owners)
-        self.run = self.commands.run
+        self._memories: list[HostMemory | None] = [memory for _, places in launches for memory, _ in places]
+        super().__init__(pool, commands, owners)
 
     def set_place(self, launch: int, param: int, place: Place) -> None:
         """The caller keeps memory given here alive while it runs: a result is not held on to after a replay."""
         memory, offset = place
-        self.memories[launch][param] = None
-        self.commands.set_buffer(launch, param, memory.address + offset)
+        position = self.first[launch] + param
+        self._memories[position] = None
+        self.pointers[position] = memory.address + offset
 
 
 class CpuDriver(HostDriver):
+    keeps_launches = True
     _shared_pool: Pool | None = None
 
     @property
     def target(self) -> Target:  # type: ignore[override]  # the option may change under an open device
         return cpu_target(options.CPU_COMPILER)
 
-    def allocate(self, nbytes: int) -> HostMemory:
-        return allocate(nbytes)
+    @property
+    def compile_threads(self) -> int:  # type: ignore[override]
+        return self.target.cores
 
-    def wrap(self, source: Any) -> HostMemory | None:
-        return wrap(source)
+    allocate = staticmethod(allocate)
+    wrap = staticmethod(wrap)
 
     def render(self, program: Program) -> str:
-        return render(program, KERNEL_SYMBOL) if options.CPU_COMPILER == LLVM else render_c(program)
+        # Not needed where every kernel is on disk.
+        if options.CPU_COMPILER == LLVM:
+            from tilewright.backends.cpu.renderer import render
+
+            return render(program, KERNEL_SYMBOL)
+        from tilewright.backends.cpu.c_language import render_c
+
+        return render_c(program)
 
     def compile(self, source: str) -> bytes:
         if options.CPU_COMPILER != LLVM:
+            from tilewright.backends.cpu import c_compiler
+
             return c_compiler.compile_c(options.CPU_COMPILER, source)
         try:
             return llvm.compile_ir(source)
@@ -110,11 +134,20 @@ class CpuDriver(HostDriver):
             raise CompileError(str(error), source=source) from error
 
     def load(self, binary: bytes, program: Program) -> CpuKernel:
-        symbol = KERNEL_SYMBOL if options.CPU_COMPILER == LLVM else CpuCLanguage().kernel_name(program)
-        code = llvm.load_object(binary, symbol)
+        return self.load_kept(binary, self.launch_of(program))
+
+    def launch_of(self, program: Program) -> dict[str, Any]:
+        symbol = KERNEL_SYMBOL
+        if options.CPU_COMPILER != LLVM:
+            from tilewright.backends.cpu.c_language import CpuCLanguage
+
+            symbol = CpuCLanguage().kernel_name(program)
         thread = next((axis for axis in program.global_ranges if axis.arg.kind is AxisType.THREAD), None)
         extent = 1 if thread is None else int(thread.src[0].arg)
-        return CpuKernel(code, extent, self._grain(program, extent))
+        return {"symbol": symbol, "extent": extent, "grain": self._grain(program, extent)}
+
+    def load_kept(self, binary: bytes, launch: dict[str, Any]) -> CpuKernel:
+        return CpuKernel(llvm.load_object(binary, launch["symbol"]), launch["extent"], launch["grain"])
 
     def _grain(self, program: Program, extent: int) -> int:
         """Iterations of the thread axis handed out at a time: several chunks a core, none too small to be worth it."""
@@ -127,6 +160,8 @@ class CpuDriver(HostDriver):
 
     def disassemble(self, source: str) -> str:
         if options.CPU_COMPILER != LLVM:
+            from tilewright.backends.cpu import c_compiler
+
             return c_compiler.assembly(options.CPU_COMPILER, source)
         return llvm.assembly(source)
 

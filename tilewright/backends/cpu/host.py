@@ -78,6 +78,15 @@ def has_f16c(root: Path = ROOT, instruction_set: str | None = None) -> bool:
     return (instruction_set or machine()) == "aarch64" or "f16c" in cpu_flags(root)
 
 
+def core_cache_bytes(root: Path = ROOT) -> int:
+    """Bytes of the L2, which a core has to itself; 512 KiB where the system does not say."""
+    for folder in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        size = _read(folder / "size").strip()
+        if _read(folder / "level").strip() == "2" and size.endswith("K") and _is_number(size[:-1]):
+            return int(size[:-1]) * 1024
+    return 512 * 1024
+
+
 def usable_cores(requested: int | None = None, root: Path = ROOT) -> int:
     """Threads worth starting: `requested` if given, else the physical cores this process may use, under its quota.
 

@@ -4,17 +4,19 @@ Gives object bytes, assembly text, and `LoadedCode` with addresses to call. Stan
 device. llvmlite is imported by the first compilation; loading a cached ELF object does not need it and saves 0.1 s.
 """
 
+import contextlib
 import functools
 import os
 import re
 import struct
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tilewright.backends.cpu import host
 from tilewright.backends.cpu.elf import CompileFailure, LoadedCode, ObjectFile
+from tilewright.backends.cpu.llvm_library import Refused, generate
 
 __all__ = [
     "FUNCTION_ATTRIBUTES",
@@ -88,8 +90,7 @@ def toolchain() -> str:
 # ---- text to object ----
 
 
-@functools.cache
-def _target_machine(level: int) -> Any:
+def _new_machine(level: int) -> Any:
     binding = _binding()
     target = binding.Target.from_triple(binding.get_process_triple())
     # The small code model: constants sit next to the code and are addressed relative to the instruction pointer.
@@ -102,53 +103,55 @@ def _target_machine(level: int) -> Any:
     )
 
 
+# Target machines that nobody uses, by level: a compilation needs one for itself, because it keeps what it works out.
+_idle_machines: dict[int, list[Any]] = {level: [] for level in range(3)}
+
+
+@contextlib.contextmanager
+def _target_machine(level: int) -> Iterator[Any]:
+    try:
+        machine = _idle_machines[level].pop()
+    except IndexError:
+        machine = _new_machine(level)
+    try:
+        yield machine
+    finally:
+        _idle_machines[level].append(machine)
+
+
 @functools.cache
-def _data_layout(level: int) -> str:
-    return str(_target_machine(level).target_data)
+def _target_facts(level: int) -> tuple[str, str]:
+    """The triple and the data layout."""
+    with _target_machine(level) as machine:
+        return str(machine.triple), str(machine.target_data)
 
 
 def compile_ir(text: str, optimise: int = 2) -> bytes:
     """Compile a module for this processor and return the object file's bytes.
 
-    `optimise` is LLVM's code generation level. The text is vectorised and unrolled when it arrives, so levels 0 to 2
-    run no IR passes: on matmul, elementwise and naive reduction kernels none of them changed the speed, instcombine and
-    GVN added 10 to 25 % to the time and loop rotation with GVN made the matmul slower. Common subexpressions, loop
-    invariants and addresses are handled by code generation. Level 3 adds LLVM's scalar pipeline, for hand-written IR.
+    `optimise` is LLVM's code generation level. The text is vectorised and unrolled when it arrives, so no IR passes
+    run: on matmul, elementwise and naive reduction kernels none of them changed the speed, instcombine and GVN added 10
+    to 25 % to the time and loop rotation with GVN made the matmul slower. Common subexpressions, loop invariants and
+    addresses are handled by code generation. Parsing and verifying the text take a fortieth of the time. May be called
+    from several threads at once.
     """
-    return bytes(_emit(text, optimise, "emit_object"))
+    return _emit(text, optimise, is_object=True)
 
 
 def assembly(text: str, optimise: int = 2) -> str:
     """The assembly text that `compile_ir` would turn into an object."""
-    return str(_emit(text, optimise, "emit_assembly"))
+    return _emit(text, optimise, is_object=False).decode()
 
 
-def _emit(text: str, optimise: int, form: str) -> Any:
-    """Parse and verify the text, run the passes of the level, and generate code in the form asked for."""
-    if optimise not in (0, 1, 2, 3):
-        raise ValueError(f"optimise is {optimise}; it must be 0, 1, 2 or 3")
-    binding = _binding()
-    machine = _target_machine(optimise)
+def _emit(text: str, optimise: int, is_object: bool) -> bytes:
+    if optimise not in _idle_machines:
+        raise ValueError(f"optimise is {optimise}; it must be 0, 1 or 2")
+    triple, data_layout = _target_facts(optimise)
     try:
-        # A context of its own, because the global one keeps every constant and type for the life of the process. Both
-        # are closed here in order: left to the garbage collector, a module can outlive its context and crash.
-        with binding.create_context() as context, binding.parse_assembly(text, context) as module:
-            module.verify()
-            module.triple = machine.triple
-            module.data_layout = _data_layout(optimise)
-            if optimise == 3:
-                _run_scalar_pipeline(module, machine)
-            return getattr(machine, form)(module)
-    except RuntimeError as error:
+        with _target_machine(optimise) as machine:
+            return generate(text, machine, triple, data_layout, is_object)
+    except Refused as error:
         raise CompileFailure(_explain(text, str(error))) from error
-
-
-def _run_scalar_pipeline(module: Any, machine: Any) -> None:
-    binding = _binding()
-    options = binding.create_pipeline_tuning_options(2)
-    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
-    builder = binding.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
 
 
 def _explain(text: str, message: str) -> str:

@@ -84,34 +84,35 @@ class CommandList:
 
     A command's function is called over parts of [0, extent), `grain` items long, from several threads at once; commands
     run one after the other. `owners` are objects, such as `LoadedCode` and `HostMemory`, that must live as long.
+    `pointers` holds the buffers of all commands, those of command k from `first[k]` on.
     """
 
-    __slots__ = ("_first", "_pointers", "_words", "run")
+    __slots__ = ("_words", "first", "pointers", "run")
 
     run: Callable[[], None]
 
     def __init__(self, pool: Pool, commands: Iterable[Command], owners: Iterable[object] = ()) -> None:
         listed = list(commands)
-        self._first = list(itertools.accumulate((len(buffers) for _, buffers, _, _ in listed), initial=0))
-        self._pointers = array("q", [address for _, buffers, _, _ in listed for address in buffers])
-        base = self._pointers.buffer_info()[0]
+        self.first = list(itertools.accumulate((len(buffers) for _, buffers, _, _ in listed), initial=0))
+        self.pointers = array("q", [address for _, buffers, _, _ in listed for address in buffers])
+        base = self.pointers.buffer_info()[0]
         self._words = array("q")
-        for (function, _, extent, grain), first in zip(listed, self._first, strict=False):
+        for (function, _, extent, grain), first in zip(listed, self.first, strict=False):
             self._words.extend((function, base + 8 * first, extent, grain))
         packed = (ctypes.c_int64 * len(self._words)).from_buffer(self._words)
         # What the native side reads stays alive through the argument of `run`, even where only `run` is kept.
-        packed.owners = (pool, self._pointers, tuple(owners))  # type: ignore[attr-defined]
+        packed.owners = (pool, self.pointers, tuple(owners))  # type: ignore[attr-defined]
         self.run = functools.partial(pool.entry, packed, len(listed))
 
     def __len__(self) -> int:
-        return len(self._first) - 1
+        return len(self.first) - 1
 
     def set_buffer(self, command: int, slot: int, address: int) -> None:
         """Give a command another buffer, or another value where the slot is a plain integer, for the runs to come."""
-        place = self._first[command] + slot
-        if slot < 0 or place >= self._first[command + 1]:
+        place = self.first[command] + slot
+        if slot < 0 or place >= self.first[command + 1]:
             raise IndexError(f"command {command} has no buffer {slot}")
-        self._pointers[place] = address
+        self.pointers[place] = address
 
     def set_extent(self, command: int, extent: int, grain: int) -> None:
         """Give a command another extent and grain, for the runs to come."""

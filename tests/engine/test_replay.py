@@ -1,0 +1,134 @@
+"""A replay is one native call for all kernels of a device; its results are tensors like any other, whose node is made
+when it is first asked for, and nobody writes to their memory while they are held."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from tilewright import GlobalCounters, Tensor, jit
+from tilewright.engine.jit import Jit
+from tilewright.engine.replay import Replay
+
+
+def replay_of(function: Jit[Any, Any]) -> Replay:
+    (entry,) = function.entries.values()
+    assert entry.ready is not None
+    return entry.ready.replay
+
+
+def three_kernels(x: Tensor) -> Tensor:
+    return ((x + 1).contiguous().sum(0, keepdim=True).contiguous() * x).realize()
+
+
+def test_kernels_of_one_device_are_one_call() -> None:
+    function = jit(three_kernels)
+    for step in range(4):
+        x = Tensor([1.0, 2.0, float(step)])
+        assert function(x).tolist() == [(6.0 + step) * value for value in (1.0, 2.0, float(step))]
+    replay = replay_of(function)
+    assert replay.count == 3
+    assert len(replay.steps) == 1
+
+
+def test_a_copy_between_devices_parts_the_calls() -> None:
+    function = jit(lambda x: ((x + 1).to("CPU:1") * 2).to("CPU").sub(1).realize())
+    for step in range(4):
+        assert function(Tensor([1.0, float(step)])).tolist() == [3.0, 2.0 * step + 1.0]
+    replay = replay_of(function)
+    assert len(replay.steps) == 5  # kernel, copy, kernel, copy, kernel
+    assert replay.current == ()
+
+
+def test_replays_are_counted() -> None:
+    function = jit(three_kernels)
+    x = Tensor([1.0, 2.0, 3.0]).realize()
+    for _ in range(3):
+        function(x)
+    before, level = GlobalCounters.kernel_count, GlobalCounters.mem_used
+    held = [function(x) for _ in range(10)]
+    assert GlobalCounters.kernel_count == before + 30
+    assert GlobalCounters.mem_used == level + 10 * 3 * 4
+    del held
+    assert GlobalCounters.mem_used == level
+
+
+def replayed(values: list[float]) -> tuple[Jit[Any, Any], Tensor]:
+    """A function that doubles, ready to be replayed, and the result of a replay."""
+    function = jit(lambda x: (x * 2).realize())
+    for _ in range(3):
+        result = function(Tensor(values))
+    assert function.last_reason == ""
+    assert "uop" not in vars(result)
+    return function, result
+
+
+def test_results_are_kept_apart_before_they_have_a_node() -> None:
+    function, first = replayed([1.0, 2.0])
+    others = [function(Tensor([float(step), 0.0])) for step in range(20)]
+    assert first.tolist() == [2.0, 4.0]
+    assert [other.tolist() for other in others] == [[2.0 * step, 0.0] for step in range(20)]
+
+
+def test_a_result_is_fed_back() -> None:
+    function, value = replayed([1.0, 3.0])
+    for _ in range(5):
+        value = function(value)
+    assert value.tolist() == [64.0, 192.0]
+
+
+@pytest.mark.parametrize("how", ["assign", "setitem", "view", "replace"])
+def test_a_result_is_updated_in_place(how: str) -> None:
+    function, result = replayed([1.0, 2.0])
+    again = function(Tensor([1.0, 2.0]))
+    if how == "assign":
+        result.assign(Tensor([7.0, 8.0]))
+    elif how == "setitem":
+        result[0] = 7.0
+        result[1] = 8.0
+    elif how == "view":
+        result.reshape(2, 1)[:, 0].assign(Tensor([7.0, 8.0]))
+    else:
+        result.replace(Tensor([7.0, 8.0]))
+    assert result.tolist() == [7.0, 8.0]
+    assert again.tolist() == [2.0, 4.0]
+
+
+def test_state_that_is_returned_keeps_its_value_when_the_state_moves_on() -> None:
+    total = Tensor([0.0]).contiguous().realize()
+
+    @jit
+    def add(x: Tensor) -> Tensor:
+        total.assign(total + x)
+        return total.realize()
+
+    seen = [add(Tensor([1.0])) for _ in range(6)]
+    assert total.item() == 6.0
+    kept = {number: value.item() for number, value in enumerate(seen, 1) if value is not total}
+    assert kept  # a traced call returns the tensor itself, a replay one of its own
+    assert all(value == number for number, value in kept.items())
+
+
+def test_threads_that_ask_for_a_node_get_the_same() -> None:
+    _, result = replayed([1.0, 2.0])
+    start, nodes = threading.Barrier(8), []
+
+    def ask() -> None:
+        start.wait()
+        nodes.append(result.uop)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(nodes) == 8
+    assert len(set(nodes)) == 1
+
+
+def test_a_result_says_where_it_was_computed() -> None:
+    _, result = replayed([1.0, 2.0])
+    assert result.uop.line is not None
+    assert result.uop.line[0] == __file__

@@ -1,0 +1,105 @@
+"""Kernels are compiled beside the making of their texts, each once, on as many threads as the device allows."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from tilewright import Context, Tensor
+from tilewright.backends.cpu.device import CpuDriver
+from tilewright.base.config import options
+from tilewright.base.errors import CompileError
+from tilewright.engine.compile import forget_kernels
+from tilewright.engine.workers import Workers
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_every_call_runs_once_and_sees_the_options(count: int) -> None:
+    done: list[tuple[int, int]] = []
+    before = threading.active_count()
+    with Context(DEBUG=0, SEED=5), Workers(count) as workers:
+        for number in range(20):
+            workers.give(lambda number=number: done.append((number, options.SEED)))  # type: ignore[misc]
+        workers.finish()
+        assert sorted(done) == [(number, 5) for number in range(20)]
+    assert threading.active_count() == before
+
+
+def test_the_earliest_failure_is_raised_and_the_others_still_run() -> None:
+    done = []
+
+    def work(number: int) -> None:
+        time.sleep(0.001 * (10 - number))
+        if number in (3, 6):
+            raise ValueError(number)
+        done.append(number)
+
+    def run() -> None:
+        with Workers(3) as workers:
+            for number in range(10):
+                workers.give(lambda number=number: work(number))  # type: ignore[misc]
+            workers.finish()
+
+    with pytest.raises(ValueError, match="3"):
+        run()
+    assert sorted(done) == [0, 1, 2, 4, 5, 7, 8, 9]
+
+
+def test_an_error_of_the_caller_leaves_no_thread() -> None:
+    before = threading.active_count()
+
+    def run() -> None:
+        with Workers(2) as workers:
+            for _ in range(5):
+                workers.give(lambda: time.sleep(0.01))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        run()
+    assert threading.active_count() == before
+
+
+def network() -> Tensor:
+    x = Tensor([[float(row + column) for column in range(12)] for row in range(8)])
+    for size in (3, 5, 7):
+        x = (x * size).sum(0, keepdim=True).contiguous() + x.exp().contiguous()
+    return x
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_values_do_not_depend_on_the_threads_that_compile(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = network().numpy().tobytes()
+    monkeypatch.setattr(CpuDriver, "compile_threads", threads)
+    with Context(CACHE=0):
+        forget_kernels()
+        assert network().numpy().tobytes() == expected
+
+
+def test_equal_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    original = CpuDriver.compile
+
+    def compile_noted(self: CpuDriver, source: str) -> bytes:
+        compiled.append(source)
+        return original(self, source)
+
+    monkeypatch.setattr(CpuDriver, "compile", compile_noted)
+    with Context(CACHE=0):
+        forget_kernels()
+        first = [Tensor([float(number)] * 5).contiguous().realize() for number in range(4)]
+        Tensor.realize(*[(x * 3.5).contiguous() for x in first])  # four equal kernels of one schedule
+        assert len(compiled) == len(set(compiled)) > 0
+        seen = len(compiled)
+        (first[0] * 3.5).contiguous().realize()  # and of another
+        assert len(compiled) == seen
+
+
+def test_what_the_compiler_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CpuDriver, "render", lambda self, program: "define void @kernel( {")
+    before = threading.active_count()
+    forget_kernels()
+    with Context(CACHE=0), pytest.raises(CompileError, match="parse"):
+        (Tensor([1.0, 2.0]) * 1.75).realize()
+    assert threading.active_count() == before

@@ -1,0 +1,95 @@
+"""The arguments and results of a jitted call. In: nested Python values with tensors in them. Out: the tensors, the
+structure they stand in, their memory, what a replay assumes of them; and back again: tensors put into a structure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tilewright.engine.guards import memory_of
+from tilewright.engine.live import tensor_kind
+from tilewright.runtime.buffer import Buffer
+
+
+class _Hole:
+    """Stands for a tensor in the structure of a call or a result."""
+
+    __slots__ = ()
+
+
+HOLE = _Hole()
+
+
+class _Kept:
+    """An object in a structure: the same one, kept alive so that its id stays its own."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Kept) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def flatten(value: Any, tensors: list[Any]) -> Any:
+    """The structure of a value with its tensors taken out, hashable where its parts are."""
+    if isinstance(value, tensor_kind.holder_type):
+        tensors.append(value)
+        return HOLE
+    if isinstance(value, tuple | list):
+        return (type(value), tuple(flatten(part, tensors) for part in value))
+    if isinstance(value, dict):
+        return (dict, tuple((key, flatten(part, tensors)) for key, part in value.items()))
+    if isinstance(value, bool | int | float | str | bytes | None):
+        return (type(value), value)
+    return ("object", id(value), _Kept(value))
+
+
+def unflatten(structure: Any, tensors: Iterator[Any]) -> Any:
+    if structure is HOLE:
+        return next(tensors)
+    kind, content = structure[0], structure[1]
+    if kind is dict:
+        return {key: unflatten(part, tensors) for key, part in content}
+    if isinstance(kind, type) and issubclass(kind, tuple | list):
+        parts = [unflatten(part, tensors) for part in content]
+        return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+    return structure[2].value if kind == "object" else content
+
+
+def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Sequence[Any], Any]:
+    """The tensors of a call, and its structure: None where every argument is a tensor."""
+    if not kwargs:
+        holder_type = tensor_kind.holder_type
+        for argument in args:
+            if type(argument) is not holder_type:
+                break
+        else:
+            return args, None
+    tensors: list[Any] = []
+    return tensors, flatten((args, kwargs), tensors)
+
+
+def bind_arguments(tensors: Sequence[Any]) -> tuple[list[Buffer], tuple[object, ...]] | None:
+    """The memory of each argument, and what a replay assumes of them: shape, type, device, whether they need gradients,
+    which share memory. One that has no memory yet is realised first. None where one has no elements."""
+    buffers: list[Buffer] = []
+    facts: list[object] = []
+    for tensor in tensors:
+        node = tensor.uop
+        memory = memory_of(node)
+        if memory is None:
+            if 0 in node.shape:
+                return None
+            node = tensor.realize().uop
+            memory = memory_of(node)
+            assert memory is not None
+        buffers.append(memory)
+        facts += (node._shape or node.shape, node.dtype, tensor.device, tensor.requires_grad)
+    if len(buffers) > 1 and len(set(buffers)) < len(buffers):
+        facts.append(tuple(buffers.index(memory) for memory in buffers))
+    return buffers, tuple(facts)

@@ -1,0 +1,90 @@
+"""Kernels that an earlier process made. In: a kernel and a device's target. Out: what launching it takes (its binary,
+and the facts that its driver noted), without optimising, lowering or rendering it again. The key holds all that those
+stages read: the kernel's text, the target, the options, and the package's own files."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+from typing import Any
+
+from tilewright.base.config import DECLARATIONS, options
+from tilewright.base.events import listeners
+from tilewright.base.target import Target
+from tilewright.graph.records import Program
+from tilewright.graph.show import show
+from tilewright.graph.uop import UOp
+from tilewright.runtime.cache import cache_key, read_entry, write_entry
+
+# Options that no stage from a kernel to its binary reads.
+_ELSEWHERE = frozenset({"CACHE", "DEBUG", "DEVICE", "JIT", "SEED", "TILEWRIGHT_CACHE_DIR"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredKernel:
+    name: str
+    operations: int
+    bytes_moved: int
+    launch: dict[str, Any]
+    binary: bytes
+
+
+def is_usable() -> bool:
+    """Whether a stored kernel will do: nobody watches the stages, checks them, or searches for opts."""
+    watched = options.VERIFY or options.VERIFY_GRAPH or options.BEAM or options.REWRITE_LIMIT >= 0
+    return bool(options.CACHE) and not watched and not listeners
+
+
+def kernel_key(ast: UOp, target: Target) -> str:
+    chosen = [f"{name}={getattr(options, name)}" for name in DECLARATIONS if name not in _ELSEWHERE]
+    return cache_key("kernel", package_identity(), _target_text(target), " ".join(chosen), show(ast))
+
+
+def read_kernel(key: str) -> StoredKernel | None:
+    """None where there is none, or a part of it is missing or of another form."""
+    entry = read_entry(key)
+    if entry is None:
+        return None
+    try:
+        found = json.loads(entry)
+        binary = read_entry(found["program"])
+        return None if binary is None else StoredKernel(binary=binary, **{name: found[name] for name in _NOTED})
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+_NOTED = ("name", "operations", "bytes_moved", "launch")
+
+
+def write_kernel(key: str, program: Program, launch: dict[str, Any], program_key: str) -> None:
+    noted = (program.name, program.flops, program.bytes_moved, launch)
+    write_entry(key, json.dumps({**dict(zip(_NOTED, noted, strict=True)), "program": program_key}).encode())
+
+
+@functools.cache
+def _target_text(target: Target) -> str:
+    """Every field, sets in a fixed order."""
+    fields = ((field.name, getattr(target, field.name)) for field in dataclasses.fields(target))
+    return " ".join(f"{name}={sorted(map(repr, v)) if isinstance(v, frozenset) else repr(v)}" for name, v in fields)
+
+
+@functools.cache
+def package_identity() -> str:
+    """A digest, by name, size and time, of the files that have a part in what a kernel becomes."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    facts: list[str] = []
+    pending = [os.path.join(package, folder) for folder in ("base", "graph", "kernel", "codegen", "backends", "engine")]
+    while pending:
+        with os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                if entry.name.endswith(".py"):
+                    status = entry.stat()
+                    facts.append(f"{entry.path[len(package) :]} {status.st_size} {status.st_mtime_ns}")
+                elif entry.is_dir() and entry.name != "__pycache__":
+                    pending.append(entry.path)
+    return cache_key(*sorted(facts))
+
+
+__all__ = ["StoredKernel", "is_usable", "kernel_key", "package_identity", "read_kernel", "write_kernel"]
