@@ -188,11 +188,11 @@ class Counters:
 
     def _total(self, place: int) -> Any:
         with _lock:
-            while self._runs:
-                run = self._runs.popleft()
-                self._totals = [total + part for total, part in zip(self._totals, run, strict=True)]
-            while self._memory:
-                self._totals[4] += self._memory.popleft()
+            # Others may append meanwhile: as many are taken as there were.
+            runs = [self._runs.popleft() for _ in range(len(self._runs))]
+            if runs:
+                self._totals = [total + sum(parts) for total, parts in zip(self._totals, zip(*runs), strict=True)]
+            self._totals[4] += sum([self._memory.popleft() for _ in range(len(self._memory))])
             return self._totals[place]
 
     @property
