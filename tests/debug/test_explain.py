@@ -112,7 +112,7 @@ def test_it_prints_itself_as_text_and_in_panels() -> None:
     explanation.print(Console(file=file, width=200), lines=5)
     printed = file.getvalue()
     assert "\x1b" not in printed
-    for part in ("graph", "schedule", kernel.name, "opts: ", "thread", "machine code", "more lines", "compile"):
+    for part in ("graph", "schedule", kernel.name, "opts: ", "UPCAST(", "machine code", "more lines", "compile"):
         assert part in printed
 
 

@@ -31,7 +31,8 @@ from tilewright.runtime.device import open_driver
 
 UPCAST, UNROLL, THREAD, LOCAL, PADTO = OptOps.UPCAST, OptOps.UNROLL, OptOps.THREAD, OptOps.LOCAL, OptOps.PADTO
 GROUP, GROUPTOP, STAGE, SWAP, NOLOCALS = OptOps.GROUP, OptOps.GROUPTOP, OptOps.STAGE, OptOps.SWAP, OptOps.NOLOCALS
-ON_THE_CPU = (UPCAST, UNROLL, THREAD, PADTO, SWAP, STAGE)
+BLOCK = OptOps.BLOCK
+ON_THE_CPU = (UPCAST, UNROLL, THREAD, PADTO, SWAP, BLOCK, STAGE)
 KERNELS = (*SCHEDULED, *ORDERED)
 
 
@@ -46,12 +47,12 @@ def run(ast: UOp, opts: tuple[Opt, ...] | None, device: str, data: dict[UOp, np.
     for node, values in data.items():
         memory = memories[node.arg.slot] = driver.allocate(max(values.nbytes, 1))
         if node.arg.slot in read or device != "PYTHON":
-            driver.copy_in(memory, 0, memoryview(values).cast("B"))
+            driver.copy_in(memory, 0, memoryview(values.view(np.uint8)))
     driver.prepare([(compiled.handle, [(memories[slot], 0) for slot in sorted(memories)])]).run()
     driver.synchronize()
     found = {node.arg.slot: np.empty_like(values) for node, values in data.items()}
     for slot, values in found.items():
-        driver.copy_out(memories[slot], 0, memoryview(values).cast("B"))
+        driver.copy_out(memories[slot], 0, memoryview(values.view(np.uint8)))
     return found
 
 
@@ -178,6 +179,9 @@ def test_random_opts_on_random_kernels(first: int) -> None:
         ("elementwise", (Opt(SWAP, 0, 2),), ("SWAP", "0 to 1")),
         ("elementwise", (Opt(SWAP, 0, 0),), ("SWAP", "two axes", "axis 0")),
         ("row_sums", (Opt(SWAP, 0, 1),), ("SWAP", "axis 0 is LOOP", "axis 1 is REDUCE")),
+        ("product", (Opt(BLOCK, 0, 4),), ("BLOCK", "4", "size 6", "axis 0")),
+        ("product", (Opt(BLOCK, 1, 10),), ("BLOCK", "10", "axis 1", "as it is")),
+        ("product", (Opt(UPCAST, 0, 2), Opt(BLOCK, 3, 2)), ("BLOCK", "axis 3", "UPCAST")),
         ("product", (Opt(STAGE, 2, 2),), ("STAGE", "operand", "0 to 1")),
         ("product", (Opt(STAGE, 0, 1),), ("STAGE", "axis 0", "operand 1", "same in all of its 6")),
         ("product", (Opt(STAGE, 2, 0),), ("STAGE", "axis 2", "operand 0", "one element")),
@@ -236,9 +240,17 @@ def test_a_work_group_larger_than_the_device_runs_is_refused() -> None:
         run(ast, (Opt(LOCAL, 0, 64), Opt(LOCAL, 1, 32)), "PYTHON", contents(ast))
 
 
-def test_a_panel_larger_than_the_stack_holds_is_refused() -> None:
-    ast = kernel_of(add(leaf(0, 2, 1 << 17), build_reversed(leaf(1, 2, 1 << 17))))
-    with pytest.raises(KernelOptError, match="524288 bytes of local memory are more than 262144"):
+@pytest.mark.parametrize(("name", "axis", "is_masked"), [("product", 2, False), ("greatest_of_negatives", 1, True)])
+def test_padding_masks_a_sum_only_where_what_it_adds_is_not_zero(name: str, axis: int, is_masked: bool) -> None:
+    """A product of two loads that are masked off is 0; the identity of a maximum is not."""
+    sink = apply_opt(kernel(name), Opt(PADTO, axis, 16))
+    (reduce,) = view_kernel(sink).reduces
+    assert (reduce.src[0].op is Ops.WHERE) is is_masked
+
+
+def test_a_panel_larger_than_a_kernel_may_have_is_refused() -> None:
+    ast = kernel_of(add(leaf(0, 2, 1 << 22), build_reversed(leaf(1, 2, 1 << 22))))
+    with pytest.raises(KernelOptError, match="16777216 bytes of local memory are more than 8388608"):
         run(ast, (Opt(STAGE, 0, 0),), "CPU", contents(ast))
 
 
@@ -264,7 +276,9 @@ def build_reversed(x: UOp) -> UOp:
         ("row_sums", Opt(UNROLL, 1, 4), "0:LOOP(12), 1:REDUCE(6), 2:UNROLL(4)"),
         ("row_sums", Opt(GROUP, 1, 8), "0:LOOP(12), 1:GROUP(8), 2:REDUCE(3)"),
         ("row_sums", Opt(GROUPTOP, 1, 8), "0:LOOP(12), 1:GROUP(8), 2:REDUCE(3)"),
-        ("row_sums", Opt(STAGE, 0, 0), "0:LOOP(12), 1:REDUCE(24), 2:LOOP(24)"),
+        ("product", Opt(BLOCK, 1, 5), "0:LOOP(6), 1:LOOP(2), 2:LOOP(5), 3:REDUCE(8)"),
+        ("product", Opt(BLOCK, 2, 2), "0:LOOP(6), 1:LOOP(10), 2:REDUCE(4), 3:REDUCE(2)"),
+        ("row_sums", Opt(STAGE, 0, 0), "0:LOOP(12), 1:REDUCE(24), 2:UPCAST(24)"),
     ],
 )
 def test_the_axes_after_an_opt(name: str, opt: Opt, axes: str) -> None:

@@ -6,6 +6,7 @@ share_threads       needs: LOCAL and GROUP axes  gives: axes that may share thre
 lower_groups        needs: GROUP axes            gives: local memory and barriers
 settle_threads      needs: no grouped reduction  gives: LOCAL axes alone, one thread storing what is the same for all
 decompose           needs: any ops               gives: ops the target has
+split_vectors       needs: tile axes             gives: those that are lanes as long as vectors can be
 split_addresses     needs: index maths           gives: positions as base + tile
 choose_index_width  needs: bounds                gives: int32 or int64 instead of index
 linearise           needs: a graph               gives: nodes in order, inside their loops"""
@@ -21,20 +22,22 @@ from tilewright.codegen.group import lower_groups
 from tilewright.codegen.launch import settle_threads, share_threads
 from tilewright.codegen.linearise import LAUNCH_KINDS, Lineariser
 from tilewright.codegen.separate_loops import separate_loops
+from tilewright.codegen.vectors import split_vectors
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo, Param, Program
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import toposort
 
 
-def lower(sink: UOp, target: Target) -> Program:
+def lower(sink: UOp, target: Target, scheduled: UOp | None = None) -> Program:
+    """`scheduled` is the kernel before its transforms: what they pad it with is not counted as its work."""
     with stage_timer("codegen"):
-        flops, bytes_moved = estimate_work(sink)
+        flops, bytes_moved = estimate_work(sink if scheduled is None else scheduled)
         sink = emulate_dtypes(separate_loops(sink), target)
         sink, local_order = share_threads(sink)
         sink = settle_threads(lower_groups(sink, target))
         sink = decompose(sink, target)
-        sink = split_addresses(sink)
+        sink = split_addresses(split_vectors(sink, target))
         sink = choose_index_width(sink)
         loops = loop_order(sink)
         body = Lineariser(sink, loops).body()

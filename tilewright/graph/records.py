@@ -26,6 +26,7 @@ class OptOps(enum.Enum):
     NOLOCALS = "nolocals"
     PADTO = "padto"
     SWAP = "swap"
+    BLOCK = "block"
     STAGE = "stage"
 
     __hash__ = object.__hash__

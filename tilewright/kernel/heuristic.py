@@ -1,8 +1,8 @@
 """The default optimisation. In: a kernel and a target record. Out: the opts to apply, in order.
 
   1. a vector axis for all of the kernel: an output loop that every access walks with stride 0 or 1 (elementwise maths,
-     a sum over the slow axis, a matrix product, a convolution); else one per inner loop (a sum over the fast axis,
-     softmax)
+     a sum over the slow axis, a matrix product, a convolution); else a square of two, one that the stores and one that
+     the loads walk (a transposition); else one per inner loop (a sum over the fast axis, softmax)
   2. register tiles: an output loop that a load inside a reduction does not depend on is tiled, so the load is reused
   3. threads: the outermost output loop
 
@@ -10,80 +10,77 @@ The choice follows from strides, sizes and the target's registers, never from th
 
 from __future__ import annotations
 
+import math
+
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, is_counted, size_of, stride, view_kernel
+from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
+from tilewright.kernel.choice import VECTORS_IN_FLIGHT, Choice
 from tilewright.kernel.effects import check_cores
 from tilewright.kernel.heuristic_groups import choose_group_opts
-from tilewright.kernel.transforms.pad import apply_pad
-from tilewright.kernel.transforms.upcast import apply_upcast, check_upcast
+from tilewright.kernel.heuristic_products import choose_product_opts
+from tilewright.kernel.heuristic_streams import (
+    add_streams,
+    crossing_axes,
+    fill_flights,
+    row_vectors,
+    square_tile,
+    stream_rows,
+)
 
-# Vectors a memory-bound loop has in flight, so that loads overlap.
-VECTORS_IN_FLIGHT = 4
 # A tile may be this much larger than the registers that hold accumulators leave room for: operands need some too.
 OPERAND_REGISTERS = 4
-# Rows that a reduction walks side by side: two streams keep memory busier than one (bench/streams.py).
-STREAMS = 2
-LEAST_ROWS = 64
+# Steps along a vector axis that cost a few instructions a vector, and not one a lane.
+NEAR_STEPS = (0, 1, 2, 3, 4)
 # A kernel with less work than this per thread gains nothing from threads.
 LEAST_WORK = 1 << 14
-
-
-class _Choice:
-    """Applies opts as it chooses them, so that each choice sees the kernel as it is by then."""
-
-    def __init__(self, view: KernelView, target: Target) -> None:
-        self.view = view
-        self.target = target
-        self.opts: list[Opt] = []
-
-    def upcast(self, axis: UOp, amount: int) -> None:
-        if check_upcast(self.view, axis, amount) is not None:
-            return
-        self.opts.append(Opt(OptOps.UPCAST, self.view.axes.index(axis), amount))
-        self.view = view_kernel(apply_upcast(self.view, axis, amount))
-
-    def pad(self, axis: UOp, multiple: int) -> UOp:
-        """The axis after padding; a loop that is counted at run time is never vectorised, so it never comes here."""
-        self.opts.append(Opt(OptOps.PADTO, self.view.axes.index(axis), multiple))
-        self.view = view_kernel(apply_pad(self.view, axis, multiple))
-        return next(made for made in self.view.axes if made.arg.id == axis.arg.id)
-
-    def vectorise(self, axis: UOp, vectors: int, lanes: int) -> None:
-        """A tile of up to `vectors` registers along the axis. A size without a useful divisor is padded."""
-        size = size_of(axis)
-        if size <= lanes:
-            self.upcast(axis, size)
-            return
-        amount = best_divisor(size, vectors * lanes, lanes)
-        if amount is None:
-            axis = self.pad(axis, lanes if size < vectors * lanes else lanes * min(vectors, 2))
-            amount = best_divisor(size_of(axis), vectors * lanes, lanes)
-            assert amount is not None
-        self.upcast(axis, amount)
 
 
 def choose_opts(view: KernelView, target: Target) -> tuple[Opt, ...]:
     if target.has_local:
         return choose_group_opts(view, target)
-    choice = _Choice(view, target)
+    product = choose_product_opts(view, target)
+    if product is not None:
+        return product
+    choice = Choice(view, target)
     lanes = target.lanes(widest_dtype_of(view, target))
     axis = common_vector_axis(view)
+    crossing = crossing_axes(view) if axis is None else None
+    if axis is None and crossing is None:
+        axis = common_vector_axis(view, NEAR_STEPS)
     if axis is not None:
-        vectors = VECTORS_IN_FLIGHT if len(view.accesses) <= 4 and not tile_axes(view, axis) else 2
-        register_tile(choice, axis, min(vectors, max(1, size_of(axis) // lanes)))
-        choice.vectorise(axis, vectors, lanes)
+        tile_along(choice, axis, lanes)
+    elif crossing is not None:
+        square_tile(choice, *crossing)
     else:
         for inner in inner_vector_axes(view):
             # What does not lie side by side is fetched lane by lane: more of it at once only makes more text.
-            is_scattered = any(stride(access, inner) not in (0, 1, -1) for access in view.accesses)
+            is_scattered = any(stride(access, inner) not in (*NEAR_STEPS, -1) for access in view.accesses)
             choice.vectorise(inner, 1 if is_scattered else VECTORS_IN_FLIGHT, lanes)
+        fill_flights(choice, lanes)
         add_streams(choice)
     add_threads(choice)
     return tuple(choice.opts)
+
+
+def tile_along(choice: Choice, axis: UOp, lanes: int) -> None:
+    """A tile of vectors along the axis, and of rows where that uses a load again."""
+    view, registers = choice.view, choice.target.vector_registers // 2
+    rows = tile_axes(view, axis)
+    count = math.prod(size_of(row) for row in rows)
+    wide = row_vectors(view, axis, choice.target, lanes)
+    wide = min(wide, registers // count) if rows else wide
+    if wide >= VECTORS_IN_FLIGHT:
+        for row in rows:
+            choice.upcast(row, size_of(row))
+        stream_rows(choice, axis, wide, lanes)
+        return
+    vectors = VECTORS_IN_FLIGHT if len(view.accesses) <= 4 and not rows else 2
+    register_tile(choice, axis, min(vectors, max(1, size_of(axis) // lanes)))
+    choice.vectorise(axis, vectors, lanes)
 
 
 def widest_dtype_of(view: KernelView, target: Target) -> DType:
@@ -95,8 +92,8 @@ def widest_dtype_of(view: KernelView, target: Target) -> DType:
     return max(in_registers, key=lambda dtype: dtype.itemsize, default=dtypes.uint8)
 
 
-def common_vector_axis(view: KernelView) -> UOp | None:
-    """The output loop that every access walks with stride 0 or 1, and every store with stride 1."""
+def common_vector_axis(view: KernelView, allowed: tuple[int, ...] = (0, 1)) -> UOp | None:
+    """The output loop that every access walks with an allowed stride, and every store with stride 1."""
     best: tuple[int, UOp] | None = None
     for axis in view.of_kind(AxisType.LOOP):
         if axis in view.reduce_axes or size_of(axis) == 1 or not is_counted(axis):
@@ -104,7 +101,7 @@ def common_vector_axis(view: KernelView) -> UOp | None:
         if any(axis not in node.ranges for node in view.reduces if node.ranges or node.src[0].ranges):
             continue
         steps = [stride(access, axis) for access in view.accesses]
-        if any(stride(access, axis) != 1 for access in view.stores) or any(step not in (0, 1) for step in steps):
+        if any(stride(access, axis) != 1 for access in view.stores) or any(step not in allowed for step in steps):
             continue
         if best is None or size_of(axis) > best[0]:
             best = (size_of(axis), axis)
@@ -141,10 +138,12 @@ def tile_axes(view: KernelView, vector_axis: UOp) -> list[UOp]:
             continue
         if all(axis in node.ranges for node in view.reduces) and any(axis not in load.ranges for load in loads):
             found.append(axis)
-    return found
+    # A masked vector is dear: of the loops along which it is the same, the first is tiled.
+    masked = [load for load in loads if len(load.src) > 2 and stride(load, vector_axis) != 0]
+    return sorted(found, key=lambda axis: any(axis in load.ranges for load in masked))
 
 
-def register_tile(choice: _Choice, vector_axis: UOp, vectors: int) -> None:
+def register_tile(choice: Choice, vector_axis: UOp, vectors: int) -> None:
     """Tiles one output loop so that accumulators fill the registers that operands leave free."""
     free = choice.target.vector_registers - OPERAND_REGISTERS - vectors
     most = max(1, free // (vectors * max(1, len(choice.view.reduces))))
@@ -155,28 +154,7 @@ def register_tile(choice: _Choice, vector_axis: UOp, vectors: int) -> None:
             return
 
 
-def best_divisor(size: int, most: int, lanes: int) -> int | None:
-    """The largest divisor of `size` up to `most` that is whole registers; else half a register; else None."""
-    for amount in range(most, 0, -lanes):
-        if amount % lanes == 0 and size % amount == 0:
-            return amount
-    half = lanes // 2
-    return half if half >= 4 and size % half == 0 else None
-
-
-def add_streams(choice: _Choice) -> None:
-    """One reduction that walks its rows as vectors, and nothing else inside them, takes several rows at a time."""
-    view = choice.view
-    if not choice.target.has_threads or len(view.reduces) != 1 or not any(a.arg.kind.is_tile for a in view.axes):
-        return
-    rows = [axis for axis in view.of_kind(AxisType.LOOP) if axis not in view.reduce_axes]
-    if not rows or any(axis not in view.reduces[0].ranges for axis in rows):
-        return
-    if size_of(rows[-1]) % STREAMS == 0 and size_of(rows[-1]) >= LEAST_ROWS:
-        choice.upcast(rows[-1], STREAMS)
-
-
-def add_threads(choice: _Choice) -> None:
+def add_threads(choice: Choice) -> None:
     """The outermost output loop that every store depends on is shared among the cores."""
     view = choice.view
     if not choice.target.has_threads:

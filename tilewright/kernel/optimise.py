@@ -25,6 +25,7 @@ from tilewright.kernel.axes import KernelView, exchange_axis, is_counted, make_r
 from tilewright.kernel.effects import check_cores
 from tilewright.kernel.heuristic import choose_opts
 from tilewright.kernel.loops import merge_loops, split_loops
+from tilewright.kernel.transforms.block import apply_block, block_candidates, check_block
 from tilewright.kernel.transforms.group import (
     apply_group,
     apply_grouptop,
@@ -44,7 +45,7 @@ from tilewright.kernel.transforms.upcast import apply_upcast, check_upcast, upca
 
 # A target without facts, for those who apply an opt that needs none.
 ANY_TARGET = Target("ANY")
-# A CPU keeps copied tiles on the stack of a task.
+# Copied tiles, where the target does not say how much memory it has for them.
 MOST_PANEL_BYTES = 256 * 1024
 
 
@@ -68,6 +69,7 @@ TRANSFORMS: dict[OptOps, Transform] = {
     OptOps.NOLOCALS: Transform(check_nolocals, apply_nolocals, nolocals_candidates, takes_axis=False),
     OptOps.PADTO: Transform(check_pad, apply_pad, pad_candidates),
     OptOps.SWAP: Transform(check_swap, apply_swap, swap_candidates),
+    OptOps.BLOCK: Transform(check_block, apply_block, block_candidates),
     OptOps.STAGE: Transform(check_stage, apply_stage, stage_candidates),
     # Its cores are the target's: search asks `tensor_core_opts`.
     OptOps.TC: Transform(check_tensor_core, apply_tensor_core, lambda view: iter(())),
@@ -87,6 +89,9 @@ def optimise(sink: UOp, target: Target, found: tuple[Opt, ...] | None = None) ->
         for opt in opts:
             sink = apply_opt(sink, opt, target)
             check_groups(view_kernel(sink), opt, target)
+        if any(opt.op is OptOps.STAGE for opt in opts):
+            # A copy lies as the kernel reads it: loops that leap in a buffer may walk its copy as one.
+            sink = merge_loops(sink)
         if not opts:
             check_memory(view_kernel(sink), info.name or "kernel", target)
         sink = sink.replace(arg=replace(info, applied=opts))
@@ -151,7 +156,7 @@ def check_groups(view: KernelView, opt: Opt, target: Target) -> None:
 def check_memory(view: KernelView, subject: str, target: Target) -> None:
     """Refuses more local memory than the target has, placeholders included."""
     used = local_bytes(view.sink, target.warp_size)
-    most = target.max_local_bytes if target.has_local else MOST_PANEL_BYTES
+    most = target.max_local_bytes if target.has_local else target.max_local_bytes or MOST_PANEL_BYTES
     if used > most:
         raise KernelOptError(
             subject,

@@ -20,6 +20,7 @@ from tilewright.backends.cpu.instructions import (
 )
 from tilewright.backends.cpu.llvm import FUNCTION_ATTRIBUTES
 from tilewright.backends.cpu.memory_access import MemoryAccess
+from tilewright.backends.cpu.transpose import vector_across
 from tilewright.base.errors import InternalError
 from tilewright.codegen.tiles import Coordinates, TileFacts, axis_size
 from tilewright.graph.ops import AxisType, Ops
@@ -80,6 +81,10 @@ class Renderer:
         """What is defined in front of all loops."""
         return Element(name, 0)
 
+    def here(self, name: str) -> Element:
+        """What is defined inside the loops that are open."""
+        return Element(name, len(self.loops))
+
     def line(self, text: str) -> None:
         self.chunks[-1].append(text)
 
@@ -105,7 +110,9 @@ class Renderer:
         header = f"define void @{self.name}(ptr %buffers, i64 %lo, i64 %hi) {FUNCTION_ATTRIBUTES} {{\nentry:"
         body = [text for chunk in self.chunks for text in chunk]
         declarations = list(self.instructions.declarations.values())
-        return "\n".join([header, *self.memory.scratch(), *body, "  ret void", "}", *declarations, ""])
+        return "\n".join(
+            [header, *self.memory.scratch(), *body, *self.memory.releases, "  ret void", "}", *declarations, ""]
+        )
 
     # ------------------------------------------------------------ loops
 
@@ -185,7 +192,7 @@ class Renderer:
             return self._tile_index(node, at, axis)
         own_axis = self.facts.vector_axis(node)
         if axis is not None and own_axis is not axis and axis in self.facts.axes(node):
-            return self._across(node, at, own_axis, axis)
+            return vector_across(self, node, at, axis)
         element = self.values[node][self.facts.coordinates(node, at)]
         if own_axis is axis:
             return element.name
@@ -215,17 +222,6 @@ class Renderer:
             kind = value_type(node.dtype, axis_size(axis))
             made = self.splats[key] = self.emit(f"extractelement {kind} {element.name}, i64 {lane}", element.depth)
         return made
-
-    def _across(self, node: UOp, at: dict[UOp, int], own_axis: UOp | None, axis: UOp) -> str:
-        """A vector along `axis` of a value whose elements are single, or lie in vectors along another: lane by lane."""
-        lanes = axis_size(axis)
-        many, single = value_type(node.dtype, lanes), scalar_type(node.dtype)
-        result = "poison"
-        for lane in range(lanes):
-            element = self.values[node][self.facts.coordinates(node, {**at, axis: lane})]
-            one = element if own_axis is None else self._lane(element, node, own_axis, at[own_axis])
-            result = self.emit(f"insertelement {many} {result}, {single} {one.name}, i64 {lane}").name
-        return result
 
     # ------------------------------------------------------------ nodes
 

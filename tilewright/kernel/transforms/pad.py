@@ -44,11 +44,25 @@ def mask_axis(sink: UOp, axis: UOp, inside: UOp) -> UOp:
         elif node.op is Ops.STORE and axis in node.ranges and axis not in node.src[0].ranges:
             # The place is the same in every iteration, what is stored there is not.
             src = (src[0].with_src(_masked(src[0].src, inside)), src[1])
-        elif node.op is Ops.REDUCE and axis in node.src[1:]:
+        elif node.op is Ops.REDUCE and axis in node.src[1:] and not (node.arg is Ops.ADD and _is_zero(src[0], inside)):
             identity = node.src[0].const_like(reduce_identity(node.arg, node.dtype))
             src = (inside.where(src[0], identity), *src[1:])
         done[node] = node.with_src(src)
     return done[sink]
+
+
+def _is_zero(value: UOp, inside: UOp) -> bool:
+    """Whether a value is 0 wherever `inside` does not hold: what is loaded there, or a product of such."""
+    if value.op is Ops.MUL:
+        return all(_is_zero(factor, inside) for factor in value.src)
+    if value.op is Ops.CAST:
+        return _is_zero(value.src[0], inside)
+    masks = value.src[0].src[2:] if value.op is Ops.LOAD and len(value.src) == 1 else ()
+    return any(_implies(mask, inside) for mask in masks)
+
+
+def _implies(mask: UOp, inside: UOp) -> bool:
+    return mask is inside or (mask.op is Ops.AND and any(_implies(part, inside) for part in mask.src))
 
 
 def _masked(place: tuple[UOp, ...], inside: UOp) -> tuple[UOp, ...]:

@@ -4,8 +4,9 @@ kernel, a loop, the number of an operand. Out: the kernel with the copy, made an
 `Opt(STAGE, axis, operand)`: operand n is the n-th buffer access that is loaded, counted in the order of the kernel's
 text and without the loads of copies. Its tile are all elements it takes inside one iteration of the axis: over the
 threads of the work-group, the tiles and the loops further in. The threads share the work of copying, each taking
-neighbours of its neighbours; without threads, as on a CPU, the copy is a packed panel: reduce axes slow, tile axes
-fast.
+neighbours of its neighbours. Without threads, as on a CPU, the copy is a packed panel, in which tiles that are read as
+vectors lie side by side; it is copied in the order of the buffer, as vectors where that has neighbours, and converted
+by the way where the kernel does so with each element.
 
     before: for k0 in 32: for k1 in 8: acc += a[i*256 + k0*8 + k1] * b[k0*8 + k1]
     after:  for k0 in 32:                                                   STAGE of operand 1 at k0
@@ -20,7 +21,7 @@ import functools
 import math
 from collections.abc import Iterator
 
-from tilewright.base.dtype import dtypes
+from tilewright.base.dtype import DType, dtypes
 from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, index_const, memory_of
@@ -28,10 +29,17 @@ from tilewright.graph.walk import substitute, toposort
 from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, make_range, size_of, stride
 
 _LOOPS = (AxisType.LOOP, AxisType.REDUCE)
+# Where a copy can be made: in a loop, or in what one core does at a time.
+_PLACES = (*_LOOPS, AxisType.THREAD)
 # Slowest first: a thread reads its tile as vectors, neighbours in a warp read neighbours.
 _LAYOUT = (AxisType.LOOP, AxisType.REDUCE, AxisType.UNROLL, AxisType.LOCAL, AxisType.UPCAST)
 # Bytes that one thread copies at a time where neighbours allow it.
 _VECTOR_BYTES = 16
+# The same without threads: a cache line, as whole registers of whatever width; and so many of them at a time.
+_PANEL_VECTOR_BYTES = 64
+_MOST_PANEL_VECTORS = 4
+_MOST_STREAMS = 8
+_PAGE_BYTES = 4096
 # What tells the barrier before a copy from others in the same loops. All copies there share it.
 _BEFORE_COPY = -1
 
@@ -48,12 +56,24 @@ def operands(view: KernelView) -> list[UOp]:
 
 
 def tile_of(view: KernelView, axis: UOp, place: UOp) -> list[UOp]:
-    """The axes whose iterations make up the tile: those inside of `axis` that the access depends on."""
+    """The axes whose iterations make up the tile, as they lie in the copy: those inside of `axis` that the access
+    depends on."""
     depends = frozenset(found for source in place.src[1:] for found in source.ranges)
     after = view.axes[view.axes.index(axis) + 1 :]
     inside = [found for found in after if found.arg.kind in _LOOPS]
     inside += view.of_kind(AxisType.LOCAL, AxisType.UPCAST, AxisType.UNROLL)
-    return sorted((found for found in inside if found in depends), key=lambda a: (_LAYOUT.index(a.arg.kind), a.arg.id))
+    has_threads = bool(view.of_kind(AxisType.LOCAL))
+
+    def layout(found: UOp) -> tuple[int, tuple[int, ...]]:
+        is_slow = not has_threads and found.arg.kind is AxisType.UPCAST and not _is_vector(view, place, found)
+        return _LAYOUT.index(AxisType.LOOP if is_slow else found.arg.kind), found.arg.id
+
+    return sorted((found for found in inside if found in depends), key=layout)
+
+
+def _is_vector(view: KernelView, place: UOp, axis: UOp) -> bool:
+    """Whether neighbours along the axis are neighbours in memory, so that a tile of them is read as vectors."""
+    return any(stride(access, axis) == 1 for access in (place, *view.stores))
 
 
 def check_stage(view: KernelView, axis: UOp, operand: int) -> str | None:
@@ -61,7 +81,7 @@ def check_stage(view: KernelView, axis: UOp, operand: int) -> str | None:
     found = operands(view)
     if not isinstance(operand, int) or not 0 <= operand < len(found):
         return f"STAGE takes the number of an operand, {operand!r} is none of 0 to {len(found) - 1}"
-    if axis.arg.kind not in _LOOPS:
+    if axis.arg.kind not in _PLACES:
         return f"STAGE needs a loop, axis {position} is {axis.arg.kind.name}"
     if view.of_kind(AxisType.GROUP):
         group = view.of_kind(AxisType.GROUP)[0]
@@ -71,7 +91,7 @@ def check_stage(view: KernelView, axis: UOp, operand: int) -> str | None:
     if place.src[0] is not memory or any(memory_of(store) is memory for store in view.stores):
         return f"STAGE needs an operand that is only read, operand {operand} is buffer {memory.arg.slot}, also written"
     depends = frozenset(each for source in place.src[1:] for each in source.ranges)
-    if axis not in depends:
+    if axis not in depends and axis.arg.kind is not AxisType.THREAD:
         return f"STAGE at axis {position}: operand {operand} is the same in all of its {size_of(axis)} iterations"
     if any(node.op is Ops.LOAD or node.op is Ops.REDUCE for source in place.src[1:] for node in toposort(source)):
         return f"STAGE needs places known from loops alone, that of operand {operand} is computed from other values"
@@ -85,27 +105,41 @@ def check_stage(view: KernelView, axis: UOp, operand: int) -> str | None:
 def apply_stage(view: KernelView, axis: UOp, operand: int) -> UOp:
     place = operands(view)[operand]
     tile = tile_of(view, axis, place)
+    dtype = staged_dtype(view, place)
     used = [node.arg.slot for node in view.nodes if node.op is Ops.DEFINE_LOCAL]
     slot = max(used, default=-1) + 1
-    memory = UOp(Ops.DEFINE_LOCAL, place.dtype, (), ParamArg(slot, math.prod(size_of(each) for each in tile)))
     threads = view.of_kind(AxisType.LOCAL)
+    steps, size = _layout(tile, 0 if threads else dtype.itemsize)
+    memory = UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(slot, size))
     made, coordinates, inside = _copy_axes(view, tile, place, threads, slot)
     source = [simplify(substitute(each, coordinates)) for each in place.src[1:]]
     inside_tile = [] if inside is None else [inside]
     valid = source[1:] + inside_tile
-    loaded = UOp(Ops.INDEX, place.dtype, (place.src[0], source[0], *_all(valid)))
+    loaded = UOp(Ops.LOAD, place.dtype, (UOp(Ops.INDEX, place.dtype, (place.src[0], source[0], *_all(valid))),))
     version = memory
     if threads:
         # Nobody overwrites the tile before everybody is done with the last one. The axis is the innermost loop here.
-        version = UOp(Ops.AFTER, place.dtype, (memory, UOp(Ops.BARRIER, dtypes.void, (axis,), _BEFORE_COPY)))
-    target = UOp(Ops.INDEX, place.dtype, (version, simplify(_layout(tile, coordinates)), *_all(inside_tile)))
-    store = UOp(Ops.STORE, dtypes.void, (target, UOp(Ops.LOAD, place.dtype, (loaded,))))
+        version = UOp(Ops.AFTER, dtype, (memory, UOp(Ops.BARRIER, dtypes.void, (axis,), _BEFORE_COPY)))
+    target = UOp(Ops.INDEX, dtype, (version, simplify(_position(steps, coordinates)), *_all(inside_tile)))
+    value = loaded if dtype is place.dtype else UOp(Ops.CAST, dtype, (loaded,))
+    store = UOp(Ops.STORE, dtypes.void, (target, value))
     done = UOp(Ops.END, dtypes.void, (store, *made, *threads))
     if threads:
         done = UOp(Ops.BARRIER, dtypes.void, (done,), slot)
-    version = UOp(Ops.AFTER, place.dtype, (memory, done))
-    position = _layout(tile, {each: each for each in tile})
+    version = UOp(Ops.AFTER, dtype, (memory, done))
+    position = _position(steps, {each: each for each in tile})
     return _exchange_loads(view, axis, place, version, position)
+
+
+def staged_dtype(view: KernelView, place: UOp) -> DType:
+    """What the copy holds: where all that is done with an element is one conversion, that is done while it is copied.
+    A work-group's memory is too small for elements wider than they are."""
+    loads = [node for node in view.nodes if node.op is Ops.LOAD and node.src[0] is place]
+    users = [node for node in view.nodes if any(load in node.src for load in loads)]
+    found = {node.dtype for node in users}
+    if view.of_kind(AxisType.LOCAL) or len(found) != 1 or any(len(load.src) > 1 for load in loads):
+        return place.dtype
+    return found.pop() if all(node.op is Ops.CAST for node in users) else place.dtype
 
 
 def _all(conditions: list[UOp]) -> tuple[UOp, ...]:
@@ -113,12 +147,22 @@ def _all(conditions: list[UOp]) -> tuple[UOp, ...]:
     return (functools.reduce(UOp.__and__, conditions),) if conditions else ()
 
 
-def _layout(tile: list[UOp], coordinates: dict[UOp, UOp]) -> UOp:
-    """Where an element lies in the copy: the last axis of the tile is the fastest."""
-    position = index_const(0)
-    for axis in tile:
-        position = position * size_of(axis) + coordinates[axis]
-    return position
+def _layout(tile: list[UOp], itemsize: int) -> tuple[dict[UOp, int], int]:
+    """How far apart neighbours along each axis lie in the copy, the last axis being the fastest, and its length. Given
+    the size of an element, steps of whole pages are made a line longer: caches hold few places so far apart."""
+    steps: dict[UOp, int] = {}
+    length = 1
+    for axis in reversed(tile):
+        if itemsize and length > 1 and length * itemsize % _PAGE_BYTES == 0:
+            length += _PANEL_VECTOR_BYTES // itemsize
+        steps[axis] = length
+        length *= size_of(axis)
+    return {axis: steps[axis] for axis in tile}, length
+
+
+def _position(steps: dict[UOp, int], coordinates: dict[UOp, UOp]) -> UOp:
+    """Where an element lies in the copy."""
+    return functools.reduce(UOp.__add__, (coordinates[axis] * step for axis, step in steps.items()), index_const(0))
 
 
 def _copy_axes(
@@ -126,12 +170,7 @@ def _copy_axes(
 ) -> tuple[list[UOp], dict[UOp, UOp], UOp | None]:
     """The axes of the copy, each coordinate of the tile in terms of them, and where they count."""
     if not threads:
-        kinds = [AxisType.UPCAST if axis.arg.kind is AxisType.UPCAST else AxisType.LOOP for axis in tile]
-        made = [
-            make_range(size_of(axis), (ADDED_ID + slot, number), kind)
-            for number, (axis, kind) in enumerate(zip(tile, kinds, strict=True))
-        ]
-        return made, dict(zip(tile, made, strict=True)), None
+        return _panel_axes(tile, place, max(place.dtype.itemsize, staged_dtype(view, place).itemsize), slot)
     count = math.prod(size_of(axis) for axis in tile)
     team = math.prod(size_of(axis) for axis in threads)
     # Neighbours in the buffer are copied by neighbouring threads.
@@ -158,6 +197,51 @@ def _copy_axes(
         step *= size_of(axis)
         coordinates[axis] = digit % size_of(axis) if step < count or rounds * team * lanes > count else digit
     return made, coordinates, number < count if rounds * team * lanes > count else None
+
+
+def _panel_axes(tile: list[UOp], place: UOp, itemsize: int, slot: int) -> tuple[list[UOp], dict[UOp, UOp], UOp | None]:
+    """One loop per axis, those that take the longest steps in the buffer outside. Of the axis that is walked there
+    element by element whole vectors are loaded; of a tile that is the fastest axis in the copy, they are stored."""
+    lanes = max(1, _PANEL_VECTOR_BYTES // itemsize)
+    walked = [axis for axis in reversed(tile) if stride(place, axis) == 1]
+    vectors = {*walked[:1], *(axis for axis in tile[-1:] if axis.arg.kind is AxisType.UPCAST)}
+    # Two axes at once are transposed in registers, which hold so many vectors.
+    most = lanes if len(vectors) > 1 else _MOST_PANEL_VECTORS * lanes
+    made: list[UOp] = []
+    coordinates: dict[UOp, UOp] = {}
+    inside: list[UOp] = []
+
+    def loop(size: int, kind: AxisType) -> UOp:
+        made.append(make_range(size, (ADDED_ID + slot, len(made)), kind))
+        return made[-1]
+
+    order = sorted(tile, key=lambda axis: (-abs(stride(place, axis) or 0), axis.arg.id))
+    streams = {axis: _streams(tile, order, axis) for axis in order if axis not in vectors}
+    around = {axis: loop(size_of(axis) // part, AxisType.LOOP) * part for axis, part in streams.items() if part}
+    for axis in order:
+        size = size_of(axis)
+        if axis in around:
+            part = streams[axis]
+            coordinates[axis] = around[axis] + loop(part, AxisType.LOOP) if part > 1 else around[axis]
+        elif axis not in vectors:
+            coordinates[axis] = loop(size, AxisType.LOOP)
+        elif size <= most:
+            coordinates[axis] = loop(size, AxisType.UPCAST)
+        else:
+            amount = next((n for n in range(most, 0, -lanes) if size % n == 0), lanes)
+            coordinates[axis] = loop(-(-size // amount), AxisType.LOOP) * amount + loop(amount, AxisType.UPCAST)
+            if size % amount:
+                inside.append(coordinates[axis] < size)
+    return made, coordinates, functools.reduce(UOp.__and__, inside) if inside else None
+
+
+def _streams(tile: list[UOp], order: list[UOp], axis: UOp) -> int:
+    """How many iterations of an axis, at a time, lie inside a loop that is faster in the copy: each writes to a place
+    far from the others', and caches hold few that lie a power of two apart. 0 where it is all of them."""
+    is_slower = any(tile.index(axis) < tile.index(outer) for outer in order[: order.index(axis)])
+    if not is_slower or size_of(axis) <= _MOST_STREAMS:
+        return 0
+    return max(part for part in range(1, _MOST_STREAMS + 1) if size_of(axis) % part == 0)
 
 
 def _contiguous_run(order: list[UOp], place: UOp) -> int:
@@ -188,7 +272,10 @@ def _exchange_loads(view: KernelView, axis: UOp, place: UOp, version: UOp, posit
             done[node] = exchanges[node]
         elif node.op is Ops.LOAD and node.src[0] is place:
             mask = place.src[2:] if len(node.src) > 1 else ()
-            done[node] = node.with_src((UOp(Ops.INDEX, place.dtype, (version, position, *mask)), *src[1:]))
+            index = UOp(Ops.INDEX, version.dtype, (version, position, *mask))
+            done[node] = UOp(Ops.LOAD, version.dtype, (index, *src[1:]))
+        elif node.op is Ops.CAST and node.src[0].op is Ops.LOAD and node.src[0].src[0] is place:
+            done[node] = src[0] if src[0].dtype is node.dtype else node.with_src(src)
         else:
             done[node] = node.with_src(src)
     return done[view.sink]
@@ -203,7 +290,7 @@ def _is_copied_at(view: KernelView, axis: UOp, barrier: UOp) -> bool:
 
 
 def stage_candidates(view: KernelView) -> Iterator[tuple[UOp, int]]:
-    for axis in view.of_kind(*_LOOPS):
+    for axis in view.of_kind(*_PLACES):
         for operand in range(len(operands(view))):
             if check_stage(view, axis, operand) is None:
                 yield axis, operand

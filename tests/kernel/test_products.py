@@ -1,0 +1,232 @@
+"""Matrix products and convolutions as the heuristic cuts them for registers and caches: right for every instruction set
+on the emulator, right on this machine, and cut as meant. The limits are low here, so that small products reach all of
+it. That it is fast is measured by bench/."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.fuzz.opts import Pair, check_pair
+from tests.kernel.kernels import axis, contents, expected, load, param, store, summed
+from tests.kernel.test_transforms import run
+from tilewright.base.dtype import DType, dtypes
+from tilewright.base.target import Target
+from tilewright.engine.compile import compile_kernel, forget_kernels
+from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.records import KernelInfo, Opt, OptOps
+from tilewright.graph.uop import UOp
+from tilewright.kernel import heuristic_products
+from tilewright.kernel.axes import view_kernel
+from tilewright.kernel.heuristic import choose_opts
+from tilewright.kernel.heuristic_dots import evenness
+from tilewright.kernel.heuristic_products import best_block, choose_tile
+from tilewright.kernel.optimise import apply_opt, describe_axes, prepare_kernel
+
+CPU = Target("CPU", cores=2, has_threads=True, max_local_bytes=1 << 20, core_cache_bytes=1 << 12)
+TARGETS = {
+    "AVX-512": replace(CPU, vector_bytes=64, vector_registers=32),
+    "AVX2": replace(CPU, vector_bytes=32, vector_registers=16),
+    "NEON": replace(CPU, vector_bytes=16, vector_registers=32),
+}
+
+
+@pytest.fixture(autouse=True)
+def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heuristic_products, "LEAST_PRODUCTS", 1)
+    monkeypatch.setattr(heuristic_products, "LEAST_SHARED", 1)
+    forget_kernels()
+
+
+def kernel(*effects: UOp) -> UOp:
+    return UOp(Ops.SINK, dtypes.void, effects, KernelInfo("product"))
+
+
+def matrices(
+    rows: int,
+    depth: int,
+    columns: int,
+    steps: tuple[int, int, int, int],
+    dtype: DType = dtypes.float32,
+    total: DType = dtypes.float32,
+    epilogue: Callable[[UOp, UOp, UOp], UOp] = lambda value, i, j: value,
+) -> UOp:
+    """`steps` are those of the left factor along rows and depth, and of the right one along depth and columns."""
+    i, j, k = axis(rows, 0), axis(columns, 1), axis(depth, 2, AxisType.REDUCE)
+    left = load(param(1, rows * depth, dtype), i * steps[0] + k * steps[1])
+    right = load(param(2, depth * columns, dtype), k * steps[2] + j * steps[3])
+    if dtype is not total:
+        left, right = left.cast(total), right.cast(total)
+    return kernel(store(param(0, rows * columns, total), i * columns + j, epilogue(summed(left * right, k), i, j)))
+
+
+def batched() -> UOp:
+    b, i, j, k = axis(4, 0), axis(16, 1), axis(32, 2), axis(9, 3, AxisType.REDUCE)
+    left, right = load(param(1, 576), b * 144 + i * 9 + k), load(param(2, 1152), b * 288 + k * 32 + j)
+    return kernel(store(param(0, 2048), b * 512 + i * 32 + j, summed(left * right, k)))
+
+
+def convolution(step: int = 1) -> UOp:
+    """Two images of 3 channels, 8 results a point, windows of 3 by 3."""
+    width = 10
+    across = (width - 3) // step + 1
+    n, f, y, x = axis(2, 0), axis(8, 1), axis(8, 2), axis(across, 3)
+    c, v, u = (axis(3, number, AxisType.REDUCE) for number in (4, 5, 6))
+    image = load(param(1, 600), n * 300 + c * 100 + (y + v) * width + x * step + u)
+    weight = load(param(2, 216), f * 27 + c * 9 + v * 3 + u)
+    place = n * (64 * across) + f * (8 * across) + y * across + x
+    return kernel(store(param(0, 128 * across), place, summed(image * weight, c, v, u)))
+
+
+def weight_gradient() -> UOp:
+    """Few results, in runs of 3, each a sum over whole images."""
+    f, c, v, u = axis(8, 0), axis(2, 1), axis(3, 2), axis(3, 3)
+    n, y, x = axis(2, 4, AxisType.REDUCE), axis(18, 5, AxisType.REDUCE), axis(18, 6, AxisType.REDUCE)
+    image = load(param(1, 1600), n * 800 + c * 400 + (y + v) * 20 + x + u)
+    grown = load(param(2, 5184), n * 2592 + f * 324 + y * 18 + x)
+    return kernel(store(param(0, 144), f * 18 + c * 9 + v * 3 + u, summed(image * grown, n, y, x)))
+
+
+def image_gradient() -> UOp:
+    """The sum over channels counts only where the window lies inside: a sum of sums."""
+    c, y, x = axis(8, 0), axis(6, 1), axis(16, 2)
+    v, u, f = (axis(size, number, AxisType.REDUCE) for size, number in ((3, 3), (3, 4), (5, 5)))
+    inside = (y >= v) & (y < v + 4) & (x >= u) & (x < u + 14)
+    place = UOp(Ops.INDEX, dtypes.float32, (param(1, 280), f * 56 + (y - v) * 14 + (x - u), inside))
+    grown = UOp(Ops.LOAD, dtypes.float32, (place,))
+    total = summed(grown * load(param(2, 360), f * 72 + c * 9 + v * 3 + u), f)
+    return kernel(store(param(0, 768), c * 96 + y * 16 + x, summed(inside.where(total, total.const_like(0)), v, u)))
+
+
+def bias_and_residual(value: UOp, i: UOp, j: UOp) -> UOp:
+    total = value + load(param(3, 40), j)
+    return total.maximum(total.const_like(0)) + load(param(4, 960), i * 40 + j)
+
+
+PRODUCTS: dict[str, Callable[[], UOp]] = {
+    "plain": lambda: matrices(24, 10, 64, (10, 1, 64, 1)),
+    "many rows, one tile of columns": lambda: matrices(64, 10, 16, (10, 1, 16, 1)),
+    "no size divides": lambda: matrices(37, 7, 53, (7, 1, 53, 1)),
+    "a prime number of rows": lambda: matrices(67, 20, 64, (20, 1, 64, 1)),
+    "left transposed": lambda: matrices(48, 10, 64, (1, 48, 64, 1)),
+    "right transposed": lambda: matrices(40, 33, 64, (33, 1, 1, 33)),
+    "both transposed": lambda: matrices(40, 17, 48, (1, 40, 1, 17)),
+    "with an epilogue": lambda: matrices(24, 10, 40, (10, 1, 40, 1), epilogue=bias_and_residual),
+    "float16": lambda: matrices(40, 12, 64, (12, 1, 64, 1), dtypes.float16),
+    "bfloat16, right transposed": lambda: matrices(24, 12, 32, (12, 1, 1, 12), dtypes.bfloat16),
+    "int8 into int32": lambda: matrices(40, 12, 64, (12, 1, 64, 1), dtypes.int8, dtypes.int32),
+    "batched": batched,
+    "convolution": convolution,
+    "convolution in steps of 2": lambda: convolution(2),
+    "gradient of weights": weight_gradient,
+    "gradient of images": image_gradient,
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_on_the_emulator_for_every_instruction_set(name: str, target: str) -> None:
+    ast = PRODUCTS[name]()
+    opts = choose_opts(view_kernel(prepare_kernel(ast)), TARGETS[target])
+    assert sum(opt.op is OptOps.UPCAST for opt in opts) >= 2
+    assert check_pair(Pair(0, name, ast, None, TARGETS[target])) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_on_this_machine(name: str) -> None:
+    ast = PRODUCTS[name]()
+    data = contents(ast, 1)
+    got = run(ast, None, "CPU", data)
+    for slot, values in expected(ast, data).items():
+        np.testing.assert_array_equal(got[slot], values, err_msg=name)
+
+
+def test_a_panel_beyond_the_stack_is_allocated_and_freed() -> None:
+    ast = matrices(32, 1100, 256, (1100, 1, 256, 1))
+    data = contents(ast, 2)
+    got = run(ast, None, "CPU", data)
+    for slot, values in expected(ast, data).items():
+        np.testing.assert_array_equal(got[slot], values)
+    source = compile_kernel(ast.replace(arg=KernelInfo("test")), "CPU").source
+    assert source.count("call ptr @aligned_alloc(i64 64") == source.count("call void @free(") == 1
+
+
+CUTS: dict[str, tuple[Callable[[], UOp], str]] = {
+    "blocks of columns, packed in each; rows as they lie": (
+        lambda: matrices(512, 512, 512, (512, 1, 512, 1)),
+        "0:THREAD(4), 1:LOOP(128), 2:LOOP(2), 3:REDUCE(512), 4:UPCAST(4), 5:UPCAST(64), 6:LOOP(512), 7:LOOP(2), "
+        "8:UPCAST(64)",
+    ),
+    "rows that are neighbours are packed too, whole": (
+        lambda: matrices(256, 256, 256, (1, 256, 256, 1)),
+        "0:THREAD(2), 1:LOOP(2), 2:LOOP(64), 3:REDUCE(256), 4:UPCAST(4), 5:UPCAST(64), 6:LOOP(8), 7:LOOP(256), "
+        "8:LOOP(8), 9:LOOP(256), 10:UPCAST(4), 11:UPCAST(64)",
+    ),
+    "and block by block where they are many": (
+        lambda: matrices(768, 768, 768, (1, 768, 768, 1)),
+        "0:THREAD(6), 1:LOOP(16), 2:LOOP(8), 3:LOOP(2), 4:REDUCE(768), 5:UPCAST(6), 6:UPCAST(64), 7:LOOP(768), "
+        "8:LOOP(8), 9:LOOP(768), 10:LOOP(2), 11:UPCAST(6), 12:UPCAST(64)",
+    ),
+    "windows that overlap are read where they lie": (
+        convolution,
+        "0:THREAD(2), 1:LOOP(8), 2:REDUCE(3), 3:REDUCE(3), 4:REDUCE(3), 5:UPCAST(8), 6:UPCAST(16)",
+    ),
+    "long sums of few results are dot products": (
+        weight_gradient,
+        "0:THREAD(2), 1:LOOP(3), 2:REDUCE(2), 3:REDUCE(18), 4:REDUCE(2), 5:UPCAST(8), 6:UPCAST(3), 7:UPCAST(16)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_the_axes_of_a_product(name: str) -> None:
+    graph, axes = CUTS[name]
+    sink = prepare_kernel(graph())
+    for opt in choose_opts(view_kernel(sink), replace(TARGETS["AVX-512"], core_cache_bytes=1 << 20)):
+        sink = apply_opt(sink, opt)
+    assert describe_axes(view_kernel(sink)) == axes
+
+
+@pytest.mark.parametrize("ast", [matrices(4, 64, 64, (64, 1, 64, 1)), matrices(64, 64, 1, (64, 1, 1, 1))])
+def test_what_is_no_product_of_matrices_is_left_to_others(ast: UOp) -> None:
+    assert heuristic_products.choose_product_opts(view_kernel(ast), TARGETS["AVX2"]) is None
+
+
+def test_a_small_product_is_neither_packed_nor_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heuristic_products, "LEAST_SHARED", 64**3 + 1)
+    opts = choose_opts(view_kernel(matrices(64, 64, 64, (64, 1, 64, 1))), TARGETS["AVX-512"])
+    assert {opt.op for opt in opts} == {OptOps.UPCAST, OptOps.SWAP}
+
+
+@pytest.mark.parametrize("registers", [16, 32])
+@pytest.mark.parametrize("rows", [8, 67, 1000, 1024])
+@pytest.mark.parametrize("columns", [24, 333, 1024])
+def test_a_tile_fits_the_registers_and_keeps_them_busy(rows: int, columns: int, registers: int) -> None:
+    tile = choose_tile(rows, columns, 8, registers)
+    assert tile.rows * tile.vectors + tile.vectors + 1 <= registers
+    assert tile.rows * tile.vectors >= 8
+    padded = math.prod(-(-size // part) * part for size, part in ((rows, tile.rows), (columns, tile.vectors * 8)))
+    assert padded <= 1.1 * rows * columns
+
+
+def test_blocks_fit_and_are_shared_evenly() -> None:
+    assert best_block(32, 8, 2) == 8
+    assert best_block(8, 8, 2) == 2  # four blocks: one of two cores that is late leaves some to the other
+    assert best_block(7, 8, 2) == 1
+    assert best_block(16, 0, 4) == 1
+    assert evenness(7, 2) == 7 / 8
+
+
+def test_elements_are_converted_once_as_they_are_packed() -> None:
+    ast = prepare_kernel(matrices(40, 12, 64, (12, 1, 64, 1), dtypes.float16))
+    sink = apply_opt(ast, Opt(OptOps.UPCAST, 1, 16))
+    sink = apply_opt(sink, Opt(OptOps.STAGE, 1, 1))
+    view = view_kernel(sink)
+    (panel,) = (node for node in view.nodes if node.op is Ops.DEFINE_LOCAL)
+    assert panel.dtype is dtypes.float32
+    # One of the left factor's elements where they are multiplied, one of the right factor's where they are copied.
+    assert sum(node.op is Ops.CAST and node.src[0].op is Ops.LOAD for node in view.nodes) == 2

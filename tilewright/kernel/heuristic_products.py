@@ -1,0 +1,350 @@
+"""Opts for matrix products. In: a kernel and a target without work-groups. Out: opts that block it for registers and
+caches, or None where it is no product or too small or thin a one to gain from it.
+
+A product is a sum of the products of two loads. The output loops that only the one factor depends on are its columns,
+if stores walk one of them as neighbours; those that only the other depends on are its rows.
+
+    for block of columns, side by side on the cores:    its part of the right factor is packed, into L2
+      for rows of a tile:                               the left factor as it lies, or packed
+        for columns of a tile, in the block:
+          for k: a tile of sums, held in registers      a row of the panel as vectors, the left factor's as scalars
+
+Every sum is one accumulator over the whole of k in order, whatever the number of cores; what follows it (a bias, an
+activation) happens where the sum is in registers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import NamedTuple
+
+from tilewright.base.dtype import DType, dtypes
+from tilewright.base.target import Target
+from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.records import Opt, OptOps
+from tilewright.graph.threads import local_bytes
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride, view_kernel
+from tilewright.kernel.effects import has_effects
+from tilewright.kernel.heuristic_dots import EVEN, choose_dot_opts, evenness
+from tilewright.kernel.transforms.block import apply_block
+from tilewright.kernel.transforms.pad import apply_pad
+from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands
+from tilewright.kernel.transforms.swap import apply_swap, check_swap
+from tilewright.kernel.transforms.thread import apply_thread, check_thread
+from tilewright.kernel.transforms.upcast import apply_upcast
+from tilewright.kernel.versions import is_injective
+
+_APPLY = {
+    OptOps.BLOCK: apply_block,
+    OptOps.PADTO: apply_pad,
+    OptOps.SWAP: apply_swap,
+    OptOps.THREAD: apply_thread,
+    OptOps.UPCAST: apply_upcast,
+}
+# The loops, outermost first.
+_NEST = ("blocks of columns", "blocks of rows", "rows", "columns")
+# Multiplications below which tiles of several rows gain nothing; and below which other cores, or a copy of what could
+# be read as it lies, cost more than they save.
+LEAST_PRODUCTS = 1 << 16
+LEAST_SHARED = 1 << 20
+# Fewer rows use an element of the right factor too few times to pay for tiles of them, or for packing it.
+LEAST_ROWS = 8
+LEAST_PACKED_ROWS = 32
+# Fewer columns leave most of a register empty.
+LEAST_LANES = 0.5
+# The rows of a tile are read where they lie, as so many streams: no more than an L1 has ways, or they displace one
+# another where they lie a power of two apart.
+MOST_ROWS = 8
+MOST_VECTORS = 4
+# Sums that are updated side by side, at the least, so that none waits for the one before it.
+LEAST_SUMS = 8
+LONG_SUM = 64
+# What a step of the sum costs beside the multiplications of a tile, in multiplications (measured, not counted): itself,
+# and each load for a row and for a vector of columns.
+STEP_COST = 4.0
+ROW_COST = 0.3
+VECTOR_COST = 0.5
+# What packing rows costs, where some of a tile's do not exist.
+PACKED_ROWS_COST = 0.3
+# What it costs to copy a vector of rows.
+COPY_COST = 0.5
+# The part of a core's own cache that one packed panel takes: another panel, and what is read in passing, want room too.
+PANEL_SHARE = 2
+# The part of all memory for panels that a whole factor takes.
+WHOLE_SHARE = 2
+# Blocks for each core, so that one that is late or slow leaves some to the others.
+LEAST_PARTS = 2
+# Rows are shared among the cores in at most so many parts a core: each packs the right factor again.
+MOST_PARTS = 2
+
+
+class Product(NamedTuple):
+    """The places of the two factors, and the output loops that tiles are cut from. `number` is that of the right factor
+    in the multiplication."""
+
+    left: UOp
+    right: UOp
+    rows: UOp
+    columns: UOp
+    number: int
+
+
+def choose_product_opts(view: KernelView, target: Target) -> tuple[Opt, ...] | None:
+    if not target.has_threads or has_effects(view) or not all(is_counted(axis) for axis in view.axes):
+        return None
+    places = factors_of(view)
+    if not places or _products(view) < LEAST_PRODUCTS:
+        return None
+    lanes = target.lanes(sum_dtype(view, target))
+    product = find_product(view)
+    if product is not None and size_of(product.columns) >= LEAST_LANES * lanes:
+        return _Plan(view, target, product).opts() if size_of(product.rows) >= LEAST_ROWS else None
+    left, right = places
+    return choose_dot_opts(view, target, own_axes(view, left, right), own_axes(view, right, left), left, right, lanes)
+
+
+# ---------------------------------------------------------------- what is a product
+
+
+def find_product(view: KernelView) -> Product | None:
+    """The product that the kernel is made of; None where it is something else."""
+    places = factors_of(view)
+    for number in (1, 0) if places else ():
+        left, right = places[1 - number], places[number]
+        columns = [a for a in own_axes(view, right, left) if all(stride(store, a) == 1 for store in view.stores)]
+        rows = own_axes(view, left, right)
+        if columns and rows:
+            return Product(left, right, max(rows, key=size_of), columns[0], number)
+    return None
+
+
+def factors_of(view: KernelView) -> list[UOp]:
+    """The places of the two factors, in the order of the multiplication; empty where the kernel is no sum of them. The
+    sum may be a term of another one, where only some of its terms count: that is how borders are left out."""
+    if not view.reduces or any(node.arg is not Ops.ADD for node in view.reduces):
+        return []
+    value = _without_casts(view.reduces[0].src[0])
+    factors = [_without_casts(factor) for factor in value.src] if value.op is Ops.MUL else []
+    if any(factor.op is not Ops.LOAD or factor.src[0] not in view.accesses for factor in factors):
+        return []
+    is_nested = all(one in toposort(other) for one, other in itertools.pairwise(view.reduces))
+    return [factor.src[0] for factor in factors] if is_nested else []
+
+
+def own_axes(view: KernelView, one: UOp, other: UOp) -> list[UOp]:
+    """The output loops that one of the factors depends on and the other does not."""
+    loops = [axis for axis in view.of_kind(AxisType.LOOP) if all(axis in node.ranges for node in view.reduces)]
+    return [axis for axis in loops if axis in one.ranges and axis not in other.ranges]
+
+
+def _products(view: KernelView) -> int:
+    return math.prod(size_of(axis) for axis in view.axes)
+
+
+def sum_dtype(view: KernelView, target: Target) -> DType:
+    """What the sums are held in."""
+    dtype = view.reduces[0].dtype
+    return dtype if dtype in target.native else dtypes.float32
+
+
+def _without_casts(node: UOp) -> UOp:
+    while node.op is Ops.CAST:
+        node = node.src[0]
+    return node
+
+
+# ---------------------------------------------------------------- sizes
+
+
+class Tile(NamedTuple):
+    rows: int
+    vectors: int
+
+
+def choose_tile(
+    rows: int, columns: int, lanes: int, registers: int, sets: int = 1, are_copied: bool = False, cores: int = 1
+) -> Tile:
+    """The tile that wastes least: in what it computes beyond the edges, in loads, and in cores that wait for others
+    where they share the columns. A sum of sums needs two `sets` of accumulators. Where rows `are_copied` those of a
+    tile are one vector."""
+
+    def cost(tile: Tile) -> float:
+        width = tile.vectors * lanes
+        padded = _padded(rows, tile.rows) * _padded(columns, width) / evenness(-(-columns // width), cores)
+        idle = max(1.0, LEAST_SUMS / (tile.rows * tile.vectors))
+        row_cost = ROW_COST + COPY_COST * are_copied
+        packed = PACKED_ROWS_COST if rows % tile.rows else 0.0
+        step = STEP_COST / (tile.rows * tile.vectors)
+        return padded * idle * (1 + packed + step + row_cost / tile.rows + VECTOR_COST / tile.vectors)
+
+    # One row of the panel and one scalar are held beside the sums.
+    tiles = [
+        Tile(height, vectors)
+        for vectors in range(1, MOST_VECTORS + 1)
+        for height in range(1, MOST_ROWS + 1)
+        if sets * height * vectors + vectors + 1 <= registers
+    ]
+    return min(tiles, key=cost)
+
+
+def best_block(tiles: int, most: int, cores: int) -> int:
+    """Tiles in a block: as many as fit and divide them, in a number of blocks that the cores can share."""
+    fitting = [amount for amount in range(1, max(1, min(most, tiles)) + 1) if tiles % amount == 0]
+    several = [amount for amount in fitting if tiles // amount >= LEAST_PARTS * cores]
+    return max(several or fitting, key=lambda amount: (min(evenness(tiles // amount, cores), EVEN), amount))
+
+
+def _padded(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+# ---------------------------------------------------------------- the nest
+
+
+class _Plan:
+    """Applies opts as it chooses them, so that each choice sees the kernel as it is by then. The loops of the nest, by
+    their names; one that is not needed is not there."""
+
+    def __init__(self, view: KernelView, target: Target, product: Product) -> None:
+        self.view = view
+        self.target = target
+        self.product = product
+        self.chosen: list[Opt] = []
+        self.is_whole = False
+        self.loops: dict[str, UOp] = {}
+        self.depth = math.prod(size_of(axis) for axis in view.reduce_axes)
+        self.is_large = _products(view) >= LEAST_SHARED
+        self.itemsize = max(node.dtype.itemsize for node in (product.left, product.right, view.reduces[0]))
+
+    def opts(self) -> tuple[Opt, ...]:
+        rows, columns = self.product.rows, self.product.columns
+        lanes = self.target.lanes(sum_dtype(self.view, self.target))
+        inner = math.prod(size_of(axis) for axis in self.view.reduces[0].src[1:])
+        # Beside a long sum, the one that it is a term of may wait in memory.
+        sets, registers = 1 if inner >= LONG_SUM else len(self.view.reduces), self.target.vector_registers
+        is_alone = all(axis in (rows, columns) for axis in self.view.of_kind(AxisType.LOOP))
+        sharing = (self._has_neighbouring_rows(), self.target.cores if is_alone else 1)
+        tile = choose_tile(size_of(rows), size_of(columns), lanes, registers, sets, *sharing)
+        self._cut("columns", columns, tile.vectors * lanes)
+        self._cut("rows", rows, tile.rows)
+        room = self.target.core_cache_bytes // PANEL_SHARE // (self.depth * self.itemsize)
+        if "columns" in self.loops:
+            most = room // (tile.vectors * lanes)
+            self._block("columns", best_block(size_of(self.loops["columns"]), most, self.target.cores))
+        self.is_whole = self._is_left_packed_whole()
+        if "rows" in self.loops and self._has_neighbouring_rows() and not self.is_whole:
+            most = room // PANEL_SHARE // tile.rows
+            self._block("rows", best_block(size_of(self.loops["rows"]), most, 1))
+        self._order()
+        self._share()
+        self._stage()
+        return tuple(self.chosen)
+
+    def _has_neighbouring_rows(self) -> bool:
+        return stride(self.product.left, self.product.rows) == 1
+
+    def _is_left_packed(self) -> bool:
+        """Where its rows are neighbours in memory, or some of them do not exist, or elements are converted."""
+        left = factors_of(self.view)[1 - self.product.number]
+        is_padded = len(left.src) > len(self.product.left.src)
+        return self._has_neighbouring_rows() or is_padded or left.dtype is not self.view.reduces[0].dtype
+
+    def _is_left_packed_whole(self) -> bool:
+        """Whether each core packs all of the left factor, once, for all of its blocks of columns."""
+        others = [axis for axis in self.view.of_kind(AxisType.LOOP) if axis not in self.loops.values()]
+        if others or "blocks of columns" not in self.loops or not self._is_left_packed():
+            return False
+        return WHOLE_SHARE * self.depth * size_of(self.product.rows) * self.itemsize <= self.target.max_local_bytes
+
+    def _apply(self, op: OptOps, axis: UOp, arg: int) -> None:
+        self.chosen.append(Opt(op, self.view.axes.index(axis), arg))
+        self.view = view_kernel(_APPLY[op](self.view, axis, arg))
+
+    def _cut(self, name: str, axis: UOp, amount: int) -> None:
+        """Tiles along an axis, and the loop over them if there are several."""
+        if size_of(axis) % amount:
+            self._apply(OptOps.PADTO, axis, amount)
+            axis = make_range(_padded(size_of(axis), amount), axis.arg.id, axis.arg.kind)
+        self._apply(OptOps.UPCAST, axis, amount)
+        if amount < size_of(axis):
+            self.loops[name] = make_range(size_of(axis) // amount, (*axis.arg.id, 0), axis.arg.kind)
+
+    def _block(self, name: str, amount: int) -> None:
+        """Blocks of a loop: `blocks of x` is the loop over them, `x` the loop in one of them."""
+        axis = self.loops[name]
+        if amount == 1:
+            self.loops[f"blocks of {name}"] = self.loops.pop(name)
+        elif amount < size_of(axis):
+            self._apply(OptOps.BLOCK, axis, amount)
+            self.loops[f"blocks of {name}"] = make_range(size_of(axis) // amount, (*axis.arg.id, 0), axis.arg.kind)
+            self.loops[name] = make_range(amount, (*axis.arg.id, 1), axis.arg.kind)
+
+    def _order(self) -> None:
+        """Puts the loops into their order, those around the nest outside."""
+        others = [axis for axis in self.view.of_kind(AxisType.LOOP) if axis not in self.loops.values()]
+        around = {f"around {number}": axis for number, axis in enumerate(others)}
+        self.loops = around | {name: self.loops[name] for name in _NEST if name in self.loops}
+        for number, name in enumerate(self.loops):
+            axis = self.loops[name]
+            place = sorted(self.loops.values(), key=self.view.axes.index)[number]
+            if axis is place or check_swap(self.view, axis, self.view.axes.index(place)) is not None:
+                continue
+            other = next(each for each in self.loops if self.loops[each] is place)
+            self._apply(OptOps.SWAP, axis, self.view.axes.index(place))
+            self.loops[name] = make_range(size_of(axis), place.arg.id, axis.arg.kind)
+            self.loops[other] = make_range(size_of(place), axis.arg.id, place.arg.kind)
+
+    def _share(self) -> None:
+        """The cores share the outermost loop that they can share evenly; else the one that they can most evenly."""
+        cores = self.target.cores
+        parts = {name: size_of(axis) for name, axis in self.loops.items()}
+        # What a core packs before one of these loops is packed once in each part of it.
+        whole = ("blocks of columns",) if self.is_whole else ()
+        for name in (each for each in ("rows", *whole) if each in parts):
+            amounts = [n for n in range(2, parts[name] + 1) if parts[name] % n == 0 and n <= MOST_PARTS * cores]
+            parts[name] = max(amounts, key=lambda n: (min(evenness(n, cores), EVEN), -n), default=1)
+        usable = [n for n in parts if parts[n] > 1 and check_thread(self.view, self.loops[n], parts[n]) is None]
+        if not usable or not self.is_large or (cores == 1 and not whole):
+            return
+        name = max(usable, key=lambda each: min(evenness(parts[each], cores), EVEN))
+        axis, amount = self.loops[name], parts[name]
+        self._apply(OptOps.THREAD, axis, amount)
+        is_split = amount < size_of(axis)
+        identity, kind = ((*axis.arg.id, 0), axis.arg.kind) if is_split else (axis.arg.id, AxisType.THREAD)
+        self.loops[name] = make_range(size_of(axis) // amount if is_split else amount, identity, kind)
+
+    def _stage(self) -> None:
+        """Packs the right factor at the innermost loop around the rows that it depends on, and the left one, where it
+        is packed, at the rows or before all blocks."""
+        left, right = (factors_of(self.view)[number] for number in (1 - self.product.number, self.product.number))
+        rows = self.loops.get("blocks of rows", self.loops.get("rows"))
+        if rows is None:
+            return
+        if self._is_left_packed():
+            threads = self.view.of_kind(AxisType.THREAD) if self.is_whole else []
+            self._pack(threads[0] if threads else rows, left)
+        if self._is_right_packed():
+            outer = self.view.axes[: self.view.axes.index(rows)]
+            around = [axis for axis in outer if axis in right.ranges or axis.arg.kind is AxisType.THREAD]
+            if around:
+                self._pack(around[-1], right)
+
+    def _is_right_packed(self) -> bool:
+        """Whether a panel is read faster than the right factor as it lies: its columns are no neighbours, or it is
+        read often enough. Where windows of it overlap, as in a convolution, a panel is larger than what it holds."""
+        right, columns = self.product.right, self.product.columns
+        if stride(right, columns) != 1 or right.dtype is not self.view.reduces[0].dtype:
+            return True
+        summed = [axis for axis in self.view.reduce_axes if axis in right.ranges]
+        is_used_often = self.is_large and size_of(self.product.rows) >= LEAST_PACKED_ROWS
+        return is_used_often and is_injective(right.src[1], [*summed, columns])
+
+    def _pack(self, axis: UOp, place: UOp) -> None:
+        number = operands(self.view).index(place)
+        if check_stage(self.view, axis, number) is None:
+            made = view_kernel(apply_stage(self.view, axis, number))
+            if local_bytes(made.sink, self.target.warp_size) <= self.target.max_local_bytes:
+                self.chosen.append(Opt(OptOps.STAGE, self.view.axes.index(axis), number))
+                self.view = made
