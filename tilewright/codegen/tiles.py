@@ -49,9 +49,14 @@ class TileFacts:
         self._axes: dict[UOp, tuple[UOp, ...]] = {}
         self._vector: dict[UOp, UOp | None] = {}
         self._needed: set[UOp] = set()
+        self._around: dict[UOp, set[UOp]] = {}  # of each load the axes of what is computed from it
         self.priority = self._vector_priority(program)
         for node in program.body:
             self._axes[node] = self._axes_of(node)
+            for source in node.src:
+                if source.op is Ops.LOAD:
+                    self._around.setdefault(source, set()).update(self._axes[node])
+        for node in program.body:
             self.vector_axis(node)
         self._mark_needed(program)
         self._updated = self._updates(program)
@@ -84,10 +89,22 @@ class TileFacts:
             source = self.vector_axis(node.src[0])
             return None if source in node.src[1:] else source
         candidates = [axis for axis in self.axes(node) if axis in self.priority]
+        if node.op is Ops.LOAD and candidates and self._is_scattered(node):
+            return None
         if len(candidates) < 2:
             return candidates[0] if candidates else None
         votes = [self._walked(node.src[0])] if node.op in _ACCESSES else [self.vector_axis(src) for src in node.src]
         return max(candidates, key=lambda axis: (votes.count(axis), self.priority[axis]))
+
+    def _is_scattered(self, load: UOp) -> bool:
+        """Whether elements that lie apart are used one by one, in vectors along an axis that the load does not have: a
+        factor of a product. Something else, a bias, may walk the load's own axis with stride 1."""
+        steps = tile_part(load.src[0].src[1])[1]
+        own = [axis for axis in self.axes(load) if axis in self.priority]
+        if any(abs(steps.get(axis, 1)) <= 1 for axis in own):
+            return False
+        around = [axis for axis in self._around.get(load, ()) if axis in self.priority]
+        return max(around, key=self.priority.__getitem__, default=own[0]) not in own
 
     def _walked(self, place: UOp) -> UOp | None:
         """The axis that an access walks with stride 1, where there are enough elements for a vector to be worth it."""
