@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 
 from tests.kernel.kernels import add, kernel_of, leaf, row_sums
+from tilewright import Tensor
 from tilewright.backends.cpu.device import cpu_target
 from tilewright.backends.python.device import python_target
+from tilewright.base.events import subscribe
 from tilewright.codegen.vectors import split_vectors
+from tilewright.engine.compile import forget_kernels
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
@@ -49,3 +52,17 @@ def test_a_reduction_names_both_axes() -> None:
 def test_threads_of_work_groups_name_each_element() -> None:
     sink = apply_opt(prepare_kernel(kernel_of(row_sums())), Opt(OptOps.UPCAST, 1, 24))
     assert split_vectors(sink, python_target()) is sink
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_a_factor_is_not_gathered_because_a_bias_walks_its_axis(has_bias: bool) -> None:
+    """The weights of a tile of rows lie apart and are used one by one; the bias of the same rows lies side by side."""
+    weights, x, bias = Tensor.ones(64, 64).contiguous(), Tensor.ones(64, 64).contiguous(), Tensor.ones(64, 1)
+    weights, x, bias = (tensor.realize() for tensor in (weights, x, bias.contiguous()))
+    product = weights @ x + bias if has_bias else weights @ x
+    texts: list[str] = []
+    with subscribe(lambda event: texts.append(str(event["source"])), ("kernel-compiled",)):
+        forget_kernels()
+        assert product.numpy()[0, 0] == 64 + has_bias
+    assert texts
+    assert not any("masked.gather" in text for text in texts)
