@@ -1,7 +1,8 @@
 # `make demo` and `make test` need Python 3.11 or later and nothing else: .venv is made by the first target that needs it.
 
 PYTHON ?= python3
-WORKERS ?= 2
+# One more than the two cores this is tuned for: some tests wait, for a process that hangs or a compiler.
+WORKERS ?= 3
 FUZZ_SECONDS ?= 3600
 TORCH ?= 2.13.0
 
@@ -41,8 +42,9 @@ test-cuda-text: $(INSTALLED) ## the CUDA text of the op table, compiled by NVRTC
 	$(BIN)/python -m tests.backends.cuda_texts --quick --workers $(WORKERS)
 	$(BIN)/python -m pytest -q tests/backends/test_cuda_text.py tests/backends/test_cuda_device.py
 
-test-devices: $(INSTALLED) ## the op table over all dtypes, on every device that is here, also those that compile slowly
+test-devices: $(INSTALLED) ## the op table over all dtypes and tests/issues, whole on every device that is here
 	TILEWRIGHT_WHOLE_TABLE=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/ops/test_table.py -k test_value
+	TILEWRIGHT_WHOLE_TABLE=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/issues
 
 lint: $(INSTALLED) ## ruff: rules and format
 	$(BIN)/ruff check .
