@@ -197,7 +197,7 @@ def run_script(script: Script) -> tuple[list[KernelRun], int]:
             script.run()
         except SystemExit as done:
             status = done.code if isinstance(done.code, int) else 0 if done.code is None else 1
-        except Exception:
+        except Exception:  # the script's own, shown as Python shows it
             traceback.print_exc()
             status = 1
     return runs, status

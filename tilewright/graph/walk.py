@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 
 
@@ -57,3 +58,25 @@ def substitute(root: UOp, exchanges: Mapping[UOp, UOp]) -> UOp:
         stack.pop()
         done[node] = node.with_src(tuple(done[s] for s in node.src))
     return done[root]
+
+
+def named_ranges(node: UOp) -> tuple[UOp, ...]:
+    """The last sources, among which ranges stand for themselves and not for a value computed from them."""
+    if node.op is Ops.BARRIER:
+        return node.src
+    return node.src[1:] if node.op in (Ops.REDUCE, Ops.END, Ops.AFTER) else ()
+
+
+def exchange_axis(sink: UOp, axis: UOp, replacement: UOp) -> UOp:
+    """The kernel with `axis` written as `replacement`, an expression of new axes; a reduction over `axis` becomes one
+    over the new axes, and so is what is done in every iteration of `axis`."""
+    done: dict[UOp, UOp] = {axis: replacement}
+    new_axes = tuple(sorted(replacement.ranges, key=lambda made: made.arg.id))
+    for node in toposort(sink):
+        if node in done:
+            continue
+        named = named_ranges(node)
+        src = [done[s] for s in node.src[: len(node.src) - len(named)]]
+        src += [made for old in named for made in (new_axes if old is axis else (done[old],))]
+        done[node] = node.with_src(tuple(src))
+    return done[sink]

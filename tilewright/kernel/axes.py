@@ -9,7 +9,7 @@ from tilewright.base.dtype import dtypes
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.uop import UOp, index_const, memory_of
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import exchange_axis, toposort
 
 _KIND_ORDER = {
     kind: position
@@ -30,13 +30,6 @@ _KIND_ORDER = {
 
 # From here on the ids of axes that a transform adds. They are numbered after all others, whose numbers stay.
 ADDED_ID = 1 << 20
-
-
-def named_ranges(node: UOp) -> tuple[UOp, ...]:
-    """The last sources, among which ranges stand for themselves and not for a value computed from them."""
-    if node.op is Ops.BARRIER:
-        return node.src
-    return node.src[1:] if node.op in (Ops.REDUCE, Ops.END, Ops.AFTER) else ()
 
 
 def is_counted(axis: UOp) -> bool:
@@ -112,21 +105,6 @@ def stride(access: UOp, axis: UOp) -> int | None:
     if any(axis in atom.ranges for atom in terms if atom is not axis):
         return None
     return terms.get(axis, 0)
-
-
-def exchange_axis(sink: UOp, axis: UOp, replacement: UOp) -> UOp:
-    """The kernel with `axis` written as `replacement`, an expression of new axes; a reduction over `axis` becomes one
-    over the new axes, and so is what is done in every iteration of `axis`."""
-    done: dict[UOp, UOp] = {axis: replacement}
-    new_axes = tuple(sorted(replacement.ranges, key=lambda made: made.arg.id))
-    for node in toposort(sink):
-        if node in done:
-            continue
-        named = named_ranges(node)
-        src = [done[s] for s in node.src[: len(node.src) - len(named)]]
-        src += [made for old in named for made in (new_axes if old is axis else (done[old],))]
-        done[node] = node.with_src(tuple(src))
-    return done[sink]
 
 
 def split_axis(sink: UOp, axis: UOp, amount: int, inner: AxisType, inner_is_outermost: bool = False) -> UOp:

@@ -6,12 +6,11 @@ from __future__ import annotations
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import exchange_axis, named_ranges
 from tilewright.kernel.axes import (
     KernelView,
-    exchange_axis,
     is_counted,
     make_range,
-    named_ranges,
     size_of,
     stride,
     view_kernel,

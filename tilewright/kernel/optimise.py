@@ -20,8 +20,9 @@ from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.simplify import simplify
 from tilewright.graph.threads import local_bytes, threads_of
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import exchange_axis
 from tilewright.kernel.accumulators import recognise_accumulators
-from tilewright.kernel.axes import KernelView, exchange_axis, is_counted, make_range, size_of, view_kernel
+from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, view_kernel
 from tilewright.kernel.effects import check_cores
 from tilewright.kernel.heuristic import choose_opts
 from tilewright.kernel.loops import merge_loops, split_loops

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from tilewright.graph.ops import AxisType, Ops, reduce_identity
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import toposort
-from tilewright.kernel.axes import KernelView, exchange_axis, is_counted, make_range, size_of
+from tilewright.graph.walk import exchange_axis, toposort
+from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of
 
 
 def check_pad(view: KernelView, axis: UOp, multiple: int) -> str | None:

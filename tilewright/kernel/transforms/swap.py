@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from tilewright.graph.ops import AxisType
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, exchange_axis, is_counted, make_range, size_of
+from tilewright.graph.walk import exchange_axis
+from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of
 from tilewright.kernel.effects import check_order
 from tilewright.kernel.transforms.common import prefixed
 

@@ -17,8 +17,8 @@ from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import AxisType, DotArg, Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import substitute
-from tilewright.kernel.axes import KernelView, exchange_axis, make_range, size_of
+from tilewright.graph.walk import exchange_axis, substitute
+from tilewright.kernel.axes import KernelView, make_range, size_of
 from tilewright.kernel.transforms.pad import mask_axis
 
 # The copy engine moves 16 bytes at least, from places that are multiples of 16 bytes.
