@@ -309,7 +309,7 @@ def test_the_schedule_declares_what_the_kernel_touches() -> None:
 
 
 def test_equal_calls_share_a_schedule(device: str) -> None:
-    from tilewright.engine import realize
+    from tilewright.engine import plan
 
     def call() -> None:
         function = lambda gradient, *_: (None, gradient)  # noqa: E731
@@ -318,9 +318,9 @@ def test_equal_calls_share_a_schedule(device: str) -> None:
         ].realize()
 
     call()
-    known = len(realize._schedules)
+    known = len(plan._schedules)
     call()
-    assert len(realize._schedules) == known
+    assert len(plan._schedules) == known
 
 
 # ---------------------------------------------------------------- mistakes

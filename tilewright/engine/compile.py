@@ -20,6 +20,8 @@ from tilewright.runtime.cache import cache_key, read_entry, write_entry
 from tilewright.runtime.device import open_driver
 
 _kernels: dict[tuple[object, ...], CompiledKernel] = {}
+_loaded: dict[tuple[str, str], LoadedKernel] = {}  # by stored key and device
+kernel_tables: list[dict[Any, Any]] = [_kernels, _loaded]  # and those of other modules that hold kernels
 _lock = threading.RLock()
 
 
@@ -44,15 +46,22 @@ class Draft:
 
 
 @dataclass(slots=True)
-class CompiledKernel:
-    """A kernel ready to launch, and all that led to it: made anew when it is asked for, if the kernel was stored."""
+class LoadedKernel:
+    """A kernel ready to launch. `stored_key` is what other processes find it under; None where they do not."""
 
-    ast: UOp
-    device: str
     name: str
+    device: str
     operations: int
     bytes_moved: int
     handle: Any
+    stored_key: str | None
+
+
+@dataclass(slots=True)
+class CompiledKernel(LoadedKernel):
+    """A kernel and all that led to it: made anew when it is asked for, if the kernel was stored."""
+
+    ast: UOp
     stage_times: dict[str, int]  # nanoseconds each stage took; no "compile" where the binary was on disk
     draft: Draft | None = None
 
@@ -99,9 +108,10 @@ def _compile_missing(wanted: dict[tuple[object, ...], tuple[UOp, str]]) -> None:
     with Workers(threads - 1) as workers:
         for key, (ast, device) in wanted.items():
             stored_keys[key] = _stored_key(ast, device)
-            loaded = _load_stored(ast, device, stored_keys[key])
-            if loaded is not None:
-                _kernels[key] = loaded
+            found = _load_stored(stored_keys[key], device)
+            if found is not None:
+                facts = (found.name, device, found.operations, found.bytes_moved, found.handle, found.stored_key)
+                _kernels[key] = CompiledKernel(*facts, ast, {})
                 continue
             draft = drafts[key] = draft_kernel(ast, device, _found_opts(ast, device))
             if draft.binary is None:
@@ -109,8 +119,21 @@ def _compile_missing(wanted: dict[tuple[object, ...], tuple[UOp, str]]) -> None:
         with stage_timer("compile"):  # what is left of it: the rest went on beside the stages before
             workers.finish()
     for key, draft in drafts.items():
-        _kernels[key] = _finished(draft)
+        _kernels[key] = _finished(draft, stored_keys[key])
         _store(draft, stored_keys[key])
+
+
+def load_kernels(wanted: Sequence[tuple[str, str]]) -> list[LoadedKernel] | None:
+    """Kernels by what they are stored under and their device; None where the disk does not have them all any more."""
+    made: list[LoadedKernel] = []
+    with _lock:
+        for stored_key, device in wanted:
+            found = _loaded.get((stored_key, device)) or _load_stored(stored_key, device)
+            if found is None:
+                return None
+            _loaded[stored_key, device] = found
+            made.append(found)
+    return made
 
 
 def _stored_key(ast: UOp, device: str) -> str | None:
@@ -122,17 +145,16 @@ def _stored_key(ast: UOp, device: str) -> str | None:
         return kernel_key(ast, driver.target)
 
 
-def _load_stored(ast: UOp, device: str, stored_key: str | None) -> CompiledKernel | None:
+def _load_stored(stored_key: str | None, device: str) -> LoadedKernel | None:
     if stored_key is None:
         return None
     with stage_timer("cache"):
         found = read_kernel(stored_key)
     if found is None:
         return None
-    with stage_timer("load") as timer:
+    with stage_timer("load"):
         handle = open_driver(device).load_kept(found.binary, found.launch)
-    spent = {"load": timer.total_ns}
-    return CompiledKernel(ast, device, found.name, found.operations, found.bytes_moved, handle, spent)
+    return LoadedKernel(found.name, device, found.operations, found.bytes_moved, handle, stored_key)
 
 
 def _store(draft: Draft, stored_key: str | None) -> None:
@@ -160,7 +182,7 @@ def compile_with(ast: UOp, device: str, opts: tuple[Opt, ...] | None) -> Compile
     if draft.binary is None:
         with stage_timer("compile"):
             draft.compile()
-    return _finished(draft)
+    return _finished(draft, None)
 
 
 def draft_kernel(ast: UOp, device: str, opts: tuple[Opt, ...] | None) -> Draft:
@@ -188,14 +210,14 @@ def draft_kernel(ast: UOp, device: str, opts: tuple[Opt, ...] | None) -> Draft:
     return Draft(ast, device, optimised, program, source, key, binary, spent)
 
 
-def _finished(draft: Draft) -> CompiledKernel:
+def _finished(draft: Draft, stored_key: str | None) -> CompiledKernel:
     driver = open_driver(draft.device)
     assert draft.binary is not None
     with stage_timer("load") as timer:
         handle = driver.load(draft.binary, draft.program)
     draft.stage_times["load"] = timer.total_ns
-    name, operations, moved = draft.program.name, draft.program.flops, draft.program.bytes_moved
-    compiled = CompiledKernel(draft.ast, draft.device, name, operations, moved, handle, draft.stage_times, draft)
+    facts = (draft.program.name, draft.device, draft.program.flops, draft.program.bytes_moved, handle, stored_key)
+    compiled = CompiledKernel(*facts, draft.ast, draft.stage_times, draft)
     if options.VERIFY and not driver.target.is_reference:
         from tilewright.engine.verify import verify_optimised
 
@@ -213,8 +235,18 @@ def _finished(draft: Draft) -> CompiledKernel:
 
 
 def forget_kernels() -> None:
-    """Empties the process's own cache, for tests and measurements."""
-    _kernels.clear()
+    """Empties the process's own caches, for tests and measurements."""
+    for table in kernel_tables:
+        table.clear()
 
 
-__all__ = ["CompiledKernel", "compile_kernel", "compile_kernels", "compile_with", "forget_kernels"]
+__all__ = [
+    "CompiledKernel",
+    "LoadedKernel",
+    "compile_kernel",
+    "compile_kernels",
+    "compile_with",
+    "forget_kernels",
+    "kernel_tables",
+    "load_kernels",
+]

@@ -2,34 +2,28 @@
 
 bind_graph       buffers become PARAMs, so that equal structures are equal graphs
 find_pinned      contents that a live tensor can still read are not overwritten
-schedule         from memory where the structure is known
-run              kernels compiled where needed, memory placed, everything launched in order"""
+plan_graph       the schedule and its kernels: from memory or from disk where the structure is known
+run              memory placed, everything launched in order"""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.base.config import options
 from tilewright.base.errors import RealizeError
-from tilewright.base.events import emit, listeners, stage_timer
-from tilewright.base.target import Target
+from tilewright.base.events import stage_timer
 from tilewright.engine.live import live_nodes
+from tilewright.engine.plan import Structure, forget_schedules, plan_graph, schedule_graph
 from tilewright.engine.run import Execution, capture_execution
 from tilewright.graph.custom import updated_source, without_gradient
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.records import Schedule
 from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
-from tilewright.graph.verify import verify_tensor_graph
 from tilewright.graph.walk import toposort
 from tilewright.runtime.buffer import Buffer, buffer_node, buffer_of
-from tilewright.runtime.device import open_driver
-from tilewright.schedule.pipeline import schedule as make_schedule
 
-_schedules: dict[tuple[object, ...], Schedule] = {}
 _lock = threading.RLock()
 
 
@@ -57,7 +51,7 @@ def schedule(nodes: Sequence[UOp], device: str) -> Schedule:
     with _lock:
         wanted = [node for node in dict.fromkeys(nodes) if held_buffer(node) is None]
         bound, pinned, _ = _bind(wanted)
-        return _cached_schedule(bound, device, pinned)
+        return schedule_graph(Structure(bound.outputs, bound.params, device, pinned))
 
 
 def held_buffer(node: UOp) -> UOp | None:
@@ -83,11 +77,11 @@ def _buffer_or_fail(node: UOp) -> UOp:
 def _realize_missing(wanted: list[UOp], device: str) -> None:
     bound, pinned, extra = _bind(wanted)
     wanted = wanted + extra
-    plan = _cached_schedule(bound, device, pinned)
+    plan, kernels = plan_graph(Structure(bound.outputs, bound.params, device, pinned))
     slots: list[Buffer | None] = [buffer_of(node) for node in bound.buffers]
     for slot in plan.slots[len(slots) :]:
         slots.append(Buffer(slot.device, slot.dtype, slot.size) if slot.kind == "output" else None)
-    execution = Execution(plan, slots, len(bound.buffers))
+    execution = Execution(plan, kernels, slots, len(bound.buffers))
     execution.run()
     nodes = _new_nodes(plan, bound, slots)
     for node, slot_number in zip(wanted, plan.outputs, strict=True):
@@ -223,41 +217,6 @@ def _is_view(node: UOp) -> bool:
     while not _is_held(node) and (node.op.kind is Kind.MOVEMENT or node.op is Ops.DETACH):
         node = node.src[0]
     return node.op is Ops.BUFFER or _is_held(node)
-
-
-# ---------------------------------------------------------------- schedules
-
-
-def _cached_schedule(bound: BoundGraph, device: str, pinned: frozenset[int]) -> Schedule:
-    key = (bound.outputs, bound.params, device, pinned, options.SPLIT_REDUCE, options.FUSE, options.FOLD_REDUCE)
-    start = time.perf_counter_ns()
-    found = _schedules.get(key)
-    is_cached = found is not None
-    if found is None:
-        if options.VERIFY_GRAPH:
-            for output in bound.outputs:
-                verify_tensor_graph(output)
-        found = _schedules[key] = make_schedule(bound.outputs, bound.params, device, pinned, _target_of)
-    if listeners:
-        spent = time.perf_counter_ns() - start
-        emit(
-            "schedule",
-            items=found.items,
-            nanoseconds=spent,
-            cached=is_cached,
-            plan=found,
-            graph=bound.outputs,
-        )
-    return found
-
-
-def _target_of(device: str) -> Target:
-    return open_driver(device).target
-
-
-def forget_schedules() -> None:
-    """Empties the cache of schedules, for tests and measurements."""
-    _schedules.clear()
 
 
 __all__ = ["bind_graph", "forget_schedules", "held_buffer", "realize", "schedule"]

@@ -1,16 +1,16 @@
-"""Running a schedule. In: a `Schedule` and a buffer per kept slot. Out: the kernels have run, in order.
-Consecutive kernels of one device go to it as one prepared list; temporary memory is one arena per device."""
+"""Running a schedule. In: a `Schedule`, the kernel of each item and a buffer per kept slot. Out: the kernels have run,
+in order. Consecutive kernels of one device go to it as one prepared list; temporary memory is one arena per device."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.base.config import options
 from tilewright.base.events import GlobalCounters, emit, listeners
-from tilewright.engine.compile import CompiledKernel, compile_kernels
+from tilewright.engine.compile import LoadedKernel
 from tilewright.graph.records import Item, Schedule
 from tilewright.runtime.buffer import Buffer, allocate, transfer
 from tilewright.runtime.device import Place, Runner, open_driver, run_timed
@@ -19,14 +19,17 @@ from tilewright.runtime.device import Place, Runner, open_driver, run_timed
 class Execution:
     """One run of a schedule, kept together with the memory it used so that it can be captured."""
 
-    def __init__(self, plan: Schedule, buffers: list[Buffer | None], input_count: int) -> None:
+    def __init__(
+        self,
+        plan: Schedule,
+        kernels: Sequence[LoadedKernel | None],
+        buffers: list[Buffer | None],
+        input_count: int,
+    ) -> None:
         self.plan = plan
+        self.kernels = kernels  # per item; None for a copy
         self.buffers = buffers  # per slot; None for temporary memory
         self.input_count = input_count
-        compiled = iter(compile_kernels([(item.ast, item.device) for item in plan.items if item.ast is not None]))
-        self.kernels: list[CompiledKernel | None] = [
-            None if item.ast is None else next(compiled) for item in plan.items
-        ]
         self.arenas = {device: allocate(device, size) for device, size in plan.arenas}
         self.offsets = dict(plan.offsets)
 

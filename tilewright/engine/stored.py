@@ -18,8 +18,14 @@ from tilewright.graph.show import show
 from tilewright.graph.uop import UOp
 from tilewright.runtime.cache import cache_key, read_entry, write_entry
 
-# Options that no stage from a kernel to its binary reads.
+# Options that no stage from a graph to the binaries of its kernels reads.
 _ELSEWHERE = frozenset({"CACHE", "DEBUG", "DEVICE", "JIT", "SEED", "TILEWRIGHT_CACHE_DIR"})
+_OPTIONS = tuple(name for name in DECLARATIONS if name not in _ELSEWHERE)
+
+# What only stages that run tell, and what names a user's line.
+_WATCHED = frozenset(
+    {"rule-fired", "pass-start", "pass-end", "schedule", "kernel-compiled", "kernel-run", "copy", "schedule-run"}
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,14 +38,17 @@ class StoredKernel:
 
 
 def is_usable() -> bool:
-    """Whether a stored kernel will do: nobody watches the stages, checks them, or searches for opts."""
-    watched = options.VERIFY or options.VERIFY_GRAPH or options.BEAM or options.REWRITE_LIMIT >= 0
-    return bool(options.CACHE) and not watched and not listeners
+    """Whether stored kernels and schedules will do: nobody watches the stages, checks them, or searches for opts."""
+    checked = options.VERIFY or options.VERIFY_GRAPH or options.BEAM or options.REWRITE_LIMIT >= 0
+    return bool(options.CACHE) and not checked and not is_watched()
+
+
+def is_watched() -> bool:
+    return bool(listeners) and not _WATCHED.isdisjoint(listeners)
 
 
 def kernel_key(ast: UOp, target: Target) -> str:
-    chosen = [f"{name}={getattr(options, name)}" for name in DECLARATIONS if name not in _ELSEWHERE]
-    return cache_key("kernel", package_identity(), _target_text(target), " ".join(chosen), show(ast))
+    return cache_key("kernel", package_identity(), target_text(target), options_text(), show(ast))
 
 
 def read_kernel(key: str) -> StoredKernel | None:
@@ -63,8 +72,17 @@ def write_kernel(key: str, program: Program, launch: dict[str, Any], program_key
     write_entry(key, json.dumps({**dict(zip(_NOTED, noted, strict=True)), "program": program_key}).encode())
 
 
+def chosen_options() -> tuple[object, ...]:
+    """What is set of the options that change what a graph becomes."""
+    return tuple([getattr(options, name) for name in _OPTIONS])
+
+
+def options_text() -> str:
+    return " ".join([f"{name}={value}" for name, value in zip(_OPTIONS, chosen_options(), strict=True)])
+
+
 @functools.cache
-def _target_text(target: Target) -> str:
+def target_text(target: Target) -> str:
     """Every field, sets in a fixed order."""
     fields = ((field.name, getattr(target, field.name)) for field in dataclasses.fields(target))
     return " ".join(f"{name}={sorted(map(repr, v)) if isinstance(v, frozenset) else repr(v)}" for name, v in fields)
@@ -72,10 +90,11 @@ def _target_text(target: Target) -> str:
 
 @functools.cache
 def package_identity() -> str:
-    """A digest, by name, size and time, of the files that have a part in what a kernel becomes."""
+    """A digest, by name, size and time, of the files that have a part in what a graph becomes."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     facts: list[str] = []
-    pending = [os.path.join(package, folder) for folder in ("base", "graph", "kernel", "codegen", "backends", "engine")]
+    folders = ("base", "graph", "schedule", "kernel", "codegen", "backends", "engine")
+    pending = [os.path.join(package, folder) for folder in folders]
     while pending:
         with os.scandir(pending.pop()) as entries:
             for entry in entries:
@@ -87,4 +106,15 @@ def package_identity() -> str:
     return cache_key(*sorted(facts))
 
 
-__all__ = ["StoredKernel", "is_usable", "kernel_key", "package_identity", "read_kernel", "write_kernel"]
+__all__ = [
+    "StoredKernel",
+    "chosen_options",
+    "is_usable",
+    "is_watched",
+    "kernel_key",
+    "options_text",
+    "package_identity",
+    "read_kernel",
+    "target_text",
+    "write_kernel",
+]

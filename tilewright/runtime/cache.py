@@ -1,5 +1,5 @@
-"""Compiled programs on disk. In: a key and bytes. Out: the bytes again, in another process, or None. Many processes
-may write at once: an entry appears whole or not at all. A damaged entry is removed and counts as missing."""
+"""Compiled programs and schedules on disk. In: a key and bytes. Out: the bytes again, in another process, or None. Many
+processes may write at once: an entry appears whole or not at all. A damaged one is removed and counts as missing."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def _path(key: str) -> str:
     return os.path.join(cache_folder(), key[:2], key)
 
 
-def read_entry(key: str) -> bytes | None:
-    """The entry's bytes; None where there is none, it is damaged, or the cache is off."""
+def read_entry(key: str, cache: str = "program") -> bytes | None:
+    """The entry's bytes; None where there is none, it is damaged, or the cache is off. Events call it by `cache`."""
     if not options.CACHE:
         return None
     path = _path(key)
@@ -44,13 +44,13 @@ def read_entry(key: str) -> bytes | None:
         with open(path, "rb") as file:
             data = file.read()
     except OSError:
-        return _report(key, None)
+        return _report(cache, key, None)
     header = len(MAGIC) + _DIGEST_BYTES
     payload = data[header:]
     if data[: len(MAGIC)] != MAGIC or hashlib.sha256(payload).digest() != data[len(MAGIC) : header]:
         _remove(path)
-        return _report(key, None)
-    return _report(key, payload)
+        return _report(cache, key, None)
+    return _report(cache, key, payload)
 
 
 def write_entry(key: str, payload: bytes) -> None:
@@ -68,18 +68,20 @@ def write_entry(key: str, payload: bytes) -> None:
         os.replace(temporary, path)
     except OSError as error:
         if listeners:
-            emit("warning", message=f"the program cache cannot be written: {error}")
+            emit("warning", message=f"the cache cannot be written: {error}", location=None)
 
 
 def _remove(path: str) -> None:
+    if listeners:
+        emit("warning", message=f"a damaged cache entry is removed: {path}", location=None)
     try:
         os.remove(path)
     except OSError as error:
         if listeners:
-            emit("warning", message=f"a damaged cache entry cannot be removed: {error}")
+            emit("warning", message=f"a damaged cache entry cannot be removed: {error}", location=None)
 
 
-def _report(key: str, payload: bytes | None) -> bytes | None:
+def _report(cache: str, key: str, payload: bytes | None) -> bytes | None:
     if listeners:
-        emit("cache-hit" if payload is not None else "cache-miss", cache="program", key=key)
+        emit("cache-hit" if payload is not None else "cache-miss", cache=cache, key=key)
     return payload

@@ -1,0 +1,133 @@
+"""What to run for a graph. In: a graph over PARAMs, as `bind_graph` writes it. Out: a `Plan`: its schedule and kernels.
+
+known in this process    the structure of the graph was planned before, under the same options
+known on this machine    an earlier process stored the schedule: nothing is scheduled, kernels are loaded
+new                      the graph is scheduled, its kernels are compiled where needed, and both are stored"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from tilewright.base.config import options
+from tilewright.base.events import emit, listeners, stage_timer
+from tilewright.base.target import Target
+from tilewright.engine.compile import LoadedKernel, compile_kernels, kernel_tables, load_kernels
+from tilewright.engine.stored import chosen_options, is_usable, is_watched
+from tilewright.engine.stored_schedules import read_schedule, schedule_key, write_schedule
+from tilewright.graph.records import Schedule
+from tilewright.graph.uop import UOp
+from tilewright.graph.verify import verify_tensor_graph
+from tilewright.runtime.device import open_driver
+
+
+class Plan(NamedTuple):
+    """A schedule, and the kernel of each item: None for a copy. The items of a stored one hold no kernel graphs."""
+
+    schedule: Schedule
+    kernels: tuple[LoadedKernel | None, ...]
+
+
+class Structure(NamedTuple):
+    """All that a schedule depends on, besides options and targets. `pinned` are the slots whose contents are kept."""
+
+    outputs: tuple[UOp, ...]
+    params: tuple[UOp, ...]
+    device: str
+    pinned: frozenset[int]
+
+
+_schedules: dict[tuple[object, ...], Schedule] = {}
+_plans: dict[tuple[object, ...], Plan] = {}
+kernel_tables.append(_plans)
+
+
+def plan_graph(structure: Structure) -> Plan:
+    """Whoever watches the stages sees them: a stored schedule is for those who want results alone."""
+    watched = is_watched()
+    key = (structure, chosen_options())
+    plan = None if watched else _plans.get(key)
+    if plan is not None:
+        return plan
+    stored_key = None
+    if is_usable():
+        with stage_timer("cache"):
+            stored_key = schedule_key(structure.outputs, structure.device, structure.pinned)
+        plan = None if stored_key is None else _load_plan(stored_key, structure)
+    if plan is None:
+        schedule = schedule_graph(structure)
+        plan = Plan(schedule, _compiled(schedule))
+        if stored_key is not None:
+            _store_plan(stored_key, plan)
+    if not watched:
+        _plans[key] = plan
+    return plan
+
+
+def schedule_graph(structure: Structure) -> Schedule:
+    """The schedule with its kernels' graphs, from memory where the structure is known."""
+    key = (structure, options.SPLIT_REDUCE, options.FUSE, options.FOLD_REDUCE)
+    start = time.perf_counter_ns()
+    found = _schedules.get(key)
+    is_cached = found is not None
+    if found is None:
+        # A start that finds every schedule on disk does without this.
+        from tilewright.schedule.pipeline import schedule
+
+        if options.VERIFY_GRAPH:
+            for output in structure.outputs:
+                verify_tensor_graph(output)
+        found = _schedules[key] = schedule(*structure, _target_of)
+    if listeners:
+        spent = time.perf_counter_ns() - start
+        emit(
+            "schedule",
+            items=found.items,
+            nanoseconds=spent,
+            cached=is_cached,
+            plan=found,
+            graph=structure.outputs,
+        )
+    return found
+
+
+def _target_of(device: str) -> Target:
+    return open_driver(device).target
+
+
+def _compiled(schedule: Schedule) -> tuple[LoadedKernel | None, ...]:
+    wanted = [(item.ast, item.device) for item in schedule.items if item.ast is not None]
+    compiled = iter(compile_kernels(wanted))
+    return tuple(None if item.ast is None else next(compiled) for item in schedule.items)
+
+
+def _load_plan(stored_key: str, structure: Structure) -> Plan | None:
+    """None where the disk lacks the schedule, or any of its kernels."""
+    with stage_timer("cache"):
+        found = read_schedule(stored_key, structure.params, structure.outputs, structure.device)
+    if found is None:
+        return None
+    schedule, keys = found
+    wanted = [(key, item.device) for key, item in zip(keys, schedule.items, strict=True) if key is not None]
+    loaded = load_kernels(wanted)
+    if loaded is None:
+        return None
+    kernels = iter(loaded)
+    return Plan(schedule, tuple(None if key is None else next(kernels) for key in keys))
+
+
+def _store_plan(stored_key: str, plan: Plan) -> None:
+    """Where other processes will find every kernel."""
+    keys = [None if kernel is None else kernel.stored_key for kernel in plan.kernels]
+    if all(key is not None or kernel is None for key, kernel in zip(keys, plan.kernels, strict=True)):
+        with stage_timer("cache"):
+            write_schedule(stored_key, plan.schedule, keys)
+
+
+def forget_schedules() -> None:
+    """Empties the process's own caches, for tests and measurements."""
+    _schedules.clear()
+    _plans.clear()
+
+
+__all__ = ["Plan", "Structure", "forget_schedules", "plan_graph", "schedule_graph"]

@@ -1,0 +1,142 @@
+"""Schedules that an earlier process made. In: a graph over PARAMs, as `bind_graph` writes it. Out: its `Schedule` and
+the stored kernel of each item, without fusing, splitting or ordering anything again. The key holds the structure of the
+graph and all that the stages from there to a binary read; what a user called a line is no part of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.base.dtype import to_dtype
+from tilewright.base.errors import DTypeError
+from tilewright.base.events import emit
+from tilewright.engine.stored import options_text, package_identity, target_text
+from tilewright.graph.ops import Ops
+from tilewright.graph.parse import literal
+from tilewright.graph.records import Access, Item, Schedule, Slot
+from tilewright.graph.spec import Kind
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+from tilewright.runtime.cache import cache_key, read_entry, write_entry
+from tilewright.runtime.device import open_driver
+
+KernelKeys = tuple[str | None, ...]
+
+
+def schedule_key(outputs: Sequence[UOp], device: str, pinned: frozenset[int]) -> str | None:
+    """What the schedule of these nodes is stored under; None where a device that they touch keeps no kernels."""
+    order = toposort(*outputs)
+    places = {device}
+    for node in order:
+        if node.op is Ops.PARAM:
+            places.add(node.arg.device or device)
+        elif node.op is Ops.COPY:
+            places.add(node.arg)
+    drivers = [open_driver(place) for place in sorted(places)]
+    if not all(driver.keeps_launches for driver in drivers):
+        return None
+    targets = [f"{place} {target_text(driver.target)}" for place, driver in zip(sorted(places), drivers, strict=True)]
+    numbers: dict[UOp, int] = {}
+    nodes = [_node_text(node, numbers) for node in order]
+    wanted = [str(numbers[node]) for node in outputs]
+    pins = [str(slot) for slot in sorted(pinned)]
+    facts = [device, " ".join(wanted), " ".join(pins), options_text(), "\n".join(targets)]
+    return cache_key("schedule", package_identity(), *facts, "\n".join(nodes))
+
+
+def _node_text(node: UOp, numbers: dict[UOp, int]) -> str:
+    """A node by the numbers of its sources. Python's own text will do for an argument of plain numbers; it is made in a
+    fifth of the time, and a key is made whenever a process sees a graph for the first time."""
+    is_plain = node.op.kind is Kind.MOVEMENT or node.op is Ops.CONST
+    text = repr(node.arg) if is_plain else "" if node.arg is None else literal(node.arg)
+    sources = " ".join([str(numbers[src]) for src in node.src])
+    numbers[node] = len(numbers)
+    return f"{node.op.name} {node.dtype.name} {sources} {text}"
+
+
+# ---------------------------------------------------------------- reading and writing
+
+
+def write_schedule(key: str, plan: Schedule, kernels: Sequence[str | None]) -> None:
+    """`kernels` is what each item's kernel is stored under, None for a copy."""
+    slots = [[slot.dtype.name, *_row(slot, "dtype")] for slot in plan.slots]
+    items = [
+        {
+            **{name: getattr(item, name) for name in _ITEM_FIELDS},
+            "reads": [_row(access) for access in item.reads],
+            "writes": [_row(access) for access in item.writes],
+            "kernel": kernel,
+        }
+        for item, kernel in zip(plan.items, kernels, strict=True)
+    ]
+    rest = {name: getattr(plan, name) for name in _PLAN_FIELDS}
+    write_entry(key, json.dumps({"key": key, "items": items, "slots": slots, **rest}).encode())
+
+
+def read_schedule(
+    key: str, params: Sequence[UOp], outputs: Sequence[UOp], device: str
+) -> tuple[Schedule, KernelKeys] | None:
+    """None where there is none, or what is there does not fit these nodes."""
+    entry = read_entry(key, "schedule")
+    if entry is None:
+        return None
+    try:
+        found = json.loads(entry)
+        slots = tuple(Slot(to_dtype(row[0]), *row[1:]) for row in found["slots"])
+        items = tuple(
+            Item(
+                ast=None,
+                reads=tuple(Access(*row) for row in written["reads"]),
+                writes=tuple(Access(*row) for row in written["writes"]),
+                **{name: _frozen(written[name]) for name in _ITEM_FIELDS},
+            )
+            for written in found["items"]
+        )
+        plan = Schedule(items=items, slots=slots, **{name: _frozen(found[name]) for name in _PLAN_FIELDS})
+        kernels = tuple(written["kernel"] for written in found["items"])
+        if found["key"] == key and _fits(plan, kernels, params, outputs, device):
+            return plan, kernels
+        reason = "it is that of another graph"
+    except (ValueError, KeyError, TypeError, IndexError, DTypeError) as error:
+        reason = repr(error)
+    # This process schedules the graph, and writes what it finds over the entry.
+    emit("warning", message=f"the stored schedule {key} cannot be used: {reason}", location=None)
+    return None
+
+
+def _fits(plan: Schedule, kernels: KernelKeys, params: Sequence[UOp], outputs: Sequence[UOp], device: str) -> bool:
+    """Whether the plan takes these inputs, gives as many values, and names no memory that it does not have."""
+    given = [Slot(node.dtype, node.arg.size, node.arg.device or device, "input") for node in params]
+    count = len(plan.slots)
+    used = {slot for item in plan.items for slot in item.slots} | set(plan.outputs)
+    temps = {number for number, slot in enumerate(plan.slots) if slot.kind == "temp"} & used
+    room = dict(plan.arenas)
+    return (
+        list(plan.slots[: len(given)]) == given
+        and len(plan.outputs) == len(outputs)
+        and all(0 <= slot < count for slot in used)
+        and temps <= dict(plan.offsets).keys()
+        and all(0 <= at <= room[plan.slots[n].device] - plan.slots[n].nbytes for n, at in plan.offsets)
+        and all(kernel is None or isinstance(kernel, str) for kernel in kernels)
+    )
+
+
+# Fields that are plain values, so that one which a record is given later is stored as well. A line belongs to the
+# process that ran it, and a kernel is found by its key.
+_ITEM_FIELDS = [
+    field.name for field in dataclasses.fields(Item) if field.name not in ("ast", "line", "reads", "writes")
+]
+_PLAN_FIELDS = [field.name for field in dataclasses.fields(Schedule) if field.name not in ("items", "slots")]
+
+
+def _row(record: Access | Slot, *left_out: str) -> list[Any]:
+    return [getattr(record, field.name) for field in dataclasses.fields(record) if field.name not in left_out]
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(part) for part in value) if isinstance(value, list) else value
+
+
+__all__ = ["read_schedule", "schedule_key", "write_schedule"]
