@@ -133,6 +133,22 @@ def test_running_sums(size: int, check: Check) -> None:
     check(lambda t: t.cumsum(-1), lambda x: x.cumsum(-1), values.astype(np.float32))
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_running_sums_of_blocks(axis: int, check: Check) -> None:
+    """Axes long enough for blocks of blocks, with no whole number of them, in every place."""
+    shape = [3, 2, 5]
+    shape[axis] = 16 * 16 * 9 + 5
+    values = generator.integers(-3, 4, shape).astype(np.float32)
+    check(lambda t: t.cumsum(axis), lambda x: x.cumsum(axis), values)
+    check(lambda t: t.cumprod(axis), lambda x: x.cumprod(axis), np.float32(1) - 2 * (values > 2))
+    check(lambda t: t.cummin(axis)[0], lambda x: np.minimum.accumulate(x, axis), values)
+    weights = generator.integers(-3, 4, shape).astype(np.float32)
+    leaf = Tensor(values, requires_grad=True)
+    (leaf.cumsum(axis) * Tensor(weights)).sum().backward()
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == np.flip(np.flip(weights, axis).cumsum(axis), axis).tolist()
+
+
 def test_running_products(check: Check) -> None:
     check(lambda t: t.cumprod(1), lambda x: x.cumprod(1), X[:, :, 0])
     check(lambda t: t.cumsum(1), lambda x: x.cumsum(1), EMPTY)

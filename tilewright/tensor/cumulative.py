@@ -1,6 +1,6 @@
 """Running extremes and logarithms of running sums. In: a tensor and an axis. Out: tensors of its shape.
 `cumsum` and `cumprod` stand with the reductions; these need the places of the extremes, or a running maximum, besides.
-A long axis goes in two levels, blocks and then their totals, so that no square of its length is computed."""
+A long axis goes by blocks and running totals of them, so that no square of its length is computed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from tilewright.graph.uop import UOp
 from tilewright.tensor import functions, nodes
 from tilewright.tensor.core import check_axis
 from tilewright.tensor.indexing import IndexingMixin
-from tilewright.tensor.reduce import scan_last_axis
-
-_BLOCK = 256
+from tilewright.tensor.reduce import SCAN_BLOCK, is_short_scan, scan_axis
 
 
 class CumulativeMixin(IndexingMixin):
@@ -37,17 +35,17 @@ class CumulativeMixin(IndexingMixin):
             return self, self._new(build.const(dtypes.int64, 0))
         if 0 in self.shape:
             return self, self._new(build.const(dtypes.int64, 0, self.shape))
-        moved = nodes.move_to_last(self.uop, place)
-        extreme = scan_last_axis(moved, op)
+        extreme = scan_axis(self.uop, op, place)
         # An element equals the extreme so far exactly where it takes its place.
-        takes = build.alu(Ops.CMPEQ, moved, extreme)
+        takes = build.alu(Ops.CMPEQ, self.uop, extreme)
         if self.dtype.is_float:
-            takes = build.alu(Ops.OR, takes, build.alu(Ops.CMPNE, moved, moved))
-        number = build.axis_iota(moved.shape, self.ndim - 1)
-        last = scan_last_axis(build.where(takes, number, build.const(number.dtype, -1)), Ops.MAX)
-        indices = self._new(nodes.move_from_last(build.cast(last, dtypes.int64), place))
+            takes = build.alu(Ops.OR, takes, build.alu(Ops.CMPNE, self.uop, self.uop))
+        number = build.axis_iota(self.shape, place)
+        # Stored, so that the blocks of the second scan do not each compute the first one again.
+        places = build.contiguous(build.where(takes, number, build.const(number.dtype, -1)))
+        indices = self._new(build.cast(scan_axis(places, Ops.MAX, place), dtypes.int64))
         # Read by place, the value has the gradient of the one element that it is.
-        values = self.gather(place, indices) if self.dtype.is_float else self._new(nodes.move_from_last(extreme, place))
+        values = self.gather(place, indices) if self.dtype.is_float else self._new(extreme)
         return values, indices
 
     def logcumsumexp(self, axis: int = 0) -> Self:
@@ -66,9 +64,9 @@ class CumulativeMixin(IndexingMixin):
 def running_logsumexp(node: UOp) -> UOp:
     """Along the last axis. Each sum is taken over distances from the greatest element in it."""
     outer, size = node.shape[:-1], node.shape[-1]
-    if size > 2 * _BLOCK:
+    if not is_short_scan(node.shape, len(outer)):
         return _logsumexp_of_blocks(node)
-    greatest = build.detach(scan_last_axis(node, Ops.MAX))
+    greatest = build.detach(scan_axis(node, Ops.MAX, len(outer)))
     infinite = functions.absolute(greatest).eq(math.inf)
     safe = build.where(infinite, greatest.const_like(0.0), greatest)
     square = (*outer, size, size)
@@ -83,14 +81,14 @@ def running_logsumexp(node: UOp) -> UOp:
 
 def _logsumexp_of_blocks(node: UOp) -> UOp:
     outer, size = node.shape[:-1], node.shape[-1]
-    count = -(-size // _BLOCK)
+    count = -(-size // SCAN_BLOCK)
     none = ((0, 0),) * len(outer)
-    padded = nodes.pad_with(node, (*none, (0, count * _BLOCK - size)), -math.inf)
-    blocks = running_logsumexp(build.reshape(padded, (*outer, count, _BLOCK)))
+    padded = nodes.pad_with(node, (*none, (0, count * SCAN_BLOCK - size)), -math.inf)
+    blocks = running_logsumexp(build.reshape(padded, (*outer, count, SCAN_BLOCK)))
     last = len(outer) + 1
-    totals = build.reshape(nodes.slice_axis(blocks, last, _BLOCK - 1, _BLOCK), (*outer, count))
-    running = nodes.slice_axis(running_logsumexp(totals), last - 1, 0, count - 1)
-    before = nodes.pad_with(running, (*none, (1, 0)), -math.inf)
+    totals = build.reshape(nodes.slice_axis(blocks, last, SCAN_BLOCK - 1, SCAN_BLOCK), (*outer, count))
+    running = nodes.slice_axis(running_logsumexp(build.contiguous(totals)), last - 1, 0, count - 1)
+    before = build.contiguous(nodes.pad_with(running, (*none, (1, 0)), -math.inf))
     spread = build.expand(build.reshape(before, (*outer, count, 1)), blocks.shape)
-    whole = build.reshape(functions.logaddexp(spread, blocks), (*outer, count * _BLOCK))
+    whole = build.reshape(functions.logaddexp(spread, blocks), (*outer, count * SCAN_BLOCK))
     return nodes.slice_axis(whole, len(outer), 0, size)

@@ -15,7 +15,7 @@ from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 from tilewright.tensor import nodes
 from tilewright.tensor.core import Move, broadcast_shape
-from tilewright.tensor.reduce import scan_last_axis
+from tilewright.tensor.reduce import scan_axis
 
 
 class TensorIndex(NamedTuple):
@@ -126,7 +126,7 @@ def range_moves(ranges: list[AxisRange], shape: Shape) -> list[Move]:
 
 def places_of_true(mask: UOp, count: int) -> UOp:
     """The positions of the first `count` true elements of a row of bools; the row's length where there are fewer."""
-    running = build.contiguous(scan_last_axis(build.cast(mask, dtypes.int32), Ops.ADD))
+    running = build.contiguous(scan_axis(build.cast(mask, dtypes.int32), Ops.ADD, 0))
     return nodes.count_not_greater(running, build.iota(count))
 
 

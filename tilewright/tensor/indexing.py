@@ -34,7 +34,7 @@ from tilewright.tensor.index_nodes import (
     slice_range,
     wrap_negative,
 )
-from tilewright.tensor.reduce import scan_last_axis
+from tilewright.tensor.reduce import scan_axis
 
 _ALLOWED = "give ints, slices, None, ..., lists or tensors of integers or bools"
 
@@ -104,7 +104,7 @@ class IndexingMixin(AttentionMixin):
             if count == 0:
                 return self.uop
             ones = build.reshape(build.cast(mask.uop, dtypes.int32), (mask._size(),))
-            turn = build.contiguous(scan_last_axis(ones, Ops.ADD)) - 1
+            turn = build.contiguous(scan_axis(ones, Ops.ADD, 0)) - 1
             wide = build.expand(build.reshape(turn, (*mask.shape, *(1,) * len(rest))), self.shape)
             others = (build.axis_iota(self.shape, axis) for axis in range(mask.ndim, self.ndim))
             fitted = build.gather(fitted, wide, *others)

@@ -9,15 +9,20 @@ from typing import Self
 from tilewright.base.dtype import DType, Scalar, dtypes, to_dtype
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph import build
-from tilewright.graph.ops import Ops
-from tilewright.graph.spec import Op
+from tilewright.graph.build import Pairs
+from tilewright.graph.ops import Ops, reduce_identity
+from tilewright.graph.spec import Op, Shape
 from tilewright.graph.uop import UOp
 from tilewright.tensor import nodes
 from tilewright.tensor.activation import ActivationMixin
 from tilewright.tensor.core import Axes, check_axes, check_axis
 
-# A running reduction of an axis longer than this goes in two levels: within blocks, then over the blocks.
-_SCAN_BLOCK = 256
+# A running reduction is cut into blocks of this many elements, each of which combines those before it in its block;
+# what comes before a block is a running reduction of the blocks' totals. A vector's worth: larger blocks compute more,
+# smaller ones read and write more totals (bench/memory_rows.py).
+SCAN_BLOCK = 16
+# Up to this many steps in all, one kernel without blocks takes less time than launching several.
+_SMALL_SCAN = 1 << 16
 
 
 def sum_dtype(dtype: DType) -> DType:
@@ -227,12 +232,8 @@ class ReduceMixin(ActivationMixin):
     def _scan(self, name: str, op: Op, axis: int, dtype: DType) -> Self:
         place = check_axis(name, axis, self.ndim)
         node = build.cast(self.uop, accumulate_dtype(dtype))
-        if self.ndim and self.shape[place]:
-            order = tuple(k for k in range(self.ndim) if k != place)
-            scanned = scan_last_axis(build.permute(node, (*order, place)), op)
-            back = list(range(self.ndim - 1))
-            back.insert(place, self.ndim - 1)
-            node = build.permute(scanned, tuple(back))
+        if self.ndim and 0 not in self.shape:
+            node = scan_axis(node, op, place)
         return self._new(build.cast(node, dtype))
 
 
@@ -243,30 +244,43 @@ def _without_axes(node: UOp, axes: tuple[int, ...], keepdim: bool) -> UOp:
     return build.reshape(node, tuple(size for axis, size in enumerate(node.shape) if axis not in axes))
 
 
-def identity_of(op: Op, dtype: DType) -> UOp:
-    """What a reduction starts from."""
-    return build.const(dtype, {Ops.ADD: 0, Ops.MUL: 1, Ops.MAX: dtype.min, Ops.MIN: dtype.max}[op])
+def is_short_scan(shape: Shape, axis: int) -> bool:
+    """Whether a running reduction needs no blocks."""
+    return shape[axis] <= SCAN_BLOCK or math.prod(shape) * shape[axis] <= _SMALL_SCAN
 
 
-def scan_last_axis(node: UOp, op: Op) -> UOp:
-    """The running reduction of the last axis. A short axis is a masked reduction of n*n; a long one is cut into
-    blocks, whose own running totals are put in front of the blocks after them."""
-    outer, size = node.shape[:-1], node.shape[-1]
-    identity = identity_of(op, node.dtype)
-    if size <= 2 * _SCAN_BLOCK:
-        square = (*outer, size, size)
-        rows = build.expand(build.reshape(node, (*outer, 1, size)), square)
-        masked = build.where(nodes.triangle_mask(square, 0, upper=False), rows, identity)
-        return build.reshape(build.reduce_axis(op, masked, (len(square) - 1,)), node.shape)
-    count = -(-size // _SCAN_BLOCK)
-    pairs = (*((0, 0) for _ in outer), (0, count * _SCAN_BLOCK - size))
-    padded = nodes.pad_with(node, pairs, identity.arg)
-    blocks = scan_last_axis(build.reshape(padded, (*outer, count, _SCAN_BLOCK)), op)
-    last = len(outer) + 1
-    totals = nodes.slice_axis(blocks, last, _SCAN_BLOCK - 1, _SCAN_BLOCK)
-    running = scan_last_axis(build.reshape(totals, (*outer, count)), op)
-    moved = nodes.slice_axis(running, last - 1, 0, count - 1)
-    before = nodes.pad_with(moved, (*((0, 0) for _ in outer), (1, 0)), identity.arg)
-    spread = build.expand(build.reshape(before, (*outer, count, 1)), blocks.shape)
-    whole = build.reshape(build.alu(op, spread, blocks), (*outer, count * _SCAN_BLOCK))
-    return nodes.slice_axis(whole, len(outer), 0, size)
+def scan_axis(node: UOp, op: Op, axis: int) -> UOp:
+    """The running reduction along an axis, where it lies: what is side by side in memory stays so in every kernel.
+
+    before: y[i] = op of x[0..i]
+    after:  total[b] = op of block b; before[b] = op of total[0..b-1]; y[b, k] = op(before[b], op of x[b, 0..k])"""
+    shape, size = node.shape, node.shape[axis]
+    if is_short_scan(shape, axis):
+        return _scan_at_once(node, op, axis)
+    identity = reduce_identity(op, node.dtype)
+    count = -(-size // SCAN_BLOCK)
+    padded = nodes.pad_with(node, _pairs(shape, axis, (0, count * SCAN_BLOCK - size)), identity)
+    blocks = build.reshape(padded, nodes.replace_axis(shape, axis, count, SCAN_BLOCK))
+    totals = build.reshape(build.reduce_axis(op, blocks, (axis + 1,)), nodes.replace_axis(shape, axis, count))
+    running = nodes.slice_axis(scan_axis(build.contiguous(totals), op, axis), axis, 0, count - 1)
+    before = build.contiguous(nodes.pad_with(running, _pairs(shape, axis, (1, 0)), identity))
+    spread = build.expand(build.reshape(before, nodes.replace_axis(shape, axis, count, 1)), blocks.shape)
+    whole = build.alu(op, spread, _scan_at_once(blocks, op, axis + 1))
+    flat = build.reshape(whole, nodes.replace_axis(shape, axis, count * SCAN_BLOCK))
+    return nodes.slice_axis(flat, axis, 0, size)
+
+
+def _scan_at_once(node: UOp, op: Op, axis: int) -> UOp:
+    """The running reduction as a masked one over a square of the axis."""
+    size = node.shape[axis]
+    square = nodes.replace_axis(node.shape, axis, size, size)
+    terms = build.expand(build.reshape(node, nodes.replace_axis(node.shape, axis, 1, size)), square)
+    ends, places = build.axis_iota(square, axis), build.axis_iota(square, axis + 1)
+    is_later = build.alu(Ops.CMPLT, ends, places)
+    masked = build.where(is_later, build.const(node.dtype, reduce_identity(op, node.dtype)), terms)
+    return build.reshape(build.reduce_axis(op, masked, (axis + 1,)), node.shape)
+
+
+def _pairs(shape: Shape, axis: int, pair: tuple[int, int]) -> Pairs:
+    """Padding of one axis alone."""
+    return tuple(pair if place == axis else (0, 0) for place in range(len(shape)))
