@@ -48,6 +48,7 @@ WEIGHTS: dict[OptOps, float] = {
     OptOps.GROUP: 5,
     OptOps.GROUPTOP: 5,
     OptOps.STAGE: 5,
+    OptOps.KEEP: 3,
     OptOps.BLOCK: 3,
     OptOps.PADTO: 2,
     OptOps.SWAP: 2,

@@ -28,6 +28,7 @@ class OptOps(enum.Enum):
     SWAP = "swap"
     BLOCK = "block"
     STAGE = "stage"
+    KEEP = "keep"
 
     __hash__ = object.__hash__
 

@@ -7,8 +7,10 @@ from tilewright.base.target import Target
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, size_of, view_kernel
+from tilewright.kernel.transforms.keep import apply_keep
 from tilewright.kernel.transforms.pad import apply_pad
 from tilewright.kernel.transforms.swap import apply_swap, check_swap
+from tilewright.kernel.transforms.thread import apply_thread
 from tilewright.kernel.transforms.unroll import apply_unroll, check_unroll
 from tilewright.kernel.transforms.upcast import apply_upcast, check_upcast
 
@@ -40,6 +42,15 @@ class Choice:
         if check_unroll(self.view, axis, amount) is None:
             self.opts.append(Opt(OptOps.UNROLL, self.view.axes.index(axis), amount))
             self.view = view_kernel(apply_unroll(self.view, axis, amount))
+
+    def thread(self, axis: UOp) -> None:
+        """Shares all iterations of an output loop among the cores."""
+        self.opts.append(Opt(OptOps.THREAD, self.view.axes.index(axis), size_of(axis)))
+        self.view = view_kernel(apply_thread(self.view, axis, size_of(axis)))
+
+    def keep(self, axis: UOp) -> None:
+        self.opts.append(Opt(OptOps.KEEP, self.view.axes.index(axis)))
+        self.view = view_kernel(apply_keep(self.view, axis, None))
 
     def put_outside(self, outer: UOp, inner: UOp) -> tuple[UOp, UOp]:
         """The two loops, of which the first is now around the second."""

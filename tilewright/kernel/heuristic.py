@@ -5,6 +5,7 @@
      the loads walk (a transposition); else one per inner loop (a sum over the fast axis, softmax)
   2. register tiles: an output loop that a load inside a reduction does not depend on is tiled, so the load is reused
   3. threads: the outermost output loop
+  4. what takes long to compute is kept where a later loop needs it again
 
 The choice follows from strides, sizes and the target's registers, never from the name of a device or an operation."""
 
@@ -15,7 +16,7 @@ import math
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
-from tilewright.graph.records import Opt, OptOps
+from tilewright.graph.records import Opt
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
 from tilewright.kernel.choice import VECTORS_IN_FLIGHT, Choice
@@ -30,11 +31,14 @@ from tilewright.kernel.heuristic_streams import (
     square_tile,
     stream_rows,
 )
+from tilewright.kernel.transforms.keep import check_keep, kept_values
 
 # A tile may be this much larger than the registers that hold accumulators leave room for: operands need some too.
 OPERAND_REGISTERS = 4
 # Steps along a vector axis that cost a few instructions a vector, and not one a lane.
 NEAR_STEPS = (0, 1, 2, 3, 4)
+# Additions that take about as long as storing a value and fetching it from a near cache.
+LEAST_KEPT_COST = 8
 # A kernel with less work than this per thread gains nothing from threads.
 LEAST_WORK = 1 << 14
 
@@ -63,6 +67,7 @@ def choose_opts(view: KernelView, target: Target) -> tuple[Opt, ...]:
         fill_flights(choice, lanes)
         add_streams(choice)
     add_threads(choice)
+    keep_values(choice)
     return tuple(choice.opts)
 
 
@@ -173,4 +178,16 @@ def add_threads(choice: Choice) -> None:
     enough = [axis for axis in candidates if size_of(axis) >= 4 * choice.target.cores]
     axis = enough[0] if enough else max(candidates, key=size_of)
     if size_of(axis) > 1:
-        choice.opts.append(Opt(OptOps.THREAD, view.axes.index(axis), size_of(axis)))
+        choice.thread(axis)
+
+
+def keep_values(choice: Choice) -> None:
+    """Keeps in the cache of a core what takes longer to compute again than to fetch."""
+    room = min(choice.target.core_cache_bytes // 2, choice.target.max_local_bytes)
+    for axis in choice.view.of_kind(AxisType.REDUCE):
+        if check_keep(choice.view, axis, None) is None:
+            kept = kept_values(choice.view, axis)
+            nbytes = sum(found.size * found.value.dtype.itemsize for found in kept)
+            if min(found.cost for found in kept) >= LEAST_KEPT_COST and nbytes <= room:
+                choice.keep(axis)
+                room -= nbytes

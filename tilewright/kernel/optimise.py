@@ -34,6 +34,7 @@ from tilewright.kernel.transforms.group import (
     check_grouptop,
     group_candidates,
 )
+from tilewright.kernel.transforms.keep import apply_keep, check_keep, keep_candidates
 from tilewright.kernel.transforms.local import apply_local, check_local, local_candidates
 from tilewright.kernel.transforms.nolocals import apply_nolocals, check_nolocals, nolocals_candidates
 from tilewright.kernel.transforms.pad import apply_pad, check_pad, pad_candidates
@@ -72,6 +73,7 @@ TRANSFORMS: dict[OptOps, Transform] = {
     OptOps.SWAP: Transform(check_swap, apply_swap, swap_candidates),
     OptOps.BLOCK: Transform(check_block, apply_block, block_candidates),
     OptOps.STAGE: Transform(check_stage, apply_stage, stage_candidates),
+    OptOps.KEEP: Transform(check_keep, apply_keep, keep_candidates),
     # Its cores are the target's: search asks `tensor_core_opts`.
     OptOps.TC: Transform(check_tensor_core, apply_tensor_core, lambda view: iter(())),
 }

@@ -11,26 +11,13 @@ import functools
 import operator
 from dataclasses import dataclass
 
+from tilewright.graph.cost import own_cost
 from tilewright.graph.custom import updated_source
 from tilewright.graph.ops import Ops
-from tilewright.graph.spec import Op, element_count
+from tilewright.graph.spec import element_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import consumers
 
-# Work per element, in units of one addition. A cast rides along with the load it follows.
-OP_COST: dict[Op, float] = {
-    Ops.CAST: 0.5,
-    Ops.FDIV: 4,
-    Ops.SQRT: 4,
-    Ops.IDIV: 6,
-    Ops.MOD: 6,
-    Ops.EXP2: 10,
-    Ops.LOG2: 10,
-    Ops.SIN: 16,
-    Ops.THREEFRY: 80,
-    Ops.GATHER: 2,
-    Ops.PAD: 1,
-}
 # A reduction that takes in each element at least this often multiplies matrices or convolves.
 CONTRACTION_REUSE = 16
 PERMUTING = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.FLIP})
@@ -77,10 +64,6 @@ def gather_facts(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, Fact
             facts[gate].cost += facts[node].cost
             facts[gate].reduce_work += facts[node].reduce_work
     return facts
-
-
-def own_cost(node: UOp) -> float:
-    return OP_COST.get(node.op, 1.0 if node.op.is_elementwise else 0.0)
 
 
 def find_gates(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, UOp | None]:
