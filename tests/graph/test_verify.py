@@ -12,7 +12,7 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError, VerifyError
 from tilewright.base.target import Target
 from tilewright.graph.custom import CustomKernel
-from tilewright.graph.ops import Axis, AxisType, BufferArg, Ops, ParamArg
+from tilewright.graph.ops import Axis, AxisType, BufferArg, MultiArg, Ops, ParamArg
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Param, Program
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, const, index_const
@@ -221,6 +221,9 @@ TENSOR_CASES: list[Case] = [
     ("reduce-axes", lambda: UOp(Ops.REDUCE_AXIS, F32, (buffer(2),), (Ops.SUB, (0,))), "a reduction"),
     ("reduce-axes", lambda: UOp(Ops.REDUCE_AXIS, F32, (buffer(2),), (Ops.ADD, (1,))), "1 axes once"),
     ("copy-device", lambda: UOp(Ops.COPY, F32, (buffer(2),)), "name of a device"),
+    ("multi-parts", lambda: UOp(Ops.MULTI, F32, (buffer(2), buffer(2)), MultiArg(0, ("A", "A"))), "one for each of 2"),
+    ("multi-parts", lambda: UOp(Ops.MULTI, F32, (buffer(2), buffer(2)), MultiArg(1, ("A", "B"))), "none of the parts'"),
+    ("multi-parts", lambda: UOp(Ops.MULTI, F32, (buffer(2), buffer(3)), MultiArg(None, ("A", "B"))), "do not fit"),
     ("assign-view", lambda: UOp(Ops.ASSIGN, F32, (buffer(2), buffer(2) + 1.0, const(F32, 1.0))), "through ADD"),
     ("assign-view", lambda: UOp(Ops.ASSIGN, F32, (buffer(2), buffer(2), const(I32, 1))), "int32 into float32"),
     ("assign-view", lambda: UOp(Ops.ASSIGN, F32, (buffer(2), buffer(2), buffer(3))), "(3,) into a view of shape (2,)"),

@@ -25,14 +25,16 @@ FAMILIES: dict[str, list[Row]] = {
 WITHOUT_RESULTS = {"NULL", "HIP", "METAL"}
 TABLE: list[Row] = [row for rows in FAMILIES.values() for row in rows]
 
-# Names without a row, and why: the reference is not a NumPy expression of one call, or the name is not there yet.
+# Names without a row, and why: the reference is not a NumPy expression of one call.
 TESTED_ELSEWHERE = {
     "backward": "tests/tensor/test_backward.py",
     "gradient": "tests/ops/test_table.py, by every row that has one",
     "grad": "tests/tensor/test_backward.py",
     "custom_kernel": "tests/tensor/test_custom.py: what it computes is the kernel that a user writes",
+    "shard": "tests/tensor/test_sharding.py: the value is that of the tensor, on several devices",
+    "shard_": "tests/tensor/test_sharding.py",
+    "shard_like": "tests/tensor/test_sharding.py",
 }
-LATER = dict.fromkeys(("shard", "shard_", "shard_like"), "a tensor on several devices comes with an issue of its own")
 
 
 def dtypes_text(dtypes: set[str]) -> str:

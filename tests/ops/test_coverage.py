@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.ops.listing import API_LIST, NO_DEFAULT, SHARED_LISTS, Listing, listed_names
-from tests.ops.table import LATER, PAGE, TABLE, TESTED_ELSEWHERE, ops_markdown
+from tests.ops.table import PAGE, TABLE, TESTED_ELSEWHERE, ops_markdown
 from tilewright import Tensor, dtypes, nn
 
 NAMES = listed_names("Tensor")
@@ -43,7 +43,7 @@ def test_the_list_is_the_one_agreed_on() -> None:
 
 def uncovered(names: Listing) -> list[str]:
     """Names of a list that neither a row nor a reason stands for."""
-    return sorted(set(names) - {row.op for row in TABLE} - set(TESTED_ELSEWHERE) - set(LATER))
+    return sorted(set(names) - {row.op for row in TABLE} - set(TESTED_ELSEWHERE))
 
 
 def test_every_name_has_a_row() -> None:
@@ -56,10 +56,9 @@ def test_a_name_without_a_row_is_seen() -> None:
 
 
 def test_nothing_is_excused_but_what_has_a_reason() -> None:
-    assert set(LATER) == {"shard", "shard_", "shard_like"}
-    assert [name for name in LATER if hasattr(Tensor, name)] == []
-    assert set(TESTED_ELSEWHERE) == {"backward", "gradient", "grad", "custom_kernel"}
-    assert set(LATER) | set(TESTED_ELSEWHERE) <= set(NAMES)
+    sharding = {"shard", "shard_", "shard_like"}
+    assert set(TESTED_ELSEWHERE) == {"backward", "gradient", "grad", "custom_kernel"} | sharding
+    assert set(TESTED_ELSEWHERE) <= set(NAMES)
 
 
 def test_row_names_are_unique() -> None:
@@ -91,7 +90,7 @@ def differing(found: Any, wanted: dict[str, Any]) -> list[str]:
     return complaints
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - set(LATER)))
+@pytest.mark.parametrize("name", sorted(NAMES))
 def test_names_and_parameters_exist(name: str) -> None:
     found = getattr(Tensor([1.0]) if name in OF_INSTANCES else Tensor, name, "missing")
     assert not (isinstance(found, str) and found == "missing")

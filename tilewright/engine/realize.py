@@ -10,10 +10,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tilewright.base.errors import RealizeError
 from tilewright.base.events import stage_timer
 from tilewright.engine.live import live_nodes
+from tilewright.engine.parts import buffers_of, divide_outputs, exchange_buffers, held_parts, join_parts
 from tilewright.engine.plan import Structure, forget_schedules, plan_graph, schedule_graph
 from tilewright.engine.run import Execution, capture_execution
 from tilewright.graph.custom import updated_source, without_gradient
@@ -23,6 +25,9 @@ from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.runtime.buffer import Buffer, buffer_node, buffer_of
+
+if TYPE_CHECKING:
+    from tilewright.schedule.shard import Division
 
 _lock = threading.RLock()
 
@@ -35,10 +40,11 @@ class BoundGraph:
     params: tuple[UOp, ...]
     buffers: list[UOp]
     assigns: list[UOp]  # the nodes that update memory, as the caller wrote them
+    is_spread: bool  # whether any value is on several devices
 
 
 def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
-    """The BUFFER node of each value, computing what is not there yet."""
+    """The BUFFER node of each value, or the MULTI of them, computing what is not there yet."""
     with _lock:
         wanted = [node for node in dict.fromkeys(nodes) if held_buffer(node) is None]
         if wanted:
@@ -51,17 +57,19 @@ def schedule(nodes: Sequence[UOp], device: str) -> Schedule:
     with _lock:
         wanted = [node for node in dict.fromkeys(nodes) if held_buffer(node) is None]
         bound, pinned, _ = _bind(wanted)
-        return schedule_graph(Structure(bound.outputs, bound.params, device, pinned))
+        return schedule_graph(Structure(_parts(bound)[0], bound.params, device, pinned))
 
 
 def held_buffer(node: UOp) -> UOp | None:
-    """The buffer that holds a value already: its own, or one seen through reshapes."""
+    """The buffer that holds a value already, or the MULTI of those that do: its own, or one seen through reshapes."""
     while True:
         if node.op is Ops.BUFFER:
             return node
         realized = node.cache.get("realized") if node._cache else None
         if isinstance(realized, UOp):
             return realized
+        if node.op is Ops.MULTI:
+            return held_parts(node, held_buffer)
         if node.op not in (Ops.RESHAPE, Ops.DETACH):
             return None
         node = node.src[0]
@@ -77,15 +85,17 @@ def _buffer_or_fail(node: UOp) -> UOp:
 def _realize_missing(wanted: list[UOp], device: str) -> None:
     bound, pinned, extra = _bind(wanted)
     wanted = wanted + extra
-    plan, kernels = plan_graph(Structure(bound.outputs, bound.params, device, pinned))
+    outputs, divisions = _parts(bound)
+    plan, kernels = plan_graph(Structure(outputs, bound.params, device, pinned))
     slots: list[Buffer | None] = [buffer_of(node) for node in bound.buffers]
     for slot in plan.slots[len(slots) :]:
         slots.append(Buffer(slot.device, slot.dtype, slot.size) if slot.kind == "output" else None)
     execution = Execution(plan, kernels, slots, len(bound.buffers))
     execution.run()
     nodes = _new_nodes(plan, bound, slots)
-    for node, slot_number in zip(wanted, plan.outputs, strict=True):
-        _remember(node, nodes[slot_number])
+    held = [nodes[slot_number] for slot_number in plan.outputs]
+    for node, buffer in zip(wanted, join_parts(divisions, held) if divisions else held, strict=True):
+        _remember(node, buffer)
     capture_execution(execution)
 
 
@@ -140,6 +150,7 @@ def bind_graph(outputs: Sequence[UOp]) -> BoundGraph:
     buffers: list[UOp] = []
     params: dict[UOp, UOp] = {}
     assigns: list[UOp] = []
+    is_spread = False
 
     def param_of(buffer: UOp) -> UOp:
         made = params.get(buffer)
@@ -151,7 +162,7 @@ def bind_graph(outputs: Sequence[UOp]) -> BoundGraph:
 
     for node in toposort(*outputs, stop=_is_held):
         if _is_held(node):
-            param = param_of(node.cache["realized"])
+            param = exchange_buffers(node.cache["realized"], param_of)
             done[node] = param if param.shape == node.shape else UOp(Ops.RESHAPE, node.dtype, (param,), node.shape)
         elif node.op is Ops.BUFFER:
             done[node] = param_of(node)
@@ -164,7 +175,16 @@ def bind_graph(outputs: Sequence[UOp]) -> BoundGraph:
             if updated_source(node) is not None:
                 assigns.append(node)
             done[node] = made
-    return BoundGraph(tuple(done[node] for node in outputs), tuple(params.values()), buffers, assigns)
+        is_spread = is_spread or done[node].op is Ops.MULTI
+    return BoundGraph(tuple(done[node] for node in outputs), tuple(params.values()), buffers, assigns, is_spread)
+
+
+def _parts(bound: BoundGraph) -> tuple[tuple[UOp, ...], tuple[Division, ...]]:
+    """The nodes to compute, and for each output which of them it is made of; nothing where each is one of them."""
+    if not bound.is_spread:
+        return bound.outputs, ()
+    divisions = divide_outputs(bound.outputs)
+    return tuple(node for division in divisions for node in division.nodes), divisions
 
 
 def find_pinned(bound: BoundGraph, wanted: list[UOp]) -> tuple[set[UOp], list[UOp]]:
@@ -173,15 +193,14 @@ def find_pinned(bound: BoundGraph, wanted: list[UOp]) -> tuple[set[UOp], list[UO
     memory of its own."""
     wanted_set = set(wanted)
     ours = set(bound.assigns)
-    updated = {_memory_behind(node) for node in bound.assigns}
+    updated = {buffer for node in bound.assigns for buffer in _memory_behind(node)}
     pinned: set[UOp] = set()
     extra: list[UOp] = []
     for held in live_nodes():
         if held in wanted_set or held_buffer(held) in wanted_set:
             continue
         reached = toposort(held, stop=lambda node: _is_held(node) or node in wanted_set)
-        read = (_buffer_read(node) for node in reached)
-        old = {buffer for buffer in read if buffer is not None and buffer in updated}
+        old = updated.intersection(buffer for node in reached for buffer in _buffers_read(node))
         is_passing_version = any(node in ours and node not in wanted_set for node in reached)
         if not old and not is_passing_version:
             continue
@@ -192,8 +211,8 @@ def find_pinned(bound: BoundGraph, wanted: list[UOp]) -> tuple[set[UOp], list[UO
     return pinned, extra
 
 
-def _memory_behind(assign: UOp) -> UOp | None:
-    """The buffer that a chain of updates goes to; None where it is not there yet."""
+def _memory_behind(assign: UOp) -> list[UOp]:
+    """The buffers that a chain of updates goes to; none where they are not there yet."""
     base = assign
     while not _is_held(base):
         inner = updated_source(base)
@@ -202,20 +221,24 @@ def _memory_behind(assign: UOp) -> UOp | None:
         if inner is None:
             break
         base = inner
-    return _buffer_read(base)
+    if base.op is Ops.MULTI and not _is_held(base):
+        return [buffer for part in base.src for buffer in _memory_behind(part)]
+    return _buffers_read(base)
 
 
-def _buffer_read(node: UOp) -> UOp | None:
+def _buffers_read(node: UOp) -> list[UOp]:
+    """The memory that a node is, or is held in."""
     if _is_held(node):
         held = node.cache["realized"]
-        assert isinstance(held, UOp)
-        return held
-    return node if node.op is Ops.BUFFER else None
+        return buffers_of(held)
+    return [node] if node.op is Ops.BUFFER else []
 
 
 def _is_view(node: UOp) -> bool:
     while not _is_held(node) and (node.op.kind is Kind.MOVEMENT or node.op is Ops.DETACH):
         node = node.src[0]
+    if node.op is Ops.MULTI and not _is_held(node):
+        return all(map(_is_view, node.src))
     return node.op is Ops.BUFFER or _is_held(node)
 
 

@@ -11,8 +11,8 @@ import weakref
 from collections.abc import Sequence, Set
 
 from tilewright.base.dtype import DType, Scalar, dtypes
-from tilewright.graph.ops import REDUCTIONS, BufferArg, Ops
-from tilewright.graph.spec import Op, Shape
+from tilewright.graph.ops import REDUCTIONS, BufferArg, MultiArg, Ops
+from tilewright.graph.spec import Devices, Op, Shape
 from tilewright.graph.uop import UOp
 from tilewright.graph.uop import const as scalar_const
 
@@ -240,15 +240,54 @@ _STORED = (Ops.BUFFER, Ops.PARAM, Ops.CONTIGUOUS, Ops.COPY, Ops.ASSIGN, Ops.CUST
 
 def is_stored(x: UOp) -> bool:
     """Whether the node has row-major memory of its own: reshapes of a buffer, of an assignment, of a copy."""
-    return stored_root(x).op in _STORED
+    root = stored_root(x)
+    return all(map(is_stored, root.src)) if root.op is Ops.MULTI else root.op in _STORED
 
 
 def contiguous(x: UOp) -> UOp:
     return x if is_stored(x) else UOp(Ops.CONTIGUOUS, x.dtype, (x,))
 
 
-def copy(x: UOp, device: str) -> UOp:
-    return UOp(Ops.COPY, x.dtype, (x,), device)
+def copy(x: UOp, device: Devices) -> UOp:
+    """`x` on a device, or a copy of it on each of several."""
+    if isinstance(device, str):
+        return UOp(Ops.COPY, x.dtype, (x,), device)
+    return multi([UOp(Ops.COPY, x.dtype, (x,), name) for name in device], None, device)
+
+
+def multi(parts: Sequence[UOp], axis: int | None, devices: tuple[str, ...]) -> UOp:
+    """One value of which each device has a part: joined along the axis, or all of it where there is none."""
+    assert len(parts) == len(devices) == len(set(devices))
+    return UOp(Ops.MULTI, parts[0].dtype, tuple(parts), MultiArg(axis, devices))
+
+
+def placed(x: UOp, device: str) -> UOp:
+    """A value that has no device of its own, on one: it is computed there and may be stored there."""
+    return UOp(Ops.DETACH, x.dtype, (x,), (_PLACED, device))
+
+
+def placed_on(x: UOp) -> str | None:
+    """The device that `placed` says."""
+    return x.arg[1] if x.op is Ops.DETACH and isinstance(x.arg, tuple) and x.arg[0] == _PLACED else None
+
+
+_PLACED = "on"
+
+
+def device_of(x: UOp) -> Devices | None:
+    """The device that a value is computed on, or those it is spread over; None for constants, which belong to none."""
+    stack, seen = [x], {x}
+    while stack:
+        top = stack.pop()
+        if top.op in (Ops.BUFFER, Ops.PARAM):
+            return str(top.arg.device)
+        if top.op is Ops.COPY or top.op is Ops.MULTI:
+            found: Devices = top.arg if top.op is Ops.COPY else top.arg.devices
+            return found
+        fresh = [src for src in top.src if src not in seen]
+        seen.update(fresh)
+        stack.extend(fresh)
+    return None
 
 
 def detach(x: UOp) -> UOp:

@@ -220,6 +220,11 @@ def _custom_kernel(_frame: Frame, node: UOp, src: list[Any]) -> Array:
     return next(array for memory, array in results.items() if memory.arg.slot == call.output).reshape(node.shape)
 
 
+def _multi(_frame: Frame, node: UOp, src: list[Any]) -> Array:
+    axis = node.arg.axis
+    return np.asarray(src[0]) if axis is None else np.concatenate(src, axis=axis)
+
+
 _REDUCERS: dict[Op, np.ufunc] = {Ops.ADD: np.add, Ops.MUL: np.multiply, Ops.MAX: np.maximum, Ops.MIN: np.minimum}
 
 
@@ -342,6 +347,7 @@ _RULES: dict[Op, Rule] = {
     Ops.REDUCE_AXIS: _reduce_axis,
     Ops.CONTIGUOUS: _identity,
     Ops.COPY: _identity,
+    Ops.MULTI: _multi,
     Ops.DETACH: _identity,
     Ops.ASSIGN: _assign,
     Ops.CUSTOM_KERNEL: _custom_kernel,

@@ -16,6 +16,7 @@ from tilewright.graph import build
 from tilewright.graph.custom import custom_gradient
 from tilewright.graph.gradients_gather import gather_gradient
 from tilewright.graph.ops import Ops
+from tilewright.graph.slices import bounds_of, slice_axis
 from tilewright.graph.spec import Kind, Op, Shape
 from tilewright.graph.uop import UOp
 
@@ -309,25 +310,28 @@ def _pass(_node: UOp, upstream: UOp) -> Gradients:
 
 
 def _copy(node: UOp, upstream: UOp) -> Gradients:
-    device = device_of(node.src[0])
-    if device is None or build.scalar_of(upstream) is not None:
+    """Back to where the source is. One that is spread over several devices, this one among them, takes the gradient
+    as it lies there: the other devices have no part of it."""
+    devices = build.device_of(node.src[0])
+    if devices is None or build.scalar_of(upstream) is not None:
         return (upstream,)
-    return (build.copy(upstream, device),)
+    if isinstance(devices, tuple) and node.arg in devices:
+        nothing = build.const(upstream.dtype, 0, (0, *upstream.shape[1:]))
+        return (build.multi([upstream if name == node.arg else nothing for name in devices], 0, devices),)
+    return (build.copy(upstream, devices),)
 
 
-def device_of(node: UOp) -> str | None:
-    """The device that a value is computed on; None for constants, which belong to none."""
-    stack, seen = [node], {node}
-    while stack:
-        top = stack.pop()
-        if top.op in (Ops.BUFFER, Ops.PARAM):
-            return str(top.arg.device)
-        if top.op is Ops.COPY:
-            return str(top.arg)
-        fresh = [src for src in top.src if src not in seen]
-        seen.update(fresh)
-        stack.extend(fresh)
-    return None
+def _multi(node: UOp, upstream: UOp) -> Gradients:
+    """Each part takes its own slice. Parts that are the whole are all equal, so the first stands for them."""
+    axis, devices = node.arg
+    if axis is None:
+        return (_on(devices[0], upstream), *(None,) * (len(node.src) - 1))
+    bounds = bounds_of([src.shape[axis] for src in node.src])
+    return tuple(_on(device, slice_axis(upstream, axis, *pair)) for device, pair in zip(devices, bounds))
+
+
+def _on(device: str, gradient: UOp) -> UOp:
+    return gradient if build.scalar_of(gradient) is not None else build.copy(gradient, device)
 
 
 def _detach(node: UOp, upstream: UOp) -> Gradients:
@@ -365,6 +369,7 @@ _TENSORS: dict[Op, Rule] = {
     Ops.GATHER: gather_gradient,
     Ops.CONTIGUOUS: _pass,
     Ops.COPY: _copy,
+    Ops.MULTI: _multi,
     Ops.DETACH: _detach,
     Ops.ASSIGN: _assign,
     Ops.CUSTOM_KERNEL: custom_gradient,

@@ -20,6 +20,7 @@ from tilewright.graph.spec import (
     free_dtype,
     gather_shape,
     last_dtype,
+    multi_shape,
     pad_shape,
     permute_shape,
     reduce_axis_shape,
@@ -83,6 +84,14 @@ class ParamArg(NamedTuple):
     slot: int
     size: int
     device: str = ""
+
+
+class MultiArg(NamedTuple):
+    """The argument of a MULTI: the axis that its parts are joined along, None where each part is the whole value; and
+    the device of each part."""
+
+    axis: int | None
+    devices: tuple[str, ...]
 
 
 class DotArg(NamedTuple):
@@ -170,6 +179,8 @@ class Ops:
     REDUCE_AXIS = Op(Kind.TENSOR, 1, reduce_axis_shape, same_dtype)  # arg: (op, axes); keeps axes as size 1
     CONTIGUOUS = Op(Kind.TENSOR, 1, source_shape, same_dtype)  # stored in a buffer of its own
     COPY = Op(Kind.TENSOR, 1, source_shape, same_dtype)  # arg: device name
+    # (parts...): one value on several devices (docs/decisions/0014); arg: MultiArg
+    MULTI = Op(Kind.TENSOR, None, multi_shape, same_dtype)
     # its source, of which only gradients see more: none goes through, or arg says what happens to it; a second source
     # is no operand, but what is computed before (docs/decisions/0008)
     DETACH = Op(Kind.TENSOR, None, source_shape, same_dtype)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError, ParseError
 from tilewright.graph.custom import CustomKernel
-from tilewright.graph.ops import ALL_OPS, AddrSpace, Axis, AxisType, BufferArg, DotArg, ParamArg
+from tilewright.graph.ops import ALL_OPS, AddrSpace, Axis, AxisType, BufferArg, DotArg, MultiArg, ParamArg
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
@@ -41,6 +41,10 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, tuple) and all(map(_is_text, value))
+
+
 class Record(NamedTuple):
     """A class that may stand in an argument, its fields by position; each test says what a field may hold. An optional
     field is written where it has another value than its default; a hidden one never is."""
@@ -65,6 +69,7 @@ _RECORDS: dict[str, Record] = {
             "right": is_int_tuple,
         },
     ),
+    "MultiArg": Record(MultiArg, {"axis": lambda value: value is None or is_int(value), "devices": _is_texts}),
     "ParamArg": Record(ParamArg, {"slot": is_int, "size": is_int, "device": _is_text}),
     "CustomKernel": Record(
         CustomKernel,

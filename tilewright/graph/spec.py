@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 Bounds = tuple[int, int] | tuple[float, float]
+Devices = str | tuple[str, ...]  # one device, or the several that a value is spread over
 
 
 class Kind(enum.Enum):
@@ -153,6 +154,13 @@ def shrink_shape(node: UOp) -> Shape:
 def reduce_axis_shape(node: UOp) -> Shape:
     _, axes = node.arg
     return tuple(1 if axis in axes else size for axis, size in enumerate(node.src[0].shape))
+
+
+def multi_shape(node: UOp) -> Shape:
+    """The shapes of the parts joined along the axis; the parts are all alike where there is none."""
+    shape = node.src[0].shape
+    axis = node.arg.axis
+    return shape if axis is None else (*shape[:axis], sum(src.shape[axis] for src in node.src), *shape[axis + 1 :])
 
 
 def gather_shape(node: UOp) -> Shape:

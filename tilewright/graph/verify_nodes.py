@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
 from tilewright.graph.custom import check_custom_kernel
-from tilewright.graph.ops import ALL_OPS, REDUCTIONS, BufferArg, Ops, ParamArg
+from tilewright.graph.ops import ALL_OPS, REDUCTIONS, BufferArg, MultiArg, Ops, ParamArg
 from tilewright.graph.spec import Kind, Op, Shape, element_count
 from tilewright.graph.uop import UOp
 
@@ -37,6 +37,7 @@ PLACEHOLDERS = frozenset({Ops.PARAM, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
 _SOURCE_COUNTS: dict[Op, tuple[int, int | None]] = {
     Ops.GATHER: (2, None),
     Ops.DETACH: (1, 2),
+    Ops.MULTI: (2, None),
     Ops.INDEX: (2, 3),
     Ops.LOAD: (1, 2),
     Ops.STORE: (2, 2),
@@ -275,6 +276,23 @@ def check_copy(node: UOp) -> Complaint:
     return None if isinstance(node.arg, str) and node.arg else f"argument {node.arg!r} is not the name of a device"
 
 
+def check_multi(node: UOp) -> Complaint:
+    arg, shapes = node.arg, [src.shape for src in node.src]
+    if not isinstance(arg, MultiArg) or not (arg.axis is None or is_int(arg.axis)):
+        return f"argument {arg!r} is no MultiArg"
+    if len(arg.devices) != len(shapes) or len(set(arg.devices)) != len(shapes):
+        return f"the devices {arg.devices} are not one for each of {len(shapes)} parts"
+    if any(src.dtype is not node.dtype for src in node.src):
+        return f"the parts have different dtypes: {dtype_names(node.src)}"
+    if arg.axis is not None and not all(0 <= arg.axis < len(shape) for shape in shapes):
+        return f"axis {arg.axis} is none of the parts', which have shapes {', '.join(map(str, shapes))}"
+    if arg.axis is not None:
+        shapes = [(*shape[: arg.axis], 0, *shape[arg.axis + 1 :]) for shape in shapes]
+    if len(set(shapes)) > 1:
+        return f"the parts do not fit: {', '.join(str(src.shape) for src in node.src)}"
+    return None
+
+
 def check_assign(node: UOp) -> Complaint:
     target, view, value = node.src
     selected = view
@@ -311,6 +329,7 @@ TENSOR_RULES: tuple[NodeRule, ...] = (
     NodeRule("gather-indices", {Ops.GATHER}, check_gather),
     NodeRule("reduce-axes", {Ops.REDUCE_AXIS}, check_reduce_axis),
     NodeRule("copy-device", {Ops.COPY}, check_copy),
+    NodeRule("multi-parts", {Ops.MULTI}, check_multi),
     NodeRule("assign-view", {Ops.ASSIGN}, check_assign),
     NodeRule("custom-kernel-argument", {Ops.CUSTOM_KERNEL}, check_custom_kernel),
 )

@@ -131,9 +131,9 @@ def _listed(names: list[str]) -> str:
 def _give_value(target: Tensor, value: Tensor) -> None:
     if target._ancestors:
         # A view of another tensor, which is written as well.
-        target.assign(Tensor(value, device=target.device))
+        target.assign(Tensor(value).shard_like(target))
     else:
-        target.replace(_separate(Tensor(value, device=target.device)))
+        target.replace(_separate(Tensor(value).shard_like(target)))
 
 
 def _separate(value: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ def _separate(value: Tensor) -> Tensor:
     made = Tensor._from_uop(value.uop, value.device)
     if getattr(memory, "readonly", False):
         # Bytes that nobody can change, those of a mapped file, are shared instead of copied.
-        node = buffer_node(Buffer(value.device, value.dtype, value.numel(), memory))
+        node = buffer_node(Buffer(root.arg.device, value.dtype, value.numel(), memory))
         protect_borrowed(node)
         made.uop = build.reshape(node, value.shape)
     elif value.numel():

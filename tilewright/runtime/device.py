@@ -7,12 +7,13 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 from tilewright.base.config import options
 from tilewright.base.errors import DeviceError
 from tilewright.base.target import Target
 from tilewright.graph.records import Program
+from tilewright.graph.spec import Devices
 
 
 class Memory(Protocol):
@@ -162,14 +163,39 @@ def device_names() -> list[str]:
     return list(_openers)
 
 
-def canonical_device(name: str | None = None) -> str:
-    """'cpu' and 'CPU:0' are 'CPU'; None is the default device. A device that does not exist is refused here."""
+@overload
+def canonical_device(name: str | None = None) -> str: ...
+
+
+@overload
+def canonical_device(name: tuple[str, ...] | list[str]) -> tuple[str, ...]: ...
+
+
+@overload
+def canonical_device(name: Devices | list[str] | None) -> Devices: ...
+
+
+def canonical_device(name: Devices | list[str] | None = None) -> Devices:
+    """'cpu' and 'CPU:0' are 'CPU'; None is the default device. A device that does not exist is refused here. Several
+    devices are that many names."""
+    if isinstance(name, tuple | list):
+        return _several_devices(name)
     if not name:
         name = options.DEVICE or next(iter(_openers))
     kind, _, number = str(name).upper().partition(":")
     if kind not in _openers or (number and not number.isdigit()):
         raise DeviceError("device", f"there is no device {name!r}", f"use one of: {', '.join(_openers)}")
     return kind if not number or int(number) == 0 else f"{kind}:{int(number)}"
+
+
+def _several_devices(names: Sequence[str]) -> tuple[str, ...]:
+    places = tuple(canonical_device(name) for name in names)
+    if len(places) < 2:
+        remedy = "name several, such as ('CPU:0', 'CPU:1'), or move the tensor to one with to()"
+        raise DeviceError("device", f"{tuple(names)} is not several devices", remedy)
+    if len(set(places)) < len(places):
+        raise DeviceError("device", f"{tuple(names)} name a device twice", "name each device once")
+    return places
 
 
 def open_driver(name: str) -> Driver:
@@ -217,9 +243,9 @@ def run_timed(driver: Driver, runner: Runner) -> float:
     return time.perf_counter() - start
 
 
-def synchronize(name: str | None = None) -> None:
-    """Waits for one device, or for all that are open."""
-    for known in list(_drivers) if name is None else (name,):
+def synchronize(name: Devices | None = None) -> None:
+    """Waits for a device, for several, or for all that are open."""
+    for known in list(_drivers) if name is None else (name,) if isinstance(name, str) else name:
         driver = _drivers.get(known)
         if driver is not None:
             driver.synchronize()
@@ -238,7 +264,7 @@ class _Device:
     def __iter__(self) -> Any:
         return iter(device_names())
 
-    def canonicalize(self, name: str | None) -> str:
+    def canonicalize(self, name: Devices | None) -> Devices:
         return canonical_device(name)
 
     def availability(self) -> dict[str, str | None]:

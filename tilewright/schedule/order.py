@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tilewright.base.config import options
 from tilewright.base.errors import InternalError
+from tilewright.graph.build import placed_on
 from tilewright.graph.custom import output_node, updated_source
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.records import Item, Slot
@@ -264,19 +265,14 @@ def outputs_of_call(node: UOp) -> tuple[UOp, ...]:
 
 
 def find_devices(order: Sequence[UOp], params: Sequence[UOp], default: str) -> dict[UOp, str]:
-    """Where each node is computed. `order` has every node after its sources."""
-    devices: dict[UOp, str] = {}
-    for node in order:
+    """Where each node is computed: where what it is made from is. `order` has every node after its sources."""
+    known: dict[UOp, str | None] = {}
+    for node in (*params, *order):
         if node.op is Ops.PARAM:
-            devices[node] = node.arg.device or default
+            known[node] = node.arg.device or default
         elif node.op is Ops.COPY:
-            devices[node] = node.arg
+            known[node] = node.arg
         else:
-            devices[node] = next((devices[s] for s in node.src if not _is_placeless(s)), default)
-    for node in params:
-        devices.setdefault(node, node.arg.device or default)
-    return devices
-
-
-def _is_placeless(node: UOp) -> bool:
-    return node.op in (Ops.CONST, Ops.IOTA)
+            places = (known[src] for src in node.src)
+            known[node] = placed_on(node) or next((place for place in places if place is not None), None)
+    return {node: place or default for node, place in known.items()}

@@ -14,7 +14,7 @@ from tilewright.base.errors import AxisError, DeviceError, DTypeError, ShapeErro
 from tilewright.engine import devices, live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
-from tilewright.graph.spec import Op, Shape
+from tilewright.graph.spec import Devices, Op, Shape
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer
 
@@ -126,12 +126,14 @@ def check_devices(operation: str, *tensors: TensorBase) -> None:
     first = tensors[0]
     for other in tensors[1:]:
         if other.device != first.device:
+            places = sorted((first.device, other.device), key=lambda place: isinstance(place, str))
+            move = "to" if isinstance(places[0], str) else "shard"
             raise DeviceError(
                 operation,
                 f"tensors of different devices: shape {first.shape} on {first.device}, made at "
                 f"{place_of(first.uop.line)}, and shape {other.shape} on {other.device}, made at "
                 f"{place_of(other.uop.line)}",
-                f"move one of them, such as `.to({first.device!r})`",
+                f"move one of them, such as `.{move}({places[0]!r})`",
             )
 
 
@@ -156,13 +158,14 @@ def apply_moves(node: UOp, moves: Iterable[Move]) -> UOp:
 
 def has_memory(node: UOp) -> bool:
     """Whether there is memory that an assignment may write to."""
-    return build.stored_root(node).op in (Ops.BUFFER, Ops.ASSIGN)
+    root = build.stored_root(node)
+    return all(map(has_memory, root.src)) if root.op is Ops.MULTI else root.op in (Ops.BUFFER, Ops.ASSIGN)
 
 
 class NodeHolder:
     """Holds the value of a node as a tensor would, as long as the node is alive."""
 
-    def __init__(self, node: UOp, device: str) -> None:
+    def __init__(self, node: UOp, device: Devices) -> None:
         # Weak, because the node keeps this object: a cycle would keep large arrays until a collection.
         self._node = weakref.ref(node)
         self.device = device
@@ -177,7 +180,7 @@ class NodeHolder:
         """It holds one node for good."""
 
 
-def keep_value(node: UOp, device: str) -> None:
+def keep_value(node: UOp, device: Devices) -> None:
     """Keeps what a node stands for from being lost to an update of what it was computed from. For memory that is read
     without a copy (a NumPy array, bytes) and for random numbers, which gradients ask for again."""
     holder = NodeHolder(node, device)
@@ -245,7 +248,7 @@ class TensorBase:
 
     uop: UOp = cast(Any, _NodeOnDemand())
     _memory: tuple[Buffer, Shape, tuple[str, int] | None]
-    device: str
+    device: Devices
     grad: Self | None = None
     _requires_grad: bool = False
     _is_parameter: bool = False  # it asked for a gradient by itself, and does not merely depend on tensors that did
@@ -256,7 +259,7 @@ class TensorBase:
     __array_ufunc__ = None
     __array_priority__ = 1000
 
-    def _set_up(self, uop: UOp, device: str, requires_grad: bool) -> None:
+    def _set_up(self, uop: UOp, device: Devices, requires_grad: bool) -> None:
         mark_line(uop)
         self.uop = uop
         self.device = device
@@ -264,7 +267,7 @@ class TensorBase:
         live.register(self)
 
     @classmethod
-    def _from_uop(cls, uop: UOp, device: str, requires_grad: bool = False) -> Self:
+    def _from_uop(cls, uop: UOp, device: Devices, requires_grad: bool = False) -> Self:
         made = object.__new__(cls)
         made._set_up(uop, device, requires_grad)
         return made

@@ -10,10 +10,11 @@ from tilewright.base.dtype import DType, Scalar, dtype_of_scalar, dtypes, promot
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
-from tilewright.runtime.buffer import new_buffer
+from tilewright.graph.spec import Devices
 from tilewright.runtime.device import canonical_device
-from tilewright.tensor.core import TensorBase, check_whole, mark_parameter, parameter_of, shape_from
+from tilewright.tensor.core import TensorBase, check_whole, has_memory, mark_parameter, parameter_of, shape_from
 from tilewright.tensor.reduce import ReduceMixin
+from tilewright.tensor.sharding import memory_like, new_memory
 
 
 def check_number(operation: str, value: object) -> None:
@@ -38,7 +39,7 @@ class CreationMixin(ReduceMixin):
         shape: Any,
         fill_value: Scalar,
         dtype: DType | str | None = None,
-        device: str | None = None,
+        device: Devices | None = None,
         buffer: bool = True,
         requires_grad: bool = False,
     ) -> Self:
@@ -66,7 +67,7 @@ class CreationMixin(ReduceMixin):
         """Makes the node of a parameter one that no other tensor has."""
         root = build.stored_root(self.uop)
         owner = parameter_of(root)
-        is_own = root.op in (Ops.BUFFER, Ops.ASSIGN) and (owner is None or owner is self)
+        is_own = has_memory(root) and (owner is None or owner is self)
         if not self.numel():
             return  # nothing flows, and constants are shared
         if not is_own:
@@ -87,7 +88,7 @@ class CreationMixin(ReduceMixin):
 
     @classmethod
     def empty(
-        cls, *shape: Any, device: str | None = None, dtype: DType | str | None = None, requires_grad: bool = False
+        cls, *shape: Any, device: Devices | None = None, dtype: DType | str | None = None, requires_grad: bool = False
     ) -> Self:
         """Memory whose values are whatever they are."""
         sizes = _sizes("empty", shape)
@@ -95,12 +96,11 @@ class CreationMixin(ReduceMixin):
             return cls.zeros(sizes, device=device, dtype=dtype or dtypes.default_float, requires_grad=requires_grad)
         place = canonical_device(device)
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
-        node = build.reshape(new_buffer(place, wanted, math.prod(sizes)), sizes)
-        made = cls._from_uop(node, place)
+        made = cls._from_uop(new_memory(place, wanted, sizes), place)
         return made.requires_grad_() if requires_grad else made
 
     def full_like(
-        self, fill_value: Scalar, dtype: DType | str | None = None, device: str | None = None, buffer: bool = True
+        self, fill_value: Scalar, dtype: DType | str | None = None, device: Devices | None = None, buffer: bool = True
     ) -> Self:
         return self.full(self.shape, fill_value, dtype or self.dtype, device or self.device, buffer)
 
@@ -110,8 +110,11 @@ class CreationMixin(ReduceMixin):
     def ones_like(self, **kwargs: Any) -> Self:
         return self.full_like(1, **kwargs)
 
-    def empty_like(self, dtype: DType | str | None = None, device: str | None = None) -> Self:
-        return self.empty(self.shape, device=device or self.device, dtype=dtype or self.dtype)
+    def empty_like(self, dtype: DType | str | None = None, device: Devices | None = None) -> Self:
+        if device is not None or not self.numel():
+            return self.empty(self.shape, device=device or self.device, dtype=dtype or self.dtype)
+        wanted = None if dtype is None else to_dtype(dtype)
+        return type(self)._from_uop(memory_like(self, wanted), self.device)
 
     # ------------------------------------------------------------ ranges
 
@@ -122,7 +125,7 @@ class CreationMixin(ReduceMixin):
         stop: Scalar | None = None,
         step: Scalar = 1,
         dtype: DType | str | None = None,
-        device: str | None = None,
+        device: Devices | None = None,
         requires_grad: bool = False,
     ) -> Self:
         """start, start + step, ... before stop; `arange(n)` starts at 0."""
@@ -153,7 +156,7 @@ class CreationMixin(ReduceMixin):
 
     @classmethod
     def linspace(
-        cls, start: Scalar, stop: Scalar, steps: int, dtype: DType | str | None = None, device: str | None = None
+        cls, start: Scalar, stop: Scalar, steps: int, dtype: DType | str | None = None, device: Devices | None = None
     ) -> Self:
         """`steps` values from start to stop, both included; counted from the nearer end, so both are exact."""
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
@@ -168,7 +171,7 @@ class CreationMixin(ReduceMixin):
         return (place < steps // 2).where(near, far).cast(wanted)
 
     @classmethod
-    def eye(cls, n: int, m: int | None = None, dtype: DType | str | None = None, device: str | None = None) -> Self:
+    def eye(cls, n: int, m: int | None = None, dtype: DType | str | None = None, device: Devices | None = None) -> Self:
         """Ones on the diagonal."""
         columns = n if m is None else m
         check_whole("eye", "size", n, columns, least=0)

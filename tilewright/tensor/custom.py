@@ -13,12 +13,14 @@ from tilewright.graph import build
 from tilewright.graph.custom import CustomKernel, arguments_used, check_kernel, output_node
 from tilewright.graph.kernel_language import make_argument
 from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer
 from tilewright.tensor.core import TensorBase, check_devices
+from tilewright.tensor.sharding import ShardingMixin
 
 
-class CustomMixin(TensorBase):
+class CustomMixin(ShardingMixin):
     """custom_kernel."""
 
     def custom_kernel(
@@ -82,7 +84,7 @@ class TensorGradient:
 
     function: Callable[..., Any]
     tensor_type: type[Any]
-    device: str
+    device: Devices
 
     def __call__(self, node: UOp, upstream: UOp) -> tuple[UOp | None, ...]:
         call: CustomKernel = node.arg

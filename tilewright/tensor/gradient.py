@@ -143,7 +143,7 @@ def _target_node(target: TensorBase) -> UOp:
         message = f"a target of shape {target.shape} repeats one number, and operations use the number itself"
         raise UnsupportedError("gradient", message, "give the number as the target, or repeat it with .contiguous()")
     root = build.stored_root(target.uop)
-    is_memory = root.op in (Ops.BUFFER, Ops.ASSIGN, Ops.COPY) and not target._living_ancestors()
+    is_memory = root.op in (Ops.BUFFER, Ops.ASSIGN, Ops.COPY, Ops.MULTI) and not target._living_ancestors()
     return root if is_memory else target.uop
 
 

@@ -5,26 +5,20 @@ division is left once bounds are known. Nothing here raises for a user: tensor m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.graph import build
 from tilewright.graph.build import Pairs
 from tilewright.graph.ops import Ops
+from tilewright.graph.slices import cat, pad_axis, replace_axis, slice_axis
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 
+# Read from here by every family of operations, beside the movements below.
+__all__ = ["cat", "pad_axis", "replace_axis", "slice_axis"]
+
 _STEPS_IN_KERNEL = 4
-
-
-def slice_axis(node: UOp, axis: int, start: int, stop: int) -> UOp:
-    """The elements start to stop of one axis."""
-    return build.shrink(node, tuple((start, stop) if k == axis else (0, s) for k, s in enumerate(node.shape)))
-
-
-def replace_axis(shape: Shape, axis: int, *sizes: int) -> Shape:
-    """A shape with other sizes in the place of one."""
-    return (*shape[:axis], *sizes, *shape[axis + 1 :])
 
 
 def move_to_last(node: UOp, axis: int) -> UOp:
@@ -37,11 +31,6 @@ def move_from_last(node: UOp, axis: int) -> UOp:
     order = list(range(len(node.shape) - 1))
     order.insert(axis, len(node.shape) - 1)
     return build.permute(node, tuple(order))
-
-
-def pad_axis(node: UOp, axis: int, before: int, after: int) -> UOp:
-    """Zeros around one axis."""
-    return build.pad(node, tuple((before, after) if k == axis else (0, 0) for k in range(len(node.shape))))
 
 
 def repeat(node: UOp, counts: Shape) -> UOp:
@@ -139,24 +128,6 @@ def pad_by_mode(node: UOp, axis: int, before: int, after: int, mode: str) -> UOp
             build.expand(last, replace_axis(node.shape, axis, after)),
         )
     return cat((parts[0], node, parts[1]), axis)
-
-
-def cat(nodes: Sequence[UOp], axis: int) -> UOp:
-    """Nodes of one dtype joined along an axis: padded to the full size, and selected by position."""
-    parts = [node for node in nodes if node.shape[axis]] or list(nodes[:1])
-    if len(parts) == 1:
-        return parts[0]
-    total = sum(part.shape[axis] for part in parts)
-    shape = replace_axis(parts[0].shape, axis, total)
-    place = build.axis_iota(shape, axis)
-    start = total - parts[-1].shape[axis]
-    joined = pad_axis(parts[-1], axis, start, 0)
-    for part in reversed(parts[:-1]):
-        before = build.alu(Ops.CMPLT, place, build.const(place.dtype, start))
-        start -= part.shape[axis]
-        padded = pad_axis(part, axis, start, total - start - part.shape[axis])
-        joined = build.where(before, padded, joined)
-    return joined
 
 
 def nothing_of(node: UOp, shape: Shape) -> UOp:

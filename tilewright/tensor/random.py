@@ -16,12 +16,13 @@ from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.engine import live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import canonical_device
 from tilewright.tensor.core import TensorBase, check_whole, is_whole, keep_value, modes, shape_from
 from tilewright.tensor.creation import CreationMixin
 
-_generators: dict[str, TensorBase] = {}
+_generators: dict[Devices, TensorBase] = {}
 _lock = threading.RLock()
 _seed: int | None = None
 
@@ -49,7 +50,7 @@ class RandomMixin(CreationMixin):
                 state._store((), start.uop)
 
     @classmethod
-    def _state(cls, device: str) -> Self:
+    def _state(cls, device: Devices) -> Self:
         """Key and offset at the start."""
         seed = (options.SEED if _seed is None else _seed) & _MASK
         made = cls([seed, 0], device=device, dtype=dtypes.uint64)  # type: ignore[call-arg]
@@ -57,7 +58,7 @@ class RandomMixin(CreationMixin):
         return made
 
     @classmethod
-    def _random_bits(cls, count: int, device: str) -> UOp:
+    def _random_bits(cls, count: int, device: Devices) -> UOp:
         """`count` random uint64; the generator of the device moves on by as many."""
         with _lock:
             state = _generators.get(device)
@@ -91,7 +92,7 @@ class RandomMixin(CreationMixin):
     def rand(
         cls,
         *shape: Any,
-        device: str | None = None,
+        device: Devices | None = None,
         dtype: DType | str | None = None,
         contiguous: bool = True,
         requires_grad: bool = False,
@@ -145,7 +146,7 @@ class RandomMixin(CreationMixin):
         low: int = 0,
         high: int = 10,
         dtype: DType | str = dtypes.int32,
-        device: str | None = None,
+        device: Devices | None = None,
         requires_grad: bool = False,
     ) -> Self:
         """Whole numbers in low..high-1."""

@@ -11,12 +11,13 @@ from tilewright.base.dtype import DType, dtypes, to_dtype
 from tilewright.base.errors import ShapeError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
-from tilewright.graph.spec import Shape
+from tilewright.graph.spec import Devices, Shape
 from tilewright.graph.uop import UOp
-from tilewright.runtime.buffer import Buffer, buffer_of, new_buffer
+from tilewright.runtime.buffer import Buffer, buffer_of
 from tilewright.runtime.device import synchronize
 from tilewright.tensor.convert import decode, nest
 from tilewright.tensor.core import TensorBase, check_axis, check_tensors
+from tilewright.tensor.sharding import describe_place, first_device, in_memory, memory_like
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,16 +47,16 @@ class StorageMixin(TensorBase):
         """Computes this tensor and the others now, together."""
         del do_update_stats  # every kernel is counted
         check_tensors("realize", self, *lst)
-        by_device: dict[str, list[Self]] = {}
+        by_device: dict[Devices, list[Self]] = {}
         for tensor in (self, *lst):
-            if build.stored_root(tensor.uop).op is not Ops.BUFFER and tensor.numel():
+            if not in_memory(tensor.uop) and tensor.numel():
                 if not reads_memory(tensor.uop):
                     tensor._give_memory()
                 by_device.setdefault(tensor.device, []).append(tensor)
         for device, tensors in by_device.items():
             from tilewright.engine.realize import realize
 
-            buffers = realize([tensor.uop for tensor in tensors], device)
+            buffers = realize([tensor.uop for tensor in tensors], first_device(device))
             for tensor, buffer in zip(tensors, buffers):
                 # History is needed by gradients alone; without it the nodes below can be freed. Gradients end at a
                 # parameter, whatever it was computed from.
@@ -66,16 +67,15 @@ class StorageMixin(TensorBase):
     def _give_memory(self) -> None:
         """Memory of its own for a value that is computed from constants. Their nodes belong to no device and to no
         tensor, so what is computed may not be remembered with them."""
-        memory = new_buffer(self.device, self.dtype, self.numel())
-        flat = build.reshape(self.uop, (self.numel(),))
-        self.uop = build.reshape(build.assign(memory, memory, flat), self.shape)
+        memory = memory_like(self)
+        self.uop = build.assign(memory, memory, self.uop)
 
     def schedule(self, *others: Self) -> Schedule:
         """The items that `realize` would run for this tensor and the others."""
         from tilewright.engine.realize import schedule
 
         check_tensors("schedule", self, *others)
-        return schedule([tensor.uop for tensor in (self, *others)], self.device)
+        return schedule([tensor.uop for tensor in (self, *others)], first_device(self.device))
 
     def synchronize(self) -> Self:
         """Waits until the device has finished."""
@@ -85,8 +85,11 @@ class StorageMixin(TensorBase):
     # ------------------------------------------------------------ reading
 
     def _buffer(self) -> Buffer:
-        """The memory that holds this tensor, row by row."""
+        """The memory that holds this tensor, row by row; what is on several devices is gathered on the first."""
         self.realize()
+        if not isinstance(self.device, str):
+            gathered = build.copy(build.detach(self.uop), self.device[0])
+            return type(self)._from_uop(gathered, self.device[0])._buffer()
         root = build.stored_root(self.uop)
         if root.op is Ops.BUFFER:
             return buffer_of(root)
@@ -196,7 +199,7 @@ class StorageMixin(TensorBase):
 
     def __repr__(self) -> str:
         grad = ", requires_grad=True" if self.requires_grad else ""
-        return f"<Tensor {self.dtype.name}{list(self.shape)} on {self.device}{grad}>"
+        return f"<Tensor {self.dtype.name}{list(self.shape)} on {describe_place(self)}{grad}>"
 
     # ------------------------------------------------------------ types and places
 

@@ -13,6 +13,7 @@ from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.engine import live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import from_host
 from tilewright.runtime.device import canonical_device
@@ -22,6 +23,7 @@ from tilewright.tensor.core import TensorBase, has_memory, mark_parameter, modes
 from tilewright.tensor.custom import CustomMixin
 from tilewright.tensor.gradient import GradientMixin
 from tilewright.tensor.interop import InteropMixin
+from tilewright.tensor.sharding import first_device
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -101,7 +103,7 @@ class Tensor(CastMixin, GradientMixin, CustomMixin, metaclass=_TensorType):
     def __init__(
         self,
         data: Any,
-        device: str | None = None,
+        device: Devices | None = None,
         dtype: DType | str | None = None,
         requires_grad: bool | None = None,
     ) -> None:
@@ -112,7 +114,8 @@ class Tensor(CastMixin, GradientMixin, CustomMixin, metaclass=_TensorType):
             node = node if place == data.device else build.copy(node, place)
         else:
             place = canonical_device(device)
-            node = _node_from(data, place, wanted)
+            node = _node_from(data, first_device(place), wanted)
+            node = node if isinstance(place, str) or build.scalar_of(node) is not None else build.copy(node, place)
         self._set_up(node if wanted is None else build.cast(node, wanted), place, False)
         if requires_grad:
             self.requires_grad_()
@@ -182,8 +185,8 @@ class Tensor(CastMixin, GradientMixin, CustomMixin, metaclass=_TensorType):
 
     # ------------------------------------------------------------ places
 
-    def to(self, device: str | None) -> Self:
-        """The tensor on another device."""
+    def to(self, device: Devices | None) -> Self:
+        """The tensor on another device, or a copy of it on each of several."""
         place = canonical_device(device)
         if place == self.device:
             return self
@@ -191,7 +194,7 @@ class Tensor(CastMixin, GradientMixin, CustomMixin, metaclass=_TensorType):
         moved.device = place
         return moved
 
-    def to_(self, device: str | None) -> Self:
+    def to_(self, device: Devices | None) -> Self:
         """Moves this tensor to another device."""
         moved = self.to(device)
         self.uop, self.device = moved.uop, moved.device
@@ -199,7 +202,7 @@ class Tensor(CastMixin, GradientMixin, CustomMixin, metaclass=_TensorType):
             mark_parameter(self)
         return self
 
-    def clone(self, device: str | None = None) -> Self:
+    def clone(self, device: Devices | None = None) -> Self:
         """A tensor of its own with the same values."""
         copied = self._new(UOp(Ops.CONTIGUOUS, self.dtype, (self.uop,)))
         return copied if device is None else copied.to(device)

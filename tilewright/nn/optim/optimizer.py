@@ -61,10 +61,7 @@ class Optimizer:
 
     def _zeros(self) -> list[Tensor]:
         """State that starts at 0, as large as each parameter."""
-        return [
-            Tensor.empty(tensor.shape, dtype=compute_dtype(tensor), device=tensor.device).assign(0)
-            for tensor in self.params
-        ]
+        return [tensor.empty_like(dtype=compute_dtype(tensor)).assign(0) for tensor in self.params]
 
     def _start(self, *state: Tensor) -> None:
         """Computes parameters and state now, so that the first step launches what the second does. A tensor that

@@ -1,0 +1,76 @@
+"""Values on several devices, for the rest of the engine. In: a graph in which MULTI stands for such values; the buffers
+of their parts. Out: nodes of one device each, and what holds a value: a BUFFER node, or a MULTI of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tilewright.graph.build import multi, reshape
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+
+if TYPE_CHECKING:
+    from tilewright.schedule.shard import Division
+
+_divisions: dict[tuple[UOp, ...], tuple[Division, ...]] = {}
+
+
+def divide_outputs(outputs: tuple[UOp, ...]) -> tuple[Division, ...]:
+    """The parts of each output, from memory where the graph is known."""
+    found = _divisions.get(outputs)
+    if found is None:
+        from tilewright.schedule.shard import divide_graph  # most programs use one device
+
+        found = _divisions[outputs] = divide_graph(outputs)
+    return found
+
+
+def join_parts(divisions: Sequence[Division], buffers: Sequence[UOp]) -> list[UOp]:
+    """What holds each output, of the buffers of all parts in order."""
+    remaining = iter(buffers)
+    held: list[UOp] = []
+    for nodes, arg in divisions:
+        if arg is None:
+            held.append(next(remaining))
+        else:
+            parts = [reshape(next(remaining), node.shape) for node in nodes]
+            held.append(multi(parts, arg.axis, arg.devices))
+    return held
+
+
+def buffers_of(held: UOp) -> list[UOp]:
+    """The BUFFER nodes of what holds a value."""
+    while held.op is Ops.RESHAPE:
+        held = held.src[0]
+    return [buffer for part in held.src for buffer in buffers_of(part)] if held.op is Ops.MULTI else [held]
+
+
+def exchange_buffers(held: UOp, exchange: Callable[[UOp], UOp]) -> UOp:
+    """What holds a value, with other nodes in the place of its BUFFERs."""
+    if held.op is Ops.BUFFER:
+        return exchange(held)
+    return held.with_src(tuple(exchange_buffers(part, exchange) for part in held.src))
+
+
+def held_parts(node: UOp, held_buffer: Callable[[UOp], UOp | None]) -> UOp | None:
+    """The MULTI of the buffers that hold the parts of a MULTI; None where one is not held."""
+    held = [held_buffer(part) for part in node.src]
+    if any(part is None for part in held):
+        return None
+    parts = [reshape(buffer, part.shape) for buffer, part in zip(held, node.src, strict=True) if buffer is not None]
+    return multi(parts, node.arg.axis, node.arg.devices)
+
+
+def layout_of(node: UOp) -> tuple[int | None, tuple[int, ...]]:
+    """The axis along which a value of several devices is divided, None where each has all of it; the size of each
+    part along the axis."""
+    while node.op in (Ops.CONTIGUOUS, Ops.DETACH):
+        node = node.src[0]
+    parts, arg = node.src, node.arg
+    if node.op is not Ops.MULTI:
+        from tilewright.schedule.shard import divide_graph
+
+        ((parts, arg),) = divide_graph((node,))
+    axis = None if arg is None else arg.axis
+    return axis, () if axis is None else tuple(part.shape[axis] for part in parts)

@@ -1,0 +1,103 @@
+"""Moving parts between devices. In: a `Spread`, or the partial results of a reduction. Out: the parts as another layout
+wants them, made of COPYs and of maths on the device that wants them; nothing here is a node of its own.
+
+gather_parts  a value divided in any way -> all of it, on one device
+move_parts    a value divided one way -> divided another way, or whole on each device; only what is missing is sent
+all_reduce    a partial result on each device -> their fold on each: everyone sends to everyone, and all fold in the
+              same order, so that the results are equal to the bit"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple
+
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.slices import cat, replace_axis, slice_axis
+from tilewright.graph.spec import Op
+from tilewright.graph.uop import UOp
+from tilewright.schedule.layouts import WHOLE, Layout, Spread
+
+
+class Piece(NamedTuple):
+    """A stretch of the divided axis, as one device has it."""
+
+    start: int
+    stop: int
+    node: UOp
+    device: str
+
+
+def pieces_of(spread: Spread, offset: int = 0) -> list[Piece]:
+    """The parts that have elements, in order; the axis may begin before them."""
+    bounds = zip(spread.layout.bounds(), spread.parts, spread.devices, strict=True)
+    return [
+        Piece(start + offset, stop + offset, node, device) for (start, stop), node, device in bounds if start < stop
+    ]
+
+
+def assemble(pieces: Sequence[Piece], axis: int, start: int, stop: int, device: str) -> UOp:
+    """A stretch of the axis on one device: what it has, what it is sent, and zeros where there is no piece."""
+    found: list[UOp] = []
+    shape, dtype = pieces[0].node.shape, pieces[0].node.dtype
+    reached = start
+    for piece in pieces:
+        first, last = max(start, piece.start), min(stop, piece.stop)
+        if first >= last:
+            continue
+        if first > reached:
+            found.append(build.const(dtype, 0, replace_axis(shape, axis, first - reached)))
+        own = slice_axis(piece.node, axis, first - piece.start, last - piece.start)
+        found.append(own if piece.device == device else build.copy(own, device))
+        reached = last
+    if reached < stop or not found:
+        zeros = build.const(dtype, 0, replace_axis(shape, axis, stop - reached))
+        found.append(zeros if found else build.placed(zeros, device))
+    return cat(found, axis)
+
+
+def arrange(pieces: Sequence[Piece], layout: Layout, devices: tuple[str, ...]) -> Spread:
+    """Pieces along the axis of the layout, as the layout wants them."""
+    assert layout.axis is not None
+    bounds = zip(layout.bounds(), devices, strict=True)
+    parts = (assemble(pieces, layout.axis, start, stop, device) for (start, stop), device in bounds)
+    return Spread(tuple(parts), layout, devices)
+
+
+def gather_parts(spread: Spread, device: str) -> UOp:
+    """The whole value on any one device."""
+    axis = spread.layout.axis
+    if axis is None:
+        own = spread.devices.index(device) if device in spread.devices else None
+        return build.copy(spread.parts[0], device) if own is None else spread.parts[own]
+    return assemble(pieces_of(spread), axis, 0, sum(spread.layout.sizes), device)
+
+
+def move_parts(spread: Spread, layout: Layout) -> Spread:
+    if spread.layout == layout:
+        return spread
+    axis = layout.axis
+    if axis is None:
+        return Spread(tuple(gather_parts(spread, device) for device in spread.devices), WHOLE, spread.devices)
+    if spread.layout.axis == axis:
+        return arrange(pieces_of(spread), layout, spread.devices)
+    # Along another axis: each device sends of its part what the others want, so nothing is sent twice.
+    parts = []
+    for device, bounds in zip(spread.devices, layout.bounds(), strict=True):
+        cut = tuple(slice_axis(part, axis, *bounds) for part in spread.parts)
+        parts.append(gather_parts(spread._replace(parts=cut), device))
+    return Spread(tuple(parts), layout, spread.devices)
+
+
+def all_reduce(op: Op, partials: Sequence[tuple[UOp, str]], devices: tuple[str, ...]) -> Spread:
+    """`partials` are the results and where they are; a device that has nothing to add has none.
+
+    They are stored before they are sent: a fold that computed its own partial result anew could round it otherwise than
+    the others do, and the copies of a value have to stay equal."""
+    stored = [(UOp(Ops.CONTIGUOUS, part.dtype, (part,)), home) for part, home in partials]
+    results = []
+    for device in devices:
+        sent = [part if home == device else build.copy(part, device) for part, home in stored]
+        results.append(reduce(lambda left, right: build.alu(op, left, right), sent))
+    return Spread(tuple(results), WHOLE, devices)

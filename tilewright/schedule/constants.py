@@ -1,0 +1,50 @@
+"""What is made of constants alone. In: a node without memory below it. Out: a slice of it, or the same on a device.
+Such a value belongs to no device and is computed wherever it is used; when a graph is divided, each device computes its
+own: were it one node for all, it could be stored on one device and read by another."""
+
+from __future__ import annotations
+
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.slices import replace_axis, slice_axis
+from tilewright.graph.spec import Kind
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import substitute, toposort
+
+_LEAVES = (Ops.CONST, Ops.IOTA)
+
+
+def narrow(node: UOp, axis: int, start: int, stop: int) -> UOp:
+    """The elements start to stop of one axis. A repeated axis is repeated less often, and what counts along the axis
+    begins elsewhere, so that a slice is as simple as the whole; where that is not so it is a SHRINK."""
+    if (start, stop) == (0, node.shape[axis]):
+        return node
+
+    def is_cut_here(part: UOp) -> bool:
+        return not part.op.is_elementwise and (part.op is not Ops.EXPAND or part.src[0].shape[axis] == 1)
+
+    done: dict[UOp, UOp] = {}
+    for part in toposort(node, stop=lambda part: not part.shape or is_cut_here(part)):
+        shape = replace_axis(part.shape, axis, stop - start) if part.shape else ()
+        if not part.shape:
+            done[part] = part
+        elif part.op is Ops.EXPAND:
+            done[part] = build.expand(done.get(part.src[0], part.src[0]), shape)
+        elif part.op.is_elementwise:
+            done[part] = part.with_src(tuple(done[src] for src in part.src))
+        elif build.stored_root(part).op is Ops.IOTA and part.shape[axis] == build.stored_root(part).arg[0]:
+            counted = build.iota(stop - start, part.dtype)
+            moved = build.alu(Ops.ADD, counted, build.const(part.dtype, start)) if start else counted
+            done[part] = build.reshape(moved, shape)
+        else:
+            done[part] = slice_axis(part, axis, start, stop)
+    return done[node]
+
+
+def place_constants(node: UOp, device: str, is_operand: bool = False) -> UOp:
+    """The value with its leaves on a device, so that all of it is. An operand of something on that device needs this
+    only where it computes: a repeated constant has no memory that could be elsewhere."""
+    order = toposort(node)
+    if is_operand and all(part.op in _LEAVES or part.op.kind is Kind.MOVEMENT for part in order):
+        return node
+    return substitute(node, {leaf: build.placed(leaf, device) for leaf in order if leaf.op in _LEAVES})

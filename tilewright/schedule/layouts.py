@@ -1,0 +1,90 @@
+"""Where the parts of a value lie. In: shapes, and the layouts of what a node is made from. Out: the layout of the node.
+A layout says along which axis a value is divided and how much of the axis each device has; one without an axis says
+that every device has the whole value. `shard.py` divides nodes, `collectives.py` moves parts from layout to layout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tilewright.graph.slices import bounds_of, replace_axis
+from tilewright.graph.spec import Shape, element_count
+from tilewright.graph.uop import UOp
+
+
+class Layout(NamedTuple):
+    """`sizes[i]` of the axis are on device i; they may differ, and be 0."""
+
+    axis: int | None = None
+    sizes: tuple[int, ...] = ()
+
+    def bounds(self) -> list[tuple[int, int]]:
+        return bounds_of(self.sizes)
+
+    def part_shapes(self, shape: Shape, count: int) -> list[Shape]:
+        """The shape of each of `count` parts of a value."""
+        axis = self.axis
+        return [shape] * count if axis is None else [replace_axis(shape, axis, size) for size in self.sizes]
+
+
+WHOLE = Layout()
+
+
+class Spread(NamedTuple):
+    """A value on several devices: the node of each part, and how they make up the value."""
+
+    parts: tuple[UOp, ...]
+    layout: Layout
+    devices: tuple[str, ...]
+
+    @property
+    def shape(self) -> Shape:
+        axis, sizes = self.layout
+        shape = self.parts[0].shape
+        return shape if axis is None else replace_axis(shape, axis, sum(sizes))
+
+
+def choose_layout(spreads: Sequence[Spread]) -> Layout:
+    """The layout for the result of an elementwise operation. Whole values are cut without a transfer, so any division
+    is better than none. Of several the most even one, which keeps the devices busy; then the one of most bytes."""
+    weights: dict[Layout, int] = {}
+    for spread in spreads:
+        if spread.layout.axis is not None:
+            weights[spread.layout] = weights.get(spread.layout, 0) + spread.parts[0].dtype.itemsize
+    if not weights:
+        return WHOLE
+    shape = spreads[0].shape
+
+    def cost(layout: Layout) -> tuple[int, int]:
+        most = max(element_count(part) for part in layout.part_shapes(shape, len(layout.sizes)))
+        return most, -weights[layout]
+
+    return min(weights, key=cost)
+
+
+def reshaped(layout: Layout, old: Shape, new: Shape) -> Layout | None:
+    """The layout after a reshape, where each part is the reshape of its old part; None where there is no such axis.
+
+    (8, 6) divided along 0 as (4, 4)  ->  (2, 4, 6) along 0 as (1, 1);  (48,) along 0 as (24, 24);  (16, 3) as (8, 8)
+    (8, 6) divided along 1 as (3, 3)  ->  (8, 3, 2): none, because a part would have to end inside of an element of 3
+    """
+    axis = layout.axis
+    assert axis is not None
+    outer, inner = math.prod(old[:axis]), math.prod(old[axis + 1 :])
+    for new_axis in range(len(new)):
+        new_inner = math.prod(new[new_axis + 1 :])
+        is_aligned = math.prod(new[:new_axis]) == outer
+        if is_aligned and all(size * inner % new_inner == 0 for size in layout.sizes):
+            return Layout(new_axis, tuple(size * inner // new_inner for size in layout.sizes))
+    return None
+
+
+def shrunk(layout: Layout, start: int, stop: int) -> tuple[Layout, list[tuple[int, int]]]:
+    """The layout of a stretch of the divided axis that stays where it is, and the bounds of each part within its old
+    one: a device that has none of the stretch is left with nothing."""
+    kept = [
+        (min(max(start, first), last) - first, max(min(stop, last), first) - first) for first, last in layout.bounds()
+    ]
+    kept = [(begin, max(begin, end)) for begin, end in kept]
+    return Layout(layout.axis, tuple(end - begin for begin, end in kept)), kept

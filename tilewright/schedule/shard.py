@@ -1,0 +1,354 @@
+"""Dividing a graph among devices. In: a graph in which MULTI nodes are values on several devices. Out: a graph without
+them, in which each node is computed on one device, and for each output its parts. It runs before anything is scheduled.
+
+Every node above a MULTI becomes a node per device and a layout. It is divided as what it is made from is, so parts stay
+where they are; the exceptions move data, by `collectives.py`: operands divided along different axes, a reduction over
+the divided axis, and what cannot be computed part by part, which is gathered first. Constants belong to no device: each
+part computes the slice that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tilewright.base.errors import InternalError
+from tilewright.graph import build
+from tilewright.graph.custom import updated_source
+from tilewright.graph.gradients_gather import counting_axis
+from tilewright.graph.ops import MultiArg, Ops
+from tilewright.graph.slices import even_sizes
+from tilewright.graph.spec import Kind, Op, element_count
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+from tilewright.schedule.collectives import all_reduce, arrange, gather_parts, move_parts, pieces_of
+from tilewright.schedule.constants import narrow, place_constants
+from tilewright.schedule.layouts import WHOLE, Layout, Spread, choose_layout, reshaped, shrunk
+
+Value = UOp | Spread
+
+
+class Division(NamedTuple):
+    """An output: the nodes to compute, and how they make it up; None where it is the one node."""
+
+    nodes: tuple[UOp, ...]
+    arg: MultiArg | None
+
+
+def divide_graph(outputs: Sequence[UOp]) -> tuple[Division, ...]:
+    order = toposort(*outputs)
+    if all(node.op is not Ops.MULTI for node in order):
+        return tuple(Division((node,), None) for node in outputs)
+    divider = Divider(order)
+    for node in order:
+        divider.divide(node)
+    return tuple(divider.output(node) for node in outputs)
+
+
+class Divider:
+    """What each node has become: a node on one device or on none, or a part on each of several."""
+
+    def __init__(self, order: Sequence[UOp]) -> None:
+        self.done: dict[UOp, Value] = {}
+        self.free: set[UOp] = set()  # what is made of constants alone
+        bases = (updated_source(node) for node in order)
+        self.updated = {_behind_wrappers(base) for base in bases if base is not None}
+
+    def divide(self, node: UOp) -> None:
+        sources = [self.done[src] for src in node.src]
+        if not any(isinstance(source, Spread) for source in sources) and node.op is not Ops.MULTI:
+            made: Value = self._plain(node, sources)
+        elif element_count(node.shape) == 0:
+            made = build.const(node.dtype, 0, node.shape)
+            self.free.add(made)
+        elif node.op.is_elementwise:
+            made = self._elementwise(node)
+        elif node.op.kind is Kind.MOVEMENT:
+            made = self._movement(node)
+        else:
+            rule = _RULES.get(node.op)
+            if rule is None:
+                raise InternalError(f"{node.op} cannot be divided among devices")
+            made = rule(self, node)
+        if node in self.updated and node.op not in _MEMORY:
+            made = self._separate(made)
+        for part in made.parts if isinstance(made, Spread) else (made,):
+            note_line(part, node)
+        self.done[node] = made
+
+    def _separate(self, made: Value) -> Value:
+        """A value that is updated in place has memory of its own, also where dividing has left nothing of it but the
+        memory of something else: a copy to where the data is already, a slice that is one part."""
+
+        def copied(part: UOp) -> UOp:
+            root = _behind_wrappers(part)
+            return build.copy(part, root.arg.device) if root.op in (Ops.PARAM, Ops.BUFFER) else part
+
+        return made._replace(parts=tuple(map(copied, made.parts))) if isinstance(made, Spread) else copied(made)
+
+    def output(self, node: UOp) -> Division:
+        made = self.done[node]
+        if not isinstance(made, Spread):
+            return Division((made,), None)
+        return Division(made.parts, MultiArg(made.layout.axis, made.devices))
+
+    # ------------------------------------------------------------ sources
+
+    def _plain(self, node: UOp, sources: Sequence[Value]) -> UOp:
+        src = tuple(source for source in sources if isinstance(source, UOp))
+        if node.op is Ops.COPY and src[0] in self.free:
+            return UOp(Ops.CONTIGUOUS, node.dtype, (place_constants(src[0], node.arg),))
+        made = node.with_src(src)
+        if node.op in (Ops.CONST, Ops.IOTA) or (src and self.free.issuperset(src)):
+            self.free.add(made)
+        return made
+
+    def _spread(self, node: UOp) -> Spread:
+        made = self.done[node]
+        assert isinstance(made, Spread)
+        return made
+
+    def _devices(self, node: UOp) -> tuple[str, ...]:
+        return next(made.devices for made in map(self.done.get, node.src) if isinstance(made, Spread))
+
+    def _aligned(self, source: UOp, layout: Layout, devices: tuple[str, ...]) -> Sequence[UOp]:
+        """The parts of a source, of which the layout is wanted. One of no axes stands for any shape."""
+        made = self.done[source]
+        wanted = layout if source.shape else WHOLE
+        if isinstance(made, Spread):
+            if made.devices != devices:
+                raise InternalError(f"{source!r} is on {made.devices}, and meets values of {devices}")
+            return move_parts(made, wanted).parts
+        if made not in self.free:
+            raise InternalError(f"{source!r} is on one device, and meets values of {devices}")
+        bounds = wanted.bounds() if wanted.axis is not None else [(0, 0)] * len(devices)
+        cut = (made if wanted.axis is None else narrow(made, wanted.axis, *pair) for pair in bounds)
+        return [place_constants(part, device, is_operand=True) for part, device in zip(cut, devices, strict=True)]
+
+    def _each(self, node: UOp, layout: Layout, *sources: Sequence[UOp]) -> Spread:
+        """The node once per device, over these sources."""
+        parts = tuple(UOp(node.op, node.dtype, src, node.arg) for src in zip(*sources, strict=True))
+        return Spread(parts, layout, self._devices(node))
+
+    # ------------------------------------------------------------ elementwise and movement
+
+    def _elementwise(self, node: UOp) -> Spread:
+        spreads = [made for src in node.src if isinstance(made := self.done[src], Spread) and src.shape]
+        layout = choose_layout(spreads)
+        devices = self._devices(node)
+        return self._each(node, layout, *(self._aligned(src, layout, devices) for src in node.src))
+
+    def _movement(self, node: UOp) -> Spread:
+        spread = self._spread(node.src[0])
+        if spread.layout.axis is not None:
+            made = _MOVEMENTS[node.op](node, spread)
+            if made is not None:
+                return made
+            spread = move_parts(spread, WHOLE)
+        parts = tuple(build.movement(node.op, part, node.arg) for part in spread.parts)
+        return spread._replace(parts=parts)
+
+    # ------------------------------------------------------------ tensors
+
+    def _reduce_axis(self, node: UOp) -> Spread:
+        spread = self._spread(node.src[0])
+        op, axes = node.arg
+        partials = tuple(build.reduce_axis(op, part, axes) for part in spread.parts)
+        axis, sizes = spread.layout
+        if axis not in axes:
+            return spread._replace(parts=partials)
+        held = zip(partials, spread.devices, sizes, strict=True)
+        return all_reduce(op, [(part, device) for part, device, size in held if size], spread.devices)
+
+    def _gather(self, node: UOp) -> Spread:
+        """Division as the indices are. A source that is divided along an axis that is read straight through is divided
+        as it is; any other is gathered, because an index may name any of its elements."""
+        source, *indices = node.src
+        devices = self._devices(node)
+        layout = choose_layout([made for src in indices if isinstance(made := self.done[src], Spread)])
+        made = self.done[source]
+        local = made.layout if isinstance(made, Spread) else WHOLE
+        along = None if local.axis is None else counting_axis(indices[local.axis])
+        if along is None or node.shape[along] != sum(local.sizes) or layout.axis not in (None, along):
+            parts = self._aligned(source, WHOLE, devices)
+            return self._each(node, layout, parts, *(self._aligned(src, layout, devices) for src in indices))
+        layout = Layout(along, local.sizes)
+        aligned = [self._aligned(src, layout, devices) for src in indices]
+        assert local.axis is not None
+        counted = self.done[indices[local.axis]]
+        assert isinstance(counted, UOp)
+        aligned[local.axis] = [narrow(counted, along, 0, size) for size in local.sizes]
+        return self._each(node, layout, self._aligned(source, local, devices), *aligned)
+
+    def _same(self, node: UOp) -> Value:
+        """What is done to each part: it is stored, or gradients see it in some way."""
+        first, *waited = map(self.done.__getitem__, node.src)
+        count = len(first.parts) if isinstance(first, Spread) else 1
+        rows = [made.parts[:count] if isinstance(made, Spread) else (made,) * count for made in (first, *waited)]
+        if isinstance(first, Spread):
+            return self._each(node, first.layout, *rows)
+        return node.with_src((first,) if first in self.free else tuple(row[0] for row in rows))
+
+    def _copy(self, node: UOp) -> UOp:
+        return gather_parts(self._spread(node.src[0]), node.arg)
+
+    def _multi(self, node: UOp) -> Spread:
+        axis, devices = node.arg
+        parts = []
+        for source, device in zip(node.src, devices, strict=True):
+            made = self.done[source]
+            if isinstance(made, Spread):
+                raise InternalError("a part of a MULTI is spread over devices itself")
+            parts.append(place_constants(made, device) if made in self.free else made)
+        sizes = () if axis is None else tuple(src.shape[axis] for src in node.src)
+        return Spread(tuple(parts), Layout(axis, sizes), devices)
+
+    def _assign(self, node: UOp) -> Spread:
+        """In place on every part. A view that is no view of the parts is written to a gathered copy first, of which
+        each part then takes its own."""
+        target, view, value = node.src
+        spread, devices = self._spread(target), self._devices(node)
+        seen = self.done[view]
+        assert isinstance(seen, Spread)
+        if all(_is_view(part, own) for part, own in zip(seen.parts, spread.parts, strict=True)):
+            values = self._aligned(value, seen.layout, devices)
+            rows = zip(spread.parts, seen.parts, values, strict=True)
+            parts = [build.assign(own, part, _shaped(new, part)) for own, part, new in rows]
+            return spread._replace(parts=tuple(parts))
+        whole = move_parts(spread, WHOLE)
+        bases = [UOp(Ops.CONTIGUOUS, node.dtype, (part,)) for part in whole.parts]
+        values = self._aligned(value, WHOLE, devices)
+        written = []
+        for base, new in zip(bases, values, strict=True):
+            again = base
+            for step in reversed(_steps(view, target)):
+                again = build.movement(step.op, again, step.arg)
+            written.append(build.assign(base, again, _shaped(new, again)))
+        taken = move_parts(whole._replace(parts=tuple(written)), spread.layout).parts
+        return spread._replace(parts=tuple(build.assign(own, own, new) for own, new in zip(spread.parts, taken)))
+
+
+_RULES: dict[Op, Callable[[Divider, UOp], Value]] = {
+    Ops.REDUCE_AXIS: Divider._reduce_axis,
+    Ops.GATHER: Divider._gather,
+    Ops.CONTIGUOUS: Divider._same,
+    Ops.DETACH: Divider._same,
+    Ops.COPY: Divider._copy,
+    Ops.MULTI: Divider._multi,
+    Ops.ASSIGN: Divider._assign,
+}
+
+
+# ---------------------------------------------------------------- movements of divided values; None: it must be whole
+
+
+def _reshape(node: UOp, spread: Spread) -> Spread | None:
+    layout = reshaped(spread.layout, node.src[0].shape, node.shape)
+    if layout is None:
+        return None
+    shapes = layout.part_shapes(node.shape, len(spread.parts))
+    return Spread(tuple(map(build.reshape, spread.parts, shapes)), layout, spread.devices)
+
+
+def _expand(node: UOp, spread: Spread) -> Spread | None:
+    axis = spread.layout.axis
+    assert axis is not None
+    if node.shape[axis] != node.src[0].shape[axis]:
+        return None
+    shapes = spread.layout.part_shapes(node.shape, len(spread.parts))
+    return spread._replace(parts=tuple(map(build.expand, spread.parts, shapes)))
+
+
+def _permute(node: UOp, spread: Spread) -> Spread:
+    parts = tuple(build.permute(part, node.arg) for part in spread.parts)
+    return Spread(parts, Layout(node.arg.index(spread.layout.axis), spread.layout.sizes), spread.devices)
+
+
+def _pad(node: UOp, spread: Spread) -> Spread:
+    """Zeros along the divided axis go to every device alike: joining two values pads both to the same size."""
+    axis = spread.layout.axis
+    assert axis is not None
+    before, after = node.arg[axis]
+    others = replace_pair(node.arg, axis, (0, 0))
+    padded = spread._replace(parts=tuple(build.pad(part, others) for part in spread.parts))
+    if not before and not after:
+        return padded
+    layout = Layout(axis, even_sizes(node.shape[axis], len(spread.devices)))
+    return arrange(pieces_of(padded, before), layout, spread.devices)
+
+
+def _shrink(node: UOp, spread: Spread) -> Spread:
+    axis = spread.layout.axis
+    assert axis is not None
+    layout, kept = shrunk(spread.layout, *node.arg[axis])
+    cut = (build.shrink(part, replace_pair(node.arg, axis, pair)) for part, pair in zip(spread.parts, kept))
+    return Spread(tuple(cut), layout, spread.devices)
+
+
+def _flip(node: UOp, spread: Spread) -> Spread:
+    axis, sizes = spread.layout
+    assert axis is not None
+    flipped = spread._replace(parts=tuple(build.flip(part, node.arg) for part in spread.parts))
+    if axis not in node.arg:
+        return flipped
+    total = sum(sizes)
+    pieces = [piece._replace(start=total - piece.stop, stop=total - piece.start) for piece in pieces_of(flipped)]
+    return arrange(pieces[::-1], spread.layout, spread.devices)
+
+
+_MOVEMENTS: dict[Op, Callable[[UOp, Spread], Spread | None]] = {
+    Ops.RESHAPE: _reshape,
+    Ops.EXPAND: _expand,
+    Ops.PERMUTE: _permute,
+    Ops.PAD: _pad,
+    Ops.SHRINK: _shrink,
+    Ops.FLIP: _flip,
+}
+
+Pair = tuple[int, int]
+
+
+def replace_pair(pairs: tuple[Pair, ...], axis: int, pair: Pair) -> tuple[Pair, ...]:
+    return (*pairs[:axis], pair, *pairs[axis + 1 :])
+
+
+# ---------------------------------------------------------------- views and lines
+
+
+def _steps(view: UOp, target: UOp) -> list[UOp]:
+    """The movements from a node to a view of it, the last one first."""
+    steps = []
+    while view is not target:
+        steps.append(view)
+        view = view.src[0]
+    return steps
+
+
+_MEMORY = (Ops.PARAM, Ops.BUFFER, Ops.MULTI, Ops.ASSIGN, Ops.CUSTOM_KERNEL)
+
+
+def _behind_wrappers(node: UOp) -> UOp:
+    """What a value is that is merely stored or shaped otherwise."""
+    while node.op in (Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS):
+        node = node.src[0]
+    return node
+
+
+def _is_view(node: UOp, of: UOp) -> bool:
+    root = build.stored_root(of)
+    while node is not root and node.op.kind is Kind.MOVEMENT:
+        node = node.src[0]
+    return node is root
+
+
+def _shaped(value: UOp, view: UOp) -> UOp:
+    return value if value.shape == view.shape else build.broadcast_to(value, view.shape)
+
+
+def note_line(part: UOp, node: UOp) -> None:
+    """What is made in the place of a node comes from that node's line."""
+    stack = [part]
+    while stack and node.line is not None:
+        top = stack.pop()
+        if top.line is None:
+            top.line = node.line
+            stack.extend(top.src)
