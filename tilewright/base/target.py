@@ -43,6 +43,17 @@ class TensorCore:
 
 
 @dataclass(frozen=True)
+class DotProduct:
+    """An instruction that adds `terms` products of neighbours to each lane of a vector of sums, all of which wrap."""
+
+    name: str
+    left: DType
+    right: DType
+    total: DType
+    terms: int
+
+
+@dataclass(frozen=True)
 class Target:
     """Facts of one device kind. `native` are the dtypes whose arithmetic the renderer can write directly."""
 
@@ -69,6 +80,7 @@ class Target:
     # Ops (by name) that the renderer writes itself; every other one is decomposed by codegen.
     native_ops: frozenset[str] = frozenset()
     tensor_cores: tuple[TensorCore, ...] = ()  # those to be preferred first
+    dot_products: tuple[DotProduct, ...] = ()  # those to be preferred first
     is_reference: bool = False  # the emulator: others are checked against it
 
     def lanes(self, dtype: DType) -> int:

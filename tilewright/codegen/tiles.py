@@ -127,12 +127,16 @@ class TileFacts:
         return list(itertools.product(*(range(axis_size(axis)) for axis in self.outer_axes(node))))
 
     def _vector_priority(self, program: Program) -> dict[UOp, tuple[int, int]]:
-        """The UPCAST axes that some access walks with stride 1, and how many do."""
+        """The UPCAST axes that some access walks with stride 1, or with that of the terms that are written out into
+        each of their elements, and how many do."""
         counts: dict[UOp, int] = {}
         for node in program.body:
             if node.op is Ops.INDEX:
-                for axis, step in tile_part(node.src[1])[1].items():
-                    if step == 1 and axis.arg.kind is AxisType.UPCAST:
+                steps = tile_part(node.src[1])[1]
+                terms = (axis_size(a) for a, step in steps.items() if step == 1 and a.arg.kind is AxisType.UNROLL)
+                strides = (1, next(terms, 1))
+                for axis, step in steps.items():
+                    if step in strides and axis.arg.kind is AxisType.UPCAST:
                         counts[axis] = counts.get(axis, 0) + 1
         return {axis: (count, axis_size(axis)) for axis, count in counts.items()}
 

@@ -1,14 +1,22 @@
 """Lengths of vectors. In: a kernel and a target. Out: the same kernel, in which a tile axis that becomes the lanes of
 vectors is no longer than a register, or a power of two: others are two axes, of which the inner is.
-A compiler holds a vector of 48 elements that a loop carries as 48 scalars, and three of 16 as three registers."""
+A compiler holds a vector of 48 elements that a loop carries as 48 scalars, and three of 16 as three registers.
+
+A sum of products of narrow integers along vectors is also taken apart here, into lanes and the terms of each, where the
+target has an instruction that adds several products to a lane."""
 
 from __future__ import annotations
 
+from tilewright.base.dtype import DType
 from tilewright.base.target import Target
 from tilewright.graph.affine import coefficient
+from tilewright.graph.dot_products import find_dots, group_dtype, narrow_factors
 from tilewright.graph.ops import Axis, AxisType, Ops
-from tilewright.graph.uop import UOp, index_const
+from tilewright.graph.uop import UOp, index_const, memory_of
 from tilewright.graph.walk import exchange_axis, toposort
+
+# The fewest sums that an instruction of any target updates at once.
+LEAST_LANES = 4
 
 
 def split_vectors(sink: UOp, target: Target) -> UOp:
@@ -18,17 +26,88 @@ def split_vectors(sink: UOp, target: Target) -> UOp:
     """
     if target.has_local:  # a thread of a work-group names each element
         return sink
+    if target.dot_products:
+        sink = group_terms(sink, target)
     nodes = toposort(sink)
     axes = [node for node in nodes if node.op is Ops.RANGE and node.arg.kind is AxisType.UPCAST]
     places = [node for node in nodes if node.op is Ops.INDEX]
+    groups = _grouped_places(nodes, target)
     for axis in axes:
         walked = [place for place in places if coefficient(place.src[1], axis) == 1]
         size = int(axis.src[0].arg)
         length = size & -size
-        if length < size and any(size > target.lanes(place.dtype) for place in walked) and length > 1:
+        is_long = length < size and any(size > target.lanes(place.dtype) for place in walked)
+        lanes = [target.lanes(total) for place, (step, total) in groups.items() if _walks(place, axis, step)]
+        if lanes:
+            # Each lane takes in a group, and instructions are as long as a register.
+            length = min(length, *lanes)
+            is_long = length < size
+        if is_long and length > 1:
             sink = exchange_axis(sink, axis, _range(axis, size // length, 0) * length + _range(axis, length, 1))
     return sink
 
 
-def _range(axis: UOp, size: int, number: int) -> UOp:
-    return axis.replace(src=(index_const(size),), arg=Axis((*axis.arg.id, number), axis.arg.kind))
+def _range(axis: UOp, size: int, number: int, kind: AxisType | None = None) -> UOp:
+    return axis.replace(src=(index_const(size),), arg=Axis((*axis.arg.id, number), kind or axis.arg.kind))
+
+
+def _walks(place: UOp, axis: UOp, step: int) -> bool:
+    return axis in place.src[1].ranges and coefficient(place.src[1], axis) == step
+
+
+# ---------------------------------------------------------------- several terms in a lane
+
+
+def group_terms(sink: UOp, target: Target) -> UOp:
+    """
+    before: for u in 64 (UPCAST): acc[u] += a[k*64 + u] * b[k*64 + u]
+    after:  for u0 in 16 (UPCAST): for u1 in 4 (UNROLL): acc[u0] += a[k*64 + u0*4 + u1] * b[k*64 + u0*4 + u1]
+    """
+    for node in toposort(sink):
+        places = _factor_places(node)
+        if places is None:
+            continue
+        dots = find_dots(places[0].dtype, places[1].dtype, node.dtype, target)
+        terms = dots[0].instruction.terms if dots else 0
+        for axis in node.src[1:] if dots else ():
+            is_walked = all(_walks(place, axis, 1) and axis not in _mask_ranges(place) for place in places)
+            size = int(axis.src[0].arg) if axis.src[0].is_const else 0
+            if axis.arg.kind is AxisType.UPCAST and is_walked and size % (terms * LEAST_LANES) == 0:
+                lanes, group = _range(axis, size // terms, 0), _range(axis, terms, 1, AxisType.UNROLL)
+                # One product a kernel, as in a user's own: what is left of the others is looked at in the new kernel.
+                return group_terms(exchange_axis(sink, axis, lanes * terms + group), target)
+    return sink
+
+
+def _factor_places(node: UOp) -> tuple[UOp, UOp] | None:
+    """Where the factors of a sum of products of narrow integers are loaded from."""
+    factors = narrow_factors(node.src[0]) if node.op is Ops.REDUCE and node.arg is Ops.ADD else None
+    if factors is None or any(factor.op is not Ops.LOAD for factor in factors):
+        return None
+    return factors[0].src[0], factors[1].src[0]
+
+
+def _mask_ranges(place: UOp) -> frozenset[UOp]:
+    return place.src[2].ranges if len(place.src) > 2 else frozenset()
+
+
+def _grouped_places(nodes: list[UOp], target: Target) -> dict[UOp, tuple[int, DType]]:
+    """The places that lanes of sums are fed from, how far apart the lanes lie there, and the dtype of the sum: those of
+    factors, of which one at least has the terms of a lane side by side, and those in a panel of them."""
+    found: dict[UOp, tuple[int, DType]] = {}
+    for node in nodes if target.dot_products else ():
+        places = _factor_places(node)
+        if places is None:
+            continue
+        for axis in node.src[1:]:
+            size = int(axis.src[0].arg) if axis.src[0].is_const else 0
+            if axis.arg.kind is not AxisType.UNROLL or group_dtype(places[0].dtype, node.dtype, size) is None:
+                continue
+            steps = {place: size if _walks(place, axis, 1) else 1 for place in places}
+            if size in steps.values():
+                found.update((place, (step, node.dtype)) for place, step in steps.items())
+    panels = {memory_of(place): group for place, group in found.items() if memory_of(place).op is Ops.DEFINE_LOCAL}
+    found.update(
+        (node, panels[memory_of(node)]) for node in nodes if node.op is Ops.INDEX and memory_of(node) in panels
+    )
+    return found

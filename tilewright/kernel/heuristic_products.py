@@ -27,12 +27,14 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride, view_kernel
 from tilewright.kernel.effects import has_effects
+from tilewright.kernel.grouped_terms import product_dots, term_axis
 from tilewright.kernel.heuristic_dots import EVEN, choose_dot_opts, evenness
 from tilewright.kernel.transforms.block import apply_block
 from tilewright.kernel.transforms.pad import apply_pad
 from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands
 from tilewright.kernel.transforms.swap import apply_swap, check_swap
 from tilewright.kernel.transforms.thread import apply_thread, check_thread
+from tilewright.kernel.transforms.unroll import apply_unroll
 from tilewright.kernel.transforms.upcast import apply_upcast
 from tilewright.kernel.versions import is_injective
 
@@ -41,6 +43,7 @@ _APPLY = {
     OptOps.PADTO: apply_pad,
     OptOps.SWAP: apply_swap,
     OptOps.THREAD: apply_thread,
+    OptOps.UNROLL: apply_unroll,
     OptOps.UPCAST: apply_upcast,
 }
 # The loops, outermost first.
@@ -74,6 +77,8 @@ COPY_COST = 0.5
 PANEL_SHARE = 2
 # The part of all memory for panels that a whole factor takes.
 WHOLE_SHARE = 2
+# Registers that a factor's offset takes, where a dot product needs one.
+OFFSET_REGISTERS = 4
 # Blocks for each core, so that one that is late or slow leaves some to the others.
 LEAST_PARTS = 2
 # Rows are shared among the cores in at most so many parts a core: each packs the right factor again.
@@ -217,6 +222,10 @@ class _Plan:
         self.depth = math.prod(size_of(axis) for axis in view.reduce_axes)
         self.is_large = _products(view) >= LEAST_SHARED
         self.itemsize = max(node.dtype.itemsize for node in (product.left, product.right, view.reduces[0]))
+        dots = product_dots(view, target)
+        self.dot = dots[0] if dots else None
+        if self.dot is not None:
+            self.itemsize = self.dot.instruction.left.itemsize
 
     def opts(self) -> tuple[Opt, ...]:
         rows, columns = self.product.rows, self.product.columns
@@ -224,11 +233,15 @@ class _Plan:
         inner = math.prod(size_of(axis) for axis in self.view.reduces[0].src[1:])
         # Beside a long sum, the one that it is a term of may wait in memory.
         sets, registers = 1 if inner >= LONG_SUM else len(self.view.reduces), self.target.vector_registers
+        if self.dot is not None and self.dot.offset is not None:
+            registers -= OFFSET_REGISTERS
         is_alone = all(axis in (rows, columns) for axis in self.view.of_kind(AxisType.LOOP))
         sharing = (self._has_neighbouring_rows(), self.target.cores if is_alone else 1)
         tile = choose_tile(size_of(rows), size_of(columns), lanes, registers, sets, *sharing)
         self._cut("columns", columns, tile.vectors * lanes)
         self._cut("rows", rows, tile.rows)
+        if self.dot is not None:
+            self._group(self.dot.instruction.terms)
         room = self.target.core_cache_bytes // PANEL_SHARE // (self.depth * self.itemsize)
         if "columns" in self.loops:
             most = room // (tile.vectors * lanes)
@@ -249,7 +262,14 @@ class _Plan:
         """Where its rows are neighbours in memory, or some of them do not exist, or elements are converted."""
         left = factors_of(self.view)[1 - self.product.number]
         is_padded = len(left.src) > len(self.product.left.src)
-        return self._has_neighbouring_rows() or is_padded or left.dtype is not self.view.reduces[0].dtype
+        return self._has_neighbouring_rows() or is_padded or self._is_left_converted(left)
+
+    def _is_left_converted(self, left: UOp) -> bool:
+        """What one instruction takes in groups is read so where the terms of a group are neighbours."""
+        if self.dot is None:
+            return left.dtype is not self.view.reduces[0].dtype
+        terms = term_axis(self.view, left)
+        return terms is None or stride(left, terms) != 1 or left.dtype.itemsize != self.itemsize
 
     def _is_left_packed_whole(self) -> bool:
         """Whether each core packs all of the left factor, once, for all of its blocks of columns."""
@@ -270,6 +290,14 @@ class _Plan:
         self._apply(OptOps.UPCAST, axis, amount)
         if amount < size_of(axis):
             self.loops[name] = make_range(size_of(axis) // amount, (*axis.arg.id, 0), axis.arg.kind)
+
+    def _group(self, terms: int) -> None:
+        """Takes so many terms of the sum at once, of the longest axis of it."""
+        axis = max(self.view.reduces[0].src[1:], key=size_of)
+        if size_of(axis) % terms:
+            self._apply(OptOps.PADTO, axis, terms)
+            axis = make_range(_padded(size_of(axis), terms), axis.arg.id, axis.arg.kind)
+        self._apply(OptOps.UNROLL, axis, terms)
 
     def _block(self, name: str, amount: int) -> None:
         """Blocks of a loop: `blocks of x` is the loop over them, `x` the loop in one of them."""

@@ -66,6 +66,7 @@ def cpu_target(compiler: str = LLVM) -> Target:
         native=ALL_DTYPES - _EMULATED,
         # C leaves a conversion out of range open.
         native_ops=_NATIVE_OPS if compiler == LLVM else _NATIVE_OPS - {"SATURATING_CAST"},
+        dot_products=host.dot_products() if compiler == LLVM else (),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tilewright.backends.cpu.groups import find_group, store_groups
 from tilewright.backends.cpu.instructions import constant, memory_type, of_lanes, overload, value_type
 from tilewright.backends.cpu.interleave import MOST_STEP, load_apart
 from tilewright.base.dtype import DType, dtypes, wrap_int
@@ -101,6 +102,10 @@ class MemoryAccess:
             position = self.renderer.operand(base, at, None)
             pointer = self.renderer.emit(f"getelementptr {element}, ptr {buffer.name}, i{base.dtype.bits} {position}")
         return self._moved(pointer, element, offset)
+
+    def pointer(self, place: UOp, at: dict[UOp, int]) -> Element:
+        """The address of one element."""
+        return self._pointer(place, at, None)
 
     def _moved(self, pointer: Element, element: str, offset: int) -> Element:
         if offset == 0:
@@ -222,6 +227,18 @@ class MemoryAccess:
             made = renderer.emit(f"load {kind}, ptr {name}, align {dtype.itemsize}")
         return self._reverse(kind, made.name, lanes) if is_reversed else made
 
+    def load_neighbours(self, place: UOp, at: dict[UOp, int], count: int) -> Element:
+        """So many elements from one on, whatever axes they lie along; a mask is one bit for all of them."""
+        renderer, dtype = self.renderer, _memory_dtype(place.dtype)
+        mask, _ = self._mask(place, at, None)
+        pointer = self._pointer(place, at, None)
+        if mask is not None:
+            self.scratch_bytes = max(self.scratch_bytes, dtype.itemsize * count)
+            pointer = renderer.emit(f"select i1 {mask}, ptr {pointer.name}, ptr %zeros")
+        elif self._is_stream(place, count * dtype.itemsize):
+            self._prefetch(pointer, count * dtype.itemsize)
+        return renderer.emit(f"load {of_lanes(memory_type(dtype), count)}, ptr {pointer.name}, align {dtype.itemsize}")
+
     def _load_apart(self, place: UOp, at: dict[UOp, int], axis: UOp, mask: str | None, step: int) -> Element:
         renderer = self.renderer
         lanes, dtype = axis_size(axis), _memory_dtype(place.dtype)
@@ -288,6 +305,10 @@ class MemoryAccess:
 
     def store(self, node: UOp) -> None:
         renderer = self.renderer
+        group = find_group(renderer, node)
+        if group is not None:
+            store_groups(renderer, node, group)
+            return
         place, value = node.src
         axis = renderer.facts.vector_axis(node)
         step = self._step(place, axis)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from tilewright.backends.cpu.dot_products import DotProducts
 from tilewright.backends.cpu.instructions import (
     Instructions,
     constant,
@@ -65,6 +66,7 @@ class Renderer:
         self.counter = itertools.count()
         self.label = "entry"
         self.memory = MemoryAccess(self)
+        self.dots = DotProducts(self)
 
     # ------------------------------------------------------------ text
 
@@ -226,6 +228,10 @@ class Renderer:
     # ------------------------------------------------------------ nodes
 
     def _emit_node(self, node: UOp) -> None:
+        if node in self.dots.loads:
+            self.dots.load(node)
+        if node in self.dots.unwritten:
+            return
         if node.op.is_elementwise:
             self._emit_elementwise(node)
         elif node.op is Ops.INDEX:
@@ -237,7 +243,10 @@ class Renderer:
         elif node.op is Ops.ACC:
             lanes = self.facts.lanes(node)
             start = constant(node.dtype, node.src[0].arg, lanes)
-            self.values[node] = {c: Element(start, 0) for c in self.facts.all_coordinates(node)}
+            places = [*self.facts.all_coordinates(node), *self.dots.starts(node)]
+            self.values[node] = {place: Element(start, 0) for place in places}
+        elif node in self.dots.dots:
+            self.dots.accumulate(node)
         elif node.op is Ops.ACCUMULATE:
             self._emit_accumulate(node)
         elif node.op is Ops.COMBINE:
@@ -283,6 +292,7 @@ class Renderer:
 
     def _emit_combine(self, node: UOp) -> None:
         acc, *folded = node.src
+        self.dots.settle(acc)
         axis, lanes = self.facts.vector_axis(acc), self.facts.lanes(acc)
         own_lanes = self.facts.lanes(node)
         others = [a for a in folded if a is not axis]

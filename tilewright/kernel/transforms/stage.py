@@ -6,7 +6,7 @@ text and without the loads of copies. Its tile are all elements it takes inside 
 threads of the work-group, the tiles and the loops further in. The threads share the work of copying, each taking
 neighbours of its neighbours. Without threads, as on a CPU, the copy is a packed panel, in which tiles that are read as
 vectors lie side by side; it is copied in the order of the buffer, as vectors where that has neighbours, and converted
-by the way where the kernel does so with each element.
+by the way where the kernel does so with each element. Terms that one instruction adds to a sum lie together there.
 
     before: for k0 in 32: for k1 in 8: acc += a[i*256 + k0*8 + k1] * b[k0*8 + k1]
     after:  for k0 in 32:                                                   STAGE of operand 1 at k0
@@ -27,6 +27,7 @@ from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, index_const, memory_of
 from tilewright.graph.walk import substitute, toposort
 from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, make_range, size_of, stride
+from tilewright.kernel.grouped_terms import term_axis, term_dtype
 
 _LOOPS = (AxisType.LOOP, AxisType.REDUCE)
 # Where a copy can be made: in a loop, or in what one core does at a time.
@@ -62,9 +63,11 @@ def tile_of(view: KernelView, axis: UOp, place: UOp) -> list[UOp]:
     after = view.axes[view.axes.index(axis) + 1 :]
     inside = [found for found in after if found.arg.kind in _LOOPS]
     inside += view.of_kind(AxisType.LOCAL, AxisType.UPCAST, AxisType.UNROLL)
-    has_threads = bool(view.of_kind(AxisType.LOCAL))
+    has_threads, terms = bool(view.of_kind(AxisType.LOCAL)), term_axis(view, place)
 
     def layout(found: UOp) -> tuple[int, tuple[int, ...]]:
+        if found is terms:
+            return len(_LAYOUT), found.arg.id
         is_slow = not has_threads and found.arg.kind is AxisType.UPCAST and not _is_vector(view, place, found)
         return _LAYOUT.index(AxisType.LOOP if is_slow else found.arg.kind), found.arg.id
 
@@ -139,7 +142,10 @@ def staged_dtype(view: KernelView, place: UOp) -> DType:
     found = {node.dtype for node in users}
     if view.of_kind(AxisType.LOCAL) or len(found) != 1 or any(len(load.src) > 1 for load in loads):
         return place.dtype
-    return found.pop() if all(node.op is Ops.CAST for node in users) else place.dtype
+    if not all(node.op is Ops.CAST for node in users):
+        return place.dtype
+    wide = found.pop()
+    return term_dtype(view, place, wide) or wide
 
 
 def _all(conditions: list[UOp]) -> tuple[UOp, ...]:
@@ -204,7 +210,7 @@ def _panel_axes(tile: list[UOp], place: UOp, itemsize: int, slot: int) -> tuple[
     element by element whole vectors are loaded; of a tile that is the fastest axis in the copy, they are stored."""
     lanes = max(1, _PANEL_VECTOR_BYTES // itemsize)
     walked = [axis for axis in reversed(tile) if stride(place, axis) == 1]
-    vectors = {*walked[:1], *(axis for axis in tile[-1:] if axis.arg.kind is AxisType.UPCAST)}
+    vectors = {*walked[:1], *(axis for axis in tile[-1:] if axis.arg.kind.is_tile)}
     # Two axes at once are transposed in registers, which hold so many vectors.
     most = lanes if len(vectors) > 1 else _MOST_PANEL_VECTORS * lanes
     made: list[UOp] = []
