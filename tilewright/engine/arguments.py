@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tilewright.engine.guards import memory_of
+from tilewright.engine.guards import memories_of, memory_of
 from tilewright.engine.live import tensor_kind
+from tilewright.engine.parts import layout_of
 from tilewright.runtime.buffer import Buffer
 
 
@@ -87,9 +88,21 @@ def bind_arguments(tensors: Sequence[Any]) -> tuple[list[Buffer], tuple[object, 
                 return None
             node = tensor.realize().uop
             memory = memory_of(node)
-            assert memory is not None
+            if memory is None:
+                buffers += memories_of(node)
+                facts += (*layout_of(node), *_facts(tensor))
+                continue
         buffers.append(memory)
         facts += (node._shape or node.shape, node.dtype, tensor.device, tensor.requires_grad)
     if len(buffers) > 1 and len(set(buffers)) < len(buffers):
         facts.append(tuple(buffers.index(memory) for memory in buffers))
     return buffers, tuple(facts)
+
+
+def _facts(tensor: Any) -> tuple[object, ...]:
+    return tensor.uop.shape, tensor.uop.dtype, tensor.device, tensor.requires_grad
+
+
+def owners_of(tensors: Sequence[Any]) -> list[Any]:
+    """The tensor that each buffer of `bind_arguments` belongs to: one on several devices has that many."""
+    return [tensor for tensor in tensors for _ in ((0,) if isinstance(tensor.device, str) else tensor.device)]

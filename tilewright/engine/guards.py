@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.engine.live import Holder, library_state
+from tilewright.engine.parts import buffers_of
 from tilewright.engine.realize import held_buffer
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
@@ -32,6 +33,14 @@ def memory_of(node: UOp) -> Buffer | None:
     return found
 
 
+def memories_of(node: UOp) -> tuple[Buffer, ...]:
+    """The memory that a value lies in, or that its parts on several devices lie in; nothing where it has none."""
+    held = held_buffer(node)
+    buffers = [] if held is None else buffers_of(held)
+    found = tuple(buffer.cache["buffer"] for buffer in buffers if "buffer" in buffer.cache)
+    return found if len(found) == len(buffers) else ()
+
+
 class Guards:
     """The state a function was recorded under."""
 
@@ -41,6 +50,7 @@ class Guards:
         self.sequences: list[tuple[Any, tuple[Any, ...]]] = []
         self.cells: list[tuple[types.CellType, Any, bool]] = []
         self.tensors: list[tuple[Holder, Buffer | None, UOp]] = []
+        self.spread: list[tuple[Holder, tuple[Buffer, ...], UOp]] = []  # those that lie on several devices
         self._seen: set[int] = set()
         self._kept: list[Any] = []  # keeps ids unique while they are compared
         self._walk(function)
@@ -65,12 +75,19 @@ class Guards:
         for holder, memory, node in self.tensors:
             if (holder.uop is not node) if memory is None else (memory_of(holder.uop) is not memory):
                 return False
-        return True
+        return all(memories_of(holder.uop) == memories for holder, memories, _ in self.spread)
+
+    @functools.cached_property
+    def holders(self) -> list[tuple[Holder, tuple[Buffer, ...]]]:
+        """The tensors that were found, and their memory."""
+        found = [(holder, () if memory is None else (memory,)) for holder, memory, _ in self.tensors]
+        return found + [(holder, memories) for holder, memories, _ in self.spread]
 
     def state_buffers(self) -> set[Buffer]:
         """The memory of tensors that are nothing but memory. One that remembers what it was computed from, for its
         gradient, is left out: its node could as well be what the function computes."""
-        return {memory for _, memory, node in self.tensors if memory is not None and _is_memory(node)}
+        found = {memory for _, memory, node in self.tensors if memory is not None and _is_memory(node)}
+        return found.union(*(memories for _, memories, node in self.spread if _is_memory(node)))
 
     # ------------------------------------------------------------ finding
 
@@ -88,7 +105,11 @@ class Guards:
     def _children(self, value: Any) -> list[Any]:
         if isinstance(value, self.holder_type):
             holder: Any = value
-            self.tensors.append((holder, memory_of(holder.uop), holder.uop))
+            memories = () if isinstance(holder.device, str) else memories_of(holder.uop)
+            if memories:
+                self.spread.append((holder, memories, holder.uop))
+            else:
+                self.tensors.append((holder, memory_of(holder.uop), holder.uop))
             return []
         if isinstance(value, types.MethodType):
             return [value.__self__, value.__func__]
@@ -158,7 +179,7 @@ class Guards:
 def _is_memory(node: UOp) -> bool:
     while node.op in (Ops.RESHAPE, Ops.DETACH):
         node = node.src[0]
-    return node.op in (Ops.BUFFER, Ops.ASSIGN)
+    return all(map(_is_memory, node.src)) if node.op is Ops.MULTI else node.op in (Ops.BUFFER, Ops.ASSIGN)
 
 
 def _codes(code: types.CodeType) -> list[types.CodeType]:

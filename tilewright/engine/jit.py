@@ -20,12 +20,13 @@ from tilewright.base.config import options
 from tilewright.base.errors import user_location
 from tilewright.base.events import emit, listeners
 from tilewright.engine import live
-from tilewright.engine.arguments import HOLE, bind_arguments, flatten, flatten_call, unflatten
-from tilewright.engine.guards import Guards, memory_of
+from tilewright.engine.arguments import HOLE, bind_arguments, flatten, flatten_call, owners_of, unflatten
+from tilewright.engine.guards import Guards, memories_of, memory_of
+from tilewright.engine.parts import exchange_buffers
 from tilewright.engine.realize import held_buffer
 from tilewright.engine.replay import Replay, Result, Role, role_of, roles_of
 from tilewright.engine.run import Execution, captures
-from tilewright.graph.build import reshape
+from tilewright.graph.build import multi, reshape
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import element_count
 from tilewright.graph.uop import UOp
@@ -55,7 +56,8 @@ class Record:
             len(self.executions) == len(other.executions)
             and all(a.plan is b.plan for a, b in zip(self.executions, other.executions, strict=True))
             and self.roles == other.roles
-            and [result[:3] for result in self.outputs] == [result[:3] for result in other.outputs]
+            and [result._replace(line=None) for result in self.outputs]
+            == [result._replace(line=None) for result in other.outputs]
         )
 
     def state(self) -> set[Buffer]:
@@ -167,12 +169,16 @@ class Jit(Generic[P, R]):
         finally:
             captures.listener, host_access.listener = None, None
         for leaf in leaves:
-            memory = memory_of(leaf.uop)
-            if memory is None:
+            held, line = held_buffer(leaf.uop), leaf.uop.line or user_location()
+            if held is None:
                 spoil("a result has no elements, so there is no memory to replay it into")
                 continue
-            role = role_of(memory, inputs, produced)
-            record.outputs.append(Result(role, leaf.uop.shape, leaf.uop.dtype, leaf.uop.line or user_location()))
+            parts, joined = (held.src, held.arg) if held.op is Ops.MULTI else ((leaf.uop,), None)
+            for part in parts:
+                memory = memory_of(part)
+                assert memory is not None
+                role = role_of(memory, inputs, produced)
+                record.outputs.append(Result(role, part.shape, part.dtype, line, joined))
         self._compare(entry, record, before, leaves, buffers, produced)
         return result
 
@@ -216,12 +222,14 @@ class Jit(Generic[P, R]):
 
     def _owners(self, ready: Ready, buffers: list[Buffer], tensors: Sequence[Any]) -> list[Any] | None:
         """The tensors whose memory a replay overwrites; None where someone else still reads the old contents."""
-        written = {role.first if role.kind == "state" else buffers[role.first] for role in ready.replay.written}
-        owners = [holder for holder, memory, _ in ready.guards.tensors if memory in written]
-        owners += [tensor for tensor, buffer in zip(tensors, buffers, strict=True) if buffer in written]
+        written = _written(ready, buffers)
+        owners: list[Any] = [holder for holder, found in ready.guards.holders if not written.isdisjoint(found)]
+        owners += [tensor for tensor, buffer in zip(owners_of(tensors), buffers, strict=True) if buffer in written]
         known = {id(owner) for owner in owners} | {id(reference()) for reference in ready.escaped}
         for holder in live.holders():
-            if id(holder) not in known and any(memory_of(node) in written for node in leaves_of(holder.uop)):
+            if id(holder) not in known and not all(
+                written.isdisjoint(memories_of(node)) for node in leaves_of(holder.uop)
+            ):
                 return None
         return owners
 
@@ -243,7 +251,7 @@ class Jit(Generic[P, R]):
                 bytes=replay.memory,
             )
         if owners:
-            _renew(owners)
+            _renew(owners, _written(ready, buffers))
         self.last_reason = ""
         return results[0] if ready.result is HOLE else unflatten(ready.result, iter(results))
 
@@ -272,7 +280,7 @@ def _realize_pending(leaves: list[Any]) -> None:
 
 def _settle(guards: Guards) -> bool:
     """Does the updates that were assigned between calls, such as a new learning rate. Whether there were any."""
-    pending = [holder for holder, _, _ in guards.tensors if held_buffer(holder.uop) is None and _is_update(holder.uop)]
+    pending = [holder for holder, _ in guards.holders if held_buffer(holder.uop) is None and _is_update(holder.uop)]
     if pending:
         _realize_pending([])
     return bool(pending)
@@ -291,17 +299,31 @@ def leaves_of(node: UOp) -> list[UOp]:
     return [n for n in toposort(node, stop=lambda n: held_buffer(n) is not None) if held_buffer(n) is not None]
 
 
-def _renew(owners: Sequence[Any]) -> None:
+def _written(ready: Ready, buffers: list[Buffer]) -> set[Buffer]:
+    """The memory of arguments and state that a replay overwrites."""
+    return {role.first if role.kind == "state" else buffers[role.first] for role in ready.replay.written}
+
+
+def _renew(owners: Sequence[Any], written: set[Buffer]) -> None:
     """Tensors whose memory was overwritten get a new node: what was computed from old contents keeps the old one."""
     renewed: dict[Buffer, UOp] = {}
-    for owner in owners:
+
+    def renew(held: UOp) -> UOp:
+        buffer = held.cache["buffer"]
+        if buffer not in written:
+            return held
+        old.add(held)
+        if buffer not in renewed:
+            renewed[buffer] = buffer_node(buffer)
+        return renewed[buffer]
+
+    old: set[UOp] = set()
+    for owner in dict.fromkeys(owners):
         held = held_buffer(owner.uop)
-        buffer = memory_of(owner.uop)
         assert held is not None
-        assert buffer is not None
-        held.cache.pop("buffer", None)
-        node = renewed.setdefault(buffer, buffer_node(buffer))
-        owner.uop = reshape(node, owner.uop.shape)
+        owner.uop = reshape(exchange_buffers(held, renew), owner.uop.shape)
+    for node in old:
+        del node.cache["buffer"]
 
 
 def _escaped(before: list[Any], leaves: list[Any], produced: dict[Buffer, Role]) -> list[weakref.ref[Any]]:
@@ -310,11 +332,13 @@ def _escaped(before: list[Any], leaves: list[Any], produced: dict[Buffer, Role])
     return [
         weakref.ref(holder)
         for holder in live.tensors()
-        if id(holder) not in known and (memory_of(holder.uop) in produced or memory_of(holder.uop) is None)
+        if id(holder) not in known and not any(memory not in produced for memory in memories_of(holder.uop))
     ]
 
 
 def _lose(holder: Any) -> None:
     if holder is not None:
-        shape, dtype = holder.uop.shape, holder.uop.dtype
-        holder.uop = reshape(lost_buffer(holder.device, dtype, element_count(shape), LOST), shape)
+        node, devices = holder.uop, (holder.device,) if isinstance(holder.device, str) else holder.device
+        size = element_count(node.shape)
+        lost = [reshape(lost_buffer(device, node.dtype, size, LOST), node.shape) for device in devices]
+        holder.uop = lost[0] if len(lost) == 1 else multi(lost, None, devices)

@@ -5,10 +5,11 @@ the tensor package tells it, once, how to recognise and how to make one."""
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
-from tilewright.graph.spec import Shape
+from tilewright.graph.ops import MultiArg
+from tilewright.graph.spec import Devices, Shape
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer
 
@@ -17,15 +18,17 @@ Line = tuple[str, int] | None
 
 class Holder(Protocol):
     uop: UOp
-    device: str
+    device: Devices
 
 
 class TensorKind:
     """What the tensor package tells of tensors, once: `make(memory, shape, line)` makes one of memory that holds its
-    value; `ambient()` is the state of the modes that change what operations mean."""
+    value, `join(parts, arg)` one of those that hold its parts on several devices; `ambient()` is the state of the modes
+    that change what operations mean."""
 
     holder_type: type = type(None)
     make: Callable[[Buffer, Shape, Line], Any]
+    join: Callable[[Sequence[Any], MultiArg], Any]
     ambient: Callable[[], Hashable]
 
 
@@ -34,9 +37,15 @@ _holders: dict[weakref.ref[Any], None] = {}  # in order of birth
 _library_state: list[Any] = []
 
 
-def configure(holder_type: type, make: Callable[[Buffer, Shape, Line], Any], ambient: Callable[[], Hashable]) -> None:
+def configure(
+    holder_type: type,
+    make: Callable[[Buffer, Shape, Line], Any],
+    join: Callable[[Sequence[Any], MultiArg], Any],
+    ambient: Callable[[], Hashable],
+) -> None:
     tensor_kind.holder_type = holder_type
     tensor_kind.make = make
+    tensor_kind.join = join
     tensor_kind.ambient = ambient
 
 

@@ -12,6 +12,7 @@ from tilewright.base.dtype import DType
 from tilewright.base.events import GlobalCounters
 from tilewright.engine.live import tensor_kind
 from tilewright.engine.run import Execution
+from tilewright.graph.ops import MultiArg
 from tilewright.graph.spec import Shape
 from tilewright.runtime.buffer import Buffer, transfer
 from tilewright.runtime.device import Place, open_driver
@@ -33,6 +34,7 @@ class Result(NamedTuple):
     shape: Shape
     dtype: DType
     line: tuple[str, int] | None
+    joined: MultiArg | None = None  # of a tensor on several devices: what its parts make, which are that many results
 
 
 TEMP = Role("temp")
@@ -69,6 +71,7 @@ class Replay:
         self.fresh = {role: number for number, role in enumerate(made)}
         self.state = [output.role.first for output in outputs if output.role.kind == "state"]
         self.outputs = [(*self._source(output.role), output.shape, output.line) for output in outputs]
+        self.joins = [output.joined for output in outputs] if any(output.joined for output in outputs) else []
         setters: dict[Role, list[SetPlace]] = {}
         kinds: dict[Role, tuple[str, DType, int]] = {}
         self._prepare(roles, setters, kinds)
@@ -172,4 +175,17 @@ class Replay:
         self.current = ()  # the caller owns its arguments and results; nothing here keeps them
         GlobalCounters.add_kernels(self.count, self.operations, self.memory)
         make = tensor_kind.make
-        return [make(current[which][number], shape, line) for which, number, shape, line in self.outputs]
+        results = [make(current[which][number], shape, line) for which, number, shape, line in self.outputs]
+        return self._join(results) if self.joins else results
+
+    def _join(self, results: list[Any]) -> list[Any]:
+        """The results with the parts of tensors on several devices put together."""
+        joined: list[Any] = []
+        position = 0
+        while position < len(results):
+            arg = self.joins[position]
+            count = 1 if arg is None else len(arg.devices)
+            parts = results[position : position + count]
+            joined.append(parts[0] if arg is None else tensor_kind.join(parts, arg))
+            position += count
+        return joined

@@ -13,6 +13,7 @@ from tilewright.base.dtype import to_dtype
 from tilewright.base.errors import DTypeError
 from tilewright.base.events import emit
 from tilewright.engine.stored import options_text, package_identity, target_text
+from tilewright.graph.build import placed_on
 from tilewright.graph.ops import Ops
 from tilewright.graph.parse import literal
 from tilewright.graph.records import Access, Item, Schedule, Slot
@@ -34,6 +35,8 @@ def schedule_key(outputs: Sequence[UOp], device: str, pinned: frozenset[int]) ->
             places.add(node.arg.device or device)
         elif node.op is Ops.COPY:
             places.add(node.arg)
+        elif place := placed_on(node):
+            places.add(place)
     drivers = [open_driver(place) for place in sorted(places)]
     if not all(driver.keeps_launches for driver in drivers):
         return None

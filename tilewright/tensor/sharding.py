@@ -5,13 +5,14 @@ docs/sharding.md shows how to use it and what is moved when."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Self
 
 from tilewright.base.dtype import DType
 from tilewright.base.errors import AxisError, DeviceError
 from tilewright.engine.parts import layout_of
 from tilewright.graph import build
-from tilewright.graph.ops import Ops
+from tilewright.graph.ops import MultiArg, Ops
 from tilewright.graph.slices import replace_axis, spread
 from tilewright.graph.spec import Devices, Shape
 from tilewright.graph.uop import UOp
@@ -87,6 +88,11 @@ class ShardingMixin(TensorBase):
         wanted = None if axis is None else _check_axis(axis, self.shape)
         fits = wanted is not None and self.shape[wanted] == sum(sizes)
         return self._spread(y.device, wanted, sizes if fits else ())
+
+    @classmethod
+    def _from_parts(cls, parts: Sequence[Self], arg: MultiArg) -> Self:
+        """The tensor whose parts on several devices are these tensors."""
+        return cls._from_uop(build.multi([part.uop for part in parts], arg.axis, arg.devices), arg.devices)
 
     def _spread(self, places: tuple[str, ...], axis: int | None, sizes: tuple[int, ...] = ()) -> Self:
         node = self.uop
