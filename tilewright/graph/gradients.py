@@ -16,7 +16,7 @@ from tilewright.graph import build
 from tilewright.graph.custom import custom_gradient
 from tilewright.graph.gradients_gather import gather_gradient
 from tilewright.graph.ops import Ops
-from tilewright.graph.slices import bounds_of, slice_axis
+from tilewright.graph.slices import bounds_of, replace_axis, slice_axis
 from tilewright.graph.spec import Kind, Op, Shape
 from tilewright.graph.uop import UOp
 
@@ -311,14 +311,21 @@ def _pass(_node: UOp, upstream: UOp) -> Gradients:
 
 def _copy(node: UOp, upstream: UOp) -> Gradients:
     """Back to where the source is. One that is spread over several devices, this one among them, takes the gradient
-    as it lies there: the other devices have no part of it."""
+    as it lies there: the other devices have nothing of it, along the axis that the copy is a slice of."""
     devices = build.device_of(node.src[0])
     if devices is None or build.scalar_of(upstream) is not None:
         return (upstream,)
     if isinstance(devices, tuple) and node.arg in devices:
-        nothing = build.const(upstream.dtype, 0, (0, *upstream.shape[1:]))
-        return (build.multi([upstream if name == node.arg else nothing for name in devices], 0, devices),)
+        axis = _sliced_axis(node.src[0])
+        nothing = build.const(upstream.dtype, 0, replace_axis(upstream.shape, axis, 0))
+        return (build.multi([upstream if name == node.arg else nothing for name in devices], axis, devices),)
     return (build.copy(upstream, devices),)
+
+
+def _sliced_axis(node: UOp) -> int:
+    """The first axis that a node is a slice of; 0 where there is none."""
+    cut = zip(node.arg, node.src[0].shape) if node.op is Ops.SHRINK else ()
+    return next((axis for axis, ((start, stop), size) in enumerate(cut) if stop - start != size), 0)
 
 
 def _multi(node: UOp, upstream: UOp) -> Gradients:

@@ -77,7 +77,9 @@ def prepare_graph(outputs: Sequence[UOp]) -> tuple[list[UOp], tuple[UOp, ...]]:
             note_line(split, node.line, made.src[0])
             made = split
         elif made.op is Ops.COPY and not is_stored_view(made.src[0]):
-            made = made.replace(src=(UOp(Ops.CONTIGUOUS, made.dtype, made.src),))
+            whole = UOp(Ops.CONTIGUOUS, made.dtype, made.src)
+            whole.line = whole.line or node.line
+            made = made.replace(src=(whole,))
         elif made.op is Ops.CUSTOM_KERNEL:
             made = made.replace(src=tuple(stored_whole(s) for s in made.src))
         if made.line is None:

@@ -9,15 +9,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from tilewright.base.errors import KernelError, ShapeError, UnsupportedError
+from tilewright.engine.parts import layout_of
 from tilewright.graph import build
 from tilewright.graph.custom import CustomKernel, arguments_used, check_kernel, output_node
 from tilewright.graph.kernel_language import make_argument
 from tilewright.graph.ops import Ops
+from tilewright.graph.slices import bounds_of, slice_axis
 from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
-from tilewright.runtime.buffer import Buffer
 from tilewright.tensor.core import TensorBase, check_devices
-from tilewright.tensor.sharding import ShardingMixin
+from tilewright.tensor.sharding import Layout, ShardingMixin, holds_nothing
 
 
 class CustomMixin(ShardingMixin):
@@ -32,10 +33,15 @@ class CustomMixin(ShardingMixin):
         the tensors that were given keep their values. An output made with `Tensor.empty` must be written whole; any
         other keeps what the kernel does not write. `grad_fxn(gradient, *tensors)` is given the gradient of the output
         (a list of them where there are several) and the tensors as they came back, and gives a gradient or None for
-        each tensor that `custom_kernel` was given."""
+        each tensor that `custom_kernel` was given.
+
+        Of tensors on several devices each device is given its parts: `fxn` writes a kernel for the shapes of the parts,
+        and `grad_fxn` is given the parts as well."""
         tensors = (self, *others)
         name = getattr(fxn, "__name__", "custom_kernel")
         check_devices("custom_kernel", *tensors)
+        if not isinstance(self.device, str):
+            return self._custom_kernels(name, tensors, self.device, fxn, grad_fxn)
         if any(0 in tensor.shape for tensor in tensors):
             message = f"{name} is given a tensor without elements"
             raise ShapeError("custom_kernel", message, "do not run the kernel where there is nothing to do")
@@ -49,15 +55,75 @@ class CustomMixin(ShardingMixin):
             results[slot] = self._new(node, *others)
         return results
 
+    def _custom_kernels(
+        self,
+        name: str,
+        tensors: Sequence[Self],
+        devices: tuple[str, ...],
+        fxn: Callable[..., UOp],
+        grad_fxn: Callable[..., Any] | None,
+    ) -> list[Self]:
+        """A kernel on each device, on the parts that it has."""
+        layouts = [layout_of(tensor.uop) for tensor in tensors]
+        _check_divisions(name, tensors, layouts, devices)
+        results: list[Self] = list(tensors)
+        made: dict[int, list[UOp]] = {}
+        for number, device in enumerate(devices):
+            parts = [_part_of(tensor, layout, number) for tensor, layout in zip(tensors, layouts)]
+            flags = [tensor.requires_grad for tensor in tensors]
+            given = [self._from_uop(part, device, flag) for part, flag in zip(parts, flags)]
+            for slot, after in enumerate(given[0].custom_kernel(*given[1:], fxn=fxn, grad_fxn=grad_fxn)):
+                if after is not given[slot]:
+                    made.setdefault(slot, []).append(after.uop)
+        for slot, nodes in made.items():
+            _check_output(name, slot, layouts)
+            results[slot] = self._new(build.multi(nodes, layouts[slot][0], devices), *tensors[1:])
+        return results
+
     def _gradient_of(self, function: Callable[..., Any] | None) -> TensorGradient | None:
         return None if function is None else TensorGradient(function, type(self), self.device)
+
+
+def _part_of(tensor: TensorBase, layout: Layout, number: int) -> UOp:
+    """What one device has of a tensor. Memory that was never written is taken as it is, and known as such."""
+    root = build.stored_root(tensor.uop)
+    if root.op is Ops.MULTI and root.shape == tensor.shape and holds_nothing(root):
+        return root.src[number]
+    axis, sizes = layout
+    assert not isinstance(tensor.device, str)
+    cut = tensor.uop if axis is None else slice_axis(tensor.uop, axis, *bounds_of(sizes)[number])
+    return build.copy(cut, tensor.device[number])
+
+
+def _check_divisions(
+    name: str, tensors: Sequence[TensorBase], layouts: Sequence[Layout], devices: tuple[str, ...]
+) -> None:
+    """Every device has elements of every tensor, and the same share of each that is divided."""
+    first: tuple[int, tuple[int, ...]] | None = None
+    for slot, (tensor, (axis, sizes)) in enumerate(zip(tensors, layouts)):
+        if axis is None:
+            continue
+        if 0 in sizes:
+            message = f"{name} is given nothing of tensor {slot}, shape {tensor.shape}, on {devices[sizes.index(0)]}"
+            raise ShapeError("custom_kernel", message, f"divide an axis of at least {len(devices)}, or fewer devices")
+        if first is None:
+            first = (slot, sizes)
+        elif any(size * sum(first[1]) != own * sum(sizes) for size, own in zip(sizes, first[1])):
+            message = f"{name} is given tensor {first[0]} divided as {first[1]} and tensor {slot} as {sizes}"
+            raise ShapeError("custom_kernel", message, "divide them alike, such as `y = y.shard_like(x)`")
+
+
+def _check_output(name: str, slot: int, layouts: Sequence[Layout]) -> None:
+    if layouts[slot][0] is None and any(axis is not None for axis, _ in layouts):
+        message = f"{name} writes tensor {slot}, of which each device has a copy, from parts that differ"
+        raise ShapeError("custom_kernel", message, "divide what it writes as well: `.shard(devices, axis)`")
 
 
 def _make_call(ast: UOp, tensors: Sequence[TensorBase], gradient: TensorGradient | None) -> CustomKernel:
     read, written = arguments_used(ast)
     if not written:
         raise KernelError(ast.arg.name, "the kernel writes none of its arguments", "store to an output")
-    fills = tuple(sorted(slot for slot in written if _holds_nothing(tensors[slot])))
+    fills = tuple(sorted(slot for slot in written if holds_nothing(tensors[slot].uop)))
     needed = [slot for slot in range(len(tensors)) if slot not in fills and (slot in read or slot in written)]
     sources = tuple(needed.index(slot) if slot in needed else None for slot in range(len(tensors)))
     return CustomKernel(
@@ -69,13 +135,6 @@ def _make_call(ast: UOp, tensors: Sequence[TensorBase], gradient: TensorGradient
         sources,
         gradient,
     )
-
-
-def _holds_nothing(tensor: TensorBase) -> bool:
-    """Whether a tensor is memory that was never written, as `Tensor.empty` gives it."""
-    root = build.stored_root(tensor.uop)
-    buffer = root.cache.get("buffer") if root.op is Ops.BUFFER else None
-    return isinstance(buffer, Buffer) and buffer.memory is None
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from tilewright.base.errors import AxisError, DeviceError
 from tilewright.engine.parts import layout_of
 from tilewright.graph import build
 from tilewright.graph.ops import MultiArg, Ops
-from tilewright.graph.slices import replace_axis, spread
+from tilewright.graph.slices import even_sizes, replace_axis, spread
 from tilewright.graph.spec import Devices, Shape
 from tilewright.graph.uop import UOp
-from tilewright.runtime.buffer import new_buffer
+from tilewright.runtime.buffer import Buffer, new_buffer
 from tilewright.runtime.device import canonical_device
 from tilewright.tensor.core import TensorBase, check_axis, check_tensors, mark_parameter
 
@@ -44,6 +44,15 @@ def in_memory(node: UOp) -> bool:
     """Whether a value is memory, reshapes aside, and nothing has to be computed."""
     root = build.stored_root(node)
     return all(map(in_memory, root.src)) if root.op is Ops.MULTI else root.op is Ops.BUFFER
+
+
+def holds_nothing(node: UOp) -> bool:
+    """Whether a value is memory that was never written, as `Tensor.empty` gives it."""
+    root = build.stored_root(node)
+    if root.op is Ops.MULTI:
+        return all(map(holds_nothing, root.src))
+    buffer = root.cache.get("buffer") if root.op is Ops.BUFFER else None
+    return isinstance(buffer, Buffer) and buffer.memory is None
 
 
 def first_device(device: Devices) -> str:
@@ -96,7 +105,10 @@ class ShardingMixin(TensorBase):
 
     def _spread(self, places: tuple[str, ...], axis: int | None, sizes: tuple[int, ...] = ()) -> Self:
         node = self.uop
-        if axis is not None or build.scalar_of(node) is None:
+        if holds_nothing(node):
+            even = () if axis is None else sizes or even_sizes(node.shape[axis], len(places))
+            node = new_memory(places, node.dtype, node.shape, (axis, even))
+        elif axis is not None or build.scalar_of(node) is None:
             node = spread(node, places, axis, sizes)
         made = self._new(node)
         made.device = places
