@@ -79,15 +79,16 @@ class DotProducts:
         return None
 
     def _is_grouped(self, load: UOp, lanes: UOp, terms: UOp) -> bool:
-        """Whether groups of terms are neighbours, or lanes are and groups can be made of them; what is masked off must
-        be so for all lanes at once."""
+        """Whether groups of terms are neighbours, or lanes are and groups can be made of them. What is loaded at once
+        is masked off at once."""
         place, axes = load.src[0], self.renderer.facts.axes
         base, steps = tile_part(place.src[1])
-        if len(load.src) > 1 or (base is not None and axes(base)) or any(axes(mask) for mask in place.src[2:]):
+        masked = {axis for mask in place.src[2:] for axis in axes(mask)}
+        if len(load.src) > 1 or (base is not None and axes(base)) or lanes in masked:
             return False
-        if lanes not in steps:
-            return steps.get(terms) == 1
-        return steps[lanes] == 1 or (steps[lanes], steps.get(terms)) == (axis_size(terms), 1)
+        if steps.get(lanes) == 1 and steps.get(terms) != 1:
+            return True
+        return terms not in masked and steps.get(terms) == 1 and steps.get(lanes, axis_size(terms)) == axis_size(terms)
 
     def _arrange(self, acc: UOp, factors: tuple[UOp, UOp], lanes: UOp, terms: UOp, dots: list[DotFit]) -> Dot:
         """Of two factors that can be offset, the one with more elements is: what it adds follows from the other."""
