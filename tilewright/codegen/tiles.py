@@ -56,6 +56,7 @@ class TileFacts:
             for source in node.src:
                 if source.op is Ops.LOAD:
                     self._around.setdefault(source, set()).update(self._axes[node])
+        self._stored = tuple({a: None for node in program.body if node.op is Ops.STORE for a in self._axes[node]})
         for node in program.body:
             self.vector_axis(node)
         self._mark_needed(program)
@@ -91,9 +92,13 @@ class TileFacts:
         candidates = [axis for axis in self.axes(node) if axis in self.priority]
         if node.op is Ops.LOAD and candidates and self._is_scattered(node):
             return None
+        if node.op in _ACCESSES and candidates:
+            walked = self._walked(node)
+            if walked is not None:
+                return walked
         if len(candidates) < 2:
             return candidates[0] if candidates else None
-        votes = [self._walked(node.src[0])] if node.op in _ACCESSES else [self.vector_axis(src) for src in node.src]
+        votes = [] if node.op in _ACCESSES else [self.vector_axis(src) for src in node.src]
         return max(candidates, key=lambda axis: (votes.count(axis), self.priority[axis]))
 
     def _is_scattered(self, load: UOp) -> bool:
@@ -106,10 +111,12 @@ class TileFacts:
         around = [axis for axis in self._around.get(load, ()) if axis in self.priority]
         return max(around, key=self.priority.__getitem__, default=own[0]) not in own
 
-    def _walked(self, place: UOp) -> UOp | None:
-        """The axis that an access walks with stride 1, where there are enough elements for a vector to be worth it."""
-        steps = tile_part(place.src[1])[1]
-        return next((a for a in self.priority if steps.get(a) == 1 and axis_size(a) >= LEAST_LANES), None)
+    def _walked(self, access: UOp) -> UOp | None:
+        """The axis that an access walks with stride 1, where there are enough elements for a vector to be worth it. One
+        of the results that is written out elsewhere will do: the tile is then turned in registers."""
+        steps = tile_part(access.src[0].src[1])[1]
+        usable = (a for a in (*self.priority, *self._stored) if steps.get(a) == 1 and axis_size(a) >= LEAST_LANES)
+        return next(usable, None)
 
     def lanes(self, node: UOp) -> int:
         axis = self.vector_axis(node)

@@ -23,6 +23,7 @@ from tilewright.kernel.choice import VECTORS_IN_FLIGHT, Choice
 from tilewright.kernel.effects import check_cores
 from tilewright.kernel.heuristic_groups import choose_group_opts
 from tilewright.kernel.heuristic_products import choose_product_opts
+from tilewright.kernel.heuristic_scatter import choose_scatter_opts
 from tilewright.kernel.heuristic_streams import (
     add_streams,
     crossing_axes,
@@ -31,6 +32,7 @@ from tilewright.kernel.heuristic_streams import (
     square_tile,
     stream_rows,
 )
+from tilewright.kernel.heuristic_windows import choose_window_opts
 from tilewright.kernel.transforms.keep import check_keep, kept_values
 
 # A tile may be this much larger than the registers that hold accumulators leave room for: operands need some too.
@@ -44,9 +46,12 @@ LEAST_WORK = 1 << 14
 
 
 def choose_opts(view: KernelView, target: Target) -> tuple[Opt, ...]:
+    scattered = choose_scatter_opts(view, target)
+    if scattered is not None:
+        return scattered
     if target.has_local:
         return choose_group_opts(view, target)
-    product = choose_product_opts(view, target)
+    product = choose_window_opts(view, target) or choose_product_opts(view, target)
     if product is not None:
         return product
     choice = Choice(view, target)

@@ -1,5 +1,6 @@
 """Splitting large reductions in two. In: the graph. Out: the graph with each reduction that leaves few elements of many
-made of a first part with work for every core and a second that combines its results.
+made of a first part with work for every core and a second that combines its results; and each long sum of products,
+such as the gradient of a convolution's weights, of parts whose factors a cache holds.
 The split depends on the shape alone, so results do not change with the number of cores."""
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ LARGE_REDUCTION = 1 << 15
 FEW_RESULTS = 64
 MOST_PARTS = 256
 LEAST_PART = 1024
+LONG_PRODUCT = 1 << 12
 
 
 def split_reduction(node: UOp) -> UOp | None:
@@ -26,7 +28,9 @@ def split_reduction(node: UOp) -> UOp | None:
     source = node.src[0]
     _, axes = node.arg
     work, results = element_count(source.shape), element_count(node.shape)
-    if results == 0 or results > FEW_RESULTS or work // max(results, 1) < LARGE_REDUCTION:
+    if results > FEW_RESULTS:
+        return _split_product(node)
+    if results == 0 or work // results < LARGE_REDUCTION:
         return None
     axis = max(axes, key=lambda a: (source.shape[a] >= FEW_RESULTS, -a, source.shape[a]))
     parts = choose_parts(source.shape[axis], work // results)
@@ -40,6 +44,36 @@ def choose_parts(size: int, reduced: int) -> int | None:
     most = min(MOST_PARTS, max(reduced // LEAST_PART, 1))
     best = max((d for d in range(1, most + 1) if size % d == 0), default=1)
     return best if best >= 16 else None
+
+
+def _split_product(node: UOp) -> UOp | None:
+    """A sum of products over several axes goes along the first of them in parts, which are short enough for a cache to
+    hold what they are made of, and long enough for their sums to be few beside that."""
+    source = node.src[0]
+    op, axes = node.arg
+    summed = [axis for axis in sorted(axes) if source.shape[axis] > 1]
+    length = element_count(source.shape) // element_count(node.shape)
+    if op is not Ops.ADD or len(summed) < 2 or length < LONG_PRODUCT or not is_product(source, axes):
+        return None
+    size = source.shape[summed[0]]
+    parts = max(n for n in range(1, size + 1) if size % n == 0 and (n == 1 or n * LEAST_PART <= length))
+    return _split_axis(source, source.shape, node, summed[0], parts) if parts > 1 else None
+
+
+def is_product(source: UOp, axes: tuple[int, ...]) -> bool:
+    """Whether a value is made of two factors, each the same along an axis that is not summed over."""
+    while source.op is Ops.CAST:
+        source = source.src[0]
+    return source.op is Ops.MUL and all(_is_spread(factor, axes) for factor in source.src)
+
+
+def _is_spread(factor: UOp, axes: tuple[int, ...]) -> bool:
+    while factor.op is Ops.CAST:
+        factor = factor.src[0]
+    if factor.op is not Ops.EXPAND:
+        return False
+    before = factor.src[0].shape
+    return any(own < wide and axis not in axes for axis, (own, wide) in enumerate(zip(before, factor.shape)))
 
 
 def _split_axis(source: UOp, shape: Shape, node: UOp, axis: int, parts: int) -> UOp:

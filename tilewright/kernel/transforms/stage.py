@@ -7,6 +7,7 @@ threads of the work-group, the tiles and the loops further in. The threads share
 neighbours of its neighbours. Without threads, as on a CPU, the copy is a packed panel, in which tiles that are read as
 vectors lie side by side; it is copied in the order of the buffer, as vectors where that has neighbours, and converted
 by the way where the kernel does so with each element. Terms that one instruction adds to a sum lie together there.
+Windows that overlap are copied as the box that they cover (`halo.py`).
 
     before: for k0 in 32: for k1 in 8: acc += a[i*256 + k0*8 + k1] * b[k0*8 + k1]
     after:  for k0 in 32:                                                   STAGE of operand 1 at k0
@@ -28,6 +29,7 @@ from tilewright.graph.uop import UOp, index_const, memory_of
 from tilewright.graph.walk import substitute, toposort
 from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, make_range, size_of, stride
 from tilewright.kernel.grouped_terms import term_axis, term_dtype
+from tilewright.kernel.transforms.halo import Side, find_sides, make_box
 
 _LOOPS = (AxisType.LOOP, AxisType.REDUCE)
 # Where a copy can be made: in a loop, or in what one core does at a time.
@@ -65,18 +67,21 @@ def tile_of(view: KernelView, axis: UOp, place: UOp) -> list[UOp]:
     inside += view.of_kind(AxisType.LOCAL, AxisType.UPCAST, AxisType.UNROLL)
     has_threads, terms = bool(view.of_kind(AxisType.LOCAL)), term_axis(view, place)
 
-    def layout(found: UOp) -> tuple[int, tuple[int, ...]]:
+    def layout(found: UOp) -> tuple[int, int]:
         if found is terms:
-            return len(_LAYOUT), found.arg.id
+            return len(_LAYOUT), 0
         is_slow = not has_threads and found.arg.kind is AxisType.UPCAST and not _is_vector(view, place, found)
-        return _LAYOUT.index(AxisType.LOOP if is_slow else found.arg.kind), found.arg.id
+        return _LAYOUT.index(AxisType.LOOP if is_slow else found.arg.kind), view.axes.index(found)
 
     return sorted((found for found in inside if found in depends), key=layout)
 
 
 def _is_vector(view: KernelView, place: UOp, axis: UOp) -> bool:
-    """Whether neighbours along the axis are neighbours in memory, so that a tile of them is read as vectors."""
-    return any(stride(access, axis) == 1 for access in (place, *view.stores))
+    """Whether neighbours along the axis are neighbours in memory, so that a tile of them is read as vectors; or become
+    so in the copy, where no store walks a tile that would be the vectors instead."""
+    if any(stride(access, axis) == 1 for access in (place, *view.stores)):
+        return True
+    return not any(stride(store, each) == 1 for store in view.stores for each in view.of_kind(AxisType.UPCAST))
 
 
 def check_stage(view: KernelView, axis: UOp, operand: int) -> str | None:
@@ -112,6 +117,9 @@ def apply_stage(view: KernelView, axis: UOp, operand: int) -> UOp:
     used = [node.arg.slot for node in view.nodes if node.op is Ops.DEFINE_LOCAL]
     slot = max(used, default=-1) + 1
     threads = view.of_kind(AxisType.LOCAL)
+    sides = None if threads else find_sides(tile, place)
+    if sides is not None:
+        return _copy_box(view, axis, place, dtype, slot, sides)
     steps, size = _layout(tile, 0 if threads else dtype.itemsize)
     memory = UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(slot, size))
     made, coordinates, inside = _copy_axes(view, tile, place, threads, slot)
@@ -132,6 +140,17 @@ def apply_stage(view: KernelView, axis: UOp, operand: int) -> UOp:
     version = UOp(Ops.AFTER, dtype, (memory, done))
     position = _position(steps, {each: each for each in tile})
     return _exchange_loads(view, axis, place, version, position)
+
+
+def _copy_box(view: KernelView, axis: UOp, place: UOp, dtype: DType, slot: int, sides: list[Side]) -> UOp:
+    """The kernel with a copy of all that overlapping windows cover."""
+    box = make_box(sides, place, max(1, _PANEL_VECTOR_BYTES // max(place.dtype.itemsize, dtype.itemsize)), slot)
+    memory = UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(slot, box.size))
+    loaded = UOp(Ops.LOAD, place.dtype, (UOp(Ops.INDEX, place.dtype, (place.src[0], *box.source)),))
+    value = loaded if dtype is place.dtype else UOp(Ops.CAST, dtype, (loaded,))
+    store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, dtype, (memory, box.target)), value))
+    version = UOp(Ops.AFTER, dtype, (memory, UOp(Ops.END, dtypes.void, (store, *box.axes))))
+    return _exchange_loads(view, axis, place, version, box.position)
 
 
 def staged_dtype(view: KernelView, place: UOp) -> DType:

@@ -1,5 +1,6 @@
-"""UNROLL: part of a reduce axis is written out, element after element, into the same accumulator.
-In: a kernel, a reduce axis, an amount. Out: the kernel with that tile.
+"""UNROLL: part of an axis is written out, element after element: of a reduce axis into the same accumulator, of an
+output loop side by side, and never as the lanes of vectors. In: a kernel, an axis, an amount. Out: the kernel with that
+tile.
 
     before: for k in 128: acc += a[k]
     after:  for k0 in 32: acc += a[k0*4]; acc += a[k0*4+1]; acc += a[k0*4+2]; acc += a[k0*4+3]"""
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from tilewright.graph.ops import AxisType
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, split_axis
-from tilewright.kernel.effects import check_reduced
+from tilewright.kernel.effects import check_reduced, check_tile
 from tilewright.kernel.transforms.common import SPLITTABLE, check_amount, divisors, prefixed
 
 
@@ -26,10 +27,12 @@ def check_is_reduced(view: KernelView, axis: UOp, name: str) -> str | None:
 
 
 def check_unroll(view: KernelView, axis: UOp, amount: int) -> str | None:
-    reason = check_is_reduced(view, axis, "UNROLL")
+    is_output = axis.arg.kind is AxisType.LOOP and axis not in view.reduce_axes
+    reason = None if is_output else check_is_reduced(view, axis, "UNROLL")
     if reason is None and axis.arg.kind not in SPLITTABLE:
         reason = f"UNROLL needs a loop, axis {view.axes.index(axis)} is {axis.arg.kind.name}"
-    return reason or check_amount(view, axis, amount, "UNROLL") or prefixed("UNROLL", check_reduced(view, axis))
+    check = check_tile if is_output else check_reduced
+    return reason or check_amount(view, axis, amount, "UNROLL") or prefixed("UNROLL", check(view, axis))
 
 
 def apply_unroll(view: KernelView, axis: UOp, amount: int) -> UOp:

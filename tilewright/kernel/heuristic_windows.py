@@ -1,0 +1,279 @@
+"""Opts for convolutions. In: a kernel and a target without work-groups. Out: opts that make lanes of channels, or None
+where it is something else, or rows of pixels fill vectors better.
+
+A convolution is a product one factor of which, the image, is read in windows that overlap. Lanes go along an axis that
+only the other factor depends on; that one is packed, so that they are neighbours there. The image is read element by
+element, each for all of the lanes; in a copy, the windows' box (`transforms/halo.py`), where a border is left out of
+it. Sums are turned in registers before they are stored.
+
+    thread: pack the weights, channels side by side
+      for rows of images: copy the box
+        for pixels of a tile, in the row:
+          for k: a tile of sums, held in registers      pixels as scalars, channels as vectors
+
+A gradient of the images is the same with the channels of the input; one of the weights has the pixels of a part of the
+images as k, and a tile of places in the window in the place of one of pixels."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from tilewright.base.target import Target
+from tilewright.graph.ops import AxisType
+from tilewright.graph.records import Opt, OptOps
+from tilewright.graph.threads import local_bytes
+from tilewright.graph.uop import UOp
+from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride, view_kernel
+from tilewright.kernel.effects import has_effects
+from tilewright.kernel.heuristic_dots import EVEN, evenness
+from tilewright.kernel.heuristic_products import LEAST_SHARED, factors_of, find_product, own_axes, sum_dtype
+from tilewright.kernel.transforms.block import apply_block
+from tilewright.kernel.transforms.halo import find_sides
+from tilewright.kernel.transforms.pad import apply_pad
+from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands, tile_of
+from tilewright.kernel.transforms.swap import apply_swap, check_swap
+from tilewright.kernel.transforms.thread import apply_thread, check_thread
+from tilewright.kernel.transforms.unroll import apply_unroll
+from tilewright.kernel.transforms.upcast import apply_upcast
+from tilewright.kernel.versions import is_injective
+
+_APPLY = {
+    OptOps.BLOCK: apply_block,
+    OptOps.PADTO: apply_pad,
+    OptOps.SWAP: apply_swap,
+    OptOps.THREAD: apply_thread,
+    OptOps.UNROLL: apply_unroll,
+    OptOps.UPCAST: apply_upcast,
+}
+# Steps of a sum that turning and storing it costs as much as.
+STORE_STEPS = 6
+# What reading rows of pixels as vectors, which begin anywhere in a line, leaves of their speed.
+ROW_SPEED = 0.8
+# What a step of the sum costs beside the multiplications of a tile, in multiplications (measured): each load of a
+# vector of channels, which come from a core's own cache, and of an element, which is in the first one.
+VECTOR_COST = 0.9
+ELEMENT_COST = 0.4
+# Sums that are updated side by side, at the least, so that none waits for the one before it.
+LEAST_SUMS = 10
+MOST_VECTORS = 4
+# The part of the registers that is left to elements and vectors.
+OPERAND_SHARE = 4
+# The longest window that is written out.
+MOST_STEPS = 8
+# The part of a core's own cache that a packed panel takes, and a box.
+PANEL_SHARE = 2
+BOX_SHARE = 32
+# The weights are packed again in each part that the cores share: so many a core are enough to be shared evenly.
+MOST_PARTS = 2
+
+
+class Windows(NamedTuple):
+    """The places of the image and of the other factor; the output loop that becomes lanes; that along which a tile's
+    elements are stored as neighbours; and others of the image."""
+
+    image: UOp
+    other: UOp
+    lanes: UOp
+    row: UOp
+    others: list[UOp]
+    number: int  # that of the image in the multiplication
+
+
+class Tile(NamedTuple):
+    vectors: int
+    length: int  # along the row
+    second: UOp | None
+    height: int  # along the second axis
+
+
+def choose_window_opts(view: KernelView, target: Target) -> tuple[Opt, ...] | None:
+    if not target.has_threads or has_effects(view) or not all(is_counted(axis) for axis in view.axes):
+        return None
+    windows = find_windows(view)
+    if windows is None or math.prod(size_of(axis) for axis in view.axes) < LEAST_SHARED:
+        return None
+    lanes = target.lanes(sum_dtype(view, target))
+    steps = math.prod(size_of(axis) for axis in view.reduce_axes)
+    speed = filled(size_of(windows.lanes), lanes) * steps / (steps + STORE_STEPS)
+    if speed < ROW_SPEED * row_filled(view, lanes):
+        return None
+    return _Plan(view, target, windows, lanes).opts()
+
+
+def find_windows(view: KernelView) -> Windows | None:
+    """The convolution that the kernel is made of; None where it is something else."""
+    places = factors_of(view)
+    for number in (0, 1) if places else ():
+        image, other = places[number], places[1 - number]
+        # Narrow integers are multiplied in groups, along the sum.
+        is_narrow = not image.dtype.is_float and image.dtype.itemsize < view.reduces[0].dtype.itemsize
+        walking = [axis for axis in view.axes if axis in image.src[1].ranges]
+        if is_narrow or any(stride(image, axis) is None for axis in walking) or is_injective(image.src[1], walking):
+            continue
+        channels = [axis for axis in own_axes(view, other, image) if stride(other, axis) is not None]
+        own = own_axes(view, image, other)
+        rows = [axis for axis in own if all(stride(store, axis) == 1 for store in view.stores) and stride(image, axis)]
+        if channels and rows:
+            return Windows(
+                image, other, max(channels, key=size_of), rows[0], [a for a in own if a is not rows[0]], number
+            )
+    return None
+
+
+def filled(size: int, lanes: int) -> float:
+    """The part of vectors that so many elements fill."""
+    return size / (-(-size // lanes) * lanes)
+
+
+def row_filled(view: KernelView, lanes: int) -> float:
+    """The part of vectors that is filled where lanes go along a row of the image: of the results, or of the sum."""
+    product = find_product(view)
+    if product is not None:
+        return filled(size_of(product.columns), lanes)
+    image, other = factors_of(view)
+    along = [axis for axis in view.reduce_axes if stride(image, axis) == 1 and stride(other, axis) == 1]
+    return max((filled(size_of(axis), lanes) for axis in along), default=0.0)
+
+
+def window_axis(view: KernelView, windows: Windows) -> UOp | None:
+    """The axis of the sum that walks the image as the row does: elements that a step loads serve the next one too."""
+    sums = [
+        axis for axis in view.reduces[0].src[1:] if stride(windows.image, axis) == stride(windows.image, windows.row)
+    ]
+    return max(sums, key=size_of, default=None)
+
+
+def written_out(size: int) -> int:
+    """How many steps of a window are written out."""
+    return max(amount for amount in range(1, MOST_STEPS + 1) if size % amount == 0)
+
+
+def choose_tile(windows: Windows, lanes: int, registers: int, window: int) -> Tile:
+    """The tile that loads least for its products, while its sums and what they are made of are in registers."""
+    vectors = -(-size_of(windows.lanes) // lanes)
+    heights = [(None, 1), *((axis, n) for axis in windows.others for n in range(2, 9) if size_of(axis) % n == 0)]
+    tiles = [
+        Tile(wide, length, second, height)
+        for wide in range(1, min(MOST_VECTORS, vectors) + 1)
+        for length in range(1, registers + 1)
+        if size_of(windows.row) % length == 0
+        for second, height in heights
+        if wide * length * height + wide <= registers - registers // OPERAND_SHARE
+    ]
+
+    def cost(tile: Tile) -> float:
+        rows = tile.length * tile.height
+        padded = -(-vectors // tile.vectors) * tile.vectors / vectors
+        idle = max(1.0, LEAST_SUMS / (rows * tile.vectors))
+        loaded = (tile.length + window - 1) / (window * tile.length)
+        return padded * idle * (1 + VECTOR_COST / rows + ELEMENT_COST * loaded / tile.vectors)
+
+    return min(tiles, key=cost)
+
+
+class _Plan:
+    """Applies opts as it chooses them, so that each choice sees the kernel as it is by then."""
+
+    def __init__(self, view: KernelView, target: Target, windows: Windows, lanes: int) -> None:
+        self.view = view
+        self.target = target
+        self.windows = windows
+        self.lanes = lanes
+        self.chosen: list[Opt] = []
+        self.channels: UOp | None = None  # the loop over tiles of them
+
+    def opts(self) -> tuple[Opt, ...] | None:
+        windows = self.windows
+        along = window_axis(self.view, windows)
+        window = written_out(size_of(along)) if along is not None else 1
+        tile = choose_tile(windows, self.lanes, self.target.vector_registers, window)
+        depth = math.prod(size_of(axis) for axis in self.view.reduce_axes)
+        channels = self._cut(windows.lanes, tile.vectors * self.lanes, OptOps.UPCAST)
+        self._cut(windows.row, tile.length, OptOps.UNROLL)
+        if tile.second is not None:
+            self._cut(tile.second, tile.height, OptOps.UNROLL)
+        if along is not None and window > 1:
+            self._cut(along, window, OptOps.UNROLL)
+        panel = depth * tile.vectors * self.lanes * self.view.reduces[0].dtype.itemsize
+        if channels is not None:
+            self._block(channels, self.target.core_cache_bytes // PANEL_SHARE // panel)
+        if not self._share():
+            return None
+        return tuple(self.chosen) if self._stage() else None
+
+    def _apply(self, op: OptOps, axis: UOp, arg: int) -> None:
+        self.chosen.append(Opt(op, self.view.axes.index(axis), arg))
+        self.view = view_kernel(_APPLY[op](self.view, axis, arg))
+
+    def _cut(self, axis: UOp, amount: int, op: OptOps) -> UOp | None:
+        """A tile along an axis, and the loop over such tiles if there are several."""
+        if size_of(axis) % amount:
+            self._apply(OptOps.PADTO, axis, amount)
+            axis = make_range(-(-size_of(axis) // amount) * amount, axis.arg.id, axis.arg.kind)
+        if amount > 1:
+            self._apply(op, axis, amount)
+        if amount == size_of(axis):
+            return None
+        return make_range(size_of(axis) // amount, (*axis.arg.id, 0), axis.arg.kind) if amount > 1 else axis
+
+    def _block(self, channels: UOp, most: int) -> None:
+        """Where the panel of all channels is too large, blocks of them are gone through one after another, and the
+        loop over them lies outside of all."""
+        count = size_of(channels)
+        self.channels = channels
+        if count <= most:
+            return
+        amount = max(n for n in range(1, max(1, most) + 1) if count % n == 0)
+        blocks = channels
+        if amount > 1:
+            self._apply(OptOps.BLOCK, channels, amount)
+            blocks = make_range(count // amount, (*channels.arg.id, 0), channels.arg.kind)
+        self.channels = make_range(amount, (*channels.arg.id, 1), channels.arg.kind) if amount > 1 else None
+        outermost = self.view.axes.index(self.view.of_kind(AxisType.LOOP)[0])
+        if check_swap(self.view, blocks, outermost) is None:
+            self._apply(OptOps.SWAP, blocks, outermost)
+
+    def _share(self) -> bool:
+        """The cores share the outermost loop that they can share evenly; else the one that they can most evenly."""
+        cores = self.target.cores
+        other = factors_of(self.view)[1 - self.windows.number]
+        parts: dict[UOp, int] = {}
+        for axis in self.view.of_kind(AxisType.LOOP):
+            most = size_of(axis) if axis in other.ranges else MOST_PARTS * cores
+            amounts = [
+                n for n in range(2, most + 1) if size_of(axis) % n == 0 and check_thread(self.view, axis, n) is None
+            ]
+            if amounts:
+                parts[axis] = max(amounts, key=lambda n: (min(evenness(n, cores), EVEN), n))
+        if not parts:
+            return False
+        axis = max(parts, key=lambda each: min(evenness(parts[each], cores), EVEN))
+        self._apply(OptOps.THREAD, axis, parts[axis])
+        return True
+
+    def _stage(self) -> bool:
+        """Packs the channels, and copies the image where some of it does not exist or is converted."""
+        image, other = (factors_of(self.view)[n] for n in (self.windows.number, 1 - self.windows.number))
+        loops = self.view.of_kind(AxisType.THREAD, AxisType.LOOP)
+        around = [a for a in loops if a.arg.kind is AxisType.THREAD or (a in other.ranges and a is not self.channels)]
+        if not self._copy(around[-1], other):
+            return False
+        if len(image.src) < 3 and image.dtype is self.view.reduces[0].dtype:
+            return True
+        inside = [axis for axis in loops if axis in image.ranges and find_sides(tile_of(self.view, axis, image), image)]
+        room = self.target.core_cache_bytes // BOX_SHARE
+        return any(self._copy(axis, image, room) for axis in inside) or (bool(inside) and self._copy(inside[-1], image))
+
+    def _copy(self, axis: UOp, place: UOp, room: int | None = None) -> bool:
+        """Copies an operand at a loop, if that takes no more memory than there is, or than `room`."""
+        number = operands(self.view).index(place)
+        if check_stage(self.view, axis, number) is not None:
+            return False
+        made = view_kernel(apply_stage(self.view, axis, number))
+        used, before = (local_bytes(view.sink, self.target.warp_size) for view in (made, self.view))
+        if used > self.target.max_local_bytes or (room is not None and used - before > room):
+            return False
+        self.chosen.append(Opt(OptOps.STAGE, self.view.axes.index(axis), number))
+        self.view = made
+        return True
