@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tilewright import GlobalCounters, Tensor, jit
+from tilewright.base.errors import OutOfMemoryError
 from tilewright.engine.jit import Jit
 from tilewright.engine.replay import Replay
 
@@ -39,7 +40,6 @@ def test_a_copy_between_devices_parts_the_calls() -> None:
         assert function(Tensor([1.0, float(step)])).tolist() == [3.0, 2.0 * step + 1.0]
     replay = replay_of(function)
     assert len(replay.steps) == 5  # kernel, copy, kernel, copy, kernel
-    assert replay.current == ()
 
 
 def test_replays_are_counted() -> None:
@@ -52,6 +52,24 @@ def test_replays_are_counted() -> None:
     assert GlobalCounters.kernel_count == before + 30
     assert GlobalCounters.mem_used == level + 10 * 3 * 4
     del held
+    assert GlobalCounters.mem_used == level
+
+
+def test_a_result_that_finds_no_memory_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    function = jit(lambda x: ((x + 1).realize(), (x.reshape(3, 1) * x).realize()))
+    x = Tensor([1.0, 2.0, 3.0]).realize()
+    for _ in range(3):
+        function(x)
+    assert function.last_reason == ""
+    level = GlobalCounters.mem_used
+    replay = replay_of(function)
+
+    def refuse(nbytes: int) -> None:
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(replay, "results", [replay.results[0], (refuse, *replay.results[1][1:])])
+    with pytest.raises(OutOfMemoryError, match="CPU has no 36 bytes left"):
+        function(x)
     assert GlobalCounters.mem_used == level
 
 
@@ -75,8 +93,15 @@ def test_results_are_kept_apart_before_they_have_a_node() -> None:
 def test_a_result_is_fed_back() -> None:
     function, value = replayed([1.0, 3.0])
     for _ in range(5):
-        value = function(value)
+        given, value = value, function(value)
+        assert "uop" not in vars(given)
     assert value.tolist() == [64.0, 192.0]
+
+
+def test_a_result_that_became_another_tensor_is_given_as_that() -> None:
+    function, value = replayed([1.0, 3.0])
+    value.replace(Tensor([5.0, 6.0]))
+    assert function(value).tolist() == [10.0, 12.0]
 
 
 @pytest.mark.parametrize("how", ["assign", "setitem", "view", "replace"])

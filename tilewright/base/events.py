@@ -228,7 +228,12 @@ class Counters:
 
     def add_kernels(self, count: int = 1, operations: int = 0, memory: int = 0, seconds: float = 0.0) -> None:
         """Count `count` launches that together did `operations`, moved `memory` bytes and took `seconds`."""
-        self._runs.append((count, operations, memory, seconds, 0))
+        self.add_note((count, operations, memory, seconds, 0))
+
+    def add_note(self, note: tuple[int, int, int, float, int]) -> None:
+        """Count launches, operations, bytes moved, seconds and bytes allocated, given as one tuple: for a replay, which
+        counts the same each time."""
+        self._runs.append(note)
         if len(self._runs) > self.MOST_NOTES:
             self._total(0)
 

@@ -81,19 +81,26 @@ def bind_arguments(tensors: Sequence[Any]) -> tuple[list[Buffer], tuple[object, 
     buffers: list[Buffer] = []
     facts: list[object] = []
     for tensor in tensors:
-        node = tensor.uop
-        memory = memory_of(node)
-        if memory is None:
-            if 0 in node.shape:
-                return None
-            node = tensor.realize().uop
+        # The result of another replay may have no node yet, and is not given one for this.
+        fields = tensor.__dict__
+        made = None if "uop" in fields else fields.get("_memory")
+        if made is not None:
+            memory, shape, _ = made
+        else:
+            node = tensor.uop
             memory = memory_of(node)
             if memory is None:
-                buffers += memories_of(node)
-                facts += (*layout_of(node), *_facts(tensor))
-                continue
+                if 0 in node.shape:
+                    return None
+                node = tensor.realize().uop
+                memory = memory_of(node)
+                if memory is None:
+                    buffers += memories_of(node)
+                    facts += (*layout_of(node), *_facts(tensor))
+                    continue
+            shape = node._shape or node.shape
         buffers.append(memory)
-        facts += (node._shape or node.shape, node.dtype, tensor.device, tensor.requires_grad)
+        facts += (shape, memory.dtype, memory.device, tensor.requires_grad)
     if len(buffers) > 1 and len(set(buffers)) < len(buffers):
         facts.append(tuple(buffers.index(memory) for memory in buffers))
     return buffers, tuple(facts)

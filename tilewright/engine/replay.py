@@ -4,7 +4,6 @@ one device."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,8 +13,8 @@ from tilewright.engine.live import tensor_kind
 from tilewright.engine.run import Execution
 from tilewright.graph.ops import MultiArg
 from tilewright.graph.spec import Shape
-from tilewright.runtime.buffer import Buffer, transfer
-from tilewright.runtime.device import Place, open_driver
+from tilewright.runtime.buffer import Buffer, out_of_memory, transfer
+from tilewright.runtime.device import Place, Runner, open_driver
 
 
 class Role(NamedTuple):
@@ -38,7 +37,10 @@ class Result(NamedTuple):
 
 
 TEMP = Role("temp")
-SetPlace = Callable[[Place], None]
+Wish = tuple[int, int, int]
+"""(number among the memories of a call, launch, parameter of it)"""
+Step = Callable[[Sequence[Any]], None]
+_Kind = tuple[Callable[[int], Any], str, DType, int, int]  # what allocates; device, dtype, elements and bytes
 
 
 def role_of(buffer: Buffer | None, inputs: dict[Buffer, int], produced: dict[Buffer, Role]) -> Role:
@@ -65,53 +67,56 @@ class Replay:
     def __init__(self, executions: list[Execution], roles: list[tuple[Role, ...]], outputs: list[Result]) -> None:
         self.executions = executions
         self.written: set[Role] = set()  # arguments and state that the kernels overwrite
-        self.steps: list[Callable[[], None]] = []
-        self.current: Sequence[Sequence[Buffer]] = ()  # while it runs: arguments, results, state
-        made = list(dict.fromkeys(output.role for output in outputs if output.role.kind == "made"))
-        self.fresh = {role: number for number, role in enumerate(made)}
+        self.steps: list[Step] = []
+        used = [role for slots in roles for role in slots if role.kind == "input"]
+        made = [output.role for output in outputs if output.role.kind == "made"]
+        # The number of each role that is another buffer at every call, among the memories that steps are given.
+        self.renewed = {role: number for number, role in enumerate(dict.fromkeys(used + made))}
+        self.inputs = [role.first for role in self.renewed if role.kind == "input"]
+        self.results = self._kinds_of([role for role in self.renewed if role.kind == "made"], roles)
         self.state = [output.role.first for output in outputs if output.role.kind == "state"]
         self.outputs = [(*self._source(output.role), output.shape, output.line) for output in outputs]
         self.joins = [output.joined for output in outputs] if any(output.joined for output in outputs) else []
-        setters: dict[Role, list[SetPlace]] = {}
-        kinds: dict[Role, tuple[str, DType, int]] = {}
-        self._prepare(roles, setters, kinds)
-        self.inputs = [(role.first, setters[role]) for role in setters if role.kind == "input"]
-        self.results = [(kinds[role], setters.get(role, [])) for role in made]
+        self._prepare(roles)
         self._release(roles)
         kernels = [kernel for execution in executions for kernel in execution.kernels if kernel is not None]
         self.count = len(kernels)
         self.operations = sum(kernel.operations for kernel in kernels)
         self.memory = sum(kernel.bytes_moved for kernel in kernels)
+        taken = sum(nbytes for *_, nbytes in self.results)
+        self.note = (self.count, self.operations, self.memory, 0.0, taken)
+
+    def _kinds_of(self, made: list[Role], roles: list[tuple[Role, ...]]) -> list[_Kind]:
+        """How to make a buffer for each of these results."""
+        slots = {
+            role: slot
+            for execution, slot_roles in zip(self.executions, roles, strict=True)
+            for role, slot in zip(slot_roles, execution.plan.slots, strict=True)
+        }
+        found = [slots[role] for role in made]
+        return [(open_driver(s.device).allocate, s.device, s.dtype, s.size, s.nbytes) for s in found]
 
     def _source(self, role: Role) -> tuple[int, int]:
-        """Where `current` has the buffer of a role: which of its lists, and the number there."""
+        """Where `run` has the buffer of a role: among the arguments, the results or the state, and the number there."""
         if role.kind == "input":
             return 0, role.first
-        return (1, self.fresh[role]) if role.kind == "made" else (2, self.state.index(role.first))
+        if role.kind == "made":
+            return 1, self.renewed[role] - len(self.inputs)
+        return 2, self.state.index(role.first)
 
-    def _prepare(
-        self,
-        roles: list[tuple[Role, ...]],
-        setters: dict[Role, list[SetPlace]],
-        kinds: dict[Role, tuple[str, DType, int]],
-    ) -> None:
-        """The steps; for each role that is another buffer at every call, what to tell of it; what each role holds."""
+    def _prepare(self, roles: list[tuple[Role, ...]]) -> None:
+        """The steps, each of which is given the memories of a call."""
         pending: list[tuple[Any, list[Place]]] = []
-        wishes: list[tuple[Role, int, int]] = []
+        wishes: list[Wish] = []
         device = ""
 
         def flush() -> None:
             if pending:
-                runner = open_driver(device).prepare(list(pending))
-                self.steps.append(runner.run)
-                for role, launch, param in wishes:
-                    setters.setdefault(role, []).append(functools.partial(runner.set_place, launch, param))
+                self.steps.append(_step_of(open_driver(device).prepare(list(pending)), list(wishes)))
                 pending.clear()
                 wishes.clear()
 
         for execution, slot_roles in zip(self.executions, roles, strict=True):
-            for role, slot in zip(slot_roles, execution.plan.slots, strict=True):
-                kinds.setdefault(role, (slot.device, slot.dtype, slot.size))
             written = {access.slot for item in execution.plan.items for access in item.writes}
             self.written.update(slot_roles[n] for n in written if slot_roles[n].kind in ("input", "state"))
             for item, kernel in zip(execution.plan.items, execution.kernels, strict=True):
@@ -122,60 +127,56 @@ class Replay:
                 if item.device != device:
                     flush()
                     device = item.device
-                for param, number in enumerate(item.slots):
-                    if self._is_renewed(slot_roles[number]):
-                        wishes.append((slot_roles[number], len(pending), param))
+                for param, slot in enumerate(item.slots):
+                    if slot_roles[slot] in self.renewed:
+                        wishes.append((self.renewed[slot_roles[slot]], len(pending), param))
                 pending.append((kernel.handle, [execution.place(slot) for slot in item.slots]))
         flush()
-
-    def _is_renewed(self, role: Role) -> bool:
-        """Whether each replay brings another buffer for it."""
-        return role.kind == "input" or role in self.fresh
 
     def _release(self, roles: list[tuple[Role, ...]]) -> None:
         """Memory of the recorded call that each replay brings anew is not kept."""
         for execution, slot_roles in zip(self.executions, roles, strict=True):
             for slot, role in enumerate(slot_roles):
-                if self._is_renewed(role):
+                if role in self.renewed:
                     execution.buffers[slot] = None
 
-    def _copy_step(self, execution: Execution, roles: Sequence[Role], slots: Sequence[int]) -> Callable[[], None]:
+    def _copy_step(self, execution: Execution, roles: Sequence[Role], slots: Sequence[int]) -> Step:
         """A copy reads its buffers when it runs, so it finds the ones of this call."""
         if len(slots) < 2:
-            return lambda: None
+            return lambda memories: None
 
-        def place(slot: int) -> Place:
-            if not self._is_renewed(roles[slot]):
-                return execution.place(slot)
-            which, number = self._source(roles[slot])
-            return self.current[which][number].ensure(), 0
+        def place(slot: int, memories: Sequence[Any]) -> Place:
+            number = self.renewed.get(roles[slot])
+            return execution.place(slot) if number is None else (memories[number], 0)
 
-        def copy() -> None:
+        def copy(memories: Sequence[Any]) -> None:
             to, origin = (execution.plan.slots[slot] for slot in slots)
-            transfer(place(slots[0]), to.device, place(slots[1]), origin.device, to.nbytes)
+            target, source = (place(slot, memories) for slot in slots)
+            transfer(target, to.device, source, origin.device, to.nbytes)
 
         return copy
 
     def run(self, inputs: Sequence[Buffer]) -> list[Any]:
         """Runs the kernels on these arguments; the results, tensors of new memory."""
-        for number, setters in self.inputs:
-            place = (inputs[number].memory or inputs[number].ensure(), 0)
-            for set_place in setters:
-                set_place(place)
-        made = []
-        for kind, setters in self.results:
-            buffer = Buffer(*kind)
-            place = (buffer.ensure(), 0)
-            for set_place in setters:
-                set_place(place)
-            made.append(buffer)
-        current = self.current = (inputs, made, self.state)
+        memories: list[Any] = []
+        made: list[Buffer] = []
+        for number in self.inputs:
+            memories.append(inputs[number].memory or inputs[number].ensure())
+        for allocate, device, dtype, size, nbytes in self.results:
+            try:
+                memory = allocate(nbytes)
+            except MemoryError as error:
+                GlobalCounters.add_memory(sum(buffer.nbytes for buffer in made))  # counted down again as they go
+                raise out_of_memory(device, nbytes, error) from error
+            memories.append(memory)
+            made.append(Buffer(device, dtype, size, memory, nbytes))
+        GlobalCounters.add_note(self.note)
         for step in self.steps:
-            step()
-        self.current = ()  # the caller owns its arguments and results; nothing here keeps them
-        GlobalCounters.add_kernels(self.count, self.operations, self.memory)
-        make = tensor_kind.make
-        results = [make(current[which][number], shape, line) for which, number, shape, line in self.outputs]
+            step(memories)
+        sources = (inputs, made, self.state)
+        results = []
+        for which, number, shape, line in self.outputs:
+            results.append(tensor_kind.make(sources[which][number], shape, line))
         return self._join(results) if self.joins else results
 
     def _join(self, results: list[Any]) -> list[Any]:
@@ -189,3 +190,17 @@ class Replay:
             joined.append(parts[0] if arg is None else tensor_kind.join(parts, arg))
             position += count
         return joined
+
+
+def _step_of(runner: Runner, wishes: list[Wish]) -> Step:
+    """Runs a prepared list on the memories of a call."""
+    native: Callable[[list[Wish]], Step] | None = getattr(runner, "run_on", None)
+    if native is not None:
+        return native(wishes)
+
+    def step(memories: Sequence[Any]) -> None:
+        for number, launch, param in wishes:
+            runner.set_place(launch, param, (memories[number], 0))
+        runner.run()
+
+    return step

@@ -30,12 +30,13 @@ class Buffer:
 
     __slots__ = ("__weakref__", "_counted", "_node", "device", "dtype", "memory", "size")
 
-    def __init__(self, device: str, dtype: DType, size: int, memory: Any = None) -> None:
+    def __init__(self, device: str, dtype: DType, size: int, memory: Any = None, counted: int = 0) -> None:
+        """`counted` are the bytes of `memory` that the counters know of, and are told when it goes."""
         self.device = device
         self.dtype = dtype
         self.size = size
         self.memory = memory
-        self._counted = 0
+        self._counted = counted
         self._node: weakref.ref[UOp] | None = None
 
     @property
@@ -91,9 +92,12 @@ def allocate(device: str, nbytes: int) -> Any:
     try:
         return open_driver(device).allocate(nbytes or 1)
     except MemoryError as error:
-        raise OutOfMemoryError(
-            "allocate", f"{device} has no {nbytes} bytes left ({error})", "free tensors, or use smaller ones"
-        ) from error
+        raise out_of_memory(device, nbytes, error) from error
+
+
+def out_of_memory(device: str, nbytes: int, error: MemoryError) -> OutOfMemoryError:
+    message = f"{device} has no {nbytes} bytes left ({error})"
+    return OutOfMemoryError("allocate", message, "free tensors, or use smaller ones")
 
 
 def buffer_node(buffer: Buffer) -> UOp:

@@ -5,7 +5,7 @@ code is LLVM's, in this process, or that of the system's C compiler, as CPU_COMP
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tilewright.backends.cpu import host, llvm
@@ -97,6 +97,19 @@ class CpuRunner(CommandList):
         position = self.first[launch] + param
         self._memories[position] = None
         self.pointers[position] = memory.address + offset
+
+    def run_on(self, wishes: Sequence[tuple[int, int, int]]) -> Callable[[Sequence[HostMemory]], None]:
+        positions = [(number, self.first[launch] + param) for number, launch, param in wishes]
+        for _, position in positions:
+            self._memories[position] = None
+        pointers, run = self.pointers, self.run
+
+        def run_with(memories: Sequence[HostMemory]) -> None:
+            for number, position in positions:
+                pointers[position] = memories[number].address
+            run()
+
+        return run_with
 
 
 class CpuDriver(HostDriver):
