@@ -193,6 +193,14 @@ def test_no_more_moves_than_has_to(expression: Callable[[Tensor, Tensor, Tensor]
     assert copies(check_division(made)) == moved
 
 
+def test_views_are_moved_before_they_are_expanded() -> None:
+    """A product of matrices repeats both: what a device lacks is sent once."""
+    x = leaf(X, 0)
+    division = check_division(x @ x.T)
+    sent = [node for node in toposort(*division.nodes) if node.op is Ops.COPY and node.src[0].op is Ops.COPY]
+    assert [node.shape for node in sent] == [(3, 4), (3, 4)]
+
+
 def test_the_more_even_layout_is_kept() -> None:
     x = leaf(X, 0)
     uneven = x[:3].pad(((0, 3), (0, 0)))

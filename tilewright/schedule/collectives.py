@@ -54,7 +54,10 @@ def assemble(pieces: Sequence[Piece], axis: int, start: int, stop: int, device: 
     if reached < stop or not found:
         zeros = build.const(dtype, 0, replace_axis(shape, axis, stop - reached))
         found.append(zeros if found else build.placed(zeros, device))
-    return cat(found, axis)
+    joined = cat(found, axis)
+    # What was sent is put together once, not in every loop that reads it.
+    is_sent = len(found) > 1 and any(part.op is Ops.COPY for part in found)
+    return UOp(Ops.CONTIGUOUS, dtype, (joined,)) if is_sent else joined
 
 
 def arrange(pieces: Sequence[Piece], layout: Layout, devices: tuple[str, ...]) -> Spread:

@@ -5,9 +5,10 @@ that every device has the whole value. `shard.py` divides nodes, `collectives.py
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from tilewright.graph.ops import Ops
 from tilewright.graph.slices import bounds_of, replace_axis
 from tilewright.graph.spec import Shape, element_count
 from tilewright.graph.uop import UOp
@@ -45,22 +46,30 @@ class Spread(NamedTuple):
         return shape if axis is None else replace_axis(shape, axis, sum(sizes))
 
 
-def choose_layout(spreads: Sequence[Spread]) -> Layout:
-    """The layout for the result of an elementwise operation. Whole values are cut without a transfer, so any division
-    is better than none. Of several the most even one, which keeps the devices busy; then the one of most bytes."""
-    weights: dict[Layout, int] = {}
-    for spread in spreads:
-        if spread.layout.axis is not None:
-            weights[spread.layout] = weights.get(spread.layout, 0) + spread.parts[0].dtype.itemsize
-    if not weights:
-        return WHOLE
-    shape = spreads[0].shape
+def choose_layout(shape: Shape, weights: Mapping[Layout, int]) -> Layout:
+    """The layout for the result of an elementwise operation, of those that its operands have: what a layout weighs is
+    what had to be moved if it were not the one. Whole values are cut without a transfer, so any division is better than
+    none. Of several the most even one, which keeps the devices busy; then the one that weighs most."""
 
     def cost(layout: Layout) -> tuple[int, int]:
         most = max(element_count(part) for part in layout.part_shapes(shape, len(layout.sizes)))
         return most, -weights[layout]
 
-    return min(weights, key=cost)
+    return min((layout for layout in weights if layout.axis is not None), key=cost, default=WHOLE)
+
+
+def pulled_back(node: UOp, layout: Layout) -> Layout | None:
+    """The layout that the source of a view has to have for the view to have this one, part by part; None where there
+    is none, and where less is moved after the view than before it."""
+    axis = layout.axis
+    source = node.src[0].shape if node.src else ()
+    if node.op not in (Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE):
+        return None
+    if axis is None or (node.op is Ops.EXPAND and source[axis] != node.shape[axis]):
+        return WHOLE
+    if node.op is Ops.RESHAPE:
+        return reshaped(layout, node.shape, source)
+    return layout if node.op is Ops.EXPAND else Layout(node.arg[axis], layout.sizes)
 
 
 def reshaped(layout: Layout, old: Shape, new: Shape) -> Layout | None:

@@ -22,7 +22,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.schedule.collectives import all_reduce, arrange, gather_parts, move_parts, pieces_of
 from tilewright.schedule.constants import narrow, place_constants
-from tilewright.schedule.layouts import WHOLE, Layout, Spread, choose_layout, reshaped, shrunk
+from tilewright.schedule.layouts import WHOLE, Layout, Spread, choose_layout, pulled_back, reshaped, shrunk
 
 Value = UOp | Spread
 
@@ -117,12 +117,41 @@ class Divider:
         if isinstance(made, Spread):
             if made.devices != devices:
                 raise InternalError(f"{source!r} is on {made.devices}, and meets values of {devices}")
-            return move_parts(made, wanted).parts
+            return self._moved(source, wanted).parts
         if made not in self.free:
             raise InternalError(f"{source!r} is on one device, and meets values of {devices}")
         bounds = wanted.bounds() if wanted.axis is not None else [(0, 0)] * len(devices)
         cut = (made if wanted.axis is None else narrow(made, wanted.axis, *pair) for pair in bounds)
         return [place_constants(part, device, is_operand=True) for part, device in zip(cut, devices, strict=True)]
+
+    def _moved(self, node: UOp, layout: Layout) -> Spread:
+        """A node in another layout. What is moved is what views have been taken of, not what an EXPAND makes of it."""
+        views: list[tuple[UOp, Layout]] = []
+        while self._spread(node).layout != layout and (below := pulled_back(node, layout)) is not None:
+            views.append((node, layout))
+            node, layout = node.src[0], below
+        moved = move_parts(self._spread(node), layout)
+        for view, own in reversed(views):
+            shapes = own.part_shapes(view.shape, len(moved.devices))
+            parts = (
+                build.movement(view.op, part, view.arg if view.op is Ops.PERMUTE else shape)
+                for part, shape in zip(moved.parts, shapes, strict=True)
+            )
+            moved = Spread(tuple(parts), own, moved.devices)
+        return moved
+
+    def _chosen(self, sources: Sequence[UOp]) -> Layout:
+        """The layout for what is made from several sources of one shape, element by element."""
+        weights: dict[Layout, int] = {}
+        for source in sources:
+            made = self.done[source]
+            if isinstance(made, Spread):
+                origin = source
+                while pulled_back(origin, WHOLE) is not None:
+                    origin = origin.src[0]
+                moved = element_count(origin.shape) * origin.dtype.itemsize
+                weights[made.layout] = weights.get(made.layout, 0) + moved
+        return choose_layout(sources[0].shape, weights)
 
     def _each(self, node: UOp, layout: Layout, *sources: Sequence[UOp]) -> Spread:
         """The node once per device, over these sources."""
@@ -132,8 +161,8 @@ class Divider:
     # ------------------------------------------------------------ elementwise and movement
 
     def _elementwise(self, node: UOp) -> Spread:
-        spreads = [made for src in node.src if isinstance(made := self.done[src], Spread) and src.shape]
-        layout = choose_layout(spreads)
+        shaped = [src for src in node.src if src.shape]
+        layout = self._chosen(shaped) if shaped else WHOLE
         devices = self._devices(node)
         return self._each(node, layout, *(self._aligned(src, layout, devices) for src in node.src))
 
@@ -143,7 +172,7 @@ class Divider:
             made = _MOVEMENTS[node.op](node, spread)
             if made is not None:
                 return made
-            spread = move_parts(spread, WHOLE)
+            spread = self._moved(node.src[0], WHOLE)
         parts = tuple(build.movement(node.op, part, node.arg) for part in spread.parts)
         return spread._replace(parts=parts)
 
@@ -164,7 +193,7 @@ class Divider:
         as it is; any other is gathered, because an index may name any of its elements."""
         source, *indices = node.src
         devices = self._devices(node)
-        layout = choose_layout([made for src in indices if isinstance(made := self.done[src], Spread)])
+        layout = self._chosen(indices)
         made = self.done[source]
         local = made.layout if isinstance(made, Spread) else WHOLE
         along = None if local.axis is None else counting_axis(indices[local.axis])

@@ -9,13 +9,16 @@ from typing import Any, Self
 
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.errors import DTypeError, UnsupportedError
+from tilewright.engine.parts import layout_of
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import from_host
 from tilewright.runtime.device import canonical_device
 from tilewright.tensor.core import protect_borrowed
 from tilewright.tensor.decompose_linalg import DecomposeMixin
+from tilewright.tensor.sharding import first_device
 
 
 class InteropMixin(DecomposeMixin):
@@ -100,7 +103,8 @@ class InteropMixin(DecomposeMixin):
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = bytes(self.detach()._host_view())
-        return _rebuild, (type(self), values, self.dtype, self.shape, self.device, self._is_parameter)
+        axis = None if isinstance(self.device, str) else layout_of(self.uop)[0]
+        return _rebuild, (type(self), values, self.dtype, self.shape, self.device, self._is_parameter, axis)
 
     def _own_copy(self) -> Self:
         """Memory of its own with the same values."""
@@ -152,9 +156,18 @@ class InteropMixin(DecomposeMixin):
 
 
 def _rebuild(
-    kind: type[InteropMixin], values: bytes, dtype: DType, shape: tuple[int, ...], device: str, is_parameter: bool
+    kind: type[InteropMixin],
+    values: bytes,
+    dtype: DType,
+    shape: tuple[int, ...],
+    device: Devices,
+    is_parameter: bool,
+    axis: int | None = None,
 ) -> InteropMixin:
     """What a pickle calls."""
-    flat: Any = kind(bytearray(values), device=device, dtype=dtype)  # type: ignore[call-arg]
-    made: InteropMixin = flat.reshape(shape).clone() if values else kind.zeros(*shape, dtype=dtype, device=device)
-    return made.requires_grad_() if is_parameter else made
+    place = first_device(device)
+    flat: Any = kind(bytearray(values), device=place, dtype=dtype)  # type: ignore[call-arg]
+    made: Any = flat.reshape(shape).clone() if values else kind.zeros(*shape, dtype=dtype, device=place)
+    if not isinstance(device, str):
+        made.shard_(device, axis)
+    return made.requires_grad_() if is_parameter else made  # type: ignore[no-any-return]

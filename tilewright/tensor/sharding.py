@@ -80,7 +80,9 @@ class ShardingMixin(TensorBase):
 
     def shard_(self, devices: tuple[str, ...] | list[str], axis: int | None = None) -> Self:
         """Moves this tensor to several devices; a parameter stays one."""
-        moved = self.shard(devices, axis)
+        # The parameter it was is the parameter it is: no gradient goes from one to the other.
+        start = type(self)._from_uop(build.detach(self.uop), self.device) if self._is_parameter else self
+        moved = start.shard(devices, axis)
         self.uop, self.device = moved.uop, moved.device
         self._ancestors = ()
         if self._is_parameter:

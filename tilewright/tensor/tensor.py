@@ -196,7 +196,10 @@ class Tensor(CastMixin, GradientMixin, CustomMixin, metaclass=_TensorType):
 
     def to_(self, device: Devices | None) -> Self:
         """Moves this tensor to another device."""
-        moved = self.to(device)
+        if canonical_device(device) == self.device:
+            return self
+        # The parameter it was is the parameter it is: no gradient goes from one to the other.
+        moved = (self.detach() if self._is_parameter else self).to(device)
         self.uop, self.device = moved.uop, moved.device
         if self._is_parameter:
             mark_parameter(self)
