@@ -128,6 +128,28 @@ def bytes_of_rows() -> UOp:
     return build.reduce_axis(Ops.ADD, leaf(0, 4, 48, dtype=dtypes.uint8), (1,))
 
 
+def added_by_index() -> UOp:
+    """Rows added where an index says: each place looks for those that are meant for it."""
+    shape = (9, 12, 4)
+    index, rows = leaf(0, 12, dtype=dtypes.int32), leaf(1, 12, 4)
+    named = build.expand(build.reshape(index, (1, 12, 1)), shape)
+    match = build.alu(Ops.CMPEQ, named, build.axis_iota(shape, 0))
+    given = build.expand(build.reshape(rows, (1, 12, 4)), shape)
+    return build.reduce_axis(Ops.ADD, build.where(match, given, build.const(F32, 0.0)), (1,))
+
+
+def greatest_by_index() -> UOp:
+    """As above, for the last axis with an index for each row, and under one more condition."""
+    shape = (3, 7, 10)
+    index, values = leaf(0, 3, 10, dtype=dtypes.int64), leaf(1, 3, 10, dtype=dtypes.int32)
+    named = build.expand(build.reshape(index, (3, 1, 10)), shape)
+    given = build.expand(build.reshape(values, (3, 1, 10)), shape)
+    match = build.alu(Ops.CMPEQ, build.cast(build.axis_iota(shape, 1), dtypes.int64), named)
+    counts = build.alu(Ops.AND, match, build.alu(Ops.CMPLT, given, build.const(dtypes.int32, 3)))
+    least = build.const(dtypes.int32, dtypes.int32.min)
+    return build.reduce_axis(Ops.MAX, build.where(counts, given, least), (2,))
+
+
 def _named(*functions: Builder) -> dict[str, Builder]:
     return {function.__name__: function for function in functions}
 
@@ -135,6 +157,7 @@ def _named(*functions: Builder) -> dict[str, Builder]:
 _GRAPHS = _named(
     *(elementwise, transposed, row_sums, column_sums, whole_sum, product, square_product, rows_less_their_greatest),
     *(greatest_of_negatives, products_of_rows, padded, gathered, counted, a_bool, nested_sums, bytes_of_rows),
+    *(added_by_index, greatest_by_index),
 )
 
 # ---------------------------------------------------------------- by hand

@@ -2,7 +2,8 @@
 each element of the source the sum of the values whose position read it. Part of `gradients.py`.
 
 An axis that is read straight through (its index counts along an axis of the result) is aligned and costs nothing. The
-other axes of the source are one flat number, the other axes of the result are one row of positions to sum over."""
+other axes of the source are one flat number, the other axes of the result are one row of positions to sum over. What is
+built compares each position with each number; the kernel stage walks the positions instead (docs/decisions/0016)."""
 
 from __future__ import annotations
 
@@ -15,10 +16,9 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 
-# Positions are added among themselves first where there are so many times fewer of them than of elements, unless the
-# plain sum over all positions is no more work than this.
-_FEW_POSITIONS = 4
-_SMALL_WORK = 1 << 16
+# Up to this many comparisons a sum is left to the kernels around it; a larger one is stored as it is, since a kernel
+# that does nothing else can go by position.
+SMALL_SCATTER = 1 << 16
 
 
 class Layout(NamedTuple):
@@ -42,17 +42,18 @@ def gather_gradient(node: UOp, upstream: UOp) -> tuple[UOp | None, ...]:
     selected = math.prod(source.shape[axis] for axis in layout.selected)
     dtype = dtypes.int32 if selected < 1 << 31 and count < 1 << 31 else dtypes.int64
     number = flat_index(source.shape, indices, layout, dtype)
-    work = count * math.prod(source.shape)
-    if count * _FEW_POSITIONS < selected and work > _SMALL_WORK:
-        return _add_among_positions(source.shape, values, number, layout), *none
-    return _add_everywhere(source.shape, values, number, layout), *none
+    return _add_by_number(source.shape, values, number, layout), *none
 
 
 def _sum_last(x: UOp) -> UOp:
     """The sum over the last axis, which goes; a short float is carried in float32."""
     carrier = dtypes.float32 if x.dtype.bits < 32 else x.dtype
     summed = build.reduce_axis(Ops.ADD, build.cast(x, carrier), (len(x.shape) - 1,))
-    return build.cast(build.reshape(summed, x.shape[:-1]), x.dtype)
+    return build.cast(stored_if_large(build.reshape(summed, x.shape[:-1]), math.prod(x.shape)), x.dtype)
+
+
+def stored_if_large(total: UOp, comparisons: int) -> UOp:
+    return build.contiguous(total) if comparisons > SMALL_SCATTER else total
 
 
 # ---------------------------------------------------------------- axes
@@ -98,11 +99,17 @@ def flat_index(shape: Shape, indices: list[UOp], layout: Layout, dtype: DType) -
     axes that no index depends on."""
     used = [indices[axis] for axis in layout.selected]
     constant = [along for along in layout.aligned.values() if all(_is_constant(index, along) for index in used)]
+    chosen = flat_number(
+        [_first_along(index, constant) for index in used], [shape[axis] for axis in layout.selected], dtype
+    )
+    return arrange(chosen, shape, layout)
+
+
+def flat_number(indices: list[UOp], sizes: list[int], dtype: DType) -> UOp:
+    """Indices of one shape into axes of these sizes as one number, row by row; -1 where one lies outside."""
     number: UOp | None = None
     inside: UOp | None = None
-    for axis in layout.selected:
-        size = shape[axis]
-        index = _first_along(indices[axis], constant)
+    for index, size in zip(indices, sizes, strict=True):
         valid = build.alu(Ops.CMPLT, index, build.const(index.dtype, size))
         if int(index.dtype.max) < size:
             valid = build.const(dtypes.bool, True, index.shape)
@@ -116,8 +123,7 @@ def flat_index(shape: Shape, indices: list[UOp], layout: Layout, dtype: DType) -
             number = build.alu(Ops.ADD, build.alu(Ops.MUL, number, build.const(dtype, size)), place)
     assert number is not None
     assert inside is not None
-    chosen = build.where(inside, number, build.const(dtype, -1))
-    return arrange(chosen, shape, layout)
+    return build.where(inside, number, build.const(dtype, -1))
 
 
 def _is_constant(index: UOp, axis: int) -> bool:
@@ -135,48 +141,27 @@ def _first_along(index: UOp, axes: list[int]) -> UOp:
 # ---------------------------------------------------------------- sums
 
 
-def _places(shape: Shape, layout: Layout, dtype: DType) -> UOp:
-    """The number of each element among the selected axes, of size 1 along the others and along the positions."""
-    sizes = tuple(size if axis in layout.selected else 1 for axis, size in enumerate(shape))
-    return build.reshape(build.iota(math.prod(sizes), dtype), (*sizes, 1))
-
-
-def _matches(left: UOp, right: UOp) -> UOp:
-    shape = tuple(max(a, b) for a, b in zip(left.shape, right.shape, strict=True))
-    return build.alu(Ops.CMPEQ, build.expand(left, shape), build.expand(right, shape))
-
-
-def _add_everywhere(shape: Shape, values: UOp, number: UOp, layout: Layout) -> UOp:
+def _add_by_number(shape: Shape, values: UOp, number: UOp, layout: Layout) -> UOp:
     """
     before: y = gather(x[N], index[P])
-    after:  dx[n] = sum(p, where(index[p] == n, dy[p], 0)), one reduction that stores nothing but its result
-    """
-    whole = (*shape, values.shape[-1])
-    match = build.expand(_matches(number, _places(shape, layout, number.dtype)), whole)
-    return _sum_last(build.where(match, build.expand(values, whole), build.const(values.dtype, 0)))
+    after:  dx[n] = sum(p, where(index[p] == n, dy[p], 0))
 
-
-def _add_among_positions(shape: Shape, values: UOp, number: UOp, layout: Layout) -> UOp:
-    """
-    before: y = gather(x[N], index[P]), with P much less than N
-    after:  s[p] = sum(q, where(index[q] == index[p], dy[q], 0)); last[n] = the greatest p with index[p] == n, or -1
-            dx[n] = s[last[n]], or 0
-    The work is P*P + P*N of small integers instead of P*N of everything (an embedding: N words of D numbers).
-    """
+    The selected axes are one while the sum is taken, in the place of the first of them."""
+    first = layout.selected[0]
+    sizes = tuple(shape[axis] for axis in layout.selected)
+    before = [axis for axis in layout.aligned if axis < first]
+    behind = sorted(axis for axis in layout.aligned if axis > first)
     count = values.shape[-1]
-    pairs = (*values.shape[:-1], count, count)
-    own = build.reshape(number, (*number.shape[:-1], count, 1))
-    other = build.reshape(number, (*number.shape[:-1], 1, count))
-    given = build.expand(build.reshape(values, (*values.shape[:-1], 1, count)), pairs)
-    match = build.expand(_matches(own, other), pairs)
-    sums = _sum_last(build.where(match, given, build.const(values.dtype, 0)))
-    named = _matches(number, _places(shape, layout, number.dtype))
-    offered = build.where(named, build.axis_iota(named.shape, len(shape)), build.const(dtypes.int32, -1))
-    last = build.reshape(build.reduce_axis(Ops.MAX, offered, (len(shape),)), named.shape[:-1])
-    last = build.expand(last, shape)
-    places = [
-        build.axis_iota(shape, axis) if size != 1 else build.const(dtypes.int32, 0, shape)
-        for axis, size in enumerate(sums.shape[:-1])
-    ]
-    found = build.gather(sums, *places, last)
-    return build.where(build.alu(Ops.CMPLT, last, build.const(last.dtype, 0)), build.const(values.dtype, 0), found)
+    flat = (*(shape[axis] for axis in sorted(before)), math.prod(sizes), *(shape[axis] for axis in behind))
+    whole = (*flat, count)
+
+    def spread(x: UOp) -> UOp:
+        kept = tuple(size for axis, size in enumerate(x.shape) if axis == first or axis not in layout.selected)
+        return build.expand(build.reshape(x, kept), whole)
+
+    places = build.cast(build.axis_iota(whole, first), number.dtype)
+    match = build.alu(Ops.CMPEQ, spread(number), places)
+    summed = _sum_last(build.where(match, spread(values), build.const(values.dtype, 0)))
+    apart = build.reshape(summed, (*flat[:first], *sizes, *flat[first + 1 :]))
+    order = [*sorted(before), *layout.selected, *behind]
+    return build.permute(apart, tuple(order.index(axis) for axis in range(len(shape))))

@@ -29,6 +29,7 @@ class OptOps(enum.Enum):
     BLOCK = "block"
     STAGE = "stage"
     KEEP = "keep"
+    SCATTER = "scatter"
 
     __hash__ = object.__hash__
 

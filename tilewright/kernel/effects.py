@@ -7,11 +7,13 @@ shared, an iteration must store what it reads there."""
 
 from __future__ import annotations
 
+from tilewright.graph.affine import affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import toposort
 from tilewright.kernel.axes import KernelView
-from tilewright.kernel.versions import are_apart, is_injective, writes_of
+from tilewright.kernel.versions import are_apart, is_injective, share_digit, writes_of
 
 _EFFECTS = frozenset({Ops.END, Ops.AFTER, Ops.GROUP, Ops.BARRIER, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
 _NAMES = {Ops.PARAM: "buffer", Ops.DEFINE_LOCAL: "local placeholder", Ops.DEFINE_REG: "register placeholder"}
@@ -32,12 +34,12 @@ def check_cores(view: KernelView, axis: UOp) -> str | None:
     for store in _stores(view):
         if axis not in store.ranges and memory_of(store.src[0]).op is Ops.PARAM:
             return f"the store to {name_memory(memory_of(store.src[0]))} does not depend on {name_axis(view, axis)}"
-    return _check_shared(view, axis, SHARED_BY_CORES)
+    return _check_overlap(view, axis) or _check_shared(view, axis, SHARED_BY_CORES)
 
 
 def check_group(view: KernelView, axis: UOp) -> str | None:
     """Whether iterations may be threads of a work-group. What does not depend on the axis is stored by the first."""
-    return check_first_thread(view, axis) or _check_shared(view, axis, SHARED_BY_GROUP)
+    return check_first_thread(view, axis) or _check_overlap(view, axis) or _check_shared(view, axis, SHARED_BY_GROUP)
 
 
 def check_tile(view: KernelView, axis: UOp) -> str | None:
@@ -124,12 +126,34 @@ def _check_shared(view: KernelView, axis: UOp, shared: frozenset[Op]) -> str | N
         if not has_effects(view):
             continue
         if memory.op in shared:
-            reason = _check_places(view, memory, stores) or _check_left(view, axis, memory, stores, shared)
+            reason = _check_places(view, axis, memory, stores) or _check_left(view, axis, memory, stores, shared)
         else:
             reason = _check_own(view, axis, memory)
         if reason is not None:
             return f"{where} {reason}"
     return None
+
+
+def _check_overlap(view: KernelView, axis: UOp) -> str | None:
+    """Blocks that do not fill their loop begin at the smaller of two places: the last one stores again what the one
+    before it does. So neither the blocks nor the places in a block may be told to different threads."""
+    for store in _stores(view):
+        form = affine(store.src[0].src[1])
+        for atom, step in form.terms.items():
+            starts = [node for node in toposort(atom) if node.op is Ops.MIN]
+            if starts and (axis in atom.ranges or _is_in_block(form.terms.get(axis, 0), atom, step)):
+                memory = name_memory(memory_of(store.src[0]))
+                return f"{memory} is stored to by blocks of {name_axis(view, axis)} that overlap"
+    return None
+
+
+def _is_in_block(own: int, start: UOp, step: int) -> bool:
+    """Whether an axis with steps of `own` walks inside blocks that begin at `start`, in steps of `step`: whole ones of
+    these, and none that leads past all blocks."""
+    if start.op is not Ops.MIN:
+        return own != 0
+    length = min((abs(each) for source in start.src for each in affine(source).terms.values()), default=1)
+    return own != 0 and own % step == 0 and abs(own) < abs(step) * (int(start.vmax) + length)
 
 
 def _check_left(view: KernelView, axis: UOp, memory: UOp, stores: list[UOp], shared: frozenset[Op]) -> str | None:
@@ -145,16 +169,18 @@ def _check_left(view: KernelView, axis: UOp, memory: UOp, stores: list[UOp], sha
     return None
 
 
-def _check_places(view: KernelView, memory: UOp, stores: list[UOp]) -> str | None:
+def _check_places(view: KernelView, axis: UOp, memory: UOp, stores: list[UOp]) -> str | None:
     """Shared memory: the places of two iterations must differ, also those that are read."""
     positions = list(dict.fromkeys(store.src[0].src[1] for store in stores))
+    read = [load.src[0].src[1] for load in _loads(view, memory)]
+    if share_digit((*positions, *read), axis):
+        return None
     for number, position in enumerate(positions):
         if not is_injective(position, position.ranges):
             return "is stored to at places that cannot be told apart"
         if not all(are_apart(position, other) for other in positions[number + 1 :]):
             return "is stored to at places that cannot be told apart"
-    for load in _loads(view, memory):
-        position = load.src[0].src[1]
+    for position in read:
         if position not in positions and not all(are_apart(position, other) for other in positions):
             return "is read at other places as well"
     return None

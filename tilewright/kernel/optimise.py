@@ -38,6 +38,7 @@ from tilewright.kernel.transforms.keep import apply_keep, check_keep, keep_candi
 from tilewright.kernel.transforms.local import apply_local, check_local, local_candidates
 from tilewright.kernel.transforms.nolocals import apply_nolocals, check_nolocals, nolocals_candidates
 from tilewright.kernel.transforms.pad import apply_pad, check_pad, pad_candidates
+from tilewright.kernel.transforms.scatter import apply_scatter, check_scatter, scatter_candidates
 from tilewright.kernel.transforms.stage import apply_stage, check_stage, stage_candidates
 from tilewright.kernel.transforms.swap import apply_swap, check_swap, swap_candidates
 from tilewright.kernel.transforms.tensor_core import apply_tensor_core, check_tensor_core
@@ -74,6 +75,7 @@ TRANSFORMS: dict[OptOps, Transform] = {
     OptOps.BLOCK: Transform(check_block, apply_block, block_candidates),
     OptOps.STAGE: Transform(check_stage, apply_stage, stage_candidates),
     OptOps.KEEP: Transform(check_keep, apply_keep, keep_candidates),
+    OptOps.SCATTER: Transform(check_scatter, apply_scatter, scatter_candidates),
     # Its cores are the target's: search asks `tensor_core_opts`.
     OptOps.TC: Transform(check_tensor_core, apply_tensor_core, lambda view: iter(())),
 }

@@ -175,6 +175,36 @@ def is_injective(position: UOp, axes: Iterable[UOp]) -> bool:
     return True
 
 
+def digit_of(position: UOp, axis: UOp) -> tuple[int, int] | None:
+    """(step, over) where the axis can be read off a position, as `position % over // step`, whatever else the position
+    depends on; over is 0 where nothing lies above. None where it cannot, or is not seen."""
+    form = affine(position)
+    step = form.terms.get(axis, 0)
+    if step <= 0:
+        return None
+    over = math.gcd(*(count for count in form.terms.values() if abs(count) > step))
+    below = form.constant % over if over else form.constant
+    for atom, count in form.terms.items():
+        if atom is not axis and abs(count) <= step:
+            low, high = atom.bounds
+            if count < 0 or low < 0:
+                return None
+            below += count * int(high)
+    is_apart = 0 <= below < step and (over == 0 or step * (int(axis.bounds[1]) + 1) <= over)
+    return (step, over) if is_apart and (over == 0 or over % step == 0) else None
+
+
+def share_digit(positions: Iterable[UOp], axis: UOp) -> bool:
+    """Whether the same place is only ever reached in the same iteration of the axis."""
+    digits = [digit_of(position, axis) for position in positions]
+    found = [digit for digit in digits if digit is not None]
+    if len(found) != len(digits):
+        return False
+    over = math.gcd(*(digit[1] for digit in found))
+    step = found[0][0]
+    return all(digit[0] == step for digit in found) and (over == 0 or step * (int(axis.bounds[1]) + 1) <= over)
+
+
 def _hides(form: Affine, axes: list[UOp]) -> bool:
     """Whether an atom of the form depends on one of the axes without being it."""
     return any(atom is not axis and axis in atom.ranges for atom in form.terms for axis in axes)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import IndexingError
 from tilewright.graph import build
+from tilewright.graph.gradients_gather import flat_number, stored_if_large
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
@@ -203,18 +204,15 @@ def scatter_axes(node: UOp, parsed: Parsed, value: UOp) -> UOp:
         return node
     axes = sorted(parsed.tensors)
     sizes = tuple(node.shape[axis] for axis in axes)
-    # last[p] is the number of the last index that names place p, or -1.
-    table = (count, *sizes)
-    matches: UOp | None = None
-    for number, axis in enumerate(axes):
-        flat = build.reshape(build.broadcast_to(parsed.tensors[axis], inner), (count, *(1,) * len(sizes)))
-        position = build.cast(build.axis_iota(table, 1 + number), flat.dtype)
-        match = build.alu(Ops.CMPEQ, build.expand(flat, table), position)
-        matches = match if matches is None else build.alu(Ops.AND, matches, match)
-    assert matches is not None
-    turn = build.axis_iota(table, 0)
-    offered = build.where(matches, turn, build.const(turn.dtype, -1))
-    last = build.reduce_axis(Ops.MAX, offered, (0,))
+    # last[p] is the number of the last index that names place p, or negative.
+    dtype = dtypes.int32 if math.prod(sizes) < 1 << 31 else dtypes.int64
+    wide = [build.reshape(build.broadcast_to(parsed.tensors[axis], inner), (count,)) for axis in axes]
+    table = (math.prod(sizes), count)
+    named = build.expand(build.reshape(flat_number(wide, list(sizes), dtype), (1, count)), table)
+    matches = build.alu(Ops.CMPEQ, named, build.cast(build.axis_iota(table, 0), dtype))
+    turn = build.axis_iota(table, 1)
+    offered = build.where(matches, turn, build.const(turn.dtype, turn.dtype.min))
+    last = stored_if_large(build.reduce_axis(Ops.MAX, offered, (1,)), math.prod(table))
     aligned = tuple(node.shape[axis] if axis in parsed.tensors else 1 for axis in range(len(node.shape)))
     last = build.expand(build.reshape(last, aligned), node.shape)
     # The value with the axes of the index flattened and in front.

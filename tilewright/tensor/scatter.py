@@ -1,6 +1,6 @@
 """Writing by index, and picking by truth. In: a tensor, an index or a mask. Out: a tensor with values put or added at
 the places the index names; or the elements a mask keeps, which are as many as the mask has true ones.
-Each element of the result looks for the values that are meant for it, so a result has one order whatever runs it."""
+Each element of the result combines the values that are meant for it in their order, whatever runs it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Self
 from tilewright.base.dtype import Scalar, dtypes
 from tilewright.base.errors import DTypeError, IndexingError, ShapeError
 from tilewright.graph import build
+from tilewright.graph.gradients_gather import flat_number, stored_if_large
 from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
@@ -40,13 +41,11 @@ class ScatterMixin(CumulativeMixin):
         if 0 in index.shape or 0 in self.shape:
             return self
         match, values = self._matches(axis, index, source)
-        turn = build.axis_iota(match.shape, self.ndim)
-        last = build.reduce_axis(Ops.MAX, build.where(match, turn, build.const(turn.dtype, -1)), (self.ndim,))
-        last = build.reshape(last, last.shape[:-1])
-        chosen = nodes.gather_last(values, last)
-        own = nodes.move_to_last(self.uop, axis)
-        node = build.where(build.alu(Ops.CMPLT, last, build.const(last.dtype, 0)), own, chosen)
-        return self._new(nodes.move_from_last(node, axis), source)
+        turn = build.axis_iota(match.shape, axis + 1)
+        last = _combined(Ops.MAX, match, turn, axis)
+        places = [last if k == axis else build.axis_iota(self.shape, k) for k in range(self.ndim)]
+        is_named = build.alu(Ops.CMPLT, last, build.const(last.dtype, 0)).logical_not()
+        return self._new(build.where(is_named, build.gather(values, *places), self.uop), source)
 
     def scatter_reduce(self, dim: int, index: Self, src: Self | Scalar, reduce: str, include_self: bool = True) -> Self:
         """As `scatter`, where all the values for a place are combined: "sum", "prod", "mean", "amax" or "amin".
@@ -65,17 +64,19 @@ class ScatterMixin(CumulativeMixin):
         op = _COMBINE[reduce]
         if self.dtype.is_bool:
             op = {Ops.ADD: Ops.MAX, Ops.MUL: Ops.MIN}.get(op, op)
-        spread = build.reshape(build.cast(values, wide), (*values.shape[:-1], 1, values.shape[-1]))
-        offered = build.where(match, build.expand(spread, match.shape), build.const(wide, reduce_identity(op, wide)))
-        combined = _without_last(build.reduce_axis(op, offered, (self.ndim,)))
-        own = build.cast(nodes.move_to_last(self.uop, axis), wide)
-        touched = _without_last(build.reduce_axis(Ops.MAX, match, (self.ndim,)))
-        if include_self:
-            combined = build.alu(op, combined, own)
-        if reduce == "mean":
-            combined = _divided(combined, match, self.ndim, include_self)
-        node = build.cast(build.where(touched, combined, own), self.dtype)
-        return self._new(nodes.move_from_last(node, axis), source)
+        offered = build.reshape(build.cast(values, wide), nodes.replace_axis(values.shape, axis, 1, values.shape[axis]))
+        combined = _combined(op, match, build.expand(offered, match.shape), axis)
+        own = build.cast(self.uop, wide)
+        if include_self and reduce != "mean":
+            node = _with_own(op, combined, own)
+        else:
+            count = _combined(Ops.ADD, match, build.const(dtypes.int32, 1, match.shape), axis)
+            if include_self:
+                combined = build.alu(op, combined, own)
+            if reduce == "mean":
+                combined = _divided(combined, count + int(include_self))
+            node = build.where(build.alu(Ops.CMPEQ, count, build.const(count.dtype, 0)), own, combined)
+        return self._new(build.cast(node, self.dtype), source)
 
     def _scattered(self, name: str, dim: int, index: Self, src: Self | Scalar) -> tuple[int, Self]:
         """The axis, and the values as a tensor of the index's shape."""
@@ -101,18 +102,17 @@ class ScatterMixin(CumulativeMixin):
         return axis, source.shrink([(0, size) for size in index.shape])
 
     def _matches(self, axis: int, index: Self, source: Self) -> tuple[UOp, UOp]:
-        """With the axis written to last: (..., place, number) is true where value `number` is meant for `place`; and
-        the values. What the index does not cover names the place behind the last one."""
+        """With (place, number) in the place of the axis: true where value `number` is meant for `place`; and the
+        values. What the index does not cover names no place."""
         size, count = self.shape[axis], index.shape[axis]
-        numbers = build.cast(wrap_negative(index.uop, size), dtypes.int64)
-        moved = nodes.move_to_last(numbers, axis)
-        outer = (*self.shape[:axis], *self.shape[axis + 1 :])
-        pairs = (*((0, whole - part) for whole, part in zip(outer, moved.shape)), (0, 0))
-        table = (*outer, size, count)
-        padded = build.reshape(nodes.pad_with(moved, pairs, size), (*outer, 1, count))
-        place = build.cast(build.axis_iota(table, len(outer)), dtypes.int64)
-        match = build.alu(Ops.CMPEQ, build.expand(padded, table), place)
-        return match, build.pad(nodes.move_to_last(source.uop, axis), pairs)
+        dtype = dtypes.int32 if size < 1 << 31 else dtypes.int64
+        numbers = flat_number([wrap_negative(index.uop, size)], [size], dtype)
+        pairs = tuple((0, 0 if k == axis else self.shape[k] - part) for k, part in enumerate(index.shape))
+        table = nodes.replace_axis(self.shape, axis, size, count)
+        padded = nodes.pad_with(numbers, pairs, -1)
+        named = build.expand(build.reshape(padded, nodes.replace_axis(padded.shape, axis, 1, count)), table)
+        place = build.cast(build.axis_iota(table, axis), dtype)
+        return build.alu(Ops.CMPEQ, named, place), build.pad(source.uop, pairs)
 
     # ------------------------------------------------------------ picking by truth
 
@@ -166,13 +166,23 @@ class ScatterMixin(CumulativeMixin):
         return places, None if size is None else build.alu(Ops.CMPLT, places, places.const_like(self.numel()))
 
 
-def _without_last(node: UOp) -> UOp:
-    return build.reshape(node, node.shape[:-1])
+def _combined(op: Op, match: UOp, offered: UOp, axis: int) -> UOp:
+    """For each place of the axis what is offered to it, combined; the identity where nothing is."""
+    identity = build.const(offered.dtype, reduce_identity(op, offered.dtype))
+    total = build.reduce_axis(op, build.where(match, offered, identity), (axis + 1,))
+    shape = (*match.shape[: axis + 1], *match.shape[axis + 2 :])
+    return stored_if_large(build.reshape(total, shape), math.prod(match.shape))
 
 
-def _divided(total: UOp, match: UOp, axis: int, include_self: bool) -> UOp:
+def _with_own(op: Op, combined: UOp, own: UOp) -> UOp:
+    """What was there, and what is added to it. Nothing more, also to -0.0, where that is 0."""
+    whole = build.alu(op, own, combined)
+    if op is not Ops.ADD or not own.dtype.is_float:
+        return whole
+    return build.where(build.alu(Ops.CMPEQ, combined, build.const(combined.dtype, 0)), own, whole)
+
+
+def _divided(total: UOp, count: UOp) -> UOp:
     """Over the number of values; integers are rounded down."""
-    ones = build.cast(match, dtypes.int32)
-    count = _without_last(build.reduce_axis(Ops.ADD, ones, (axis,))) + int(include_self)
     count = build.cast(count.maximum(1), total.dtype)
     return build.alu(Ops.FDIV if total.dtype.is_float else Ops.IDIV, total, count)

@@ -1,0 +1,220 @@
+"""SCATTER: sums by index walk the terms once, in their order, and are what comparing every place with every term gives.
+The heuristic takes it where there are many places, and the methods of tensors lead to kernels that it applies to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.kernel.kernels import kernel, kernel_of, leaf
+from tests.kernel.test_transforms import check
+from tilewright import Tensor
+from tilewright.backends.cpu.device import cpu_target
+from tilewright.backends.python.device import python_target
+from tilewright.base import events
+from tilewright.base.config import Context
+from tilewright.base.dtype import dtypes
+from tilewright.base.errors import KernelOptError
+from tilewright.engine.compile import forget_kernels
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.records import KernelInfo, Opt, OptOps
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+from tilewright.kernel.axes import view_kernel
+from tilewright.kernel.optimise import apply_opt, optimise
+from tilewright.kernel.versions import digit_of, share_digit
+
+SCATTER, UPCAST, THREAD, LOCAL = OptOps.SCATTER, OptOps.UPCAST, OptOps.THREAD, OptOps.LOCAL
+generator = np.random.default_rng(5)
+
+
+def by_index(places: int, terms: int, columns: int) -> UOp:
+    """The kernel of an embedding's gradient."""
+    shape = (places, terms, columns)
+    index, rows = leaf(0, terms, dtype=dtypes.int32), leaf(1, terms, columns)
+    match = build.alu(Ops.CMPEQ, build.expand(build.reshape(index, (1, terms, 1)), shape), build.axis_iota(shape, 0))
+    given = build.expand(build.reshape(rows, (1, terms, columns)), shape)
+    return kernel_of(build.reduce_axis(Ops.ADD, build.where(match, given, build.const(dtypes.float32, 0.0)), (1,)))
+
+
+def chosen(ast: UOp, target) -> list[OptOps]:
+    info = optimise(ast, target).arg
+    assert isinstance(info, KernelInfo)
+    return [opt.op for opt in info.applied]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 9])
+@pytest.mark.parametrize("name", ["added_by_index", "greatest_by_index"])
+def test_no_place_looks_for_its_terms_any_more(name: str, parts: int) -> None:
+    ast = kernel(name)
+    axis = 0 if name == "added_by_index" else 1
+    if parts > view_kernel(ast).axes[axis].vmax + 1:
+        with pytest.raises(KernelOptError, match="SCATTER takes 1 to 7 parts of axis 1, not 9"):
+            apply_opt(ast, Opt(SCATTER, axis, parts))
+        return
+    assert not any(node.op is Ops.REDUCE for node in toposort(apply_opt(ast, Opt(SCATTER, axis, parts))))
+    check(ast, (Opt(SCATTER, axis, parts),), ("PYTHON", "CPU"))
+
+
+@pytest.mark.parametrize(
+    ("opts", "device"),
+    [
+        ((Opt(SCATTER, 0, 3), Opt(UPCAST, 1, 4), Opt(THREAD, 0, 3)), "CPU"),
+        ((Opt(SCATTER, 0, 1), Opt(UPCAST, 1, 2), Opt(THREAD, 1, 2)), "CPU"),
+        ((Opt(SCATTER, 0, 3), Opt(LOCAL, 1, 4)), "PYTHON"),
+        ((Opt(SCATTER, 0, 4), Opt(LOCAL, 1, 2), Opt(LOCAL, 1, 4)), "PYTHON"),
+    ],
+    ids=str,
+)
+def test_columns_and_parts_are_shared(opts: tuple[Opt, ...], device: str) -> None:
+    """The emulator reports two threads at one place."""
+    check(kernel("added_by_index"), opts, (device,))
+
+
+@pytest.mark.parametrize(
+    ("name", "opts", "words"),
+    [
+        ("row_sums", (Opt(SCATTER, 0, 2),), "not selected by a condition"),
+        ("added_by_index", (Opt(SCATTER, 1, 2),), "no condition says which place of axis 1"),
+        ("added_by_index", (Opt(SCATTER, 2, 2),), "needs an output loop"),
+        ("added_by_index", (Opt(SCATTER, 0, 0),), "takes 1 to 9 parts"),
+        ("added_by_index", (Opt(SCATTER, 0, 2), Opt(SCATTER, 0, 2)), "without an order of its own"),
+        ("added_by_index", (Opt(UPCAST, 1, 2), Opt(SCATTER, 0, 2)), "comes before"),
+        ("elementwise", (Opt(SCATTER, 0, 2),), "no reduction"),
+    ],
+)
+def test_what_is_no_sum_by_index_is_refused(name: str, opts: tuple[Opt, ...], words: str) -> None:
+    sink = kernel(name)
+    for opt in opts[:-1]:
+        sink = apply_opt(sink, opt)
+    with pytest.raises(KernelOptError, match=words):
+        apply_opt(sink, opts[-1])
+
+
+def test_the_walk_over_terms_is_not_shared() -> None:
+    """Terms of one place come in their order, so no thread and no tile takes the loop apart."""
+    sink = apply_opt(kernel("added_by_index"), Opt(SCATTER, 0, 3))
+    walk = next(number for number, axis in enumerate(view_kernel(sink).axes) if axis.vmax == 11)
+    for op, amount in ((THREAD, 12), (UPCAST, 2), (LOCAL, 4)):
+        with pytest.raises(KernelOptError):
+            apply_opt(sink, Opt(op, walk, amount))
+
+
+def test_the_heuristic_walks_terms_where_places_are_many() -> None:
+    assert chosen(by_index(4096, 64, 64), cpu_target())[0] is SCATTER
+    assert SCATTER not in chosen(by_index(4, 64, 64), cpu_target())
+    assert chosen(by_index(4096, 64, 64), python_target())[0] is SCATTER
+    assert SCATTER not in chosen(by_index(4, 64, 4), python_target())
+
+
+def test_the_order_of_a_sum_does_not_depend_on_the_parts() -> None:
+    index = Tensor(generator.integers(0, 40, 300).astype(np.int32))
+    rows = Tensor(generator.standard_normal((300, 64), dtype=np.float32))
+    texts = {}
+    for parts in (1, 2, 5):
+        ast = by_index(40, 300, 64)
+        opts = (Opt(SCATTER, 0, parts), Opt(UPCAST, 1, 16))
+        made = Tensor.custom_kernel(
+            Tensor.empty(40, 64), index, rows, fxn=lambda *_, ast=ast, opts=opts: ast.replace(arg=KernelInfo("s", opts))
+        )[0]
+        texts[parts] = made.numpy().tobytes()
+    assert texts[1] == texts[2] == texts[5]
+
+
+# ---------------------------------------------------------------- positions
+
+
+def test_an_axis_is_read_off_a_position() -> None:
+    view = view_kernel(apply_opt(kernel("added_by_index"), Opt(SCATTER, 0, 3)))
+    part, column = view.axes[:2]
+    positions = [place.src[1] for place in view.stores]
+    assert [digit_of(position, part) for position in positions] == [(12, 0), (12, 0)]
+    assert [digit_of(position, column) for position in positions] == [(1, 4), (1, 4)]
+    assert share_digit(positions, part)
+    # Moved by one, a place is reached in two iterations.
+    assert not share_digit([positions[0], positions[0] + 1], column)
+    assert not share_digit([positions[0], column * 2 + part * 12], column)
+
+
+# ---------------------------------------------------------------- tensors
+
+
+def put(x: np.ndarray, index: np.ndarray, values: np.ndarray, function: Callable[..., None]) -> np.ndarray:
+    found = x.copy()
+    for k in range(len(index)):
+        for column in range(x.shape[1]):
+            place = found[index[k, column] : index[k, column] + 1 or None, column]
+            function(place, values[k, column])
+    return found
+
+
+def _assign(place: np.ndarray, value: float) -> None:
+    place[:] = value
+
+
+COMBINES: dict[str, Callable[..., None]] = {
+    "sum": lambda place, value: np.add(place, value, out=place),
+    "prod": lambda place, value: np.multiply(place, value, out=place),
+    "amax": lambda place, value: np.maximum(place, value, out=place),
+    "amin": lambda place, value: np.minimum(place, value, out=place),
+}
+
+
+@pytest.fixture(params=["CPU", "PYTHON"])
+def device(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize("reduce", [*COMBINES, "put"])
+def test_scatter_of_many_places(reduce: str, dtype: str, device: str) -> None:
+    x = generator.integers(-2, 3, (700, 5)).astype(dtype)
+    index = generator.integers(-700, 700, (60, 5))
+    index[7:12] = -1
+    values = generator.integers(-2, 3, (60, 5)).astype(dtype)
+    arguments = [Tensor(each, device=device) for each in (index, values)]
+    target = Tensor(x, device=device)
+    found = target.scatter(0, *arguments) if reduce == "put" else target.scatter_reduce(0, *arguments, reduce)
+    assert found.tolist() == put(x, index, values, COMBINES.get(reduce, _assign)).tolist()
+
+
+def test_rows_set_by_two_indices(device: str) -> None:
+    x = generator.integers(-9, 9, (40, 30, 3)).astype(np.float32)
+    first, second = generator.integers(-40, 40, 90), generator.integers(-30, 30, 90)
+    rows = generator.integers(-9, 9, (90, 3)).astype(np.float32)
+    target = Tensor(x, device=device)
+    target[Tensor(first, device=device), Tensor(second, device=device)] = Tensor(rows, device=device)
+    x[first, second] = rows
+    assert target.tolist() == x.tolist()
+
+
+def test_gradients_of_an_embedding(device: str) -> None:
+    """Of first and second order; the rows that nothing names have none."""
+    words = generator.integers(-300, 300, 50)
+    words[:6] = 17
+    weights = generator.integers(-3, 4, (50, 8)).astype(np.float32)
+    table = Tensor(generator.integers(-3, 4, (300, 8)).astype(np.float32), device=device, requires_grad=True)
+    picked = table[Tensor(words, device=device)]
+    (gradient,) = (picked * picked * Tensor(weights, device=device)).sum().gradient(table)
+    expected = np.zeros((300, 8), np.float32)
+    np.add.at(expected, words, 2 * table.numpy()[words] * weights)
+    assert gradient.tolist() == expected.tolist()
+    (second,) = gradient.sum().gradient(table)
+    expected = np.zeros((300, 8), np.float32)
+    np.add.at(expected, words, 2 * weights)
+    assert second.tolist() == expected.tolist()
+
+
+def test_an_embedding_gradient_walks_its_words() -> None:
+    """The kernel that adds 512 rows into 4096 takes no 4096 * 512 steps."""
+    table = Tensor(np.zeros((4096, 64), np.float32), requires_grad=True)
+    words = Tensor(generator.integers(0, 4096, 512))
+    forget_kernels()
+    seen: list[events.Event] = []
+    with Context(CACHE=0), events.subscribe(seen.append, ("kernel-compiled",)):
+        gradient = table[words].sum().gradient(table)[0].realize()
+    assert gradient.sum().item() == 512 * 64
+    assert any("SCATTER" in repr(event["kernel"]) for event in seen)

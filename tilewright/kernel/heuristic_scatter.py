@@ -1,0 +1,140 @@
+"""Opts for kernels whose terms each name their place: sums by index, gradients of gathers, the last writer of a place.
+In: a kernel and a target record. Out: SCATTER and what shares its work, or None where comparing takes less time.
+
+Every place combines its terms in their order, whatever is chosen here: results do not depend on it."""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.base.target import Target
+from tilewright.graph.ops import AxisType
+from tilewright.graph.records import Opt, OptOps
+from tilewright.graph.uop import UOp
+from tilewright.kernel.axes import KernelView, is_counted, size_of, stride, view_kernel
+from tilewright.kernel.choice import best_divisor
+from tilewright.kernel.effects import check_cores
+from tilewright.kernel.transforms.local import apply_local, check_local
+from tilewright.kernel.transforms.scatter import Terms, apply_scatter, check_scatter, match_terms
+from tilewright.kernel.transforms.upcast import apply_upcast, check_upcast
+
+# What it takes to find a place and to come back from memory, in vectors compared.
+STEPS_A_TERM = 32
+# Columns of a tile, in vectors: so much of a row is filled and added to in one go.
+MOST_VECTORS = 32
+# With shorter rows, threads that skip each other's terms take as long as one that takes all of them.
+LEAST_VECTORS = 4
+# Threads a core, of a target with work-groups: so many compare as fast as they can, and so few walk the terms, since
+# each of them walks all.
+COMPARING_THREADS = 2048
+WALKING_THREADS = 256
+GROUP_THREADS = 256
+# Fewer places a part than this are not worth walking all terms for.
+LEAST_PLACES = 16
+
+
+def choose_scatter_opts(view: KernelView, target: Target) -> tuple[Opt, ...] | None:
+    for axis in view.of_kind(AxisType.LOOP):
+        if axis not in view.reduce_axes and is_counted(axis) and check_scatter(view, axis, 1) is None:
+            choose = share_among_groups if target.has_local else share_among_cores
+            return choose(view, axis, target)
+    return None
+
+
+class Choice:
+    """Applies opts as it chooses them."""
+
+    def __init__(self, view: KernelView, axis: UOp, parts: int) -> None:
+        self.opts = [Opt(OptOps.SCATTER, view.axes.index(axis), parts)]
+        self.view = view_kernel(apply_scatter(view, axis, parts))
+
+    def upcast(self, axis: UOp, amount: int) -> None:
+        if amount > 1 and check_upcast(self.view, axis, amount) is None:
+            self.opts.append(Opt(OptOps.UPCAST, self.view.axes.index(axis), amount))
+            self.view = view_kernel(apply_upcast(self.view, axis, amount))
+
+    def local(self, axis: UOp, amount: int) -> bool:
+        if amount == 1 or check_local(self.view, axis, amount) is not None:
+            return False
+        self.opts.append(Opt(OptOps.LOCAL, self.view.axes.index(axis), amount))
+        self.view = view_kernel(apply_local(self.view, axis, amount))
+        return True
+
+    @property
+    def shared_loops(self) -> list[UOp]:
+        """The loops of which every core or work-group may take its own iterations."""
+        loops = [loop for loop in self.view.of_kind(AxisType.LOOP) if is_counted(loop)]
+        return [loop for loop in loops if check_cores(self.view, loop) is None]
+
+
+def takes_longer(compared: int, walked: int) -> bool:
+    """Whether comparing every place with a term costs more than finding its place."""
+    return compared > walked
+
+
+def columns_of(view: KernelView, axis: UOp) -> list[UOp]:
+    """The other output loops, those of the longest steps first."""
+    loops = [loop for loop in view.of_kind(AxisType.LOOP) if loop not in view.reduce_axes and loop is not axis]
+    return by_steps(loops, view)
+
+
+def by_steps(loops: list[UOp], view: KernelView) -> list[UOp]:
+    return sorted(loops, key=lambda loop: -max(abs(stride(store, loop) or 0) for store in view.stores))
+
+
+def divisor(axis: UOp, most: int) -> int:
+    return max(amount for amount in range(1, most + 1) if size_of(axis) % amount == 0)
+
+
+# ---------------------------------------------------------------- cores
+
+
+def share_among_cores(view: KernelView, axis: UOp, target: Target) -> tuple[Opt, ...] | None:
+    """Vectors along the columns; a core for each part of the places, or for other loops where there are enough."""
+    columns = columns_of(view, axis)
+    lanes = min(target.lanes(store.dtype) for store in view.stores)
+    row = columns[-1] if columns and all(stride(store, columns[-1]) == 1 for store in view.stores) else None
+    width = size_of(row) if row is not None else 1
+    # Where each lane has its own place, a line of the index is read at a time, and places are found one by one.
+    is_spread = row is not None and any(row in place.ranges for place in places_of(view, axis))
+    vectors = 1 if is_spread else -(-width // lanes)
+    others = math.prod(map(size_of, columns)) // width
+    has_parts = vectors >= LEAST_VECTORS and others < target.cores
+    is_shared = has_parts or is_spread or others >= target.cores
+    walked = (STEPS_A_TERM * (width if is_spread else 1) + 2 * vectors) * (1 if is_shared else target.cores)
+    if not takes_longer(size_of(axis) * width // lanes, walked):
+        return None
+    choice = Choice(view, axis, max(1, min(target.cores, size_of(axis) // LEAST_PLACES)) if has_parts else 1)
+    if row is not None:
+        amount = best_divisor(width, min(vectors, MOST_VECTORS) * lanes, lanes) if width > lanes else None
+        choice.upcast(row, amount or divisor(row, lanes))
+    loops = choice.shared_loops
+    if target.has_threads and loops:
+        loop = next((loop for loop in loops if size_of(loop) >= target.cores), max(loops, key=size_of))
+        if size_of(loop) > 1:
+            choice.opts.append(Opt(OptOps.THREAD, choice.view.axes.index(loop), size_of(loop)))
+    return tuple(choice.opts)
+
+
+def places_of(view: KernelView, axis: UOp) -> list[UOp]:
+    found = (match_terms(store, axis) for store in view.sink.src)
+    return [terms.place for terms in found if isinstance(terms, Terms)]
+
+
+# ---------------------------------------------------------------- work-groups
+
+
+def share_among_groups(view: KernelView, axis: UOp, target: Target) -> tuple[Opt, ...] | None:
+    """A thread for each column of each part of the places, neighbours in memory side by side. Comparing has a thread
+    for each place: as long as they all run at once, it takes no longer."""
+    threads = math.prod(map(size_of, columns_of(view, axis)))
+    if not takes_longer(threads * size_of(axis), target.cores * COMPARING_THREADS):
+        return None
+    wanted = min(target.cores * WALKING_THREADS // threads, size_of(axis) // LEAST_PLACES)
+    choice = Choice(view, axis, 1 << max(0, wanted.bit_length() - 1))
+    room = min(GROUP_THREADS, target.max_group_size)
+    for loop in reversed(by_steps(choice.shared_loops, choice.view)):
+        amount = divisor(loop, room)
+        if choice.local(loop, amount):
+            room //= amount
+    return tuple(choice.opts)

@@ -1,0 +1,183 @@
+"""SCATTER: a reduction of which each term is meant for one place is turned inside out. In: a kernel, the output loop
+that the terms are compared with, a number of parts. Out: a kernel that walks the terms once and combines each into its
+place, in their order. It takes terms + places steps, where comparing takes terms * places.
+
+    before: for n in 32000: out[n] = REDUCE(where(index[p] == n, x[p], 0), p)
+    after:  for g in 4:                                         by 4: each part of the places walks all terms
+                for n in 8000: out[g*8000 + n] = 0
+                for p: if g*8000 <= index[p] < (g+1)*8000: out[index[p]] += x[p]
+
+Other output loops stay outside, as threads and vectors: no two of them have a place in common (docs/decisions/0016)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tilewright.base.dtype import dtypes
+from tilewright.graph.affine import from_affine
+from tilewright.graph.ops import Axis, AxisType, Ops, reduce_identity
+from tilewright.graph.simplify.common import both, opposite
+from tilewright.graph.simplify.logic import parts_of
+from tilewright.graph.simplify.reduce import difference_in_index, split_range
+from tilewright.graph.spec import Op
+from tilewright.graph.uop import UOp, const, memory_of
+from tilewright.graph.walk import toposort
+from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride
+from tilewright.kernel.effects import has_effects
+from tilewright.kernel.versions import exchange_range
+
+_OUTPUT = (AxisType.LOOP, AxisType.GLOBAL)
+
+
+class Terms(NamedTuple):
+    """What one store reduces: `value` goes to number `place` of the axis where the `conditions` hold."""
+
+    store: UOp
+    op: Op
+    value: UOp
+    place: UOp
+    conditions: tuple[UOp, ...]
+    axes: tuple[UOp, ...]
+
+
+def check_scatter(view: KernelView, axis: UOp, parts: object) -> str | None:
+    position = view.axes.index(axis)
+    if axis.arg.kind not in _OUTPUT or axis in view.reduce_axes or not is_counted(axis):
+        return f"SCATTER needs an output loop of known size, axis {position} is {axis.arg.kind.name}"
+    if isinstance(parts, bool) or not isinstance(parts, int) or not 1 <= parts <= size_of(axis):
+        return f"SCATTER takes 1 to {size_of(axis)} parts of axis {position}, not {parts!r}"
+    if has_effects(view):
+        return "SCATTER needs a kernel without an order of its own"
+    if any(loop.arg.kind not in (*_OUTPUT, AxisType.REDUCE) for loop in view.axes):
+        return "SCATTER comes before what takes loops apart"
+    for store in view.sink.src:
+        found = match_terms(store, axis)
+        if isinstance(found, str):
+            return f"SCATTER: {found.format(axis=position)}"
+    return None
+
+
+def match_terms(store: UOp, axis: UOp) -> Terms | str:
+    """What is stored, as terms each of which has its place along the axis; or why it is not."""
+    memory_place, value = store.src
+    if value.op is not Ops.REDUCE:
+        return "what is stored is no reduction"
+    if len(memory_place.src) != 2 or not stride(memory_place, axis):
+        return "a store does not walk axis {axis}"
+    if _reads_back(store):
+        return "a store goes to memory that the kernel reads"
+    found = masked_term(value.src[0], value.arg)
+    if found is None:
+        return "the terms are not selected by a condition"
+    conditions, term = found
+    for chosen in conditions:
+        place = place_named(chosen, axis)
+        others = tuple(other for other in conditions if other is not chosen)
+        if place is not None:
+            if any(axis in other.ranges for other in (term, *others)):
+                return "the terms depend on axis {axis} for more than their place"
+            return Terms(store, value.arg, term, place, others, value.src[1:])
+    return "no condition says which place of axis {axis} a term is for"
+
+
+def masked_term(term: UOp, op: Op) -> tuple[tuple[UOp, ...], UOp] | None:
+    """The conditions under which a term counts, and what it is then; elsewhere it is the identity of the reduction."""
+    identity = reduce_identity(op, term.dtype)
+    if term.dtype.is_bool and op is Ops.MAX:
+        return tuple(parts_of(term, Ops.AND)), const(dtypes.bool, True)
+    if term.op is Ops.CAST and term.src[0].dtype.is_bool and op is Ops.ADD:
+        return tuple(parts_of(term.src[0], Ops.AND)), const(term.dtype, 1)
+    if term.op is not Ops.WHERE:
+        return None
+    condition, yes, no = term.src
+    if no.op is Ops.CONST and no.arg == identity:
+        return tuple(parts_of(condition, Ops.AND)), yes
+    if yes.op is Ops.CONST and yes.arg == identity:
+        return tuple(opposite(part) for part in parts_of(condition, Ops.OR)), no
+    return None
+
+
+def place_named(condition: UOp, axis: UOp) -> UOp | None:
+    """What the axis is where the condition holds."""
+    if condition.op is not Ops.CMPEQ or axis not in condition.ranges:
+        return None
+    difference = difference_in_index(condition)
+    split = None if difference is None else split_range(difference, axis)
+    if split is None or abs(split[0]) != 1:
+        return None
+    scale, rest = split
+    return from_affine(rest.scaled(-1) if scale > 0 else rest)
+
+
+def _reads_back(store: UOp) -> bool:
+    memory = memory_of(store.src[0])
+    return any(node.op is Ops.LOAD and memory_of(node.src[0]) is memory for node in toposort(store.src[1]))
+
+
+# ---------------------------------------------------------------- the kernel inside out
+
+
+def apply_scatter(view: KernelView, axis: UOp, parts: int) -> UOp:
+    fresh = max(loop.arg.id[0] for loop in view.axes) + 1
+    part = make_range(parts, (*axis.arg.id, 0), axis.arg.kind)
+    effects = []
+    for number, store in enumerate(view.sink.src):
+        terms = match_terms(store, axis)
+        assert isinstance(terms, Terms)
+        effects.append(scattered(terms, axis, part, fresh + number))
+        fresh += len(terms.axes)
+    return view.sink.replace(src=tuple(effects))
+
+
+def scattered(terms: Terms, axis: UOp, part: UOp, fresh: int) -> UOp:
+    """One store: its part of the places is filled with the identity, then every term is combined into its place."""
+    size, parts = size_of(axis), size_of(part)
+    length = -(-size // parts)
+    start = part * length
+    memory, position = terms.store.src[0].src
+    inner = make_range(length, (fresh,), AxisType.LOOP)
+
+    def at(number: UOp) -> UOp:
+        return exchange_range(position, axis, number)
+
+    whole = () if length * parts == size else ((start + inner) < size,)
+    first = UOp(Ops.INDEX, memory.dtype, (memory, at(start + inner), *whole))
+    identity = const(memory.dtype, reduce_identity(terms.op, memory.dtype))
+    filled = UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (first, identity)), inner))
+    # A loop of its own for every store, and none that counts as a reduction.
+    loops = {
+        loop: UOp(Ops.RANGE, loop.dtype, loop.src, Axis((fresh + 1 + number,), AxisType.LOOP))
+        for number, loop in enumerate(terms.axes)
+    }
+
+    def walked(node: UOp) -> UOp:
+        for loop, own in loops.items():
+            node = exchange_range(node, loop, own)
+        return node
+
+    place, value = walked(terms.place), walked(terms.value)
+    mask = both(opposite(place < start), place < start + length)
+    if whole:
+        mask = both(mask, place < size)
+    for condition in terms.conditions:
+        mask = both(mask, walked(condition))
+    version = UOp(Ops.AFTER, memory.dtype, (memory, filled))
+    version = UOp(Ops.AFTER, memory.dtype, (version, *loops.values()))
+    # Whatever the index holds, the position lies in the part: so it shows that no two parts have a place in common.
+    own_place = at(start + place % length)
+    if parts == 1:
+        # Nearly every term has its place here. One that has none is combined as the identity, which takes no branch.
+        target = UOp(Ops.INDEX, memory.dtype, (version, own_place))
+        value = mask.where(value, identity)
+    else:
+        target = UOp(Ops.INDEX, memory.dtype, (version, own_place, mask))
+    combined = UOp(Ops.LOAD, memory.dtype, (target,)).alu(terms.op, value)
+    return UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (target, combined)), *loops.values()))
+
+
+def scatter_candidates(view: KernelView) -> Iterator[tuple[UOp, int]]:
+    for axis in view.of_kind(*_OUTPUT):
+        for parts in (1, 2, 3, 8):
+            if check_scatter(view, axis, parts) is None:
+                yield axis, parts
