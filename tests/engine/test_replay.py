@@ -4,11 +4,12 @@ when it is first asked for, and nobody writes to their memory while they are hel
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tilewright import GlobalCounters, Tensor, jit
+from tilewright import GlobalCounters, Tensor, UOp, jit
 from tilewright.base.errors import OutOfMemoryError
 from tilewright.engine.jit import Jit
 from tilewright.engine.replay import Replay
@@ -50,7 +51,7 @@ def test_replays_are_counted() -> None:
     before, level = GlobalCounters.kernel_count, GlobalCounters.mem_used
     held = [function(x) for _ in range(10)]
     assert GlobalCounters.kernel_count == before + 30
-    assert GlobalCounters.mem_used == level + 10 * 3 * 4
+    assert GlobalCounters.mem_used == level + 9 * 3 * 4  # one was kept for the next call
     del held
     assert GlobalCounters.mem_used == level
 
@@ -68,8 +69,10 @@ def test_a_result_that_finds_no_memory_counts_nothing(monkeypatch: pytest.Monkey
         raise MemoryError("none left")
 
     monkeypatch.setattr(replay, "results", [replay.results[0], (refuse, *replay.results[1][1:])])
+    monkeypatch.setattr(replay, "kept", [None, None])
     with pytest.raises(OutOfMemoryError, match="CPU has no 36 bytes left"):
         function(x)
+    replay.kept[0] = None  # the first result found its memory
     assert GlobalCounters.mem_used == level
 
 
@@ -88,6 +91,49 @@ def test_results_are_kept_apart_before_they_have_a_node() -> None:
     others = [function(Tensor([float(step), 0.0])) for step in range(20)]
     assert first.tolist() == [2.0, 4.0]
     assert [other.tolist() for other in others] == [[2.0 * step, 0.0] for step in range(20)]
+
+
+HOLD: dict[str, Callable[[Tensor], Any]] = {
+    "tensor": lambda result: result,
+    "node": lambda result: result.uop,
+    "array": lambda result: result.numpy(),
+    "bytes": lambda result: result._buffer().view(),
+    "expression": lambda result: result + 0,
+}
+
+
+@pytest.mark.parametrize("how", list(HOLD))
+def test_the_memory_of_a_small_result_is_used_again_once_nobody_holds_it(how: str) -> None:
+    function, _ = replayed([1.0, 2.0])
+
+    def address(result: Tensor) -> int:
+        return int(result._memory[0].memory.address)
+
+    first = address(function(Tensor([3.0, 4.0])))
+    assert address(function(Tensor([5.0, 6.0]))) == first
+    result = function(Tensor([7.0, 8.0]))
+    assert address(result) == first
+    held = HOLD[how](result)
+    del result
+    other = function(Tensor([0.0, 1.0]))
+    assert how == "array" or address(other) != first  # an array is a copy
+    found = Tensor(held) if isinstance(held, UOp) else held
+    if isinstance(held, memoryview):
+        assert held.cast("f").tolist() == [14.0, 16.0]
+    else:
+        assert found.tolist() == [14.0, 16.0]
+
+
+def test_a_large_result_is_not_kept() -> None:
+    function = jit(lambda x: (x + 1).realize())
+    x = Tensor.zeros(1 << 16).contiguous().realize()
+    for _ in range(4):
+        function(x)
+    level = GlobalCounters.mem_used
+    result = function(x)
+    assert GlobalCounters.mem_used == level + 4 * (1 << 16)
+    del result
+    assert GlobalCounters.mem_used == level
 
 
 def test_a_result_is_fed_back() -> None:

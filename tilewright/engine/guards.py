@@ -75,7 +75,8 @@ class Guards:
         for holder, memory, node in self.tensors:
             if (holder.uop is not node) if memory is None else (memory_of(holder.uop) is not memory):
                 return False
-        return all(memories_of(holder.uop) == memories for holder, memories, _ in self.spread)
+        # Where there are none, the generator would still cost more than all else here.
+        return not self.spread or all(memories_of(holder.uop) == memories for holder, memories, _ in self.spread)
 
     @functools.cached_property
     def holders(self) -> list[tuple[Holder, tuple[Buffer, ...]]]:

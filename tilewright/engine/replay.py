@@ -5,6 +5,7 @@ one device."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from sys import getrefcount
 from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType
@@ -37,6 +38,8 @@ class Result(NamedTuple):
 
 
 TEMP = Role("temp")
+# The largest result whose memory a replay keeps for the next call.
+MOST_KEPT_BYTES = 1 << 16
 Wish = tuple[int, int, int]
 """(number among the memories of a call, launch, parameter of it)"""
 Step = Callable[[Sequence[Any]], None]
@@ -83,8 +86,8 @@ class Replay:
         self.count = len(kernels)
         self.operations = sum(kernel.operations for kernel in kernels)
         self.memory = sum(kernel.bytes_moved for kernel in kernels)
-        taken = sum(nbytes for *_, nbytes in self.results)
-        self.note = (self.count, self.operations, self.memory, 0.0, taken)
+        self.note = (self.count, self.operations, self.memory, 0.0, 0)
+        self.kept: list[Buffer | None] = [None] * len(self.results)
 
     def _kinds_of(self, made: list[Role], roles: list[tuple[Role, ...]]) -> list[_Kind]:
         """How to make a buffer for each of these results."""
@@ -162,14 +165,13 @@ class Replay:
         made: list[Buffer] = []
         for number in self.inputs:
             memories.append(inputs[number].memory or inputs[number].ensure())
-        for allocate, device, dtype, size, nbytes in self.results:
-            try:
-                memory = allocate(nbytes)
-            except MemoryError as error:
-                GlobalCounters.add_memory(sum(buffer.nbytes for buffer in made))  # counted down again as they go
-                raise out_of_memory(device, nbytes, error) from error
-            memories.append(memory)
-            made.append(Buffer(device, dtype, size, memory, nbytes))
+        for number in range(len(self.kept)):
+            buffer = self.kept[number]
+            # Nobody but `kept`, this name and the call holds the buffer, nobody but it and the call its memory.
+            if buffer is None or getrefcount(buffer) > 3 or getrefcount(buffer.memory) > 2:
+                buffer = self._new_result(number)
+            memories.append(buffer.memory)
+            made.append(buffer)
         GlobalCounters.add_note(self.note)
         for step in self.steps:
             step(memories)
@@ -178,6 +180,20 @@ class Replay:
         for which, number, shape, line in self.outputs:
             results.append(tensor_kind.make(sources[which][number], shape, line))
         return self._join(results) if self.joins else results
+
+    def _new_result(self, number: int) -> Buffer:
+        """Memory for a result. A small one is kept: where the caller has let go of it by the next call, as it mostly
+        has, it is given out again, for to free and to make it takes as long as to launch a kernel."""
+        allocate, device, dtype, size, nbytes = self.results[number]
+        try:
+            memory = allocate(nbytes)
+        except MemoryError as error:
+            raise out_of_memory(device, nbytes, error) from error
+        GlobalCounters.add_memory(nbytes)
+        made = Buffer(device, dtype, size, memory, nbytes)
+        if nbytes <= MOST_KEPT_BYTES:
+            self.kept[number] = made
+        return made
 
     def _join(self, results: list[Any]) -> list[Any]:
         """The results with the parts of tensors on several devices put together."""
