@@ -29,7 +29,7 @@ from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, 
 from tilewright.kernel.effects import has_effects
 from tilewright.kernel.grouped_terms import product_dots, term_axis
 from tilewright.kernel.heuristic_dots import EVEN, choose_dot_opts, evenness
-from tilewright.kernel.transforms.block import apply_block
+from tilewright.kernel.transforms.block import apply_block, check_overlap
 from tilewright.kernel.transforms.pad import apply_pad
 from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands
 from tilewright.kernel.transforms.swap import apply_swap, check_swap
@@ -107,6 +107,7 @@ def choose_product_opts(view: KernelView, target: Target) -> tuple[Opt, ...] | N
     if product is not None and size_of(product.columns) >= LEAST_LANES * lanes:
         return _Plan(view, target, product).opts() if size_of(product.rows) >= LEAST_ROWS else None
     left, right = places
+    lanes *= max((dot.instruction.terms for dot in product_dots(view, target)), default=1)
     return choose_dot_opts(view, target, own_axes(view, left, right), own_axes(view, right, left), left, right, lanes)
 
 
@@ -169,18 +170,26 @@ class Tile(NamedTuple):
 
 
 def choose_tile(
-    rows: int, columns: int, lanes: int, registers: int, sets: int = 1, are_copied: bool = False, cores: int = 1
+    rows: int,
+    columns: int,
+    lanes: int,
+    registers: int,
+    sets: int = 1,
+    are_copied: bool = False,
+    cores: int = 1,
+    may_overlap: bool = False,
 ) -> Tile:
     """The tile that wastes least: in what it computes beyond the edges, in loads, and in cores that wait for others
     where they share the columns. A sum of sums needs two `sets` of accumulators. Where rows `are_copied` those of a
-    tile are one vector."""
+    tile are one vector. Tiles that `may_overlap` need no packed rows, unless the cores have only rows to share."""
 
     def cost(tile: Tile) -> float:
         width = tile.vectors * lanes
-        padded = _padded(rows, tile.rows) * _padded(columns, width) / evenness(-(-columns // width), cores)
+        shared = evenness(-(-columns // width), cores)
+        padded = _padded(rows, tile.rows) * _padded(columns, width) / shared
         idle = max(1.0, LEAST_SUMS / (tile.rows * tile.vectors))
         row_cost = ROW_COST + COPY_COST * are_copied
-        packed = PACKED_ROWS_COST if rows % tile.rows else 0.0
+        packed = PACKED_ROWS_COST if rows % tile.rows and not (may_overlap and shared >= EVEN) else 0.0
         step = STEP_COST / (tile.rows * tile.vectors)
         return padded * idle * (1 + packed + step + row_cost / tile.rows + VECTOR_COST / tile.vectors)
 
@@ -236,10 +245,16 @@ class _Plan:
         if self.dot is not None and self.dot.offset is not None:
             registers -= OFFSET_REGISTERS
         is_alone = all(axis in (rows, columns) for axis in self.view.of_kind(AxisType.LOOP))
-        sharing = (self._has_neighbouring_rows(), self.target.cores if is_alone else 1)
+        cores = self.target.cores if is_alone else 1
+        may_overlap = not self._has_neighbouring_rows() and check_overlap(self.view, rows) is None
+        sharing = (self._has_neighbouring_rows(), cores, may_overlap)
         tile = choose_tile(size_of(rows), size_of(columns), lanes, registers, sets, *sharing)
         self._cut("columns", columns, tile.vectors * lanes)
-        self._cut("rows", rows, tile.rows)
+        is_shared = evenness(size_of(self.loops["columns"]) if "columns" in self.loops else 1, cores) >= EVEN
+        if may_overlap and is_shared and size_of(rows) % tile.rows and size_of(rows) > tile.rows:
+            self._overlap("rows", rows, tile.rows)
+        else:
+            self._cut("rows", rows, tile.rows)
         if self.dot is not None:
             self._group(self.dot.instruction.terms)
         room = self.target.core_cache_bytes // PANEL_SHARE // (self.depth * self.itemsize)
@@ -259,10 +274,14 @@ class _Plan:
         return stride(self.product.left, self.product.rows) == 1
 
     def _is_left_packed(self) -> bool:
-        """Where its rows are neighbours in memory, or some of them do not exist, or elements are converted."""
+        """Where its rows are scattered, or elements are converted."""
         left = factors_of(self.view)[1 - self.product.number]
-        is_padded = len(left.src) > len(self.product.left.src)
-        return self._has_neighbouring_rows() or is_padded or self._is_left_converted(left)
+        return self._has_scattered_rows() or self._is_left_converted(left)
+
+    def _has_scattered_rows(self) -> bool:
+        """Whether what a tile reads at a step is apart from the next: its rows are neighbours, or some do not exist."""
+        left = factors_of(self.view)[1 - self.product.number]
+        return self._has_neighbouring_rows() or len(left.src) > len(self.product.left.src)
 
     def _is_left_converted(self, left: UOp) -> bool:
         """What one instruction takes in groups is read so where the terms of a group are neighbours."""
@@ -272,9 +291,10 @@ class _Plan:
         return terms is None or stride(left, terms) != 1 or left.dtype.itemsize != self.itemsize
 
     def _is_left_packed_whole(self) -> bool:
-        """Whether each core packs all of the left factor, once, for all of its blocks of columns."""
+        """Whether each core packs all of the left factor, once, for all of its blocks of columns. Rows that are only
+        converted are so again for each block, and read from where they are shorter."""
         others = [axis for axis in self.view.of_kind(AxisType.LOOP) if axis not in self.loops.values()]
-        if others or "blocks of columns" not in self.loops or not self._is_left_packed():
+        if others or "blocks of columns" not in self.loops or not self._has_scattered_rows():
             return False
         return WHOLE_SHARE * self.depth * size_of(self.product.rows) * self.itemsize <= self.target.max_local_bytes
 
@@ -298,6 +318,12 @@ class _Plan:
             self._apply(OptOps.PADTO, axis, terms)
             axis = make_range(_padded(size_of(axis), terms), axis.arg.id, axis.arg.kind)
         self._apply(OptOps.UNROLL, axis, terms)
+
+    def _overlap(self, name: str, axis: UOp, amount: int) -> None:
+        """Tiles along an axis of which the last one ends with it, and so computes again some of what another does."""
+        self._apply(OptOps.BLOCK, axis, amount)
+        self._apply(OptOps.UPCAST, make_range(amount, (*axis.arg.id, 1), axis.arg.kind), amount)
+        self.loops[name] = make_range(-(-size_of(axis) // amount), (*axis.arg.id, 0), axis.arg.kind)
 
     def _block(self, name: str, amount: int) -> None:
         """Blocks of a loop: `blocks of x` is the loop over them, `x` the loop in one of them."""

@@ -3,15 +3,22 @@ block. Out: the kernel with the two loops, of the kind that the one had. SWAP th
 its iterations share stays in a cache; STAGE copies that there.
 
     before: for i in 128: out[i] = ...
-    after:  for i0 in 16: for i1 in 8: out[i0*8 + i1] = ...         by 8"""
+    after:  for i0 in 16: for i1 in 8: out[i0*8 + i1] = ...                by 8
+
+Where blocks do not fill the loop, the last one begins early enough to end with it: some results are computed twice,
+which costs less than masks would in all blocks.
+
+    after:  for i0 in 22: for i1 in 6: out[min(i0*6, 122) + i1] = ...      by 6"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from tilewright.graph.ops import AxisType
-from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, size_of, split_axis
+from tilewright.graph.uop import UOp, index_const, memory_of
+from tilewright.graph.walk import exchange_axis
+from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, split_axis
+from tilewright.kernel.effects import has_effects
 from tilewright.kernel.transforms.common import check_amount, divisors
 
 _LOOPS = (AxisType.LOOP, AxisType.REDUCE)
@@ -22,13 +29,40 @@ def check_block(view: KernelView, axis: UOp, amount: int) -> str | None:
     if axis.arg.kind not in _LOOPS:
         return f"BLOCK needs a loop, axis {position} is {axis.arg.kind.name}"
     reason = check_amount(view, axis, amount, "BLOCK")
+    if reason is not None and _leaves_a_rest(axis, amount):
+        overlap = check_overlap(view, axis)
+        return None if overlap is None else f"{reason}: {overlap}"
     if reason is None and amount in (1, size_of(axis)):
         reason = f"BLOCK by {amount} leaves axis {position} of size {size_of(axis)} as it is"
     return reason
 
 
+def _leaves_a_rest(axis: UOp, amount: object) -> bool:
+    """Whether there are several blocks of so many iterations, and they do not fill the loop."""
+    if not isinstance(amount, int) or not is_counted(axis):
+        return False
+    return 1 < amount < size_of(axis) and size_of(axis) % amount != 0
+
+
+def check_overlap(view: KernelView, axis: UOp) -> str | None:
+    """Whether iterations may run twice: what they store must be computed from what no iteration stores."""
+    position = view.axes.index(axis)
+    if axis in view.reduce_axes:
+        return f"axis {position} is reduced, no iteration may count twice"
+    if has_effects(view) or any(axis in loop.src[0].ranges for loop in view.axes):
+        return f"each iteration of axis {position} happens once, in order"
+    written = {memory_of(store) for store in view.stores}
+    again = next((memory_of(load) for load in view.loads if memory_of(load) in written), None)
+    return None if again is None else f"buffer {again.arg.slot} is read and written, no iteration may run twice"
+
+
 def apply_block(view: KernelView, axis: UOp, amount: int) -> UOp:
-    return split_axis(view.sink, axis, amount, axis.arg.kind)
+    size = size_of(axis)
+    if size % amount == 0:
+        return split_axis(view.sink, axis, amount, axis.arg.kind)
+    blocks = make_range(-(-size // amount), (*axis.arg.id, 0), axis.arg.kind)
+    inside = make_range(amount, (*axis.arg.id, 1), axis.arg.kind)
+    return exchange_axis(view.sink, axis, (blocks * amount).minimum(index_const(size - amount)) + inside)
 
 
 def block_candidates(view: KernelView) -> Iterator[tuple[UOp, int]]:
