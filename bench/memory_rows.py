@@ -56,6 +56,19 @@ def rows(torch: Any) -> list[Row]:
         (their_batch_norm(leaf, scale, offset) * leaf).sum().backward()
         return leaf.grad
 
+    words, positions, million = 32000, 4096, 1 << 20
+    vocabulary, said = made(words, 512), generator.integers(0, words, positions)
+    upstream, sums, values = made(positions, 512), made(million), made(million)
+    anywhere = generator.integers(0, million, million)
+
+    def embedding_gradient(weights: Tensor, index: Tensor, gradient: Tensor) -> Tensor:
+        return (weights[index] * gradient).sum().gradient(weights)[0]
+
+    def their_embedding_gradient(weights: Any, index: Any, gradient: Any) -> Any:
+        leaf = weights.detach().requires_grad_()
+        functional.embedding(index, leaf).backward(gradient)
+        return leaf.grad
+
     def of(*arrays: np.ndarray, times: float = 1) -> int:
         return int(sum(array.nbytes for array in arrays) * times)
 
@@ -75,6 +88,12 @@ def rows(torch: Any) -> list[Row]:
         Row("max of rows", lambda x: x.max(1), lambda x: x.amax(1), (square,), of(square)),
         Row("argmax of rows", lambda x: x.argmax(1), lambda x: x.argmax(1), (square,), of(square)),
         Row("cumsum of rows", lambda x: x.cumsum(1), lambda x: x.cumsum(1), (square,), of(square, times=2)),
+        Row("cumsum of columns", lambda x: x.cumsum(0), lambda x: x.cumsum(0), (square,), of(square, times=2)),
+        Row("cumprod of rows", lambda x: x.cumprod(1), lambda x: x.cumprod(1), (square,), of(square, times=2)),
+        Row("cummax of rows", lambda x: x.cummax(1)[0], lambda x: x.cummax(1)[0], (square,), of(square, times=2)),
+        Row(
+            "cumsum of a row", lambda x: x.cumsum(0), lambda x: x.cumsum(0), (square.reshape(-1),), of(square, times=2)
+        ),
         Row("softmax", lambda x: x.softmax(-1), lambda x: x.softmax(-1), (square,), of(square, times=2)),
         Row("softmax of columns", lambda x: x.softmax(0), lambda x: x.softmax(0), (square,), of(square, times=2)),
         Row(
@@ -126,6 +145,42 @@ def rows(torch: Any) -> list[Row]:
             lambda t, i: t.gather(1, i.long()),
             (square, places),
             of(places, times=3),
+        ),
+        Row(
+            "gather of rows",
+            lambda t, i: t.gather(0, i),
+            lambda t, i: t.gather(0, i.long()),
+            (square, places),
+            of(places, times=3),
+        ),
+        Row("take", lambda t, i: t[i], lambda t, i: t[i], (values, anywhere), of(anywhere, values, values)),
+        Row(
+            "embedding gradient",
+            embedding_gradient,
+            their_embedding_gradient,
+            (vocabulary, said, upstream),
+            of(vocabulary) + of(upstream, times=3),
+        ),
+        Row(
+            "scatter_add 1M",
+            lambda x, i, v: x.scatter_reduce(0, i, v, "sum"),
+            lambda x, i, v: x.scatter_add(0, i, v),
+            (sums, anywhere, values),
+            of(sums, sums, values, anywhere),
+        ),
+        Row(
+            "scatter_add 32k",
+            lambda x, i, v: x.scatter_reduce(0, i, v, "sum"),
+            lambda x, i, v: x.scatter_add(0, i, v),
+            (sums[: 1 << 15], anywhere[: 1 << 15] % (1 << 15), values[: 1 << 15]),
+            of(sums, sums, values, anywhere, times=1 / 32),
+        ),
+        Row(
+            "scatter_add of rows",
+            lambda x, i, v: x.scatter_reduce(1, i, v, "sum"),
+            lambda x, i, v: x.scatter_add(1, i.long(), v),
+            (square, places, made(4096, 1024)),
+            of(square, times=2) + of(places, times=2),
         ),
         Row("to bfloat16", lambda x: x.bfloat16(), lambda x: x.bfloat16(), (square,), of(square, times=1.5)),
     ]

@@ -24,9 +24,10 @@ STEPS_A_TERM = 32
 MOST_VECTORS = 32
 # With shorter rows, threads that skip each other's terms take as long as one that takes all of them.
 LEAST_VECTORS = 4
-# Threads a core, of a target with work-groups: so many compare as fast as they can, and so few walk the terms, since
-# each of them walks all.
+# Threads a core, of a target with work-groups: so many compare as fast as they can, fewer where each comparison also
+# reads a row's value; and so few walk the terms, since each of them walks all.
 COMPARING_THREADS = 2048
+COMPARING_ROWS = 128
 WALKING_THREADS = 256
 GROUP_THREADS = 256
 # Fewer places a part than this are not worth walking all terms for.
@@ -128,7 +129,8 @@ def share_among_groups(view: KernelView, axis: UOp, target: Target) -> tuple[Opt
     """A thread for each column of each part of the places, neighbours in memory side by side. Comparing has a thread
     for each place: as long as they all run at once, it takes no longer."""
     threads = math.prod(map(size_of, columns_of(view, axis)))
-    if not takes_longer(threads * size_of(axis), target.cores * COMPARING_THREADS):
+    busy = target.cores * (COMPARING_THREADS if threads == 1 else COMPARING_ROWS)
+    if not takes_longer(threads * size_of(axis), busy):
         return None
     wanted = min(target.cores * WALKING_THREADS // threads, size_of(axis) // LEAST_PLACES)
     choice = Choice(view, axis, 1 << max(0, wanted.bit_length() - 1))
