@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from tilewright.backends.cpu import host, llvm
 from tilewright.backends.cpu.memory import HostMemory, allocate, wrap
+from tilewright.backends.cpu.panels import STACK_BYTES, SYMBOL, panel_places, panels
 from tilewright.backends.cpu.pool import CommandList, Pool, pool_ir
 from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
@@ -35,7 +36,8 @@ _NATIVE_OPS = frozenset(
     ("NEG", "SQRT", "TRUNC", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR", "CMPLT", "CMPEQ", "CMPNE")
     + ("WHERE", "CAST", "BITCAST", "SATURATING_CAST")
 )
-# Small floats are converted by integer maths: LLVM would call library functions for some of these conversions.
+# Small floats are converted by integer maths: LLVM would call library functions for some of these conversions. Between
+# float16 and float32 it has an instruction on most processors.
 _EMULATED = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})
 
 
@@ -47,7 +49,6 @@ def cpu_target(compiler: str = LLVM) -> Target:
     else:
         # What belongs to C text alone is loaded here and below, not at every start.
         from tilewright.backends.cpu import c_compiler
-        from tilewright.backends.cpu.memory_access import STACK_BYTES
 
         toolchain, local_bytes = c_compiler.toolchain(compiler), STACK_BYTES
     return Target(
@@ -64,6 +65,7 @@ def cpu_target(compiler: str = LLVM) -> Target:
         cache_bytes=CACHE_BYTES,
         core_cache_bytes=host.core_cache_bytes(),
         native=ALL_DTYPES - _EMULATED,
+        native_casts=frozenset({dtypes.float16}) if compiler == LLVM and host.has_f16c() else frozenset(),
         # C leaves a conversion out of range open.
         native_ops=_NATIVE_OPS if compiler == LLVM else _NATIVE_OPS - {"SATURATING_CAST"},
         dot_products=host.dot_products() if compiler == LLVM else (),
@@ -151,17 +153,21 @@ class CpuDriver(HostDriver):
         return self.load_kept(binary, self.launch_of(program))
 
     def launch_of(self, program: Program) -> dict[str, Any]:
-        symbol = KERNEL_SYMBOL
-        if options.CPU_COMPILER != LLVM:
+        symbol, panel = KERNEL_SYMBOL, 0
+        if options.CPU_COMPILER == LLVM:
+            _, panel = panel_places(program)
+        else:
             from tilewright.backends.cpu.c_language import CpuCLanguage
 
             symbol = CpuCLanguage().kernel_name(program)
         thread = next((axis for axis in program.global_ranges if axis.arg.kind is AxisType.THREAD), None)
         extent = 1 if thread is None else int(thread.src[0].arg)
-        return {"symbol": symbol, "extent": extent, "grain": self._grain(program, extent)}
+        return {"symbol": symbol, "extent": extent, "grain": self._grain(program, extent), "panel": panel}
 
     def load_kept(self, binary: bytes, launch: dict[str, Any]) -> CpuKernel:
-        return CpuKernel(llvm.load_object(binary, launch["symbol"]), launch["extent"], launch["grain"])
+        panels.ensure(launch["panel"])
+        code = llvm.load_object(binary, launch["symbol"], imports={SYMBOL: panels.word.address})
+        return CpuKernel(code, launch["extent"], launch["grain"])
 
     def _grain(self, program: Program, extent: int) -> int:
         """Iterations of the thread axis handed out at a time: several chunks a core, none too small to be worth it."""

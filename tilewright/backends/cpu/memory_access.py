@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tilewright.backends.cpu import panels
 from tilewright.backends.cpu.groups import find_group, store_groups
 from tilewright.backends.cpu.instructions import constant, memory_type, of_lanes, overload, value_type
 from tilewright.backends.cpu.interleave import MOST_STEP, load_apart
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 
 CACHE_LINE = 64
-# The most that placeholders take of a thread's stack, of which some systems give 512 KiB. Others are allocated.
-STACK_BYTES = 256 * 1024
 # How far ahead of a stream its lines are asked for; bench/prefetch.py measures other distances.
 PREFETCH_BYTES = 4096
 _FENCE = "  fence seq_cst"
@@ -37,13 +36,13 @@ class MemoryAccess:
         self.buffers: dict[tuple[Op, int], Element] = {}  # by the op that names the memory, and its slot
         self.areas: list[str] = []
         self.releases: list[str] = []
-        self.stack_bytes = 0
+        self.panel_places, _ = panels.panel_places(renderer.program)
         self.bases: dict[UOp, Element] = {}
         self.scratch_bytes = 0
         self.trash_bytes = 0
 
     def scratch(self) -> list[str]:
-        """What lies on the stack: placeholders, and the areas that masked-off accesses go to."""
+        """Where placeholders lie, and the areas on the stack that masked-off accesses go to."""
         lines = list(self.areas)
         if self.scratch_bytes:
             area = f"[{self.scratch_bytes} x i8]"
@@ -55,17 +54,15 @@ class MemoryAccess:
     def define(self, node: UOp) -> None:
         """A placeholder is memory of the task, which one thread runs: registers where LLVM finds that they suffice."""
         name = f"%{'local' if node.op is Ops.DEFINE_LOCAL else 'register'}{node.arg.slot}"
-        nbytes = node.arg.size * node.dtype.itemsize
-        if self.stack_bytes + nbytes <= STACK_BYTES:
-            self.stack_bytes += nbytes
+        place = self.panel_places.get(node)
+        if place is None:
             self.areas.append(f"  {name} = alloca [{node.arg.size} x {memory_type(node.dtype)}], align 64")
         else:
-            call = self.renderer.instructions.call
-            whole = -(-nbytes // CACHE_LINE) * CACHE_LINE
-            self.areas.append(
-                f"  {name} = {call('aligned_alloc', 'ptr', ('i64', str(CACHE_LINE)), ('i64', str(whole)))}"
-            )
-            self.releases.append(f"  {call('free', 'void', ('ptr', name))}")
+            if panels.GIVE not in self.releases:
+                self.renderer.instructions.declarations["panels"] = panels.FUNCTIONS
+                self.areas.extend(panels.TAKE)
+                self.releases.append(panels.GIVE)
+            self.areas.append(f"  {name} = getelementptr i8, ptr %panel, i64 {place}")
         self.buffers[node.op, node.arg.slot] = self.renderer.on_entry(name)
 
     def _memory(self, place: UOp) -> Element:

@@ -1,0 +1,129 @@
+"""Memory that kernels pack their operands into, where the stack has no room for it. In: a program's placeholders. Out:
+where each lies, the text that takes and gives back a panel, and the panels themselves: one for each thread of the
+process, allocated when a kernel that needs them is loaded, so that a launch never finds itself without memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+
+from tilewright.backends.cpu import host
+from tilewright.backends.cpu.memory import HostMemory, allocate
+from tilewright.base.config import options
+from tilewright.graph.ops import Ops
+from tilewright.graph.records import Program
+from tilewright.graph.uop import UOp
+from tilewright.runtime.buffer import out_of_memory
+
+CACHE_LINE = 64
+# The most that placeholders take of a thread's stack, of which some systems give 512 KiB.
+STACK_BYTES = 256 * 1024
+SYMBOL = "tw_panels"
+TAKE = ["  %panels = load ptr, ptr @tw_panels", "  %panel = call ptr @take_panel(ptr %panels)"]
+GIVE = "  call void @give_panel(ptr %panel)"
+
+# The panels begin with a line that holds their number and how far apart they lie. Each begins with a line that is 1
+# while a thread uses it. More threads than panels are possible, where several threads of Python launch at once: one
+# that finds none waits for the next to be given back.
+FUNCTIONS = """@tw_panels = external global ptr
+declare i32 @sched_yield()
+define internal ptr @take_panel(ptr %panels) {
+entry:
+  %count = load i64, ptr %panels, align 8
+  %stride_place = getelementptr i64, ptr %panels, i64 1
+  %stride = load i64, ptr %stride_place, align 8
+  br label %round
+round:
+  br label %look
+look:
+  %number = phi i64 [ 0, %round ], [ %next, %skip ]
+  %distance = mul i64 %number, %stride
+  %offset = add i64 %distance, LINE
+  %place = getelementptr i8, ptr %panels, i64 %offset
+  %state = load atomic i32, ptr %place monotonic, align 4
+  %used = icmp ne i32 %state, 0
+  br i1 %used, label %skip, label %try
+try:
+  %before = atomicrmw xchg ptr %place, i32 1 acquire
+  %taken = icmp eq i32 %before, 0
+  br i1 %taken, label %found, label %skip
+skip:
+  %next = add i64 %number, 1
+  %over = icmp eq i64 %next, %count
+  br i1 %over, label %wait, label %look
+wait:
+  %yielded = call i32 @sched_yield()
+  br label %round
+found:
+  %panel = getelementptr i8, ptr %place, i64 LINE
+  ret ptr %panel
+}
+define internal void @give_panel(ptr %panel) {
+  %place = getelementptr i8, ptr %panel, i64 -LINE
+  store atomic i32 0, ptr %place release, align 4
+  ret void
+}""".replace("LINE", str(CACHE_LINE))
+
+
+def panel_places(program: Program) -> tuple[dict[UOp, int], int]:
+    """Where in its panel each placeholder begins that the stack has no room for; and the bytes of the panel."""
+    on_stack = in_panel = 0
+    places: dict[UOp, int] = {}
+    for node in program.body:
+        if node.op is not Ops.DEFINE_LOCAL and node.op is not Ops.DEFINE_REG:
+            continue
+        nbytes = node.arg.size * node.dtype.itemsize
+        if on_stack + nbytes <= STACK_BYTES:
+            on_stack += nbytes
+        else:
+            places[node] = in_panel
+            in_panel += -(-nbytes // CACHE_LINE) * CACHE_LINE
+    return places, in_panel
+
+
+class Panels:
+    """The panels of the process. Kernels find them through a word whose address they are loaded with."""
+
+    def __init__(self) -> None:
+        self.word = allocate(8)
+        self.nbytes = 0
+        self.made: list[tuple[HostMemory, int, int]] = []  # a kernel may still be running on those before the last
+        self._lock = threading.Lock()
+
+    def ensure(self, nbytes: int) -> None:
+        """Each panel has so many bytes at the least."""
+        with self._lock:
+            if nbytes <= self.nbytes:
+                return
+            count, stride = host.usable_cores(options.TILEWRIGHT_THREADS or None), CACHE_LINE + nbytes
+            size = CACHE_LINE + count * stride
+            try:
+                memory = allocate(size)
+            except MemoryError as error:
+                raise out_of_memory("CPU", size, error) from error
+            self.made.append((memory, count, stride))
+            self.release()
+            self.nbytes = nbytes
+            ctypes.c_void_p.from_address(self.word.address).value = memory.address
+
+    def release(self) -> None:
+        """Every panel of the newest block is free."""
+        for memory, count, stride in self.made[-1:]:
+            header = (ctypes.c_int64 * 2).from_address(memory.address)
+            header[:] = [count, stride]
+            for number in range(count):
+                ctypes.c_int32.from_address(memory.address + CACHE_LINE + number * stride).value = 0
+
+    def renew(self) -> None:
+        """In the child of a fork, the threads that used panels do not exist, nor may the lock's holder."""
+        self._lock = threading.Lock()
+        self.release()
+
+
+panels = Panels()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=panels.renew)
+
+
+__all__ = ["FUNCTIONS", "GIVE", "STACK_BYTES", "SYMBOL", "TAKE", "panel_places", "panels"]
