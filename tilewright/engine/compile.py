@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.base.config import options
@@ -104,6 +104,8 @@ def _kernel_key(ast: UOp, device: str) -> tuple[object, ...]:
 def _compile_missing(wanted: dict[tuple[object, ...], tuple[UOp, str]]) -> None:
     drafts: dict[tuple[object, ...], Draft] = {}
     stored_keys: dict[tuple[object, ...], str | None] = {}
+    alike: dict[tuple[object, ...], tuple[object, ...]] = {}  # of several devices with one target, the first's key
+    twins: dict[tuple[object, ...], tuple[object, ...]] = {}
     threads = min((open_driver(device).compile_threads for _, device in wanted.values()), default=1)
     with Workers(threads - 1) as workers:
         for key, (ast, device) in wanted.items():
@@ -113,11 +115,17 @@ def _compile_missing(wanted: dict[tuple[object, ...], tuple[UOp, str]]) -> None:
                 facts = (found.name, device, found.operations, found.bytes_moved, found.handle, found.stored_key)
                 _kernels[key] = CompiledKernel(*facts, ast, {})
                 continue
+            first = alike.setdefault((ast, *key[2:]), key)
+            if first != key:
+                twins[key] = first
+                continue
             draft = drafts[key] = draft_kernel(ast, device, _found_opts(ast, device))
             if draft.binary is None:
                 workers.give(draft.compile)
         with stage_timer("compile"):  # what is left of it: the rest went on beside the stages before
             workers.finish()
+    for key, first in twins.items():
+        drafts[key] = replace(drafts[first], device=wanted[key][1], stage_times={})
     for key, draft in drafts.items():
         _kernels[key] = _finished(draft, stored_keys[key])
         _store(draft, stored_keys[key])
