@@ -43,6 +43,30 @@ def test_a_copy_between_devices_parts_the_calls() -> None:
     assert len(replay.steps) == 5  # kernel, copy, kernel, copy, kernel
 
 
+def test_runs_of_one_replay_share_their_temporary_memory() -> None:
+    """Two runs with temps of different sizes: what is recorded keeps none of it, and the replay has the larger."""
+
+    def two_runs(x: Tensor) -> Tensor:
+        first = ((x + 1).contiguous().sum(0, keepdim=True).contiguous() * x).realize()
+        wide = first.reshape(1, 3).expand(400, 3).contiguous() * 2
+        return (wide.contiguous().sum(0).contiguous() + first).realize()
+
+    function = jit(two_runs)
+    x = Tensor([1.0, 2.0, 3.0]).realize()
+    expected = [(9.0 * value) * 801.0 for value in (1.0, 2.0, 3.0)]
+    assert function(x).tolist() == expected
+    (entry,) = function.entries.values()
+    assert entry.record is not None
+    assert [execution.arenas for execution in entry.record.executions] == [{}, {}]
+    for _ in range(4):
+        assert function(x).tolist() == expected
+    first, second = replay_of(function).executions
+    assert first.arenas is second.arenas
+    sizes = [dict(execution.plan.arenas)["CPU"] for execution in (first, second)]
+    assert sizes[0] != sizes[1]
+    assert first.arenas["CPU"].nbytes == max(sizes)
+
+
 def test_replays_are_counted() -> None:
     function = jit(three_kernels)
     x = Tensor([1.0, 2.0, 3.0]).realize()

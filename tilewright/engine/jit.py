@@ -160,6 +160,7 @@ class Jit(Generic[P, R]):
 
         def record_execution(execution: Execution) -> None:
             run = len(record.executions)
+            execution.arenas = {}  # it has run, and a replay brings its own
             record.executions.append(execution)
             record.roles.append(roles_of(execution, run, inputs, produced))
 

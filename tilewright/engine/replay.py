@@ -14,7 +14,7 @@ from tilewright.engine.live import tensor_kind
 from tilewright.engine.run import Execution
 from tilewright.graph.ops import MultiArg
 from tilewright.graph.spec import Shape
-from tilewright.runtime.buffer import Buffer, out_of_memory, transfer
+from tilewright.runtime.buffer import Buffer, allocate, out_of_memory, transfer
 from tilewright.runtime.device import Place, Runner, open_driver
 
 
@@ -80,6 +80,7 @@ class Replay:
         self.state = [output.role.first for output in outputs if output.role.kind == "state"]
         self.outputs = [(*self._source(output.role), output.shape, output.line) for output in outputs]
         self.joins = [output.joined for output in outputs] if any(output.joined for output in outputs) else []
+        self._share_arenas()
         self._prepare(roles)
         self._release(roles)
         kernels = [kernel for execution in executions for kernel in execution.kernels if kernel is not None]
@@ -98,6 +99,16 @@ class Replay:
         }
         found = [slots[role] for role in made]
         return [(open_driver(s.device).allocate, s.device, s.dtype, s.size, s.nbytes) for s in found]
+
+    def _share_arenas(self) -> None:
+        """Temporary memory for all runs: no two of them use it at a time, so the largest decides."""
+        sizes: dict[str, int] = {}
+        for execution in self.executions:
+            for device, size in execution.plan.arenas:
+                sizes[device] = max(size, sizes.get(device, 0))
+        arenas = {device: allocate(device, size) for device, size in sizes.items()}
+        for execution in self.executions:
+            execution.arenas = arenas
 
     def _source(self, role: Role) -> tuple[int, int]:
         """Where `run` has the buffer of a role: among the arguments, the results or the state, and the number there."""
@@ -184,9 +195,9 @@ class Replay:
     def _new_result(self, number: int) -> Buffer:
         """Memory for a result. A small one is kept: where the caller has let go of it by the next call, as it mostly
         has, it is given out again, for to free and to make it takes as long as to launch a kernel."""
-        allocate, device, dtype, size, nbytes = self.results[number]
+        take, device, dtype, size, nbytes = self.results[number]
         try:
-            memory = allocate(nbytes)
+            memory = take(nbytes)
         except MemoryError as error:
             raise out_of_memory(device, nbytes, error) from error
         GlobalCounters.add_memory(nbytes)

@@ -30,7 +30,7 @@ class Execution:
         self.kernels = kernels  # per item; None for a copy
         self.buffers = buffers  # per slot; None for temporary memory
         self.input_count = input_count
-        self.arenas = {device: allocate(device, size) for device, size in plan.arenas}
+        self.arenas: dict[str, Any] = {device: allocate(device, size) for device, size in plan.arenas}
         self.offsets = dict(plan.offsets)
 
     def place(self, slot: int) -> Place:
