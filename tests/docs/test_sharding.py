@@ -1,0 +1,29 @@
+"""docs/sharding.md: its examples run, one after the other, and its picture of the layouts is that of the parts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "sharding.md"
+
+
+def test_its_examples_run() -> None:
+    examples = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert len(examples) == 3
+    namespace: dict[str, object] = {}
+    for number, example in enumerate(examples):
+        exec(compile(example, f"{PAGE.name}, example {number}", "exec"), namespace)
+
+
+def test_its_table_of_layouts_is_that_of_the_parts() -> None:
+    from tilewright import Tensor
+
+    x = Tensor.arange(24).reshape(6, 4).contiguous()
+    text = PAGE.read_text()
+    for device, (row, column) in {"CPU": ("0:3", "0:2"), "CPU:1": ("3:6", "2:4")}.items():
+        assert re.search(rf"^{device} +x\[{row}, :\] +x\[:, {column}\] +x$", text, flags=re.MULTILINE)
+    for axis, pick in ((0, lambda n: x[3 * n : 3 * n + 3]), (1, lambda n: x[:, 2 * n : 2 * n + 2])):
+        parts = x.shard(("CPU", "CPU:1"), axis).realize().uop.src
+        for number, device in enumerate(("CPU", "CPU:1")):
+            assert Tensor._from_uop(parts[number], device).tolist() == pick(number).tolist()
