@@ -13,16 +13,16 @@ from tilewright.graph.uop import UOp
 if TYPE_CHECKING:
     from tilewright.schedule.shard import Division
 
-_divisions: dict[tuple[UOp, ...], tuple[Division, ...]] = {}
+divisions: dict[tuple[UOp, ...], tuple[Division, ...]] = {}
 
 
 def divide_outputs(outputs: tuple[UOp, ...]) -> tuple[Division, ...]:
     """The parts of each output, from memory where the graph is known."""
-    found = _divisions.get(outputs)
+    found = divisions.get(outputs)
     if found is None:
         from tilewright.schedule.shard import divide_graph  # most programs use one device
 
-        found = _divisions[outputs] = divide_graph(outputs)
+        found = divisions[outputs] = divide_graph(outputs)
     return found
 
 

@@ -13,6 +13,7 @@ from tilewright.base.config import options
 from tilewright.base.events import emit, listeners, stage_timer
 from tilewright.base.target import Target
 from tilewright.engine.compile import LoadedKernel, compile_kernels, kernel_tables, load_kernels
+from tilewright.engine.parts import divisions
 from tilewright.engine.stored import chosen_options, is_usable, is_watched
 from tilewright.engine.stored_schedules import read_schedule, schedule_key, write_schedule
 from tilewright.graph.records import Schedule
@@ -128,6 +129,7 @@ def forget_schedules() -> None:
     """Empties the process's own caches, for tests and measurements."""
     _schedules.clear()
     _plans.clear()
+    divisions.clear()
 
 
 __all__ = ["Plan", "Structure", "forget_schedules", "plan_graph", "schedule_graph"]
