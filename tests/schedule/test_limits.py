@@ -19,7 +19,7 @@ from tilewright.runtime.device import open_driver
 def limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     def set_limit(buffers: int) -> None:
         smaller = dataclasses.replace(open_driver(DEVICE).target, max_buffers=buffers)
-        monkeypatch.setattr("tilewright.engine.realize._target_of", lambda device: smaller)
+        monkeypatch.setattr("tilewright.engine.plan._target_of", lambda device: smaller)
         forget_schedules()
 
     yield set_limit
