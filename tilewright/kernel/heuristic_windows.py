@@ -27,7 +27,7 @@ from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride, view_kernel
 from tilewright.kernel.effects import has_effects
 from tilewright.kernel.heuristic_dots import EVEN, evenness
-from tilewright.kernel.heuristic_products import LEAST_SHARED, factors_of, find_product, own_axes, sum_dtype
+from tilewright.kernel.heuristic_products import factors_of, find_product, own_axes, sum_dtype
 from tilewright.kernel.transforms.block import apply_block
 from tilewright.kernel.transforms.halo import find_sides
 from tilewright.kernel.transforms.pad import apply_pad
@@ -46,6 +46,9 @@ _APPLY = {
     OptOps.UNROLL: apply_unroll,
     OptOps.UPCAST: apply_upcast,
 }
+# Multiplications' worth of time that must be saved: a tile that is turned in registers takes 40 ms longer to compile,
+# which ten runs or so make up for.
+LEAST_GAIN = 10 << 24
 # Steps of a sum that turning and storing it costs as much as.
 STORE_STEPS = 6
 # What reading rows of pixels as vectors, which begin anywhere in a line, leaves of their speed.
@@ -60,12 +63,14 @@ MOST_VECTORS = 4
 # The part of the registers that is left to elements and vectors.
 OPERAND_SHARE = 4
 # The longest window that is written out.
-MOST_STEPS = 8
+MOST_STEPS = 5
 # The part of a core's own cache that a packed panel takes, and a box.
 PANEL_SHARE = 2
 BOX_SHARE = 32
 # The weights are packed again in each part that the cores share: so many a core are enough to be shared evenly.
 MOST_PARTS = 2
+# Where each part has weights of its own, or there is no even way, there are more of them.
+MOST_TASKS = 1024
 
 
 class Windows(NamedTuple):
@@ -91,12 +96,14 @@ def choose_window_opts(view: KernelView, target: Target) -> tuple[Opt, ...] | No
     if not target.has_threads or has_effects(view) or not all(is_counted(axis) for axis in view.axes):
         return None
     windows = find_windows(view)
-    if windows is None or math.prod(size_of(axis) for axis in view.axes) < LEAST_SHARED:
+    if windows is None:
         return None
     lanes = target.lanes(sum_dtype(view, target))
     steps = math.prod(size_of(axis) for axis in view.reduce_axes)
+    products = math.prod(size_of(axis) for axis in view.axes)
     speed = filled(size_of(windows.lanes), lanes) * steps / (steps + STORE_STEPS)
-    if speed < ROW_SPEED * row_filled(view, lanes):
+    row_speed = ROW_SPEED * row_filled(view, lanes) or 1 / lanes
+    if products / row_speed - products / speed < LEAST_GAIN:
         return None
     return _Plan(view, target, windows, lanes).opts()
 
@@ -115,9 +122,8 @@ def find_windows(view: KernelView) -> Windows | None:
         own = own_axes(view, image, other)
         rows = [axis for axis in own if all(stride(store, axis) == 1 for store in view.stores) and stride(image, axis)]
         if channels and rows:
-            return Windows(
-                image, other, max(channels, key=size_of), rows[0], [a for a in own if a is not rows[0]], number
-            )
+            others = [axis for axis in own if axis is not rows[0]]
+            return Windows(image, other, max(channels, key=size_of), rows[0], others, number)
     return None
 
 
@@ -138,15 +144,9 @@ def row_filled(view: KernelView, lanes: int) -> float:
 
 def window_axis(view: KernelView, windows: Windows) -> UOp | None:
     """The axis of the sum that walks the image as the row does: elements that a step loads serve the next one too."""
-    sums = [
-        axis for axis in view.reduces[0].src[1:] if stride(windows.image, axis) == stride(windows.image, windows.row)
-    ]
+    step = stride(windows.image, windows.row)
+    sums = [axis for axis in view.reduces[0].src[1:] if stride(windows.image, axis) == step]
     return max(sums, key=size_of, default=None)
-
-
-def written_out(size: int) -> int:
-    """How many steps of a window are written out."""
-    return max(amount for amount in range(1, MOST_STEPS + 1) if size % amount == 0)
 
 
 def choose_tile(windows: Windows, lanes: int, registers: int, window: int) -> Tile:
@@ -186,7 +186,7 @@ class _Plan:
     def opts(self) -> tuple[Opt, ...] | None:
         windows = self.windows
         along = window_axis(self.view, windows)
-        window = written_out(size_of(along)) if along is not None else 1
+        window = size_of(along) if along is not None and size_of(along) <= MOST_STEPS else 1
         tile = choose_tile(windows, self.lanes, self.target.vector_registers, window)
         depth = math.prod(size_of(axis) for axis in self.view.reduce_axes)
         channels = self._cut(windows.lanes, tile.vectors * self.lanes, OptOps.UPCAST)
@@ -240,10 +240,10 @@ class _Plan:
         other = factors_of(self.view)[1 - self.windows.number]
         parts: dict[UOp, int] = {}
         for axis in self.view.of_kind(AxisType.LOOP):
-            most = size_of(axis) if axis in other.ranges else MOST_PARTS * cores
-            amounts = [
-                n for n in range(2, most + 1) if size_of(axis) % n == 0 and check_thread(self.view, axis, n) is None
-            ]
+            divisors = [n for n in range(2, min(size_of(axis), MOST_TASKS) + 1) if size_of(axis) % n == 0]
+            few = [n for n in divisors if n <= MOST_PARTS * cores]
+            usable = divisors if axis in other.ranges or not few else few
+            amounts = [n for n in usable if check_thread(self.view, axis, n) is None]
             if amounts:
                 parts[axis] = max(amounts, key=lambda n: (min(evenness(n, cores), EVEN), n))
         if not parts:

@@ -1,0 +1,188 @@
+"""Convolutions whose lanes are channels: right for every instruction set on the emulator, right on this machine, and
+cut as meant; the box that overlapping windows cover; and sums of products that are parted. The limit is low here, so
+that small convolutions reach all of it. That it is fast is measured by bench/."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.fuzz.opts import Pair, check_pair
+from tests.kernel.kernels import axis, contents, expected, load, param, store, summed
+from tests.kernel.test_products import TARGETS, convolution, image_gradient, kernel, matrices, weight_gradient
+from tests.kernel.test_transforms import run
+from tilewright import Tensor
+from tilewright.base.dtype import DType, dtypes
+from tilewright.engine.compile import forget_kernels
+from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.records import OptOps
+from tilewright.graph.uop import UOp
+from tilewright.kernel import heuristic_windows
+from tilewright.kernel.axes import view_kernel
+from tilewright.kernel.heuristic_windows import choose_window_opts
+from tilewright.kernel.optimise import apply_opt, describe_axes, prepare_kernel
+from tilewright.kernel.transforms.halo import find_sides
+from tilewright.schedule.reduction import split_reduction
+
+
+@pytest.fixture(autouse=True)
+def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heuristic_windows, "LEAST_GAIN", float("-inf"))
+    forget_kernels()
+
+
+def padded(step: int = 1, gap: int = 1, channels: int = 20, dtype: DType = dtypes.float32) -> UOp:
+    """Two images of 3 channels and 9 by 11 points with a border of 1, a bias and a residual."""
+    height, width = (9 - 2 * gap + 1) // step + 1, (11 - 2 * gap + 1) // step + 1
+    n, f, y, x = axis(2, 0), axis(channels, 1), axis(height, 2), axis(width, 3)
+    c, v, u = (axis(3, number, AxisType.REDUCE) for number in (4, 5, 6))
+    down, across = y * step + v * gap, x * step + u * gap
+    inside = (down >= 1) & (down < 10) & (across >= 1) & (across < 12)
+    where = n * 297 + c * 99 + (down - 1) * 11 + (across - 1)
+    image = UOp(Ops.LOAD, dtype, (UOp(Ops.INDEX, dtype, (param(1, 594, dtype), where, inside)),))
+    weight = load(param(2, 27 * channels, dtype), f * 27 + c * 9 + v * 3 + u)
+    count = 2 * channels * height * width
+    place = n * (count // 2) + f * (height * width) + y * width + x
+    total = summed(image.cast(dtypes.float32) * weight.cast(dtypes.float32), c, v, u)
+    value = total + load(param(3, channels), f) + load(param(4, count), place)
+    return kernel(store(param(0, count), place, value))
+
+
+CONVOLUTIONS: dict[str, Callable[[], UOp]] = {
+    "plain": convolution,
+    "in steps of 2": lambda: convolution(2),
+    "padded, no number divides": padded,
+    "padded, in steps of 2": lambda: padded(step=2),
+    "padded, with gaps": lambda: padded(gap=2),
+    "padded, few channels": lambda: padded(channels=5),
+    "padded, more channels than a block": lambda: padded(channels=96),
+    "bfloat16": lambda: padded(dtype=dtypes.bfloat16),
+    "gradient of weights": weight_gradient,
+    "gradient of images": image_gradient,
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_on_the_emulator_for_every_instruction_set(name: str, target: str) -> None:
+    ast = CONVOLUTIONS[name]()
+    assert choose_window_opts(view_kernel(prepare_kernel(ast)), TARGETS[target]) is not None
+    assert check_pair(Pair(0, name, ast, None, TARGETS[target])) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_on_this_machine(name: str) -> None:
+    ast = CONVOLUTIONS[name]()
+    data = contents(ast, 1)
+    got = run(ast, None, "CPU", data)
+    for slot, values in expected(ast, data).items():
+        np.testing.assert_array_equal(got[slot], values, err_msg=name)
+
+
+def test_the_axes_of_a_convolution() -> None:
+    """Two images side by side, 8 points of a row each, and 8 of 16 lanes; the copy of the weights comes last."""
+    sink = prepare_kernel(convolution())
+    for opt in choose_window_opts(view_kernel(sink), replace(TARGETS["AVX-512"], core_cache_bytes=1 << 20)) or ():
+        sink = apply_opt(sink, opt)
+    assert describe_axes(view_kernel(sink)) == (
+        "0:THREAD(4), 1:LOOP(2), 2:REDUCE(3), 3:REDUCE(3), 4:UPCAST(16), 5:UNROLL(2), 6:UNROLL(8), 7:UNROLL(3), "
+        "8:LOOP(3), 9:LOOP(3), 10:UPCAST(16), 11:UPCAST(3)"
+    )
+
+
+def test_only_a_border_makes_a_copy_of_the_image() -> None:
+    def copies(ast: UOp) -> int:
+        opts = choose_window_opts(view_kernel(prepare_kernel(ast)), TARGETS["AVX-512"]) or ()
+        return sum(opt.op is OptOps.STAGE for opt in opts)
+
+    assert (copies(convolution()), copies(padded())) == (1, 2)
+
+
+def test_what_gains_little_or_has_no_windows_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = TARGETS["AVX-512"]
+    product = view_kernel(prepare_kernel(matrices(24, 10, 64, (10, 1, 64, 1))))
+    assert choose_window_opts(product, target) is None
+    bytes_of = view_kernel(prepare_kernel(padded(dtype=dtypes.int8)))
+    assert choose_window_opts(bytes_of, target) is None
+    monkeypatch.undo()
+    assert choose_window_opts(view_kernel(prepare_kernel(convolution())), target) is None
+
+
+# ---------------------------------------------------------------- boxes
+
+
+def windows(step: int, mask: Callable[[UOp, UOp], UOp] | None) -> tuple[list[UOp], UOp]:
+    """The axes and the place of windows of 3 over a row of 10, in 4 rows."""
+    y, x, u = axis(4, 0), axis(8, 1), axis(3, 2, AxisType.REDUCE)
+    position = y * 10 + x * step + u
+    masks = () if mask is None else (mask(x, u),)
+    return [y, x, u], UOp(Ops.INDEX, dtypes.float32, (param(0, 100), position, *masks))
+
+
+def test_each_element_of_overlapping_windows_is_once_in_a_box() -> None:
+    tile, place = windows(1, None)
+    sides = find_sides(tile, place)
+    assert sides is not None
+    assert [(side.unit, side.length, side.before) for side in sides] == [(10, 4, 0), (1, 10, 0)]
+    tile, place = windows(1, lambda x, u: (x + u >= 1) & (x + u < 9))
+    sides = find_sides(tile, place)
+    assert sides is not None
+    assert [(side.unit, side.length) for side in sides] == [(10, 4), (1, 10)]
+
+
+def test_what_walks_backwards_begins_before_its_first_element() -> None:
+    x, u = axis(8, 0), axis(3, 1, AxisType.REDUCE)
+    place = UOp(Ops.INDEX, dtypes.float32, (param(0, 100), x - u + 2))
+    sides = find_sides([x, u], place)
+    assert sides is not None
+    assert [(side.length, side.before) for side in sides] == [(10, 2)]
+
+
+def test_there_is_no_box_where_nothing_overlaps_or_a_mask_counts_otherwise() -> None:
+    assert find_sides(*windows(3, None)) is None
+    assert find_sides(*windows(1, lambda x, u: x < 7)) is None
+    assert find_sides(*windows(1, lambda x, u: x + u * 2 < 9)) is None
+
+
+# ---------------------------------------------------------------- parts of sums
+
+
+def test_the_gradient_of_weights_is_summed_in_parts_and_a_matrix_product_is_not() -> None:
+    image, weight, grown = Tensor.empty(64, 8, 14, 14), Tensor.empty(16, 8, 3, 3), Tensor.empty(64, 16, 12, 12)
+    node = (image.conv2d(weight) * grown).sum().gradient(weight)[0].uop
+    while node.op is not Ops.REDUCE_AXIS:
+        node = node.src[0]
+    split = split_reduction(node)
+    assert split is not None
+    assert split.shape == node.shape
+    # 9216 terms: eight parts of 1152, each eight images.
+    assert split.src[0].src[0].shape[:2] == (8, 1)
+    product = (Tensor.empty(64, 9216) @ Tensor.empty(9216, 64)).uop
+    while product.op is not Ops.REDUCE_AXIS:
+        product = product.src[0]
+    assert split_reduction(product) is None
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_a_convolution_and_its_gradients_beside_numpy(padding: int) -> None:
+    numbers = np.random.default_rng(3)
+    image, weight = numbers.integers(-4, 5, (16, 8, 17, 17)), numbers.integers(-4, 5, (16, 8, 3, 3))
+    around = ((0, 0), (0, 0), (padding, padding), (padding, padding))
+    wide = np.pad(image, around)
+    across = np.lib.stride_tricks.sliding_window_view(wide, (3, 3), axis=(2, 3))
+    want = np.einsum("nchwvu,fcvu->nfhw", across, weight)
+    grown = numbers.integers(-4, 5, want.shape)
+    x, w = (Tensor(data.astype(np.float32)).realize() for data in (image, weight))
+    np.testing.assert_array_equal(x.conv2d(w, padding=padding).numpy(), want)
+    over_image, over_weight = (x.conv2d(w, padding=padding) * Tensor(grown.astype(np.float32))).sum().gradient(x, w)
+    np.testing.assert_array_equal(over_weight.numpy(), np.einsum("nfhw,nchwvu->fcvu", grown, across))
+    back = np.zeros_like(wide)
+    for v in range(3):
+        for u in range(3):
+            height, width = want.shape[2:]
+            back[:, :, v : v + height, u : u + width] += np.einsum("nfhw,fc->nchw", grown, weight[:, :, v, u])
+    end = wide.shape[2] - padding
+    np.testing.assert_array_equal(over_image.numpy(), back[:, :, padding:end, padding:end])
