@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import random
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.kernel.kernels import axis, expected, load, param, store, summed
+from tests.fuzz.opts import Pair, check_on_device, draw_opts
+from tests.kernel.kernels import axis, expected, kernel, load, param, store, summed
 from tilewright import Tensor
 from tilewright.backends.cpu import host, llvm
 from tilewright.backends.cpu.device import KERNEL_SYMBOL, cpu_target
@@ -26,7 +28,7 @@ from tilewright.engine.compile import forget_kernels
 from tilewright.graph.dot_products import find_dots
 from tilewright.graph.evaluate import numpy_dtype
 from tilewright.graph.ops import AxisType, Ops
-from tilewright.graph.records import KernelInfo, Program
+from tilewright.graph.records import KernelInfo, OptOps, Program
 from tilewright.graph.uop import UOp, const
 from tilewright.graph.walk import toposort
 from tilewright.kernel import heuristic_products
@@ -314,3 +316,16 @@ def test_a_factor_may_be_used_twice_and_elsewhere() -> None:
     np.testing.assert_array_equal(squares.numpy(), (wide * wide).sum(1))
     both = x.matmul(x.T, dtype=INT32) + x.cast(INT32).sum(1, keepdim=True) * 3
     np.testing.assert_array_equal(both.numpy(), wide @ wide.T + wide.sum(1, keepdims=True) * 3)
+
+
+def test_opts_drawn_at_random_change_nothing() -> None:
+    """Tiles, unrolled sums, padding and panels in any order: those that a dot product fits, and those it does not."""
+    ast = kernel("narrow_product")
+    target = replace(cpu_target(), max_local_bytes=1 << 20)
+    seen = 0
+    for seed in range(60):
+        opts = draw_opts(ast, random.Random(seed), target)
+        pair = Pair(seed, "narrow_product", ast, opts, target)
+        assert check_on_device(pair, "CPU") is None, pair
+        seen += any(opt.op is OptOps.UNROLL for opt in opts)
+    assert seen > 10

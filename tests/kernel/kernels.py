@@ -128,6 +128,15 @@ def bytes_of_rows() -> UOp:
     return build.reduce_axis(Ops.ADD, leaf(0, 4, 48, dtype=dtypes.uint8), (1,))
 
 
+def narrow_product() -> UOp:
+    """Bytes of either sign, multiplied and summed in 32 bits: what dot-product instructions compute."""
+    left, right = leaf(0, 8, 24, dtype=dtypes.int8), leaf(1, 24, 16, dtype=dtypes.uint8)
+    wide_left = build.expand(build.reshape(build.cast(left, dtypes.int32), (8, 1, 24)), (8, 16, 24))
+    turned = build.permute(build.cast(right, dtypes.int32), (1, 0))
+    wide_right = build.expand(build.reshape(turned, (1, 16, 24)), (8, 16, 24))
+    return build.reduce_axis(Ops.ADD, mul(wide_left, wide_right), (2,))
+
+
 def added_by_index() -> UOp:
     """Rows added where an index says: each place looks for those that are meant for it."""
     shape = (9, 12, 4)
@@ -157,7 +166,7 @@ def _named(*functions: Builder) -> dict[str, Builder]:
 _GRAPHS = _named(
     *(elementwise, transposed, row_sums, column_sums, whole_sum, product, square_product, rows_less_their_greatest),
     *(greatest_of_negatives, products_of_rows, padded, gathered, counted, a_bool, nested_sums, bytes_of_rows),
-    *(added_by_index, greatest_by_index),
+    *(narrow_product, added_by_index, greatest_by_index),
 )
 
 # ---------------------------------------------------------------- by hand
