@@ -5,7 +5,9 @@
 * A loop whose length is computed goes round a different number of times in different work-groups, which the emulator,
   running many at once, took for a mistake of the kernel.
 * STAGE without threads added loops in front of the reduce axes, so that the opts after it meant other axes.
-* Local memory without axes of a work-group: OPENCL let the driver put several in one, which shared the memory."""
+* Local memory without axes of a work-group: OPENCL let the driver put several in one, which shared the memory.
+* Threads of two reductions share an axis of the work-group. Which axis is the fastest was asked before and after that,
+  with two answers: threads folded the values of those that were not their neighbours."""
 
 from __future__ import annotations
 
@@ -13,13 +15,14 @@ import pytest
 
 from tests.fuzz.opts import TARGETS, Pair, check_on_device, check_pair, compiling_devices
 from tests.kernel.kernels import kernel
+from tilewright.base.target import Target
 from tilewright.graph.records import Opt, OptOps
 from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.optimise import apply_opt, describe_axes
 
 
-def failure_of(name: str, *opts: Opt) -> str | None:
-    return check_pair(Pair(0, name, kernel(name), opts, TARGETS[0]))
+def failure_of(name: str, *opts: Opt, target: Target = TARGETS[0]) -> str | None:
+    return check_pair(Pair(0, name, kernel(name), opts, target))
 
 
 @pytest.mark.parametrize(("name", "axis"), [("overwritten", 0), ("polynomial", 1), ("scan", 0)])
@@ -45,3 +48,9 @@ def test_copies_do_not_renumber_the_axes() -> None:
 @pytest.mark.parametrize("device", compiling_devices())
 def test_local_memory_belongs_to_one_work_group(device: str) -> None:
     assert check_on_device(Pair(0, "reversed_rows", kernel("reversed_rows"), (), TARGETS[0]), device) is None
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: f"warps of {target.warp_size}")
+def test_axes_that_became_one_keep_their_neighbours(target: Target) -> None:
+    groups = (Opt(OptOps.GROUP, 2, 4), Opt(OptOps.LOCAL, 1, 2), Opt(OptOps.BLOCK, 1, 2), Opt(OptOps.BLOCK, 6, 4))
+    assert failure_of("rows_less_their_greatest", *groups, Opt(OptOps.GROUPTOP, 7, 4), target=target) is None

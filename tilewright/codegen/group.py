@@ -17,7 +17,7 @@ from tilewright.base.dtype import dtypes
 from tilewright.base.target import Target
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.simplify import simplify
-from tilewright.graph.threads import GroupLayout, Threads, threads_of
+from tilewright.graph.threads import GroupLayout, Threads
 from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import toposort
 
@@ -28,11 +28,10 @@ _PARTIAL_ID = 1 << 21
 _MOST_WRITTEN_OUT = 8
 
 
-def lower_groups(sink: UOp, target: Target) -> UOp:
+def lower_groups(sink: UOp, threads: Threads, target: Target) -> UOp:
     nodes = toposort(sink)
     if not any(node.op is Ops.REDUCE and _group_axes(node) for node in nodes):
         return sink
-    threads = threads_of(sink)
     used = [node.arg.slot for node in nodes if node.op is Ops.DEFINE_LOCAL]
     slots = itertools.count(max(used, default=-1) + 1)
     done: dict[UOp, UOp] = {}

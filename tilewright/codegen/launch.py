@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from tilewright.base.dtype import dtypes
 from tilewright.graph.ops import Axis, AxisType, Ops
-from tilewright.graph.threads import THREAD_KINDS, threads_of
+from tilewright.graph.threads import THREAD_KINDS, Threads, threads_of
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import substitute, toposort
 
@@ -15,21 +15,22 @@ LOOP_KINDS = frozenset({AxisType.LOOP, AxisType.REDUCE})
 _BEFORE_STORE = -2
 
 
-def share_threads(sink: UOp) -> tuple[UOp, tuple[tuple[int, ...], ...]]:
-    """The kernel with one axis for each axis of the work-group, and their ids, the fastest last.
+def share_threads(sink: UOp) -> tuple[UOp, Threads]:
+    """The kernel with one axis for each axis of the work-group, and those axes, the fastest last. Whoever asks for
+    neighbours later has to ask these: axes that became one could be put into another order.
 
     before: max over g0 of 256, sum over g1 of 256, out[l] for local l of 256
     after:  the three on one axis of 256 threads: what a thread wrote of a row it has read of it
     """
     exchanges: dict[UOp, UOp] = {}
-    order: list[tuple[int, ...]] = []
+    lanes: list[tuple[UOp]] = []
     for lane in threads_of(sink).lanes:
-        order.append(lane[0].arg.id)
         kinds = {axis.arg.kind for axis in lane}
         kind = AxisType.GROUP if AxisType.GROUP in kinds else AxisType.LOCAL
         shared = UOp(Ops.RANGE, lane[0].dtype, lane[0].src, Axis(lane[0].arg.id, kind))
         exchanges.update({axis: shared for axis in lane if axis is not shared})
-    return substitute(sink, exchanges), tuple(order)
+        lanes.append((shared,))
+    return substitute(sink, exchanges), Threads(tuple(lanes))
 
 
 def settle_threads(sink: UOp) -> UOp:

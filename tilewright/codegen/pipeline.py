@@ -34,8 +34,8 @@ def lower(sink: UOp, target: Target, scheduled: UOp | None = None) -> Program:
     with stage_timer("codegen"):
         flops, bytes_moved = estimate_work(sink if scheduled is None else scheduled)
         sink = emulate_dtypes(separate_loops(sink), target)
-        sink, local_order = share_threads(sink)
-        sink = settle_threads(lower_groups(sink, target))
+        sink, threads = share_threads(sink)
+        sink = settle_threads(lower_groups(sink, threads, target))
         sink = decompose(sink, target)
         sink = split_addresses(split_vectors(sink, target))
         sink = choose_index_width(sink)
@@ -47,6 +47,7 @@ def lower(sink: UOp, target: Target, scheduled: UOp | None = None) -> Program:
         )
         in_grid = (AxisType.GLOBAL, AxisType.THREAD)
         local = {axis.arg.id: axis for axis in launch if axis.arg.kind not in in_grid}
+        local_order = [axis.arg.id for (axis,) in threads.lanes]
         return Program(
             name,
             tuple(body),
