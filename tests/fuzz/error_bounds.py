@@ -180,6 +180,8 @@ def _elementwise(node: UOp, value: Array, sources: list[Array], bounds: list[Bou
         result.wide = _unrounded_product(node, bounds, result)
     elif node.op in (Ops.NEG, Ops.WHERE) and node.dtype.is_float:
         result.wide = _passed_on(node, sources, bounds, result)
+    elif node.op in (Ops.MIN, Ops.MAX) and node.src[0] is node.src[1]:
+        result.wide = bounds[0].wide  # the same value, by another name
     return result
 
 

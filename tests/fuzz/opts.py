@@ -48,7 +48,7 @@ WEIGHTS: dict[OptOps, float] = {
     OptOps.GROUP: 5,
     OptOps.GROUPTOP: 5,
     OptOps.STAGE: 5,
-    OptOps.KEEP: 5,
+    OptOps.KEEP: 3,
     OptOps.SCATTER: 3,
     OptOps.BLOCK: 3,
     OptOps.PADTO: 2,
@@ -64,6 +64,8 @@ MOST_OPTS = 6
 # One pair in so many is also run on a device that compiles: as many as its compiler has time for.
 PAIRS_PER_COMPILATION = {"CPU": 25, "OPENCL": 250}
 CASES_WITH_KERNELS = 120
+# What few kernels have a place for is tried first, on every other of those that have.
+RARE = (OptOps.KEEP, OptOps.SCATTER)
 # The kernel that dot-product instructions compute, and its part of all pairs.
 NARROW = "narrow_product"
 NARROW_SHARE = 0.03
@@ -129,8 +131,9 @@ def draw_opts(ast: UOp, chance: random.Random, target: Target) -> tuple[Opt, ...
     """Opts that are legal one after the other. What is not legal must be refused with a reason, whatever it is."""
     sink = recognise_accumulators(ast)
     opts: list[Opt] = []
-    for _ in range(chance.randint(1, 16)):
-        opt = draw_opt(sink, chance)
+    for number in range(chance.randint(1, 16)):
+        opt = None if number else draw_rare_opt(sink, chance)
+        opt = opt or draw_opt(sink, chance)
         if opt is None or len(opts) == MOST_OPTS:
             continue
         try:
@@ -145,6 +148,15 @@ def draw_opts(ast: UOp, chance: random.Random, target: Target) -> tuple[Opt, ...
             opts.append(opt)
             sink = made
     return tuple(opts)
+
+
+def draw_rare_opt(sink: UOp, chance: random.Random) -> Opt | None:
+    view = view_kernel(sink)
+    proposed = [(op, axis, argument) for op in RARE for axis, argument in TRANSFORMS[op].candidates(view)]
+    if not proposed or chance.random() < 0.5:
+        return None
+    op, axis, argument = chance.choice(proposed)
+    return Opt(op, view.axes.index(axis), argument)
 
 
 def draw_opt(sink: UOp, chance: random.Random) -> Opt | None:

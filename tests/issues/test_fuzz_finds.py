@@ -239,6 +239,18 @@ FINDS: dict[str, tuple[str, dict[int, list[float]]]] = {
         """,
         {0: [float(number) for number in range(16)]},
     ),
+    # LLVM takes the lesser of a value and itself for the value, and contracts it. That is allowed, and was not known.
+    "a product by another name": (
+        """
+        %0 = PARAM float64 ParamArg(0, 1, "")
+        %1 = PARAM float64 ParamArg(1, 1, "")
+        %2 = MUL float64 %0 %1
+        %3 = MIN float64 %2 %2
+        %4 = SUB float64 %3 %0
+        %5 = SINK void %4
+        """,
+        {0: [-0.5017437393461261], 1: [-0.6256138582989562]},
+    ),
 }
 
 

@@ -86,6 +86,15 @@ def test_what_cannot_be_kept_is_refused(opts: tuple[Opt, ...], words: tuple[str,
     assert all(word in str(refusal.value) for word in words), refusal.value
 
 
+def test_a_loop_that_comes_before_is_no_later_loop() -> None:
+    """The loop that copies an operand asks for the same places as the sum that reads the copy."""
+    sink = kernel("narrow_product")
+    for opt in (Opt(PADTO, 2, 5), Opt(OptOps.STAGE, 1, 0)):
+        sink = apply_opt(sink, opt)
+    with pytest.raises(KernelOptError, match="no later loop"):
+        apply_opt(sink, Opt(KEEP, 2))
+
+
 def keeps(graph: UOp, **facts: int) -> bool:
     target = replace(cpu_target(), **facts)  # type: ignore[arg-type]
     return any(opt.op is KEEP for opt in optimise(kernel_of(graph), target).arg.applied)

@@ -75,16 +75,12 @@ def _is_computed(value: UOp) -> bool:
 
 def _later_loops(view: KernelView, reduce: UOp) -> Iterator[dict[UOp, UOp]]:
     """The ways to exchange the loops of a reduction for others of the same size and kind, around stores alone. Nothing
-    that shares a loop with the reduction lies in those: all of it is over before they begin."""
+    that shares a loop with the reduction needs those: all of it can be over before they begin."""
     if reduce.op is not Ops.REDUCE or not all(map(is_counted, reduce.src[1:])):
         return
     closed = [axis for axis in view.axes if axis in reduce.src[1:]]
-    met = [node for axis in closed for node in view.closers(axis)]
-    later = [
-        axis
-        for axis in view.of_kind(AxisType.LOOP, AxisType.UPCAST)
-        if axis not in view.reduce_axes and not any(axis in node.ranges or axis in node.src[1:] for node in met)
-    ]
+    needed = frozenset(toposort(*(node for axis in closed for node in view.closers(axis))))
+    later = [axis for axis in view.of_kind(AxisType.LOOP, AxisType.UPCAST) if axis not in needed]
 
     def is_alike(one: UOp, other: UOp) -> bool:
         return one.src[0] is other.src[0] and one.arg.kind.is_tile == other.arg.kind.is_tile
