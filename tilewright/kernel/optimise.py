@@ -143,11 +143,12 @@ def find_core(opt: Opt, target: Target) -> TensorCore:
 
 def check_groups(view: KernelView, opt: Opt, target: Target) -> None:
     """Refuses work-groups that the target cannot run, and more local memory than it has."""
-    if view.of_kind(AxisType.LOCAL, AxisType.GROUP) and not target.has_local:
+    is_grouped = bool(view.of_kind(AxisType.LOCAL, AxisType.GROUP))
+    if is_grouped and not target.has_local:
         raise KernelOptError(
             f"{opt}", f"{opt.op.name} needs work-groups, {target.name} has none", "use THREAD or UPCAST"
         )
-    size = threads_of(view.sink).count
+    size = threads_of(view.sink).count if is_grouped else 1
     if size > target.max_group_size:
         raise KernelOptError(
             f"{opt}",
