@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
+from tests.docs.examples import DOCS, run_examples
 from tilewright import UOp
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "custom_kernels.md"
+PAGE = DOCS / "custom_kernels.md"
 
 
 def test_its_examples_run() -> None:
-    examples = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
-    assert len(examples) == 5
-    namespace: dict[str, object] = {}
-    for number, example in enumerate(examples):
-        exec(compile(example, f"{PAGE.name}, example {number}", "exec"), namespace)
+    assert run_examples(PAGE) == 5
 
 
 def test_what_it_names_is_there() -> None:

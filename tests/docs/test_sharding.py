@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "sharding.md"
+from tests.docs.examples import DOCS, run_examples
+
+PAGE = DOCS / "sharding.md"
 
 
 def test_its_examples_run() -> None:
-    examples = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
-    assert len(examples) == 3
-    namespace: dict[str, object] = {}
-    for number, example in enumerate(examples):
-        exec(compile(example, f"{PAGE.name}, example {number}", "exec"), namespace)
+    assert run_examples(PAGE) == 3
 
 
 def test_its_table_of_layouts_is_that_of_the_parts() -> None:

@@ -3,10 +3,14 @@ they make. The heuristics are written with this."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from tilewright.base.target import Target
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, size_of, view_kernel
+from tilewright.kernel.transforms.block import apply_block
 from tilewright.kernel.transforms.keep import apply_keep
 from tilewright.kernel.transforms.pad import apply_pad
 from tilewright.kernel.transforms.swap import apply_swap, check_swap
@@ -14,6 +18,15 @@ from tilewright.kernel.transforms.thread import apply_thread
 from tilewright.kernel.transforms.unroll import apply_unroll, check_unroll
 from tilewright.kernel.transforms.upcast import apply_upcast, check_upcast
 
+_APPLY: dict[OptOps, Callable[[KernelView, UOp, Any], UOp]] = {
+    OptOps.BLOCK: apply_block,
+    OptOps.KEEP: apply_keep,
+    OptOps.PADTO: apply_pad,
+    OptOps.SWAP: apply_swap,
+    OptOps.THREAD: apply_thread,
+    OptOps.UNROLL: apply_unroll,
+    OptOps.UPCAST: apply_upcast,
+}
 # Vectors a memory-bound loop has in flight, so that loads overlap.
 VECTORS_IN_FLIGHT = 4
 
@@ -26,39 +39,30 @@ class Choice:
         self.target = target
         self.opts: list[Opt] = []
 
+    def apply(self, op: OptOps, axis: UOp, argument: int | None = None) -> None:
+        """One that is known to be legal."""
+        self.opts.append(Opt(op, self.view.axes.index(axis), argument))
+        self.view = view_kernel(_APPLY[op](self.view, axis, argument))
+
     def upcast(self, axis: UOp, amount: int) -> None:
-        if check_upcast(self.view, axis, amount) is not None:
-            return
-        self.opts.append(Opt(OptOps.UPCAST, self.view.axes.index(axis), amount))
-        self.view = view_kernel(apply_upcast(self.view, axis, amount))
+        if check_upcast(self.view, axis, amount) is None:
+            self.apply(OptOps.UPCAST, axis, amount)
 
     def pad(self, axis: UOp, multiple: int) -> UOp:
         """The axis after padding; a loop that is counted at run time is never vectorised, so it never comes here."""
-        self.opts.append(Opt(OptOps.PADTO, self.view.axes.index(axis), multiple))
-        self.view = view_kernel(apply_pad(self.view, axis, multiple))
+        self.apply(OptOps.PADTO, axis, multiple)
         return next(made for made in self.view.axes if made.arg.id == axis.arg.id)
 
     def unroll(self, axis: UOp, amount: int) -> None:
         if check_unroll(self.view, axis, amount) is None:
-            self.opts.append(Opt(OptOps.UNROLL, self.view.axes.index(axis), amount))
-            self.view = view_kernel(apply_unroll(self.view, axis, amount))
-
-    def thread(self, axis: UOp) -> None:
-        """Shares all iterations of an output loop among the cores."""
-        self.opts.append(Opt(OptOps.THREAD, self.view.axes.index(axis), size_of(axis)))
-        self.view = view_kernel(apply_thread(self.view, axis, size_of(axis)))
-
-    def keep(self, axis: UOp) -> None:
-        self.opts.append(Opt(OptOps.KEEP, self.view.axes.index(axis)))
-        self.view = view_kernel(apply_keep(self.view, axis, None))
+            self.apply(OptOps.UNROLL, axis, amount)
 
     def put_outside(self, outer: UOp, inner: UOp) -> tuple[UOp, UOp]:
         """The two loops, of which the first is now around the second."""
         first, second = self.view.axes.index(outer), self.view.axes.index(inner)
         if first < second or check_swap(self.view, outer, second) is not None:
             return outer, inner
-        self.opts.append(Opt(OptOps.SWAP, first, second))
-        self.view = view_kernel(apply_swap(self.view, outer, second))
+        self.apply(OptOps.SWAP, outer, second)
         return self.view.axes[second], self.view.axes[first]
 
     def vectorise(self, axis: UOp, vectors: int, lanes: int) -> None:

@@ -16,7 +16,7 @@ import math
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
-from tilewright.graph.records import Opt
+from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
 from tilewright.kernel.choice import VECTORS_IN_FLIGHT, Choice
@@ -183,7 +183,7 @@ def add_threads(choice: Choice) -> None:
     enough = [axis for axis in candidates if size_of(axis) >= 4 * choice.target.cores]
     axis = enough[0] if enough else max(candidates, key=size_of)
     if size_of(axis) > 1:
-        choice.thread(axis)
+        choice.apply(OptOps.THREAD, axis, size_of(axis))
 
 
 def keep_values(choice: Choice) -> None:
@@ -194,5 +194,5 @@ def keep_values(choice: Choice) -> None:
             kept = kept_values(choice.view, axis)
             nbytes = sum(found.size * found.value.dtype.itemsize for found in kept)
             if min(found.cost for found in kept) >= LEAST_KEPT_COST and nbytes <= room:
-                choice.keep(axis)
+                choice.apply(OptOps.KEEP, axis)
                 room -= nbytes

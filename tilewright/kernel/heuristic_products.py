@@ -26,26 +26,16 @@ from tilewright.graph.threads import local_bytes
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride, view_kernel
+from tilewright.kernel.choice import Choice
 from tilewright.kernel.effects import has_effects
 from tilewright.kernel.grouped_terms import product_dots, term_axis
 from tilewright.kernel.heuristic_dots import EVEN, choose_dot_opts, evenness
-from tilewright.kernel.transforms.block import apply_block, check_overlap
-from tilewright.kernel.transforms.pad import apply_pad
+from tilewright.kernel.transforms.block import check_overlap
 from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands
-from tilewright.kernel.transforms.swap import apply_swap, check_swap
-from tilewright.kernel.transforms.thread import apply_thread, check_thread
-from tilewright.kernel.transforms.unroll import apply_unroll
-from tilewright.kernel.transforms.upcast import apply_upcast
+from tilewright.kernel.transforms.swap import check_swap
+from tilewright.kernel.transforms.thread import check_thread
 from tilewright.kernel.versions import is_injective
 
-_APPLY = {
-    OptOps.BLOCK: apply_block,
-    OptOps.PADTO: apply_pad,
-    OptOps.SWAP: apply_swap,
-    OptOps.THREAD: apply_thread,
-    OptOps.UNROLL: apply_unroll,
-    OptOps.UPCAST: apply_upcast,
-}
 # The loops, outermost first.
 _NEST = ("blocks of columns", "blocks of rows", "rows", "columns")
 # Multiplications below which tiles of several rows gain nothing; and below which other cores, or a copy of what could
@@ -105,7 +95,7 @@ def choose_product_opts(view: KernelView, target: Target) -> tuple[Opt, ...] | N
     lanes = target.lanes(sum_dtype(view, target))
     product = find_product(view)
     if product is not None and size_of(product.columns) >= LEAST_LANES * lanes:
-        return _Plan(view, target, product).opts() if size_of(product.rows) >= LEAST_ROWS else None
+        return _Plan(view, target, product).choose() if size_of(product.rows) >= LEAST_ROWS else None
     left, right = places
     lanes *= max((dot.instruction.terms for dot in product_dots(view, target)), default=1)
     return choose_dot_opts(view, target, own_axes(view, left, right), own_axes(view, right, left), left, right, lanes)
@@ -217,15 +207,12 @@ def _padded(size: int, multiple: int) -> int:
 # ---------------------------------------------------------------- the nest
 
 
-class _Plan:
-    """Applies opts as it chooses them, so that each choice sees the kernel as it is by then. The loops of the nest, by
-    their names; one that is not needed is not there."""
+class _Plan(Choice):
+    """With the loops of the nest by their names; one that is not needed is not there."""
 
     def __init__(self, view: KernelView, target: Target, product: Product) -> None:
-        self.view = view
-        self.target = target
+        super().__init__(view, target)
         self.product = product
-        self.chosen: list[Opt] = []
         self.is_whole = False
         self.loops: dict[str, UOp] = {}
         self.depth = math.prod(size_of(axis) for axis in view.reduce_axes)
@@ -236,7 +223,7 @@ class _Plan:
         if self.dot is not None:
             self.itemsize = self.dot.instruction.left.itemsize
 
-    def opts(self) -> tuple[Opt, ...]:
+    def choose(self) -> tuple[Opt, ...]:
         rows, columns = self.product.rows, self.product.columns
         lanes = self.target.lanes(sum_dtype(self.view, self.target))
         inner = math.prod(size_of(axis) for axis in self.view.reduces[0].src[1:])
@@ -268,7 +255,7 @@ class _Plan:
         self._order()
         self._share()
         self._stage()
-        return tuple(self.chosen)
+        return tuple(self.opts)
 
     def _has_neighbouring_rows(self) -> bool:
         return stride(self.product.left, self.product.rows) == 1
@@ -298,16 +285,12 @@ class _Plan:
             return False
         return WHOLE_SHARE * self.depth * size_of(self.product.rows) * self.itemsize <= self.target.max_local_bytes
 
-    def _apply(self, op: OptOps, axis: UOp, arg: int) -> None:
-        self.chosen.append(Opt(op, self.view.axes.index(axis), arg))
-        self.view = view_kernel(_APPLY[op](self.view, axis, arg))
-
     def _cut(self, name: str, axis: UOp, amount: int) -> None:
         """Tiles along an axis, and the loop over them if there are several."""
         if size_of(axis) % amount:
-            self._apply(OptOps.PADTO, axis, amount)
+            self.apply(OptOps.PADTO, axis, amount)
             axis = make_range(_padded(size_of(axis), amount), axis.arg.id, axis.arg.kind)
-        self._apply(OptOps.UPCAST, axis, amount)
+        self.apply(OptOps.UPCAST, axis, amount)
         if amount < size_of(axis):
             self.loops[name] = make_range(size_of(axis) // amount, (*axis.arg.id, 0), axis.arg.kind)
 
@@ -315,14 +298,14 @@ class _Plan:
         """Takes so many terms of the sum at once, of the longest axis of it."""
         axis = max(self.view.reduces[0].src[1:], key=size_of)
         if size_of(axis) % terms:
-            self._apply(OptOps.PADTO, axis, terms)
+            self.apply(OptOps.PADTO, axis, terms)
             axis = make_range(_padded(size_of(axis), terms), axis.arg.id, axis.arg.kind)
-        self._apply(OptOps.UNROLL, axis, terms)
+        self.apply(OptOps.UNROLL, axis, terms)
 
     def _overlap(self, name: str, axis: UOp, amount: int) -> None:
         """Tiles along an axis of which the last one ends with it, and so computes again some of what another does."""
-        self._apply(OptOps.BLOCK, axis, amount)
-        self._apply(OptOps.UPCAST, make_range(amount, (*axis.arg.id, 1), axis.arg.kind), amount)
+        self.apply(OptOps.BLOCK, axis, amount)
+        self.apply(OptOps.UPCAST, make_range(amount, (*axis.arg.id, 1), axis.arg.kind), amount)
         self.loops[name] = make_range(-(-size_of(axis) // amount), (*axis.arg.id, 0), axis.arg.kind)
 
     def _block(self, name: str, amount: int) -> None:
@@ -331,7 +314,7 @@ class _Plan:
         if amount == 1:
             self.loops[f"blocks of {name}"] = self.loops.pop(name)
         elif amount < size_of(axis):
-            self._apply(OptOps.BLOCK, axis, amount)
+            self.apply(OptOps.BLOCK, axis, amount)
             self.loops[f"blocks of {name}"] = make_range(size_of(axis) // amount, (*axis.arg.id, 0), axis.arg.kind)
             self.loops[name] = make_range(amount, (*axis.arg.id, 1), axis.arg.kind)
 
@@ -346,7 +329,7 @@ class _Plan:
             if axis is place or check_swap(self.view, axis, self.view.axes.index(place)) is not None:
                 continue
             other = next(each for each in self.loops if self.loops[each] is place)
-            self._apply(OptOps.SWAP, axis, self.view.axes.index(place))
+            self.apply(OptOps.SWAP, axis, self.view.axes.index(place))
             self.loops[name] = make_range(size_of(axis), place.arg.id, axis.arg.kind)
             self.loops[other] = make_range(size_of(place), axis.arg.id, place.arg.kind)
 
@@ -364,7 +347,7 @@ class _Plan:
             return
         name = max(usable, key=lambda each: min(evenness(parts[each], cores), EVEN))
         axis, amount = self.loops[name], parts[name]
-        self._apply(OptOps.THREAD, axis, amount)
+        self.apply(OptOps.THREAD, axis, amount)
         is_split = amount < size_of(axis)
         identity, kind = ((*axis.arg.id, 0), axis.arg.kind) if is_split else (axis.arg.id, AxisType.THREAD)
         self.loops[name] = make_range(size_of(axis) // amount if is_split else amount, identity, kind)
@@ -400,5 +383,5 @@ class _Plan:
         if check_stage(self.view, axis, number) is None:
             made = view_kernel(apply_stage(self.view, axis, number))
             if local_bytes(made.sink, self.target.warp_size) <= self.target.max_local_bytes:
-                self.chosen.append(Opt(OptOps.STAGE, self.view.axes.index(axis), number))
+                self.opts.append(Opt(OptOps.STAGE, self.view.axes.index(axis), number))
                 self.view = made

@@ -25,27 +25,16 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.threads import local_bytes
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride, view_kernel
+from tilewright.kernel.choice import Choice
 from tilewright.kernel.effects import has_effects
 from tilewright.kernel.heuristic_dots import EVEN, evenness
 from tilewright.kernel.heuristic_products import factors_of, find_product, own_axes, sum_dtype
-from tilewright.kernel.transforms.block import apply_block
 from tilewright.kernel.transforms.halo import find_sides
-from tilewright.kernel.transforms.pad import apply_pad
 from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands, tile_of
-from tilewright.kernel.transforms.swap import apply_swap, check_swap
-from tilewright.kernel.transforms.thread import apply_thread, check_thread
-from tilewright.kernel.transforms.unroll import apply_unroll
-from tilewright.kernel.transforms.upcast import apply_upcast
+from tilewright.kernel.transforms.swap import check_swap
+from tilewright.kernel.transforms.thread import check_thread
 from tilewright.kernel.versions import is_injective
 
-_APPLY = {
-    OptOps.BLOCK: apply_block,
-    OptOps.PADTO: apply_pad,
-    OptOps.SWAP: apply_swap,
-    OptOps.THREAD: apply_thread,
-    OptOps.UNROLL: apply_unroll,
-    OptOps.UPCAST: apply_upcast,
-}
 # Multiplications' worth of time that must be saved: a tile that is turned in registers takes 40 ms longer to compile,
 # which ten runs or so make up for.
 LEAST_GAIN = 10 << 24
@@ -105,7 +94,7 @@ def choose_window_opts(view: KernelView, target: Target) -> tuple[Opt, ...] | No
     row_speed = ROW_SPEED * row_filled(view, lanes) or 1 / lanes
     if products / row_speed - products / speed < LEAST_GAIN:
         return None
-    return _Plan(view, target, windows, lanes).opts()
+    return _Plan(view, target, windows, lanes).choose()
 
 
 def find_windows(view: KernelView) -> Windows | None:
@@ -172,18 +161,16 @@ def choose_tile(windows: Windows, lanes: int, registers: int, window: int) -> Ti
     return min(tiles, key=cost)
 
 
-class _Plan:
-    """Applies opts as it chooses them, so that each choice sees the kernel as it is by then."""
+class _Plan(Choice):
+    """The nest of a convolution whose lanes are channels."""
 
     def __init__(self, view: KernelView, target: Target, windows: Windows, lanes: int) -> None:
-        self.view = view
-        self.target = target
+        super().__init__(view, target)
         self.windows = windows
         self.lanes = lanes
-        self.chosen: list[Opt] = []
         self.channels: UOp | None = None  # the loop over tiles of them
 
-    def opts(self) -> tuple[Opt, ...] | None:
+    def choose(self) -> tuple[Opt, ...] | None:
         windows = self.windows
         along = window_axis(self.view, windows)
         window = size_of(along) if along is not None and size_of(along) <= MOST_STEPS else 1
@@ -200,19 +187,15 @@ class _Plan:
             self._block(channels, self.target.core_cache_bytes // PANEL_SHARE // panel)
         if not self._share():
             return None
-        return tuple(self.chosen) if self._stage() else None
-
-    def _apply(self, op: OptOps, axis: UOp, arg: int) -> None:
-        self.chosen.append(Opt(op, self.view.axes.index(axis), arg))
-        self.view = view_kernel(_APPLY[op](self.view, axis, arg))
+        return tuple(self.opts) if self._stage() else None
 
     def _cut(self, axis: UOp, amount: int, op: OptOps) -> UOp | None:
         """A tile along an axis, and the loop over such tiles if there are several."""
         if size_of(axis) % amount:
-            self._apply(OptOps.PADTO, axis, amount)
+            self.apply(OptOps.PADTO, axis, amount)
             axis = make_range(-(-size_of(axis) // amount) * amount, axis.arg.id, axis.arg.kind)
         if amount > 1:
-            self._apply(op, axis, amount)
+            self.apply(op, axis, amount)
         if amount == size_of(axis):
             return None
         return make_range(size_of(axis) // amount, (*axis.arg.id, 0), axis.arg.kind) if amount > 1 else axis
@@ -227,12 +210,12 @@ class _Plan:
         amount = max(n for n in range(1, max(1, most) + 1) if count % n == 0)
         blocks = channels
         if amount > 1:
-            self._apply(OptOps.BLOCK, channels, amount)
+            self.apply(OptOps.BLOCK, channels, amount)
             blocks = make_range(count // amount, (*channels.arg.id, 0), channels.arg.kind)
         self.channels = make_range(amount, (*channels.arg.id, 1), channels.arg.kind) if amount > 1 else None
         outermost = self.view.axes.index(self.view.of_kind(AxisType.LOOP)[0])
         if check_swap(self.view, blocks, outermost) is None:
-            self._apply(OptOps.SWAP, blocks, outermost)
+            self.apply(OptOps.SWAP, blocks, outermost)
 
     def _share(self) -> bool:
         """The cores share the outermost loop that they can share evenly; else the one that they can most evenly."""
@@ -249,7 +232,7 @@ class _Plan:
         if not parts:
             return False
         axis = max(parts, key=lambda each: min(evenness(parts[each], cores), EVEN))
-        self._apply(OptOps.THREAD, axis, parts[axis])
+        self.apply(OptOps.THREAD, axis, parts[axis])
         return True
 
     def _stage(self) -> bool:
@@ -274,6 +257,6 @@ class _Plan:
         used, before = (local_bytes(view.sink, self.target.warp_size) for view in (made, self.view))
         if used > self.target.max_local_bytes or (room is not None and used - before > room):
             return False
-        self.chosen.append(Opt(OptOps.STAGE, self.view.axes.index(axis), number))
+        self.opts.append(Opt(OptOps.STAGE, self.view.axes.index(axis), number))
         self.view = made
         return True
