@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.engine.calls import Calls
 from tilewright import Context, Tensor
 from tilewright.base.events import subscribe
 from tilewright.engine.compile import compile_kernel, forget_kernels
@@ -49,34 +50,20 @@ def key_of(kernel: UOp) -> str:
     return kernel_key(kernel, open_driver("CPU").target)
 
 
-class Stages:
-    """Counts what the stages of the compiler are asked for."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count = 0
-        original = kernel_stage.optimise
-
-        def counted(*given: Any) -> UOp:
-            self.count += 1
-            return original(*given)
-
-        monkeypatch.setattr(kernel_stage, "optimise", counted)
-
-
 @pytest.fixture
-def stages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Stages:
-    """After a first run has filled the folder."""
+def stages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """How often kernels are optimised after a first run has filled the folder."""
     assert compute() == EXPECTED
     forget_kernels()
-    return Stages(monkeypatch)
+    return Calls(monkeypatch, kernel_stage, "optimise")
 
 
-def test_no_stage_runs_again(stages: Stages) -> None:
+def test_no_stage_runs_again(stages: Calls) -> None:
     assert compute() == EXPECTED
     assert stages.count == 0
 
 
-def test_what_led_to_a_stored_kernel_is_there_when_asked_for(stages: Stages) -> None:
+def test_what_led_to_a_stored_kernel_is_there_when_asked_for(stages: Calls) -> None:
     kernel = compile_kernel(the_kernel(), "CPU")
     assert stages.count == 0
     with Context(CACHE=0):
@@ -89,13 +76,13 @@ def test_what_led_to_a_stored_kernel_is_there_when_asked_for(stages: Stages) -> 
 
 
 @pytest.mark.parametrize("option", ["NOOPT", "FOLD_REDUCE", "VERIFY", "VERIFY_GRAPH", "BEAM"])
-def test_an_option_that_changes_the_kernel_or_checks_it_runs_the_stages(stages: Stages, option: str) -> None:
+def test_an_option_that_changes_the_kernel_or_checks_it_runs_the_stages(stages: Calls, option: str) -> None:
     with Context(**{option: 0 if option == "FOLD_REDUCE" else 1}):
         assert compute() == EXPECTED
     assert stages.count > 0
 
 
-def test_whoever_listens_sees_the_stages(stages: Stages) -> None:
+def test_whoever_listens_sees_the_stages(stages: Calls) -> None:
     seen: list[Any] = []
     with subscribe(seen.append, kinds=("kernel-compiled",)):
         assert compute() == EXPECTED
@@ -104,7 +91,7 @@ def test_whoever_listens_sees_the_stages(stages: Stages) -> None:
 
 @pytest.mark.parametrize("part", ["kernel", "program"])
 @pytest.mark.parametrize("damage", ["missing", "cut", "changed"])
-def test_a_damaged_part_is_made_anew(stages: Stages, folder: Path, part: str, damage: str) -> None:
+def test_a_damaged_part_is_made_anew(stages: Calls, folder: Path, part: str, damage: str) -> None:
     key = key_of(the_kernel())
     entry = read_entry(key)
     assert entry is not None
@@ -123,7 +110,7 @@ def test_a_damaged_part_is_made_anew(stages: Stages, folder: Path, part: str, da
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"name": "x"}', b"\xff\xfe"])
-def test_an_entry_of_another_form_is_made_anew(stages: Stages, content: bytes) -> None:
+def test_an_entry_of_another_form_is_made_anew(stages: Calls, content: bytes) -> None:
     write_entry(key_of(the_kernel()), content)
     assert compute() == EXPECTED
     assert stages.count == 1

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.engine.calls import Calls
 from tilewright import Context, Tensor, UOp, jit
 from tilewright.base.events import subscribe
 from tilewright.engine import plan as planning
@@ -42,23 +43,10 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         forget()
 
 
-class Scheduled:
-    """Counts the graphs that are scheduled."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count = 0
-        original = pipeline.schedule
-
-        def counted(*given: Any) -> Any:
-            self.count += 1
-            return original(*given)
-
-        monkeypatch.setattr(pipeline, "schedule", counted)
-
-
 @pytest.fixture
-def scheduled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Scheduled:
-    return Scheduled(monkeypatch)
+def scheduled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """How often a graph is scheduled."""
+    return Calls(monkeypatch, pipeline, "schedule")
 
 
 # ---------------------------------------------------------------- graphs of every kind
@@ -139,7 +127,7 @@ GRAPHS = [
 
 
 @pytest.mark.parametrize("compute", GRAPHS)
-def test_a_known_structure_is_not_scheduled_again(scheduled: Scheduled, compute: Callable[[], list[Any]]) -> None:
+def test_a_known_structure_is_not_scheduled_again(scheduled: Calls, compute: Callable[[], list[Any]]) -> None:
     with Context(CACHE=0):
         expected = compute()
     for _ in range(3):  # the seed of random numbers is an update of the one before, so the first graphs differ
@@ -228,7 +216,7 @@ def test_a_device_that_keeps_no_kernels_has_no_key(folder: Path) -> None:
     assert (x + 1).tolist() == [2.0, 3.0]
 
 
-def test_options_that_change_kernels_find_plans_of_their_own(scheduled: Scheduled) -> None:
+def test_options_that_change_kernels_find_plans_of_their_own(scheduled: Calls) -> None:
     x = filled(3)
     assert (x + 1).tolist() == [2.0, 2.0, 2.0]
     structure = structure_of(x + 1)
@@ -242,7 +230,7 @@ def test_options_that_change_kernels_find_plans_of_their_own(scheduled: Schedule
 
 
 @pytest.mark.parametrize("setting", [{"CACHE": 0}, {"VERIFY_GRAPH": 1}, {"VERIFY": 1}, {"REWRITE_LIMIT": 10**9}])
-def test_who_checks_the_stages_runs_them(scheduled: Scheduled, setting: dict[str, int]) -> None:
+def test_who_checks_the_stages_runs_them(scheduled: Calls, setting: dict[str, int]) -> None:
     expected = softmax()
     forget()
     scheduled.count = 0
@@ -251,7 +239,7 @@ def test_who_checks_the_stages_runs_them(scheduled: Scheduled, setting: dict[str
     assert scheduled.count > 0
 
 
-def test_who_watches_sees_the_schedule_with_lines_and_kernels(scheduled: Scheduled) -> None:
+def test_who_watches_sees_the_schedule_with_lines_and_kernels(scheduled: Calls) -> None:
     x = filled(3)
     (x + 41).realize()
     forget()
@@ -276,7 +264,7 @@ def entry_of(tensor: Tensor, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "changed"])
-def test_a_damaged_entry_is_scheduled_anew_and_told(scheduled: Scheduled, folder: Path, damage: str) -> None:
+def test_a_damaged_entry_is_scheduled_anew_and_told(scheduled: Calls, folder: Path, damage: str) -> None:
     x = filled(4)
     (x + 7).realize()
     path = entry_of(x + 7, folder)
@@ -336,9 +324,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("spoil", WRONG)
-def test_an_entry_that_does_not_fit_is_passed_over(
-    scheduled: Scheduled, spoil: Callable[[dict[str, Any]], None]
-) -> None:
+def test_an_entry_that_does_not_fit_is_passed_over(scheduled: Calls, spoil: Callable[[dict[str, Any]], None]) -> None:
     x = filled(6, 5)
 
     def compute() -> Tensor:
@@ -361,7 +347,7 @@ def test_an_entry_that_does_not_fit_is_passed_over(
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"items": 3}', b"\xff\xfe"])
-def test_an_entry_of_another_form_is_passed_over(scheduled: Scheduled, content: bytes) -> None:
+def test_an_entry_of_another_form_is_passed_over(scheduled: Calls, content: bytes) -> None:
     x = filled(4)
     (x + 7).realize()
     write_entry(key_of(x + 7), content)
@@ -371,7 +357,7 @@ def test_an_entry_of_another_form_is_passed_over(scheduled: Scheduled, content: 
     assert scheduled.count == 1
 
 
-def test_a_schedule_whose_kernel_is_gone_is_made_anew(scheduled: Scheduled, folder: Path) -> None:
+def test_a_schedule_whose_kernel_is_gone_is_made_anew(scheduled: Calls, folder: Path) -> None:
     x = filled(4)
     (x + 7).realize()
     entry = read_entry(key_of(x + 7))

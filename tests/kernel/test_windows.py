@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from tests.fuzz.opts import Pair, check_pair
-from tests.kernel.kernels import axis, contents, expected, load, param, store, summed
+from tests.kernel.kernels import axis, load, param, store, summed
 from tests.kernel.test_products import TARGETS, convolution, image_gradient, kernel, matrices, weight_gradient
-from tests.kernel.test_transforms import run
+from tests.kernel.test_transforms import check
 from tilewright import Tensor
 from tilewright.base.dtype import DType, dtypes
 from tilewright.engine.compile import forget_kernels
@@ -75,11 +75,7 @@ def test_on_the_emulator_for_every_instruction_set(name: str, target: str) -> No
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_on_this_machine(name: str) -> None:
-    ast = CONVOLUTIONS[name]()
-    data = contents(ast, 1)
-    got = run(ast, None, "CPU", data)
-    for slot, values in expected(ast, data).items():
-        np.testing.assert_array_equal(got[slot], values, err_msg=name)
+    check(CONVOLUTIONS[name](), None, ("CPU",), seed=1)
 
 
 def test_the_axes_of_a_convolution() -> None:
