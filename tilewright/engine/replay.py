@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from sys import getrefcount
 from typing import Any, NamedTuple
 
-from tilewright.base.dtype import DType
+from tilewright.base.dtype import DType, dtypes
 from tilewright.base.events import GlobalCounters
 from tilewright.engine.live import tensor_kind
 from tilewright.engine.run import Execution
@@ -177,9 +177,9 @@ class Replay:
         for number in self.inputs:
             memories.append(inputs[number].memory or inputs[number].ensure())
         for number in range(len(self.kept)):
-            buffer = self.kept[number]
-            # Nobody but `kept`, this name and the call holds the buffer, nobody but it and the call its memory.
-            if buffer is None or getrefcount(buffer) > 3 or getrefcount(buffer.memory) > 2:
+            is_free = _holders(self.kept, number) == _ALONE
+            buffer = self.kept[number] if is_free else None
+            if buffer is None:
                 buffer = self._new_result(number)
             memories.append(buffer.memory)
             made.append(buffer)
@@ -217,6 +217,16 @@ class Replay:
             joined.append(parts[0] if arg is None else tensor_kind.join(parts, arg))
             position += count
         return joined
+
+
+def _holders(kept: Sequence[Buffer | None], number: int) -> tuple[int, int]:
+    """The references to a kept buffer and to its memory. How many of them are those of this function itself depends on
+    the version of Python, so the count is compared with that of a buffer which nobody else has."""
+    buffer = kept[number]
+    return (getrefcount(buffer), 0 if buffer is None else getrefcount(buffer.memory))
+
+
+_ALONE = _holders([Buffer("", dtypes.uint8, 0, object())], 0)
 
 
 def _step_of(runner: Runner, wishes: list[Wish]) -> Step:

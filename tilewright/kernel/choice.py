@@ -12,7 +12,9 @@ from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, size_of, view_kernel
 from tilewright.kernel.transforms.block import apply_block
 from tilewright.kernel.transforms.keep import apply_keep
+from tilewright.kernel.transforms.local import apply_local
 from tilewright.kernel.transforms.pad import apply_pad
+from tilewright.kernel.transforms.scatter import apply_scatter
 from tilewright.kernel.transforms.swap import apply_swap, check_swap
 from tilewright.kernel.transforms.thread import apply_thread
 from tilewright.kernel.transforms.unroll import apply_unroll, check_unroll
@@ -21,7 +23,9 @@ from tilewright.kernel.transforms.upcast import apply_upcast, check_upcast
 _APPLY: dict[OptOps, Callable[[KernelView, UOp, Any], UOp]] = {
     OptOps.BLOCK: apply_block,
     OptOps.KEEP: apply_keep,
+    OptOps.LOCAL: apply_local,
     OptOps.PADTO: apply_pad,
+    OptOps.SCATTER: apply_scatter,
     OptOps.SWAP: apply_swap,
     OptOps.THREAD: apply_thread,
     OptOps.UNROLL: apply_unroll,

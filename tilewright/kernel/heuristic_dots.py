@@ -16,10 +16,9 @@ from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, size_of, stride, view_kernel
-from tilewright.kernel.transforms.pad import apply_pad
+from tilewright.kernel.axes import KernelView, size_of, stride
+from tilewright.kernel.choice import Choice
 from tilewright.kernel.transforms.thread import check_thread
-from tilewright.kernel.transforms.upcast import apply_upcast
 
 # The least length of the sum, in vectors: its end is a fold of as many instructions as some of its steps.
 LEAST_VECTORS = 16
@@ -50,25 +49,19 @@ def choose_dot_opts(
     tile = choose_dot_tile(rows, columns, target.vector_registers)
     if tile is None or size_of(axis) < lanes or length < LEAST_VECTORS * lanes:
         return None
-    chosen: list[Opt] = []
-
-    def upcast(view: KernelView, axis: UOp, amount: int) -> KernelView:
-        chosen.append(Opt(OptOps.UPCAST, view.axes.index(axis), amount))
-        return view_kernel(apply_upcast(view, axis, amount))
-
+    choice = Choice(view, target)
     if size_of(axis) % lanes:
-        chosen.append(Opt(OptOps.PADTO, view.axes.index(axis), lanes))
-        view = view_kernel(apply_pad(view, axis, lanes))
-        axis = next(made for made in view.axes if made.arg.id == axis.arg.id)
-    view = upcast(view, axis, lanes)
+        axis = choice.pad(axis, lanes)
+    choice.apply(OptOps.UPCAST, axis, lanes)
     for side, amount in ((tile.row_axis, tile.rows), (tile.column_axis, tile.columns)):
-        view = upcast(view, side, amount) if amount > 1 else view
-    loops = [a for a in view.of_kind(AxisType.LOOP) if check_thread(view, a, size_of(a)) is None]
+        if amount > 1:
+            choice.apply(OptOps.UPCAST, side, amount)
+    loops = [a for a in choice.view.of_kind(AxisType.LOOP) if check_thread(choice.view, a, size_of(a)) is None]
     if loops and target.cores > 1:
         shared = max(loops, key=lambda each: min(evenness(size_of(each), target.cores), EVEN))
         if size_of(shared) > 1:
-            chosen.append(Opt(OptOps.THREAD, view.axes.index(shared), size_of(shared)))
-    return tuple(chosen)
+            choice.apply(OptOps.THREAD, shared, size_of(shared))
+    return tuple(choice.opts)
 
 
 def choose_dot_tile(rows: list[UOp], columns: list[UOp], registers: int) -> DotTile | None:

@@ -11,12 +11,11 @@ from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, is_counted, size_of, stride, view_kernel
-from tilewright.kernel.choice import best_divisor
+from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
+from tilewright.kernel.choice import Choice, best_divisor
 from tilewright.kernel.effects import check_cores
-from tilewright.kernel.transforms.local import apply_local, check_local
-from tilewright.kernel.transforms.scatter import Terms, apply_scatter, check_scatter, match_terms
-from tilewright.kernel.transforms.upcast import apply_upcast, check_upcast
+from tilewright.kernel.transforms.local import check_local
+from tilewright.kernel.transforms.scatter import Terms, check_scatter, match_terms
 
 # What it takes to find a place and to come back from memory, in vectors compared.
 STEPS_A_TERM = 32
@@ -42,30 +41,10 @@ def choose_scatter_opts(view: KernelView, target: Target) -> tuple[Opt, ...] | N
     return None
 
 
-class Choice:
-    """Applies opts as it chooses them."""
-
-    def __init__(self, view: KernelView, axis: UOp, parts: int) -> None:
-        self.opts = [Opt(OptOps.SCATTER, view.axes.index(axis), parts)]
-        self.view = view_kernel(apply_scatter(view, axis, parts))
-
-    def upcast(self, axis: UOp, amount: int) -> None:
-        if amount > 1 and check_upcast(self.view, axis, amount) is None:
-            self.opts.append(Opt(OptOps.UPCAST, self.view.axes.index(axis), amount))
-            self.view = view_kernel(apply_upcast(self.view, axis, amount))
-
-    def local(self, axis: UOp, amount: int) -> bool:
-        if amount == 1 or check_local(self.view, axis, amount) is not None:
-            return False
-        self.opts.append(Opt(OptOps.LOCAL, self.view.axes.index(axis), amount))
-        self.view = view_kernel(apply_local(self.view, axis, amount))
-        return True
-
-    @property
-    def shared_loops(self) -> list[UOp]:
-        """The loops of which every core or work-group may take its own iterations."""
-        loops = [loop for loop in self.view.of_kind(AxisType.LOOP) if is_counted(loop)]
-        return [loop for loop in loops if check_cores(self.view, loop) is None]
+def shared_loops(view: KernelView) -> list[UOp]:
+    """The loops of which every core or work-group may take its own iterations."""
+    loops = [loop for loop in view.of_kind(AxisType.LOOP) if is_counted(loop)]
+    return [loop for loop in loops if check_cores(view, loop) is None]
 
 
 def takes_longer(compared: int, walked: int) -> bool:
@@ -105,15 +84,18 @@ def share_among_cores(view: KernelView, axis: UOp, target: Target) -> tuple[Opt,
     walked = (STEPS_A_TERM * (width if is_spread else 1) + 2 * vectors) * (1 if is_shared else target.cores)
     if not takes_longer(size_of(axis) * width // lanes, walked):
         return None
-    choice = Choice(view, axis, max(1, min(target.cores, size_of(axis) // LEAST_PLACES)) if has_parts else 1)
+    choice = Choice(view, target)
+    choice.apply(OptOps.SCATTER, axis, max(1, min(target.cores, size_of(axis) // LEAST_PLACES)) if has_parts else 1)
     if row is not None:
         amount = best_divisor(width, min(vectors, MOST_VECTORS) * lanes, lanes) if width > lanes else None
-        choice.upcast(row, amount or divisor(row, lanes))
-    loops = choice.shared_loops
+        amount = amount or divisor(row, lanes)
+        if amount > 1:
+            choice.upcast(row, amount)
+    loops = shared_loops(choice.view)
     if target.has_threads and loops:
         loop = next((loop for loop in loops if size_of(loop) >= target.cores), max(loops, key=size_of))
         if size_of(loop) > 1:
-            choice.opts.append(Opt(OptOps.THREAD, choice.view.axes.index(loop), size_of(loop)))
+            choice.apply(OptOps.THREAD, loop, size_of(loop))
     return tuple(choice.opts)
 
 
@@ -133,10 +115,12 @@ def share_among_groups(view: KernelView, axis: UOp, target: Target) -> tuple[Opt
     if not takes_longer(threads * size_of(axis), busy):
         return None
     wanted = min(target.cores * WALKING_THREADS // threads, size_of(axis) // LEAST_PLACES)
-    choice = Choice(view, axis, 1 << max(0, wanted.bit_length() - 1))
+    choice = Choice(view, target)
+    choice.apply(OptOps.SCATTER, axis, 1 << max(0, wanted.bit_length() - 1))
     room = min(GROUP_THREADS, target.max_group_size)
-    for loop in reversed(by_steps(choice.shared_loops, choice.view)):
+    for loop in reversed(by_steps(shared_loops(choice.view), choice.view)):
         amount = divisor(loop, room)
-        if choice.local(loop, amount):
+        if amount > 1 and check_local(choice.view, loop, amount) is None:
+            choice.apply(OptOps.LOCAL, loop, amount)
             room //= amount
     return tuple(choice.opts)
