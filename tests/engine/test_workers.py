@@ -27,6 +27,24 @@ def test_every_call_runs_once_and_sees_the_options(count: int) -> None:
     assert threading.active_count() == before
 
 
+def test_a_thread_that_ran_out_of_calls_takes_those_given_later() -> None:
+    with Workers(1) as workers:
+        for _ in range(3):
+            is_done = threading.Event()
+            workers.give(is_done.set)
+            assert is_done.wait(10)
+        workers.finish()
+
+
+def test_the_longest_of_those_that_wait_comes_first() -> None:
+    done: list[int] = []
+    with Workers(0) as workers:
+        for size in (2, 5, 3, 5):
+            workers.give(lambda size=size: done.append(size), size)  # type: ignore[misc]
+        workers.finish()
+    assert done == [5, 5, 3, 2]
+
+
 def test_the_earliest_failure_is_raised_and_the_others_still_run() -> None:
     done = []
 

@@ -121,7 +121,7 @@ def _compile_missing(wanted: dict[tuple[object, ...], tuple[UOp, str]]) -> None:
                 continue
             draft = drafts[key] = draft_kernel(ast, device, _found_opts(ast, device))
             if draft.binary is None:
-                workers.give(draft.compile)
+                workers.give(draft.compile, len(draft.source))
         with stage_timer("compile"):  # what is left of it: the rest went on beside the stages before
             workers.finish()
     for key, first in twins.items():
