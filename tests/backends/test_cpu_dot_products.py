@@ -5,11 +5,9 @@ and run here with the meaning of its instruction written in its place."""
 from __future__ import annotations
 
 import ctypes
-import functools
 import random
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +15,9 @@ import pytest
 from tests.fuzz.opts import Pair, check_on_device, draw_opts
 from tests.kernel.kernels import axis, expected, kernel, load, param, store, summed
 from tilewright import Tensor
-from tilewright.backends.cpu import host, llvm
+from tilewright.backends.cpu import llvm
 from tilewright.backends.cpu.device import KERNEL_SYMBOL, cpu_target
+from tilewright.backends.cpu.processors import Processor
 from tilewright.backends.cpu.renderer import render
 from tilewright.backends.python.emulator import run_program
 from tilewright.base.dtype import DType, dtypes
@@ -48,21 +47,12 @@ PROCESSORS = {
 }
 
 
-@functools.cache
-def facts_root(name: str, folder: Path) -> Path:
-    root = folder / name.replace(" ", "-")
-    (root / "proc").mkdir(parents=True)
-    (root / "proc/cpuinfo").write_text(f"processor : 0\nflags : {PROCESSORS[name][1]}\n")
-    return root
-
-
 @pytest.fixture(scope="session")
-def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
-    folder, found = tmp_path_factory.mktemp("processors"), {}
-    for name, (machine, *_) in PROCESSORS.items():
-        root = facts_root(name, folder)
-        width, registers = host.host_vector(root, machine)
-        dots = host.dot_products(root, machine)
+def targets() -> dict[str, Target]:
+    found = {}
+    for name, (machine, flags, *_) in PROCESSORS.items():
+        processor = Processor(machine, frozenset(flags.split()))
+        (width, registers), dots = processor.vector(), processor.dot_products()
         small = {"cores": 2, "core_cache_bytes": 1 << 13, "max_local_bytes": 1 << 20}
         found[name] = replace(cpu_target(), vector_bytes=width, vector_registers=registers, dot_products=dots, **small)
     return found
@@ -94,11 +84,10 @@ def test_what_a_processor_has(targets: dict[str, Target], name: str, instruction
     assert [each.name for each in targets[name].dot_products] == instructions
 
 
-def test_a_processor_whose_words_are_no_512_bits_has_none(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/cpuinfo").write_text("flags : avx2 avx512f avx512er\n")
-    assert host.dot_products(tmp_path, X86) == ()
-    assert host.dot_products(tmp_path, "riscv64") == ()
+def test_a_processor_whose_words_are_no_512_bits_has_none() -> None:
+    flags = frozenset({"avx2", "avx512f", "avx512er"})
+    assert Processor(X86, flags).dot_products() == ()
+    assert Processor("riscv64", flags).dot_products() == ()
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 
 from tilewright.backends.cpu import elf, host, llvm, memory, pool, pool_ir
+from tilewright.backends.cpu.processors import Processor, this_processor
 
 ATTRIBUTES = llvm.FUNCTION_ATTRIBUTES
 INT64 = ctypes.c_int64
@@ -270,13 +271,14 @@ def test_usable_cores_takes_one_thread_of_a_core_and_lets_the_request_win(tmp_pa
 )
 def test_vector_facts(tmp_path: Path, machine: str, flags: str, vector: tuple[int, int], half: bool) -> None:
     root = fake_files(tmp_path, {"proc/cpuinfo": f"processor : 0\n{flags}\n\nprocessor : 1\nflags : none\n"})
-    assert host.host_vector(root, machine) == vector
-    assert host.has_f16c(root, machine) is half
+    found = Processor(machine, host.cpu_flags(root))
+    assert found.vector() == vector
+    assert found.has_half_casts() is half
 
 
 def test_host_and_llvm_agree() -> None:
     if sys.platform == "linux":
-        assert host.host_vector() == llvm.host_vector()
+        assert this_processor().vector() == llvm.host_vector()
     assert llvm.cpu_name()
     assert not llvm.host_has("no-such-feature")
 

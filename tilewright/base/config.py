@@ -86,6 +86,9 @@ class Options:
     BEAM_CANDIDATES = _option(500, "The most candidates that a search measures for one kernel.", minimum=1)
     BEAM_SECONDS = _option(60, "Seconds after which a search for one kernel stops; the next call goes on from there.")
     CACHE = _option(1, "0 neither reads nor writes compiled programs on disk.")
+    CPU_ARCH = _option(
+        "", "The processor, in LLVM's words, that CPU code is compiled for, such as `haswell`; empty is this one."
+    )
     CPU_COMPILER = _option(
         "llvm",
         "What compiles kernels for the CPU device: LLVM in this process, or the system's clang or gcc on C text.",

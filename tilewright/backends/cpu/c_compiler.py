@@ -40,29 +40,30 @@ def _find(compiler: str) -> str:
     return path
 
 
-def _flags() -> tuple[str, ...]:
-    return FLAGS + (("-mcpu=native",) if host.machine() == "aarch64" else ("-march=native", "-fcf-protection=none"))
+def _flags(arch: str) -> tuple[str, ...]:
+    cpu = arch or "native"
+    return FLAGS + ((f"-mcpu={cpu}",) if host.machine() == "aarch64" else (f"-march={cpu}", "-fcf-protection=none"))
 
 
 @functools.cache
-def toolchain(compiler: str) -> str:
+def toolchain(compiler: str, arch: str = "") -> str:
     """Names the compiler, its version, its flags and the processor; goes into a cache key."""
     shown = subprocess.run([_find(compiler), "--version"], capture_output=True, text=True, check=True).stdout
-    return f"{shown.splitlines()[0]} {' '.join(_flags())} cpu {host.cpu_identity()}"
+    return f"{shown.splitlines()[0]} {' '.join(_flags(arch))} cpu {host.cpu_identity()}"
 
 
-def compile_c(compiler: str, source: str) -> bytes:
-    return _run(compiler, source, "-c")
+def compile_c(compiler: str, source: str, arch: str = "") -> bytes:
+    return _run(compiler, source, arch, "-c")
 
 
-def assembly(compiler: str, source: str) -> str:
-    return _run(compiler, source, "-S").decode()
+def assembly(compiler: str, source: str, arch: str = "") -> str:
+    return _run(compiler, source, arch, "-S").decode()
 
 
-def _run(compiler: str, source: str, form: str) -> bytes:
+def _run(compiler: str, source: str, arch: str, form: str) -> bytes:
     with tempfile.TemporaryDirectory(prefix="tilewright-cc-") as folder:
         path = os.path.join(folder, "kernel.out")
-        command = [_find(compiler), *_flags(), form, "-x", "c", "-", "-o", path]
+        command = [_find(compiler), *_flags(arch), form, "-x", "c", "-", "-o", path]
         finished = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
         if finished.returncode:
             raise CompileError(f"{compiler} refused the text of a kernel: {finished.stderr.strip()}", source=source)

@@ -1,6 +1,7 @@
 """The CPU device. In: programs and buffers. Out: kernels in the process's own machine code, run by a native pool.
 Memory is host memory, so tensors made from NumPy arrays are borrowed and reading a result needs no copy. The machine
-code is LLVM's, in this process, or that of the system's C compiler, as CPU_COMPILER says."""
+code is LLVM's, in this process, or that of the system's C compiler, as CPU_COMPILER says, for the processor that
+CPU_ARCH names."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from tilewright.backends.cpu import host, llvm
 from tilewright.backends.cpu.memory import HostMemory, allocate, wrap
 from tilewright.backends.cpu.panels import STACK_BYTES, SYMBOL, panel_places, panels
 from tilewright.backends.cpu.pool import CommandList, Pool, pool_ir
+from tilewright.backends.cpu.processors import processor
 from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import CompileError
@@ -42,18 +44,20 @@ _EMULATED = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtyp
 
 
 @functools.cache
-def cpu_target(compiler: str = LLVM) -> Target:
-    vector_bytes, registers = host.host_vector()
+def cpu_target(compiler: str = LLVM, arch: str = "") -> Target:
+    compiled_for = processor(arch)
+    vector_bytes, registers = compiled_for.vector()
     if compiler == LLVM:
-        toolchain, local_bytes = llvm.toolchain(), MOST_PANEL_BYTES
+        toolchain, local_bytes = llvm.toolchain(arch), MOST_PANEL_BYTES
     else:
         # What belongs to C text alone is loaded here and below, not at every start.
         from tilewright.backends.cpu import c_compiler
 
-        toolchain, local_bytes = c_compiler.toolchain(compiler), STACK_BYTES
+        toolchain, local_bytes = c_compiler.toolchain(compiler, arch), STACK_BYTES
     return Target(
         name="CPU",
-        arch=f"{host.machine()} {host.cpu_identity()}",
+        # Of the machine too: what a search finds best for code of this kind is best for the machine it was timed on.
+        arch=f"{host.machine()} {host.cpu_identity()} {arch}".rstrip(),
         toolchain=toolchain,
         # C text names every element, and its vectoriser must find them again: wide tiles take seconds and gain little.
         vector_bytes=vector_bytes if compiler == LLVM else 16,
@@ -65,10 +69,10 @@ def cpu_target(compiler: str = LLVM) -> Target:
         cache_bytes=CACHE_BYTES,
         core_cache_bytes=host.core_cache_bytes(),
         native=ALL_DTYPES - _EMULATED,
-        native_casts=frozenset({dtypes.float16}) if compiler == LLVM and host.has_f16c() else frozenset(),
+        native_casts=frozenset({dtypes.float16}) if compiler == LLVM and compiled_for.has_half_casts() else frozenset(),
         # C leaves a conversion out of range open.
         native_ops=_NATIVE_OPS if compiler == LLVM else _NATIVE_OPS - {"SATURATING_CAST"},
-        dot_products=host.dot_products() if compiler == LLVM else (),
+        dot_products=compiled_for.dot_products() if compiler == LLVM else (),
     )
 
 
@@ -119,8 +123,8 @@ class CpuDriver(HostDriver):
     _shared_pool: Pool | None = None
 
     @property
-    def target(self) -> Target:  # type: ignore[override]  # the option may change under an open device
-        return cpu_target(options.CPU_COMPILER)
+    def target(self) -> Target:  # type: ignore[override]  # the options may change under an open device
+        return cpu_target(options.CPU_COMPILER, options.CPU_ARCH)
 
     @property
     def compile_threads(self) -> int:  # type: ignore[override]
@@ -143,9 +147,9 @@ class CpuDriver(HostDriver):
         if options.CPU_COMPILER != LLVM:
             from tilewright.backends.cpu import c_compiler
 
-            return c_compiler.compile_c(options.CPU_COMPILER, source)
+            return c_compiler.compile_c(options.CPU_COMPILER, source, options.CPU_ARCH)
         try:
-            return llvm.compile_ir(source)
+            return llvm.compile_ir(source, arch=options.CPU_ARCH)
         except llvm.CompileFailure as error:
             raise CompileError(str(error), source=source) from error
 
@@ -182,8 +186,8 @@ class CpuDriver(HostDriver):
         if options.CPU_COMPILER != LLVM:
             from tilewright.backends.cpu import c_compiler
 
-            return c_compiler.assembly(options.CPU_COMPILER, source)
-        return llvm.assembly(source)
+            return c_compiler.assembly(options.CPU_COMPILER, source, options.CPU_ARCH)
+        return llvm.assembly(source, arch=options.CPU_ARCH)
 
     @classmethod
     def pool(cls) -> Pool:

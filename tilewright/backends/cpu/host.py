@@ -1,7 +1,8 @@
 """Takes nothing, or a file-system root for tests: reads /proc, /sys and the cgroup files of this machine.
 
-Gives the facts that a target record and the thread pool need: vector width, registers, cores, memory. Imports neither
-llvmlite nor numpy, so that `Device` can answer before the first kernel is compiled; `llvm`, `pool` and `memory` use it.
+Gives the facts that a target record and the thread pool need: the processor's flags, cores, caches, memory. Imports
+neither llvmlite nor numpy, so that `Device` can answer before the first kernel is compiled; `processors`, `llvm`,
+`pool` and `memory` use it.
 """
 
 import functools
@@ -10,9 +11,6 @@ import math
 import os
 import sys
 from pathlib import Path
-
-from tilewright.base.dtype import dtypes
-from tilewright.base.target import DotProduct
 
 ROOT = Path("/")
 UNLIMITED = 1 << 62  # cgroup v1 writes "no limit" as a number of about 2**63
@@ -64,44 +62,6 @@ def _darwin_brand() -> str:
     name, size = ctypes.create_string_buffer(256), ctypes.c_size_t(256)
     ctypes.CDLL(None).sysctlbyname(b"machdep.cpu.brand_string", name, ctypes.byref(size), None, ctypes.c_size_t(0))
     return name.value.decode(errors="replace")
-
-
-def host_vector(root: Path = ROOT, instruction_set: str | None = None) -> tuple[int, int]:
-    """(bytes of a vector register, number of vector registers)."""
-    if (instruction_set or machine()) == "aarch64":
-        return 16, 32
-    flags = cpu_flags(root)
-    if "avx512f" in flags:
-        return 64, 32
-    return (32 if "avx2" in flags else 16), 16
-
-
-def has_f16c(root: Path = ROOT, instruction_set: str | None = None) -> bool:
-    """Whether half <-> float conversion is one instruction. It is part of the base instruction set on 64-bit ARM."""
-    return (instruction_set or machine()) == "aarch64" or "f16c" in cpu_flags(root)
-
-
-# Part of every 64-bit x86; LLVM makes one instruction of it and of the addition after it where there is one.
-_PAIRS_OF_WORDS = DotProduct("pmaddwd", dtypes.int16, dtypes.int16, dtypes.int32, 2)
-_UNSIGNED_BY_SIGNED = DotProduct("vpdpbusd", dtypes.uint8, dtypes.int8, dtypes.int32, 4)
-_ARM_DOT_PRODUCTS = {
-    "asimddp": (
-        DotProduct("sdot", dtypes.int8, dtypes.int8, dtypes.int32, 4),
-        DotProduct("udot", dtypes.uint8, dtypes.uint8, dtypes.int32, 4),
-    ),
-    "i8mm": (DotProduct("usdot", dtypes.uint8, dtypes.int8, dtypes.int32, 4),),
-}
-
-
-def dot_products(root: Path = ROOT, instruction_set: str | None = None) -> tuple[DotProduct, ...]:
-    """The dot-product instructions, for registers as wide as `host_vector` says."""
-    flags, name = cpu_flags(root), instruction_set or machine()
-    if name == "aarch64":
-        return tuple(each for flag, found in _ARM_DOT_PRODUCTS.items() if flag in flags for each in found)
-    if name != "x86_64" or ("avx512f" in flags and "avx512bw" not in flags):
-        return ()
-    has_bytes = ("avx512_vnni" if "avx512f" in flags else "avx_vnni") in flags
-    return (_UNSIGNED_BY_SIGNED, _PAIRS_OF_WORDS) if has_bytes else (_PAIRS_OF_WORDS,)
 
 
 def core_cache_bytes(root: Path = ROOT) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 from tilewright.backends.cpu import host
 from tilewright.backends.cpu.elf import CompileFailure, LoadedCode, ObjectFile
 from tilewright.backends.cpu.llvm_library import Refused, generate
+from tilewright.backends.cpu.processors import processor
 
 __all__ = [
     "FUNCTION_ATTRIBUTES",
@@ -67,14 +68,14 @@ def host_has(feature: str) -> bool:
 
 
 def host_vector() -> tuple[int, int]:
-    """The same facts as `host.host_vector`, from LLVM's own detection."""
+    """The same facts as `Processor.vector` gives of this machine, from LLVM's own detection."""
     if host.machine() == "aarch64" or host_has("avx512f"):
         return (64 if host_has("avx512f") else 16), 32
     return (32 if host_has("avx2") else 16), 16
 
 
 @functools.cache
-def toolchain() -> str:
+def toolchain(arch: str = "") -> str:
     """Names the compiler and the processor; goes into a cache key. Does not load LLVM: a warm start stays cheap.
 
     llvmlite links LLVM statically, so its version and the size of its library stand for the version of LLVM.
@@ -84,50 +85,54 @@ def toolchain() -> str:
     folder = os.path.join(os.path.dirname(llvmlite.__file__), "binding")
     libraries = [name for name in sorted(os.listdir(folder)) if name.endswith((".so", ".dylib", ".dll"))]
     sizes = "+".join(str(os.path.getsize(os.path.join(folder, name))) for name in libraries)
-    return f"llvmlite {llvmlite.__version__} library {sizes} {host.machine()} {sys.platform} cpu {host.cpu_identity()}"
+    cpu = arch or host.cpu_identity()
+    return f"llvmlite {llvmlite.__version__} library {sizes} {host.machine()} {sys.platform} cpu {cpu}"
 
 
 # ---- text to object ----
 
 
-def _new_machine(level: int) -> Any:
+def _new_machine(level: int, arch: str) -> Any:
     binding = _binding()
     target = binding.Target.from_triple(binding.get_process_triple())
+    features = "" if arch else binding.get_host_cpu_features().flatten() + processor(arch).further_features()
     # The small code model: constants sit next to the code and are addressed relative to the instruction pointer.
     return target.create_target_machine(
-        cpu=cpu_name(),
-        features=binding.get_host_cpu_features().flatten(),
+        cpu=arch or cpu_name(),
+        features=features,
         opt=level,
         reloc="pic",
         codemodel="default",
     )
 
 
-# Target machines that nobody uses, by level: a compilation needs one for itself, because it keeps what it works out.
-_idle_machines: dict[int, list[Any]] = {level: [] for level in range(3)}
+_LEVELS = range(3)
+# Target machines that nobody uses: a compilation needs one for itself, because it keeps what it works out.
+_idle_machines: dict[tuple[int, str], list[Any]] = {}
 
 
 @contextlib.contextmanager
-def _target_machine(level: int) -> Iterator[Any]:
+def _target_machine(level: int, arch: str) -> Iterator[Any]:
+    idle = _idle_machines.setdefault((level, arch), [])
     try:
-        machine = _idle_machines[level].pop()
+        machine = idle.pop()
     except IndexError:
-        machine = _new_machine(level)
+        machine = _new_machine(level, arch)
     try:
         yield machine
     finally:
-        _idle_machines[level].append(machine)
+        idle.append(machine)
 
 
 @functools.cache
-def _target_facts(level: int) -> tuple[str, str]:
+def _target_facts(level: int, arch: str) -> tuple[str, str]:
     """The triple and the data layout."""
-    with _target_machine(level) as machine:
+    with _target_machine(level, arch) as machine:
         return str(machine.triple), str(machine.target_data)
 
 
-def compile_ir(text: str, optimise: int = 2) -> bytes:
-    """Compile a module for this processor and return the object file's bytes.
+def compile_ir(text: str, optimise: int = 2, arch: str = "") -> bytes:
+    """Compile a module for this processor, or the one that `arch` names, and return the object file's bytes.
 
     `optimise` is LLVM's code generation level. The text is vectorised and unrolled when it arrives, so no IR passes
     run: on matmul, elementwise and naive reduction kernels none of them changed the speed, instcombine and GVN added 10
@@ -135,20 +140,20 @@ def compile_ir(text: str, optimise: int = 2) -> bytes:
     addresses are handled by code generation. Parsing and verifying the text take a fortieth of the time. May be called
     from several threads at once.
     """
-    return _emit(text, optimise, is_object=True)
+    return _emit(text, optimise, arch, is_object=True)
 
 
-def assembly(text: str, optimise: int = 2) -> str:
+def assembly(text: str, optimise: int = 2, arch: str = "") -> str:
     """The assembly text that `compile_ir` would turn into an object."""
-    return _emit(text, optimise, is_object=False).decode()
+    return _emit(text, optimise, arch, is_object=False).decode()
 
 
-def _emit(text: str, optimise: int, is_object: bool) -> bytes:
-    if optimise not in _idle_machines:
+def _emit(text: str, optimise: int, arch: str, is_object: bool) -> bytes:
+    if optimise not in _LEVELS:
         raise ValueError(f"optimise is {optimise}; it must be 0, 1 or 2")
-    triple, data_layout = _target_facts(optimise)
+    triple, data_layout = _target_facts(optimise, arch)
     try:
-        with _target_machine(optimise) as machine:
+        with _target_machine(optimise, arch) as machine:
             return generate(text, machine, triple, data_layout, is_object)
     except Refused as error:
         raise CompileFailure(_explain(text, str(error))) from error
