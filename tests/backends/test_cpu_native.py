@@ -611,11 +611,12 @@ def test_the_child_of_a_fork_starts_its_own_workers(threads: pool.Pool, kernels:
             if child == 0:
                 status = 1
                 try:
-                    before = started_workers(threads)
+                    # An emulator of processors has a thread of its own.
+                    before, alone = started_workers(threads), native_threads(1)
                     commands.run()
                     commands.run()
                     squares.check(times=3)
-                    status = 0 if (before, started_workers(threads), native_threads(4)) == (0, 3, 4) else 2
+                    status = 0 if (before, started_workers(threads), native_threads(4) - alone) == (0, 3, 3) else 2
                 finally:
                     os._exit(status)
             children.append(child)

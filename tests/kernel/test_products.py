@@ -13,6 +13,7 @@ import pytest
 from tests.fuzz.opts import Pair, check_pair
 from tests.kernel.kernels import axis, load, param, store, summed
 from tests.kernel.test_transforms import check
+from tilewright.backends.cpu import panels
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
 from tilewright.engine.compile import compile_kernel, forget_kernels
@@ -140,7 +141,8 @@ def test_on_this_machine(name: str) -> None:
     check(PRODUCTS[name](), None, ("CPU",), seed=1)
 
 
-def test_a_panel_beyond_the_stack_is_taken_and_given_back() -> None:
+def test_a_panel_beyond_the_stack_is_taken_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(panels, "STACK_BYTES", 1 << 12)  # a panel of narrow registers is small
     ast = matrices(32, 1100, 256, (1100, 1, 256, 1))
     check(ast, None, ("CPU",), seed=2)
     source = compile_kernel(ast.replace(arg=KernelInfo("test")), "CPU").source
