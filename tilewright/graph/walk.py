@@ -3,7 +3,7 @@ Nothing recurses, so depth is bounded by memory alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
@@ -11,23 +11,35 @@ from tilewright.graph.uop import UOp
 
 def toposort(*roots: UOp, stop: Callable[[UOp], bool] | None = None) -> list[UOp]:
     """Every node below the roots once, sources before users. A node for which `stop` holds is not entered further."""
+    if stop is None and len(roots) == 1 and roots[0].op is Ops.SINK:
+        return [*_nodes_below(roots[0]), roots[0]]
     order: list[UOp] = []
     seen: set[UOp] = set()
-    stack: list[tuple[UOp, bool]] = [(root, False) for root in reversed(roots)]
-    while stack:
-        node, expanded = stack.pop()
-        if expanded:
-            order.append(node)
-            continue
-        if node in seen:
-            continue
-        seen.add(node)
-        stack.append((node, True))
-        if stop is None or not stop(node):
-            for src in reversed(node.src):
-                if src not in seen:
-                    stack.append((src, False))
+    path: list[UOp] = []  # the nodes that are entered, and what is left of the sources of each
+    rest: list[Iterator[UOp]] = [iter(roots)]
+    while rest:
+        for node in rest[-1]:
+            if node not in seen:
+                seen.add(node)
+                if node.src and (stop is None or not stop(node)):
+                    path.append(node)
+                    rest.append(iter(node.src))
+                    break
+                order.append(node)
+        else:
+            rest.pop()
+            if path:
+                order.append(path.pop())
     return order
+
+
+def _nodes_below(sink: UOp) -> list[UOp]:
+    """Those of a kernel, kept on it: many passes walk a kernel and leave it as it is. Without the kernel itself, which
+    must not hold itself."""
+    found: list[UOp] | None = sink.cache.get("nodes-below")
+    if found is None:
+        found = sink.cache["nodes-below"] = toposort(*sink.src)
+    return found
 
 
 def consumers(nodes: Iterable[UOp]) -> dict[UOp, list[UOp]]:
