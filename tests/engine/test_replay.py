@@ -3,6 +3,7 @@ when it is first asked for, and nobody writes to their memory while they are hel
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from tilewright import GlobalCounters, Tensor, UOp, jit
-from tilewright.base.errors import OutOfMemoryError
+from tilewright.base.errors import OutOfMemoryError, ShapeError
 from tilewright.engine.jit import Jit
 from tilewright.engine.replay import Replay
 
@@ -204,6 +205,117 @@ def test_state_that_is_returned_keeps_its_value_when_the_state_moves_on() -> Non
     kept = {number: value.item() for number, value in enumerate(seen, 1) if value is not total}
     assert kept  # a traced call returns the tensor itself, a replay one of its own
     assert all(value == number for number, value in kept.items())
+
+
+@pytest.mark.parametrize("how", ["twice", "argument", "state", "handed on"])
+def test_a_result_that_shares_its_memory_is_not_overwritten_through_the_other(how: str) -> None:
+    """Results are entered among the tensors that are alive when somebody else can come to write to their memory."""
+    held = Tensor([2.0, 4.0]).contiguous().realize()
+
+    def double(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = (x * 2).realize()
+        return {"twice": (y, y), "argument": (x, x), "state": (held, held), "handed on": (y, (x + 5).realize())}[how]
+
+    function, step = jit(double), jit(lambda x: x.assign(x + 100).realize())
+    for _ in range(4):
+        step(Tensor([0.0, 0.0]).contiguous().realize())
+        x = Tensor([2.0, 4.0] if how == "argument" else [1.0, 2.0]).contiguous().realize()
+        first, second = function(x)
+    assert function.last_reason == ""
+    if how == "handed on":
+        second = jit_identity(first)
+    assert "uop" not in vars(first)
+    step(second)
+    assert first.tolist() == [2.0, 4.0]
+    step(first)
+    assert first.tolist() == [102.0, 104.0]
+    assert second.tolist() == [102.0, 104.0]
+
+
+def jit_identity(x: Tensor) -> Any:
+    """A replay that gives its argument back: another tensor of the same memory."""
+    function = jit(lambda x: (x, (x + 1).realize()))
+    for given in (Tensor([0.0, 1.0]).realize(), Tensor([0.0, 1.0]).realize(), x):
+        result = function(given)[0]
+    assert function.last_reason == ""
+    assert result is not x
+    return result
+
+
+def test_signatures_in_turn_are_told_apart() -> None:
+    """The last signature is compared before any is looked up."""
+    function = jit(lambda x, y: (x + y).realize())
+    one, two = Tensor([1.0, 2.0]).realize(), Tensor([[3.0], [4.0]]).realize()
+    whole = Tensor([5, 6]).realize()
+    other = Tensor([7.0, 8.0], device="CPU:1").realize()
+    learned = Tensor([9.0, 10.0], requires_grad=True).realize()
+    cases: list[tuple[tuple[Tensor, Tensor], list[Any]]] = [
+        ((one, one), [2.0, 4.0]),
+        ((one, two), [[4.0, 5.0], [5.0, 6.0]]),
+        ((whole, whole), [10, 12]),
+        ((one, whole), [6.0, 8.0]),
+        ((other, other), [14.0, 16.0]),
+        ((one, learned), [10.0, 12.0]),
+        ((learned, one), [10.0, 12.0]),
+    ]
+    for _ in range(4):
+        for (x, y), expected in cases:
+            result = function(x, y)
+            assert result.tolist() == expected
+            assert result.device == x.device
+            assert result.dtype is (x + y).dtype
+            with Tensor.no_grad():
+                assert function(x, y).tolist() == expected
+    assert len(function.entries) == 2 * len(cases)
+    function.reset()
+    function(learned, one)
+    assert function.last_reason == "the call was traced to record it"
+
+
+def test_threads_with_signatures_of_their_own_get_their_own_results() -> None:
+    function = jit(lambda x: (x * 2 + 1).realize())
+    wrong: list[object] = []
+    start = threading.Barrier(4)
+
+    def call(size: int) -> None:
+        x = Tensor([float(size)] * size).realize()
+        start.wait()
+        for _ in range(200):
+            result = function(x)
+            if result.shape != (size,) or result.tolist() != [2.0 * size + 1.0] * size:
+                wrong.append(result)
+
+    threads = [threading.Thread(target=call, args=(size,)) for size in (2, 3, 3, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_a_zero_of_the_other_sign_is_another_number(zero: float) -> None:
+    scale = [zero]
+    given, reached = jit(lambda x, by: (x / by).realize()), jit(lambda x: (x / scale[0]).realize())
+    x = Tensor([1.0]).realize()
+    for _ in range(3):
+        given(x, zero)
+        reached(x)
+    assert reached.last_reason == given.last_reason == ""
+    scale[0] = -zero
+    for result in (given(x, -zero), reached(x)):
+        assert math.copysign(1.0, result.item()) == math.copysign(1.0, -zero)
+
+
+def test_an_error_inside_leaves_the_function_to_be_called_again() -> None:
+    function = jit(lambda x, wrong: (x + 1).realize() if not wrong else x.reshape(7))
+    x = Tensor([1.0, 2.0]).realize()
+    for _ in range(3):
+        assert function(x, False).tolist() == [2.0, 3.0]
+        with pytest.raises(ShapeError):
+            function(x, True)
+    assert function(x, False).tolist() == [2.0, 3.0]
+    assert function.last_reason == ""
 
 
 def test_threads_that_ask_for_a_node_get_the_same() -> None:

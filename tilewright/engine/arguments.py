@@ -3,11 +3,12 @@ structure they stand in, their memory, what a replay assumes of them; and back a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tilewright.engine.guards import memories_of, memory_of
-from tilewright.engine.live import tensor_kind
+from tilewright.engine.live import register_once, tensor_kind
 from tilewright.engine.parts import layout_of
 from tilewright.runtime.buffer import Buffer
 
@@ -19,6 +20,8 @@ class _Hole:
 
 
 HOLE = _Hole()
+Bound = tuple[Sequence[Any], list[Buffer], tuple[object, ...]]
+"""(tensors, their memory, signature of the call)"""
 
 
 class _Kept:
@@ -45,7 +48,9 @@ def flatten(value: Any, tensors: list[Any]) -> Any:
         return (type(value), tuple(flatten(part, tensors) for part in value))
     if isinstance(value, dict):
         return (dict, tuple((key, flatten(part, tensors)) for key, part in value.items()))
-    if isinstance(value, bool | int | float | str | bytes | None):
+    if isinstance(value, float):
+        return (type(value), value, math.copysign(1.0, value))  # 0.0 and -0.0 are equal, but not in what they give
+    if isinstance(value, bool | int | str | bytes | None):
         return (type(value), value)
     return ("object", id(value), _Kept(value))
 
@@ -62,22 +67,20 @@ def unflatten(structure: Any, tensors: Iterator[Any]) -> Any:
     return structure[2].value if kind == "object" else content
 
 
-def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Sequence[Any], Any]:
-    """The tensors of a call, and its structure: None where every argument is a tensor."""
-    if not kwargs:
-        holder_type = tensor_kind.holder_type
-        for argument in args:
-            if type(argument) is not holder_type:
-                break
-        else:
-            return args, None
-    tensors: list[Any] = []
-    return tensors, flatten((args, kwargs), tensors)
-
-
-def bind_arguments(tensors: Sequence[Any]) -> tuple[list[Buffer], tuple[object, ...]] | None:
-    """The memory of each argument, and what a replay assumes of them: shape, type, device, whether they need gradients,
-    which share memory. One that has no memory yet is realised first. None where one has no elements."""
+def bind_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:
+    """The tensors of a call; the memory of each; and what a replay assumes of the call: its structure, None where every
+    argument is a tensor, and of each tensor the shape, type, device and whether it needs gradients, and which share
+    memory. A tensor that has no memory yet is realised first. None where one has no elements."""
+    tensors: Sequence[Any] = args
+    structure: Any = None
+    holder_type = tensor_kind.holder_type
+    for argument in args:
+        if type(argument) is not holder_type:
+            structure = HOLE
+            break
+    if kwargs or structure is not None:
+        tensors = []
+        structure = flatten((args, kwargs), tensors)
     buffers: list[Buffer] = []
     facts: list[object] = []
     for tensor in tensors:
@@ -86,6 +89,7 @@ def bind_arguments(tensors: Sequence[Any]) -> tuple[list[Buffer], tuple[object, 
         made = None if "uop" in fields else fields.get("_memory")
         if made is not None:
             memory, shape, _ = made
+            register_once(tensor)
         else:
             node = tensor.uop
             memory = memory_of(node)
@@ -100,10 +104,10 @@ def bind_arguments(tensors: Sequence[Any]) -> tuple[list[Buffer], tuple[object, 
                     continue
             shape = node._shape or node.shape
         buffers.append(memory)
-        facts += (shape, memory.dtype, memory.device, tensor.requires_grad)
+        facts += (shape, memory.dtype, memory.device, tensor._requires_grad)
     if len(buffers) > 1 and len(set(buffers)) < len(buffers):
         facts.append(tuple(buffers.index(memory) for memory in buffers))
-    return buffers, tuple(facts)
+    return tensors, buffers, (structure, tuple(facts), tensor_kind.modes.both)
 
 
 def _facts(tensor: Any) -> tuple[object, ...]:
@@ -111,5 +115,5 @@ def _facts(tensor: Any) -> tuple[object, ...]:
 
 
 def owners_of(tensors: Sequence[Any]) -> list[Any]:
-    """The tensor that each buffer of `bind_arguments` belongs to: one on several devices has that many."""
+    """The tensor that each buffer of `bind_call` belongs to: one on several devices has that many."""
     return [tensor for tensor in tensors for _ in ((0,) if isinstance(tensor.device, str) else tensor.device)]

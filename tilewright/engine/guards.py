@@ -26,11 +26,14 @@ MOST_OBJECTS = 4000
 
 def memory_of(node: UOp) -> Buffer | None:
     """The memory that a node's value lies in, where it has any."""
-    held = node if node.op is Ops.BUFFER else held_buffer(node)
-    if held is None or held._cache is None:
-        return None
-    found: Buffer | None = held._cache.get("buffer")
-    return found
+    held: UOp | None = node
+    while held is not None:
+        facts = held._cache
+        found: Buffer | None = None if facts is None else facts.get("buffer")
+        if found is not None or held.op is Ops.BUFFER:
+            return found
+        held = held.src[0] if facts is None and held.op is Ops.RESHAPE else held_buffer(held)
+    return None
 
 
 def memories_of(node: UOp) -> tuple[Buffer, ...]:
@@ -56,9 +59,13 @@ class Guards:
         self._walk(function)
         for holder in library_state():
             self._children(holder)
+        # A function of its arguments alone; loops over nothing would cost more than all else here.
+        self.is_free = not (self.attributes or self.sequences or self.cells or self.tensors or self.spread)
 
     def hold(self) -> bool:
         """Whether everything is as it was."""
+        if self.is_free:
+            return True
         for mapping, key, value, by_value in self.attributes:
             now = mapping.get(key, _MISSING)
             if now is not value and not (by_value and _same_value(now, value)):
@@ -189,4 +196,7 @@ def _codes(code: types.CodeType) -> list[types.CodeType]:
 
 
 def _same_value(now: Any, then: Any) -> bool:
-    return type(now) is type(then) and isinstance(then, _VALUES) and (now == then or (now != now and then != then))
+    if type(now) is not type(then) or not isinstance(then, _VALUES):
+        return False
+    # Zeros are equal whatever their sign, but what is computed with them is not.
+    return (now == then and (now != 0 or repr(now) == repr(then))) or (now != now and then != then)

@@ -20,7 +20,7 @@ from tilewright.base.config import options
 from tilewright.base.errors import user_location
 from tilewright.base.events import emit, listeners
 from tilewright.engine import live
-from tilewright.engine.arguments import HOLE, bind_arguments, flatten, flatten_call, owners_of, unflatten
+from tilewright.engine.arguments import HOLE, bind_call, flatten, owners_of, unflatten
 from tilewright.engine.guards import Guards, memories_of, memory_of
 from tilewright.engine.parts import exchange_buffers
 from tilewright.engine.realize import held_buffer
@@ -97,6 +97,8 @@ class Jit(Generic[P, R]):
         self.function = function
         self.entries: dict[object, Entry] = {}
         self.last_reason = ""
+        # The entry of the last call: most calls are like the one before, and to compare is quicker than to hash.
+        self._latest: tuple[object, Entry] = (None, Entry())
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """As a method: each instance has entries of its own, kept as long as it lives."""
@@ -112,21 +114,20 @@ class Jit(Generic[P, R]):
     def reset(self) -> None:
         """Forgets every record."""
         self.entries.clear()
+        self._latest = (None, Entry())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         # Whatever this does, a small launch shows: a `with` block or a `cast` would be a tenth of its time.
         if not options.JIT or captures.listener is not None:
             return self.function(*args, **kwargs)
-        tensors, structure = flatten_call(args, kwargs)
-        bound = bind_arguments(tensors)
+        bound = bind_call(args, kwargs)
         if bound is None:
             self.last_reason = "an argument has no elements"
             return self.function(*args, **kwargs)
-        buffers, facts = bound
-        signature = (structure, facts, live.tensor_kind.ambient())
-        entry = self.entries.get(signature)
-        if entry is None:
-            entry = self.entries.setdefault(signature, Entry())
+        tensors, buffers, signature = bound
+        latest, entry = self._latest
+        if signature != latest:
+            entry = self._entry(signature)
         entry.lock.acquire()
         try:
             ready = entry.ready
@@ -148,6 +149,13 @@ class Jit(Generic[P, R]):
             return result  # type: ignore[no-any-return]
         finally:
             entry.lock.release()
+
+    def _entry(self, signature: object) -> Entry:
+        entry = self.entries.get(signature)
+        if entry is None:
+            entry = self.entries.setdefault(signature, Entry())
+        self._latest = (signature, entry)
+        return entry
 
     # ------------------------------------------------------------ tracing
 

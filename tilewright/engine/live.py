@@ -5,7 +5,7 @@ the tensor package tells it, once, how to recognise and how to make one."""
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from tilewright.graph.ops import MultiArg
@@ -23,13 +23,13 @@ class Holder(Protocol):
 
 class TensorKind:
     """What the tensor package tells of tensors, once: `make(memory, shape, line)` makes one of memory that holds its
-    value, `join(parts, arg)` one of those that hold its parts on several devices; `ambient()` is the state of the modes
-    that change what operations mean."""
+    value, `join(parts, arg)` one of those that hold its parts on several devices; `modes.both` is the state, on this
+    thread, of the modes that change what operations mean."""
 
     holder_type: type = type(None)
     make: Callable[[Buffer, Shape, Line], Any]
     join: Callable[[Sequence[Any], MultiArg], Any]
-    ambient: Callable[[], Hashable]
+    modes: Any
 
 
 tensor_kind = TensorKind()
@@ -41,18 +41,26 @@ def configure(
     holder_type: type,
     make: Callable[[Buffer, Shape, Line], Any],
     join: Callable[[Sequence[Any], MultiArg], Any],
-    ambient: Callable[[], Hashable],
+    modes: Any,
 ) -> None:
     tensor_kind.holder_type = holder_type
     tensor_kind.make = make
     tensor_kind.join = join
-    tensor_kind.ambient = ambient
+    tensor_kind.modes = modes
 
 
 def register(holder: Any) -> None:
     """Enters a holder. Its reference takes itself out when it dies, by the dictionary's own method: every tensor pays
     for this, and a callback in Python would cost as much as all the rest of making one."""
     _holders[weakref.ref(holder, _holders.pop)] = None
+
+
+def register_once(holder: Any) -> None:
+    """Enters a holder that was made without being entered, as results of replays are: while nothing but a variable of
+    the user's leads to one, no update can reach its memory."""
+    if not holder._is_entered:
+        holder._is_entered = True
+        register(holder)
 
 
 def register_library_state(holder: Any) -> None:

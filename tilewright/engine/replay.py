@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.events import GlobalCounters
-from tilewright.engine.live import tensor_kind
+from tilewright.engine.live import register_once, tensor_kind
 from tilewright.engine.run import Execution
 from tilewright.graph.ops import MultiArg
 from tilewright.graph.spec import Shape
@@ -38,6 +38,7 @@ class Result(NamedTuple):
 
 
 TEMP = Role("temp")
+add_note = GlobalCounters.add_note
 # The largest result whose memory a replay keeps for the next call.
 MOST_KEPT_BYTES = 1 << 16
 Wish = tuple[int, int, int]
@@ -79,6 +80,9 @@ class Replay:
         self.results = self._kinds_of([role for role in self.renewed if role.kind == "made"], roles)
         self.state = [output.role.first for output in outputs if output.role.kind == "state"]
         self.outputs = [(*self._source(output.role), output.shape, output.line) for output in outputs]
+        # Whether a result lies in memory that another tensor, such as an argument or a second result, has as well.
+        sources = [(which, number) for which, number, _, _ in self.outputs]
+        self.is_shared = len(set(sources)) < len(sources) or any(which != 1 for which, _ in sources)
         self.joins = [output.joined for output in outputs] if any(output.joined for output in outputs) else []
         self._share_arenas()
         self._prepare(roles)
@@ -89,6 +93,7 @@ class Replay:
         self.memory = sum(kernel.bytes_moved for kernel in kernels)
         self.note = (self.count, self.operations, self.memory, 0.0, 0)
         self.kept: list[Buffer | None] = [None] * len(self.results)
+        self.numbers = range(len(self.results))
 
     def _kinds_of(self, made: list[Role], roles: list[tuple[Role, ...]]) -> list[_Kind]:
         """How to make a buffer for each of these results."""
@@ -175,21 +180,25 @@ class Replay:
         memories: list[Any] = []
         made: list[Buffer] = []
         for number in self.inputs:
-            memories.append(inputs[number].memory or inputs[number].ensure())
-        for number in range(len(self.kept)):
-            is_free = _holders(self.kept, number) == _ALONE
-            buffer = self.kept[number] if is_free else None
+            given = inputs[number]
+            memories.append(given.memory or given.ensure())
+        kept = self.kept
+        for number in self.numbers:
+            buffer = kept[number] if _holders(kept, number) == _ALONE else None
             if buffer is None:
                 buffer = self._new_result(number)
             memories.append(buffer.memory)
             made.append(buffer)
-        GlobalCounters.add_note(self.note)
+        add_note(self.note)
         for step in self.steps:
             step(memories)
-        sources = (inputs, made, self.state)
+        make = tensor_kind.make
         results = []
         for which, number, shape, line in self.outputs:
-            results.append(tensor_kind.make(sources[which][number], shape, line))
+            results.append(make((made if which == 1 else inputs if which == 0 else self.state)[number], shape, line))
+        if self.is_shared:
+            for result in results:
+                register_once(result)
         return self._join(results) if self.joins else results
 
     def _new_result(self, number: int) -> Buffer:

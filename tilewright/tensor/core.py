@@ -29,10 +29,26 @@ _INVERTIBLE = (Ops.RESHAPE, Ops.PERMUTE, Ops.SHRINK, Ops.FLIP, Ops.PAD)
 
 
 class _Modes(threading.local):
-    """Flags of `Tensor.no_grad` and `Tensor.train`; each thread has its own."""
+    """Flags of `Tensor.no_grad` and `Tensor.train`; each thread has its own. Both are one attribute, because a jitted
+    call asks for them every time."""
 
-    grad_enabled = True
-    training = False
+    both = (True, False)
+
+    @property
+    def grad_enabled(self) -> bool:
+        return self.both[0]
+
+    @grad_enabled.setter
+    def grad_enabled(self, value: bool) -> None:
+        self.both = (value, self.both[1])
+
+    @property
+    def training(self) -> bool:
+        return self.both[1]
+
+    @training.setter
+    def training(self, value: bool) -> None:
+        self.both = (self.both[0], value)
 
 
 modes = _Modes()
@@ -235,6 +251,7 @@ class _NodeOnDemand:
     def __get__(self, tensor: TensorBase, owner: type) -> UOp:
         with self._lock:
             if "uop" not in vars(tensor):
+                live.register_once(tensor)
                 memory, shape, line = tensor._memory
                 tensor.uop = build.reshape(memory.node, shape)
                 for node in (memory.node, tensor.uop):
@@ -251,6 +268,7 @@ class TensorBase:
     device: Devices
     grad: Self | None = None
     _requires_grad: bool = False
+    _is_entered: bool = False  # of a tensor made of memory: whether `live` knows it
     _is_parameter: bool = False  # it asked for a gradient by itself, and does not merely depend on tensors that did
     # (ancestor, movements from it to this tensor), outermost first: where an assignment to this view has to go.
     _ancestors: tuple[tuple[weakref.ref[TensorBase], tuple[Move, ...]], ...] = ()
@@ -274,11 +292,12 @@ class TensorBase:
 
     @classmethod
     def _from_memory(cls, memory: Buffer, shape: Shape, line: tuple[str, int] | None) -> Self:
-        """A tensor whose value lies in memory already; `line` is where it was computed."""
+        """A tensor whose value lies in memory already; `line` is where it was computed. It is entered among those that
+        are alive (`live.register_once`) when anyone else could come to read or write that memory: when it gets a node
+        or is an argument of a jitted function."""
         made = object.__new__(cls)
         made._memory = (memory, shape, line)
         made.device = memory.device
-        live.register(made)
         return made
 
     def _new(self, uop: UOp, *others: TensorBase) -> Self:

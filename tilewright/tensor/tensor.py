@@ -271,4 +271,4 @@ def _stacked(data: Any) -> Tensor:
     return parts[0].stack(*parts[1:])
 
 
-live.configure(Tensor, Tensor._from_memory, Tensor._from_parts, lambda: (modes.training, modes.grad_enabled))
+live.configure(Tensor, Tensor._from_memory, Tensor._from_parts, modes)

@@ -1,12 +1,11 @@
 """Takes lists of native kernel calls (function, buffers, extent, grain) and the number of threads to use.
 
-Gives `CommandList.run()`: one ctypes call that runs the list in order, each command split over the threads. Stands
+Gives `CommandList.run()`: one native call that runs the list in order, each command split over the threads. Stands
 between the CPU queue and the machine code from `llvm`; the pool itself is LLVM IR, so users need no C compiler.
 """
 
 import atexit
 import ctypes
-import functools
 import itertools
 import os
 import sys
@@ -14,6 +13,7 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 
+from tilewright.backends.cpu import python_call
 from tilewright.backends.cpu.llvm import load_object
 from tilewright.backends.cpu.memory import allocate
 from tilewright.backends.cpu.pool_ir import MAXIMUM_THREADS, PLACES, STATE_BYTES, pool_ir
@@ -36,8 +36,9 @@ class Pool:
         self.threads = min(max(1, threads), MAXIMUM_THREADS)
         self._spin = spin_nanoseconds
         self._state = allocate(STATE_BYTES)
-        self._code = load_object(code, "tw_run", "tw_stop", imports={"tw_state": self._state.address})
-        self.entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(self._code.address)
+        imports = {"tw_state": self._state.address, **python_call.imports()}
+        self._code = load_object(code, "tw_call", "tw_stop", imports=imports)
+        self.method = python_call.method_at(self._code.address)
         self._stop = ctypes.CFUNCTYPE(None)(self._code.symbols["tw_stop"])
         self._reset()
         _pools.add(self)
@@ -96,13 +97,11 @@ class CommandList:
         self.first = list(itertools.accumulate((len(buffers) for _, buffers, _, _ in listed), initial=0))
         self.pointers = array("q", [address for _, buffers, _, _ in listed for address in buffers])
         base = self.pointers.buffer_info()[0]
-        self._words = array("q")
+        self._words = array("q", [len(listed)])
         for (function, _, extent, grain), first in zip(listed, self.first, strict=False):
             self._words.extend((function, base + 8 * first, extent, grain))
-        packed = (ctypes.c_int64 * len(self._words)).from_buffer(self._words)
-        # What the native side reads stays alive through the argument of `run`, even where only `run` is kept.
-        packed.owners = (pool, self.pointers, tuple(owners))  # type: ignore[attr-defined]
-        self.run = functools.partial(pool.entry, packed, len(listed))
+        # What the native side reads stays alive through `run`, even where only that is kept.
+        self.run = python_call.function_of(pool.method, self._words, pool, self.pointers, tuple(owners))
 
     def __len__(self) -> int:
         return len(self.first) - 1
@@ -116,5 +115,5 @@ class CommandList:
 
     def set_extent(self, command: int, extent: int, grain: int) -> None:
         """Give a command another extent and grain, for the runs to come."""
-        self._words[4 * command + 2] = extent
-        self._words[4 * command + 3] = grain
+        self._words[4 * command + 3] = extent
+        self._words[4 * command + 4] = grain

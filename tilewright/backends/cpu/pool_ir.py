@@ -1,7 +1,7 @@
 """Takes an instruction set and an operating system.
 
 Gives the thread pool as the text of an LLVM module, so users need no C compiler. Stands behind `pool`, which binds the
-external symbol `tw_state` to a zeroed block of `STATE_BYTES` bytes and calls `tw_run` and `tw_stop`.
+external symbol `tw_state` to a zeroed block of `STATE_BYTES` bytes and calls `tw_run`, from `tw_call`, and `tw_stop`.
 
 How a parallel command runs. The caller writes the description and then the ticket, one 64-bit word with a generation in
 its upper half and the chunks nobody has taken in its lower half. A thread takes a chunk by lowering that count with a
@@ -19,6 +19,7 @@ import re
 import sys
 
 from tilewright.backends.cpu import host
+from tilewright.backends.cpu.python_call import CALL_IR
 
 MAXIMUM_THREADS = 256
 
@@ -438,4 +439,4 @@ def pool_ir(instruction_set: str | None = None, system: str | None = None) -> st
     words |= {"MONOTONIC": "6", "SETMASK": "3"} if system == "darwin" else {"MONOTONIC": "1", "SETMASK": "2"}
     body = (_SLEEP_BY_FUTEX if futex else _SLEEP_BY_CONDITION) + _POOL
     text = re.sub(r"\b[A-Z][A-Z_0-9]+\b", lambda match: words[match[0]], body)
-    return f"{text}\nattributes #0 = {{ nounwind }}\n"
+    return f"{text}{CALL_IR}\nattributes #0 = {{ nounwind }}\n"
