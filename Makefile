@@ -5,12 +5,14 @@ PYTHON ?= python3
 WORKERS ?= 3
 FUZZ_SECONDS ?= 3600
 TORCH ?= 2.13.0
+# Of tests/arm/machines.py.
+MACHINE ?= neoverse-n1
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-torch test-cuda-text test-devices lint types fuzz fuzz-opts bench clean
+.PHONY: help demo test test-slow test-torch test-cuda-text test-devices test-arm lint types fuzz fuzz-opts bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -45,6 +47,10 @@ test-cuda-text: $(INSTALLED) ## the CUDA text of the op table, compiled by NVRTC
 test-devices: $(INSTALLED) ## the op table over all dtypes and tests/issues, whole on every device that is here
 	TILEWRIGHT_WHOLE_TABLE=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/ops/test_table.py -k test_value
 	TILEWRIGHT_WHOLE_TABLE=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/issues
+
+# The emulator, Debian's Python for ARM and wheels are fetched once, into the user's cache folder; root is not needed.
+test-arm: $(INSTALLED) ## a sample of the tests of the CPU device on an emulated 64-bit ARM, MACHINE (half an hour)
+	$(BIN)/python -m tests.arm.run --machine $(MACHINE)
 
 lint: $(INSTALLED) ## ruff: rules and format
 	$(BIN)/ruff check .
