@@ -26,14 +26,13 @@ MOST_OBJECTS = 4000
 
 def memory_of(node: UOp) -> Buffer | None:
     """The memory that a node's value lies in, where it has any."""
-    held: UOp | None = node
-    while held is not None:
-        facts = held._cache
-        found: Buffer | None = None if facts is None else facts.get("buffer")
-        if found is not None or held.op is Ops.BUFFER:
-            return found
-        held = held.src[0] if facts is None and held.op is Ops.RESHAPE else held_buffer(held)
-    return None
+    while node._cache is None and node.op is Ops.RESHAPE:
+        node = node.src[0]
+    held = node if node.op is Ops.BUFFER else held_buffer(node)
+    if held is None or held._cache is None:
+        return None
+    found: Buffer | None = held._cache.get("buffer")
+    return found
 
 
 def memories_of(node: UOp) -> tuple[Buffer, ...]:
