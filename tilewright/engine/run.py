@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright.base.config import options
 from tilewright.base.events import GlobalCounters, emit, listeners
-from tilewright.engine.compile import LoadedKernel
+from tilewright.engine.compile import LoadedKernel, kernel_tables
 from tilewright.graph.records import Item, Schedule
 from tilewright.runtime.buffer import Buffer, allocate, transfer
 from tilewright.runtime.device import Place, Runner, open_driver, run_timed
@@ -51,9 +51,13 @@ class Execution:
                 bytes=sum(kernel.bytes_moved for kernel in kernels),
             )
             return
-        for step in self.steps():
-            step()
-        self._count(seconds=0.0)
+        prepared = _prepared_for(self)
+        if prepared is None:
+            for step in self.steps():
+                step()
+            self._count()
+        else:
+            prepared.run(self.buffers)
 
     def steps(self) -> list[Callable[[], None]]:
         """What to call, in order: one prepared list per run of kernels on one device, and the copies between."""
@@ -127,14 +131,75 @@ class Execution:
         )
         return seconds
 
-    def _count(self, seconds: float) -> None:
-        kernels = [kernel for kernel in self.kernels if kernel is not None]
-        GlobalCounters.add_kernels(
-            count=len(kernels),
-            operations=sum(kernel.operations for kernel in kernels),
-            memory=sum(kernel.bytes_moved for kernel in kernels),
-            seconds=seconds,
-        )
+    def _count(self) -> None:
+        GlobalCounters.add_note(_note_of(self.kernels))
+
+
+def _note_of(kernels: Sequence[LoadedKernel | None]) -> tuple[int, int, int, float, int]:
+    """What `GlobalCounters` is told of one run."""
+    ran = [kernel for kernel in kernels if kernel is not None]
+    operations, moved = sum(kernel.operations for kernel in ran), sum(kernel.bytes_moved for kernel in ran)
+    return len(ran), operations, moved, 0.0, 0
+
+
+# ---------------------------------------------------------------- a schedule that is run again and again
+
+
+class _Prepared:
+    """The launches of a schedule as one list that is given other memory at every run: to make the list takes several
+    times as long as a small kernel. It holds no memory itself."""
+
+    def __init__(self, execution: Execution) -> None:
+        self.kernels = execution.kernels
+        self.note = _note_of(execution.kernels)
+        self.is_running = False
+        slots = [item.slots for item in execution.plan.items]
+        launches = [
+            (kernel.handle, [execution.place(slot) for slot in used])
+            for kernel, used in zip(execution.kernels, slots, strict=True)
+            if kernel is not None
+        ]
+        runner = open_driver(execution.plan.items[0].device).prepare(launches)
+        self.slots = sorted({slot for used in slots for slot in used})
+        number = {slot: number for number, slot in enumerate(self.slots)}
+        wishes = [(number[slot], launch, param) for launch, used in enumerate(slots) for param, slot in enumerate(used)]
+        run_on: Callable[[Any], Callable[[Sequence[Any]], None]] | None = getattr(runner, "run_on", None)
+        self.run_on = None if run_on is None else run_on(wishes)
+
+    def run(self, buffers: Sequence[Buffer | None]) -> None:
+        assert self.run_on is not None
+        self.is_running = True
+        try:
+            memories = []
+            for slot in self.slots:
+                buffer = buffers[slot]
+                assert buffer is not None
+                memories.append(buffer.memory or buffer.ensure())
+            self.run_on(memories)
+        finally:
+            self.is_running = False
+        GlobalCounters.add_note(self.note)
+
+
+# Whoever watches the stages gets a plan of its own each time, which is never seen again.
+MOST_PREPARED = 2048
+# By the identity of the kernels, which each entry keeps: a plan has a tuple of its own.
+_prepared: dict[int, _Prepared] = {}
+kernel_tables.append(_prepared)
+
+
+def _prepared_for(execution: Execution) -> _Prepared | None:
+    """None where the schedule is more than one list of launches whose memory is all given to it (it copies, or needs
+    temporary memory, or several devices), where the device would hold on to the memory, and inside a run of itself."""
+    found = _prepared.get(id(execution.kernels))
+    if found is None:
+        plan = execution.plan
+        if plan.arenas or None in execution.kernels or len({item.device for item in plan.items}) != 1:
+            return None
+        if len(_prepared) >= MOST_PREPARED:
+            _prepared.clear()
+        found = _prepared[id(execution.kernels)] = _Prepared(execution)
+    return None if found.run_on is None or found.is_running else found
 
 
 # ---------------------------------------------------------------- capture, for jit

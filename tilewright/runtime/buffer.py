@@ -103,7 +103,7 @@ def out_of_memory(device: str, nbytes: int, error: MemoryError) -> OutOfMemoryEr
 def buffer_node(buffer: Buffer) -> UOp:
     """A fresh BUFFER node for the memory."""
     node = build.new_buffer(buffer.dtype, buffer.size, buffer.device)
-    node.cache["buffer"] = buffer
+    node._cache = {"buffer": buffer}  # nobody else has the node yet, so there is nothing to lock
     buffer._node = weakref.ref(node)
     return node
 

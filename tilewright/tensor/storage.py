@@ -3,8 +3,10 @@ What leaves here is a copy or, for `data`, a view of the tensor's own memory. Re
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from tilewright.base.dtype import DType, dtypes, to_dtype
@@ -38,6 +40,14 @@ def reads_memory(node: UOp) -> bool:
     return False
 
 
+@functools.cache
+def _realizer() -> Callable[[Sequence[UOp], str], list[UOp]]:
+    """The engine, which importing the package does without; once it is there, a small run would notice an import."""
+    from tilewright.engine.realize import realize
+
+    return realize
+
+
 class StorageMixin(TensorBase):
     """realize, numpy, tolist, item, data, and what can be said of a tensor without computing it."""
 
@@ -54,9 +64,7 @@ class StorageMixin(TensorBase):
                     tensor._give_memory()
                 by_device.setdefault(tensor.device, []).append(tensor)
         for device, tensors in by_device.items():
-            from tilewright.engine.realize import realize
-
-            buffers = realize([tensor.uop for tensor in tensors], first_device(device))
+            buffers = _realizer()([tensor.uop for tensor in tensors], first_device(device))
             for tensor, buffer in zip(tensors, buffers):
                 # History is needed by gradients alone; without it the nodes below can be freed. Gradients end at a
                 # parameter, whatever it was computed from.

@@ -1,0 +1,109 @@
+"""A schedule that was run before is one list of launches, given other memory at every run: it never gives a run the
+memory of another, holds none of it, and comes to no harm where a run fails or runs inside another."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tilewright import GlobalCounters, Tensor
+from tilewright.base.errors import OutOfMemoryError
+from tilewright.base.events import subscribe
+from tilewright.engine import run
+from tilewright.runtime import buffer
+
+
+def added(values: list[float], number: float = 1.0) -> Tensor:
+    return (Tensor(values) + number).realize()
+
+
+def test_runs_of_one_schedule_have_memory_of_their_own() -> None:
+    results = [added([float(step), 1.0]) for step in range(20)]
+    assert [result.tolist() for result in results] == [[step + 1.0, 2.0] for step in range(20)]
+
+
+def test_what_is_alike_but_not_the_same_is_another_schedule() -> None:
+    for _ in range(3):
+        assert (Tensor([1.0, 2.0]) + 1).realize().tolist() == [2.0, 3.0]
+        assert (Tensor([1, 2]) + 1).realize().tolist() == [2, 3]
+        assert (Tensor([[1.0], [2.0]]) + 1).realize().tolist() == [[2.0], [3.0]]
+        assert (Tensor([1.0, 2.0], device="CPU:1") + 1).realize().tolist() == [2.0, 3.0]
+        x = Tensor([1.0, 2.0]).realize()
+        assert (x + x).realize().tolist() == [2.0, 4.0]
+        assert (x + Tensor([5.0, 6.0])).realize().tolist() == [6.0, 8.0]
+        assert (x.flip(0) + Tensor([5.0, 6.0])).realize().tolist() == [7.0, 7.0]
+
+
+def test_an_update_in_place_writes_to_the_tensor_of_this_run() -> None:
+    tensors = [Tensor([float(step)]).contiguous().realize() for step in range(6)]
+    for tensor in tensors:
+        tensor.assign(tensor + 10).realize()
+    assert [tensor.item() for tensor in tensors] == [step + 10.0 for step in range(6)]
+
+
+def test_a_prepared_list_holds_no_memory_and_is_counted() -> None:
+    x = Tensor([1.0] * 1000).realize()
+    (x + 1).realize()
+    level, count = GlobalCounters.mem_used, GlobalCounters.kernel_count
+    for _ in range(3):
+        (x + 1).realize()
+    assert GlobalCounters.mem_used == level
+    assert GlobalCounters.kernel_count == count + 3
+
+
+def test_a_run_without_memory_fails_and_the_next_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    added([1.0, 2.0])
+    x = Tensor([3.0, 4.0]).realize()
+
+    def refuse(device: str, nbytes: int) -> None:
+        raise OutOfMemoryError("allocate", "none left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(buffer, "allocate", refuse)
+        with pytest.raises(OutOfMemoryError):
+            (x + 1).realize()
+    assert not any(prepared.is_running for prepared in run._prepared.values())
+    assert (x + 1).realize().tolist() == [4.0, 5.0]
+
+
+def test_a_run_inside_a_run_takes_a_list_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a destructor that computes something would."""
+    added([1.0, 2.0])
+    seen: list[list[float]] = []
+    ensure = buffer.Buffer.ensure
+
+    def ensure_and_compute(self: buffer.Buffer) -> object:
+        if not seen:
+            seen.append([])
+            seen[0] = added([10.0, 20.0]).tolist()
+        return ensure(self)
+
+    monkeypatch.setattr(buffer.Buffer, "ensure", ensure_and_compute)
+    assert added([5.0, 6.0]).tolist() == [6.0, 7.0]
+    assert seen == [[11.0, 21.0]]
+
+
+def test_threads_realise_at_once() -> None:
+    wrong: list[list[float]] = []
+
+    def compute(first: float) -> None:
+        for step in range(100):
+            found = added([first, float(step)]).tolist()
+            if found != [first + 1, step + 1.0]:
+                wrong.append(found)
+
+    threads = [threading.Thread(target=compute, args=(float(number),)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_lists_that_are_not_seen_again_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "MOST_PREPARED", 4)
+    with subscribe(lambda event: None, kinds=("pass-end",)):
+        for step in range(12):
+            assert added([float(step)]).item() == step + 1.0
+    assert len(run._prepared) <= 4
