@@ -89,6 +89,7 @@ class Options:
     CPU_ARCH = _option(
         "", "The processor, in LLVM's words, that CPU code is compiled for, such as `haswell`; empty is this one."
     )
+    CACHE_MEGABYTES = _option(2048, "What the disk cache may grow to, those unused longest going first; 0 is no limit.")
     CPU_COMPILER = _option(
         "llvm",
         "What compiles kernels for the CPU device: LLVM in this process, or the system's clang or gcc on C text.",

@@ -48,6 +48,16 @@ def bench(
     raise typer.Exit(status)
 
 
+@app.command()
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove every entry; downloads stay.")] = False,
+) -> None:
+    """Show where compiled programs are kept and how much they take, or remove them."""
+    from tilewright.cli.cache import clear_cache, describe_cache
+
+    typer.echo(clear_cache() if clear else describe_cache())
+
+
 def main() -> None:
     app(prog_name="tilewright")
 

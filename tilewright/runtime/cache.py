@@ -1,5 +1,6 @@
 """Compiled programs and schedules on disk. In: a key and bytes. Out: the bytes again, in another process, or None. Many
-processes may write at once: an entry appears whole or not at all. A damaged one is removed and counts as missing."""
+processes may write at once: an entry appears whole or not at all. A damaged one is removed and counts as missing. All
+together stay below CACHE_MEGABYTES: `cache_limit` removes those unused longest."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import os
 
 from tilewright.base.config import options
 from tilewright.base.events import emit, listeners
+from tilewright.runtime.cache_limit import MEGABYTE, is_turn, note_use, trim
 
 MAGIC = b"tilewright-entry-1\n"
 _DIGEST_BYTES = 32
@@ -43,6 +45,7 @@ def read_entry(key: str, cache: str = "program") -> bytes | None:
     try:
         with open(path, "rb") as file:
             data = file.read()
+            note_use(file.fileno(), path)
     except OSError:
         return _report(cache, key, None)
     header = len(MAGIC) + _DIGEST_BYTES
@@ -66,6 +69,8 @@ def write_entry(key: str, payload: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(MAGIC + hashlib.sha256(payload).digest() + payload)
         os.replace(temporary, path)
+        if is_turn(key):
+            trim(cache_folder(), options.CACHE_MEGABYTES * MEGABYTE)
     except OSError as error:
         if listeners:
             emit("warning", message=f"the cache cannot be written: {error}", location=None)

@@ -1,0 +1,101 @@
+"""The size of the disk cache. In: its folder and a limit. Out: entries removed, those unused longest first. Stands
+beside `cache`, which asks for it at one write in 256. Several processes may do this at once, without a lock: an entry
+that another one reads is there for it to the end, and two that remove choose the same ones."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tilewright.base.config import options
+from tilewright.base.events import emit, listeners
+
+MEGABYTE = 1 << 20
+# A use is noted when the last note is older than this: a note is a write to the disk.
+NOTED_EVERY_SECONDS = 3600
+# What a writer that was killed left behind. A living one needs milliseconds.
+ABANDONED_SECONDS = 3600
+_DIGITS = "0123456789abcdef"
+_UNFINISHED = ".new-"
+
+
+class Entry(NamedTuple):
+    used: float  # when it was written or last noted as used
+    size: int
+    path: str
+
+
+def entries(folder: str) -> Iterator[Entry]:
+    """What `cache` has written, finished or not, and nothing else that lies there."""
+    for part in _scan(folder):
+        if _is_digest(part.name, 2):
+            for found in _scan(part.path):
+                if _is_digest(found.name, 64) or found.name.startswith(_UNFINISHED):
+                    try:
+                        facts = found.stat(follow_symlinks=False)
+                    except OSError:  # removed meanwhile
+                        continue
+                    yield Entry(facts.st_mtime, facts.st_size, found.path)
+
+
+def _is_digest(name: str, length: int) -> bool:
+    """The name of an entry is a digest, that of its folder the first two digits."""
+    return len(name) == length and not name.strip(_DIGITS)
+
+
+def _scan(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError:
+        return []
+
+
+def note_use(descriptor: int, path: str) -> None:
+    """An entry was read: it is removed after those that were not."""
+    now = time.time()
+    try:
+        if now - os.fstat(descriptor).st_mtime > NOTED_EVERY_SECONDS:
+            os.utime(path)
+    except OSError as error:
+        if listeners:
+            emit("warning", message=f"the use of a cache entry cannot be noted: {error}", location=None)
+
+
+def is_turn(key: str) -> bool:
+    """Whether the write of this entry is one that looks at the size: keys are digests, so one in 256 begins so."""
+    return key.startswith("00") and options.CACHE_MEGABYTES > 0
+
+
+def trim(folder: str, limit: int) -> int:
+    """Brings entries below the limit, and an eighth further, so that not every look removes some; the bytes freed."""
+    now = time.time()
+    found = sorted(entries(folder))
+    total = sum(entry.size for entry in found)
+    goal = limit - limit // 8 if total > limit else total
+    freed = 0
+    for entry in found:
+        unfinished = os.path.basename(entry.path).startswith(_UNFINISHED)
+        if now - entry.used > ABANDONED_SECONDS if unfinished else total - freed > goal:
+            freed += entry.size if _remove(entry.path) else 0
+    return freed
+
+
+def clear(folder: str) -> int:
+    """Removes every entry; the bytes freed. What else lies in the folder, such as downloads, stays."""
+    return sum(entry.size for entry in entries(folder) if _remove(entry.path))
+
+
+def _remove(path: str) -> bool:
+    """Whether the entry is gone: another process may have removed it, or, on some systems, hold it while it reads."""
+    try:
+        os.remove(path)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if listeners:
+            emit("warning", message=f"a cache entry cannot be removed: {error}", location=None)
+        return False
+    return True
