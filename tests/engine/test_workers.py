@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 
@@ -11,8 +12,10 @@ from tilewright import Context, Tensor
 from tilewright.backends.cpu.device import CpuDriver
 from tilewright.base.config import options
 from tilewright.base.errors import CompileError
+from tilewright.engine import compile as compile_module
 from tilewright.engine.compile import forget_kernels
 from tilewright.engine.workers import Workers
+from tilewright.graph.records import Program
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
@@ -93,6 +96,33 @@ def test_values_do_not_depend_on_the_threads_that_compile(threads: int, monkeypa
     with Context(CACHE=0):
         forget_kernels()
         assert network().numpy().tobytes() == expected
+
+
+def test_the_compiler_is_loaded_beside_the_schedule_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[str] = []
+    monkeypatch.setattr(compile_module, "_ready", set())
+    monkeypatch.setattr(CpuDriver, "compile_threads", 2)
+    monkeypatch.setattr(CpuDriver, "load_compiler", lambda self: loads.append(threading.current_thread().name))
+    before = threading.active_count()
+    for factor in (2.25, 2.75):
+        (Tensor([1.0, 2.0]) * factor).realize()
+    assert loads == ["tilewright-worker"]
+    assert threading.active_count() == before
+
+
+def test_garbage_is_collected_again_after_a_plan_whatever_becomes_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    def refuse(self: CpuDriver, program: Program) -> str:
+        seen.append(gc.isenabled())
+        raise CompileError("no", source="")
+
+    monkeypatch.setattr(CpuDriver, "render", refuse)
+    forget_kernels()
+    with Context(CACHE=0), pytest.raises(CompileError):
+        (Tensor([1.0, 2.0]) * 1.375).realize()
+    assert seen == [False]
+    assert gc.isenabled()
 
 
 def test_equal_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from tilewright.runtime.device import open_driver
 
 _kernels: dict[tuple[object, ...], CompiledKernel] = {}
 _loaded: dict[tuple[str, str], LoadedKernel] = {}  # by stored key and device
+_ready: set[str] = set()  # the devices whose compiler is loaded, or being loaded
 kernel_tables: list[dict[Any, Any]] = [_kernels, _loaded]  # and those of other modules that hold kernels
 _lock = threading.RLock()
 
@@ -87,13 +88,31 @@ def compile_kernel(ast: UOp, device: str) -> CompiledKernel:
     return compile_kernels([(ast, device)])[0]
 
 
-def compile_kernels(wanted: Sequence[tuple[UOp, str]]) -> list[CompiledKernel]:
-    """All of them, equal ones once. While the text of one is made, compilers work on those before it."""
+def compile_kernels(wanted: Sequence[tuple[UOp, str]], workers: Workers | None = None) -> list[CompiledKernel]:
+    """All of them, equal ones once. While the text of one is made, compilers work on those before it: on the threads
+    that `start_compilers` gave, if there are any."""
     keys = [_kernel_key(ast, device) for ast, device in wanted]
     if any(key not in _kernels for key in keys):
         with _lock:
-            _compile_missing({key: pair for key, pair in zip(keys, wanted, strict=True) if key not in _kernels})
+            missing = {key: pair for key, pair in zip(keys, wanted, strict=True) if key not in _kernels}
+            threads = min((open_driver(device).compile_threads for _, device in missing.values()), default=1)
+            if workers is not None and workers.threads < threads:
+                _compile_missing(missing, workers)
+            else:
+                with Workers(threads - 1) as others:
+                    _compile_missing(missing, others)
     return [_kernels[key] for key in keys]
+
+
+def start_compilers(device: str) -> Workers:
+    """Threads for `compile_kernels`, at most as many as the device allows beside the caller's. They begin with what its
+    compiler takes to be loaded, while the caller still finds out what there is to compile."""
+    driver = open_driver(device)
+    workers = Workers(driver.compile_threads - 1)
+    if workers.threads and device not in _ready:
+        _ready.add(device)
+        workers.give(driver.load_compiler)
+    return workers
 
 
 def _kernel_key(ast: UOp, device: str) -> tuple[object, ...]:
@@ -101,29 +120,27 @@ def _kernel_key(ast: UOp, device: str) -> tuple[object, ...]:
     return (ast, device, target, options.NOOPT, options.VERIFY, options.BEAM, options.FOLD_REDUCE)
 
 
-def _compile_missing(wanted: dict[tuple[object, ...], tuple[UOp, str]]) -> None:
+def _compile_missing(wanted: dict[tuple[object, ...], tuple[UOp, str]], workers: Workers) -> None:
     drafts: dict[tuple[object, ...], Draft] = {}
     stored_keys: dict[tuple[object, ...], str | None] = {}
     alike: dict[tuple[object, ...], tuple[object, ...]] = {}  # of several devices with one target, the first's key
     twins: dict[tuple[object, ...], tuple[object, ...]] = {}
-    threads = min((open_driver(device).compile_threads for _, device in wanted.values()), default=1)
-    with Workers(threads - 1) as workers:
-        for key, (ast, device) in wanted.items():
-            stored_keys[key] = _stored_key(ast, device)
-            found = _load_stored(stored_keys[key], device)
-            if found is not None:
-                facts = (found.name, device, found.operations, found.bytes_moved, found.handle, found.stored_key)
-                _kernels[key] = CompiledKernel(*facts, ast, {})
-                continue
-            first = alike.setdefault((ast, *key[2:]), key)
-            if first != key:
-                twins[key] = first
-                continue
-            draft = drafts[key] = draft_kernel(ast, device, _found_opts(ast, device))
-            if draft.binary is None:
-                workers.give(draft.compile, len(draft.source))
-        with stage_timer("compile"):  # what is left of it: the rest went on beside the stages before
-            workers.finish()
+    for key, (ast, device) in wanted.items():
+        stored_keys[key] = _stored_key(ast, device)
+        found = _load_stored(stored_keys[key], device)
+        if found is not None:
+            facts = (found.name, device, found.operations, found.bytes_moved, found.handle, found.stored_key)
+            _kernels[key] = CompiledKernel(*facts, ast, {})
+            continue
+        first = alike.setdefault((ast, *key[2:]), key)
+        if first != key:
+            twins[key] = first
+            continue
+        draft = drafts[key] = draft_kernel(ast, device, _found_opts(ast, device))
+        if draft.binary is None:
+            workers.give(draft.compile, len(draft.source))
+    with stage_timer("compile"):  # what is left of it: the rest went on beside the stages before
+        workers.finish()
     for key, first in twins.items():
         drafts[key] = replace(drafts[first], device=wanted[key][1], stage_times={})
     for key, draft in drafts.items():
@@ -257,4 +274,5 @@ __all__ = [
     "forget_kernels",
     "kernel_tables",
     "load_kernels",
+    "start_compilers",
 ]

@@ -6,16 +6,20 @@ new                      the graph is scheduled, its kernels are compiled where 
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import time
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tilewright.base.config import options
 from tilewright.base.events import emit, listeners, stage_timer
 from tilewright.base.target import Target
-from tilewright.engine.compile import LoadedKernel, compile_kernels, kernel_tables, load_kernels
+from tilewright.engine.compile import LoadedKernel, compile_kernels, kernel_tables, load_kernels, start_compilers
 from tilewright.engine.parts import divisions
 from tilewright.engine.stored import chosen_options, is_usable, is_watched
 from tilewright.engine.stored_schedules import read_schedule, schedule_key, write_schedule
+from tilewright.engine.workers import Workers
 from tilewright.graph.records import Schedule
 from tilewright.graph.uop import UOp
 from tilewright.graph.verify import verify_tensor_graph
@@ -56,13 +60,27 @@ def plan_graph(structure: Structure) -> Plan:
             stored_key = schedule_key(structure.outputs, structure.device, structure.pinned)
         plan = None if stored_key is None else _load_plan(stored_key, structure)
     if plan is None:
-        schedule = schedule_graph(structure)
-        plan = Plan(schedule, _compiled(schedule))
+        with _uncollected(), start_compilers(structure.device) as workers:
+            schedule = schedule_graph(structure)
+            plan = Plan(schedule, _compiled(schedule, workers))
         if stored_key is not None:
             _store_plan(stored_key, plan)
     if not watched:
         _plans[key] = plan
     return plan
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without Python's search for cycles: nodes are in none, and it would walk all of those that live, every time that
+    some thousands more are made."""
+    is_searching = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_searching:
+            gc.enable()
 
 
 def schedule_graph(structure: Structure) -> Schedule:
@@ -96,9 +114,9 @@ def _target_of(device: str) -> Target:
     return open_driver(device).target
 
 
-def _compiled(schedule: Schedule) -> tuple[LoadedKernel | None, ...]:
+def _compiled(schedule: Schedule, workers: Workers) -> tuple[LoadedKernel | None, ...]:
     wanted = [(item.ast, item.device) for item in schedule.items if item.ast is not None]
-    compiled = iter(compile_kernels(wanted))
+    compiled = iter(compile_kernels(wanted, workers))
     return tuple(None if item.ast is None else next(compiled) for item in schedule.items)
 
 

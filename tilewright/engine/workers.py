@@ -20,7 +20,7 @@ class Workers:
     raises what the earliest of those that failed has raised. Calls see the options that the caller has set."""
 
     def __init__(self, threads: int) -> None:
-        self._threads = threads
+        self.threads = threads
         self._options = overrides()
         self._waiting: list[tuple[int, int, Callable[[], None]]] = []  # a heap: the longest first, then by number
         self._changed = threading.Condition()
@@ -36,7 +36,7 @@ class Workers:
             heapq.heappush(self._waiting, (-size, self._given, call))
             self._given += 1
             self._changed.notify()
-        if len(self._started) < self._threads:
+        if len(self._started) < self.threads:
             thread = threading.Thread(target=self._work, name="tilewright-worker", daemon=True)
             self._started.append(thread)
             thread.start()

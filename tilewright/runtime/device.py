@@ -107,6 +107,9 @@ class Driver(ABC):
     def compile(self, source: str) -> bytes:
         """The text as a binary that can be kept on disk."""
 
+    def load_compiler(self) -> None:  # noqa: B027 - most have nothing to load
+        """What the first `compile` of a process would do before it begins; on any thread, beside other work."""
+
     @abstractmethod
     def load(self, binary: bytes, program: Program) -> Any:
         """A kernel that can be launched."""

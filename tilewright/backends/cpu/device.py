@@ -153,6 +153,10 @@ class CpuDriver(HostDriver):
         except llvm.CompileFailure as error:
             raise CompileError(str(error), source=source) from error
 
+    def load_compiler(self) -> None:
+        if options.CPU_COMPILER == LLVM:
+            llvm.load(arch=options.CPU_ARCH)
+
     def load(self, binary: bytes, program: Program) -> CpuKernel:
         return self.load_kept(binary, self.launch_of(program))
 

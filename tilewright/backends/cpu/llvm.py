@@ -28,6 +28,7 @@ __all__ = [
     "cpu_name",
     "host_has",
     "host_vector",
+    "load",
     "load_object",
     "toolchain",
 ]
@@ -131,6 +132,16 @@ def _target_facts(level: int, arch: str) -> tuple[str, str]:
         return str(machine.triple), str(machine.target_data)
 
 
+# Of several threads that need LLVM first, one loads it.
+_first_use = threading.Lock()
+
+
+def load(optimise: int = 2, arch: str = "") -> None:
+    """What the first compilation of a process does before it begins: LLVM is loaded, and knows the processor."""
+    with _first_use:
+        _target_facts(optimise, arch)
+
+
 def compile_ir(text: str, optimise: int = 2, arch: str = "") -> bytes:
     """Compile a module for this processor, or the one that `arch` names, and return the object file's bytes.
 
@@ -151,7 +162,8 @@ def assembly(text: str, optimise: int = 2, arch: str = "") -> str:
 def _emit(text: str, optimise: int, arch: str, is_object: bool) -> bytes:
     if optimise not in _LEVELS:
         raise ValueError(f"optimise is {optimise}; it must be 0, 1 or 2")
-    triple, data_layout = _target_facts(optimise, arch)
+    with _first_use:
+        triple, data_layout = _target_facts(optimise, arch)
     try:
         with _target_machine(optimise, arch) as machine:
             return generate(text, machine, triple, data_layout, is_object)
