@@ -1,8 +1,9 @@
 """The default optimisation. In: a kernel and a target record. Out: the opts to apply, in order.
 
   1. a vector axis for all of the kernel: an output loop that every access walks with stride 0 or 1 (elementwise maths,
-     a sum over the slow axis, a matrix product, a convolution); else a square of two, one that the stores and one that
-     the loads walk (a transposition); else one per inner loop (a sum over the fast axis, softmax)
+     a sum over the slow axis, a matrix product, a convolution); else one whose neighbours the stores interleave (the
+     gradient of windows that are 2 apart); else a square of two, one that the stores and one that the loads walk (a
+     transposition); else one per inner loop (a sum over the fast axis, softmax)
   2. register tiles: an output loop that a load inside a reduction does not depend on is tiled, so the load is reused
   3. threads: the outermost output loop
   4. what takes long to compute is kept where a later loop needs it again
@@ -39,6 +40,10 @@ from tilewright.kernel.transforms.keep import check_keep, kept_values
 OPERAND_REGISTERS = 4
 # Steps along a vector axis that cost a few instructions a vector, and not one a lane.
 NEAR_STEPS = (0, 1, 2, 3, 4)
+# Results that lie side by side and are computed as vectors apart, each of them one of so many in turn.
+MOST_STRANDS = 4
+# Steps of a window that is written out.
+MOST_WINDOW = 16
 # Additions that take about as long as storing a value and fetching it from a near cache.
 LEAST_KEPT_COST = 8
 # A kernel with less work than this per thread gains nothing from threads.
@@ -57,10 +62,13 @@ def choose_opts(view: KernelView, target: Target) -> tuple[Opt, ...]:
     choice = Choice(view, target)
     lanes = target.lanes(widest_dtype_of(view, target))
     axis = common_vector_axis(view)
-    crossing = crossing_axes(view) if axis is None else None
+    woven = woven_axes(view) if axis is None or size_of(axis) <= MOST_STRANDS else None
+    crossing = crossing_axes(view) if axis is None and woven is None else None
     if axis is None and crossing is None:
         axis = common_vector_axis(view, NEAR_STEPS)
-    if axis is not None:
+    if woven is not None:
+        weave(choice, *woven, lanes)
+    elif axis is not None:
         tile_along(choice, axis, lanes)
     elif crossing is not None:
         square_tile(choice, *crossing)
@@ -118,6 +126,32 @@ def common_vector_axis(view: KernelView, allowed: tuple[int, ...] = (0, 1)) -> U
     return None if best is None else best[1]
 
 
+def woven_axes(view: KernelView) -> tuple[UOp, UOp] | None:
+    """An output loop along which every load lies side by side, and a short one, over whose steps the stores take turns:
+    the gradient of windows that are 2 apart, each of whose elements has another part of the window."""
+    loops = [axis for axis in view.of_kind(AxisType.LOOP) if axis not in view.reduce_axes and is_counted(axis)]
+    loops = [axis for axis in loops if all(axis in node.ranges for node in view.reduces)]
+    loads = [access for access in view.accesses if access not in view.stores]
+    for strand in loops:
+        if size_of(strand) > MOST_STRANDS or any(stride(store, strand) != 1 for store in view.stores):
+            continue
+        for axis in loops:
+            is_apart = all(stride(store, axis) == size_of(strand) for store in view.stores)
+            if is_apart and size_of(axis) > MOST_STRANDS and all(stride(load, axis) in (0, 1) for load in loads):
+                return axis, strand
+    return None
+
+
+def weave(choice: Choice, axis: UOp, strand: UOp, lanes: int) -> None:
+    """Vectors along the axis for each of the strands, and windows written out: their masks are then known."""
+    steps = math.prod(size_of(each) for each in choice.view.reduce_axes)
+    choice.upcast(strand, size_of(strand))
+    choice.vectorise(axis, 1, lanes)
+    if steps <= MOST_WINDOW and all(is_counted(each) for each in choice.view.reduce_axes):
+        for each in choice.view.of_kind(AxisType.REDUCE):
+            choice.unroll(each, size_of(each))
+
+
 def inner_vector_axes(view: KernelView) -> list[UOp]:
     """Per reduction, and for the stores, the innermost loop with the most unit strides."""
     chosen: list[UOp] = []
@@ -167,7 +201,7 @@ def register_tile(choice: Choice, vector_axis: UOp, vectors: int) -> None:
 def add_threads(choice: Choice) -> None:
     """The outermost output loop that every store depends on is shared among the cores."""
     view = choice.view
-    if not choice.target.has_threads:
+    if not choice.target.has_threads or view.of_kind(AxisType.THREAD):
         return
     work = 1
     for axis in view.axes:

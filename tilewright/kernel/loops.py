@@ -117,16 +117,24 @@ def split_loops(sink: UOp) -> UOp:
 
 
 def _divided(view: KernelView) -> list[tuple[UOp, int]]:
-    """Axes that occur as axis // c or axis % c with c dividing their size."""
+    """Axes that occur as (axis + constant) // c or (axis + constant) % c with c dividing their size."""
     found = []
     for node in view.nodes:
-        if node.op in (Ops.IDIV, Ops.MOD) and node.src[0].op is Ops.RANGE and node.src[1].op is Ops.CONST:
-            axis, divisor = node.src[0], int(node.src[1].arg)
+        if node.op in (Ops.IDIV, Ops.MOD) and node.src[1].op is Ops.CONST:
+            axis, divisor = _moved_range(node.src[0]), int(node.src[1].arg)
             if (
-                axis.arg.kind in (AxisType.LOOP, AxisType.REDUCE)
+                axis is not None
+                and axis.arg.kind in (AxisType.LOOP, AxisType.REDUCE)
                 and is_counted(axis)
                 and 1 < divisor < size_of(axis)
                 and size_of(axis) % divisor == 0
             ):
                 found.append((axis, divisor))
     return found
+
+
+def _moved_range(position: UOp) -> UOp | None:
+    """The axis that a position is, but for a constant."""
+    if position.op is Ops.ADD and position.src[1].op is Ops.CONST:
+        position = position.src[0]
+    return position if position.op is Ops.RANGE else None

@@ -11,6 +11,7 @@ from tilewright.graph.spec import Kind, element_count
 from tilewright.graph.uop import UOp, const
 from tilewright.schedule.indexing import TRUE, Place, both, flatten_index
 from tilewright.schedule.masks import drop_masks, shorten_reductions
+from tilewright.schedule.residues import thin_reductions
 from tilewright.schedule.uses import Plan, gather_valid
 
 Key = tuple[UOp, UOp, Place]  # a kernel's root, a node, and the element that the kernel asks of it
@@ -48,7 +49,7 @@ class KernelWriter:
         """The values of one kernel, simplified together so that what they share stays shared."""
         filled = (self._fill_holes(value) for value in values.values())
         sink = UOp(Ops.SINK, dtypes.void, tuple(filled))
-        sink = drop_masks(fold_reductions(shorten_reductions(sink)))
+        sink = thin_reductions(drop_masks(fold_reductions(shorten_reductions(sink))))
         return dict(zip(values, sink.src, strict=True))
 
     def _value(self, key: Key) -> UOp:

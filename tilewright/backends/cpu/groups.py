@@ -1,6 +1,7 @@
-"""Groups of narrow integers. In: vectors whose lanes lie a short group apart in memory, and the renderer. Out: the text
+"""Groups of a few elements. In: vectors whose lanes lie a short group apart in memory, and the renderer. Out: the text
 that interleaves them, so that the groups are neighbours, and stores whole vectors of groups. Panels that dot-product
-instructions read are packed so: a row of the panel is made of several rows of a matrix."""
+instructions read are packed so: a row of the panel is made of several rows of a matrix. Results that are computed as
+vectors apart, one for each of a few in turn, are stored so as well."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tilewright.backends.cpu.instructions import of_lanes
+from tilewright.backends.cpu.instructions import of_lanes, value_type
 from tilewright.backends.cpu.transpose import Emit, shuffle_mask
 from tilewright.codegen.tiles import axis_size, tile_part
 from tilewright.graph.ops import Ops
@@ -19,18 +20,24 @@ if TYPE_CHECKING:
 
 # What instructions take as one group, in bytes.
 GROUP_BYTES = 4
+# Elements of a group of results.
+RESULT_GROUPS = (2, 4)
 
 
 def find_group(renderer: Renderer, store: UOp) -> UOp | None:
-    """The axis of the groups, where a store into a panel has them side by side and its value is vectors across them."""
+    """The axis of the groups, where a store has them side by side and its value is vectors across them."""
     place, value = store.src
     base, steps = tile_part(place.src[1])
     lanes = renderer.facts.vector_axis(value)
-    is_plain = memory_of(place).op is Ops.DEFINE_LOCAL and len(place.src) == 2 and value.dtype.is_int
-    if not is_plain or lanes is None or (base is not None and renderer.facts.axes(base)):
+    if lanes is None or len(place.src) > 2 or (base is not None and renderer.facts.axes(base)):
         return None
+    sizes: tuple[int, ...] = ()
+    if memory_of(place).op is Ops.DEFINE_LOCAL and value.dtype.is_int:
+        sizes = (GROUP_BYTES // value.dtype.itemsize,)
+    elif memory_of(place).op is Ops.PARAM and not value.dtype.is_bool:
+        sizes = RESULT_GROUPS
     for axis, step in steps.items():
-        if step == 1 and steps.get(lanes) == axis_size(axis) == GROUP_BYTES // value.dtype.itemsize:
+        if step == 1 and steps.get(lanes) == axis_size(axis) and axis_size(axis) in sizes:
             return axis
     return None
 
@@ -41,11 +48,15 @@ def store_groups(renderer: Renderer, store: UOp, group: UOp) -> None:
     lanes = renderer.facts.vector_axis(value)
     assert lanes is not None
     axes = [axis for axis in renderer.facts.axes(store) if axis not in (lanes, group)]
-    kind = of_lanes(f"i{value.dtype.bits}", axis_size(lanes) * axis_size(group))
+    bits, count = value.dtype.bits, axis_size(lanes)
+    kind = of_lanes(f"i{bits}", count * axis_size(group))
     for coordinates in itertools.product(*(range(axis_size(axis)) for axis in axes)):
         at = {**dict(zip(axes, coordinates, strict=True)), lanes: 0}
         rows = [renderer.operand(value, {**at, group: term}, lanes) for term in range(axis_size(group))]
-        name = interleaved(lambda text: renderer.emit(text).name, value.dtype.bits, rows, axis_size(lanes))
+        if value.dtype.is_float:
+            given, wanted = value_type(value.dtype, count), of_lanes(f"i{bits}", count)
+            rows = [renderer.emit(f"bitcast {given} {row} to {wanted}").name for row in rows]
+        name = interleaved(lambda text: renderer.emit(text).name, bits, rows, count)
         pointer = renderer.memory.pointer(place, {**at, group: 0}).name
         renderer.line(f"  store {kind} {name}, ptr {pointer}, align {value.dtype.itemsize}")
 

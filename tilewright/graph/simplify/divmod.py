@@ -4,6 +4,7 @@ Both round down, a divisor of 0 gives 0, and a fixed-width dividend is only take
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from tilewright.base.dtype import DType
 from tilewright.graph.affine import Affine, affine, from_affine, ring_form
@@ -65,6 +66,19 @@ def residues(form: Affine, divisor: int) -> Affine:
     return Affine(terms, form.constant % divisor)
 
 
+def _line_through(form: Affine, dtype: DType, function: Callable[[int], int]) -> UOp | None:
+    """What has two values is affine: (x + 1) // 2 is x, and (x + 1) % 2 is 1 - x, where x is 0 or 1."""
+    if len(form.terms) != 1:
+        return None
+    ((atom, count),) = form.terms.items()
+    low, high = (int(end) for end in atom.bounds)
+    if high - low != 1:
+        return None
+    first, last = (function(count * value + form.constant) for value in (low, high))
+    terms = {atom: last - first} if last != first else {}
+    return exactly(Affine(terms, first - (last - first) * low), dtype)
+
+
 # ---------------------------------------------------------------- division by a positive constant
 
 
@@ -90,6 +104,7 @@ def divide_sum(x: UOp, d: UOp) -> UOp | None:
         or _divide_residues(form, divisor, dtype)
         or _divide_by_factor(form, divisor, dtype)
         or _divide_nested(form, divisor, dtype)
+        or _line_through(form, dtype, lambda value: value // divisor)
     )
 
 
@@ -167,7 +182,11 @@ def remainder_of_sum(x: UOp, d: UOp) -> UOp | None:
         return from_affine(Affine(positive.terms, positive.constant - multiple * divisor), dtype)
     if small != form:
         return remainder_of(small, divisor, dtype)
-    return _remainder_of_negative(form, divisor, dtype) or _remainder_by_factor(form, divisor, dtype)
+    return (
+        _remainder_of_negative(form, divisor, dtype)
+        or _remainder_by_factor(form, divisor, dtype)
+        or _line_through(form, dtype, lambda value: value % divisor)
+    )
 
 
 def _remainder_of_negative(form: Affine, divisor: int, dtype: DType) -> UOp | None:

@@ -1,0 +1,114 @@
+"""Sums of which only every n-th step counts. In: the value of a kernel. Out: the same value, whose sums walk those
+steps alone. The gradient of windows that are n apart is such a sum: of the windows that could hold an element, every
+n-th begins where there is one.
+
+    before: for k in 3: acc += g[(x + 1 - k) // 2] * w[k] if (x + 1 - k) % 2 < 1 else 0
+    after:  for j in 2: acc += g[(x + 1) // 2 - j] * w[2*j + (x + 1) % 2] if 2*j + (x + 1) % 2 < 3 else 0"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tilewright.base.dtype import dtypes
+from tilewright.graph.affine import Affine, affine, from_affine
+from tilewright.graph.ops import Axis, Ops
+from tilewright.graph.simplify import simplify
+from tilewright.graph.uop import UOp, const, index_const
+from tilewright.graph.walk import substitute, toposort
+from tilewright.schedule.indexing import TRUE, both
+from tilewright.schedule.masks import conditions_of, is_selection
+
+
+class Residue(NamedTuple):
+    """Steps of a loop count where `sign * loop + rest` is a multiple of the divisor."""
+
+    loop: UOp
+    dividend: UOp
+    sign: int
+    rest: Affine
+    divisor: int
+
+
+def thin_reductions(value: UOp) -> UOp:
+    """The value with every sum walking only the steps that count."""
+    done: dict[UOp, UOp] = {}
+    for node in toposort(value):
+        src = tuple(done[s] for s in node.src)
+        if node.op is Ops.REDUCE and node.arg is Ops.ADD:
+            inner, loops = thin_reduction(src[0], src[1:])
+            src = (inner, *loops)
+        done[node] = node.with_src(src)
+    return done[value]
+
+
+def thin_reduction(value: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, tuple[UOp, ...]]:
+    """What a sum takes in, and its loops. All loops are new: one that another reduction has too must not be shorter."""
+    found = find_residues(value, loops)
+    if not found:
+        return value, loops
+    sizes = [-(-_size(loop) // found[loop].divisor) if loop in found else _size(loop) for loop in loops]
+    first, suffix = loops[0].arg.id, tuple(-size for size in sizes)
+    made = [
+        UOp(Ops.RANGE, dtypes.index, (index_const(size),), Axis((*first, *suffix, number), loop.arg.kind))
+        for number, (loop, size) in enumerate(zip(loops, sizes, strict=True))
+    ]
+    for loop, step in zip(loops, made, strict=True):
+        value = walk_residue(value, found[loop], step) if loop in found else substitute(value, {loop: step})
+    return simplify(value), tuple(made)
+
+
+def find_residues(value: UOp, loops: tuple[UOp, ...]) -> dict[UOp, Residue]:
+    """The loops of which only every n-th step counts, whatever the steps of the others are."""
+    found: dict[UOp, Residue] = {}
+    for part in conditions_of(value):
+        if (
+            part.op is not Ops.CMPLT
+            or part.src[0].op is not Ops.MOD
+            or not part.src[1].is_const
+            or part.src[1].arg != 1
+        ):
+            continue
+        dividend, divisor = part.src[0].src
+        own = [loop for loop in loops if loop in dividend.ranges]
+        if len(own) != 1 or not divisor.is_const or divisor.arg < 2 or dividend.dtype is not dtypes.index:
+            continue
+        form = affine(dividend)
+        sign = form.terms.get(own[0], 0)
+        rest = form.plus(Affine({own[0]: 1}, 0), -sign)
+        is_alone = all(own[0] not in atom.ranges for atom in rest.terms)
+        if sign in (1, -1) and is_alone and _size(own[0]) > 1:
+            found.setdefault(own[0], Residue(own[0], dividend, sign, rest, int(divisor.arg)))
+    return found
+
+
+def walk_residue(value: UOp, residue: Residue, step: UOp) -> UOp:
+    """The value at the step-th of the steps that count. Past the last of them it is 0, and nothing is loaded."""
+    loop, dividend, sign, rest, divisor = residue
+    before = from_affine(rest.scaled(-sign), dtypes.index)
+    number = step * divisor + before % divisor
+    exchanges = {
+        loop: number,
+        UOp(Ops.MOD, dtypes.index, (dividend, index_const(divisor))): index_const(0),
+        UOp(Ops.IDIV, dtypes.index, (dividend, index_const(divisor))): (step - before // divisor) * sign,
+    }
+    if _size(loop) % divisor == 0:
+        return substitute(value, exchanges)
+    return with_mask(substitute(value, exchanges), step, number < _size(loop))
+
+
+def with_mask(value: UOp, step: UOp, inside: UOp) -> UOp:
+    """The value where the condition holds, else 0; what is loaded at the step is loaded there alone."""
+    done: dict[UOp, UOp] = {}
+    for node in toposort(value):
+        src = tuple(done[s] for s in node.src)
+        if node.op is Ops.INDEX and step in node.ranges:
+            src = (*src[:2], both(src[2] if len(src) == 3 else TRUE, inside))
+        done[node] = node.with_src(src)
+    made = done[value]
+    if is_selection(made):
+        return both(made.src[0], inside).where(made.src[1], made.src[2])
+    return inside.where(made, const(made.dtype, 0))
+
+
+def _size(loop: UOp) -> int:
+    return int(loop.src[0].arg)
