@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import memory_step, scaling
+from bench import memory_bound, memory_step, scaling
 from tilewright import Tensor
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,3 +75,13 @@ def test_what_is_alive_at_once_is_no_more_than_the_arena() -> None:
     plan = ((x @ x).contiguous() @ (x @ x).contiguous()).schedule()
     (arena,) = (size for _, size in plan.arenas)
     assert 64 * 64 * 4 <= memory_step.alive(plan) <= arena
+
+
+def test_bytes_that_have_to_move_are_those_given_and_those_that_come_out_once_each() -> None:
+    rows = memory_bound.Rows(None).makers()
+    row = rows["average pool 2x2 8x256x14x14 and gradients"]()
+    x = row.inputs[0]
+    line = memory_bound.measure(row, None, 0.0, 1e9)
+    milliseconds, rate = float(line.split(" ms")[0].split()[-1]), float(line.split(" GB/s")[0].split()[-1])
+    # The images, their gradient, and a quarter of them each for the means and what these weigh.
+    assert rate == pytest.approx(2.5 * x.nbytes / milliseconds / 1e6, rel=0.05)
