@@ -82,13 +82,13 @@ def named_ranges(node: UOp) -> tuple[UOp, ...]:
 def exchange_axis(sink: UOp, axis: UOp, replacement: UOp) -> UOp:
     """The kernel with `axis` written as `replacement`, an expression of new axes; a reduction over `axis` becomes one
     over the new axes, and so is what is done in every iteration of `axis`."""
-    done: dict[UOp, UOp] = {axis: replacement}
-    new_axes = tuple(sorted(replacement.ranges, key=lambda made: made.arg.id))
+    made: dict[UOp, UOp] = {axis: replacement}  # of the nodes that change
+    new_axes = tuple(sorted(replacement.ranges, key=lambda found: found.arg.id))
     for node in toposort(sink):
-        if node in done:
+        if made.keys().isdisjoint(node.src):
             continue
         named = named_ranges(node)
-        src = [done[s] for s in node.src[: len(node.src) - len(named)]]
-        src += [made for old in named for made in (new_axes if old is axis else (done[old],))]
-        done[node] = node.with_src(tuple(src))
-    return done[sink]
+        src = [made.get(s, s) for s in node.src[: len(node.src) - len(named)]]
+        src += [new for old in named for new in (new_axes if old is axis else (made.get(old, old),))]
+        made[node] = node.with_src(tuple(src))
+    return made.get(sink, sink)
