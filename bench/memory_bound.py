@@ -1,5 +1,5 @@
 """Pools, normalisations, depthwise windows, gathers, copies, reductions and casts, one by one, beside torch where it is
-installed: `python -m bench.memory_bound [parts of names] [--seconds S]`. In: layers that read and write each element
+installed: `python -m bench.memory_bound [parts of names] [--again]`. In: layers that read and write each element
 about once, forward and with their gradients. Out: per row the best time, the bytes that have to move (what is given and
 what comes out, once each) over it, the part of this machine's bandwidth that this is, and torch's best and median time
 over ours. Values are compared with torch's. The two take turns in one process, so ratios hold on a busy machine."""
@@ -404,12 +404,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="kernels that memory bounds, one by one")
     parser.add_argument("parts", nargs="*", help="rows whose names have one of these; all where none is given")
     parser.add_argument("--seconds", type=float, default=0.5, help="how long each row is measured")
+    parser.add_argument("--again", action="store_true", help="measure the bandwidth again, if it is known")
     given = parser.parse_args()
     torch: Any = None
     if importlib.util.find_spec("torch") is not None:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         torch = __import__("torch")
-    bandwidth = machine_peaks("CPU").bandwidth
+    bandwidth = machine_peaks("CPU", given.again).bandwidth
     for name, make in Rows(torch).makers().items():
         if not given.parts or any(part in name for part in given.parts):
             print(measure(make(), torch, given.seconds, bandwidth), flush=True)
