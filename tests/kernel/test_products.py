@@ -149,21 +149,30 @@ def test_a_panel_beyond_the_stack_is_taken_and_given_back(monkeypatch: pytest.Mo
     assert source.count("call ptr @take_panel(") == source.count("call void @give_panel(") == 1
 
 
+def test_a_copy_asks_for_rows_further_on_where_it_takes_less_than_a_page_of_each() -> None:
+    def asked(columns: int) -> bool:
+        ast = matrices(32, 64, columns, (64, 1, columns, 1)).replace(arg=KernelInfo("test"))
+        source = compile_kernel(ast, "CPU").source
+        return "@llvm.prefetch" in source and f"i64 {panels.ROWS_AHEAD * columns * 4}\n" in source
+
+    assert asked(256)
+    assert not asked(16)  # the copy walks all of every row
+
+
 CUTS: dict[str, tuple[Callable[[], UOp], str]] = {
     "blocks of columns, packed in each; rows as they lie": (
         lambda: matrices(512, 512, 512, (512, 1, 512, 1)),
-        "0:THREAD(4), 1:LOOP(86), 2:LOOP(2), 3:REDUCE(512), 4:UPCAST(6), 5:UPCAST(64), 6:LOOP(512), 7:LOOP(2), "
-        "8:UPCAST(64)",
+        "0:THREAD(8), 1:LOOP(86), 2:REDUCE(256), 3:UPCAST(6), 4:UPCAST(64), 5:UNROLL(2), 6:LOOP(512), 7:UPCAST(64)",
     ),
     "rows that are neighbours are packed too, whole": (
         lambda: matrices(256, 256, 256, (1, 256, 256, 1)),
-        "0:THREAD(2), 1:LOOP(2), 2:LOOP(64), 3:REDUCE(256), 4:UPCAST(4), 5:UPCAST(64), 6:LOOP(8), 7:LOOP(256), "
-        "8:LOOP(8), 9:LOOP(256), 10:UPCAST(4), 11:UPCAST(64)",
+        "0:THREAD(2), 1:LOOP(2), 2:LOOP(64), 3:REDUCE(128), 4:UPCAST(4), 5:UPCAST(64), 6:UNROLL(2), 7:LOOP(8), "
+        "8:LOOP(256), 9:LOOP(8), 10:LOOP(256), 11:UPCAST(4), 12:UPCAST(64)",
     ),
     "and block by block where they are many": (
         lambda: matrices(768, 768, 768, (1, 768, 768, 1)),
-        "0:THREAD(6), 1:LOOP(16), 2:LOOP(8), 3:LOOP(2), 4:REDUCE(768), 5:UPCAST(6), 6:UPCAST(64), 7:LOOP(768), "
-        "8:LOOP(8), 9:LOOP(768), 10:LOOP(2), 11:UPCAST(6), 12:UPCAST(64)",
+        "0:THREAD(12), 1:LOOP(16), 2:LOOP(8), 3:REDUCE(384), 4:UPCAST(6), 5:UPCAST(64), 6:UNROLL(2), 7:LOOP(768), "
+        "8:LOOP(8), 9:LOOP(768), 10:UPCAST(6), 11:UPCAST(64)",
     ),
     "windows that overlap are read where they lie": (
         convolution,
@@ -212,6 +221,8 @@ def test_blocks_fit_and_are_shared_evenly() -> None:
     assert best_block(8, 8, 2) == 2  # four blocks: one of two cores that is late leaves some to the other
     assert best_block(7, 8, 2) == 1
     assert best_block(16, 0, 4) == 1
+    assert best_block(32, 8, 2, parts=4) == 4
+    assert best_block(6, 8, 2, parts=4) == 1  # as many as there are
     assert evenness(7, 2) == 7 / 8
 
 

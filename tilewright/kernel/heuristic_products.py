@@ -63,14 +63,19 @@ VECTOR_COST = 0.5
 PACKED_ROWS_COST = 0.3
 # What it costs to copy a vector of rows.
 COPY_COST = 0.5
-# The part of a core's own cache that one packed panel takes: another panel, and what is read in passing, want room too.
-PANEL_SHARE = 2
+# The part of a core's own cache that one packed panel takes: another panel, and what is read in passing, want room too,
+# and where two hardware threads share the core, so does the other.
+PANEL_SHARE = 4
 # The part of all memory for panels that a whole factor takes.
 WHOLE_SHARE = 2
 # Registers that a factor's offset takes, where a dot product needs one.
 OFFSET_REGISTERS = 4
-# Blocks for each core, so that one that is late or slow leaves some to the others.
+# Steps of the sum that are written out, where they divide it, those preferred first: more products for each jump.
+STEPS = (2, 3)
+# Blocks for each core, so that one that is late or slow leaves some to the others; and those of columns, where a core
+# is busy with each for long.
 LEAST_PARTS = 2
+COLUMN_PARTS = 4
 # Rows are shared among the cores in at most so many parts a core: each packs the right factor again.
 MOST_PARTS = 2
 
@@ -193,11 +198,12 @@ def choose_tile(
     return min(tiles, key=cost)
 
 
-def best_block(tiles: int, most: int, cores: int) -> int:
-    """Tiles in a block: as many as fit and divide them, in a number of blocks that the cores can share."""
+def best_block(tiles: int, most: int, cores: int, parts: int = LEAST_PARTS) -> int:
+    """Tiles in a block: as many as fit and divide them, in a number of blocks that the cores can share, so many parts
+    each where there are."""
     fitting = [amount for amount in range(1, max(1, min(most, tiles)) + 1) if tiles % amount == 0]
-    several = [amount for amount in fitting if tiles // amount >= LEAST_PARTS * cores]
-    return max(several or fitting, key=lambda amount: (min(evenness(tiles // amount, cores), EVEN), amount))
+    several = [amount for amount in fitting if tiles // amount >= min(parts * cores, tiles)]
+    return max(several, key=lambda amount: (min(evenness(tiles // amount, cores), EVEN), amount))
 
 
 def _padded(size: int, multiple: int) -> int:
@@ -247,14 +253,16 @@ class _Plan(Choice):
         room = self.target.core_cache_bytes // PANEL_SHARE // (self.depth * self.itemsize)
         if "columns" in self.loops:
             most = room // (tile.vectors * lanes)
-            self._block("columns", best_block(size_of(self.loops["columns"]), most, self.target.cores))
+            amount = best_block(size_of(self.loops["columns"]), most, self.target.cores, COLUMN_PARTS)
+            self._block("columns", amount)
         self.is_whole = self._is_left_packed_whole()
         if "rows" in self.loops and self._has_neighbouring_rows() and not self.is_whole:
-            most = room // PANEL_SHARE // tile.rows
+            most = room // tile.rows
             self._block("rows", best_block(size_of(self.loops["rows"]), most, 1))
         self._order()
         self._share()
         self._stage()
+        self._write_out_steps()
         return tuple(self.opts)
 
     def _has_neighbouring_rows(self) -> bool:
@@ -377,6 +385,14 @@ class _Plan(Choice):
         summed = [axis for axis in self.view.reduce_axes if axis in right.ranges]
         is_used_often = self.is_large and size_of(self.product.rows) >= LEAST_PACKED_ROWS
         return is_used_often and is_injective(right.src[1], [*summed, columns])
+
+    def _write_out_steps(self) -> None:
+        """Comes last: a copy is best made along the whole of the sum."""
+        axes = self.view.reduces[0].src[1:]
+        amount = next((n for n in STEPS if size_of(axes[0]) % n == 0 and size_of(axes[0]) > n), None)
+        is_plain = self.dot is None and len(self.view.reduces) == len(axes) == 1
+        if self.is_large and is_plain and amount is not None:
+            self.unroll(axes[0], amount)
 
     def _pack(self, axis: UOp, place: UOp) -> None:
         number = operands(self.view).index(place)
