@@ -21,6 +21,7 @@ from tilewright.codegen.pipeline import lower
 from tilewright.graph.records import KernelInfo
 from tilewright.kernel.optimise import optimise
 
+POINTER = "  %p = load ptr, ptr %table"
 A, B = "  %a = load float, ptr %p, align 4", "  %b = load i32, ptr %q, align 4"
 
 
@@ -29,6 +30,7 @@ A, B = "  %a = load float, ptr %p, align 4", "  %b = load i32, ptr %q, align 4"
     [
         ([A, B, "  %x = f %a", "  %y = f %b"], [A, "  %x = f %a", B, "  %y = f %b"]),
         ([A, B, "  %y = f %b, %a"], [B, A, "  %y = f %b, %a"]),  # both in front of what uses both
+        ([POINTER, B, A, "  %x = f %a"], [POINTER, A, "  %x = f %a", B]),  # the address that another load needs
         ([A, "  store float %k, ptr %p", "  %x = f %a"], [A, "  store float %k, ptr %p", "  %x = f %a"]),
         ([A, "  call void @llvm.prefetch.p0(ptr %p)"], [A, "  call void @llvm.prefetch.p0(ptr %p)"]),
         ([A, "  %x = call i32 @take(ptr %p)", "  %y = f %a"], [A, "  %x = call i32 @take(ptr %p)", "  %y = f %a"]),

@@ -23,6 +23,8 @@ def sink_loads(lines: Iterable[str]) -> list[str]:
     for line in lines:
         found = _SCALAR_LOAD.match(line)
         if found:
+            # What it loads from may have been loaded itself.
+            placed.extend(waiting.pop(name) for name in _NAMES.findall(line, found.end()) if name in waiting)
             waiting[found[1]] = line
             continue
         if waiting:
