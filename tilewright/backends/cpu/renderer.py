@@ -25,6 +25,7 @@ from tilewright.backends.cpu.memory_access import MemoryAccess
 from tilewright.backends.cpu.transpose import vector_across
 from tilewright.base.errors import InternalError
 from tilewright.codegen.tiles import Coordinates, TileFacts, axis_size
+from tilewright.graph.edges import holds_at
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp
@@ -264,6 +265,10 @@ class Renderer:
         axis, lanes = self.facts.vector_axis(node), self.facts.lanes(node)
         values: dict[Coordinates, Element] = {}
         for coordinates, at in self._elements(node):
+            holds = holds_at(node.src[0], at) if node.op is Ops.WHERE else None
+            if holds is not None:
+                values[coordinates] = self.here(self.operand(node.src[1 if holds else 2], at, axis))
+                continue
             operands = [self.operand(src, at, axis) for src in node.src]
             values[coordinates] = self.emit(self._spell(node, lanes, operands))
         self.values[node] = values
@@ -280,13 +285,18 @@ class Renderer:
         return self.instructions.binary(node.op, operand_dtype(node), lanes, operands[0], operands[1])
 
     def _emit_accumulate(self, node: UOp) -> None:
-        """acc = acc op value, element after element along the axes that the accumulator does not have."""
+        """acc = acc op value, element after element along the axes that the accumulator does not have. What is known
+        not to count is left out."""
         acc, value = node.src
         axis, lanes = self.facts.vector_axis(acc), self.facts.lanes(acc)
         unrolled = [a for a in self.facts.axes(value) if a not in self.facts.axes(acc)]
         for coordinates, at in self._elements(acc):
             for step in itertools.product(*(range(axis_size(a)) for a in unrolled)):
-                operand = self.operand(value, {**at, **dict(zip(unrolled, step, strict=True))}, axis)
+                place = {**at, **dict(zip(unrolled, step, strict=True))}
+                is_chosen = value.op is Ops.WHERE and value.src[2] is acc.src[0]
+                if is_chosen and holds_at(value.src[0], place) is False:
+                    continue
+                operand = self.operand(value, place, axis)
                 current = self.values[acc][coordinates].name
                 text = self.instructions.binary(node.arg, acc.dtype, lanes, current, operand)
                 self.values[acc][coordinates] = self.emit(text)
