@@ -150,13 +150,14 @@ def test_a_panel_beyond_the_stack_is_taken_and_given_back(monkeypatch: pytest.Mo
 
 
 def test_a_copy_asks_for_rows_further_on_where_it_takes_less_than_a_page_of_each() -> None:
-    def asked(columns: int) -> bool:
-        ast = matrices(32, 64, columns, (64, 1, columns, 1)).replace(arg=KernelInfo("test"))
-        source = compile_kernel(ast, "CPU").source
-        return "@llvm.prefetch" in source and f"i64 {panels.ROWS_AHEAD * columns * 4}\n" in source
+    row, lane = axis(64, 0), axis(16, 1, AxisType.UPCAST)
 
-    assert asked(256)
-    assert not asked(16)  # the copy walks all of every row
+    def ahead(step: int) -> int:
+        place = UOp(Ops.INDEX, dtypes.float32, (param(1, 64 * step), row * step + lane))
+        return panels.bytes_ahead(place, 16 * 4, [row])
+
+    assert ahead(256) == panels.ROWS_AHEAD * 256 * 4
+    assert ahead(16) == 0  # the copy walks all of every row
 
 
 CUTS: dict[str, tuple[Callable[[], UOp], str]] = {
