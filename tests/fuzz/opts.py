@@ -50,6 +50,8 @@ WEIGHTS: dict[OptOps, float] = {
     OptOps.STAGE: 5,
     OptOps.KEEP: 3,
     OptOps.SCATTER: 3,
+    OptOps.CLIP: 1,
+    OptOps.HOLD: 2,
     OptOps.BLOCK: 3,
     OptOps.PADTO: 2,
     OptOps.SWAP: 2,
@@ -65,7 +67,7 @@ MOST_OPTS = 6
 PAIRS_PER_COMPILATION = {"CPU": 25, "OPENCL": 250}
 CASES_WITH_KERNELS = 120
 # What few kernels have a place for is tried first, on every other of those that have.
-RARE = (OptOps.KEEP, OptOps.SCATTER)
+RARE = (OptOps.KEEP, OptOps.SCATTER, OptOps.CLIP)
 # The kernel that dot-product instructions compute, and its part of all pairs.
 NARROW = "narrow_product"
 NARROW_SHARE = 0.03

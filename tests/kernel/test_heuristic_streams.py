@@ -66,25 +66,45 @@ CASES: dict[str, tuple[Builder, Target, str]] = {
         WIDE,
         "0:THREAD(64), 1:LOOP(8), 2:LOOP(2), 3:UPCAST(16), 4:UPCAST(16)",
     ),
-    "large rows are summed a page at a time, two at once": (
+    "large rows are summed four at once, their sums held": (
         lambda: column_sums(4096, 4096),
         WIDE,
-        "0:THREAD(4), 1:REDUCE(2048), 2:UPCAST(1024), 3:UNROLL(2)",
+        "0:THREAD(4), 1:LOOP(64), 2:REDUCE(1024), 3:UPCAST(16), 4:UNROLL(4), 5:LOOP(64), 6:LOOP(64)",
     ),
-    "no wider than there are vectors on the stack": (
+    "a line of each at a time": (
         lambda: column_sums(4096, 4096),
         NARROW,
-        "0:THREAD(16), 1:REDUCE(2048), 2:UPCAST(256), 3:UNROLL(2)",
+        "0:THREAD(4), 1:LOOP(64), 2:REDUCE(1024), 3:UPCAST(16), 4:UNROLL(4), 5:LOOP(64), 6:LOOP(64)",
     ),
-    "narrower where cores would be idle": (
+    "parts of them are narrower where cores would be idle": (
         lambda: vector_times_matrix(4096, 4096),
         replace(WIDE, cores=8),
-        "0:THREAD(16), 1:REDUCE(4096), 2:UPCAST(256)",
+        "0:THREAD(16), 1:LOOP(16), 2:REDUCE(1024), 3:UPCAST(16), 4:UNROLL(4), 5:LOOP(16), 6:LOOP(16)",
     ),
     "rows of whole halves of registers": (
         lambda: column_sums(8192, 1000),
         WIDE,
-        "0:THREAD(5), 1:REDUCE(8192), 2:UPCAST(200)",
+        "0:THREAD(5), 1:LOOP(25), 2:REDUCE(2048), 3:UPCAST(8), 4:UNROLL(4), 5:LOOP(25), 6:LOOP(25)",
+    ),
+    "rows that no number of streams divides are summed one by one": (
+        lambda: column_sums(4099, 4096),
+        WIDE,
+        "0:THREAD(4), 1:LOOP(64), 2:REDUCE(4099), 3:UPCAST(16), 4:LOOP(64), 5:LOOP(64)",
+    ),
+    "few results of many rows are held in registers": (
+        lambda: column_sums(65536, 256),
+        WIDE,
+        "0:THREAD(4), 1:REDUCE(65536), 2:UPCAST(64)",
+    ),
+    "sums of rows take one of each quarter": (
+        lambda: build.reduce_axis(Ops.ADD, leaf(0, 4096, 4096), (1,)),
+        WIDE,
+        "0:THREAD(1024), 1:REDUCE(64), 2:UPCAST(4), 3:UPCAST(64)",
+    ),
+    "of each half where registers are few": (
+        lambda: build.reduce_axis(Ops.ADD, leaf(0, 4096, 4096), (1,)),
+        FEW,
+        "0:THREAD(2048), 1:REDUCE(128), 2:UPCAST(2), 3:UPCAST(32)",
     ),
     "a few rows of a product share what is read once": (
         lambda: matrix_product(4, 4096, 4096),
@@ -117,7 +137,8 @@ def test_small_steps_are_vectors_and_large_ones_single() -> None:
 
 @pytest.mark.parametrize("cores", [1, 2, 8, 64])
 def test_the_order_of_a_sum_does_not_follow_the_cores(cores: int) -> None:
-    """Columns are divided among cores as they may be; each is summed row after row."""
+    """Columns are divided among cores as they may be; each is summed four rows at a time."""
     view = chosen(column_sums(4096, 4096), replace(WIDE, cores=cores))
     (node,) = view.reduces
-    assert {axis.arg.kind for axis in node.src[1:]} <= {AxisType.REDUCE, AxisType.UNROLL}
+    assert [(axis.arg.kind, size_of(axis)) for axis in node.src[1:]] == [(AxisType.UNROLL, 4)]
+    assert [size_of(axis) for axis in view.of_kind(AxisType.REDUCE)] == [1024]

@@ -30,6 +30,8 @@ class OptOps(enum.Enum):
     STAGE = "stage"
     KEEP = "keep"
     SCATTER = "scatter"
+    HOLD = "hold"
+    CLIP = "clip"
 
     __hash__ = object.__hash__
 

@@ -11,6 +11,8 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, size_of, view_kernel
 from tilewright.kernel.transforms.block import apply_block
+from tilewright.kernel.transforms.clip import apply_clip
+from tilewright.kernel.transforms.hold import apply_hold
 from tilewright.kernel.transforms.keep import apply_keep
 from tilewright.kernel.transforms.local import apply_local
 from tilewright.kernel.transforms.pad import apply_pad
@@ -22,6 +24,8 @@ from tilewright.kernel.transforms.upcast import apply_upcast, check_upcast
 
 _APPLY: dict[OptOps, Callable[[KernelView, UOp, Any], UOp]] = {
     OptOps.BLOCK: apply_block,
+    OptOps.CLIP: apply_clip,
+    OptOps.HOLD: apply_hold,
     OptOps.KEEP: apply_keep,
     OptOps.LOCAL: apply_local,
     OptOps.PADTO: apply_pad,

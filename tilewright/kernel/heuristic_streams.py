@@ -2,30 +2,31 @@
 with tiles that walk memory as it is fetched: whole lines, page after page, a few streams side by side.
 
   a transposition           squares, read along one loop and written along another
-  a sum over the slow axis  rows as wide as a page, so that each page is read in one go
-  a sum over the fast axis  several vectors of several rows, so that many loads are under way"""
+  a sum over the slow axis  long parts of rows, with the sums of a part held in memory where registers do not suffice
+  a sum over the fast axis  several vectors of several rows that lie far apart, each a stream without an end"""
 
 from __future__ import annotations
 
 import math
 
-from tilewright.base.dtype import dtypes
 from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
+from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp, memory_of
-from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
+from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride
 from tilewright.kernel.choice import VECTORS_IN_FLIGHT, Choice
+from tilewright.kernel.heuristic_dots import evenness
+from tilewright.kernel.transforms.block import check_block
+from tilewright.kernel.transforms.hold import check_hold
+from tilewright.kernel.transforms.thread import check_thread
 
-# Rows that a reduction walks side by side: two streams keep memory busier than one (bench/streams.py).
-STREAMS = 2
+# Rows that a reduction walks side by side: four streams keep memory busier than one or two (bench/streams.py).
+STREAMS = 4
 LEAST_ROWS = 64
-# A row is read this far before the next one is begun: prefetching starts anew at every page.
+# Parts of a row that are shorter than this are prefetched badly.
 PAGE_BYTES = 4096
-# More vectors than registers live on the stack, where two rows at a time halve what is moved between the two.
-MOST_VECTORS = 64
-ROWS_AT_ONCE = 2
-# Operations an element, up to which the text of so wide a tile is short.
-LITTLE_MATHS = 8
+# Sums that are held in memory: half of an L1, which the rows pass through as well.
+HELD_BYTES = 16 << 10
 # What is written at once, so that no part of a line is written on its own.
 LINE_BYTES = 64
 # A square with a shorter side has vectors that are mostly empty.
@@ -60,31 +61,69 @@ def square_tile(choice: Choice, outer: UOp, inner: UOp) -> None:
 
 
 def row_vectors(view: KernelView, axis: UOp, target: Target, lanes: int) -> int:
-    """How many vectors of a row a sum over the rows of a large matrix takes at a time: a page of them, or less where
-    that would leave cores idle."""
+    """How many vectors of a row a sum over the rows of a large matrix takes at a time: as many as there is room to hold
+    sums of, or less where that would leave cores idle. Whether they are held follows from the shape alone."""
     if not view.reduces or not target.has_threads or size_of(axis) % max(1, lanes // 2):
         return 0
     inside = [access for access in view.accesses if access.ranges & view.reduce_axes and stride(access, axis) == 1]
     if not any(memory_of(load).arg.size * load.dtype.itemsize >= target.cache_bytes for load in inside):
         return 0
-    a_page = PAGE_BYTES // max(load.dtype.itemsize for load in inside)
-    most = MOST_VECTORS if has_little_maths(view) else target.vector_registers // 2
-    return min(a_page, size_of(axis) // (2 * target.cores), most * lanes) // lanes
+    room = HELD_BYTES // max(node.dtype.itemsize for node in view.reduces)
+    least = VECTORS_IN_FLIGHT if is_held(view, axis, target, lanes) else 0
+    return max(min(size_of(axis) // (2 * target.cores), room) // lanes, least)
 
 
-def has_little_maths(view: KernelView) -> bool:
-    """Whether the text of a wide tile stays short."""
-    return sum(node.op.is_elementwise and node.dtype is not dtypes.index for node in view.nodes) <= LITTLE_MATHS
+def is_held(view: KernelView, axis: UOp, target: Target, lanes: int) -> bool:
+    """Whether the sums of a row are more than registers, and can be held in memory."""
+    return size_of(axis) > target.vector_registers // 2 * lanes and check_hold(view, axis, None) is None
 
 
 def stream_rows(choice: Choice, axis: UOp, vectors: int, lanes: int) -> None:
-    """Wide rows; two at a time where the accumulators are more than registers."""
-    choice.vectorise(axis, vectors, lanes)
-    if vectors <= choice.target.vector_registers // 2:
+    """Sums of so many vectors of a row at a time: in registers where they suffice, else held in memory, of which then
+    several rows at a time make the most. Cores share the parts of a row."""
+    if choice.view.of_kind(AxisType.UPCAST) or not is_held(choice.view, axis, choice.target, lanes):
+        choice.vectorise(axis, min(vectors, choice.target.vector_registers // 2), lanes)
         return
+    loads = [
+        access for access in choice.view.accesses if stride(access, axis) == 1 and access not in choice.view.stores
+    ]
+    itemsize = min(load.dtype.itemsize for load in loads)
+    choice.vectorise(axis, max(1, LINE_BYTES // (lanes * itemsize)), lanes)
     rows = [found for found in choice.view.of_kind(AxisType.REDUCE) if found in choice.view.reduce_axes]
-    if rows:
-        choice.unroll(rows[-1], ROWS_AT_ONCE)
+    if rows and is_counted(rows[-1]):
+        walk_apart(choice, rows[-1], OptOps.UNROLL, STREAMS)
+    columns = choice.view.of_kind(AxisType.LOOP)[-1]
+    tile = math.prod(size_of(found) for found in choice.view.of_kind(AxisType.UPCAST))
+    amount = part_of_row(size_of(columns), vectors * lanes // tile, tile * itemsize, choice.target)
+    if check_block(choice.view, columns, amount) is None:
+        choice.apply(OptOps.BLOCK, columns, amount)
+    *around, columns = choice.view.of_kind(AxisType.LOOP)
+    shared = next((loop for loop in around if size_of(loop) >= 2 * choice.target.cores), around[-1] if around else None)
+    if shared is not None and check_thread(choice.view, shared, size_of(shared)) is None:
+        choice.apply(OptOps.THREAD, shared, size_of(shared))
+    if check_hold(choice.view, columns, None) is None:
+        choice.apply(OptOps.HOLD, columns)
+
+
+def part_of_row(tiles: int, most: int, tile_bytes: int, target: Target) -> int:
+    """How many tiles of a row a core takes at a time: parts that are about a page long, and that cores end together."""
+    fitting = [amount for amount in range(1, max(1, most) + 1) if tiles % amount == 0]
+
+    def worth(amount: int) -> float:
+        return evenness(tiles // amount, target.cores) * min(1.0, amount * tile_bytes / PAGE_BYTES)
+
+    return max(fitting, key=lambda amount: (worth(amount), amount))
+
+
+def walk_apart(choice: Choice, axis: UOp, op: OptOps, most: int) -> None:
+    """Cuts a loop over rows into as many equal parts as divide it, up to `most`, and writes out one row of each: every
+    part is then one long stream, which goes on where a row ends. Rows next to each other would each be a short one."""
+    parts = next((n for n in range(most, 1, -1) if size_of(axis) % n == 0), 1)
+    if parts == 1 or check_block(choice.view, axis, size_of(axis) // parts) is not None:
+        return
+    choice.apply(OptOps.BLOCK, axis, size_of(axis) // parts)
+    outer = make_range(parts, (*axis.arg.id, 0), axis.arg.kind)
+    choice.apply(op, outer, parts)
 
 
 def fill_flights(choice: Choice, lanes: int) -> None:
@@ -110,5 +149,8 @@ def add_streams(choice: Choice) -> None:
     rows = [axis for axis in view.of_kind(AxisType.LOOP) if axis not in view.reduce_axes]
     if not rows or any(axis not in view.reduces[0].ranges for axis in rows):
         return
-    if size_of(rows[-1]) % STREAMS == 0 and size_of(rows[-1]) >= LEAST_ROWS:
-        choice.upcast(rows[-1], STREAMS)
+    sums = math.prod(size_of(axis) for axis in view.reduces[0].src[1:] if axis.arg.kind is AxisType.UPCAST)
+    lanes = choice.target.lanes(view.reduces[0].dtype)
+    room = choice.target.vector_registers // 2 // max(1, -(-sums // lanes))
+    if size_of(rows[-1]) >= LEAST_ROWS:
+        walk_apart(choice, rows[-1], OptOps.UPCAST, min(STREAMS, room))

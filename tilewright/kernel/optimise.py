@@ -27,6 +27,7 @@ from tilewright.kernel.effects import check_cores
 from tilewright.kernel.heuristic import choose_opts
 from tilewright.kernel.loops import merge_loops, split_loops
 from tilewright.kernel.transforms.block import apply_block, block_candidates, check_block
+from tilewright.kernel.transforms.clip import apply_clip, check_clip, clip_candidates
 from tilewright.kernel.transforms.group import (
     apply_group,
     apply_grouptop,
@@ -34,6 +35,7 @@ from tilewright.kernel.transforms.group import (
     check_grouptop,
     group_candidates,
 )
+from tilewright.kernel.transforms.hold import apply_hold, check_hold, hold_candidates
 from tilewright.kernel.transforms.keep import apply_keep, check_keep, keep_candidates
 from tilewright.kernel.transforms.local import apply_local, check_local, local_candidates
 from tilewright.kernel.transforms.nolocals import apply_nolocals, check_nolocals, nolocals_candidates
@@ -76,6 +78,8 @@ TRANSFORMS: dict[OptOps, Transform] = {
     OptOps.STAGE: Transform(check_stage, apply_stage, stage_candidates),
     OptOps.KEEP: Transform(check_keep, apply_keep, keep_candidates),
     OptOps.SCATTER: Transform(check_scatter, apply_scatter, scatter_candidates),
+    OptOps.HOLD: Transform(check_hold, apply_hold, hold_candidates),
+    OptOps.CLIP: Transform(check_clip, apply_clip, clip_candidates),
     # Its cores are the target's: search asks `tensor_core_opts`.
     OptOps.TC: Transform(check_tensor_core, apply_tensor_core, lambda view: iter(())),
 }

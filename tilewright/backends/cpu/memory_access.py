@@ -16,6 +16,7 @@ from tilewright.backends.cpu.interleave import MOST_STEP, load_apart
 from tilewright.base.dtype import DType, dtypes, wrap_int
 from tilewright.codegen.tiles import axis_size, tile_part
 from tilewright.graph.affine import affine, coefficient
+from tilewright.graph.edges import holds_at
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, memory_of
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 CACHE_LINE = 64
 # How far ahead of a stream its lines are asked for; bench/prefetch.py measures other distances.
 PREFETCH_BYTES = 4096
+# A loop that walks fewer such distances asks for too much past its end.
+LONG_WALK = 4
 _FENCE = "  fence seq_cst"
 
 
@@ -37,6 +40,7 @@ class MemoryAccess:
         self.areas: list[str] = []
         self.releases: list[str] = []
         self.panel_places, _ = panels.panel_places(renderer.program)
+        self.copied = panels.copied_places(renderer.program)
         self.bases: dict[UOp, Element] = {}
         self.scratch_bytes = 0
         self.trash_bytes = 0
@@ -145,6 +149,8 @@ class MemoryAccess:
         if len(node.src) < 3:
             return None, False
         valid = node.src[2]
+        if holds_at(valid, at):
+            return None, False
         varies = axis is not None and axis in self.renderer.facts.axes(valid)
         return self.renderer.operand(valid, at, axis if varies else None), varies
 
@@ -220,7 +226,11 @@ class MemoryAccess:
                 self.scratch_bytes = max(self.scratch_bytes, dtype.itemsize * max(lanes, 1))
                 name = renderer.emit(f"select i1 {mask}, ptr {name}, ptr %zeros").name
             elif self._is_stream(place, lanes * dtype.itemsize):
-                self._prefetch(pointer, lanes * dtype.itemsize)
+                self._prefetch(pointer, lanes * dtype.itemsize, self._bytes_ahead(place, lanes * dtype.itemsize))
+            elif place in self.copied:
+                axes = [loop.axis for loop in renderer.loops]
+                ahead = panels.bytes_ahead(place, lanes * dtype.itemsize, axes)
+                self._prefetch(pointer, lanes * dtype.itemsize if ahead else 0, ahead)
             made = renderer.emit(f"load {kind}, ptr {name}, align {dtype.itemsize}")
         return self._reverse(kind, made.name, lanes) if is_reversed else made
 
@@ -233,7 +243,7 @@ class MemoryAccess:
             self.scratch_bytes = max(self.scratch_bytes, dtype.itemsize * count)
             pointer = renderer.emit(f"select i1 {mask}, ptr {pointer.name}, ptr %zeros")
         elif self._is_stream(place, count * dtype.itemsize):
-            self._prefetch(pointer, count * dtype.itemsize)
+            self._prefetch(pointer, count * dtype.itemsize, self._bytes_ahead(place, count * dtype.itemsize))
         return renderer.emit(f"load {of_lanes(memory_type(dtype), count)}, ptr {pointer.name}, align {dtype.itemsize}")
 
     def _load_apart(self, place: UOp, at: dict[UOp, int], axis: UOp, mask: str | None, step: int) -> Element:
@@ -267,11 +277,22 @@ class MemoryAccess:
             return False
         return coefficient(base, self.renderer.loops[-1].axis) * memory_of(place).dtype.itemsize == row_bytes
 
-    def _prefetch(self, pointer: Element, row_bytes: int) -> None:
+    def _bytes_ahead(self, place: UOp, row_bytes: int) -> int:
+        """How far ahead the lines lie that are read soon. Where a loop is short and something else follows in memory,
+        that is the same place in the next iteration of the loop around it."""
+        loops = self.renderer.loops
+        base, _ = tile_part(place.src[1])
+        if base is None or len(loops) < 2:
+            return PREFETCH_BYTES
+        walked = axis_size(loops[-1].axis) * row_bytes
+        following = coefficient(base, loops[-2].axis) * memory_of(place).dtype.itemsize
+        return following if walked < min(following, LONG_WALK * PREFETCH_BYTES) else PREFETCH_BYTES
+
+    def _prefetch(self, pointer: Element, row_bytes: int, distance: int) -> None:
         """Asks for the lines that the loop reaches soon. Asking for lines past the end of the buffer does no harm."""
         renderer = self.renderer
         for line in range(0, row_bytes, CACHE_LINE):
-            ahead = self._moved(pointer, "i8", PREFETCH_BYTES + line)
+            ahead = self._moved(pointer, "i8", distance + line)
             text = renderer.instructions.call(
                 "llvm.prefetch.p0", "void", ("ptr", ahead.name), ("i32", "0"), ("i32", "3"), ("i32", "1")
             )

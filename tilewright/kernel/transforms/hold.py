@@ -1,0 +1,103 @@
+"""HOLD: a loop of results moves into the reduction around which it lies, and their sums are held in local memory. In: a
+kernel, the innermost loop around a reduction. Out: the kernel with the reduction's loop outside and that loop inside.
+
+    before: for i in 64: s = 0; for k in 512: s += a[k, i]; out[i] = s
+    after:  for i in 64: local[i] = 0
+            for k in 512: for i in 64: local[i] += a[k, i]
+            for i in 64: out[i] = local[i]
+
+A row of many results is then read from end to end before the next one is begun, however few registers there are. HOLD
+comes after the opts that take apart the loops; rows that UNROLL writes out are added up before they meet the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.base.dtype import dtypes
+from tilewright.graph.ops import AxisType, Ops, ParamArg, reduce_identity
+from tilewright.graph.uop import UOp, const, index_const
+from tilewright.graph.walk import substitute
+from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, make_range, size_of, stride
+from tilewright.kernel.effects import has_effects
+
+_LEAST_FLOAT_BYTES = 4
+
+
+def check_hold(view: KernelView, axis: UOp, argument: object) -> str | None:
+    position = view.axes.index(axis)
+    if argument is not None:
+        return f"HOLD takes no argument, {argument!r} is one"
+    if axis.arg.kind is not AxisType.LOOP or axis in view.reduce_axes:
+        return f"HOLD needs an output loop, axis {position} is {axis.arg.kind.name}"
+    if has_effects(view) or view.of_kind(AxisType.LOCAL, AxisType.GROUP):
+        return f"HOLD moves axis {position}, and the kernel states an order or has threads that would share the sums"
+    if not is_counted(axis) or any(axis in loop.src[0].ranges for loop in view.axes):
+        return f"HOLD needs a loop of known size, axis {position} counts another or is counted by one"
+    found = _reductions(view, axis)
+    if len(found) != 1 or any(view.closers(loop) != found for loop in _loops(found[0])):
+        return f"HOLD needs one reduction with a loop of its own inside axis {position}, there are {len(found)}"
+    around = [loop for loop in view.of_kind(AxisType.LOOP) if loop in found[0].ranges]
+    if around[-1] is not axis:
+        return f"HOLD needs the innermost loop around the reduction, axis {position} is outside of another"
+    if found[0].dtype.is_float and found[0].dtype.itemsize < _LEAST_FLOAT_BYTES:
+        return f"HOLD would round a sum of {found[0].dtype} at every step"
+    return None
+
+
+def _reductions(view: KernelView, axis: UOp) -> list[UOp]:
+    """Those that happen in every iteration of the axis, and are more than a tile."""
+    return [node for node in view.reduces if axis in node.ranges and _loops(node)]
+
+
+def _loops(reduction: UOp) -> list[UOp]:
+    return [axis for axis in reduction.src[1:] if not axis.arg.kind.is_tile]
+
+
+def apply_hold(view: KernelView, axis: UOp, argument: object) -> UOp:
+    (reduction,) = _reductions(view, axis)
+    dtype, loops = reduction.dtype, _loops(reduction)
+    slot = max((node.arg.slot for node in view.nodes if node.op is Ops.DEFINE_LOCAL), default=-1) + 1
+    steps, size = _layout(view, reduction, axis)
+    memory = UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(slot, size))
+    before, inside = (make_range(size_of(axis), (ADDED_ID + slot, number), AxisType.LOOP) for number in range(2))
+
+    def place(version: UOp, loop: UOp) -> UOp:
+        position = index_const(0)
+        for each, step in steps.items():
+            position = position + (loop if each is axis else each) * step
+        return UOp(Ops.INDEX, dtype, (version, position))
+
+    around = [loop for loop in reduction.ranges if not loop.arg.kind.is_tile and loop is not axis]
+    begun = UOp(Ops.AFTER, dtype, (memory, *sorted(around, key=lambda loop: loop.arg.id))) if around else memory
+    start = const(dtype, reduce_identity(reduction.arg, dtype))
+    cleared = UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (place(begun, before), start)), before))
+
+    written_out = [each for each in reduction.src[1:] if each not in loops]
+    value = substitute(reduction.src[0], {axis: inside})
+    term = UOp(Ops.REDUCE, dtype, (value, *written_out), reduction.arg) if written_out else value
+    held = place(UOp(Ops.AFTER, dtype, (memory, cleared, *loops)), inside)
+    total = UOp(reduction.arg, dtype, (UOp(Ops.LOAD, dtype, (held,)), term))
+    row = UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (held, total)), inside))
+    done = UOp(Ops.AFTER, dtype, (memory, UOp(Ops.END, dtypes.void, (row, *loops))))
+    return substitute(view.sink, {reduction: UOp(Ops.LOAD, dtype, (place(done, axis),))})
+
+
+def _layout(view: KernelView, reduction: UOp, axis: UOp) -> tuple[dict[UOp, int], int]:
+    """The steps of the axes that number the sums, and how many there are: tiles lie inside, as vectors of neighbours
+    where the kernel's own accesses are such."""
+
+    def is_walked(tile: UOp) -> bool:
+        return any(stride(access, tile) == 1 for access in view.accesses)
+
+    tiles = [each for each in reduction.ranges if each.arg.kind.is_tile]
+    steps, size = {}, 1
+    for each in sorted(tiles, key=lambda tile: (not is_walked(tile), tile.arg.id)):
+        steps[each], size = size, size * size_of(each)
+    steps[axis] = size
+    return steps, size * size_of(axis)
+
+
+def hold_candidates(view: KernelView) -> Iterator[tuple[UOp, None]]:
+    for axis in view.of_kind(AxisType.LOOP):
+        if check_hold(view, axis, None) is None:
+            yield axis, None
