@@ -11,8 +11,10 @@ it. Sums are turned in registers before they are stored.
         for pixels of a tile, in the row:
           for k: a tile of sums, held in registers      pixels as scalars, channels as vectors
 
-A gradient of the images is the same with the channels of the input; one of the weights has the pixels of a part of the
-images as k, and a tile of places in the window in the place of one of pixels."""
+A gradient of the images is the same with the channels of the input. What its border leaves out is not multiplied: the
+sum over rows of the window ends at the border (`transforms/clip.py`), and a tile's text has no product of which it is
+known that it does not count: of a whole row that is known everywhere. A gradient of the weights has the pixels of a
+part of the images as k, and a tile of places in the window in the place of one of pixels."""
 
 from __future__ import annotations
 
@@ -20,8 +22,10 @@ import math
 from typing import NamedTuple
 
 from tilewright.base.target import Target
-from tilewright.graph.ops import AxisType
+from tilewright.graph.edges import holds_at
+from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
+from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.threads import local_bytes
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride, view_kernel
@@ -29,6 +33,7 @@ from tilewright.kernel.choice import Choice
 from tilewright.kernel.effects import has_effects
 from tilewright.kernel.heuristic_dots import EVEN, evenness
 from tilewright.kernel.heuristic_products import factors_of, find_product, own_axes, sum_dtype
+from tilewright.kernel.transforms.clip import bound_of, check_clip
 from tilewright.kernel.transforms.halo import find_sides
 from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands, tile_of
 from tilewright.kernel.transforms.swap import check_swap
@@ -46,13 +51,16 @@ ROW_SPEED = 0.8
 # vector of channels, which come from a core's own cache, and of an element, which is in the first one.
 VECTOR_COST = 0.9
 ELEMENT_COST = 0.4
+# The same of a product that counts in some tiles of a row and in others does not.
+EDGE_COST = 4.0
 # Sums that are updated side by side, at the least, so that none waits for the one before it.
 LEAST_SUMS = 10
 MOST_VECTORS = 4
 # The part of the registers that is left to elements and vectors.
 OPERAND_SHARE = 4
-# The longest window that is written out.
+# The longest window that is written out, and where a mask depends on it.
 MOST_STEPS = 5
+MOST_MASKED_STEPS = 8
 # The part of a core's own cache that a packed panel takes, and a box.
 PANEL_SHARE = 2
 BOX_SHARE = 32
@@ -79,6 +87,15 @@ class Tile(NamedTuple):
     length: int  # along the row
     second: UOp | None
     height: int  # along the second axis
+
+
+class Window(NamedTuple):
+    """The axis of the sum that is written out because elements that a step loads serve the next one too, its length,
+    and how many products of a row and that axis a mask leaves out."""
+
+    axis: UOp | None
+    length: int
+    masked: int = 0
 
 
 def choose_window_opts(view: KernelView, target: Target) -> tuple[Opt, ...] | None:
@@ -131,32 +148,63 @@ def row_filled(view: KernelView, lanes: int) -> float:
     return max((filled(size_of(axis), lanes) for axis in along), default=0.0)
 
 
-def window_axis(view: KernelView, windows: Windows) -> UOp | None:
-    """The axis of the sum that walks the image as the row does: elements that a step loads serve the next one too."""
+def find_window(view: KernelView, windows: Windows) -> Window:
+    """The window along the row, of a kernel that is one sum."""
     step = stride(windows.image, windows.row)
     sums = [axis for axis in view.reduces[0].src[1:] if stride(windows.image, axis) == step]
-    return max(sums, key=size_of, default=None)
+    axis = max(sums, key=size_of, default=None)
+    return Window(axis, size_of(axis)) if axis is not None and size_of(axis) <= MOST_STEPS else Window(None, 1)
 
 
-def choose_tile(windows: Windows, lanes: int, registers: int, window: int) -> Tile:
+def find_masked_window(view: KernelView, windows: Windows) -> Window | None:
+    """The window along the row, of a sum of sums that a mask chooses. None where the mask is no matter of the row and
+    its window, and of loops that can end where it does."""
+    if len(view.reduces) != 2 or view.reduces[1].src[0].op is not Ops.WHERE:
+        return None
+    total, row = view.reduces[1], windows.row
+    parts = parts_of(total.src[0].src[0], Ops.AND)
+    along = [axis for axis in total.src[1:] for part in parts if {axis, row} == part.ranges]
+    others = [part for part in parts if row not in part.ranges]
+    if any(not part.ranges <= {row, *along[:1]} for part in parts if row in part.ranges):
+        return None
+    if any(all(bound_of(part, axis, total) is None for axis in total.src[1:]) for part in others):
+        return None
+    if not along:
+        return Window(None, 1)
+    window, length = size_of(along[0]), size_of(row)
+    # Only ends of a row are masked.
+    ends = {*range(min(window, length)), *range(max(0, length - window), length)}
+    masked = sum(
+        any(holds_at(part, {row: place, along[0]: step}) is False for part in parts if row in part.ranges)
+        for place in ends
+        for step in range(window)
+    )
+    return Window(along[0], window, masked) if window <= MOST_MASKED_STEPS else None
+
+
+def choose_tile(windows: Windows, lanes: int, registers: int, window: Window) -> Tile:
     """The tile that loads least for its products, while its sums and what they are made of are in registers."""
     vectors = -(-size_of(windows.lanes) // lanes)
+    row = size_of(windows.row)
     heights = [(None, 1), *((axis, n) for axis in windows.others for n in range(2, 9) if size_of(axis) % n == 0)]
     tiles = [
         Tile(wide, length, second, height)
         for wide in range(1, min(MOST_VECTORS, vectors) + 1)
         for length in range(1, registers + 1)
-        if size_of(windows.row) % length == 0
+        if row % length == 0
         for second, height in heights
-        if wide * length * height + wide <= registers - registers // OPERAND_SHARE
+        if wide * (length * height + (not window.masked)) <= registers - registers // OPERAND_SHARE
     ]
 
     def cost(tile: Tile) -> float:
         rows = tile.length * tile.height
         padded = -(-vectors // tile.vectors) * tile.vectors / vectors
         idle = max(1.0, LEAST_SUMS / (rows * tile.vectors))
-        loaded = (tile.length + window - 1) / (window * tile.length)
-        return padded * idle * (1 + VECTOR_COST / rows + ELEMENT_COST * loaded / tile.vectors)
+        loaded = (tile.length + window.length - 1) / (window.length * tile.length)
+        # What a mask leaves out of a whole row is not written; in a part of a row it is chosen as it is computed.
+        masked = window.masked / (window.length * tile.length)
+        edges = -masked if tile.length == row else EDGE_COST * masked
+        return padded * idle * (1 + edges + VECTOR_COST / rows + ELEMENT_COST * loaded / tile.vectors)
 
     return min(tiles, key=cost)
 
@@ -169,25 +217,31 @@ class _Plan(Choice):
         self.windows = windows
         self.lanes = lanes
         self.channels: UOp | None = None  # the loop over tiles of them
+        self.is_clipped = False  # whether the sum goes over no more than its mask chooses
 
     def choose(self) -> tuple[Opt, ...] | None:
         windows = self.windows
-        along = window_axis(self.view, windows)
-        window = size_of(along) if along is not None and size_of(along) <= MOST_STEPS else 1
+        masked = find_masked_window(self.view, windows)
+        self.is_clipped = masked is not None
+        window = find_window(self.view, windows) if masked is None else masked
+        if self.is_clipped:
+            mask = self.view.reduces[1].src[0].src[0]
+            windows = windows._replace(others=[axis for axis in windows.others if axis not in mask.ranges])
         tile = choose_tile(windows, self.lanes, self.target.vector_registers, window)
         depth = math.prod(size_of(axis) for axis in self.view.reduce_axes)
         channels = self._cut(windows.lanes, tile.vectors * self.lanes, OptOps.UPCAST)
         self._cut(windows.row, tile.length, OptOps.UNROLL)
         if tile.second is not None:
             self._cut(tile.second, tile.height, OptOps.UNROLL)
-        if along is not None and window > 1:
-            self._cut(along, window, OptOps.UNROLL)
+        if window.axis is not None:
+            self._cut(window.axis, window.length, OptOps.UNROLL)
         panel = depth * tile.vectors * self.lanes * self.view.reduces[0].dtype.itemsize
         if channels is not None:
             self._block(channels, self.target.core_cache_bytes // PANEL_SHARE // panel)
-        if not self._share():
+        if not self._share() or not self._stage():
             return None
-        return tuple(self.opts) if self._stage() else None
+        self._clip(AxisType.REDUCE)
+        return tuple(self.opts)
 
     def _cut(self, axis: UOp, amount: int, op: OptOps) -> UOp | None:
         """A tile along an axis, and the loop over such tiles if there are several."""
@@ -238,15 +292,23 @@ class _Plan(Choice):
     def _stage(self) -> bool:
         """Packs the channels, and copies the image where some of it does not exist or is converted."""
         image, other = (factors_of(self.view)[n] for n in (self.windows.number, 1 - self.windows.number))
+        # As one sum its loops nest as those of any other do, and what is packed lies in their order.
+        self._clip(AxisType.UNROLL)
         loops = self.view.of_kind(AxisType.THREAD, AxisType.LOOP)
         around = [a for a in loops if a.arg.kind is AxisType.THREAD or (a in other.ranges and a is not self.channels)]
         if not self._copy(around[-1], other):
             return False
-        if len(image.src) < 3 and image.dtype is self.view.reduces[0].dtype:
+        if self.is_clipped or (len(image.src) < 3 and image.dtype is self.view.reduces[0].dtype):
             return True
         inside = [axis for axis in loops if axis in image.ranges and find_sides(tile_of(self.view, axis, image), image)]
         room = self.target.core_cache_bytes // BOX_SHARE
         return any(self._copy(axis, image, room) for axis in inside) or (bool(inside) and self._copy(inside[-1], image))
+
+    def _clip(self, kind: AxisType) -> None:
+        """Loops of the sum end where its mask does; one that is written out keeps its part of the mask."""
+        for axis in self.view.of_kind(kind) if self.is_clipped else ():
+            if axis in self.view.reduce_axes and check_clip(self.view, axis, None) is None:
+                self.apply(OptOps.CLIP, axis)
 
     def _copy(self, axis: UOp, place: UOp, room: int | None = None) -> bool:
         """Copies an operand at a loop, if that takes no more memory than there is, or than `room`."""

@@ -1,0 +1,127 @@
+"""CLIP: a sum of terms that a mask chooses goes over those alone, whatever other opts the kernel has; nothing is made
+of what is masked off, so weights that are not finite spoil no more than they should."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.kernel.kernels import axis, load, param, store, summed
+from tests.kernel.kernels import kernel as named
+from tests.kernel.test_products import kernel
+from tests.kernel.test_transforms import check
+from tilewright import Tensor
+from tilewright.base.dtype import dtypes
+from tilewright.base.errors import KernelOptError
+from tilewright.engine.compile import forget_kernels
+from tilewright.graph.evaluate import evaluate
+from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.records import Opt, OptOps
+from tilewright.graph.uop import UOp, index_const
+from tilewright.graph.walk import substitute, toposort
+from tilewright.kernel import heuristic_windows
+from tilewright.kernel.axes import view_kernel
+from tilewright.kernel.optimise import apply_opt
+
+CLIP, UPCAST, UNROLL, STAGE, THREAD = OptOps.CLIP, OptOps.UPCAST, OptOps.UNROLL, OptOps.STAGE, OptOps.THREAD
+
+
+def image_gradient() -> UOp:
+    """Of an image of 4 channels and 4 by 8 points, from 3 channels of results and windows of 3 by 3."""
+    c, y, x = axis(4, 0), axis(4, 1), axis(8, 2)
+    v, u, f = (axis(3, number, AxisType.REDUCE) for number in (3, 4, 5))
+    inside = (y >= v) & (y < v + 2) & (x >= u) & (x < u + 6)
+    place = UOp(Ops.INDEX, dtypes.float32, (param(1, 36), f * 12 + (y - v) * 6 + (x - u), inside))
+    grown = UOp(Ops.LOAD, dtypes.float32, (place,))
+    total = summed(grown * load(param(2, 108), f * 36 + c * 9 + v * 3 + u), f)
+    return kernel(store(param(0, 128), c * 32 + y * 8 + x, summed(inside.where(total, total.const_like(0)), v, u)))
+
+
+def shifted_sums() -> UOp:
+    """out[y] = sum over k of a[2*y - k] * w[k] where that is in a: the loop begins and ends at multiples of y."""
+    y, k = axis(7, 0), axis(5, 1, AxisType.REDUCE)
+    inside = (y * 2 >= k) & (y * 2 - k < 9)
+    place = UOp(Ops.INDEX, dtypes.float32, (param(1, 9), y * 2 - k, inside))
+    term = UOp(Ops.LOAD, dtypes.float32, (place,)) * load(param(2, 5), k)
+    return kernel(store(param(0, 7), y, summed(inside.where(term, term.const_like(0)), k)))
+
+
+OPTS: dict[str, tuple[Opt, ...]] = {
+    "rows": (Opt(CLIP, 3),),
+    "columns": (Opt(CLIP, 4),),
+    "rows and columns": (Opt(CLIP, 3), Opt(CLIP, 4)),
+    "the window written out": (Opt(UNROLL, 4, 3), Opt(CLIP, 3)),
+    "a whole row and the window written out": (Opt(UNROLL, 2, 8), Opt(UNROLL, 3, 3), Opt(CLIP, 2)),
+    "half a row": (Opt(UPCAST, 0, 4), Opt(UNROLL, 1, 4), Opt(UNROLL, 3, 3), Opt(CLIP, 2)),
+    "one sum first": (Opt(UNROLL, 4, 3), Opt(CLIP, 5)),
+    "lanes along the row": (Opt(UPCAST, 2, 8), Opt(CLIP, 2)),
+    "packed": (Opt(UNROLL, 4, 3), Opt(CLIP, 5), Opt(THREAD, 0, 4), Opt(STAGE, 0, 1), Opt(CLIP, 3)),
+}
+
+
+@pytest.mark.parametrize("name", OPTS)
+def test_the_result_stays_as_it_is(name: str) -> None:
+    check(image_gradient(), OPTS[name], ("PYTHON", "CPU"))
+
+
+@pytest.mark.parametrize("opts", [(Opt(CLIP, 1),), (Opt(UNROLL, 1, 5),), (Opt(UNROLL, 0, 7), Opt(UNROLL, 0, 5))])
+def test_bounds_that_are_multiples_of_a_loop(opts: tuple[Opt, ...]) -> None:
+    check(shifted_sums(), opts, ("PYTHON", "CPU"))
+
+
+def test_the_loop_takes_the_terms_that_count_and_no_others() -> None:
+    sink = apply_opt(shifted_sums(), Opt(CLIP, 1))
+    loop = next(node for node in toposort(sink) if node.op is Ops.RANGE and not node.src[0].is_const)
+    y = next(node for node in toposort(sink) if node.op is Ops.RANGE and node.src[0].is_const)
+    counts = [int(evaluate(substitute(loop.src[0], {y: index_const(place)}), {})) for place in range(7)]
+    assert counts == [sum(0 <= 2 * place - k < 9 for k in range(5)) for place in range(7)]
+    assert not any(node.op is Ops.INDEX and len(node.src) > 2 for node in toposort(sink))
+
+
+def test_sums_of_sums_become_one() -> None:
+    sink = apply_opt(image_gradient(), Opt(CLIP, 3))
+    assert len(view_kernel(image_gradient()).reduces) == 2
+    assert len(view_kernel(sink).reduces) == 1
+
+
+@pytest.mark.parametrize(
+    ("ast", "opts", "reason"),
+    [
+        (image_gradient, (Opt(CLIP, 0),), "axis 0 is LOOP"),
+        (image_gradient, (Opt(CLIP, 5),), "that of axis 5 is none"),
+        (image_gradient, (Opt(CLIP, 3, 2),), "takes no argument"),
+        (image_gradient, (Opt(UNROLL, 1, 4), Opt(CLIP, 2)), "no mask says where axis 2 begins or ends"),
+        (image_gradient, (Opt(UNROLL, 4, 3), Opt(CLIP, 5), Opt(CLIP, 5)), "is one sum already"),
+        (lambda: named("row_sums"), (Opt(CLIP, 1),), "that of axis 1 is none"),
+    ],
+)
+def test_what_cannot_be_clipped_is_refused(ast, opts: tuple[Opt, ...], reason: str) -> None:
+    sink = ast()
+    for opt in opts[:-1]:
+        sink = apply_opt(sink, opt)
+    with pytest.raises(KernelOptError, match=reason):
+        apply_opt(sink, opts[-1])
+
+
+@pytest.mark.parametrize(("size", "window", "padding"), [(9, 3, 0), (7, 3, 1), (12, 5, 2), (28, 3, 1)])
+def test_gradients_of_images(monkeypatch: pytest.MonkeyPatch, size: int, window: int, padding: int) -> None:
+    """Weights that are not finite meet the gradients that they belong to, and no zeros of a border."""
+    monkeypatch.setattr(heuristic_windows, "LEAST_GAIN", float("-inf"))
+    forget_kernels()
+    generator = np.random.default_rng(size)
+    results = size + 2 * padding - window + 1
+    image = generator.integers(-4, 5, (2, 4, size, size)).astype(np.float32)
+    weight = generator.integers(-4, 5, (6, 4, window, window)).astype(np.float32)
+    upstream = generator.integers(1, 5, (2, 6, results, results)).astype(np.float32)
+    weight[3, 2, 0, window - 1] = np.inf
+    x, w, g = (Tensor(values) for values in (image, weight, upstream))
+    found = (x.conv2d(w, padding=padding) * g).sum().gradient(x)[0].numpy()
+    want = np.zeros((2, 4, size + 2 * padding, size + 2 * padding), np.float32)
+    for row in range(window):
+        for column in range(window):
+            share = np.einsum("nfyx,fc->ncyx", upstream, weight[:, :, row, column])
+            want[:, :, row : row + results, column : column + results] += share
+    want = want[:, :, padding : padding + size, padding : padding + size]
+    np.testing.assert_array_equal(found, want)
+    assert np.isfinite(found[:, 2]).any()
+    assert not np.isfinite(found[:, 2]).all()
