@@ -47,6 +47,7 @@ values = {
     "sum of all": long.sum(),
     "sum of rows": wide.sum(1),
     "sum of columns": wide.sum(0),
+    "vector times a large matrix": normal(1, 4100) @ normal(4100, 2048),
     "softmax": wide.softmax(-1),
     "convolution": x.conv2d(kernel),
     "training step": train(),
