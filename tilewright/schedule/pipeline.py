@@ -2,6 +2,7 @@
 
 prepare_graph    needs: a verified graph          gives: large reductions split, copies read whole buffers, an order
 plan_fusion      needs: the nodes to store        gives: what is stored by which kernel, and every index asked for
+factors_to_turn  needs: the plan                  gives: more nodes to store, where a product would read across rows
 nodes_to_part    needs: the plan                  gives: more nodes to store, where a kernel has too many buffers
 write kernels    needs: the plan                  gives: a value per stored node, as loops, loads and reductions
 place updates    needs: the values                gives: how each in-place update is done without harm
@@ -27,6 +28,7 @@ from tilewright.schedule.limits import nodes_to_part
 from tilewright.schedule.memory import place_temps
 from tilewright.schedule.order import ItemBuilder, find_devices
 from tilewright.schedule.reduction import split_reduction
+from tilewright.schedule.turn import factors_to_turn
 
 
 def any_target(device: str) -> Target:
@@ -49,9 +51,15 @@ def schedule(
         plan = plan_fusion(stored, must_store, sequence, whole)
         devices = find_devices(plan.order, params, device)
 
-        def most_buffers(root: UOp) -> int:
-            return target_of(devices[root]).max_buffers
+        def facts_of(node: UOp) -> Target:
+            return target_of(devices[node])
 
+        def most_buffers(root: UOp) -> int:
+            return facts_of(root).max_buffers
+
+        if turned := factors_to_turn(plan, facts_of):
+            must_store |= turned
+            plan = plan_fusion(stored, must_store, sequence, whole)
         while apart := nodes_to_part(plan, most_buffers):
             must_store, whole = must_store | apart, whole | apart
             plan = plan_fusion(stored, must_store, sequence, whole)

@@ -1,0 +1,69 @@
+"""Factors that lie the wrong way for a matrix product. In: a `Plan`, and the facts of each node's device. Out: views to
+be stored by kernels of their own, in the order in which the product walks them.
+
+A core reads the left factor of a product as rows along the sum. Where they lie across it, as in `x.T @ y`, every core
+would copy the whole factor for itself before its first tile; one kernel turns it for all of them, a part on each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tilewright.base.target import Target
+from tilewright.graph.affine import affine
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Kind
+from tilewright.graph.uop import UOp
+from tilewright.schedule.indexing import TRUE, Place, flatten_index, push_movement
+from tilewright.schedule.uses import Plan, loops_over
+
+# Each element of the factor that is turned is used for a column, and so many repay it; a small product is over before.
+LEAST_COLUMNS = 128
+LEAST_PRODUCTS = 1 << 22
+
+
+def factors_to_turn(plan: Plan, facts_of: Callable[[UOp], Target]) -> frozenset[UOp]:
+    """Where there are work-groups, these copy tiles that lie either way."""
+    stored = frozenset(plan.stored)
+    found = ((node, _turned_factor(node, stored)) for node in plan.order if node.op is Ops.REDUCE_AXIS)
+    factors = {view: facts_of(node) for node, view in found if view is not None}
+    return frozenset(view for view, facts in factors.items() if facts.has_threads and not facts.has_local)
+
+
+def _turned_factor(node: UOp, stored: frozenset[UOp]) -> UOp | None:
+    """The left factor of a product, whose rows are neighbours in memory. One that is converted or masked is packed
+    anyway."""
+    op, summed = node.arg
+    product = node.src[0]
+    if op is not Ops.ADD or product.op is not Ops.MUL or any(factor.op is not Ops.EXPAND for factor in product.src):
+        return None
+    columns = max((axis for axis, size in enumerate(node.shape) if size > 1), default=None)
+    views = [factor.src[0] for factor in product.src]
+    lefts = [view for view in views if columns is not None and view.shape[columns] == 1]
+    if columns is None or len(lefts) != 1:
+        return None
+    left = lefts[0]
+    right = views[1 - views.index(left)]
+    axes = [axis for axis, size in enumerate(left.shape) if size > 1]
+    rows = [axis for axis in axes if right.shape[axis] == 1]
+    if not rows or axes[-1] not in summed or node.shape[columns] < LEAST_COLUMNS:
+        return None
+    if math.prod(product.shape[axis] for axis in (*rows, *summed, columns)) < LEAST_PRODUCTS:
+        return None
+    return _view_across(left, rows, stored)
+
+
+def _view_across(view: UOp, rows: list[int], stored: frozenset[UOp]) -> UOp | None:
+    """The view, if it is one of memory in which elements along one of `rows` are neighbours."""
+    loops = loops_over(view.shape)
+    place, source = Place(loops, TRUE), view
+    while source.op.kind is Kind.MOVEMENT and source not in stored:
+        place, source = push_movement(source, place), source.src[0]
+    if place.valid is not TRUE or (source.op is not Ops.PARAM and source not in stored):
+        return None
+    steps = affine(flatten_index(place.indices, source.shape)).terms
+    if all(steps.get(loops[axis]) != 1 for axis in rows):
+        return None
+    while view.op is Ops.RESHAPE:
+        view = view.src[0]
+    return view
