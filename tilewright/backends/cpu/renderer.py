@@ -19,7 +19,6 @@ from tilewright.backends.cpu.instructions import (
     scalar_type,
     value_type,
 )
-from tilewright.backends.cpu.late_loads import sink_loads
 from tilewright.backends.cpu.llvm import FUNCTION_ATTRIBUTES
 from tilewright.backends.cpu.memory_access import MemoryAccess
 from tilewright.backends.cpu.transpose import vector_across
@@ -112,7 +111,7 @@ class Renderer:
         if thread is not None:
             self._close_loop("%hi")
         header = f"define void @{self.name}(ptr %buffers, i64 %lo, i64 %hi) {FUNCTION_ATTRIBUTES} {{\nentry:"
-        body = sink_loads(text for chunk in self.chunks for text in chunk)
+        body = [text for chunk in self.chunks for text in chunk]
         declarations = list(self.instructions.declarations.values())
         return "\n".join(
             [header, *self.memory.scratch(), *body, *self.memory.releases, "  ret void", "}", *declarations, ""]
