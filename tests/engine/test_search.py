@@ -64,7 +64,7 @@ def test_a_searched_kernel_gives_the_right_result_and_is_looked_up_next_time() -
 
 def test_candidates_that_crash_hang_or_lie_are_dropped_and_recorded() -> None:
     with Context(BEAM=2, BEAM_CANDIDATES=20):
-        opts = find_opts(small_kernel(), "CPU", "tests.engine.search_faults:faults", Timeouts(30.0, 1.0))
+        opts = find_opts(small_kernel(), "CPU", "tests.engine.search_faults:faults", Timeouts(12.0, 1.0))
     search = read_search(small_kernel(), open_driver("CPU").target)
     assert search is not None
     reasons = {trial.reason.partition(":")[0] for trial in search.dropped}

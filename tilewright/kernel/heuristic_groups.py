@@ -20,6 +20,7 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.threads import local_bytes, threads_of
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, is_counted, size_of, stride, view_kernel
+from tilewright.kernel.choice import Choice
 from tilewright.kernel.transforms.group import apply_group, check_group
 from tilewright.kernel.transforms.local import apply_local, check_local
 from tilewright.kernel.transforms.pad import apply_pad, check_pad
@@ -48,13 +49,8 @@ VECTORS_PER_THREAD = 4
 STAGED_DEPTH = (16, 8, 4)
 
 
-class Choice:
-    """Applies opts as it chooses them, so that each choice sees the kernel as it is by then."""
-
-    def __init__(self, view: KernelView, target: Target) -> None:
-        self.view = view
-        self.target = target
-        self.opts: list[Opt] = []
+class GroupChoice(Choice):
+    """Takes an opt only where the target has room for the threads and the memory of a work-group that it makes."""
 
     def take(self, op: OptOps, axis: UOp, argument: int) -> bool:
         """Applies an opt if it is legal and the target has room for it."""
@@ -79,7 +75,7 @@ class Choice:
     def find(self, identity: tuple[int, ...]) -> UOp | None:
         return next((axis for axis in self.view.axes if axis.arg.id == identity), None)
 
-    def pad(self, axis: UOp, multiple: int) -> UOp:
+    def fill_up(self, axis: UOp, multiple: int) -> UOp:
         if size_of(axis) % multiple and self.take(OptOps.PADTO, axis, multiple):
             found = self.find(axis.arg.id)
             assert found is not None
@@ -101,7 +97,7 @@ def choose_group_opts(view: KernelView, target: Target) -> tuple[Opt, ...]:
     core = choose_tensor_core(view, target)
     if core is not None:
         return (core,)
-    choice = Choice(view, target)
+    choice = GroupChoice(view, target)
     pair = product_axes(view)
     if pair is not None:
         tile_product(choice, *pair)
@@ -136,7 +132,7 @@ def divisor(size: int, most: int, least: int = 1) -> int:
 # ---------------------------------------------------------------- elementwise
 
 
-def fill_groups(choice: Choice) -> None:
+def fill_groups(choice: GroupChoice) -> None:
     """Vectors along the fast loop, then threads, until the work-group is full."""
     view = choice.view
     loops = sorted(output_loops(view), key=lambda axis: step_of(axis, view.stores))
@@ -155,7 +151,7 @@ def fill_groups(choice: Choice) -> None:
         if most <= 1:
             return
         if size_of(axis) > 2 * most and divisor(size_of(axis), most) < min(most, choice.target.warp_size, 32):
-            axis = choice.pad(axis, most if size_of(axis) >= 64 * most else min(most, 64))
+            axis = choice.fill_up(axis, most if size_of(axis) >= 64 * most else min(most, 64))
         choice.split(OptOps.LOCAL, axis, divisor(size_of(axis), most))
 
 
@@ -170,7 +166,7 @@ def unit_axis(view: KernelView, reduce: UOp) -> UOp | None:
     return max(found, key=size_of, default=None)
 
 
-def share_rows(choice: Choice) -> None:
+def share_rows(choice: GroupChoice) -> None:
     """Every reduction of a row, and the loop that writes the row, by the same threads."""
     view = choice.view
     found = [unit_axis(view, node) for node in view.reduces]
@@ -184,7 +180,7 @@ def share_rows(choice: Choice) -> None:
     for axis, op in [*((a, OptOps.GROUP) for a in axes), *((a, OptOps.LOCAL) for a in inner)]:
         if size_of(axis) % lanes or divisor(size_of(axis) // lanes, threads) < min(threads, 32):
             if size_of(axis) > lanes * threads:
-                axis = choice.pad(axis, lanes * min(threads, 64))
+                axis = choice.fill_up(axis, lanes * min(threads, 64))
         rest = choice.split(OptOps.UPCAST, axis, math.gcd(size_of(axis), lanes))
         if rest is not None:
             choice.split(op, rest, divisor(size_of(rest), threads))
@@ -201,7 +197,7 @@ def threads_for_rows(target: Target, vectors: int, rows: int) -> int:
     return min(most, 1 << (count.bit_length() - 1))
 
 
-def add_rows(choice: Choice) -> None:
+def add_rows(choice: GroupChoice) -> None:
     """A group with few threads for its row takes several rows."""
     loops = [a for a in output_loops(choice.view) if all(a in node.ranges for node in choice.view.reduces)]
     count = threads_of(choice.view.sink).count
@@ -213,7 +209,7 @@ def add_rows(choice: Choice) -> None:
 # ---------------------------------------------------------------- reductions across memory
 
 
-def share_columns(choice: Choice) -> None:
+def share_columns(choice: GroupChoice) -> None:
     """Threads along the fast output loop; where all of them together are few, they share the reduction."""
     view = choice.view
     loops = sorted(output_loops(view), key=lambda axis: step_of(axis, view.accesses))
@@ -254,7 +250,7 @@ def product_axes(view: KernelView) -> tuple[UOp, UOp] | None:
     return None
 
 
-def tile_product(choice: Choice, row: UOp, column: UOp) -> None:
+def tile_product(choice: GroupChoice, row: UOp, column: UOp) -> None:
     """A tile of output per thread, a larger one per work-group, and the operands' tiles in local memory."""
     view = choice.view
     reduce = view.reduces[0]
@@ -264,7 +260,7 @@ def tile_product(choice: Choice, row: UOp, column: UOp) -> None:
     for axis in (row, column):
         tile = side * TILE_THREADS
         if size_of(axis) % tile and size_of(axis) > TILE_THREADS:
-            axis = choice.pad(axis, tile if size_of(axis) >= 4 * tile else TILE_THREADS)
+            axis = choice.fill_up(axis, tile if size_of(axis) >= 4 * tile else TILE_THREADS)
         rest = choice.split(OptOps.UPCAST, axis, divisor(size_of(axis), min(side, max(1, size_of(axis) // 8))))
         if rest is not None:
             choice.split(OptOps.LOCAL, rest, divisor(size_of(rest), TILE_THREADS))
@@ -274,7 +270,7 @@ def tile_product(choice: Choice, row: UOp, column: UOp) -> None:
     deep = max(axes, key=lambda axis: (size_of(axis), axis.arg.id))
     depth = next((d for d in STAGED_DEPTH if size_of(deep) % d == 0 and size_of(deep) > d), 1)
     if depth == 1 and size_of(deep) > 64:
-        deep = choice.pad(deep, STAGED_DEPTH[1])
+        deep = choice.fill_up(deep, STAGED_DEPTH[1])
         depth = STAGED_DEPTH[1]
     loop = choice.split(OptOps.UNROLL, deep, depth)
     # Operands that a mask may cut off are read again and again from where they are: half of a tile may not exist.
