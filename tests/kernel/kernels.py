@@ -1,6 +1,7 @@
 """Kernels that tests of transforms, lowering and the fuzzer of opts share. `SCHEDULED` are made by the scheduler from
-tensor graphs, `ORDERED` are written by hand with effects and an order between them (docs/decisions/0009). Their data
-are whole numbers, so that every order of a sum is exact and equality is equality."""
+tensor graphs, `ORDERED` are written by hand with effects and an order between them (docs/decisions/0009), `MASKED` are
+sums some of whose terms do not count. Their data are whole numbers, so that every order of a sum is exact and equality
+is equality."""
 
 from __future__ import annotations
 
@@ -334,16 +335,43 @@ _WRITTEN = _named(
     *(reversed_rows, triangle, sums_and_scaled, running_sums, sum_of_greatest),
 )
 
+# ---------------------------------------------------------------- sums that a mask chooses
+
+
+def image_gradient() -> UOp:
+    """Of an image of 4 channels and 4 by 8 points, from 3 channels of results and windows of 3 by 3."""
+    c, y, x = axis(4, 0), axis(4, 1), axis(8, 2)
+    v, u, f = (axis(3, number, AxisType.REDUCE) for number in (3, 4, 5))
+    inside = (y >= v) & (y < v + 2) & (x >= u) & (x < u + 6)
+    place = UOp(Ops.INDEX, F32, (param(1, 36), f * 12 + (y - v) * 6 + (x - u), inside))
+    grown = UOp(Ops.LOAD, F32, (place,))
+    total = summed(grown * load(param(2, 108), f * 36 + c * 9 + v * 3 + u), f)
+    return sink(store(param(0, 128), c * 32 + y * 8 + x, summed(inside.where(total, total.const_like(0)), v, u)))
+
+
+def shifted_sums() -> UOp:
+    """out[y] = sum over k of a[2*y - k] * w[k] where that is in a: the loop begins and ends at multiples of y, and
+    in the end has no steps."""
+    y, k = axis(9, 0), axis(5, 1, AxisType.REDUCE)
+    inside = (y * 2 >= k) & (y * 2 - k < 9)
+    place = UOp(Ops.INDEX, F32, (param(1, 9), y * 2 - k, inside))
+    term = UOp(Ops.LOAD, F32, (place,)) * load(param(2, 5), k)
+    return sink(store(param(0, 9), y, summed(inside.where(term, term.const_like(0)), k)))
+
+
+_MASKED = _named(image_gradient, shifted_sums)
+
 # ---------------------------------------------------------------- data
 
 
 SCHEDULED: tuple[str, ...] = tuple(_GRAPHS)
 ORDERED: tuple[str, ...] = tuple(_WRITTEN)
+MASKED: tuple[str, ...] = tuple(_MASKED)
 
 
 @functools.cache
 def kernel(name: str) -> UOp:
-    return kernel_of(_GRAPHS[name]()) if name in _GRAPHS else _WRITTEN[name]()
+    return kernel_of(_GRAPHS[name]()) if name in _GRAPHS else (_WRITTEN | _MASKED)[name]()
 
 
 def contents(ast: UOp, seed: int = 0) -> dict[UOp, np.ndarray]:

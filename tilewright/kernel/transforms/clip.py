@@ -74,7 +74,8 @@ def _clipped_sum(total: UOp, axis: UOp) -> UOp:
         ends = [bound.value for bound in known.values() if not bound.is_least]
         first = functools.reduce(UOp.maximum, least, index_const(0))
         end = functools.reduce(UOp.minimum, ends, index_const(size_of(axis)))
-        loops[axis] = axis.replace(src=(simplify(end - first),))
+        count = simplify(end - first)
+        loops[axis] = axis.replace(src=(simplify(count.maximum(0)) if count.vmin < 0 else count,))
         done[axis] = simplify(loops[axis] + first)
 
     def without_known(condition: UOp) -> list[UOp]:
@@ -110,7 +111,8 @@ def _is_used_alone(view: KernelView, axis: UOp, total: UOp) -> bool:
 
 
 def bound_of(part: UOp, axis: UOp, total: UOp) -> Bound | None:
-    """What a part of a mask says of the axis; None where that is not one bound, the same in all of a tile."""
+    """What a part of a mask says of the axis; None where that is not one bound, the same in all of a tile and for all
+    threads of a work-group, which go through a loop together."""
     negated = False
     while part.op is Ops.XOR and part.src[1].is_const:
         negated ^= bool(part.src[1].arg)
@@ -121,11 +123,16 @@ def bound_of(part: UOp, axis: UOp, total: UOp) -> Bound | None:
     step = form.terms.get(axis, 0)
     rest = Affine({atom: times for atom, times in form.terms.items() if atom is not axis}, form.constant)
     around = {found for atom in rest.terms for found in atom.ranges}
-    if abs(step) != 1 or any(found.arg.kind.is_tile or found not in total.ranges for found in around):
+    is_one_bound = all(found in total.ranges and not _differs_in_group(found) for found in around)
+    if abs(step) != 1 or not is_one_bound:
         return None
     # step * axis + rest < 0, or not: with a step of 1 the axis ends, or begins, at -rest; else at 1 + rest.
     value = rest.scaled(-1) if step == 1 else Affine(rest.terms, rest.constant + 1)
     return Bound(from_affine(value), (step == 1) is negated)
+
+
+def _differs_in_group(axis: UOp) -> bool:
+    return axis.arg.kind.is_tile or axis.arg.kind in (AxisType.LOCAL, AxisType.GROUP)
 
 
 def clip_candidates(view: KernelView) -> Iterator[tuple[UOp, None]]:
