@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tilewright import Context, Tensor
-from tilewright.backends.cpu import memory_access
+from tilewright.backends.cpu import prefetch
 from tilewright.engine.compile import forget_kernels
 from tilewright.engine.jit import jit
 
@@ -35,15 +35,15 @@ def kernels() -> dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]]:
 def prepared(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], distance: int) -> Callable[[], Tensor]:
     """The function compiled for one distance; 0 is no prefetching at all."""
     forget_kernels()
-    memory_access.PREFETCH_BYTES = distance
-    is_stream = memory_access.MemoryAccess._is_stream
+    prefetch.PREFETCH_BYTES = distance
+    bytes_ahead = prefetch.Prefetch.bytes_ahead
     if distance == 0:
-        memory_access.MemoryAccess._is_stream = lambda *_: False  # type: ignore[method-assign]
+        prefetch.Prefetch.bytes_ahead = lambda *_: 0  # type: ignore[method-assign]
     replayed = jit(function)
     with Context(CACHE=0):
         for _ in range(3):
             replayed(*inputs)
-    memory_access.MemoryAccess._is_stream = is_stream  # type: ignore[method-assign]
+    prefetch.Prefetch.bytes_ahead = bytes_ahead  # type: ignore[method-assign]
     return lambda: replayed(*inputs)
 
 

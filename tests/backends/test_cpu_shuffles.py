@@ -153,3 +153,15 @@ def test_neighbouring_lines_stay_in_the_caches() -> None:
     text, _ = text_of(build.alu(Ops.NEG, leaf(0, 1 << 16)), STREAMING)
     assert "!nontemporal" not in text
     assert "llvm.prefetch" in text
+
+
+@pytest.mark.parametrize(("columns", "asking"), [(1024, 1), (512, 1), (8192, 2)])
+def test_of_the_loops_that_walk_a_short_row_the_last_asks_for_the_next(columns: int, asking: int) -> None:
+    """Where a row is long, each of them asks for what it reaches itself."""
+    x = leaf(0, 64, columns)
+    greatest = build.expand(build.reduce_axis(Ops.MAX, x, (1,)), x.shape)
+    terms = build.alu(Ops.MUL, build.alu(Ops.SUB, x, greatest), x)
+    text, _ = text_of(build.reduce_axis(Ops.ADD, terms, (1,)), STREAMING)
+    loops = [part for part in re.split(r"\n\w+:\n", text) if " load <" in part]
+    assert len(loops) == 2
+    assert ["llvm.prefetch" in part for part in loops] == [asking == 2, True]

@@ -13,7 +13,7 @@ import pytest
 from tests.fuzz.opts import Pair, check_pair
 from tests.kernel.kernels import axis, load, param, store, summed
 from tests.kernel.test_transforms import check
-from tilewright.backends.cpu import panels
+from tilewright.backends.cpu import panels, prefetch
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
 from tilewright.engine.compile import compile_kernel, forget_kernels
@@ -154,9 +154,9 @@ def test_a_copy_asks_for_rows_further_on_where_it_takes_less_than_a_page_of_each
 
     def ahead(step: int) -> int:
         place = UOp(Ops.INDEX, dtypes.float32, (param(1, 64 * step), row * step + lane))
-        return panels.bytes_ahead(place, 16 * 4, [row])
+        return prefetch.rows_ahead(place, 16 * 4, [row])
 
-    assert ahead(256) == panels.ROWS_AHEAD * 256 * 4
+    assert ahead(256) == prefetch.ROWS_AHEAD * 256 * 4
     assert ahead(16) == 0  # the copy walks all of every row
 
 

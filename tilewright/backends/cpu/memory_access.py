@@ -13,9 +13,10 @@ from tilewright.backends.cpu import panels
 from tilewright.backends.cpu.groups import find_group, store_groups
 from tilewright.backends.cpu.instructions import constant, memory_type, of_lanes, overload, value_type
 from tilewright.backends.cpu.interleave import MOST_STEP, load_apart
+from tilewright.backends.cpu.prefetch import Prefetch, is_walked
 from tilewright.base.dtype import DType, dtypes, wrap_int
 from tilewright.codegen.tiles import axis_size, tile_part
-from tilewright.graph.affine import affine, coefficient
+from tilewright.graph.affine import affine
 from tilewright.graph.edges import holds_at
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
 
 
 CACHE_LINE = 64
-# How far ahead of a stream its lines are asked for; bench/prefetch.py measures other distances.
-PREFETCH_BYTES = 4096
-# A loop that walks fewer such distances asks for too much past its end.
-LONG_WALK = 4
 _FENCE = "  fence seq_cst"
 
 
@@ -40,7 +37,7 @@ class MemoryAccess:
         self.areas: list[str] = []
         self.releases: list[str] = []
         self.panel_places, _ = panels.panel_places(renderer.program)
-        self.copied = panels.copied_places(renderer.program)
+        self.prefetch = Prefetch(renderer.program)
         self.bases: dict[UOp, Element] = {}
         self.scratch_bytes = 0
         self.trash_bytes = 0
@@ -225,12 +222,8 @@ class MemoryAccess:
             if mask is not None:
                 self.scratch_bytes = max(self.scratch_bytes, dtype.itemsize * max(lanes, 1))
                 name = renderer.emit(f"select i1 {mask}, ptr {name}, ptr %zeros").name
-            elif self._is_stream(place, lanes * dtype.itemsize):
-                self._prefetch(pointer, lanes * dtype.itemsize, self._bytes_ahead(place, lanes * dtype.itemsize))
-            elif place in self.copied:
-                axes = [loop.axis for loop in renderer.loops]
-                ahead = panels.bytes_ahead(place, lanes * dtype.itemsize, axes)
-                self._prefetch(pointer, lanes * dtype.itemsize if ahead else 0, ahead)
+            else:
+                self._ask_ahead(place, pointer, lanes * dtype.itemsize)
             made = renderer.emit(f"load {kind}, ptr {name}, align {dtype.itemsize}")
         return self._reverse(kind, made.name, lanes) if is_reversed else made
 
@@ -242,8 +235,8 @@ class MemoryAccess:
         if mask is not None:
             self.scratch_bytes = max(self.scratch_bytes, dtype.itemsize * count)
             pointer = renderer.emit(f"select i1 {mask}, ptr {pointer.name}, ptr %zeros")
-        elif self._is_stream(place, count * dtype.itemsize):
-            self._prefetch(pointer, count * dtype.itemsize, self._bytes_ahead(place, count * dtype.itemsize))
+        else:
+            self._ask_ahead(place, pointer, count * dtype.itemsize)
         return renderer.emit(f"load {of_lanes(memory_type(dtype), count)}, ptr {pointer.name}, align {dtype.itemsize}")
 
     def _load_apart(self, place: UOp, at: dict[UOp, int], axis: UOp, mask: str | None, step: int) -> Element:
@@ -264,34 +257,11 @@ class MemoryAccess:
         )
         return renderer.here(name)
 
-    def _is_stream(self, place: UOp, row_bytes: int) -> bool:
-        """Whether a loop walks a buffer that no cache holds, row after row without gaps."""
-        buffer = memory_of(place)
-        is_large = buffer.arg.size * buffer.dtype.itemsize >= self.renderer.program.target.cache_bytes
-        return is_large and self._is_walked(place, row_bytes)
-
-    def _is_walked(self, place: UOp, row_bytes: int) -> bool:
-        """Whether the innermost loop walks row after row without gaps."""
-        base, _ = tile_part(place.src[1])
-        if not self.renderer.loops or base is None:
-            return False
-        return coefficient(base, self.renderer.loops[-1].axis) * memory_of(place).dtype.itemsize == row_bytes
-
-    def _bytes_ahead(self, place: UOp, row_bytes: int) -> int:
-        """How far ahead the lines lie that are read soon. Where a loop is short and something else follows in memory,
-        that is the same place in the next iteration of the loop around it."""
-        loops = self.renderer.loops
-        base, _ = tile_part(place.src[1])
-        if base is None or len(loops) < 2:
-            return PREFETCH_BYTES
-        walked = axis_size(loops[-1].axis) * row_bytes
-        following = coefficient(base, loops[-2].axis) * memory_of(place).dtype.itemsize
-        return following if walked < min(following, LONG_WALK * PREFETCH_BYTES) else PREFETCH_BYTES
-
-    def _prefetch(self, pointer: Element, row_bytes: int, distance: int) -> None:
-        """Asks for the lines that the loop reaches soon. Asking for lines past the end of the buffer does no harm."""
+    def _ask_ahead(self, place: UOp, pointer: Element, row_bytes: int) -> None:
+        """Asks for the lines that are reached soon. Asking for lines past the end of the buffer does no harm."""
         renderer = self.renderer
-        for line in range(0, row_bytes, CACHE_LINE):
+        distance = self.prefetch.bytes_ahead(place, row_bytes, renderer.loop_axes)
+        for line in range(0, row_bytes if distance else 0, CACHE_LINE):
             ahead = self._moved(pointer, "i8", distance + line)
             text = renderer.instructions.call(
                 "llvm.prefetch.p0", "void", ("ptr", ahead.name), ("i32", "0"), ("i32", "3"), ("i32", "1")
@@ -378,7 +348,7 @@ class MemoryAccess:
         is_only_written = buffer.op is Ops.PARAM and not any(
             p.is_read for p in program.params if p.slot == buffer.arg.slot
         )
-        if not is_only_written or row_bytes % CACHE_LINE or self._is_walked(place, row_bytes):
+        if not is_only_written or row_bytes % CACHE_LINE or is_walked(place, row_bytes, self.renderer.loop_axes):
             return False
         itemsize = _memory_dtype(place.dtype).itemsize
         position = affine(place.src[1])

@@ -1,31 +1,24 @@
 """Memory that kernels pack their operands into, where the stack has no room for it. In: a program's placeholders. Out:
-where each lies, the text that takes and gives back a panel, how far ahead a copy asks for what it packs, and the panels
-themselves: one for each thread of the process, allocated when a kernel that needs them is loaded, so that a launch
-never finds itself without memory."""
+where each lies, the text that takes and gives back a panel, and the panels themselves: one for each thread of the
+process, allocated when a kernel that needs them is loaded, so that a launch never finds itself without memory."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import threading
-from collections.abc import Sequence
 
 from tilewright.backends.cpu import host
 from tilewright.backends.cpu.memory import HostMemory, allocate
 from tilewright.base.config import options
-from tilewright.codegen.tiles import axis_size, tile_part
-from tilewright.graph.affine import coefficient
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
-from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import out_of_memory
 
 CACHE_LINE = 64
 # The most that placeholders take of a thread's stack, of which some systems give 512 KiB.
 STACK_BYTES = 256 * 1024
-# Processors fetch ahead inside a page. A copy that takes less from each row asks for rows this many further on.
-PAGE_BYTES = 4096
-ROWS_AHEAD = 12
 SYMBOL = "tw_panels"
 TAKE = ["  %panels = load ptr, ptr @tw_panels", "  %panel = call ptr @take_panel(ptr %panels)"]
 GIVE = "  call void @give_panel(ptr %panel)"
@@ -89,27 +82,6 @@ def panel_places(program: Program) -> tuple[dict[UOp, int], int]:
     return places, in_panel
 
 
-def copied_places(program: Program) -> frozenset[UOp]:
-    """The places that are read to be written into placeholders."""
-    filled = (node for node in program.body if node.op is Ops.STORE and memory_of(node.src[0]).op is Ops.DEFINE_LOCAL)
-    values = (node.src[1].src[0] if node.src[1].op is Ops.CAST else node.src[1] for node in filled)
-    return frozenset(value.src[0] for value in values if value.op is Ops.LOAD)
-
-
-def bytes_ahead(place: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
-    """How far from what a copy reads now lies what it reads some rows later; 0 where it reads whole pages. `loops` are
-    those around it, the innermost last."""
-    base, _ = tile_part(place.src[1])
-    if base is None:
-        return 0
-    for axis in reversed(loops):
-        step = coefficient(base, axis) * memory_of(place).dtype.itemsize
-        if step != row_bytes:
-            return ROWS_AHEAD * step if row_bytes < min(PAGE_BYTES, step) else 0
-        row_bytes *= axis_size(axis)
-    return 0
-
-
 class Panels:
     """The panels of the process. Kernels find them through a word whose address they are loaded with."""
 
@@ -160,8 +132,6 @@ __all__ = [
     "STACK_BYTES",
     "SYMBOL",
     "TAKE",
-    "bytes_ahead",
-    "copied_places",
     "panel_places",
     "panels",
 ]

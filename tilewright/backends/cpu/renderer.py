@@ -119,6 +119,11 @@ class Renderer:
 
     # ------------------------------------------------------------ loops
 
+    @property
+    def loop_axes(self) -> list[UOp]:
+        """Those that are open, the innermost last."""
+        return [loop.axis for loop in self.loops]
+
     def _open_loop(self, axis: UOp, start: str) -> None:
         label = f"loop{next(self.counter)}"
         loop = _Loop(axis, label, [])

@@ -1,0 +1,102 @@
+"""What a loop asks memory for ahead of its loads. In: a program, a place that is loaded, and the loops around the load.
+Out: how far ahead the lines are to be asked for, 0 where that gains nothing. `memory_access` writes the text.
+
+  a stream  a loop walks a buffer that no cache holds, row after row: some way ahead, or in the row that comes next
+  a copy    into a placeholder, of a part of each row: rows further on"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.codegen.tiles import axis_size, tile_part
+from tilewright.graph.affine import affine, coefficient
+from tilewright.graph.ops import Ops
+from tilewright.graph.records import Program
+from tilewright.graph.uop import UOp, memory_of
+
+# How far ahead of a stream its lines are asked for; bench/prefetch.py measures other distances.
+PREFETCH_BYTES = 4096
+# A loop that walks fewer such distances asks for too much past its end.
+LONG_WALK = 4
+# Processors fetch ahead inside a page. A copy that takes less from each row asks for rows this many further on.
+PAGE_BYTES = 4096
+ROWS_AHEAD = 12
+
+Row = tuple[UOp, frozenset[tuple[UOp, int]], int]
+"""(memory, steps of the loops around the one that walks it, offset)"""
+
+
+class Prefetch:
+    def __init__(self, program: Program) -> None:
+        self.large = program.target.cache_bytes
+        self.copied = _copied_places(program)
+        self.last: dict[Row, UOp] = {}  # of the loops that walk a row, the last one
+        loops: list[UOp] = []
+        for node in program.body:
+            if node.op is Ops.RANGE and not node.arg.kind.is_tile:
+                loops.append(node)
+            elif node.op is Ops.END:
+                loops.pop()
+            elif node.op is Ops.LOAD and loops:
+                self.last[_row(node.src[0], loops[-1])] = loops[-1]
+
+    def bytes_ahead(self, place: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
+        """`loops` are those around the load, the innermost last; `row_bytes` is what it takes at once."""
+        buffer = memory_of(place)
+        if buffer.arg.size * buffer.dtype.itemsize >= self.large and is_walked(place, row_bytes, loops):
+            return self._stream_ahead(place, row_bytes, loops)
+        return rows_ahead(place, row_bytes, loops) if place in self.copied else 0
+
+    def _stream_ahead(self, place: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
+        """Where a loop is short and something else follows in memory, the same place in the next iteration of the loop
+        around it is asked for. Where all that lies ahead is another row, one loop asks for it: of several that walk a
+        row, as those of a softmax do, the last. The first would soon wait for what it asked for."""
+        base, _ = tile_part(place.src[1])
+        if base is None or len(loops) < 2:
+            return PREFETCH_BYTES
+        *_, around, loop = loops
+        walked = axis_size(loop) * row_bytes
+        if walked <= PREFETCH_BYTES and self.last.get(_row(place, loop), loop) is not loop:
+            return 0
+        following = coefficient(base, around) * memory_of(place).dtype.itemsize
+        return following if walked < min(following, LONG_WALK * PREFETCH_BYTES) else PREFETCH_BYTES
+
+
+def is_walked(place: UOp, row_bytes: int, loops: Sequence[UOp]) -> bool:
+    """Whether the innermost loop walks row after row without gaps."""
+    base, _ = tile_part(place.src[1])
+    if not loops or base is None:
+        return False
+    return coefficient(base, loops[-1]) * memory_of(place).dtype.itemsize == row_bytes
+
+
+def rows_ahead(place: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
+    """How far from what a copy reads now lies what it reads some rows later; 0 where it reads whole pages."""
+    base, _ = tile_part(place.src[1])
+    if base is None:
+        return 0
+    for axis in reversed(loops):
+        step = coefficient(base, axis) * memory_of(place).dtype.itemsize
+        if step != row_bytes:
+            return ROWS_AHEAD * step if row_bytes < min(PAGE_BYTES, step) else 0
+        row_bytes *= axis_size(axis)
+    return 0
+
+
+def _copied_places(program: Program) -> frozenset[UOp]:
+    """The places that are read to be written into placeholders."""
+    filled = (node for node in program.body if node.op is Ops.STORE and memory_of(node.src[0]).op is Ops.DEFINE_LOCAL)
+    values = (node.src[1].src[0] if node.src[1].op is Ops.CAST else node.src[1] for node in filled)
+    return frozenset(value.src[0] for value in values if value.op is Ops.LOAD)
+
+
+def _row(place: UOp, loop: UOp) -> Row:
+    base, _ = tile_part(place.src[1])
+    if base is None:
+        return memory_of(place), frozenset(), 0
+    position = affine(base)
+    return (
+        memory_of(place),
+        frozenset(step for step in position.terms.items() if step[0] is not loop),
+        position.constant,
+    )
