@@ -49,7 +49,7 @@ test-devices: $(INSTALLED) ## the op table over all dtypes and tests/issues, who
 	TILEWRIGHT_WHOLE_TABLE=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/issues
 
 # The emulator, Debian's Python for ARM and wheels are fetched once, into the user's cache folder; root is not needed.
-test-arm: $(INSTALLED) ## a sample of the tests of the CPU device on an emulated 64-bit ARM, MACHINE (half an hour)
+test-arm: $(INSTALLED) ## a sample of the tests of the CPU device on an emulated 64-bit ARM, MACHINE (slow)
 	$(BIN)/python -m tests.arm.run --machine $(MACHINE)
 
 lint: $(INSTALLED) ## ruff: rules and format

@@ -21,7 +21,7 @@ from tilewright.base.config import Context
 # Devices that compile a kernel in milliseconds.
 QUICK = frozenset({"CPU", "CUDA", "PYTHON"})
 # Of the cases of a table one in so many is run; the edge values of every op and dtype are in tests/backends besides.
-ONE_IN = {"OPENCL": 16, "WEBGPU": 8, "CPU-clang": 8, "CPU-gcc": 8}
+ONE_IN = {"OPENCL": 16, "WEBGPU": 12, "CPU-clang": 12, "CPU-gcc": 12}
 # Compiles and runs nothing, so that there is no value to compare.
 WITHOUT_VALUES = frozenset({"NULL"})
 
