@@ -10,16 +10,19 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 import tilewright.engine.devices  # noqa: F401 (enters the devices)
 from tilewright.base.dtype import dtypes
+from tilewright.base.errors import KernelOptError
 from tilewright.graph import build
 from tilewright.graph.evaluate import evaluate_kernel, numpy_dtype
 from tilewright.graph.evaluate_effects import run_effects
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
-from tilewright.graph.records import KernelInfo
+from tilewright.graph.records import KernelInfo, Opt
 from tilewright.graph.uop import UOp, const, index_const, memory_of
 from tilewright.graph.walk import toposort
+from tilewright.kernel.optimise import apply_opt
 from tilewright.schedule.pipeline import schedule
 
 F32 = dtypes.float32
@@ -398,3 +401,12 @@ def expected(ast: UOp, data: dict[UOp, np.ndarray]) -> dict[int, np.ndarray]:
     evaluate_kernel(ast, copies)
     written = {memory_of(node.src[0]) for node in toposort(ast) if node.op is Ops.STORE}
     return {memory.arg.slot: copies[memory] for memory in written}
+
+
+def refusal_of(sink: UOp, opts: tuple[Opt, ...]) -> str:
+    """Why the last of the opts is refused, after those before it."""
+    for opt in opts[:-1]:
+        sink = apply_opt(sink, opt)
+    with pytest.raises(KernelOptError) as refusal:
+        apply_opt(sink, opts[-1])
+    return str(refusal.value)
