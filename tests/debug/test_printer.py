@@ -54,7 +54,7 @@ BY_LEVEL = {
     ),
     2: (
         rf"^run +{{name}} +CPU +[\d.]+ [um]?s +[\d.]+ GB/s +[\d.]+ GFLOP/s script\.py:{PRODUCT_LINE}$",
-        r"^compiled {name} kernel [\d.]+ .s, codegen .*, render .*, cache .*, compile .*, load .* = [\d.]+ .s$",
+        r"^compiled {name} kernel [\d.]+ [um]?s, codegen .*, render .*, cache .*, compile .*, load .* = [\d.]+ [um]?s$",
         r"^total +[23456] items +[\d.]+ [um]?s",
         r"^stages +bind .* schedule .* kernel .* compile",
     ),
