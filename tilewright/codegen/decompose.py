@@ -203,7 +203,8 @@ def _saturate(node: UOp, native: frozenset[str]) -> UOp:
         high -= math.ldexp(high, -x.dtype.mantissa_bits - 1)
     is_above = x > high
     inside = is_above.where(x.const_like(high), x)
-    inside = (x < low).where(x.const_like(low), inside)
+    # In this order each line is one minimum or maximum of a processor that gives its second operand for NaN.
+    inside = (inside < low).where(x.const_like(low), inside)
     value = x.eq(x).where(inside, 0.0).cast(dtype)
     return value if is_exact else is_above.where(value.const_like(dtype.max), value)
 

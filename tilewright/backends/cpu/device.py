@@ -36,7 +36,7 @@ MOST_PANEL_BYTES = 8 << 20
 
 _NATIVE_OPS = frozenset(
     ("NEG", "SQRT", "TRUNC", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR", "CMPLT", "CMPEQ", "CMPNE")
-    + ("WHERE", "CAST", "BITCAST", "SATURATING_CAST")
+    + ("WHERE", "CAST", "BITCAST")
 )
 # Small floats are converted by integer maths: LLVM would call library functions for some of these conversions. Between
 # float16 and float32 it has an instruction on most processors.
@@ -54,6 +54,8 @@ def cpu_target(compiler: str = LLVM, arch: str = "") -> Target:
         from tilewright.backends.cpu import c_compiler
 
         toolchain, local_bytes = c_compiler.toolchain(compiler, arch), STACK_BYTES
+    # C leaves a conversion out of range open; where no instruction has it, LLVM takes vectors apart lane by lane.
+    saturates = compiler == LLVM and compiled_for.has_saturating_casts()
     return Target(
         name="CPU",
         # Of the machine too: what a search finds best for code of this kind is best for the machine it was timed on.
@@ -70,8 +72,7 @@ def cpu_target(compiler: str = LLVM, arch: str = "") -> Target:
         core_cache_bytes=host.core_cache_bytes(),
         native=ALL_DTYPES - _EMULATED,
         native_casts=frozenset({dtypes.float16}) if compiler == LLVM and compiled_for.has_half_casts() else frozenset(),
-        # C leaves a conversion out of range open.
-        native_ops=_NATIVE_OPS if compiler == LLVM else _NATIVE_OPS - {"SATURATING_CAST"},
+        native_ops=_NATIVE_OPS | ({"SATURATING_CAST"} if saturates else set()),
         dot_products=compiled_for.dot_products() if compiler == LLVM else (),
     )
 

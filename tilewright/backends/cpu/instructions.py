@@ -91,9 +91,11 @@ _UNARY_INTRINSIC = {Ops.SQRT: "llvm.sqrt", Ops.TRUNC: "llvm.trunc"}
 
 
 class Instructions:
-    """Spells operations and remembers which intrinsics need a declaration."""
+    """Spells operations and remembers which intrinsics need a declaration. Where casts are not `saturating`, codegen
+    has brought every float that becomes an integer into its range."""
 
-    def __init__(self) -> None:
+    def __init__(self, saturating: bool) -> None:
+        self.saturating = saturating
         self.declarations: dict[str, str] = {}
 
     def call(self, name: str, result: str, *arguments: tuple[str, str], flags: str = "") -> str:
@@ -146,8 +148,11 @@ class Instructions:
         if source.is_float and target.is_float:
             return f"{'fpext' if source.bits < target.bits else 'fptrunc'} {have} {operand} to {want}"
         if source.is_float:
-            name = f"llvm.fpto{'ui' if target.is_unsigned else 'si'}.sat"
-            return self.call(f"{name}.{overload(target, lanes)}.{overload(source, lanes)}", want, (have, operand))
+            name = f"fpto{'ui' if target.is_unsigned else 'si'}"
+            if not self.saturating:
+                return f"{name} {have} {operand} to {want}"
+            types = f"{overload(target, lanes)}.{overload(source, lanes)}"
+            return self.call(f"llvm.{name}.sat.{types}", want, (have, operand))
         is_unsigned = source.is_unsigned or source.is_bool
         if target.is_float:
             return f"{'uitofp' if is_unsigned else 'sitofp'} {have} {operand} to {want}"

@@ -46,6 +46,10 @@ class Processor(NamedTuple):
         ARM."""
         return self.instruction_set == "aarch64" or "f16c" in self.flags
 
+    def has_saturating_casts(self) -> bool:
+        """Whether a vector of floats becomes one of integers as `graph/ops.py` states it, in one instruction."""
+        return self.instruction_set == "aarch64"
+
     def dot_products(self) -> tuple[DotProduct, ...]:
         """The dot-product instructions, for registers as wide as `vector` says."""
         if self.instruction_set == "aarch64":

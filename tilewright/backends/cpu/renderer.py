@@ -59,7 +59,7 @@ class Renderer:
         self.program = program
         self.name = name
         self.facts = TileFacts(program)
-        self.instructions = Instructions()
+        self.instructions = Instructions(saturating="SATURATING_CAST" in program.target.native_ops)
         self.values: dict[UOp, dict[Coordinates, Element]] = {}
         self.splats: dict[tuple[str, int], Element] = {}
         self.chunks: list[list[str]] = [[]]

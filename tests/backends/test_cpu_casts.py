@@ -1,0 +1,51 @@
+"""Floats that become integers do so a vector at a time on every processor: where no instruction saturates, LLVM would
+take its saturating conversion apart lane by lane. Values are those that the graph's interpreter defines."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.backends.test_cpu_inner_loops import inner_loops
+from tests.backends.test_cpu_processors import assembly_for
+from tests.kernel.kernels import kernel_of, leaf
+from tilewright import Tensor
+from tilewright.backends.cpu.device import KERNEL_SYMBOL, cpu_target
+from tilewright.backends.cpu.processors import _FLAGS, Processor
+from tilewright.backends.cpu.renderer import render
+from tilewright.base.dtype import DType, dtypes
+from tilewright.codegen.pipeline import lower
+from tilewright.kernel.optimise import optimise
+
+PROCESSORS = [("x86_64", "haswell"), ("x86_64", "skylake-avx512"), ("aarch64", "neoverse-n1")]
+ONE_LANE = r"\t(?:vcvtts[sd]2u?si|fcvtz[su]\t[wx])"
+EXTREME = [np.nan, np.inf, -np.inf, -0.0, 127.9, -128.9, 255.5, 65535.5, -32769.0, 2.0**31, -(2.0**31), 2.0**63]
+
+
+@pytest.mark.parametrize("dtype", [dtypes.int8, dtypes.uint8, dtypes.int16, dtypes.int32], ids=lambda d: d.name)
+@pytest.mark.parametrize(("instruction_set", "name"), PROCESSORS)
+def test_no_lane_is_converted_alone(instruction_set: str, name: str, dtype: DType) -> None:
+    processor = Processor(instruction_set, frozenset(_FLAGS[instruction_set][name].split()), name)
+    width, registers = processor.vector()
+    native = cpu_target().native_ops - {"SATURATING_CAST"}
+    native |= {"SATURATING_CAST"} if processor.has_saturating_casts() else set()
+    target = replace(cpu_target(), vector_bytes=width, vector_registers=registers, native_ops=native)
+    kernel = kernel_of(leaf(0, 4096).cast(dtype))
+    text = assembly_for(instruction_set, name, render(lower(optimise(kernel, target), target), KERNEL_SYMBOL))
+    loops = list(inner_loops(text))
+    assert loops
+    assert not re.search(ONE_LANE, "\n".join(line for loop in loops for line in loop))
+
+
+@pytest.mark.parametrize("dtype", dtypes.ints + dtypes.uints, ids=lambda d: d.name)
+@pytest.mark.parametrize("source", [dtypes.float32, dtypes.float64, dtypes.float16], ids=lambda d: d.name)
+def test_values_out_of_range(source: DType, dtype: DType) -> None:
+    with np.errstate(over="ignore"):
+        values = np.array(EXTREME * 11).astype(source.name)
+    found = Tensor(values).cast(dtype).numpy()
+    assert found.tolist() == Tensor(values, device="PYTHON").cast(dtype).numpy().tolist()
+    wanted = [0 if np.isnan(v) else int(np.clip(float(v), -1e30, 1e30)) for v in values]
+    assert found.tolist() == [min(max(value, int(dtype.min)), int(dtype.max)) for value in wanted]
