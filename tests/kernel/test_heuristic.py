@@ -9,12 +9,15 @@ import pytest
 
 from tests.kernel.kernels import Builder, add, kernel, kernel_of, leaf, matrix_product, mul
 from tilewright.backends.python.device import python_target
+from tilewright.base.config import Context
 from tilewright.base.dtype import dtypes
+from tilewright.base.target import Target
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
-from tilewright.graph.records import OptOps
+from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.threads import local_bytes, threads_of
 from tilewright.graph.uop import UOp
+from tilewright.kernel import optimise as optimise_module
 from tilewright.kernel.accumulators import recognise_accumulators
 from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.heuristic import choose_opts
@@ -114,3 +117,18 @@ def test_an_accumulator_is_no_load() -> None:
     assert len(view.accesses) == 2
     chosen = choose_opts(view, LARGE)
     assert all(opt.op is OptOps.LOCAL and opt.axis == 0 for opt in chosen)
+
+
+@pytest.mark.parametrize("target", [LARGE, replace(python_target(), has_local=False, cores=2, vector_bytes=64)])
+@pytest.mark.parametrize("make", [lambda: softmax(64, 256), lambda: matrix_product(96, 128, 64)])
+def test_what_was_chosen_is_applied_once_and_where_graphs_are_verified_again(
+    make: Builder, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applied: list[Opt] = []
+    monkeypatch.setattr(optimise_module, "apply_opt", lambda *given: applied.append(given[1]) or apply_opt(*given))
+    with Context(VERIFY_GRAPH=0):
+        made = optimise_module.optimise(kernel_of(make()), target)
+    assert not applied
+    with Context(VERIFY_GRAPH=1):
+        assert optimise_module.optimise(kernel_of(make()), target) is made
+    assert tuple(applied) == made.arg.applied != ()

@@ -3,11 +3,12 @@ Every transform is written with these."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tilewright.base.dtype import dtypes
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import Axis, AxisType, Ops
+from tilewright.graph.records import Opt
 from tilewright.graph.uop import UOp, index_const, memory_of
 from tilewright.graph.walk import exchange_axis, toposort
 
@@ -57,6 +58,8 @@ class KernelView:
     places: tuple[UOp, ...]  # INDEX nodes, also those of placeholders
     accesses: tuple[UOp, ...]  # INDEX nodes of buffers: a placeholder is never mistaken for memory traffic
     stores: tuple[UOp, ...]  # those of the accesses that are written
+    # What opts made of this kernel and of those made of it, while they were chosen: what is chosen is there already.
+    trail: dict[tuple[UOp, Opt], UOp] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def reduce_axes(self) -> frozenset[UOp]:
@@ -76,7 +79,7 @@ class KernelView:
         return [node for node in self.nodes if node.op in (Ops.REDUCE, Ops.END) and axis in node.src[1:]]
 
 
-def view_kernel(sink: UOp) -> KernelView:
+def view_kernel(sink: UOp, trail: dict[tuple[UOp, Opt], UOp] | None = None) -> KernelView:
     nodes = tuple(toposort(sink))
     reduces = tuple(node for node in nodes if node.op is Ops.REDUCE)
     users = {axis: 0 for axis in nodes if axis.op is Ops.RANGE}
@@ -93,7 +96,7 @@ def view_kernel(sink: UOp) -> KernelView:
     accesses = tuple(place for place in places if memory_of(place).op is Ops.PARAM)
     written = {node.src[0] for node in nodes if node.op is Ops.STORE}
     stores = tuple(access for access in accesses if access in written)
-    return KernelView(sink, nodes, axes, reduces, places, accesses, stores)
+    return KernelView(sink, nodes, axes, reduces, places, accesses, stores, {} if trail is None else trail)
 
 
 def stride(access: UOp, axis: UOp) -> int | None:

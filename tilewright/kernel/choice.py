@@ -49,8 +49,14 @@ class Choice:
 
     def apply(self, op: OptOps, axis: UOp, argument: int | None = None) -> None:
         """One that is known to be legal."""
-        self.opts.append(Opt(op, self.view.axes.index(axis), argument))
-        self.view = view_kernel(_APPLY[op](self.view, axis, argument))
+        self.accept(op, axis, argument, _APPLY[op](self.view, axis, argument))
+
+    def accept(self, op: OptOps, axis: UOp, argument: int | None, made: UOp) -> None:
+        """Chooses an opt that was tried and has made this kernel."""
+        opt = Opt(op, self.view.axes.index(axis), argument)
+        self.opts.append(opt)
+        self.view.trail[self.view.sink, opt] = made
+        self.view = view_kernel(made, self.view.trail)
 
     def upcast(self, axis: UOp, amount: int) -> None:
         if check_upcast(self.view, axis, amount) is None:

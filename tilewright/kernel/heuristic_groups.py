@@ -19,7 +19,7 @@ from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.threads import local_bytes, threads_of
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, is_counted, size_of, stride, view_kernel
+from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
 from tilewright.kernel.choice import Choice
 from tilewright.kernel.transforms.group import apply_group, check_group
 from tilewright.kernel.transforms.local import apply_local, check_local
@@ -62,8 +62,7 @@ class GroupChoice(Choice):
             return False
         if local_bytes(made, self.target.warp_size) > self.target.max_local_bytes:
             return False
-        self.opts.append(Opt(op, self.view.axes.index(axis), argument))
-        self.view = view_kernel(made)
+        self.accept(op, axis, argument, made)
         return True
 
     def split(self, op: OptOps, axis: UOp, amount: int) -> UOp | None:

@@ -25,7 +25,7 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.threads import local_bytes
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
-from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride, view_kernel
+from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride
 from tilewright.kernel.choice import Choice
 from tilewright.kernel.effects import has_effects
 from tilewright.kernel.grouped_terms import product_dots, term_axis
@@ -397,7 +397,6 @@ class _Plan(Choice):
     def _pack(self, axis: UOp, place: UOp) -> None:
         number = operands(self.view).index(place)
         if check_stage(self.view, axis, number) is None:
-            made = view_kernel(apply_stage(self.view, axis, number))
-            if local_bytes(made.sink, self.target.warp_size) <= self.target.max_local_bytes:
-                self.opts.append(Opt(OptOps.STAGE, self.view.axes.index(axis), number))
-                self.view = made
+            made = apply_stage(self.view, axis, number)
+            if local_bytes(made, self.target.warp_size) <= self.target.max_local_bytes:
+                self.accept(OptOps.STAGE, axis, number, made)

@@ -28,7 +28,7 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.threads import local_bytes
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride, view_kernel
+from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride
 from tilewright.kernel.choice import Choice
 from tilewright.kernel.effects import has_effects
 from tilewright.kernel.heuristic_dots import EVEN, evenness
@@ -315,10 +315,9 @@ class _Plan(Choice):
         number = operands(self.view).index(place)
         if check_stage(self.view, axis, number) is not None:
             return False
-        made = view_kernel(apply_stage(self.view, axis, number))
-        used, before = (local_bytes(view.sink, self.target.warp_size) for view in (made, self.view))
+        made = apply_stage(self.view, axis, number)
+        used, before = (local_bytes(sink, self.target.warp_size) for sink in (made, self.view.sink))
         if used > self.target.max_local_bytes or (room is not None and used - before > room):
             return False
-        self.opts.append(Opt(OptOps.STAGE, self.view.axes.index(axis), number))
-        self.view = made
+        self.accept(OptOps.STAGE, axis, number, made)
         return True

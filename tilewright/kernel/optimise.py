@@ -91,13 +91,20 @@ def optimise(sink: UOp, target: Target, found: tuple[Opt, ...] | None = None) ->
     with stage_timer("kernel"):
         info = sink.arg if isinstance(sink.arg, KernelInfo) else KernelInfo()
         opts = info.opts_to_apply or ()
+        trail: dict[tuple[UOp, Opt], UOp] = {}
         sink = recognise_accumulators(sink)
         if info.opts_to_apply is None and not options.NOOPT:
             sink = prepare_kernel(sink)
-            opts = choose_opts(view_kernel(sink), target) if found is None else found
+            view = view_kernel(sink)
+            opts = choose_opts(view, target) if found is None else found
+            # The heuristic applies what it chooses, legal opts alone; where graphs are verified that is not believed.
+            trail = {} if options.VERIFY_GRAPH else view.trail
         for opt in opts:
-            sink = apply_opt(sink, opt, target)
-            check_groups(view_kernel(sink), opt, target)
+            made = trail.get((sink, opt))
+            if made is None:
+                made = apply_opt(sink, opt, target)
+                check_groups(view_kernel(made), opt, target)
+            sink = made
         if any(opt.op is OptOps.STAGE for opt in opts):
             # A copy lies as the kernel reads it: loops that leap in a buffer may walk its copy as one.
             sink = merge_loops(sink)
