@@ -1,0 +1,27 @@
+"""Rows of several blocks, merged two by two: lengths around those of blocks and of the places that are found first.
+Many elements are equal: their order shows whether merging is stable."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright import Tensor
+
+SHAPES = [(257,), (512,), (3, 700), (2, 2, 513)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("descending", [False, True])
+def test_order_of_equal_elements(shape: tuple[int, ...], descending: bool) -> None:
+    few = np.random.default_rng(len(shape)).integers(-3, 4, shape).astype(np.float32)
+    values, places = Tensor(few).sort(-1, descending=descending)
+    wanted = np.argsort(-few if descending else few, -1, kind="stable")
+    np.testing.assert_array_equal(places.numpy(), wanted)
+    np.testing.assert_array_equal(values.numpy(), np.take_along_axis(few, wanted, -1))
+
+
+def test_a_half_that_goes_before_the_other() -> None:
+    rising = np.arange(1024, dtype=np.int32)
+    for values in (rising, rising[::-1].copy(), np.roll(rising, 512), np.zeros_like(rising)):
+        assert Tensor(values).argsort().numpy().tolist() == np.argsort(values, kind="stable").tolist()
