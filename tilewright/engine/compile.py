@@ -38,12 +38,21 @@ class Draft:
     key: str
     binary: bytes | None
     stage_times: dict[str, int]
+    stored_key: str | None = None
 
     def compile(self) -> None:
         start = time.perf_counter_ns()
         self.binary = open_driver(self.device).compile(self.source)
         self.stage_times["compile"] = time.perf_counter_ns() - start
         write_entry(self.key, self.binary)
+        self.store()
+
+    def store(self) -> None:
+        """Other processes find the kernel, without making its text. To make a file takes longer than to decide what
+        it holds, and needs no interpreter: it is done by whoever compiles."""
+        if self.stored_key is not None:
+            launch = open_driver(self.device).launch_of(self.program)
+            write_kernel(self.stored_key, self.program, launch, self.key)
 
 
 @dataclass(slots=True)
@@ -137,15 +146,17 @@ def _compile_missing(wanted: dict[tuple[object, ...], tuple[UOp, str]], workers:
             twins[key] = first
             continue
         draft = drafts[key] = draft_kernel(ast, device, _found_opts(ast, device))
+        draft.stored_key = stored_keys[key]
         if draft.binary is None:
             workers.give(draft.compile, len(draft.source))
+        else:
+            workers.give(draft.store)
     with stage_timer("compile"):  # what is left of it: the rest went on beside the stages before
         workers.finish()
     for key, first in twins.items():
-        drafts[key] = replace(drafts[first], device=wanted[key][1], stage_times={})
+        drafts[key] = replace(drafts[first], device=wanted[key][1], stage_times={}, stored_key=stored_keys[key])
     for key, draft in drafts.items():
-        _kernels[key] = _finished(draft, stored_keys[key])
-        _store(draft, stored_keys[key])
+        _kernels[key] = _finished(draft)
 
 
 def load_kernels(wanted: Sequence[tuple[str, str]]) -> list[LoadedKernel] | None:
@@ -182,13 +193,6 @@ def _load_stored(stored_key: str | None, device: str) -> LoadedKernel | None:
     return LoadedKernel(found.name, device, found.operations, found.bytes_moved, handle, stored_key)
 
 
-def _store(draft: Draft, stored_key: str | None) -> None:
-    if stored_key is not None:
-        with stage_timer("cache"):
-            launch = open_driver(draft.device).launch_of(draft.program)
-            write_kernel(stored_key, draft.program, launch, draft.key)
-
-
 def _found_opts(ast: UOp, device: str) -> tuple[Opt, ...] | None:
     """What search has for a kernel that leaves its opts open; None asks for the heuristic's choice."""
     if not options.BEAM or options.NOOPT or ast.arg.opts_to_apply is not None:
@@ -207,7 +211,7 @@ def compile_with(ast: UOp, device: str, opts: tuple[Opt, ...] | None) -> Compile
     if draft.binary is None:
         with stage_timer("compile"):
             draft.compile()
-    return _finished(draft, None)
+    return _finished(draft)
 
 
 def draft_kernel(ast: UOp, device: str, opts: tuple[Opt, ...] | None) -> Draft:
@@ -235,13 +239,13 @@ def draft_kernel(ast: UOp, device: str, opts: tuple[Opt, ...] | None) -> Draft:
     return Draft(ast, device, optimised, program, source, key, binary, spent)
 
 
-def _finished(draft: Draft, stored_key: str | None) -> CompiledKernel:
+def _finished(draft: Draft) -> CompiledKernel:
     driver = open_driver(draft.device)
     assert draft.binary is not None
     with stage_timer("load") as timer:
         handle = driver.load(draft.binary, draft.program)
     draft.stage_times["load"] = timer.total_ns
-    facts = (draft.program.name, draft.device, draft.program.flops, draft.program.bytes_moved, handle, stored_key)
+    facts = (draft.program.name, draft.device, draft.program.flops, draft.program.bytes_moved, handle, draft.stored_key)
     compiled = CompiledKernel(*facts, draft.ast, draft.stage_times, draft)
     if options.VERIFY and not driver.target.is_reference:
         from tilewright.engine.verify import verify_optimised

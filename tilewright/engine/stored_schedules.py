@@ -12,12 +12,10 @@ from typing import Any
 from tilewright.base.dtype import to_dtype
 from tilewright.base.errors import DTypeError
 from tilewright.base.events import emit
-from tilewright.engine.stored import options_text, package_identity, target_text
+from tilewright.engine.stored import nodes_text, options_text, package_identity, target_text
 from tilewright.graph.build import placed_on
 from tilewright.graph.ops import Ops
-from tilewright.graph.parse import literal
 from tilewright.graph.records import Access, Item, Schedule, Slot
-from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.runtime.cache import cache_key, read_entry, write_entry
@@ -42,21 +40,11 @@ def schedule_key(outputs: Sequence[UOp], device: str, pinned: frozenset[int]) ->
         return None
     targets = [f"{place} {target_text(driver.target)}" for place, driver in zip(sorted(places), drivers, strict=True)]
     numbers: dict[UOp, int] = {}
-    nodes = [_node_text(node, numbers) for node in order]
+    nodes = nodes_text(order, numbers)
     wanted = [str(numbers[node]) for node in outputs]
     pins = [str(slot) for slot in sorted(pinned)]
     facts = [device, " ".join(wanted), " ".join(pins), options_text(), "\n".join(targets)]
-    return cache_key("schedule", package_identity(), *facts, "\n".join(nodes))
-
-
-def _node_text(node: UOp, numbers: dict[UOp, int]) -> str:
-    """A node by the numbers of its sources. Python's own text will do for an argument of plain numbers; it is made in a
-    fifth of the time, and a key is made whenever a process sees a graph for the first time."""
-    is_plain = node.op.kind is Kind.MOVEMENT or node.op is Ops.CONST
-    text = repr(node.arg) if is_plain else "" if node.arg is None else literal(node.arg)
-    sources = " ".join([str(numbers[src]) for src in node.src])
-    numbers[node] = len(numbers)
-    return f"{node.op.name} {node.dtype.name} {sources} {text}"
+    return cache_key("schedule", package_identity(), *facts, nodes)
 
 
 # ---------------------------------------------------------------- reading and writing

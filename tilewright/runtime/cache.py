@@ -9,7 +9,7 @@ import os
 
 from tilewright.base.config import options
 from tilewright.base.events import emit, listeners
-from tilewright.runtime.cache_limit import MEGABYTE, is_turn, note_use, trim
+from tilewright.runtime.cache_limit import MEGABYTE, UNFINISHED, is_turn, note_use, trim
 
 MAGIC = b"tilewright-entry-1\n"
 _DIGEST_BYTES = 32
@@ -60,20 +60,28 @@ def write_entry(key: str, payload: bytes) -> None:
     """Keeps the bytes. A folder that cannot be written makes the cache useless, not the program."""
     if not options.CACHE:
         return
-    import tempfile  # with what it loads it takes 10 ms, which a warm start can do without
-
     path = _path(key)
+    entry = MAGIC + hashlib.sha256(payload).digest() + payload
+    # A name as `tempfile` would choose it, which takes 10 ms to load.
+    temporary = os.path.join(os.path.dirname(path), UNFINISHED + os.urandom(8).hex())
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
-        with os.fdopen(handle, "wb") as file:
-            file.write(MAGIC + hashlib.sha256(payload).digest() + payload)
+        try:
+            _write_new(temporary, entry)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            _write_new(temporary, entry)
         os.replace(temporary, path)
         if is_turn(key):
             trim(cache_folder(), options.CACHE_MEGABYTES * MEGABYTE)
     except OSError as error:
         if listeners:
             emit("warning", message=f"the cache cannot be written: {error}", location=None)
+
+
+def _write_new(path: str, data: bytes) -> None:
+    """A file that is not there yet, for the user alone."""
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(data)
 
 
 def _remove(path: str) -> None:

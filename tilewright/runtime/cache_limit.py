@@ -18,7 +18,7 @@ NOTED_EVERY_SECONDS = 3600
 # What a writer that was killed left behind. A living one needs milliseconds.
 ABANDONED_SECONDS = 3600
 _DIGITS = "0123456789abcdef"
-_UNFINISHED = ".new-"
+UNFINISHED = ".new-"
 
 
 class Entry(NamedTuple):
@@ -32,7 +32,7 @@ def entries(folder: str) -> Iterator[Entry]:
     for part in _scan(folder):
         if _is_digest(part.name, 2):
             for found in _scan(part.path):
-                if _is_digest(found.name, 64) or found.name.startswith(_UNFINISHED):
+                if _is_digest(found.name, 64) or found.name.startswith(UNFINISHED):
                     try:
                         facts = found.stat(follow_symlinks=False)
                     except OSError:  # removed meanwhile
@@ -77,7 +77,7 @@ def trim(folder: str, limit: int) -> int:
     goal = limit - limit // 8 if total > limit else total
     freed = 0
     for entry in found:
-        unfinished = os.path.basename(entry.path).startswith(_UNFINISHED)
+        unfinished = os.path.basename(entry.path).startswith(UNFINISHED)
         if now - entry.used > ABANDONED_SECONDS if unfinished else total - freed > goal:
             freed += entry.size if _remove(entry.path) else 0
     return freed
