@@ -1,11 +1,14 @@
-"""Every test runs with the graph verified after each pass and with a program cache of its own."""
+"""Every test runs with the graph verified after each pass and with a program cache of its own; no verdict depends on
+how long something takes."""
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Set before the package is imported, because options are read from the environment then.
 os.environ.setdefault("VERIFY_GRAPH", "1")
@@ -13,9 +16,20 @@ os.environ.setdefault("TILEWRIGHT_CACHE_DIR", tempfile.mkdtemp(prefix="tilewrigh
 os.environ.setdefault("POCL_CACHE_DIR", os.path.join(os.environ["TILEWRIGHT_CACHE_DIR"], "pocl"))
 os.makedirs(os.environ["POCL_CACHE_DIR"], exist_ok=True)
 
+# How long an example takes says what else the machine does.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the texts under tests/golden anew")
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay until the end: to look through them for garbage again and again takes a tenth of all."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

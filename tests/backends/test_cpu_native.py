@@ -27,6 +27,8 @@ from tilewright.backends.cpu import elf, host, llvm, memory, pool, pool_ir
 from tilewright.backends.cpu.processors import Processor, this_processor
 
 ATTRIBUTES = llvm.FUNCTION_ATTRIBUTES
+# Seconds after which what has not ended is taken to hang: more than a machine that does other things needs.
+PATIENCE = 180
 INT64 = ctypes.c_int64
 
 # square: out[i] += in[i] * in[i], one element at a time, and out[-1] counts the calls.
@@ -520,7 +522,7 @@ def test_python_threads_may_run_at_once(threads: pool.Pool, kernels: llvm.Loaded
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(timeout=30)
+        worker.join(timeout=PATIENCE)
     assert not failures
     assert not any(worker.is_alive() for worker in workers)
 
@@ -550,14 +552,19 @@ def test_workers_sleep_and_wake_up_again(threads: pool.Pool, kernels: llvm.Loade
         commands.run()
         time.sleep(0.002)
     squares.check(times=20)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE
     sleepers = ctypes.c_int32.from_address(threads._state.address + pool_ir.PLACES["SLEEPERS"])
     while sleepers.value != 3 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert sleepers.value == 3
+    # The processor's time, of which a worker that turns in a loop takes all; of three spans, for Python has work too.
+    assert min(processor_seconds_asleep() for _ in range(3)) < 0.05
+
+
+def processor_seconds_asleep() -> float:
     before = time.process_time()
     time.sleep(0.1)
-    assert time.process_time() - before < 0.05
+    return time.process_time() - before
 
 
 def test_a_closed_pool_runs_alone(pool_object: bytes, kernels: llvm.LoadedCode) -> None:
@@ -636,7 +643,7 @@ def native_threads(otherwise: int) -> int:
 
 def wait_for(child: int) -> int:
     """The child's exit status; a child that hangs is killed and counts as failed."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
@@ -651,7 +658,7 @@ def run_script(text: str) -> str:
     """What a new interpreter prints; it must end by itself and without an error."""
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(text)], cwd=root, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", textwrap.dedent(text)], cwd=root, capture_output=True, text=True, timeout=PATIENCE
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.strip()

@@ -249,12 +249,15 @@ def test_reading_is_as_cheap_as_an_attribute() -> None:
             self.DEBUG = 0
 
     def seconds(target: object) -> float:
-        return min(timeit.repeat("target.DEBUG", globals={"target": target}, number=20_000, repeat=9))
+        return timeit.timeit("target.DEBUG", globals={"target": target}, number=2_000)
 
     with Context(DEBUG=1):
         pass
-    # A ratio, so that a slow or busy machine does not matter; a threading.local is nine times slower than this.
-    assert seconds(options) < 4 * seconds(Plain())
+    # The least of many short times, which no other program on the machine makes less, the two in turns.
+    ours, plain = seconds(options), seconds(Plain())
+    for _ in range(500):
+        ours, plain = min(ours, seconds(options)), min(plain, seconds(Plain()))
+    assert ours < 4 * plain, "a threading.local takes nine times as long"
 
 
 def test_page_is_up_to_date() -> None:

@@ -226,9 +226,14 @@ def test_a_short_measurement_is_plausible(monkeypatch: pytest.MonkeyPatch) -> No
     """Arithmetic that waits for something, or bytes that are not counted, are far outside of this."""
     for name, value in {"ROUNDS": 2, "MANY_ELEMENTS": 1 << 22, "LEAST_SECONDS": 1e-4}.items():
         monkeypatch.setattr(peaks, name, value)
-    told: list[str] = []
-    found = peaks.measure_peaks("CPU", told.append)
-    assert told == ["arithmetic", "read", "write", "triad"]
-    assert 1e9 < found.operations < 1e14
-    assert 1e8 < min(found.read, found.write, found.triad)
-    assert found.bandwidth < 1e13
+    best = Peaks(0, 0, 0, 0)
+    for _ in range(20):  # the best of several: other programs on the machine only make them less
+        told: list[str] = []
+        found = peaks.measure_peaks("CPU", told.append)
+        assert told == ["arithmetic", "read", "write", "triad"]
+        best = Peaks(*map(max, dataclasses.astuple(best), dataclasses.astuple(found)))
+        if best.operations > 1e9 and min(best.read, best.write, best.triad) > 1e8:
+            break
+    assert 1e9 < best.operations < 1e14
+    assert 1e8 < min(best.read, best.write, best.triad)
+    assert best.bandwidth < 1e13

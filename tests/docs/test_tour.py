@@ -6,22 +6,24 @@ import ast
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOUR = ROOT / "docs" / "tour.py"
+WATCHED = """
+import runpy, sys, time
+runpy.run_path(sys.argv[1], run_name="__main__")
+print(time.process_time(), file=sys.stderr)
+"""
 
 
 def test_it_runs() -> None:
-    start = time.perf_counter()
-    finished = subprocess.run([sys.executable, str(TOUR)], capture_output=True, text=True, check=False)
-    seconds = time.perf_counter() - start
+    finished = subprocess.run([sys.executable, "-c", WATCHED, str(TOUR)], capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
     assert "the schedule: 3 kernels" in finished.stdout
     assert "graph, loops, tiles and machine code agree" in finished.stdout
-    # It takes about half a second; the room is for a machine that does other things.
-    assert seconds < 10
+    # About half a second of a processor, however long that is waited for.
+    assert float(finished.stderr) < 5
 
 
 def test_it_stands_alone() -> None:

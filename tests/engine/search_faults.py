@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 from tilewright.graph.records import Opt, OptOps
+
+# The variable that names the file which a candidate makes before it hangs.
+SIGN = "TILEWRIGHT_TEST_SIGN_OF_A_HANG"
 
 
 def tile(opts: tuple[Opt, ...]) -> int:
@@ -23,6 +27,7 @@ class Faults:
         if tile(opts) == 2:
             os.abort()
         if tile(opts) == 4:
+            Path(os.environ[SIGN]).touch()
             time.sleep(1000)
 
     def after_run(self, opts: tuple[Opt, ...], results: list[Any]) -> list[Any]:

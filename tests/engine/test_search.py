@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.engine.search_faults import SIGN
 from tilewright import Context, Tensor
 from tilewright.base.events import Event, subscribe
 from tilewright.engine.compile import forget_kernels
 from tilewright.engine.search import find_opts, forget_searches
-from tilewright.engine.search_process import Timeouts
+from tilewright.engine.search_process import Process, Timeouts
 from tilewright.engine.search_store import read_search, search_folder
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
@@ -23,7 +25,7 @@ from tilewright.runtime.device import open_driver
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path) -> Iterator[None]:
-    with Context(TILEWRIGHT_CACHE_DIR=str(tmp_path), CACHE=1, BEAM=1, BEAM_CANDIDATES=12, BEAM_SECONDS=120):
+    with Context(TILEWRIGHT_CACHE_DIR=str(tmp_path), CACHE=1, BEAM=1, BEAM_CANDIDATES=12, BEAM_SECONDS=3600):
         forget_kernels()
         forget_searches()
         yield
@@ -62,9 +64,23 @@ def test_a_searched_kernel_gives_the_right_result_and_is_looked_up_next_time() -
     assert len(seen) == measured, "the records answer, nothing is measured again"
 
 
-def test_candidates_that_crash_hang_or_lie_are_dropped_and_recorded() -> None:
+def test_candidates_that_crash_hang_or_lie_are_dropped_and_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time is up for a candidate as soon as it says that it hangs, and for no other."""
+    sign, receive = tmp_path / "it hangs", Process.receive
+
+    def receive_or_see_the_sign(self: Process) -> tuple[str, object]:
+        while not self.connection.poll(0.02) and time.monotonic() < self.deadline:
+            if sign.exists():
+                sign.unlink()
+                self.deadline = time.monotonic()
+        return receive(self)
+
+    monkeypatch.setenv(SIGN, str(sign))
+    monkeypatch.setattr(Process, "receive", receive_or_see_the_sign)
     with Context(BEAM=2, BEAM_CANDIDATES=20):
-        opts = find_opts(small_kernel(), "CPU", "tests.engine.search_faults:faults", Timeouts(12.0, 1.0))
+        opts = find_opts(small_kernel(), "CPU", "tests.engine.search_faults:faults", Timeouts(300.0, 300.0))
     search = read_search(small_kernel(), open_driver("CPU").target)
     assert search is not None
     reasons = {trial.reason.partition(":")[0] for trial in search.dropped}

@@ -18,16 +18,20 @@ from tilewright.engine.workers import Workers
 from tilewright.graph.records import Program
 
 
+def living_workers() -> int:
+    """Not all threads: one that another test has left may end at any time."""
+    return sum(thread.name == "tilewright-worker" for thread in threading.enumerate())
+
+
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_every_call_runs_once_and_sees_the_options(count: int) -> None:
     done: list[tuple[int, int]] = []
-    before = threading.active_count()
     with Context(DEBUG=0, SEED=5), Workers(count) as workers:
         for number in range(20):
             workers.give(lambda number=number: done.append((number, options.SEED)))  # type: ignore[misc]
         workers.finish()
         assert sorted(done) == [(number, 5) for number in range(20)]
-    assert threading.active_count() == before
+    assert living_workers() == 0
 
 
 def test_a_thread_that_ran_out_of_calls_takes_those_given_later() -> None:
@@ -35,7 +39,7 @@ def test_a_thread_that_ran_out_of_calls_takes_those_given_later() -> None:
         for _ in range(3):
             is_done = threading.Event()
             workers.give(is_done.set)
-            assert is_done.wait(10)
+            assert is_done.wait(600)
         workers.finish()
 
 
@@ -69,7 +73,6 @@ def test_the_earliest_failure_is_raised_and_the_others_still_run() -> None:
 
 
 def test_an_error_of_the_caller_leaves_no_thread() -> None:
-    before = threading.active_count()
 
     def run() -> None:
         with Workers(2) as workers:
@@ -79,7 +82,7 @@ def test_an_error_of_the_caller_leaves_no_thread() -> None:
 
     with pytest.raises(KeyError):
         run()
-    assert threading.active_count() == before
+    assert living_workers() == 0
 
 
 def network() -> Tensor:
@@ -103,11 +106,10 @@ def test_the_compiler_is_loaded_beside_the_schedule_and_once(monkeypatch: pytest
     monkeypatch.setattr(compile_module, "_ready", set())
     monkeypatch.setattr(CpuDriver, "compile_threads", 2)
     monkeypatch.setattr(CpuDriver, "load_compiler", lambda self: loads.append(threading.current_thread().name))
-    before = threading.active_count()
     for factor in (2.25, 2.75):
         (Tensor([1.0, 2.0]) * factor).realize()
     assert loads == ["tilewright-worker"]
-    assert threading.active_count() == before
+    assert living_workers() == 0
 
 
 def test_garbage_is_collected_again_after_a_plan_whatever_becomes_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,8 +148,7 @@ def test_equal_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_the_compiler_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CpuDriver, "render", lambda self, program: "define void @kernel( {")
-    before = threading.active_count()
     forget_kernels()
     with Context(CACHE=0), pytest.raises(CompileError, match="parse"):
         (Tensor([1.0, 2.0]) * 1.75).realize()
-    assert threading.active_count() == before
+    assert living_workers() == 0

@@ -151,7 +151,7 @@ def test_processes_write_read_and_remove_at_once(folder: pathlib.Path) -> None:
         subprocess.Popen([sys.executable, "-c", CROWD, str(folder), str(own)], env=environment, stderr=subprocess.PIPE)
         for own in range(3)
     ]
-    errors = [process.communicate(timeout=60)[1] for process in crowd]
+    errors = [process.communicate(timeout=600)[1] for process in crowd]
     assert [(process.returncode, error) for process, error in zip(crowd, errors, strict=True)] == [(0, b"")] * 3
     trim(str(folder), 50_000)
     assert 0 < sum(entry.size for entry in entries(str(folder))) <= 50_000
