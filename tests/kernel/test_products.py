@@ -16,16 +16,17 @@ from tests.kernel.test_transforms import check
 from tilewright.backends.cpu import panels, prefetch
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
+from tilewright.codegen.pipeline import lower
 from tilewright.engine.compile import compile_kernel, forget_kernels
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel import heuristic_products
-from tilewright.kernel.axes import view_kernel
+from tilewright.kernel.axes import size_of, view_kernel
 from tilewright.kernel.heuristic import choose_opts
 from tilewright.kernel.heuristic_dots import evenness
-from tilewright.kernel.heuristic_products import best_block, choose_tile
 from tilewright.kernel.optimise import apply_opt, describe_axes, prepare_kernel
+from tilewright.kernel.product_sizes import best_block, choose_tile, row_parts
 
 CPU = Target("CPU", cores=2, has_threads=True, max_local_bytes=1 << 20, core_cache_bytes=1 << 12)
 TARGETS = {
@@ -64,10 +65,11 @@ def matrices(
     return kernel(store(param(0, rows * columns, total), i * columns + j, epilogue(summed(left * right, k), i, j)))
 
 
-def batched() -> UOp:
-    b, i, j, k = axis(4, 0), axis(16, 1), axis(32, 2), axis(9, 3, AxisType.REDUCE)
-    left, right = load(param(1, 576), b * 144 + i * 9 + k), load(param(2, 1152), b * 288 + k * 32 + j)
-    return kernel(store(param(0, 2048), b * 512 + i * 32 + j, summed(left * right, k)))
+def batched(columns: int = 32) -> UOp:
+    b, i, j, k = axis(4, 0), axis(16, 1), axis(columns, 2), axis(9, 3, AxisType.REDUCE)
+    left = load(param(1, 576), b * 144 + i * 9 + k)
+    right = load(param(2, 36 * columns), b * (9 * columns) + k * columns + j)
+    return kernel(store(param(0, 64 * columns), b * (16 * columns) + i * columns + j, summed(left * right, k)))
 
 
 def convolution(step: int = 1) -> UOp:
@@ -177,7 +179,7 @@ CUTS: dict[str, tuple[Callable[[], UOp], str]] = {
     ),
     "windows that overlap are read where they lie": (
         convolution,
-        "0:THREAD(2), 1:LOOP(8), 2:REDUCE(3), 3:REDUCE(3), 4:REDUCE(3), 5:UPCAST(8), 6:UPCAST(16)",
+        "0:THREAD(2), 1:THREAD(8), 2:REDUCE(3), 3:REDUCE(3), 4:REDUCE(3), 5:UPCAST(8), 6:UPCAST(16)",
     ),
     "long sums of few results are dot products": (
         weight_gradient,
@@ -193,6 +195,26 @@ def test_the_axes_of_a_product(name: str) -> None:
     for opt in choose_opts(view_kernel(sink), replace(TARGETS["AVX-512"], core_cache_bytes=1 << 20)):
         sink = apply_opt(sink, opt)
     assert describe_axes(view_kernel(sink)) == axes
+
+
+MANY_CORES: dict[str, tuple[Callable[[], UOp], str]] = {
+    "blocks of columns are few: rows too": (lambda: matrices(256, 64, 256, (64, 1, 256, 1)), "THREAD(4), THREAD(4)"),
+    "matrices are few: blocks of columns too": (lambda: batched(128), "THREAD(4), THREAD(2)"),
+}
+
+
+@pytest.mark.parametrize("name", MANY_CORES)
+def test_what_many_cores_share(name: str) -> None:
+    graph, shared = MANY_CORES[name]
+    ast, target = graph(), replace(TARGETS["AVX-512"], cores=16)
+    sink = prepare_kernel(ast)
+    for opt in choose_opts(view_kernel(sink), target):
+        sink = apply_opt(sink, opt)
+    found = view_kernel(sink).of_kind(AxisType.THREAD)
+    assert ", ".join(f"THREAD({size_of(axis)})" for axis in found) == shared
+    (joined,) = lower(sink, target).global_ranges
+    assert size_of(joined) == math.prod(size_of(axis) for axis in found)
+    assert check_pair(Pair(0, name, ast, None, target)) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("ast", [matrices(4, 64, 64, (64, 1, 64, 1)), matrices(64, 64, 1, (64, 1, 1, 1))])
@@ -225,6 +247,14 @@ def test_blocks_fit_and_are_shared_evenly() -> None:
     assert best_block(32, 8, 2, parts=4) == 4
     assert best_block(6, 8, 2, parts=4) == 1  # as many as there are
     assert evenness(7, 2) == 7 / 8
+
+
+def test_rows_are_parted_where_blocks_are_too_few_for_the_cores() -> None:
+    assert row_parts(256, 4, 2) == row_parts(256, 1, 1) == 1  # there are enough
+    assert row_parts(256, 4, 16) == 4
+    assert row_parts(1000, 7, 2) == 2
+    assert row_parts(997, 1, 2) == 1  # none divides them
+    assert row_parts(64, 1, 16) == 2  # fewer rows would not repay what is packed for each part
 
 
 def test_elements_are_converted_once_as_they_are_packed() -> None:

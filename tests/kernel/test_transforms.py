@@ -162,7 +162,7 @@ def test_random_opts_on_random_kernels(first: int) -> None:
         ("row_sums", (Opt(THREAD, 1, 4),), ("THREAD", "output loop", "axis 1")),
         ("row_sums", (Opt(LOCAL, 1, 4),), ("LOCAL", "output loop", "axis 1")),
         ("elementwise", (Opt(LOCAL, 0, 7),), ("LOCAL", "amount 7", "size 12", "axis 0")),
-        ("elementwise", (Opt(THREAD, 0, 12), Opt(THREAD, 1, 5)), ("THREAD", "given already")),
+        ("elementwise", (Opt(THREAD, 0, 12), Opt(THREAD, 0, 4)), ("THREAD", "needs a loop", "axis 0 is THREAD")),
         ("elementwise", (Opt(PADTO, 0, 4),), ("PADTO", "size 12", "axis 0", "multiple")),
         ("elementwise", (Opt(PADTO, 0, 0),), ("PADTO", "0", "not positive")),
         ("elementwise", (Opt(UPCAST, 1, 10), Opt(PADTO, 1, 16)), ("PADTO", "axis 1", "UPCAST")),

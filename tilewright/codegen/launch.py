@@ -4,11 +4,14 @@ after `group.py`, which needs to know who is whose neighbour."""
 
 from __future__ import annotations
 
+import math
+
 from tilewright.base.dtype import dtypes
 from tilewright.graph.ops import Axis, AxisType, Ops
+from tilewright.graph.simplify import simplify
 from tilewright.graph.threads import THREAD_KINDS, Threads, threads_of
-from tilewright.graph.uop import UOp, memory_of
-from tilewright.graph.walk import substitute, toposort
+from tilewright.graph.uop import UOp, index_const, memory_of
+from tilewright.graph.walk import exchange_axis, substitute, toposort
 
 LOOP_KINDS = frozenset({AxisType.LOOP, AxisType.REDUCE})
 # What tells the barrier between reading an element and overwriting it from others.
@@ -31,6 +34,25 @@ def share_threads(sink: UOp) -> tuple[UOp, Threads]:
         exchanges.update({axis: shared for axis in lane if axis is not shared})
         lanes.append((shared,))
     return substitute(sink, exchanges), Threads(tuple(lanes))
+
+
+def join_cores(sink: UOp) -> UOp:
+    """The kernel with one axis that the cores share, whose parts are all combinations of iterations; the first axis is
+    the slowest.
+
+    before: out[t0*64 + t1] for t0 of 8, t1 of 64
+    after:  out[t//64*64 + t%64] for t of 512
+    """
+    nodes = toposort(sink)
+    axes = sorted((n for n in nodes if n.op is Ops.RANGE and n.arg.kind is AxisType.THREAD), key=lambda a: a.arg.id)
+    if len(axes) < 2:
+        return sink
+    sizes = [int(axis.src[0].arg) for axis in axes]
+    joined = axes[0].replace(src=(index_const(math.prod(sizes)),))
+    for number, axis in enumerate(axes):
+        digit = joined // math.prod(sizes[number + 1 :])
+        sink = exchange_axis(sink, axis, digit % sizes[number] if number else digit)
+    return simplify(sink)
 
 
 def settle_threads(sink: UOp) -> UOp:

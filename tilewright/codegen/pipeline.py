@@ -19,7 +19,7 @@ from tilewright.codegen.addresses import choose_index_width, split_addresses
 from tilewright.codegen.decompose import decompose
 from tilewright.codegen.emulate_dtype import emulate_dtypes
 from tilewright.codegen.group import lower_groups
-from tilewright.codegen.launch import settle_threads, share_threads
+from tilewright.codegen.launch import join_cores, settle_threads, share_threads
 from tilewright.codegen.linearise import LAUNCH_KINDS, Lineariser
 from tilewright.codegen.separate_loops import separate_loops
 from tilewright.codegen.vectors import split_vectors
@@ -33,7 +33,7 @@ def lower(sink: UOp, target: Target, scheduled: UOp | None = None) -> Program:
     """`scheduled` is the kernel before its transforms: what they pad it with is not counted as its work."""
     with stage_timer("codegen"):
         flops, bytes_moved = estimate_work(sink if scheduled is None else scheduled)
-        sink = emulate_dtypes(separate_loops(sink), target)
+        sink = emulate_dtypes(separate_loops(join_cores(sink)), target)
         sink, threads = share_threads(sink)
         sink = settle_threads(lower_groups(sink, threads, target))
         sink = decompose(sink, target)

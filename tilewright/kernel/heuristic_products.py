@@ -4,7 +4,8 @@ caches, or None where it is no product or too small or thin a one to gain from i
 A product is a sum of the products of two loads. The output loops that only the one factor depends on are its columns,
 if stores walk one of them as neighbours; those that only the other depends on are its rows.
 
-    for block of columns, side by side on the cores:    its part of the right factor is packed, into L2
+    for block of columns, side by side on the cores:    its part of the right factor is packed, into L2; where there
+                                                        are too few blocks for the cores, each has parts of the rows
       for rows of a tile:                               the left factor as it lies, or packed
         for columns of a tile, in the block:
           for k: a tile of sums, held in registers      a row of the panel as vectors, the left factor's as scalars
@@ -30,6 +31,7 @@ from tilewright.kernel.choice import Choice
 from tilewright.kernel.effects import has_effects
 from tilewright.kernel.grouped_terms import product_dots, term_axis
 from tilewright.kernel.heuristic_dots import EVEN, choose_dot_opts, evenness
+from tilewright.kernel.product_sizes import COLUMN_PARTS, MOST_PARTS, best_block, choose_tile, padded, row_parts
 from tilewright.kernel.transforms.block import check_overlap
 from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands
 from tilewright.kernel.transforms.swap import check_swap
@@ -47,22 +49,7 @@ LEAST_ROWS = 8
 LEAST_PACKED_ROWS = 32
 # Fewer columns leave most of a register empty.
 LEAST_LANES = 0.5
-# The rows of a tile are read where they lie, as so many streams: no more than an L1 has ways, or they displace one
-# another where they lie a power of two apart.
-MOST_ROWS = 8
-MOST_VECTORS = 4
-# Sums that are updated side by side, at the least, so that none waits for the one before it.
-LEAST_SUMS = 8
 LONG_SUM = 64
-# What a step of the sum costs beside the multiplications of a tile, in multiplications (measured, not counted): itself,
-# and each load for a row and for a vector of columns.
-STEP_COST = 4.0
-ROW_COST = 0.3
-VECTOR_COST = 0.5
-# What packing rows costs, where some of a tile's do not exist.
-PACKED_ROWS_COST = 0.3
-# What it costs to copy a vector of rows.
-COPY_COST = 0.5
 # The part of a core's own cache that one packed panel takes: another panel, and what is read in passing, want room too,
 # and where two hardware threads share the core, so does the other.
 PANEL_SHARE = 4
@@ -72,12 +59,6 @@ WHOLE_SHARE = 2
 OFFSET_REGISTERS = 4
 # Steps of the sum that are written out, where they divide it, those preferred first: more products for each jump.
 STEPS = (2, 3)
-# Blocks for each core, so that one that is late or slow leaves some to the others; and those of columns, where a core
-# is busy with each for long.
-LEAST_PARTS = 2
-COLUMN_PARTS = 4
-# Rows are shared among the cores in at most so many parts a core: each packs the right factor again.
-MOST_PARTS = 2
 
 
 class Product(NamedTuple):
@@ -156,60 +137,6 @@ def _without_casts(node: UOp) -> UOp:
     return node
 
 
-# ---------------------------------------------------------------- sizes
-
-
-class Tile(NamedTuple):
-    rows: int
-    vectors: int
-
-
-def choose_tile(
-    rows: int,
-    columns: int,
-    lanes: int,
-    registers: int,
-    sets: int = 1,
-    are_copied: bool = False,
-    cores: int = 1,
-    may_overlap: bool = False,
-) -> Tile:
-    """The tile that wastes least: in what it computes beyond the edges, in loads, and in cores that wait for others
-    where they share the columns. A sum of sums needs two `sets` of accumulators. Where rows `are_copied` those of a
-    tile are one vector. Tiles that `may_overlap` need no packed rows, unless the cores have only rows to share."""
-
-    def cost(tile: Tile) -> float:
-        width = tile.vectors * lanes
-        shared = evenness(-(-columns // width), cores)
-        padded = _padded(rows, tile.rows) * _padded(columns, width) / shared
-        idle = max(1.0, LEAST_SUMS / (tile.rows * tile.vectors))
-        row_cost = ROW_COST + COPY_COST * are_copied
-        packed = PACKED_ROWS_COST if rows % tile.rows and not (may_overlap and shared >= EVEN) else 0.0
-        step = STEP_COST / (tile.rows * tile.vectors)
-        return padded * idle * (1 + packed + step + row_cost / tile.rows + VECTOR_COST / tile.vectors)
-
-    # One row of the panel and one scalar are held beside the sums.
-    tiles = [
-        Tile(height, vectors)
-        for vectors in range(1, MOST_VECTORS + 1)
-        for height in range(1, MOST_ROWS + 1)
-        if sets * height * vectors + vectors + 1 <= registers
-    ]
-    return min(tiles, key=cost)
-
-
-def best_block(tiles: int, most: int, cores: int, parts: int = LEAST_PARTS) -> int:
-    """Tiles in a block: as many as fit and divide them, in a number of blocks that the cores can share, so many parts
-    each where there are."""
-    fitting = [amount for amount in range(1, max(1, min(most, tiles)) + 1) if tiles % amount == 0]
-    several = [amount for amount in fitting if tiles // amount >= min(parts * cores, tiles)]
-    return max(several, key=lambda amount: (min(evenness(tiles // amount, cores), EVEN), amount))
-
-
-def _padded(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple
-
-
 # ---------------------------------------------------------------- the nest
 
 
@@ -243,18 +170,20 @@ class _Plan(Choice):
         sharing = (self._has_neighbouring_rows(), cores, may_overlap)
         tile = choose_tile(size_of(rows), size_of(columns), lanes, registers, sets, *sharing)
         self._cut("columns", columns, tile.vectors * lanes)
-        is_shared = evenness(size_of(self.loops["columns"]) if "columns" in self.loops else 1, cores) >= EVEN
+        room = self.target.core_cache_bytes // PANEL_SHARE // (self.depth * self.itemsize)
+        if "columns" in self.loops:
+            most = room // (tile.vectors * lanes)
+            amount = best_block(size_of(self.loops["columns"]), most, self.target.cores, COLUMN_PARTS)
+            self._block("columns", amount)
+        if may_overlap:
+            rows = self._part_rows(rows)
+        is_shared = evenness(self._parts_outside(rows), cores) >= EVEN
         if may_overlap and is_shared and size_of(rows) % tile.rows and size_of(rows) > tile.rows:
             self._overlap("rows", rows, tile.rows)
         else:
             self._cut("rows", rows, tile.rows)
         if self.dot is not None:
             self._group(self.dot.instruction.terms)
-        room = self.target.core_cache_bytes // PANEL_SHARE // (self.depth * self.itemsize)
-        if "columns" in self.loops:
-            most = room // (tile.vectors * lanes)
-            amount = best_block(size_of(self.loops["columns"]), most, self.target.cores, COLUMN_PARTS)
-            self._block("columns", amount)
         self.is_whole = self._is_left_packed_whole()
         if "rows" in self.loops and self._has_neighbouring_rows() and not self.is_whole:
             most = room // tile.rows
@@ -297,7 +226,7 @@ class _Plan(Choice):
         """Tiles along an axis, and the loop over them if there are several."""
         if size_of(axis) % amount:
             self.apply(OptOps.PADTO, axis, amount)
-            axis = make_range(_padded(size_of(axis), amount), axis.arg.id, axis.arg.kind)
+            axis = make_range(padded(size_of(axis), amount), axis.arg.id, axis.arg.kind)
         self.apply(OptOps.UPCAST, axis, amount)
         if amount < size_of(axis):
             self.loops[name] = make_range(size_of(axis) // amount, (*axis.arg.id, 0), axis.arg.kind)
@@ -307,7 +236,7 @@ class _Plan(Choice):
         axis = max(self.view.reduces[0].src[1:], key=size_of)
         if size_of(axis) % terms:
             self.apply(OptOps.PADTO, axis, terms)
-            axis = make_range(_padded(size_of(axis), terms), axis.arg.id, axis.arg.kind)
+            axis = make_range(padded(size_of(axis), terms), axis.arg.id, axis.arg.kind)
         self.apply(OptOps.UNROLL, axis, terms)
 
     def _overlap(self, name: str, axis: UOp, amount: int) -> None:
@@ -342,23 +271,54 @@ class _Plan(Choice):
             self.loops[other] = make_range(size_of(place), axis.arg.id, place.arg.kind)
 
     def _share(self) -> None:
-        """The cores share the outermost loop that they can share evenly; else the one that they can most evenly."""
+        """The cores share the loops outside of the rows, from the outermost on until there are enough parts; or the
+        rows, where that is more even."""
         cores = self.target.cores
-        parts = {name: size_of(axis) for name, axis in self.loops.items()}
-        # What a core packs before one of these loops is packed once in each part of it.
-        whole = ("blocks of columns",) if self.is_whole else ()
-        for name in (each for each in ("rows", *whole) if each in parts):
-            amounts = [n for n in range(2, parts[name] + 1) if parts[name] % n == 0 and n <= MOST_PARTS * cores]
-            parts[name] = max(amounts, key=lambda n: (min(evenness(n, cores), EVEN), -n), default=1)
-        usable = [n for n in parts if parts[n] > 1 and check_thread(self.view, self.loops[n], parts[n]) is None]
-        if not usable or not self.is_large or (cores == 1 and not whole):
+        if not self.is_large or (cores == 1 and not self.is_whole):
             return
-        name = max(usable, key=lambda each: min(evenness(parts[each], cores), EVEN))
-        axis, amount = self.loops[name], parts[name]
+        shared: dict[str, int] = {}
+        parts = math.prod(size_of(axis) for axis in self.view.of_kind(AxisType.THREAD))
+        for name in [name for name in self.loops if name not in ("blocks of rows", "rows", "columns")]:
+            # What a core packs before all blocks of columns is packed once in each part of them.
+            amount = self._most_even(name) if self.is_whole else size_of(self.loops[name])
+            is_enough = parts >= COLUMN_PARTS * cores and evenness(parts, cores) >= EVEN
+            if not is_enough and self._is_sharable(name, amount):
+                shared[name], parts = amount, parts * amount
+        amount = self._most_even("rows")
+        if min(evenness(amount, cores), EVEN) > evenness(parts, cores) and self._is_sharable("rows", amount):
+            shared = {"rows": amount}
+        for name, amount in shared.items():
+            self._give_to_cores(name, amount)
+
+    def _most_even(self, name: str) -> int:
+        """The parts of a loop, few for each core, that the cores can share best."""
+        size, cores = size_of(self.loops[name]) if name in self.loops else 1, self.target.cores
+        amounts = [n for n in range(2, min(size, MOST_PARTS * cores) + 1) if size % n == 0]
+        return max(amounts, key=lambda n: (min(evenness(n, cores), EVEN), -n), default=1)
+
+    def _is_sharable(self, name: str, amount: int) -> bool:
+        return amount > 1 and check_thread(self.view, self.loops[name], amount) is None
+
+    def _give_to_cores(self, name: str, amount: int) -> None:
+        axis = self.loops[name]
         self.apply(OptOps.THREAD, axis, amount)
         is_split = amount < size_of(axis)
         identity, kind = ((*axis.arg.id, 0), axis.arg.kind) if is_split else (axis.arg.id, AxisType.THREAD)
         self.loops[name] = make_range(size_of(axis) // amount if is_split else amount, identity, kind)
+
+    def _parts_outside(self, rows: UOp) -> int:
+        """The parts that the loops outside of the rows make, and those of the rows that the cores have already."""
+        inside = (rows, *(axis for name, axis in self.loops.items() if name == "columns"))
+        loops = self.view.of_kind(AxisType.LOOP, AxisType.THREAD)
+        return math.prod(size_of(axis) for axis in loops if axis not in inside)
+
+    def _part_rows(self, rows: UOp) -> UOp:
+        """The rows of one part, where the loops outside of them are too few for the cores."""
+        amount = row_parts(size_of(rows), self._parts_outside(rows), self.target.cores) if self.is_large else 1
+        if amount == 1 or check_thread(self.view, rows, amount) is not None:
+            return rows
+        self.apply(OptOps.THREAD, rows, amount)
+        return make_range(size_of(rows) // amount, (*rows.arg.id, 0), rows.arg.kind)
 
     def _stage(self) -> None:
         """Packs the right factor at the innermost loop around the rows that it depends on, and the left one, where it

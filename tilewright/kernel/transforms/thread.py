@@ -2,7 +2,9 @@
 with that axis outermost, run side by side.
 
     before: for i in 128: out[i] = ...
-    after:  thread i0 of 32: for i1 in 4: out[i0*4 + i1] = ...      by 32"""
+    after:  thread i0 of 32: for i1 in 4: out[i0*4 + i1] = ...      by 32
+
+Several loops may be shared: every combination of their iterations is one part for a core."""
 
 from __future__ import annotations
 
@@ -16,8 +18,6 @@ from tilewright.kernel.transforms.common import check_output_loop, prefixed
 
 
 def check_thread(view: KernelView, axis: UOp, amount: int) -> str | None:
-    if view.of_kind(AxisType.THREAD):
-        return "THREAD is given already: a kernel has one thread axis"
     return check_output_loop(view, axis, amount, "THREAD") or prefixed("THREAD", check_cores(view, axis))
 
 
