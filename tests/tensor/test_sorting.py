@@ -25,3 +25,21 @@ def test_a_half_that_goes_before_the_other() -> None:
     rising = np.arange(1024, dtype=np.int32)
     for values in (rising, rising[::-1].copy(), np.roll(rising, 512), np.zeros_like(rising)):
         assert Tensor(values).argsort().numpy().tolist() == np.argsort(values, kind="stable").tolist()
+
+
+@pytest.mark.parametrize(("shape", "k"), [((300,), 18), ((3, 700), 5), ((40000,), 1), ((2, 5000), 40)], ids=str)
+@pytest.mark.parametrize("largest", [False, True])
+def test_the_first_of_long_rows(shape: tuple[int, ...], k: int, largest: bool) -> None:
+    generator = np.random.default_rng(k)
+    for given in (generator.integers(-3, 4, shape).astype(np.int8), generator.standard_normal(shape)):
+        values, places = Tensor(given).topk(k, largest=largest)
+        wanted = np.argsort(-given if largest else given, -1, kind="stable")[..., :k]
+        np.testing.assert_array_equal(places.numpy(), wanted)
+        np.testing.assert_array_equal(values.numpy(), np.take_along_axis(given, wanted, -1))
+
+
+def test_nan_is_the_greatest_of_a_long_row() -> None:
+    given = np.random.default_rng(0).standard_normal(3000).astype(np.float32)
+    given[[70, 2900]] = np.nan, np.inf
+    assert Tensor(given).topk(2)[1].tolist() == [70, 2900]
+    assert Tensor(given).topk(1, largest=False)[1].tolist() == [int(np.nanargmin(given))]

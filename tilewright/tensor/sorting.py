@@ -6,6 +6,7 @@ none of which waits on the host."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, Self
 
 from tilewright.base.dtype import DType, dtypes, to_dtype
@@ -22,6 +23,8 @@ from tilewright.tensor.scatter import ScatterMixin
 _ONE_BLOCK = 256
 # Of a merged row every so many places are found first, and those between them from there.
 _STRIDE = 8
+# Of rows that are at least so many times as long, the first elements are found without sorting the rest.
+_FEW = 16
 _SIGNED = {8: dtypes.int8, 16: dtypes.int16, 32: dtypes.int32, 64: dtypes.int64}
 
 
@@ -50,9 +53,13 @@ class SortingMixin(ScatterMixin):
         check_whole("topk", "k", k)
         if not 0 <= k <= size:
             raise ShapeError("topk", f"{k} of the {size} elements of axis {dim}", f"give k in 0..{size}")
-        places = self.argsort(axis, descending=largest)
-        if self.ndim:
-            places = places._slice_axis(axis, 0, k).contiguous()
+        if self.ndim == 0 or 0 in self.shape or k == 0:
+            places = self.argsort(axis, descending=largest)
+            places = places._slice_axis(axis, 0, k).contiguous() if self.ndim else places
+        else:
+            keys = nodes.move_to_last(sort_keys(self.uop, largest), axis)
+            found = build.cast(first_of_last_axis(keys, k), dtypes.int64)
+            places = self._new(nodes.move_from_last(found, axis)).contiguous()
         return (self.gather(axis, places) if self.ndim else self), places
 
     # ------------------------------------------------------------ random order
@@ -151,6 +158,31 @@ def order_of_last_axis(keys: UOp) -> UOp:
         if count > 1:
             keys = build.contiguous(nodes.read_rows(keys, source))
     return nodes.slice_axis(build.reshape(places, (*outer, block)), len(outer), 0, size)
+
+
+def first_of_last_axis(keys: UOp, k: int) -> UOp:
+    """For each row the positions of its k first elements in ascending order, as int32. Where they are few, they lie in
+    those k blocks whose first elements are least: as many elements stand before any element of another block. So most
+    of a row is read once and not sorted."""
+    keys = build.contiguous(keys)
+    outer, size = keys.shape[:-1], keys.shape[-1]
+    if size <= _ONE_BLOCK or size < k * _FEW:
+        return nodes.slice_axis(order_of_last_axis(keys), len(outer), 0, k)
+    # About as many blocks as there are elements in those that are chosen.
+    block = math.isqrt(size // k)
+    count = -(-size // block)
+    padded = nodes.pad_with(keys, (*((0, 0),) * len(outer), (0, count * block - size)), keys.dtype.max)
+    padded = build.contiguous(padded)
+    least = build.reduce_axis(Ops.MIN, build.reshape(padded, (*outer, count, block)), (len(outer) + 1,))
+    chosen = build.contiguous(first_of_last_axis(build.reshape(least, (*outer, count)), k))
+    # In the order of their places, so that equal elements of two blocks keep theirs.
+    chosen = build.contiguous(nodes.read_rows(chosen, order_of_last_axis(chosen)))
+    inside = (*outer, k, block)
+    start = build.expand(build.reshape(chosen * block, (*outer, k, 1)), inside)
+    places = build.alu(Ops.ADD, start, build.axis_iota(inside, len(outer) + 1))
+    places = build.contiguous(build.reshape(places, (*outer, k * block)))
+    found = first_of_last_axis(nodes.read_rows(padded, places), k)
+    return nodes.read_rows(places, build.contiguous(found))
 
 
 def order_of_blocks(keys: UOp) -> UOp:
