@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tilewright.backends.python import emulator
 from tilewright.backends.python.device import python_target
 from tilewright.backends.python.emulator import run_program
 from tilewright.backends.python.faults import barrier_count, drop_barrier, drop_masks, share_slot
@@ -211,6 +212,58 @@ def test_nested_loops_restart_the_accumulator() -> None:
     draft.store(param(0, 3), outer, draft.add(UOp(Ops.COMBINE, f32, (total,), Ops.ADD)))
     draft.end(outer)
     assert run(draft.program(), np.array([1, 2, 3], np.float32)).tolist() == [46, 86, 126]
+
+
+COUNTED = 12
+
+
+def counted_loops(count_of: str) -> Program:
+    """out[i] = the sum of 1, 2, ... count, where the count is computed from i, read, or computed in a loop."""
+    grid, outer = axis(0, COUNTED, AxisType.GLOBAL), axis(1, 2, AxisType.LOOP)
+    draft = Draft((grid,))
+    counts = {"grid": grid % 3, "memory": param(1, COUNTED, dtypes.int32), "loop": grid % 3 + outer - 1}
+    total = draft.add(UOp(Ops.ACC, dtypes.int32, (const(dtypes.int32, 0),), 0))
+    if count_of == "loop":
+        draft.loop(outer)
+    count = draft.load(counts["memory"], grid) if count_of == "memory" else draft.add(counts[count_of])
+    inner = axis(2, count, AxisType.REDUCE)
+    draft.loop(inner)
+    draft.add(UOp(Ops.ACCUMULATE, dtypes.void, (total, draft.add(inner + 1)), Ops.ADD))
+    draft.end(inner)
+    if count_of == "loop":
+        draft.end(outer)
+    draft.store(param(0, COUNTED, dtypes.int32), grid, draft.add(UOp(Ops.COMBINE, dtypes.int32, (total,), Ops.ADD)))
+    return draft.program()
+
+
+@pytest.mark.parametrize(("count_of", "batches"), [("grid", 3), ("memory", COUNTED), ("loop", COUNTED)])
+def test_work_groups_go_round_a_loop_together_that_are_known_to_go_as_often(
+    count_of: str, batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[list[int]] = []
+    begin = emulator._Run._begin_batch
+    monkeypatch.setattr(
+        emulator._Run, "_begin_batch", lambda self, groups: (begun.append(groups.tolist()), begin(self, groups))
+    )
+    counts = np.arange(COUNTED, dtype=np.int32) % 3
+    sums = counts * (counts + 1) // 2
+    if count_of == "loop":
+        sums += np.maximum(counts - 1, 0) * counts // 2
+    inputs = [counts] if count_of == "memory" else []
+    np.testing.assert_array_equal(run(counted_loops(count_of), *inputs), sums)
+    assert sorted(number for groups in begun for number in groups) == list(range(COUNTED))
+    assert len(begun) == batches
+
+
+def test_threads_of_a_group_go_round_a_loop_equally_often() -> None:
+    local = axis(0, 4, AxisType.LOCAL)
+    draft = Draft((), (local,))
+    inner = axis(1, draft.add(local + 1), AxisType.LOOP)
+    draft.loop(inner)
+    draft.store(param(0, 4), local, const(f32, 1))
+    draft.end(inner)
+    with pytest.raises(EmulatorError, match="trip count that differs between threads"):
+        run(draft.program())
 
 
 @pytest.mark.parametrize("dtype", dtypes.all, ids=lambda dtype: dtype.name)

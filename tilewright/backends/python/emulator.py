@@ -147,16 +147,31 @@ class _Run:
     # ------------------------------------------------------------ batches
 
     def execute(self, batch_elements: int) -> None:
-        if self.plan.has_computed_loops:
-            # Work-groups may go round a loop a different number of times; those of a batch go together.
+        # Work-groups may go round a loop a different number of times; those of a batch go together.
+        trips = self._trips_of_groups() if self.plan.trips else None
+        if self.plan.trips and trips is None:
             batch_elements = 1
-        for groups in self.launch.batches(self._elements_per_group(), batch_elements):
+        for groups in self.launch.batches(self._elements_per_group(), batch_elements, trips):
             self._begin_batch(groups)
             while self.position < len(self.program.body):
                 position = self.position
                 self.position += 1
                 self._step(position, self.program.body[position])
         self._tell_written()
+
+    def _trips_of_groups(self) -> Array | None:
+        """A row for each work-group: how often its loops go round, as its first thread has it. None where a loop around
+        them, or memory, has a say in that."""
+        groups = np.arange(self.launch.group_count)
+        self.values = self.launch.range_values(groups)
+        for node in toposort(*self.plan.trips):
+            if node.op.is_elementwise:
+                self.values[node] = compute(node.op, node.dtype, [self._value(src) for src in node.src])
+            elif node not in self.values and node.op not in (Ops.CONST, Ops.VARIABLE):
+                return None
+        counts = [self._value(node) for node in self.plan.trips]
+        columns = [count.reshape(len(count), -1)[:, 0] for count in counts]
+        return np.stack([np.broadcast_to(column, groups.size) for column in columns], axis=1)
 
     def _elements_per_group(self) -> int:
         """The most elements that a value, or the memory of a slot, has in one work-group."""

@@ -65,11 +65,19 @@ class Launch:
         sizes = dict(zip(self.tile_ranges, self.tile_sizes))
         return math.prod(sizes.get(found, 1) for found in node.ranges)
 
-    def batches(self, elements_per_group: int, limit: int) -> Iterator[Array]:
-        """The numbers of the work-groups, in portions that keep one value below `limit` elements where possible."""
+    def batches(self, elements_per_group: int, limit: int, kinds: Array | None = None) -> Iterator[Array]:
+        """The numbers of the work-groups, in portions that keep one value below `limit` elements where possible. Where
+        `kinds` has a row for each work-group, those of a portion have equal rows."""
         portion = max(1, limit // max(elements_per_group, 1))
-        for start in range(0, self.group_count, portion):
-            yield np.arange(start, min(start + portion, self.group_count), dtype=np.int64)
+        for groups in [np.arange(self.group_count)] if kinds is None else self._groups_by_kind(kinds):
+            for start in range(0, groups.size, portion):
+                yield groups[start : start + portion]
+
+    @staticmethod
+    def _groups_by_kind(kinds: Array) -> Iterator[Array]:
+        found, numbers = np.unique(kinds, axis=0, return_inverse=True)
+        for number in range(len(found)):
+            yield np.flatnonzero(numbers.reshape(-1) == number)
 
     def range_values(self, groups: Array) -> dict[UOp, Array]:
         """The value of every launch range and tile range, for the given work-groups."""

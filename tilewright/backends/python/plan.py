@@ -19,13 +19,14 @@ MEMORY_OPS = frozenset({Ops.PARAM, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
 class Plan:
     """`ends[k]` is the position of the END of the loop opened at k; `releases[k]` are the values nobody reads after k.
 
-    `tile_ranges` are in the order of their ids, which is the order in which their elements are folded."""
+    `tile_ranges` are in the order of their ids, which is the order in which their elements are folded. `trips` are the
+    nodes that say how often loops go round, where that is computed."""
 
     ends: dict[int, int]
     releases: tuple[tuple[UOp, ...], ...]
     tile_ranges: tuple[UOp, ...]
     memories: tuple[UOp, ...]
-    has_computed_loops: bool
+    trips: tuple[UOp, ...]
 
 
 def value_sources(node: UOp) -> tuple[UOp, ...]:
@@ -63,8 +64,9 @@ def make_plan(program: Program) -> Plan:
     always_known = launch_ranges | frozenset(tiles) | {node for node in reachable if node.op is Ops.VARIABLE}
     releases = _find_releases(program, ends, enclosing, always_known)
     memories = tuple(node for node in reachable if node.op in MEMORY_OPS)
-    has_computed_loops = any(program.body[start].src[0].op not in (Ops.CONST, Ops.VARIABLE) for start in ends)
-    return Plan(ends, releases, tuple(tiles), memories, has_computed_loops)
+    counts = dict.fromkeys(program.body[start].src[0] for start in ends)
+    trips = tuple(count for count in counts if count.op not in (Ops.CONST, Ops.VARIABLE))
+    return Plan(ends, releases, tuple(tiles), memories, trips)
 
 
 def _match_loops(
