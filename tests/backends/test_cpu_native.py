@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.backends.cpu import elf, host, llvm, memory, pool, pool_ir
+from tilewright.backends.cpu import elf, host, llvm, llvm_library, memory, pool, pool_ir
 from tilewright.backends.cpu.processors import Processor, this_processor
 
 ATTRIBUTES = llvm.FUNCTION_ATTRIBUTES
@@ -381,6 +381,38 @@ def test_loading_a_cached_object_does_not_import_llvmlite(tmp_path: Path) -> Non
         print(llvm.toolchain() == {llvm.toolchain()!r}, "llvmlite.binding" in sys.modules, "numpy" in sys.modules)
     """
     assert run_script(script) == "True False False"
+
+
+def test_a_compilation_takes_the_library_and_not_the_modules_of_llvmlite() -> None:
+    script = f"""
+        import sys
+        from tilewright.backends.cpu import llvm
+        made = llvm.compile_ir({FILL!r})
+        print(len(made) > 100, "llvmlite.binding" in sys.modules)
+    """
+    assert run_script(script) == "True False"
+
+
+def test_the_library_tells_of_this_machine_what_llvmlite_tells() -> None:
+    binding = llvm._binding()
+    assert llvm_library.host_name() == binding.get_host_cpu_name()
+    assert llvm_library.host_features() == binding.get_host_cpu_features().flatten()
+    target = binding.Target.from_triple(llvm_library.process_triple())
+    theirs = target.create_target_machine(cpu=llvm_library.host_name(), opt=2, reloc="pic", codemodel="default")
+    ours = llvm_library.new_machine(llvm_library.host_name(), "", 2)
+    facts = llvm_library.process_triple(), llvm_library.data_layout(ours)
+    assert facts == (theirs.triple, str(theirs.target_data))
+
+
+@pytest.mark.parametrize("distance", [-(1 << 27) - 4, 1 << 27])
+def test_a_branch_that_an_arm_instruction_does_not_reach_is_refused(distance: int) -> None:
+    nearest = distance + 4 if distance < 0 else distance - 4
+    image = bytearray(struct.pack("<I", 0x94000000))
+    elf._relocate(image, "branch", 0, 0, 1 << 40, (1 << 40) + nearest)
+    (word,) = struct.unpack("<I", image)
+    assert (word & 0x3FFFFFF ^ 1 << 25) - (1 << 25) == nearest // 4
+    with pytest.raises(llvm.CompileFailure, match=f"a branch over {distance} bytes"):
+        elf._relocate(image, "branch", 0, 0, 1 << 40, (1 << 40) + distance)
 
 
 def test_arm_relocations_reach_their_targets() -> None:

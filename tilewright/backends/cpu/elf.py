@@ -220,7 +220,10 @@ def _relocate(image: bytearray, kind: str, detail: int, place: int, address: int
     elif kind == "low":
         word = word & ~(0xFFF << 10) | ((target & 0xFFF) >> detail) << 10
     else:
-        word = word & ~0x3FFFFFF | (target - address) >> 2 & 0x3FFFFFF
+        distance = target - address
+        if not -(1 << 27) <= distance < 1 << 27:
+            raise CompileFailure(f"a branch over {distance} bytes is out of range: the instruction reaches 128 MiB")
+        word = word & ~0x3FFFFFF | distance >> 2 & 0x3FFFFFF
     struct.pack_into("<I", image, place, word)
 
 

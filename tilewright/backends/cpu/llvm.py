@@ -1,7 +1,7 @@
 """Takes the LLVM IR text of kernels, or the object bytes that an earlier compilation left in the disk cache.
 
 Gives object bytes, assembly text, and `LoadedCode` with addresses to call. Stands between the LLVM renderer and the CPU
-device. llvmlite is imported by the first compilation; loading a cached ELF object does not need it and saves 0.1 s.
+device. LLVM is loaded by the first compilation; loading a cached ELF object does not need it.
 """
 
 import contextlib
@@ -14,9 +14,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tilewright.backends.cpu import host
+from tilewright.backends.cpu import host, llvm_library
 from tilewright.backends.cpu.elf import CompileFailure, LoadedCode, ObjectFile
-from tilewright.backends.cpu.llvm_library import Refused, generate
 from tilewright.backends.cpu.processors import processor
 
 __all__ = [
@@ -43,24 +42,13 @@ FUNCTION_ATTRIBUTES = 'nounwind "prefer-vector-width"="512" "min-legal-vector-wi
 
 
 @functools.cache
-def _binding() -> Any:
-    """llvmlite's binding, with the native target ready."""
-    import llvmlite.binding as binding
-
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
-    binding.initialize_native_asmparser()  # without it, inline assembly in the text ends the process
-    return binding
-
-
-@functools.cache
 def _features() -> dict[str, bool]:
-    return dict(_binding().get_host_cpu_features())
+    return {feature[1:]: feature[0] == "+" for feature in llvm_library.host_features().split(",") if feature}
 
 
 def cpu_name() -> str:
     """LLVM's name of this processor, such as `cascadelake` or `neoverse-n1`."""
-    return str(_binding().get_host_cpu_name())
+    return llvm_library.host_name()
 
 
 def host_has(feature: str) -> bool:
@@ -93,27 +81,18 @@ def toolchain(arch: str = "") -> str:
 # ---- text to object ----
 
 
-def _new_machine(level: int, arch: str) -> Any:
-    binding = _binding()
-    target = binding.Target.from_triple(binding.get_process_triple())
-    features = "" if arch else binding.get_host_cpu_features().flatten() + processor(arch).further_features()
-    # The small code model: constants sit next to the code and are addressed relative to the instruction pointer.
-    return target.create_target_machine(
-        cpu=arch or cpu_name(),
-        features=features,
-        opt=level,
-        reloc="pic",
-        codemodel="default",
-    )
+def _new_machine(level: int, arch: str) -> int:
+    features = "" if arch else llvm_library.host_features() + processor(arch).further_features()
+    return llvm_library.new_machine(arch or cpu_name(), features, level)
 
 
 _LEVELS = range(3)
 # Target machines that nobody uses: a compilation needs one for itself, because it keeps what it works out.
-_idle_machines: dict[tuple[int, str], list[Any]] = {}
+_idle_machines: dict[tuple[int, str], list[int]] = {}
 
 
 @contextlib.contextmanager
-def _target_machine(level: int, arch: str) -> Iterator[Any]:
+def _target_machine(level: int, arch: str) -> Iterator[int]:
     idle = _idle_machines.setdefault((level, arch), [])
     try:
         machine = idle.pop()
@@ -129,7 +108,7 @@ def _target_machine(level: int, arch: str) -> Iterator[Any]:
 def _target_facts(level: int, arch: str) -> tuple[str, str]:
     """The triple and the data layout."""
     with _target_machine(level, arch) as machine:
-        return str(machine.triple), str(machine.target_data)
+        return llvm_library.process_triple(), llvm_library.data_layout(machine)
 
 
 # Of several threads that need LLVM first, one loads it.
@@ -163,11 +142,11 @@ def _emit(text: str, optimise: int, arch: str, is_object: bool) -> bytes:
     if optimise not in _LEVELS:
         raise ValueError(f"optimise is {optimise}; it must be 0, 1 or 2")
     with _first_use:
-        triple, data_layout = _target_facts(optimise, arch)
+        triple, layout = _target_facts(optimise, arch)
     try:
         with _target_machine(optimise, arch) as machine:
-            return generate(text, machine, triple, data_layout, is_object)
-    except Refused as error:
+            return llvm_library.generate(text, machine, triple, layout, is_object)
+    except llvm_library.Refused as error:
         raise CompileFailure(_explain(text, str(error))) from error
 
 
@@ -211,6 +190,16 @@ def load_object(data: bytes, *symbols: str, imports: Mapping[str, int] | None = 
 
 _load_lock = threading.Lock()
 _loaded_libraries = 0
+
+
+@functools.cache
+def _binding() -> Any:
+    """llvmlite's own modules, with the native target ready."""
+    import llvmlite.binding as binding
+
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    return binding
 
 
 @functools.cache

@@ -1,13 +1,15 @@
 """LLVM's own functions, from the library that llvmlite brings. In: the text of a module. Out: its object or assembly.
 
-llvmlite calls all of LLVM under one lock and gives the interpreter away at each call, so threads that compile wait for
-one another a dozen times a kernel. Here the library is opened again, twice: functions that are over at once keep the
-interpreter, and the one that generates code, nearly all of the time, leaves it to other threads. What these functions
-work on (a context, its module, a target machine) belongs to one call, which is what LLVM asks of threads."""
+llvmlite's own modules are not imported: that takes eight times as long as opening the library. They also call all of
+LLVM under one lock and give the interpreter away at each call, so threads that compile would wait for one another a
+dozen times a kernel. Here the library is opened twice: functions that are over at once keep the interpreter, and the
+one that generates code, nearly all of the time, leaves it to other threads. What these functions work on (a context,
+its module, a target machine) belongs to one call, which is what LLVM asks of threads."""
 
 import contextlib
 import ctypes
 import functools
+import os
 from collections.abc import Iterator
 from ctypes import c_bool, c_char_p, c_int, c_size_t, c_void_p
 from typing import Any
@@ -16,11 +18,22 @@ _MESSAGE = ctypes.POINTER(c_void_p)
 _QUICK: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ContextCreate": (c_void_p, ()),
     "ContextDispose": (None, (c_void_p,)),
+    "CopyStringRepOfTargetData": (None, (c_void_p, _MESSAGE)),
+    "CreateTargetMachine": (c_void_p, (c_void_p, *[c_char_p] * 3, c_int, *[c_char_p] * 2, c_int, c_int, c_char_p)),
+    "CreateTargetMachineData": (c_void_p, (c_void_p,)),
     "DisposeMemoryBuffer": (None, (c_void_p,)),
     "DisposeModule": (None, (c_void_p,)),
     "DisposeString": (None, (c_void_p,)),
+    "DisposeTargetData": (None, (c_void_p,)),
     "GetBufferSize": (c_size_t, (c_void_p,)),
     "GetBufferStart": (c_void_p, (c_void_p,)),
+    "GetHostCPUFeatures": (c_int, (_MESSAGE,)),
+    "GetHostCPUName": (None, (_MESSAGE,)),
+    "GetProcessTriple": (None, (_MESSAGE,)),
+    "GetTargetFromTriple": (c_void_p, (c_char_p, _MESSAGE)),
+    "InitializeNativeAsmParser": (None, ()),
+    "InitializeNativeAsmPrinter": (None, ()),
+    "InitializeNativeTarget": (None, ()),
     "ParseAssembly": (c_void_p, (c_void_p, c_char_p, _MESSAGE)),
     "SetDataLayout": (None, (c_void_p, c_char_p)),
     "SetTarget": (None, (c_void_p, c_char_p)),
@@ -35,16 +48,25 @@ class Refused(Exception):
     """What LLVM says about a text it does not take."""
 
 
+def library_path() -> str:
+    """The library: llvmlite links LLVM into it, so it is all of LLVM."""
+    import llvmlite
+    from llvmlite.utils import get_library_name
+
+    return os.path.join(os.path.dirname(llvmlite.__file__), "binding", get_library_name())
+
+
 class _Functions:
     def __init__(self) -> None:
-        from llvmlite.binding import ffi
-
-        name = ffi.lib._name
-        for library, table in ((ctypes.PyDLL(name), _QUICK), (ctypes.CDLL(name), _LONG)):
+        path = library_path()
+        for library, table in ((ctypes.PyDLL(path), _QUICK), (ctypes.CDLL(path), _LONG)):
             for function, (result, arguments) in table.items():
                 found = getattr(library, f"LLVMPY_{function}")
                 found.restype, found.argtypes = result, arguments
                 setattr(self, function, found)
+        self.InitializeNativeTarget()
+        self.InitializeNativeAsmPrinter()
+        self.InitializeNativeAsmParser()  # without it, inline assembly in the text ends the process
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"LLVMPY_{name} is not in the tables")
@@ -57,10 +79,63 @@ class _Functions:
         self.DisposeString(message)
         return text
 
+    def text_of(self, function: str, *arguments: Any) -> str:
+        """What a function answers through its last parameter; "" where it has no answer."""
+        answer = c_void_p()
+        getattr(self, function)(*arguments, ctypes.byref(answer))
+        return self.take(answer) if answer.value else ""
+
 
 @functools.cache
 def _functions() -> _Functions:
     return _Functions()
+
+
+# ---- the processor, and machines that make code for it ----
+
+
+def host_name() -> str:
+    """LLVM's name of this processor."""
+    return _functions().text_of("GetHostCPUName")
+
+
+def host_features() -> str:
+    """LLVM's features of this processor, those that it has and those that it lacks: `+avx2,-sse4a`, by name."""
+    found = _functions().text_of("GetHostCPUFeatures").split(",")
+    return ",".join(sorted(filter(None, found), key=lambda feature: feature[1:]))
+
+
+def new_machine(cpu: str, features: str, level: int) -> int:
+    """What makes code for a processor of this machine's kind. It is for one thread at a time, and lives on."""
+    llvm = _functions()
+    triple = process_triple().encode()
+    message = c_void_p()
+    target = llvm.GetTargetFromTriple(triple, ctypes.byref(message))
+    if not target:
+        raise Refused(llvm.take(message))
+    # The small code model: constants sit next to the code and are addressed relative to the instruction pointer.
+    settings = (level, b"pic", b"default", 0, 0, b"")
+    machine: int | None = llvm.CreateTargetMachine(target, triple, cpu.encode(), features.encode(), *settings)
+    if not machine:
+        raise Refused(f"LLVM makes no code for {cpu} of {triple.decode()}")
+    return machine
+
+
+def data_layout(machine: int) -> str:
+    llvm = _functions()
+    layout = llvm.CreateTargetMachineData(machine)
+    try:
+        return llvm.text_of("CopyStringRepOfTargetData", layout)
+    finally:
+        llvm.DisposeTargetData(layout)
+
+
+def process_triple() -> str:
+    """LLVM's name for code of this process: the instruction set, the system, and the form of objects."""
+    return _functions().text_of("GetProcessTriple")
+
+
+# ---- modules ----
 
 
 @contextlib.contextmanager
@@ -86,12 +161,12 @@ def _module(text: str) -> Iterator[c_void_p]:
         llvm.ContextDispose(context)
 
 
-def generate(text: str, machine: Any, triple: str, data_layout: str, is_object: bool) -> bytes:
+def generate(text: str, machine: int, triple: str, layout: str, is_object: bool) -> bytes:
     """The module as an object file, or as the text of assembly. `machine` is a target machine that nobody else uses."""
     llvm = _functions()
     with _module(text) as module:
         llvm.SetTarget(module, triple.encode())
-        llvm.SetDataLayout(module, data_layout.encode())
+        llvm.SetDataLayout(module, layout.encode())
         message = c_void_p()
         made = llvm.TargetMachineEmitToMemory(machine, module, int(is_object), ctypes.byref(message))
         if not made:
@@ -102,4 +177,13 @@ def generate(text: str, machine: Any, triple: str, data_layout: str, is_object: 
             llvm.DisposeMemoryBuffer(made)
 
 
-__all__ = ["Refused", "generate"]
+__all__ = [
+    "Refused",
+    "data_layout",
+    "generate",
+    "host_features",
+    "host_name",
+    "library_path",
+    "new_machine",
+    "process_triple",
+]
