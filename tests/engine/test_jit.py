@@ -381,3 +381,48 @@ def test_tensors_without_elements(device: str) -> None:
     for _ in range(4):
         assert f(Tensor([1.0, 2.0], device=device)).shape == (0,)
         assert g(Tensor.empty(0, 3, device=device)).item() == 0.0
+
+
+# ---------------------------------------------------------------- arguments that the function also reaches by itself
+
+
+def test_an_argument_that_the_closure_holds_is_replayed(device: str) -> None:
+    x, y = Tensor([1.0, 2.0], device=device).realize(), Tensor([10.0, 20.0], device=device).realize()
+    f = jit(lambda a: (a * 2 + x).realize())
+    for _ in range(5):
+        assert f(x).tolist() == [3.0, 6.0]
+    assert f.last_reason == ""
+    reasons = []
+    for _ in range(4):  # the others have a record of their own, and both are kept
+        assert f(y).tolist() == [21.0, 42.0]
+        reasons.append(f.last_reason)
+        assert f(x).tolist() == [3.0, 6.0]
+        assert f.last_reason == ""
+    assert [bool(reason) for reason in reasons] == [True, True, False, False]
+
+
+def test_a_second_tensor_of_the_closure_as_argument_is_not_taken_for_the_first(device: str) -> None:
+    x, y = (Tensor(values, device=device).realize() for values in ([1.0, 2.0], [10.0, 20.0]))
+    f = jit(lambda a: (a * 100 + x * 10 + y).realize())
+    for _ in range(4):
+        assert f(x).tolist() == [120.0, 240.0]
+    for _ in range(4):
+        assert f(y).tolist() == [1020.0, 2040.0]
+        assert f(x).tolist() == [120.0, 240.0]
+
+
+@pytest.mark.parametrize("order", ["yyyyxxxx", "xxxxyyyy", "yxyxyxyxyx"])
+def test_state_that_is_overwritten_is_also_the_argument(order: str, device: str) -> None:
+    def run(wrap: Callable[..., Callable[[Tensor], Tensor]]) -> list[list[list[float]]]:
+        x = Tensor([[1.0, 2.0], [3.0, 4.0]], device=device).realize()
+        y = Tensor([[0.5, 0.25], [8.0, 16.0]], device=device).realize()
+
+        def f(a: Tensor) -> Tensor:
+            x.assign(a.T * 0.5 + x[::-1])
+            return (x + 1).realize()
+
+        step = wrap(f)
+        given = {"x": x, "y": y}
+        return [step(given[name]).tolist() for name in order] + [x.tolist(), y.tolist()]
+
+    assert run(jit) == run(lambda f: f)

@@ -74,12 +74,21 @@ class Ready:
     guards: Guards
     result: Any
     escaped: list[weakref.ref[Any]]
+    reached: frozenset[Buffer]  # memory that the function reaches by itself
+    shared: tuple[tuple[int, Buffer], ...]  # the arguments that lie there: in a replay those and no others
+
+    def is_alike(self, buffers: list[Buffer]) -> bool:
+        """Whether what is argument and what is reached otherwise is told apart as in the recorded call."""
+        if not self.shared and self.reached.isdisjoint(buffers):
+            return True
+        return self.shared == _shared(self.reached, buffers)
 
 
 @dataclass
 class Entry:
     """What is known of calls with one signature."""
 
+    shared: tuple[int, ...] = ()  # the arguments that lie in memory which the function reaches by itself as well
     record: Record | None = None
     ready: Ready | None = None
     disagreements: int = 0
@@ -99,6 +108,7 @@ class Jit(Generic[P, R]):
         self.last_reason = ""
         # The entry of the last call: most calls are like the one before, and to compare is quicker than to hash.
         self._latest: tuple[object, Entry] = (None, Entry())
+        self._reached: frozenset[Buffer] = frozenset()  # as the last trace found it: it chooses the entry
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """As a method: each instance has entries of its own, kept as long as it lives."""
@@ -125,16 +135,21 @@ class Jit(Generic[P, R]):
             self.last_reason = "an argument has no elements"
             return self.function(*args, **kwargs)
         tensors, buffers, signature = bound
-        latest, entry = self._latest
-        if signature != latest:
-            entry = self._entry(signature)
+        if self._reached and not self._reached.isdisjoint(buffers):
+            entry = self._sharing_entry(signature, buffers)
+        else:
+            latest, entry = self._latest
+            if signature != latest:
+                entry = self._entry(signature)
         entry.lock.acquire()
         try:
             ready = entry.ready
             result: Any
             if ready is None:
                 result = self._traced(entry, args, kwargs, buffers)
-            elif ready.guards.hold() or (_settle(ready.guards) and ready.guards.hold()):
+            elif (ready.guards.hold() or (_settle(ready.guards) and ready.guards.hold())) and (
+                not ready.reached or ready.is_alike(buffers)
+            ):
                 owners = self._owners(ready, buffers, tensors) if ready.replay.written else ()
                 if owners is not None:
                     result = self._replayed(ready, buffers, owners)
@@ -155,6 +170,13 @@ class Jit(Generic[P, R]):
         if entry is None:
             entry = self.entries.setdefault(signature, Entry())
         self._latest = (signature, entry)
+        return entry
+
+    def _sharing_entry(self, signature: object, buffers: list[Buffer]) -> Entry:
+        """Calls that give the function what it also reaches by itself are recorded apart from those that do not."""
+        shared = tuple(number for number, _ in _shared(self._reached, buffers))
+        entry = self._entry((signature, shared))
+        entry.shared = shared
         return entry
 
     # ------------------------------------------------------------ tracing
@@ -212,15 +234,19 @@ class Jit(Generic[P, R]):
         reason = record.spoiled
         if not reason and entry.disagreements >= MOST_DISAGREEMENTS:
             reason = "it launched something else each time it was traced"
-        if not reason and guards.state_buffers() & set(buffers):
-            reason = "an argument is also reached by the function itself"
+        self._reached = frozenset(guards.state_buffers())
+        shared = _shared(self._reached, buffers)
+        if not reason and tuple(number for number, _ in shared) != entry.shared:
+            # The first call that does so: from now on there is an entry for such calls.
+            reason = record.spoiled = "an argument is also reached by the function itself"
         if not reason and guards.are_complete and not record.state() <= guards.state_buffers():
             # A result of an earlier call that is still held, for instance. Replaying would give it again and again.
             reason = record.spoiled = "it uses a value that was computed before the call"
         if not reason and previous is not None and not previous.spoiled:
             if record.agrees(previous):
                 replay = Replay(record.executions, record.roles, record.outputs)
-                entry.ready = Ready(replay, guards, record.result, _escaped(before, leaves, produced))
+                escaped = _escaped(before, leaves, produced)
+                entry.ready = Ready(replay, guards, record.result, escaped, self._reached, shared)
                 entry.disagreements = 0
             else:
                 entry.disagreements += 1
@@ -280,6 +306,11 @@ def jit(function: Callable[P, R]) -> Jit[P, R]:
 
 
 # ---------------------------------------------------------------- what is pending, read, overwritten or lost
+
+
+def _shared(reached: frozenset[Buffer], buffers: list[Buffer]) -> tuple[tuple[int, Buffer], ...]:
+    """The arguments, by number, that lie in memory which is reached otherwise as well."""
+    return tuple((number, buffer) for number, buffer in enumerate(buffers) if buffer in reached)
 
 
 def _realize_pending(leaves: list[Any]) -> None:
