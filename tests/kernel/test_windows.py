@@ -4,6 +4,7 @@ that small convolutions reach all of it. That it is fast is measured by bench/."
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from tilewright.engine.compile import forget_kernels
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
 from tilewright.kernel import heuristic_windows
 from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.heuristic_windows import choose_window_opts
@@ -62,6 +64,7 @@ CONVOLUTIONS: dict[str, Callable[[], UOp]] = {
     "bfloat16": lambda: padded(dtype=dtypes.bfloat16),
     "gradient of weights": weight_gradient,
     "gradient of images": image_gradient,
+    "pixels by themselves": lambda: pixels(2, 7),
 }
 
 
@@ -87,6 +90,56 @@ def test_the_axes_of_a_convolution() -> None:
         "0:THREAD(4), 1:LOOP(2), 2:REDUCE(3), 3:REDUCE(3), 4:UPCAST(16), 5:UNROLL(2), 6:UNROLL(8), 7:UNROLL(3), "
         "8:LOOP(3), 9:LOOP(3), 10:UPCAST(16), 11:UPCAST(3)"
     )
+
+
+@pytest.mark.parametrize(
+    ("step", "row", "expected"),
+    [(1, 54, (1, 18)), (1, 14, (1, 14)), (1, 7, (2, 7)), (2, 28, (2, 7))],
+    ids=["long", "whole", "short", "in steps of 2"],
+)
+def test_a_tile_goes_along_the_row(step: int, row: int, expected: tuple[int, int]) -> None:
+    """Images and rows of them are tiled only where a row is too short: their elements lie apart. Windows that are apart
+    share fewer elements, so that more lanes have to."""
+    n, f, x = axis(8, 0), axis(64, 1), axis(row, 3)
+    c, u = axis(32, 4, AxisType.REDUCE), axis(3, 5, AxisType.REDUCE)
+    image, weight = (
+        load(param(1, 1 << 20), n * 99999 + c * 200 + x * step + u),
+        load(param(2, 1 << 20), f * 96 + c * 3 + u),
+    )
+    view = view_kernel(kernel(store(param(0, 1 << 20), n * (64 * row) + f * row + x, summed(image * weight, c, u))))
+    found = heuristic_windows.find_windows(view)
+    assert found is not None
+    tile = heuristic_windows.choose_tile(found, 16, 32, heuristic_windows.find_window(view, found))
+    assert (tile.vectors, tile.length, tile.height) == (*expected, 1)
+
+
+def pixels(images: int = 8, size: int = 49) -> UOp:
+    """The gradient of images of which each pixel is multiplied alone, kept where a mask holds: 64 channels of 32."""
+    n, c, x, f = axis(images, 0), axis(64, 1), axis(size, 2), axis(32, 3, AxisType.REDUCE)
+    upstream = load(param(1, images * 32 * size), n * (32 * size) + f * size + x)
+    total = summed(upstream * load(param(2, 2048), f * 64 + c), f)
+    place = n * (64 * size) + c * size + x
+    kept = (load(param(3, images * 64 * size), place) > 0.0).where(total, total.const_like(0))
+    return kernel(store(param(0, images * 64 * size), place, kept))
+
+
+def test_weights_that_lie_across_the_sum_are_not_turned_for_each_image() -> None:
+    target = TARGETS["AVX-512"]
+    opts = choose_window_opts(view_kernel(prepare_kernel(pixels())), target)
+    assert opts is not None
+    assert sum(opt.op is OptOps.STAGE for opt in opts) == 1
+    check(pixels(2), opts=None, devices=("CPU",), seed=2)
+    # One image turns them once; where its rows are long, that is little beside the products.
+    found = heuristic_windows.find_windows(view_kernel(prepare_kernel(pixels(1))))
+    assert found is None
+
+
+def test_nothing_is_computed_of_the_border_of_a_gradient() -> None:
+    """Also where the gradient is stored because several others need it."""
+    image, weight = Tensor.empty(2, 3, 8, 8), Tensor.empty(4, 3, 3, 3)
+    gradient = image.conv2d(weight, padding=1).sum().gradient(image)[0]
+    sums = [node for node in toposort(gradient.uop) if node.op is Ops.REDUCE_AXIS]
+    assert math.prod(sums[-1].shape) == 2 * 3 * 8 * 8
 
 
 def test_only_a_border_makes_a_copy_of_the_image() -> None:

@@ -226,7 +226,20 @@ def _permute(node: UOp, upstream: UOp) -> Gradients:
 
 def _pad(node: UOp, upstream: UOp) -> Gradients:
     sizes = node.src[0].shape
-    return (build.shrink(upstream, tuple((before, before + size) for (before, _), size in zip(node.arg, sizes))),)
+    return (_inner_part(upstream, tuple((before, before + size) for (before, _), size in zip(node.arg, sizes))),)
+
+
+def _inner_part(x: UOp, pairs: build.Pairs) -> UOp:
+    """The shrunk node. Of a sum, the sum of what is shrunk: where it is stored, nothing of a border is computed."""
+    total = x.src[0] if x.op is Ops.RESHAPE else x
+    kept = [axis for axis, size in enumerate(total.shape) if size != 1]
+    if total.op is not Ops.REDUCE_AXIS or [total.shape[axis] for axis in kept] != [n for n in x.shape if n != 1]:
+        return build.shrink(x, pairs)
+    cut = dict(zip(kept, (pair for pair, size in zip(pairs, x.shape) if size != 1)))
+    shape = tuple(stop - start for start, stop in pairs)
+    source = total.src[0]
+    inner = build.shrink(source, tuple(cut.get(axis, (0, size)) for axis, size in enumerate(source.shape)))
+    return build.reshape(build.reduce_axis(total.arg[0], inner, total.arg[1]), shape)
 
 
 def _shrink(node: UOp, upstream: UOp) -> Gradients:

@@ -137,7 +137,10 @@ def woven_axes(view: KernelView) -> tuple[UOp, UOp] | None:
             continue
         for axis in loops:
             is_apart = all(stride(store, axis) == size_of(strand) for store in view.stores)
-            if is_apart and size_of(axis) > MOST_STRANDS and all(stride(load, axis) in (0, 1) for load in loads):
+            # What is not summed over may lie as the results do: they take turns along it too.
+            woven = [load for load in loads if stride(load, axis) not in (0, 1)]
+            are_alike = all((stride(load, axis), stride(load, strand)) == (size_of(strand), 1) for load in woven)
+            if is_apart and size_of(axis) > MOST_STRANDS and are_alike:
                 return axis, strand
     return None
 

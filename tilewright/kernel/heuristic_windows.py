@@ -28,7 +28,7 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.threads import local_bytes
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride
+from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride, view_kernel
 from tilewright.kernel.choice import Choice
 from tilewright.kernel.effects import has_effects
 from tilewright.kernel.heuristic_dots import EVEN, evenness
@@ -40,17 +40,27 @@ from tilewright.kernel.transforms.swap import check_swap
 from tilewright.kernel.transforms.thread import check_thread
 from tilewright.kernel.versions import is_injective
 
-# Multiplications' worth of time that must be saved: a tile that is turned in registers takes 40 ms longer to compile,
-# which ten runs or so make up for.
-LEAST_GAIN = 10 << 24
+# Multiplications' worth of time that must be saved: a tile that is turned in registers takes 40 ms longer to compile.
+# So many take half a millisecond on two cores, and that is made up for in 80 runs. Measured with a quarter of it, with
+# it and with five times of it: 1.09, 0.75 and 0.66 s to the first result of a network of 16 layers with empty caches; a
+# step of a ResNet-18 at batch 8 takes 222 ms with it and 395 ms with five times of it.
+LEAST_GAIN = 1 << 25
 # Steps of a sum that turning and storing it costs as much as.
 STORE_STEPS = 6
-# What reading rows of pixels as vectors, which begin anywhere in a line, leaves of their speed.
+# What reading rows of pixels as vectors, which begin anywhere in a line, leaves of their speed; and where a border is
+# masked off (measured: 0.75 to 0.85 without, 0.4 to 0.6 with one).
 ROW_SPEED = 0.8
+MASKED_ROW_SPEED = 0.55
+# What is left of the speed where windows are single pixels, so that no element serves two of a row; and the steps along
+# a row that it costs as much as to turn an element of the other factor for it, which rows of pixels then need.
+PIXEL_SPEED = 0.55
+TURN_STEPS = 256
 # What a step of the sum costs beside the multiplications of a tile, in multiplications (measured): each load of a
-# vector of channels, which come from a core's own cache, and of an element, which is in the first one.
-VECTOR_COST = 0.9
-ELEMENT_COST = 0.4
+# vector of channels, which come from a core's own cache, and of an element, which is in the first one; and that a tile
+# has elements of a second axis, which lie apart.
+VECTOR_COST = 2.0
+ELEMENT_COST = 0.45
+SECOND_COST = 0.07
 # The same of a product that counts in some tiles of a row and in others does not.
 EDGE_COST = 4.0
 # Sums that are updated side by side, at the least, so that none waits for the one before it.
@@ -80,6 +90,7 @@ class Windows(NamedTuple):
     row: UOp
     others: list[UOp]
     number: int  # that of the image in the multiplication
+    overlap: bool = True  # else windows are single pixels
 
 
 class Tile(NamedTuple):
@@ -90,12 +101,17 @@ class Tile(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The axis of the sum that is written out because elements that a step loads serve the next one too, its length,
-    and how many products of a row and that axis a mask leaves out."""
+    """The axis of the sum that is written out because elements that a step loads serve others too, its length, how many
+    products of a row and that axis a mask leaves out, and how far apart in the window's steps those of a row are."""
 
     axis: UOp | None
     length: int
     masked: int = 0
+    apart: int = 1
+
+    def loads(self, row: int) -> int:
+        """The elements that so many windows side by side cover."""
+        return min((row - 1) * self.apart + self.length, row * self.length)
 
 
 def choose_window_opts(view: KernelView, target: Target) -> tuple[Opt, ...] | None:
@@ -108,7 +124,11 @@ def choose_window_opts(view: KernelView, target: Target) -> tuple[Opt, ...] | No
     steps = math.prod(size_of(axis) for axis in view.reduce_axes)
     products = math.prod(size_of(axis) for axis in view.axes)
     speed = filled(size_of(windows.lanes), lanes) * steps / (steps + STORE_STEPS)
-    row_speed = ROW_SPEED * row_filled(view, lanes) or 1 / lanes
+    is_masked = len(view.reduces) > 1 or len(windows.image.src) > 2
+    row_speed = (MASKED_ROW_SPEED if is_masked else ROW_SPEED) * row_filled(view, lanes) or 1 / lanes
+    if not windows.overlap:
+        speed *= PIXEL_SPEED
+        row_speed *= size_of(windows.row) / (size_of(windows.row) + TURN_STEPS)
     if products / row_speed - products / speed < LEAST_GAIN:
         return None
     return _Plan(view, target, windows, lanes).choose()
@@ -122,15 +142,25 @@ def find_windows(view: KernelView) -> Windows | None:
         # Narrow integers are multiplied in groups, along the sum.
         is_narrow = not image.dtype.is_float and image.dtype.itemsize < view.reduces[0].dtype.itemsize
         walking = [axis for axis in view.axes if axis in image.src[1].ranges]
-        if is_narrow or any(stride(image, axis) is None for axis in walking) or is_injective(image.src[1], walking):
+        if is_narrow or any(stride(image, axis) is None for axis in walking):
             continue
         channels = [axis for axis in own_axes(view, other, image) if stride(other, axis) is not None]
+        overlap = not is_injective(image.src[1], walking)
+        if not overlap:
+            channels = [axis for axis in channels if stride(other, axis) == 1 and is_repeated(view, other)]
         own = own_axes(view, image, other)
         rows = [axis for axis in own if all(stride(store, axis) == 1 for store in view.stores) and stride(image, axis)]
         if channels and rows:
             others = [axis for axis in own if axis is not rows[0]]
-            return Windows(image, other, max(channels, key=size_of), rows[0], others, number)
+            return Windows(image, other, max(channels, key=size_of), rows[0], others, number, overlap)
     return None
+
+
+def is_repeated(view: KernelView, other: UOp) -> bool:
+    """Whether a factor that lies across the sum would be turned again and again: for each image, where windows are
+    single pixels."""
+    loops = [axis for axis in view.of_kind(AxisType.LOOP) if size_of(axis) > 1]
+    return sum(axis not in other.ranges for axis in loops) > 1
 
 
 def filled(size: int, lanes: int) -> float:
@@ -150,10 +180,13 @@ def row_filled(view: KernelView, lanes: int) -> float:
 
 def find_window(view: KernelView, windows: Windows) -> Window:
     """The window along the row, of a kernel that is one sum."""
-    step = stride(windows.image, windows.row)
-    sums = [axis for axis in view.reduces[0].src[1:] if stride(windows.image, axis) == step]
-    axis = max(sums, key=size_of, default=None)
-    return Window(axis, size_of(axis)) if axis is not None and size_of(axis) <= MOST_STEPS else Window(None, 1)
+    step = stride(windows.image, windows.row) or 0
+    found = []
+    for axis in view.reduces[0].src[1:]:
+        unit = stride(windows.image, axis)
+        if unit and step % unit == 0 and 0 < step // unit < size_of(axis) <= MOST_STEPS:
+            found.append(Window(axis, size_of(axis), apart=step // unit))
+    return max(found, key=lambda window: window.length, default=Window(None, 1))
 
 
 def find_masked_window(view: KernelView, windows: Windows) -> Window | None:
@@ -200,13 +233,15 @@ def choose_tile(windows: Windows, lanes: int, registers: int, window: Window) ->
         rows = tile.length * tile.height
         padded = -(-vectors // tile.vectors) * tile.vectors / vectors
         idle = max(1.0, LEAST_SUMS / (rows * tile.vectors))
-        loaded = (tile.length + window.length - 1) / (window.length * tile.length)
+        loaded = window.loads(tile.length) / (window.length * tile.length)
         # What a mask leaves out of a whole row is not written; in a part of a row it is chosen as it is computed.
         masked = window.masked / (window.length * tile.length)
         edges = -masked if tile.length == row else EDGE_COST * masked
-        return padded * idle * (1 + edges + VECTOR_COST / rows + ELEMENT_COST * loaded / tile.vectors)
+        loads = VECTOR_COST / rows + ELEMENT_COST * loaded / tile.vectors + SECOND_COST * (tile.height > 1)
+        return padded * idle * (1 + edges + loads)
 
-    return min(tiles, key=cost)
+    # Of tiles that cost the same, the longest in the row: what it reads and stores lies side by side.
+    return min(tiles, key=lambda tile: (cost(tile), -tile.length))
 
 
 class _Plan(Choice):
@@ -315,9 +350,10 @@ class _Plan(Choice):
         number = operands(self.view).index(place)
         if check_stage(self.view, axis, number) is not None:
             return False
-        made = apply_stage(self.view, axis, number)
-        used, before = (local_bytes(sink, self.target.warp_size) for sink in (made, self.view.sink))
+        made = view_kernel(apply_stage(self.view, axis, number))
+        used, before = (local_bytes(view.sink, self.target.warp_size) for view in (made, self.view))
         if used > self.target.max_local_bytes or (room is not None and used - before > room):
             return False
-        self.accept(OptOps.STAGE, axis, number, made)
+        self.opts.append(Opt(OptOps.STAGE, self.view.axes.index(axis), number))
+        self.view = made
         return True
