@@ -44,6 +44,7 @@ a, b, wide, long = normal(130, 257), normal(257, 190), normal(70, 5000), normal(
 x, kernel = normal(2, 8, 20, 20), normal(16, 8, 3, 3)
 values = {
     "matmul": a @ b,
+    "matmul with a long sum": normal(45, 6000) @ normal(6000, 150),
     "matmul of three matrices each": normal(3, 128, 128) @ normal(3, 128, 96),
     "sum of all": long.sum(),
     "sum of rows": wide.sum(1),

@@ -4,6 +4,7 @@ it. That it is fast is measured by bench/."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +22,7 @@ from tilewright.engine.compile import compile_kernel, forget_kernels
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.uop import UOp
-from tilewright.kernel import heuristic_products
+from tilewright.kernel import heuristic_products, product_sizes
 from tilewright.kernel.axes import size_of, view_kernel
 from tilewright.kernel.heuristic import choose_opts
 from tilewright.kernel.heuristic_dots import evenness
@@ -40,6 +41,7 @@ TARGETS = {
 def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heuristic_products, "LEAST_PRODUCTS", 1)
     monkeypatch.setattr(heuristic_products, "LEAST_SHARED", 1)
+    monkeypatch.setattr(product_sizes, "LEAST_SUM_BLOCK", 2)
     forget_kernels()
 
 
@@ -106,7 +108,7 @@ def image_gradient() -> UOp:
 
 def bias_and_residual(value: UOp, i: UOp, j: UOp) -> UOp:
     total = value + load(param(3, 40), j)
-    return total.maximum(total.const_like(0)) + load(param(4, 960), i * 40 + j)
+    return total.maximum(total.const_like(0)) + load(param(4, 40 * int(i.src[0].arg)), i * 40 + j)
 
 
 PRODUCTS: dict[str, Callable[[], UOp]] = {
@@ -118,6 +120,8 @@ PRODUCTS: dict[str, Callable[[], UOp]] = {
     "right transposed": lambda: matrices(40, 33, 64, (33, 1, 1, 33)),
     "both transposed": lambda: matrices(40, 17, 48, (1, 40, 1, 17)),
     "with an epilogue": lambda: matrices(24, 10, 40, (10, 1, 40, 1), epilogue=bias_and_residual),
+    "a long sum": lambda: matrices(39, 96, 80, (96, 1, 80, 1)),
+    "a long sum with an epilogue": lambda: matrices(36, 80, 40, (80, 1, 40, 1), epilogue=bias_and_residual),
     "float16": lambda: matrices(40, 12, 64, (12, 1, 64, 1), dtypes.float16),
     "bfloat16, right transposed": lambda: matrices(24, 12, 32, (12, 1, 1, 12), dtypes.bfloat16),
     "int8 into int32": lambda: matrices(40, 12, 64, (12, 1, 64, 1), dtypes.int8, dtypes.int32),
@@ -177,6 +181,16 @@ CUTS: dict[str, tuple[Callable[[], UOp], str]] = {
         "0:THREAD(12), 1:LOOP(16), 2:LOOP(8), 3:REDUCE(384), 4:UPCAST(6), 5:UPCAST(64), 6:UNROLL(2), 7:LOOP(768), "
         "8:LOOP(8), 9:LOOP(768), 10:UPCAST(6), 11:UPCAST(64)",
     ),
+    "a sum that is too long for a panel is taken in blocks, outside of the rows": (
+        lambda: matrices(512, 4096, 512, (4096, 1, 512, 1)),
+        "0:THREAD(8), 1:LOOP(86), 2:REDUCE(4), 3:REDUCE(512), 4:UPCAST(6), 5:UPCAST(64), 6:UNROLL(2), 7:LOOP(86), "
+        "8:LOOP(86), 9:LOOP(1024), 10:UPCAST(64)",
+    ),
+    "rows that no cache holds from one block of columns to the next have parts": (
+        lambda: matrices(4096, 2048, 512, (2048, 1, 512, 1)),
+        "0:THREAD(2), 1:THREAD(8), 2:LOOP(342), 3:REDUCE(1024), 4:UPCAST(6), 5:UPCAST(64), 6:UNROLL(2), "
+        "7:LOOP(2048), 8:UPCAST(64)",
+    ),
     "windows that overlap are read where they lie": (
         convolution,
         "0:THREAD(2), 1:THREAD(8), 2:REDUCE(3), 3:REDUCE(3), 4:REDUCE(3), 5:UPCAST(8), 6:UPCAST(16)",
@@ -192,7 +206,9 @@ CUTS: dict[str, tuple[Callable[[], UOp], str]] = {
 def test_the_axes_of_a_product(name: str) -> None:
     graph, axes = CUTS[name]
     sink = prepare_kernel(graph())
-    for opt in choose_opts(view_kernel(sink), replace(TARGETS["AVX-512"], core_cache_bytes=1 << 20)):
+    for opt in choose_opts(
+        view_kernel(sink), replace(TARGETS["AVX-512"], core_cache_bytes=1 << 20, cache_bytes=16 << 20)
+    ):
         sink = apply_opt(sink, opt)
     assert describe_axes(view_kernel(sink)) == axes
 
@@ -255,6 +271,18 @@ def test_rows_are_parted_where_blocks_are_too_few_for_the_cores() -> None:
     assert row_parts(1000, 7, 2) == 2
     assert row_parts(997, 1, 2) == 1  # none divides them
     assert row_parts(64, 1, 16) == 2  # fewer rows would not repay what is packed for each part
+
+
+def test_the_order_of_a_long_sum_does_not_depend_on_the_number_of_cores() -> None:
+    def blocks(rows: int, depth: int, columns: int, cores: int) -> list[int]:
+        ast = prepare_kernel(matrices(rows, depth, columns, (depth, 1, columns, 1)))
+        opts = choose_opts(view_kernel(ast), replace(TARGETS["AVX-512"], cores=cores))
+        held = [opt for opt in opts if opt.op is OptOps.HOLD]
+        return [opt.arg for opt, after in itertools.pairwise(opts) if after in held]
+
+    for shape in ((36, 96, 64), (100, 48, 304), (67, 60, 16), (64, 90, 333)):
+        assert len({tuple(blocks(*shape, cores)) for cores in (1, 2, 3, 7, 16)}) == 1, shape
+        assert blocks(*shape, 2)
 
 
 def test_elements_are_converted_once_as_they_are_packed() -> None:

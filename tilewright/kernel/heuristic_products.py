@@ -4,14 +4,16 @@ caches, or None where it is no product or too small or thin a one to gain from i
 A product is a sum of the products of two loads. The output loops that only the one factor depends on are its columns,
 if stores walk one of them as neighbours; those that only the other depends on are its rows.
 
-    for block of columns, side by side on the cores:    its part of the right factor is packed, into L2; where there
-                                                        are too few blocks for the cores, each has parts of the rows
+    for part of the rows: for block of columns:         side by side on the cores; rows have parts where blocks are too
+                                                        few for these; part of the right factor is packed, into L2
       for rows of a tile:                               the left factor as it lies, or packed
         for columns of a tile, in the block:
           for k: a tile of sums, held in registers      a row of the panel as vectors, the left factor's as scalars
 
-Every sum is one accumulator over the whole of k in order, whatever the number of cores; what follows it (a bias, an
-activation) happens where the sum is in registers."""
+A sum whose panel is too large for L2 is taken in blocks, outside of the rows, and held in memory between them; any
+other is one accumulator over the whole of k. Either way its order is that of k, in blocks that follow from shapes and
+caches, whatever the number of cores. What follows it (a bias, an activation) happens where the whole sum is in
+registers."""
 
 from __future__ import annotations
 
@@ -27,19 +29,26 @@ from tilewright.graph.threads import local_bytes
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride
-from tilewright.kernel.choice import Choice
 from tilewright.kernel.effects import has_effects
 from tilewright.kernel.grouped_terms import product_dots, term_axis
 from tilewright.kernel.heuristic_dots import EVEN, choose_dot_opts, evenness
-from tilewright.kernel.product_sizes import COLUMN_PARTS, MOST_PARTS, best_block, choose_tile, padded, row_parts
-from tilewright.kernel.transforms.block import check_overlap
+from tilewright.kernel.product_nest import Nest
+from tilewright.kernel.product_sizes import (
+    COLUMN_PARTS,
+    MOST_PARTS,
+    MOST_VECTORS,
+    best_block,
+    best_sum_block,
+    cached_parts,
+    choose_tile,
+    row_parts,
+)
+from tilewright.kernel.transforms.block import check_block, check_overlap
+from tilewright.kernel.transforms.hold import check_hold
 from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands
-from tilewright.kernel.transforms.swap import check_swap
 from tilewright.kernel.transforms.thread import check_thread
 from tilewright.kernel.versions import is_injective
 
-# The loops, outermost first.
-_NEST = ("blocks of columns", "blocks of rows", "rows", "columns")
 # Multiplications below which tiles of several rows gain nothing; and below which other cores, or a copy of what could
 # be read as it lies, cost more than they save.
 LEAST_PRODUCTS = 1 << 16
@@ -53,6 +62,8 @@ LONG_SUM = 64
 # The part of a core's own cache that one packed panel takes: another panel, and what is read in passing, want room too,
 # and where two hardware threads share the core, so does the other.
 PANEL_SHARE = 4
+# A sum is taken in blocks, where a panel of all of it takes more than this part of a core's own cache.
+LONG_SHARE = 2
 # The part of all memory for panels that a whole factor takes.
 WHOLE_SHARE = 2
 # Registers that a factor's offset takes, where a dot product needs one.
@@ -140,14 +151,13 @@ def _without_casts(node: UOp) -> UOp:
 # ---------------------------------------------------------------- the nest
 
 
-class _Plan(Choice):
-    """With the loops of the nest by their names; one that is not needed is not there."""
-
+class _Plan(Nest):
     def __init__(self, view: KernelView, target: Target, product: Product) -> None:
         super().__init__(view, target)
         self.product = product
         self.is_whole = False
-        self.loops: dict[str, UOp] = {}
+        self.sum_block: int | None = None  # steps of the sum in a block, where it is taken in blocks
+        self.held: UOp | None = None  # the loop over those
         self.depth = math.prod(size_of(axis) for axis in view.reduce_axes)
         self.is_large = _products(view) >= LEAST_SHARED
         self.itemsize = max(node.dtype.itemsize for node in (product.left, product.right, view.reduces[0]))
@@ -167,32 +177,52 @@ class _Plan(Choice):
         is_alone = all(axis in (rows, columns) for axis in self.view.of_kind(AxisType.LOOP))
         cores = self.target.cores if is_alone else 1
         may_overlap = not self._has_neighbouring_rows() and check_overlap(self.view, rows) is None
+        self.sum_block = self._choose_sum_block(lanes) if may_overlap else None
         sharing = (self._has_neighbouring_rows(), cores, may_overlap)
         tile = choose_tile(size_of(rows), size_of(columns), lanes, registers, sets, *sharing)
-        self._cut("columns", columns, tile.vectors * lanes)
+        self.cut("columns", columns, tile.vectors * lanes)
         room = self.target.core_cache_bytes // PANEL_SHARE // (self.depth * self.itemsize)
         if "columns" in self.loops:
-            most = room // (tile.vectors * lanes)
+            most = room // (tile.vectors * lanes) if self.sum_block is None else 1
             amount = best_block(size_of(self.loops["columns"]), most, self.target.cores, COLUMN_PARTS)
-            self._block("columns", amount)
+            self.block("columns", amount)
         if may_overlap:
             rows = self._part_rows(rows)
-        is_shared = evenness(self._parts_outside(rows), cores) >= EVEN
+        is_shared = evenness(self._parts_outside(rows), cores) >= EVEN or self.sum_block is not None
         if may_overlap and is_shared and size_of(rows) % tile.rows and size_of(rows) > tile.rows:
-            self._overlap("rows", rows, tile.rows)
+            self.overlap("rows", rows, tile.rows)
         else:
-            self._cut("rows", rows, tile.rows)
+            self.cut("rows", rows, tile.rows)
         if self.dot is not None:
-            self._group(self.dot.instruction.terms)
+            self.group(self.dot.instruction.terms)
         self.is_whole = self._is_left_packed_whole()
         if "rows" in self.loops and self._has_neighbouring_rows() and not self.is_whole:
             most = room // tile.rows
-            self._block("rows", best_block(size_of(self.loops["rows"]), most, 1))
-        self._order()
+            self.block("rows", best_block(size_of(self.loops["rows"]), most, 1))
+        self.order()
         self._share()
+        self._hold()
         self._stage()
         self._write_out_steps()
         return tuple(self.opts)
+
+    def _choose_sum_block(self, lanes: int) -> int | None:
+        """Steps of the sum in a block, where a core's own cache has no room for a panel of all of it. This is the order
+        in which terms are added, so the number of cores has no part in it, nor has the tile, which depends on that."""
+        (axis, *others), rows = self.view.reduces[0].src[1:], size_of(self.product.rows)
+        left = factors_of(self.view)[1 - self.product.number]
+        is_plain = self.dot is None and len(self.view.reduces) == 1 and not others and not self._is_left_converted(left)
+        width = MOST_VECTORS * lanes * self.itemsize
+        room = self.target.core_cache_bytes // width
+        if not is_plain or not self.is_large or rows < LEAST_PACKED_ROWS or LONG_SHARE * size_of(axis) <= room:
+            return None
+        sums = rows // self._cached_parts(rows) * width
+        if WHOLE_SHARE * sums > self.target.max_local_bytes:
+            return None
+        return best_sum_block(size_of(axis), room // PANEL_SHARE)
+
+    def _cached_parts(self, rows: int) -> int:
+        return cached_parts(rows, self.target.cache_bytes // (self.depth * self.itemsize))
 
     def _has_neighbouring_rows(self) -> bool:
         return stride(self.product.left, self.product.rows) == 1
@@ -222,54 +252,6 @@ class _Plan(Choice):
             return False
         return WHOLE_SHARE * self.depth * size_of(self.product.rows) * self.itemsize <= self.target.max_local_bytes
 
-    def _cut(self, name: str, axis: UOp, amount: int) -> None:
-        """Tiles along an axis, and the loop over them if there are several."""
-        if size_of(axis) % amount:
-            self.apply(OptOps.PADTO, axis, amount)
-            axis = make_range(padded(size_of(axis), amount), axis.arg.id, axis.arg.kind)
-        self.apply(OptOps.UPCAST, axis, amount)
-        if amount < size_of(axis):
-            self.loops[name] = make_range(size_of(axis) // amount, (*axis.arg.id, 0), axis.arg.kind)
-
-    def _group(self, terms: int) -> None:
-        """Takes so many terms of the sum at once, of the longest axis of it."""
-        axis = max(self.view.reduces[0].src[1:], key=size_of)
-        if size_of(axis) % terms:
-            self.apply(OptOps.PADTO, axis, terms)
-            axis = make_range(padded(size_of(axis), terms), axis.arg.id, axis.arg.kind)
-        self.apply(OptOps.UNROLL, axis, terms)
-
-    def _overlap(self, name: str, axis: UOp, amount: int) -> None:
-        """Tiles along an axis of which the last one ends with it, and so computes again some of what another does."""
-        self.apply(OptOps.BLOCK, axis, amount)
-        self.apply(OptOps.UPCAST, make_range(amount, (*axis.arg.id, 1), axis.arg.kind), amount)
-        self.loops[name] = make_range(-(-size_of(axis) // amount), (*axis.arg.id, 0), axis.arg.kind)
-
-    def _block(self, name: str, amount: int) -> None:
-        """Blocks of a loop: `blocks of x` is the loop over them, `x` the loop in one of them."""
-        axis = self.loops[name]
-        if amount == 1:
-            self.loops[f"blocks of {name}"] = self.loops.pop(name)
-        elif amount < size_of(axis):
-            self.apply(OptOps.BLOCK, axis, amount)
-            self.loops[f"blocks of {name}"] = make_range(size_of(axis) // amount, (*axis.arg.id, 0), axis.arg.kind)
-            self.loops[name] = make_range(amount, (*axis.arg.id, 1), axis.arg.kind)
-
-    def _order(self) -> None:
-        """Puts the loops into their order, those around the nest outside."""
-        others = [axis for axis in self.view.of_kind(AxisType.LOOP) if axis not in self.loops.values()]
-        around = {f"around {number}": axis for number, axis in enumerate(others)}
-        self.loops = around | {name: self.loops[name] for name in _NEST if name in self.loops}
-        for number, name in enumerate(self.loops):
-            axis = self.loops[name]
-            place = sorted(self.loops.values(), key=self.view.axes.index)[number]
-            if axis is place or check_swap(self.view, axis, self.view.axes.index(place)) is not None:
-                continue
-            other = next(each for each in self.loops if self.loops[each] is place)
-            self.apply(OptOps.SWAP, axis, self.view.axes.index(place))
-            self.loops[name] = make_range(size_of(axis), place.arg.id, axis.arg.kind)
-            self.loops[other] = make_range(size_of(place), axis.arg.id, place.arg.kind)
-
     def _share(self) -> None:
         """The cores share the loops outside of the rows, from the outermost on until there are enough parts; or the
         rows, where that is more even."""
@@ -288,7 +270,7 @@ class _Plan(Choice):
         if min(evenness(amount, cores), EVEN) > evenness(parts, cores) and self._is_sharable("rows", amount):
             shared = {"rows": amount}
         for name, amount in shared.items():
-            self._give_to_cores(name, amount)
+            self.give_to_cores(name, amount)
 
     def _most_even(self, name: str) -> int:
         """The parts of a loop, few for each core, that the cores can share best."""
@@ -299,13 +281,6 @@ class _Plan(Choice):
     def _is_sharable(self, name: str, amount: int) -> bool:
         return amount > 1 and check_thread(self.view, self.loops[name], amount) is None
 
-    def _give_to_cores(self, name: str, amount: int) -> None:
-        axis = self.loops[name]
-        self.apply(OptOps.THREAD, axis, amount)
-        is_split = amount < size_of(axis)
-        identity, kind = ((*axis.arg.id, 0), axis.arg.kind) if is_split else (axis.arg.id, AxisType.THREAD)
-        self.loops[name] = make_range(size_of(axis) // amount if is_split else amount, identity, kind)
-
     def _parts_outside(self, rows: UOp) -> int:
         """The parts that the loops outside of the rows make, and those of the rows that the cores have already."""
         inside = (rows, *(axis for name, axis in self.loops.items() if name == "columns"))
@@ -313,12 +288,27 @@ class _Plan(Choice):
         return math.prod(size_of(axis) for axis in loops if axis not in inside)
 
     def _part_rows(self, rows: UOp) -> UOp:
-        """The rows of one part, where the loops outside of them are too few for the cores."""
-        amount = row_parts(size_of(rows), self._parts_outside(rows), self.target.cores) if self.is_large else 1
-        if amount == 1 or check_thread(self.view, rows, amount) is not None:
+        """The rows of one part, where the loops outside of them are too few for the cores, or where all rows are more
+        than the shared cache holds from one block of columns to the next. Columns pass for each part of the rows."""
+        size = size_of(rows)
+        cached = self._cached_parts(size) if "blocks of columns" in self.loops else 1
+        amount = cached * row_parts(size // cached, cached * self._parts_outside(rows), self.target.cores)
+        if amount == 1 or not self.is_large or check_block(self.view, rows, size // amount) is not None:
             return rows
-        self.apply(OptOps.THREAD, rows, amount)
-        return make_range(size_of(rows) // amount, (*rows.arg.id, 0), rows.arg.kind)
+        self.apply(OptOps.BLOCK, rows, size // amount)
+        part = make_range(amount, (*rows.arg.id, 0), rows.arg.kind)
+        if check_thread(self.view, part, amount) is None:
+            self.apply(OptOps.THREAD, part, amount)
+        return make_range(size // amount, (*rows.arg.id, 1), rows.arg.kind)
+
+    def _hold(self) -> None:
+        """The rows of a part pass once for each block of the sum, and their sums wait in memory."""
+        rows, axis = self.loops.get("rows"), self.view.reduces[0].src[1]
+        if self.sum_block is None or rows is None or check_hold(self.view, rows, None) is not None:
+            return
+        self.apply(OptOps.BLOCK, axis, self.sum_block)
+        self.apply(OptOps.HOLD, rows, 1)
+        self.held = make_range(size_of(axis) // self.sum_block, (*axis.arg.id, 0), axis.arg.kind)
 
     def _stage(self) -> None:
         """Packs the right factor at the innermost loop around the rows that it depends on, and the left one, where it
@@ -333,6 +323,7 @@ class _Plan(Choice):
         if self._is_right_packed():
             outer = self.view.axes[: self.view.axes.index(rows)]
             around = [axis for axis in outer if axis in right.ranges or axis.arg.kind is AxisType.THREAD]
+            around += [] if self.held is None else [self.held]
             if around:
                 self._pack(around[-1], right)
 

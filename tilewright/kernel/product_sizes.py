@@ -26,6 +26,9 @@ COPY_COST = 0.5
 # What packing a vector of columns costs, in multiplications of it by a row; and the fewest rows that repay it.
 PACKING_COST = 16.0
 LEAST_PART_ROWS = 32
+LEAST_CACHED_ROWS = 256
+# Steps of a sum between which it is held in registers, where it is held in memory in between.
+LEAST_SUM_BLOCK = 256
 # Blocks for each core, so that one that is late or slow leaves some to the others; and those of columns, where a core
 # is busy with each for long.
 LEAST_PARTS = 2
@@ -84,11 +87,24 @@ def best_block(tiles: int, most: int, cores: int, parts: int = LEAST_PARTS) -> i
     return max(several, key=lambda amount: (min(evenness(tiles // amount, cores), EVEN), amount))
 
 
+def best_sum_block(depth: int, most: int) -> int | None:
+    """Steps of a long sum in a block: as many as fit and divide it, if those are enough to repay that sums are fetched
+    from memory and put back."""
+    return next((amount for amount in range(min(most, depth), LEAST_SUM_BLOCK - 1, -1) if depth % amount == 0), None)
+
+
 def row_parts(rows: int, parts: int, cores: int) -> int:
     """How many parts of the rows, each times so many other parts, keep the cores busy: the fewest that do so evenly, of
     those that divide the rows and leave enough of them; else those that do so best. 1 where the others are enough."""
     amounts = [1, *(n for n in range(2, min(rows // LEAST_PART_ROWS, MOST_PARTS * cores) + 1) if rows % n == 0)]
     return max(amounts, key=lambda amount: (min(evenness(parts * amount, cores), EVEN), -amount))
+
+
+def cached_parts(rows: int, most: int) -> int:
+    """The fewest parts, of those that divide the rows, that have at most so many rows; 1 where those would be too few
+    for what is packed again for each part to go unnoticed."""
+    amounts = range(1, rows // LEAST_CACHED_ROWS + 1)
+    return next((amount for amount in amounts if rows % amount == 0 and rows // amount <= most), 1)
 
 
 def padded(size: int, multiple: int) -> int:

@@ -1,5 +1,5 @@
 """HOLD: a loop of results moves into the reduction around which it lies, and their sums are held in local memory. In: a
-kernel, the innermost loop around a reduction. Out: the kernel with the reduction's loop outside and that loop inside.
+kernel, the innermost loop around a reduction. Out: the kernel with the reduction's loops outside and that loop inside.
 
     before: for i in 64: s = 0; for k in 512: s += a[k, i]; out[i] = s
     after:  for i in 64: local[i] = 0
@@ -7,7 +7,15 @@ kernel, the innermost loop around a reduction. Out: the kernel with the reductio
             for i in 64: out[i] = local[i]
 
 A row of many results is then read from end to end before the next one is begun, however few registers there are. HOLD
-comes after the opts that take apart the loops; rows that UNROLL writes out are added up before they meet the memory."""
+comes after the opts that take apart the loops; rows that UNROLL writes out are added up before they meet the memory.
+
+`Opt(HOLD, axis, n)` moves the outermost n loops of the reduction alone; those inside of them are added up in registers:
+
+    after:  for i in 64: local[i] = 0                                       BLOCK of k by 128, then HOLD of i with 1
+            for k0 in 4: for i in 64:
+              s = 0; for k1 in 128: s += a[k0*128 + k1, i]
+              local[i] += s
+            for i in 64: out[i] = local[i]"""
 
 from __future__ import annotations
 
@@ -25,8 +33,6 @@ _LEAST_FLOAT_BYTES = 4
 
 def check_hold(view: KernelView, axis: UOp, argument: object) -> str | None:
     position = view.axes.index(axis)
-    if argument is not None:
-        return f"HOLD takes no argument, {argument!r} is one"
     if axis.arg.kind is not AxisType.LOOP or axis in view.reduce_axes:
         return f"HOLD needs an output loop, axis {position} is {axis.arg.kind.name}"
     if has_effects(view) or view.of_kind(AxisType.LOCAL, AxisType.GROUP):
@@ -34,8 +40,11 @@ def check_hold(view: KernelView, axis: UOp, argument: object) -> str | None:
     if not is_counted(axis) or any(axis in loop.src[0].ranges for loop in view.axes):
         return f"HOLD needs a loop of known size, axis {position} counts another or is counted by one"
     found = _reductions(view, axis)
-    if len(found) != 1 or any(view.closers(loop) != found for loop in _loops(found[0])):
+    if len(found) != 1 or any(view.closers(loop) != found for loop in _loops(view, found[0])):
         return f"HOLD needs one reduction with a loop of its own inside axis {position}, there are {len(found)}"
+    count = len(_loops(view, found[0]))
+    if argument is not None and (isinstance(argument, bool) or argument not in range(1, count + 1)):
+        return f"HOLD takes how many loops of the reduction it moves, {argument!r} is none of 1 to {count}"
     around = [loop for loop in view.of_kind(AxisType.LOOP) if loop in found[0].ranges]
     if around[-1] is not axis:
         return f"HOLD needs the innermost loop around the reduction, axis {position} is outside of another"
@@ -46,16 +55,17 @@ def check_hold(view: KernelView, axis: UOp, argument: object) -> str | None:
 
 def _reductions(view: KernelView, axis: UOp) -> list[UOp]:
     """Those that happen in every iteration of the axis, and are more than a tile."""
-    return [node for node in view.reduces if axis in node.ranges and _loops(node)]
+    return [node for node in view.reduces if axis in node.ranges and _loops(view, node)]
 
 
-def _loops(reduction: UOp) -> list[UOp]:
-    return [axis for axis in reduction.src[1:] if not axis.arg.kind.is_tile]
+def _loops(view: KernelView, reduction: UOp) -> list[UOp]:
+    """Outermost first."""
+    return sorted((axis for axis in reduction.src[1:] if not axis.arg.kind.is_tile), key=view.axes.index)
 
 
-def apply_hold(view: KernelView, axis: UOp, argument: object) -> UOp:
+def apply_hold(view: KernelView, axis: UOp, argument: int | None) -> UOp:
     (reduction,) = _reductions(view, axis)
-    dtype, loops = reduction.dtype, _loops(reduction)
+    dtype, loops = reduction.dtype, _loops(view, reduction)[:argument]
     slot = max((node.arg.slot for node in view.nodes if node.op is Ops.DEFINE_LOCAL), default=-1) + 1
     steps, size = _layout(view, reduction, axis)
     memory = UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(slot, size))
@@ -72,9 +82,9 @@ def apply_hold(view: KernelView, axis: UOp, argument: object) -> UOp:
     start = const(dtype, reduce_identity(reduction.arg, dtype))
     cleared = UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (place(begun, before), start)), before))
 
-    written_out = [each for each in reduction.src[1:] if each not in loops]
+    added_up = [each for each in reduction.src[1:] if each not in loops]
     value = substitute(reduction.src[0], {axis: inside})
-    term = UOp(Ops.REDUCE, dtype, (value, *written_out), reduction.arg) if written_out else value
+    term = UOp(Ops.REDUCE, dtype, (value, *added_up), reduction.arg) if added_up else value
     held = place(UOp(Ops.AFTER, dtype, (memory, cleared, *loops)), inside)
     total = UOp(reduction.arg, dtype, (UOp(Ops.LOAD, dtype, (held,)), term))
     row = UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (held, total)), inside))

@@ -48,14 +48,15 @@ _BEFORE_COPY = -1
 
 
 def operands(view: KernelView) -> list[UOp]:
-    """The accesses that are loaded, without those of copies into placeholders."""
-    copies = {
-        node
-        for store in view.nodes
-        if store.op is Ops.STORE and memory_of(store.src[0]).op is Ops.DEFINE_LOCAL
-        for node in toposort(store.src[1])
-    }
-    return [place for place in view.loads if place not in copies]
+    """The accesses that are loaded, without those of copies into placeholders. What is added to a placeholder is none
+    of those: it reads what it writes."""
+    copied: set[UOp] = set()
+    for store in view.nodes:
+        if store.op is Ops.STORE and memory_of(store.src[0]).op is Ops.DEFINE_LOCAL:
+            nodes = toposort(store.src[1])
+            if store.src[0] not in nodes:
+                copied.update(nodes)
+    return [place for place in view.loads if place not in copied]
 
 
 def tile_of(view: KernelView, axis: UOp, place: UOp) -> list[UOp]:

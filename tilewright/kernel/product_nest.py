@@ -1,0 +1,80 @@
+"""The loops of a matrix product by their names. In: a kernel and a target. Out: the kernel with loops cut into tiles
+and blocks, put into their order and shared. `heuristic_products` chooses the sizes; this writes them as opts and knows
+which loops they leave."""
+
+from __future__ import annotations
+
+from tilewright.base.target import Target
+from tilewright.graph.ops import AxisType
+from tilewright.graph.records import OptOps
+from tilewright.graph.uop import UOp
+from tilewright.kernel.axes import KernelView, make_range, size_of
+from tilewright.kernel.choice import Choice
+from tilewright.kernel.product_sizes import padded
+from tilewright.kernel.transforms.swap import check_swap
+
+# Outermost first.
+NEST = ("blocks of columns", "blocks of rows", "rows", "columns")
+
+
+class Nest(Choice):
+    """A loop that is not needed is not there. Those around the nest come first, once it is in order."""
+
+    def __init__(self, view: KernelView, target: Target) -> None:
+        super().__init__(view, target)
+        self.loops: dict[str, UOp] = {}
+
+    def cut(self, name: str, axis: UOp, amount: int) -> None:
+        """Tiles along an axis, and the loop over them if there are several."""
+        if size_of(axis) % amount:
+            self.apply(OptOps.PADTO, axis, amount)
+            axis = make_range(padded(size_of(axis), amount), axis.arg.id, axis.arg.kind)
+        self.apply(OptOps.UPCAST, axis, amount)
+        if amount < size_of(axis):
+            self.loops[name] = make_range(size_of(axis) // amount, (*axis.arg.id, 0), axis.arg.kind)
+
+    def group(self, terms: int) -> None:
+        """Takes so many terms of the sum at once, of the longest axis of it."""
+        axis = max(self.view.reduces[0].src[1:], key=size_of)
+        if size_of(axis) % terms:
+            self.apply(OptOps.PADTO, axis, terms)
+            axis = make_range(padded(size_of(axis), terms), axis.arg.id, axis.arg.kind)
+        self.apply(OptOps.UNROLL, axis, terms)
+
+    def overlap(self, name: str, axis: UOp, amount: int) -> None:
+        """Tiles along an axis of which the last one ends with it, and so computes again some of what another does."""
+        self.apply(OptOps.BLOCK, axis, amount)
+        self.apply(OptOps.UPCAST, make_range(amount, (*axis.arg.id, 1), axis.arg.kind), amount)
+        self.loops[name] = make_range(-(-size_of(axis) // amount), (*axis.arg.id, 0), axis.arg.kind)
+
+    def block(self, name: str, amount: int) -> None:
+        """Blocks of a loop: `blocks of x` is the loop over them, `x` the loop in one of them."""
+        axis = self.loops[name]
+        if amount == 1:
+            self.loops[f"blocks of {name}"] = self.loops.pop(name)
+        elif amount < size_of(axis):
+            self.apply(OptOps.BLOCK, axis, amount)
+            self.loops[f"blocks of {name}"] = make_range(size_of(axis) // amount, (*axis.arg.id, 0), axis.arg.kind)
+            self.loops[name] = make_range(amount, (*axis.arg.id, 1), axis.arg.kind)
+
+    def order(self) -> None:
+        """Puts the loops into their order, those around the nest outside."""
+        others = [axis for axis in self.view.of_kind(AxisType.LOOP) if axis not in self.loops.values()]
+        around = {f"around {number}": axis for number, axis in enumerate(others)}
+        self.loops = around | {name: self.loops[name] for name in NEST if name in self.loops}
+        for number, name in enumerate(self.loops):
+            axis = self.loops[name]
+            place = sorted(self.loops.values(), key=self.view.axes.index)[number]
+            if axis is place or check_swap(self.view, axis, self.view.axes.index(place)) is not None:
+                continue
+            other = next(each for each in self.loops if self.loops[each] is place)
+            self.apply(OptOps.SWAP, axis, self.view.axes.index(place))
+            self.loops[name] = make_range(size_of(axis), place.arg.id, axis.arg.kind)
+            self.loops[other] = make_range(size_of(place), axis.arg.id, place.arg.kind)
+
+    def give_to_cores(self, name: str, amount: int) -> None:
+        axis = self.loops[name]
+        self.apply(OptOps.THREAD, axis, amount)
+        is_split = amount < size_of(axis)
+        identity, kind = ((*axis.arg.id, 0), axis.arg.kind) if is_split else (axis.arg.id, AxisType.THREAD)
+        self.loops[name] = make_range(size_of(axis) // amount if is_split else amount, identity, kind)
