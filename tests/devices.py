@@ -2,8 +2,8 @@
 CPU once more with the system's C compiler. `make test` ends with a line that names them and those that are not here.
 
 Some compile slowly: PoCL takes half a second a kernel. A table of cases asks `takes` whether to run a case there, and
-`sample` which of its dtypes: one, another for each case. `make test-devices` sets TILEWRIGHT_WHOLE_TABLE, and all of
-them are run."""
+`sample` which of its dtypes: one, another for each case; some tests ask for quick compilation (`spare_compilers`).
+`make test-devices` sets TILEWRIGHT_WHOLE_TABLE: all cases are run, and compiled as a user's kernels are."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import shutil
 import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
+
+import pytest
 
 from tilewright import Device
 from tilewright.base.config import Context
@@ -43,6 +45,13 @@ class Setting(NamedTuple):
         if self.label in QUICK or len(dtypes) < 2 or _is_whole():
             return dtypes
         return [dtypes[zlib.crc32(name.encode()) % len(dtypes)]]
+
+
+def spare_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test of what a kernel computes: PoCL takes half the time where it need not make the kernel fast. It reads
+    this each time it compiles."""
+    if not _is_whole():
+        monkeypatch.setenv("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable")
 
 
 def _is_whole() -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.devices import settings
+from tests.devices import settings, spare_compilers
 from tilewright.runtime.device import open_driver
 
 
 @pytest.fixture(params=[setting.device for setting in settings() if not setting.compiler])
-def device(request: pytest.FixtureRequest) -> str:
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    spare_compilers(monkeypatch)
     return str(request.param)
 
 
