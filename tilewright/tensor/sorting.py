@@ -1,8 +1,8 @@
 """Sorting and drawing by weight. In: a tensor and an axis. Out: its elements in order, and where they came from.
 Elements are compared by integer keys, which have one order for all dtypes: NaN is the greatest, equal ones keep their
-order. Blocks are sorted by counting the smaller elements; sorted blocks are merged two by two, each output finding its
-element by bisection between two that are known. So n elements take about n*(block + log(n)) steps in few kernels,
-none of which waits on the host."""
+order. Blocks are sorted by counting the smaller elements; sorted blocks are merged two by two: one place in eight of
+the result finds its element by bisection, the others follow from there. So n elements take about n*(block + log(n))
+steps in few kernels, none of which waits on the host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tilewright.tensor.scatter import ScatterMixin
 
 # Axes up to this length are sorted as one block, longer ones in blocks of half of it.
 _ONE_BLOCK = 256
-# Of a merged row every so many places are found first, and those between them from there.
+# Of a merged row every so many places are found first, and those between them from there. A byte has a bit for each.
 _STRIDE = 8
 # Of rows that are at least so many times as long, the first elements are found without sorting the rest.
 _FEW = 16
@@ -209,25 +209,23 @@ def merge_sources(keys: UOp, half: int) -> UOp:
     """Rows that are two sorted halves: for each place of the merged row the position of its element in the row.
 
     Of the first k elements of the merged row as many come from the first half as there are elements i in it that stand
-    before element k-1-i of the second. Between two such numbers that are known lies what is between their places, so
-    one place in `_STRIDE` ** 2 is looked for in all of the row, one in `_STRIDE` between two of those, then each."""
+    before element k-1-i of the second. That number is looked for in all of the row for one place in `_STRIDE` ** 2,
+    between two of those for one in `_STRIDE`; from there the elements are taken one by one."""
     outer, size = keys.shape[:-1], keys.shape[-1]
-    count: UOp | None = None
-    k = build.axis_iota(keys.shape, len(outer))
-    for stride in (_STRIDE**2, _STRIDE, 1):
-        shape = (*outer, size // stride)
-        k = build.axis_iota(shape, len(outer)) * stride
-        least, span = (k - half).maximum(0), half
-        if count is not None:
-            known = build.reshape(build.contiguous(count), (*count.shape, 1))
-            between = (*count.shape, shape[-1] // count.shape[-1])
-            least = least.maximum(build.reshape(build.expand(known, between), shape))
-            span = stride * (between[-1] - 1)
-        count = _count_of_first(keys, half, k, least, span)
-    assert count is not None
-    first, second = nodes.read_rows(keys, count), nodes.read_rows(keys, k - count + half)
-    is_first = (count < half) & ((k - count).eq(half) | (second < first).logical_not())
-    return build.where(is_first, count, k - count + half)
+    far = build.axis_iota((*outer, size // _STRIDE**2), len(outer)) * _STRIDE**2
+    known = build.contiguous(_count_of_first(keys, half, far, (far - half).maximum(0), half))
+    near = build.axis_iota((*outer, size // _STRIDE), len(outer)) * _STRIDE
+    least = build.expand(build.reshape(known, (*known.shape, 1)), (*known.shape, _STRIDE))
+    least = build.reshape(least, near.shape).maximum(near - half)
+    count = build.contiguous(_count_of_first(keys, half, near, least, _STRIDE * (_STRIDE - 1)))
+    turns = build.contiguous(_turns_of_first(keys, half, near, count))
+    shape = (*near.shape, _STRIDE)
+    turns, count, near = (build.expand(build.reshape(x, (*x.shape, 1)), shape) for x in (turns, count, near))
+    step = build.axis_iota(shape, len(shape) - 1)
+    # As many were taken from the first half before as bits below this one are set.
+    count = count + _ones(turns & ((build.const(dtypes.int32, 1) << step) - 1))
+    is_first = ((turns >> step) & 1).ne(0)
+    return build.reshape(build.where(is_first, count, near + step - count + half), keys.shape)
 
 
 def _count_of_first(keys: UOp, half: int, k: UOp, least: UOp, span: int) -> UOp:
@@ -239,3 +237,27 @@ def _count_of_first(keys: UOp, half: int, k: UOp, least: UOp, span: int) -> UOp:
         return (most < count).logical_not() & (second < first).logical_not()
 
     return nodes.bisect(least, span, goes_on)
+
+
+def _turns_of_first(keys: UOp, half: int, k: UOp, count: UOp) -> UOp:
+    """`_STRIDE` elements of each merged row from k on, of the first k of which `count` came from the first half: bit t
+    is set where element k+t does as well. Like those of a bisection, turns are stored every few."""
+    turns = build.const(dtypes.int32, 0, k.shape)
+    taken = count
+    for step in range(_STRIDE):
+        if step == _STRIDE // 2:
+            turns = build.contiguous(turns)
+            taken = count + _ones(turns)
+        other = k + step - taken
+        first, second = nodes.read_rows(keys, taken), nodes.read_rows(keys, other + half)
+        is_first = (taken < half) & (other.eq(half) | (second < first).logical_not())
+        turns = turns + build.cast(is_first, dtypes.int32) * (1 << step)
+        taken = taken + build.cast(is_first, dtypes.int32)
+    return turns
+
+
+def _ones(byte: UOp) -> UOp:
+    """How many bits of a number below 256 are set: counted in pairs, fours, then all eight."""
+    pairs = byte - ((byte >> 1) & 0x55)
+    fours = (pairs & 0x33) + ((pairs >> 2) & 0x33)
+    return (fours + (fours >> 4)) & 0x0F
