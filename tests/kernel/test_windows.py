@@ -142,6 +142,17 @@ def test_nothing_is_computed_of_the_border_of_a_gradient() -> None:
     assert math.prod(sums[-1].shape) == 2 * 3 * 8 * 8
 
 
+def test_the_gradient_of_windows_that_are_apart_is_vectors_of_pixels() -> None:
+    """What each place in the window gives is stored, then summed: both kernels go along the pixels of a row."""
+    image, weight = Tensor.ones(2, 3, 64, 64), Tensor.ones(4, 3, 3, 3)
+    gradient = image.realize().conv2d(weight.realize(), stride=2, padding=1).sum().gradient(image)[0]
+    sums = [node for node in toposort(gradient.uop) if node.op is Ops.REDUCE_AXIS]
+    assert sums[0].shape[-4:] == (3, 3, 32, 32)
+    # The middle of an image is in one window or in two, along each axis, by turns.
+    expected = np.outer([2, 1] * 32, [2, 1] * 32)[::-1, ::-1] * 4
+    np.testing.assert_array_equal(gradient.numpy()[1, 2, :-1, :-1], expected[:-1, :-1])
+
+
 def test_only_a_border_makes_a_copy_of_the_image() -> None:
     def copies(ast: UOp) -> int:
         opts = choose_window_opts(view_kernel(prepare_kernel(ast)), TARGETS["AVX-512"]) or ()

@@ -136,13 +136,14 @@ class LinalgMixin(RandomMixin):
         self._check_windows("conv2d", padded.shape[2:], tuple(kernel), gaps)
         windows = nodes.pool(padded, tuple(kernel), steps, gaps)
         batch, size = self.shape[0], windows.shape[2 : 2 + space]
-        # (batch, groups, out/groups, *size, channels, *kernel): the axes to sum over stand last.
-        full = (batch, groups, outputs // groups, *size, inputs, *kernel)
+        # (batch, groups, out/groups, channels, *kernel, *size): pixels stand last, to be neighbours where the
+        # gradient of the windows is stored.
+        full = (batch, groups, outputs // groups, inputs, *kernel, *size)
         grouped = build.reshape(windows, (batch, groups, inputs, *size, *kernel))
-        order = (0, 1, *range(3, 3 + space), 2, *range(3 + space, 3 + 2 * space))
-        left = build.reshape(build.permute(grouped, order), (batch, groups, 1, *size, inputs, *kernel))
-        right = build.reshape(weight.uop, (1, groups, outputs // groups, *(1,) * space, inputs, *kernel))
-        summed = range(3 + space, 4 + 2 * space)
+        order = (0, 1, 2, *range(3 + space, 3 + 2 * space), *range(3, 3 + space))
+        left = build.reshape(build.permute(grouped, order), (batch, groups, 1, inputs, *kernel, *size))
+        right = build.reshape(weight.uop, (1, groups, outputs // groups, inputs, *kernel, *(1,) * space))
+        summed = range(3, 4 + space)
         node = multiply_and_sum(build.expand(left, full), build.expand(right, full), summed, result, carrier)
         product = self._new(build.reshape(node, (batch, outputs, *size)), weight)
         if bias is None:
