@@ -51,9 +51,9 @@ class Selection:
 
 def load(site: Site, view: View, index: Array, valid: Array | None, otherwise: Array | None) -> Array:
     """The values at `index` where `valid`, and `otherwise` (0 where None) elsewhere."""
-    shape = np.broadcast_shapes(index.shape, () if valid is None else valid.shape)
+    shape = _shape_of_both(index.shape, index.shape if valid is None else valid.shape)
     if view.offsets is not None:
-        shape = np.broadcast_shapes(shape, view.offsets.shape)
+        shape = _shape_of_both(shape, view.offsets.shape)
     selection = _select(site, view, index, valid, shape)
     if site.check:
         _check_read(site, view, selection)
@@ -72,11 +72,11 @@ def store(site: Site, view: View, index: Array, valid: Array | None, value: Arra
     if value.dtype != view.data.dtype:
         raise InternalError(f"{site.program}: body[{site.position}] stores {value.dtype} into {view.label}")
     threads = (site.groups.size, site.launch.group_size) + (1,) * (index.ndim - FIRST_TILE_AXIS)
-    where = np.broadcast_shapes(index.shape, () if valid is None else valid.shape, threads)
+    where = _shape_of_both(_shape_of_both(index.shape, threads), threads if valid is None else valid.shape)
     if site.check:
         _check_tile_broadcast(site, view, where, value.shape)
-    selection = _select(site, view, index, valid, np.broadcast_shapes(where, value.shape))
-    values = np.broadcast_to(value, selection.shape).reshape(-1)
+    selection = _select(site, view, index, valid, _shape_of_both(where, value.shape))
+    values = _in_a_line(value, selection.shape)
     if selection.positions is not None:
         values = values[selection.positions]
     if site.check:
@@ -88,10 +88,10 @@ def store(site: Site, view: View, index: Array, valid: Array | None, value: Arra
 
 def _select(site: Site, view: View, index: Array, valid: Array | None, shape: tuple[int, ...]) -> Selection:
     """The elements where `valid`; their indices must lie inside the buffer."""
-    indices = np.broadcast_to(index, shape).reshape(-1).astype(np.int64, copy=False)
+    indices = _in_a_line(index, shape).astype(np.int64, copy=False)
     positions = None
     if valid is not None:
-        positions = np.flatnonzero(np.broadcast_to(valid, shape))
+        positions = np.flatnonzero(_in_a_line(valid, shape))
         indices = indices[positions]
     selection = Selection(shape, positions, indices, indices)
     outside = (indices < 0) | (indices >= view.size)
@@ -103,9 +103,21 @@ def _select(site: Site, view: View, index: Array, valid: Array | None, shape: tu
             "mask the access, or pad the buffer",
         )
     if view.offsets is not None:
-        offsets = np.broadcast_to(view.offsets, shape).reshape(-1)
+        offsets = _in_a_line(view.offsets, shape)
         selection.addresses = indices + (offsets if positions is None else offsets[positions])
     return selection
+
+
+# NumPy takes ten microseconds to find that nothing is to be broadcast, which is most of an access to a few elements.
+
+
+def _shape_of_both(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
+    return left if left == right else np.broadcast_shapes(left, right)
+
+
+def _in_a_line(values: Array, shape: tuple[int, ...]) -> Array:
+    """A value for each element of the shape."""
+    return (values if values.shape == shape else np.broadcast_to(values, shape)).reshape(-1)
 
 
 def _thread(site: Site, selection: Selection, element: int) -> str:
@@ -114,7 +126,7 @@ def _thread(site: Site, selection: Selection, element: int) -> str:
 
 def _codes(site: Site, view: View, selection: Selection) -> Array:
     codes = site.launch.thread_codes(site.groups, selection.shape)
-    codes = np.broadcast_to(codes, selection.shape).reshape(-1)
+    codes = _in_a_line(codes, selection.shape)
     return view.per_cell(codes if selection.positions is None else codes[selection.positions])
 
 
