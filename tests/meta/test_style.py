@@ -1,4 +1,5 @@
-"""What ruff does not check: docstrings that open modules, errors that say something, marks left behind.
+"""What ruff does not check: docstrings that open modules, errors that say something, marks left behind; and in tests,
+verdicts that depend on how busy the machine is.
 
 Every rule is a function from a module's text to complaints, and is itself tested with a text that breaks it.
 """
@@ -15,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "tilewright").rglob("*.py"))
+TEST_FILES = sorted((ROOT / "tests").rglob("*.py"))
 
 Rule = Callable[[str], list[str]]
 
@@ -71,6 +73,60 @@ def marks_left(source: str) -> list[str]:
     return complaints
 
 
+CLOCKS = frozenset({"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"})
+
+
+def verdicts_by_the_clock(source: str) -> list[str]:
+    """No assertion compares the seconds that passed between two looks at the clock: on a busy machine they are many.
+    tests/effort.py counts calls; `time.process_time` leaves out the others' share; what must end is waited for."""
+    complaints: list[str] = []
+    if not re.search(rf"\b({'|'.join(CLOCKS)})\(", source):
+        return complaints
+    for function in nodes_of(source):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        inner = list(ast.walk(function))
+        moments = names_of(inner, reads_clock)
+        spans = names_of(inner, lambda node, moments=moments: is_span(node, moments))
+        for node in inner:
+            if isinstance(node, ast.Assert) and any(
+                is_span(part, moments) or (isinstance(part, ast.Name) and part.id in spans)
+                for compared in ast.walk(node.test)
+                if isinstance(compared, ast.Compare)
+                for part in ast.walk(compared)
+            ):
+                complaints.append(f"{node.lineno}: compares seconds that passed")
+    return complaints
+
+
+def names_of(nodes: list[ast.AST], is_meant: Callable[[ast.AST], bool]) -> set[str]:
+    """The variables that are given a value with something in it that is meant."""
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Assign) and any(map(is_meant, ast.walk(node.value))):
+            found |= {part.id for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+    return found
+
+
+def reads_clock(node: ast.AST) -> bool:
+    """`time.monotonic()`, or `monotonic()` where it is imported by name."""
+    if not isinstance(node, ast.Call):
+        return False
+    called = node.func
+    if isinstance(called, ast.Attribute):
+        return called.attr in CLOCKS and isinstance(called.value, ast.Name) and called.value.id == "time"
+    return isinstance(called, ast.Name) and called.id in CLOCKS
+
+
+def is_span(node: ast.AST, moments: set[str]) -> bool:
+    """A difference of two moments, each the clock itself or a variable that holds what it said."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Sub):
+        return False
+    return all(
+        reads_clock(side) or (isinstance(side, ast.Name) and side.id in moments) for side in (node.left, node.right)
+    )
+
+
 RULES: tuple[Rule, ...] = (missing_docstring, swallowed_errors, nameless_errors, marks_left)
 
 
@@ -80,6 +136,13 @@ def test_package_keeps_the_rules() -> None:
     for path in FILES:
         source = path.read_text()
         complaints += [f"{path.relative_to(ROOT)}:{line}" for rule in RULES for line in rule(source)]
+    assert complaints == []
+
+
+def test_no_verdict_depends_on_the_clock() -> None:
+    complaints = [
+        f"{path.relative_to(ROOT)}:{line}" for path in TEST_FILES for line in verdicts_by_the_clock(path.read_text())
+    ]
     assert complaints == []
 
 
@@ -95,6 +158,13 @@ def test_package_keeps_the_rules() -> None:
         (nameless_errors, "def f():\n    raise Exception", 2),
         (marks_left, "x = 1\n# TODO make this fast", 2),
         (marks_left, "# XXX", 1),
+        (verdicts_by_the_clock, "def f():\n    a = time.time()\n    g()\n    assert time.time() - a < 10", 4),
+        (verdicts_by_the_clock, "def f():\n    a = b()\n    assert perf_counter() - perf_counter() < a", 3),
+        (
+            verdicts_by_the_clock,
+            "def f():\n    a = [time.monotonic()]\n    b = time.monotonic()\n    c = b - a\n    assert c < 3",
+            5,
+        ),
     ],
 )
 def test_a_breach_is_seen(rule: Rule, source: str, line: int) -> None:
@@ -109,6 +179,12 @@ def test_a_breach_is_seen(rule: Rule, source: str, line: int) -> None:
         (swallowed_errors, "try:\n    f()\nexcept KeyError:\n    pass"),
         (swallowed_errors, "try:\n    f()\nexcept Exception as error:\n    raise ShapeError('f', 'x') from error"),
         (nameless_errors, "try:\n    f()\nexcept RuntimeError:\n    raise"),
+        (verdicts_by_the_clock, "def f():\n    a = time.process_time()\n    assert time.process_time() - a < 10"),
+        (verdicts_by_the_clock, "def f():\n    a = time.time()\n    assert a <= g().made <= time.time()"),
+        (
+            verdicts_by_the_clock,
+            "def f():\n    end = time.monotonic() + 9\n    while time.monotonic() < end:\n        g()",
+        ),
         (marks_left, "# TODO(until llvmlite 0.50): work around the missing wheel"),
     ],
 )
