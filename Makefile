@@ -35,9 +35,12 @@ test-slow: $(INSTALLED) ## the tests marked slow
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow -q
 
 # Which build of torch comes is pip's choice, by its own settings (PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL); any will do.
+# Only files that have such tests are given, for to collect all takes as long as to run these. One thread of torch for each
+# worker: its threads wait by turning in a loop.
+TORCH_TESTS = $(shell grep -rl --include='test_*.py' 'mark\.torch' tests)
 test-torch: $(INSTALLED) ## what is compared with torch, which is installed for it: the op table, optimisers, DLPack
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH)
-	$(BIN)/python -m pytest -n $(WORKERS) -m 'torch and not slow' -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m 'torch and not slow' -q $(TORCH_TESTS)
 
 test-cuda-text: $(INSTALLED) ## the CUDA text of the op table, compiled by NVRTC, which needs no card
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cuda]'
