@@ -107,7 +107,9 @@ def _layout(view: KernelView, reduction: UOp, axis: UOp) -> tuple[dict[UOp, int]
     return steps, size * size_of(axis)
 
 
-def hold_candidates(view: KernelView) -> Iterator[tuple[UOp, None]]:
+def hold_candidates(view: KernelView) -> Iterator[tuple[UOp, int | None]]:
     for axis in view.of_kind(AxisType.LOOP):
         if check_hold(view, axis, None) is None:
+            (reduction,) = _reductions(view, axis)
             yield axis, None
+            yield from ((axis, count) for count in range(1, len(_loops(view, reduction))))
