@@ -133,6 +133,14 @@ def test_small_arguments_keep_their_digits(check: Check) -> None:
         check(FUNCTIONS[name][0], lambda x: x, values, tolerance=1e-6)
 
 
+def test_gelu_keeps_its_digits_far_below_zero(check: Check) -> None:
+    def reference(x: np.ndarray) -> np.ndarray:
+        return x * special.expit(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
+
+    check(lambda x: x.gelu(), as32(reference), np.linspace(-9, -2, 29).astype(np.float32), tolerance=2e-5)
+    check(lambda x: x.gelu(), as32(reference), np.float32([-0.0, 0.0, INF, NAN, -1e4, 1e30]), tolerance=1e-6)
+
+
 def maximum(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """NumPy's, with +0.0 above -0.0."""
     if not np.issubdtype(left.dtype, np.floating):
