@@ -193,7 +193,7 @@ CUTS: dict[str, tuple[Callable[[], UOp], str]] = {
     ),
     "windows that overlap are read where they lie": (
         convolution,
-        "0:THREAD(2), 1:THREAD(8), 2:REDUCE(3), 3:REDUCE(3), 4:REDUCE(3), 5:UPCAST(8), 6:UPCAST(16)",
+        "0:THREAD(2), 1:LOOP(8), 2:REDUCE(3), 3:REDUCE(3), 4:REDUCE(3), 5:UPCAST(8), 6:UPCAST(16)",
     ),
     "long sums of few results are dot products": (
         weight_gradient,
@@ -213,16 +213,21 @@ def test_the_axes_of_a_product(name: str) -> None:
     assert describe_axes(view_kernel(sink)) == axes
 
 
-MANY_CORES: dict[str, tuple[Callable[[], UOp], str]] = {
-    "blocks of columns are few: rows too": (lambda: matrices(256, 64, 256, (64, 1, 256, 1)), "THREAD(4), THREAD(4)"),
-    "matrices are few: blocks of columns too": (lambda: batched(128), "THREAD(4), THREAD(2)"),
+MANY_CORES: dict[str, tuple[Callable[[], UOp], int, str]] = {
+    "blocks of columns are few: rows too": (
+        lambda: matrices(256, 64, 256, (64, 1, 256, 1)),
+        16,
+        "THREAD(4), THREAD(4)",
+    ),
+    "matrices are few: blocks of columns too": (lambda: batched(128), 16, "THREAD(4), THREAD(2)"),
+    "a short matrix for each core: those alone": (lambda: batched(128), 4, "THREAD(4)"),
 }
 
 
 @pytest.mark.parametrize("name", MANY_CORES)
 def test_what_many_cores_share(name: str) -> None:
-    graph, shared = MANY_CORES[name]
-    ast, target = graph(), replace(TARGETS["AVX-512"], cores=16)
+    graph, cores, shared = MANY_CORES[name]
+    ast, target = graph(), replace(TARGETS["AVX-512"], cores=cores)
     sink = prepare_kernel(ast)
     for opt in choose_opts(view_kernel(sink), target):
         sink = apply_opt(sink, opt)
@@ -271,6 +276,14 @@ def test_rows_are_parted_where_blocks_are_too_few_for_the_cores() -> None:
     assert row_parts(1000, 7, 2) == 2
     assert row_parts(997, 1, 2) == 1  # none divides them
     assert row_parts(64, 1, 16) == 2  # fewer rows would not repay what is packed for each part
+
+
+def test_a_long_part_is_shared_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heuristic_products, "LONG_PART", 1)
+    sink = prepare_kernel(batched(128))
+    for opt in choose_opts(view_kernel(sink), replace(TARGETS["AVX-512"], cores=4)):
+        sink = apply_opt(sink, opt)
+    assert [size_of(axis) for axis in view_kernel(sink).of_kind(AxisType.THREAD)] == [4, 2]
 
 
 def test_the_order_of_a_long_sum_does_not_depend_on_the_number_of_cores() -> None:

@@ -53,6 +53,10 @@ from tilewright.kernel.versions import is_injective
 # be read as it lies, cost more than they save.
 LEAST_PRODUCTS = 1 << 16
 LEAST_SHARED = 1 << 20
+# Multiplications that keep a core busy for long: of such parts each core is given several, so that one that is late
+# leaves some to the others. Shorter parts stay with the core whose cache has their factors: 16 products of 256 take a
+# tenth less on 16 cores.
+LONG_PART = 1 << 25
 # Fewer rows use an element of the right factor too few times to pay for tiles of them, or for packing it.
 LEAST_ROWS = 8
 LEAST_PACKED_ROWS = 32
@@ -159,7 +163,8 @@ class _Plan(Nest):
         self.sum_block: int | None = None  # steps of the sum in a block, where it is taken in blocks
         self.held: UOp | None = None  # the loop over those
         self.depth = math.prod(size_of(axis) for axis in view.reduce_axes)
-        self.is_large = _products(view) >= LEAST_SHARED
+        self.products = _products(view)
+        self.is_large = self.products >= LEAST_SHARED
         self.itemsize = max(node.dtype.itemsize for node in (product.left, product.right, view.reduces[0]))
         dots = product_dots(view, target)
         self.dot = dots[0] if dots else None
@@ -263,7 +268,8 @@ class _Plan(Nest):
         for name in [name for name in self.loops if name not in ("blocks of rows", "rows", "columns")]:
             # What a core packs before all blocks of columns is packed once in each part of them.
             amount = self._most_even(name) if self.is_whole else size_of(self.loops[name])
-            is_enough = parts >= COLUMN_PARTS * cores and evenness(parts, cores) >= EVEN
+            wanted = COLUMN_PARTS * cores if self.products >= LONG_PART * parts else cores
+            is_enough = parts >= wanted and evenness(parts, cores) >= EVEN
             if not is_enough and self._is_sharable(name, amount):
                 shared[name], parts = amount, parts * amount
         amount = self._most_even("rows")
