@@ -289,11 +289,13 @@ def test_a_long_part_is_shared_further(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_order_of_a_long_sum_does_not_depend_on_the_number_of_cores() -> None:
     def blocks(rows: int, depth: int, columns: int, cores: int) -> list[int]:
         ast = prepare_kernel(matrices(rows, depth, columns, (depth, 1, columns, 1)))
-        opts = choose_opts(view_kernel(ast), replace(TARGETS["AVX-512"], cores=cores))
+        caches = {"core_cache_bytes": 1 << 20, "cache_bytes": 16 << 20} if depth >= 4096 else {}
+        opts = choose_opts(view_kernel(ast), replace(TARGETS["AVX-512"], cores=cores, **caches))
         held = [opt for opt in opts if opt.op is OptOps.HOLD]
         return [opt.arg for opt, after in itertools.pairwise(opts) if after in held]
 
-    for shape in ((36, 96, 64), (100, 48, 304), (67, 60, 16), (64, 90, 333)):
+    few_rows = ((32, 4096, 16), (36, 4096, 128), (48, 4096, 48), (36, 8192, 512))
+    for shape in ((36, 96, 64), (100, 48, 304), (67, 60, 16), (64, 90, 333), *few_rows):
         assert len({tuple(blocks(*shape, cores)) for cores in (1, 2, 3, 7, 16)}) == 1, shape
         assert blocks(*shape, 2)
 

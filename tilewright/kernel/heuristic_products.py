@@ -279,9 +279,11 @@ class _Plan(Nest):
             self.give_to_cores(name, amount)
 
     def _most_even(self, name: str) -> int:
-        """The parts of a loop, few for each core, that the cores can share best."""
+        """The parts of a loop, few for each core, that the cores can share best. Where sums of rows wait in memory, a
+        part has several: one alone would be summed in another order, and cores are not to decide about that."""
         size, cores = size_of(self.loops[name]) if name in self.loops else 1, self.target.cores
-        amounts = [n for n in range(2, min(size, MOST_PARTS * cores) + 1) if size % n == 0]
+        most = min(size if self.sum_block is None else size // 2, MOST_PARTS * cores)
+        amounts = [n for n in range(2, most + 1) if size % n == 0]
         return max(amounts, key=lambda n: (min(evenness(n, cores), EVEN), -n), default=1)
 
     def _is_sharable(self, name: str, amount: int) -> bool:
