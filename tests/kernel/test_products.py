@@ -166,6 +166,7 @@ def test_a_copy_asks_for_rows_further_on_where_it_takes_less_than_a_page_of_each
     assert ahead(16) == 0  # the copy walks all of every row
 
 
+LARGE_CACHES = replace(TARGETS["AVX-512"], core_cache_bytes=1 << 20, cache_bytes=16 << 20)
 CUTS: dict[str, tuple[Callable[[], UOp], str]] = {
     "blocks of columns, packed in each; rows as they lie": (
         lambda: matrices(512, 512, 512, (512, 1, 512, 1)),
@@ -206,9 +207,7 @@ CUTS: dict[str, tuple[Callable[[], UOp], str]] = {
 def test_the_axes_of_a_product(name: str) -> None:
     graph, axes = CUTS[name]
     sink = prepare_kernel(graph())
-    for opt in choose_opts(
-        view_kernel(sink), replace(TARGETS["AVX-512"], core_cache_bytes=1 << 20, cache_bytes=16 << 20)
-    ):
+    for opt in choose_opts(view_kernel(sink), LARGE_CACHES):
         sink = apply_opt(sink, opt)
     assert describe_axes(view_kernel(sink)) == axes
 
@@ -289,8 +288,8 @@ def test_a_long_part_is_shared_further(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_order_of_a_long_sum_does_not_depend_on_the_number_of_cores() -> None:
     def blocks(rows: int, depth: int, columns: int, cores: int) -> list[int]:
         ast = prepare_kernel(matrices(rows, depth, columns, (depth, 1, columns, 1)))
-        caches = {"core_cache_bytes": 1 << 20, "cache_bytes": 16 << 20} if depth >= 4096 else {}
-        opts = choose_opts(view_kernel(ast), replace(TARGETS["AVX-512"], cores=cores, **caches))
+        target = TARGETS["AVX-512"] if depth < 4096 else LARGE_CACHES
+        opts = choose_opts(view_kernel(ast), replace(target, cores=cores))
         held = [opt for opt in opts if opt.op is OptOps.HOLD]
         return [opt.arg for opt, after in itertools.pairwise(opts) if after in held]
 
