@@ -484,11 +484,7 @@ def test_a_small_command_runs_on_the_caller_without_workers(pool_object: bytes, 
     commands = pool.CommandList(made, [(kernels.symbols["step"], [ctypes.addressof(counter)], 8, 8)] * 1000)
     commands.run()
     assert counter.value == 1000
-    assert started_workers(made) == 0
-
-
-def started_workers(made: pool.Pool) -> int:
-    return ctypes.c_int32.from_address(made._state.address + pool_ir.PLACES["STARTED"]).value
+    assert made.started == 0
 
 
 @pytest.mark.parametrize("count", [1, 0, -5])
@@ -497,7 +493,7 @@ def test_one_thread_means_no_workers(pool_object: bytes, kernels: llvm.LoadedCod
     squares = Squares(1000)
     pool.CommandList(made, [(kernels.symbols["square"], squares.addresses, 1000, 10)]).run()
     assert squares.check() == 1
-    assert started_workers(made) == 0
+    assert made.started == 0
 
 
 def test_empty_and_odd_commands(threads: pool.Pool, kernels: llvm.LoadedCode) -> None:
@@ -516,7 +512,7 @@ def test_workers_take_part(threads: pool.Pool, kernels: llvm.LoadedCode) -> None
     commands = pool.CommandList(threads, [(kernels.symbols["square"], squares.addresses, size, 100)])
     commands.run()
     squares.check()
-    assert started_workers(threads) == 3
+    assert threads.started == 3
 
 
 def test_buffers_and_extents_can_be_patched(threads: pool.Pool, kernels: llvm.LoadedCode) -> None:
@@ -608,7 +604,7 @@ def test_a_closed_pool_runs_alone(pool_object: bytes, kernels: llvm.LoadedCode) 
     made.close()
     commands.run()
     assert squares.check(times=2) == 10 + 1
-    assert started_workers(made) == 0
+    assert made.started == 0
 
 
 def test_a_list_keeps_what_it_needs_alive(pool_object: bytes, kernels: llvm.LoadedCode) -> None:
@@ -651,11 +647,11 @@ def test_the_child_of_a_fork_starts_its_own_workers(threads: pool.Pool, kernels:
                 status = 1
                 try:
                     # An emulator of processors has a thread of its own.
-                    before, alone = started_workers(threads), native_threads(1)
+                    before, alone = threads.started, native_threads(1)
                     commands.run()
                     commands.run()
                     squares.check(times=3)
-                    status = 0 if (before, started_workers(threads), native_threads(4) - alone) == (0, 3, 3) else 2
+                    status = 0 if (before, threads.started, native_threads(4) - alone) == (0, 3, 3) else 2
                 finally:
                     os._exit(status)
             children.append(child)

@@ -49,6 +49,11 @@ class Pool:
         ctypes.c_int32.from_address(self._state.address + PLACES["WORKERS"]).value = self.threads - 1
         ctypes.c_int64.from_address(self._state.address + PLACES["SPIN"]).value = self._spin
 
+    @property
+    def started(self) -> int:
+        """How many workers there are now; the system's count of threads also has those that are on their way out."""
+        return ctypes.c_int32.from_address(self._state.address + PLACES["STARTED"]).value
+
     def close(self) -> None:
         """End the workers and wait for them; commands that run later run on the calling thread alone."""
         self.threads = 1
