@@ -16,8 +16,10 @@ os.environ.setdefault("TILEWRIGHT_CACHE_DIR", tempfile.mkdtemp(prefix="tilewrigh
 os.environ.setdefault("POCL_CACHE_DIR", os.path.join(os.environ["TILEWRIGHT_CACHE_DIR"], "pocl"))
 os.makedirs(os.environ["POCL_CACHE_DIR"], exist_ok=True)
 
-# How long an example takes says what else the machine does.
-settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes says what else the machine does. The same examples every time, so that a change that has
+# nothing to do with a find is not held up by it; `pytest --hypothesis-profile=fresh` looks at others.
+settings.register_profile("fresh", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("tests", settings.get_profile("fresh"), derandomize=True)
 settings.load_profile("tests")
 
 

@@ -565,7 +565,7 @@ def any_expression(*kinds: DType) -> st.SearchStrategy[UOp]:
     return st.sampled_from(kinds).flatmap(lambda dtype: expressions(dtype, 4))
 
 
-@settings(derandomize=True, max_examples=350, deadline=None)
+@settings(max_examples=350, deadline=None)
 @given(any_expression(*INTEGERS, dtypes.bool))
 def test_random_integers(node: UOp) -> None:
     simplified = simplify(node)
@@ -573,13 +573,13 @@ def test_random_integers(node: UOp) -> None:
     check_equal(node, simplified, random.Random(1), count=8)
 
 
-@settings(derandomize=True, max_examples=120, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(any_expression(*FLOATS))
 def test_random_floats_keep_every_bit(node: UOp) -> None:
     check_equal(node, simplify(node), random.Random(2), count=10)
 
 
-@settings(derandomize=True, max_examples=120, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(any_expression(dtypes.index))
 def test_bounds_hold_inside_too(node: UOp) -> None:
     for point in points(free_of(node), random.Random(3), 4):

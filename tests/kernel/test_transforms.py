@@ -109,7 +109,7 @@ def test_the_heuristic_changes_nothing(name: str) -> None:
 # ---------------------------------------------------------------- rows of random opts
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(name=st.sampled_from(KERNELS), target=st.sampled_from(TARGETS), chance=st.randoms(use_true_random=False))
 def test_random_rows_of_opts_change_nothing(name: str, target, chance: random.Random) -> None:
     opts = draw_opts(kernel(name), chance, target)
