@@ -1,0 +1,130 @@
+"""Takes an instruction set and an operating system.
+
+Gives, as text of an LLVM module, how the threads of the pool wait: `@spin` looks for a value, `@sleep_on` and `@wake`
+are the system's. Stands behind `pool_ir`, which says what they wait for and replaces the words in capitals.
+"""
+
+_FUTEX_CALL = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
+
+_SLEEP_BY_FUTEX = """
+declare i64 @syscall(i64, ...)
+
+define internal void @sleep_on(ptr %word, i32 %expected) #0 {
+  %result = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %word, i64 128, i32 %expected, ptr null, ptr null, i64 0)
+  ret void
+}
+
+define internal void @wake(ptr %word, i32 %count) #0 {
+  %result = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %word, i64 129, i32 %count, ptr null, ptr null, i64 0)
+  ret void
+}
+
+define internal void @prepare_sleep() #0 {
+  ret void
+}
+"""
+
+_SLEEP_BY_CONDITION = """
+declare i32 @pthread_mutex_init(ptr, ptr)
+declare i32 @pthread_mutex_lock(ptr)
+declare i32 @pthread_mutex_unlock(ptr)
+declare i32 @pthread_cond_init(ptr, ptr)
+declare i32 @pthread_cond_wait(ptr, ptr)
+declare i32 @pthread_cond_broadcast(ptr)
+
+define internal void @prepare_sleep() #0 {
+  %mutex_made = call i32 @pthread_mutex_init(ptr MUTEX, ptr null)
+  %condition_made = call i32 @pthread_cond_init(ptr CONDITION, ptr null)
+  ret void
+}
+
+define internal void @sleep_on(ptr %word, i32 %expected) #0 {
+  %locked = call i32 @pthread_mutex_lock(ptr MUTEX)
+  br label %check
+check:
+  %value = load atomic i32, ptr %word seq_cst, align 4
+  %same = icmp eq i32 %value, %expected
+  br i1 %same, label %wait, label %leave
+wait:
+  %waited = call i32 @pthread_cond_wait(ptr CONDITION, ptr MUTEX)
+  br label %check
+leave:
+  %unlocked = call i32 @pthread_mutex_unlock(ptr MUTEX)
+  ret void
+}
+
+define internal void @wake(ptr %word, i32 %count) #0 {
+  %locked = call i32 @pthread_mutex_lock(ptr MUTEX)
+  %woken = call i32 @pthread_cond_broadcast(ptr CONDITION)
+  %unlocked = call i32 @pthread_mutex_unlock(ptr MUTEX)
+  ret void
+}
+"""
+
+_SPIN = """
+declare i32 @clock_gettime(i32, ptr)
+PAUSE_DECLARATION
+
+define internal i64 @now() #0 {
+  %time = alloca [2 x i64], align 8
+  %result = call i32 @clock_gettime(i32 MONOTONIC, ptr %time)
+  %seconds = load i64, ptr %time, align 8
+  %place = getelementptr i64, ptr %time, i64 1
+  %nanoseconds = load i64, ptr %place, align 8
+  %scaled = mul i64 %seconds, 1000000000
+  %sum = add i64 %scaled, %nanoseconds
+  ret i64 %sum
+}
+
+; Spin until (the 64-bit word at %place, and %mask) equals %wanted is %until, at most SPIN long. Gives whether it came.
+define internal i1 @spin(ptr %place, i64 %mask, i64 %wanted, i1 %until) #0 {
+entry:
+  %limit = load i64, ptr SPIN, align 8
+  %start = call i64 @now()
+  br label %round
+round:
+  br label %look
+look:
+  %step = phi i32 [ 0, %round ], [ %next, %pause ]
+  %word = load atomic i64, ptr %place acquire, align 8
+  %part = and i64 %word, %mask
+  %equal = icmp eq i64 %part, %wanted
+  %come = icmp eq i1 %equal, %until
+  br i1 %come, label %yes, label %pause
+pause:
+  PAUSE
+  %next = add i32 %step, 1
+  %full = icmp eq i32 %next, 16
+  br i1 %full, label %clock, label %look
+clock:
+  %time = call i64 @now()
+  %spent = sub i64 %time, %start
+  %over = icmp sgt i64 %spent, %limit
+  br i1 %over, label %no, label %round
+yes:
+  ret i1 true
+no:
+  ret i1 false
+}
+"""
+
+
+def text(instruction_set: str, system: str) -> str:
+    return (_SLEEP_BY_CONDITION if _futex_call(instruction_set, system) is None else _SLEEP_BY_FUTEX) + _SPIN
+
+
+def words(instruction_set: str, system: str) -> dict[str, str]:
+    """What stands for the words in capitals that are no places of the pool's state."""
+    declaration, pause = {
+        "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
+        # `isb` waits some ten nanoseconds, as the x86 instruction does; ARM's own `yield` is over at once.
+        "aarch64": ("declare void @llvm.aarch64.isb(i32)", "call void @llvm.aarch64.isb(i32 15)"),
+    }.get(instruction_set, ("", ""))
+    futex = str(_futex_call(instruction_set, system))
+    monotonic = "6" if system == "darwin" else "1"
+    return {"PAUSE_DECLARATION": declaration, "PAUSE": pause, "FUTEX": futex, "MONOTONIC": monotonic}
+
+
+def _futex_call(instruction_set: str, system: str) -> int | None:
+    """The number of the system call; None where there is none, and a condition variable does."""
+    return _FUTEX_CALL.get(instruction_set) if system == "linux" else None
