@@ -73,7 +73,22 @@ def report(name: str, target: Function, weight: Function, low: mpf, high: mpf, c
         print(f"    {float(coefficient)!r},")
 
 
+def report_half_pi(bits: int, mantissa: int, turn_bits: int) -> None:
+    """pi/2 in three parts; the first two times a number of turns with so many bits fit a mantissa."""
+    rest, length = mp.pi / 2, mantissa - turn_bits
+    parts = []
+    for number in (1, 2):
+        unit = mpf(2) ** (1 - number * length)
+        parts.append(float(mp.floor(rest / unit) * unit))
+        rest -= parts[-1]
+    last = float(rest)
+    parts.append(struct.unpack("f", struct.pack("f", last))[0] if bits == 32 else last)
+    print(f"half pi {bits}: {parts}, for angles below {float((2**turn_bits - mpf(0.5)) * mp.pi / 2):.1f}")
+
+
 def main() -> None:
+    report_half_pi(32, 24, 6)
+    report_half_pi(64, 53, 10)
     ln2 = mp.log(2)
     half = mpf(0.5)
     for bits, terms in ((32, 6), (64, 11)):

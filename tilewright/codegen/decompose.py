@@ -7,6 +7,7 @@ What is left of an IDIV or MOD that is not native has a dividend of at least 0 a
 division will do; what is left of an SHL or SHR has an amount from 0 to below the width. A CAST from float to integer
 is native where the name "SATURATING_CAST" is; what is left of others has its argument in the integer's range. What is
 taken apart into float64 arithmetic is done in integers where the target has none (to the builders, the name "FLOAT64").
+Where the name "DETOUR" is, what few elements need is marked (`graph/detours.py`), and the renderer jumps over it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from collections.abc import Callable
 
 from tilewright.base.dtype import DType, cast_scalar, dtypes
 from tilewright.base.target import Target
-from tilewright.codegen import transcendental
+from tilewright.codegen import sine, transcendental
 from tilewright.graph.bounds import dtype_bounds
+from tilewright.graph.detours import DETOUR
 from tilewright.graph.ops import Ops
 from tilewright.graph.scalar import THREEFRY_ROTATIONS
 from tilewright.graph.spec import Op
@@ -52,6 +54,9 @@ def _decompose_node(node: UOp, made: UOp, done: dict[UOp, UOp], native: frozense
     if "LOG2" not in native and transcendental.is_natural_log(node):
         logarithm = node.src[0] if node.src[0].op is Ops.LOG2 else node.src[1]
         return transcendental.log(done[logarithm.src[0]])
+    angle = sine.cosine_angle(node) if "SIN" not in native else None
+    if angle is not None:
+        return sine.cos(done[angle], "FLOAT64" in native, DETOUR in native)
     builder = BUILDERS.get(made.op)
     if builder is None or (node.op.name in native and node.op is not Ops.CAST):
         return made
@@ -243,5 +248,5 @@ BUILDERS: dict[Op, Builder] = {
     Ops.THREEFRY: _threefry,
     Ops.EXP2: lambda node, _native: transcendental.exp2_of(node.src[0]),
     Ops.LOG2: lambda node, _native: transcendental.log2(node.src[0]),
-    Ops.SIN: lambda node, native: transcendental.sin(node.src[0], has_double="FLOAT64" in native),
+    Ops.SIN: lambda node, native: sine.sin(node.src[0], "FLOAT64" in native, DETOUR in native),
 }

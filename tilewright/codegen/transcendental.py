@@ -1,14 +1,14 @@
-"""Takes the source of an EXP2, LOG2 or SIN. Gives its value in adds, multiplications, bit operations and WHERE alone.
+"""Takes the source of an EXP2 or LOG2. Gives its value in adds, multiplications, bit operations and WHERE alone.
 
 `decompose` calls this for the targets that lack these ops. Nothing here branches or looks up a table, so that a value
-may be emitted as a vector.
+may be emitted as a vector. SIN is in `sine.py`, which uses what this file knows of float types.
 
 Products that feed an addition are exact wherever a rounding error would matter, so that the results stay within the
 stated errors whether or not the compiler contracts to FMA. Greatest errors found, in units in the last place, with
 contraction / without it:
 
-    float32  exp2 0.85 / 1.07   exp 0.89 / 1.17   log2 0.96 / 1.36   log 0.85 / 0.90   sin 1.54 / 1.54
-    float64  exp2 0.92 / 1.18   exp 0.87 / 1.16   log2 1.04 / 1.32   log 0.93 / 0.98   sin 1.52 / 1.52
+    float32  exp2 0.85 / 1.07   exp 0.89 / 1.17   log2 0.96 / 1.36   log 0.85 / 0.90
+    float64  exp2 0.92 / 1.18   exp 0.87 / 1.16   log2 1.04 / 1.32   log 0.93 / 0.98
 
 The tables come from `tools/minimax.py`. Small floats are computed in float32.
 """
@@ -29,8 +29,9 @@ LN_2 = 0.6931471805599453
 
 @dataclass(frozen=True)
 class Format:
-    """What the functions know of a float type. `ln2_high` times a whole exponent is exact, and so is `half_pi_high`
-    times an integer of half the type's width. The tables hold the coefficients of polynomials p, lowest power first."""
+    """What the functions know of a float type. `ln2_high` times a whole exponent is exact, so is `half_pi_high` times
+    an integer of half the type's width, and so are the first two `half_pi_parts` times the quarter turns in
+    `largest_near`. The tables hold the coefficients of polynomials p, lowest power first."""
 
     mantissa: int
     bias: int
@@ -39,6 +40,8 @@ class Format:
     half_signed: DType
     half_pi_high: float
     half_pi_low: float
+    half_pi_parts: tuple[float, float, float]
+    largest_near: float  # the angles below are taken apart with `half_pi_parts`
     root_half_bits: int  # the bits of sqrt(1/2), where a mantissa is cut
     largest_exp: float  # the largest number whose exp is finite
     ln2_high: float
@@ -65,6 +68,8 @@ SINGLE = Format(
     half_signed=dtypes.int16,
     half_pi_high=1.5703125,
     half_pi_low=0.00048382679466158152,
+    half_pi_parts=(1.5707931518554688, 3.1749368645250797e-06, 2.5633440682570896e-12),
+    largest_near=99.0,
     root_half_bits=0x3F3504F3,
     largest_exp=88.72283172607422,
     ln2_high=0.693145751953125,
@@ -97,6 +102,8 @@ DOUBLE = Format(
     half_signed=dtypes.int32,
     half_pi_high=1.570796012878418,
     half_pi_low=3.139164786504813e-07,
+    half_pi_parts=(1.5707963267948344, 6.223372171894969e-14, 1.6446256936324258e-26),
+    largest_near=1607.0,
     root_half_bits=0x3FE6A09E667F3BCD,
     largest_exp=709.782712893384,
     ln2_high=0.6931471803691238,
@@ -140,17 +147,17 @@ FORMATS = {dtypes.float32: SINGLE, dtypes.float64: DOUBLE}
 
 def exp2(x: UOp) -> UOp:
     """2**x: subnormal results are rounded once, beyond the range it gives 0 or infinity."""
-    return _through_float32(_exp2, x)
+    return through_float32(_exp2, x)
 
 
 def exp(x: UOp) -> UOp:
     """e**x with the argument reduced by a two-part ln 2; exp2(x * log2(e)) would multiply the product's error by x."""
-    return _through_float32(_exp, x)
+    return through_float32(_exp, x)
 
 
 def log2(x: UOp) -> UOp:
     """The base 2 logarithm: minus infinity for both zeros, NaN below."""
-    return _through_float32(lambda y: _logarithm(y, FORMATS[y.dtype].log2, 1.0, 0.0), x)
+    return through_float32(lambda y: _logarithm(y, FORMATS[y.dtype].log2, 1.0, 0.0), x)
 
 
 def log(x: UOp) -> UOp:
@@ -160,16 +167,10 @@ def log(x: UOp) -> UOp:
         form = FORMATS[y.dtype]
         return _logarithm(y, form.log, form.ln2_high, form.ln2_low)
 
-    return _through_float32(natural, x)
+    return through_float32(natural, x)
 
 
-def sin(x: UOp, has_double: bool = True) -> UOp:
-    """The sine of every finite number; NaN for infinities. That of a float32 is half as long where the target computes
-    in float64."""
-    return _through_float32(lambda y: _sin(y, has_double), x)
-
-
-def _through_float32(function: Callable[[UOp], UOp], x: UOp) -> UOp:
+def through_float32(function: Callable[[UOp], UOp], x: UOp) -> UOp:
     return function(x) if x.dtype in FORMATS else function(x.cast(dtypes.float32)).cast(x.dtype)
 
 
@@ -195,7 +196,7 @@ def is_natural_log(product: UOp) -> bool:
 # ---------------------------------------------------------------- parts
 
 
-def _polynomial(x: UOp, coefficients: tuple[float, ...]) -> UOp:
+def polynomial(x: UOp, coefficients: tuple[float, ...]) -> UOp:
     """Horner's scheme, lowest power first. A lowest coefficient of 0 costs no addition."""
     value = x.const_like(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
@@ -234,7 +235,7 @@ def _exp2(x: UOp) -> UOp:
     # upper end both are infinite: a product that overflows only when it is rounded may be joined with a sum before.
     x = _bounded(x, -2.0 * form.bias, form.largest_exp2, 2.0 * form.bias + 2.0)
     shifted = x + _shifter(form)
-    return _times_power(_polynomial(x - (shifted - _shifter(form)), form.exp2), shifted)
+    return _times_power(polynomial(x - (shifted - _shifter(form)), form.exp2), shifted)
 
 
 def _exp(x: UOp) -> UOp:
@@ -243,7 +244,7 @@ def _exp(x: UOp) -> UOp:
     shifted = x * LOG2_E + _shifter(form)
     whole = shifted - _shifter(form)
     rest = (x - whole * form.ln2_high) - whole * form.ln2_low
-    return _times_power(_polynomial(rest, form.exp), shifted)
+    return _times_power(polynomial(rest, form.exp), shifted)
 
 
 def _logarithm(x: UOp, table: tuple[float, ...], unit_high: float, unit_low: float) -> UOp:
@@ -263,7 +264,7 @@ def _logarithm(x: UOp, table: tuple[float, ...], unit_high: float, unit_low: flo
     # The bits of 2**mantissa with a small integer in them are 2**mantissa + that integer: a conversion for two ops.
     holder = (form.bias + form.mantissa) << form.mantissa
     exponent = ((position >> form.mantissa) | holder).bitcast(x.dtype) - (2.0**form.mantissa + offset)
-    correction = fraction * _polynomial(fraction, table)
+    correction = fraction * polynomial(fraction, table)
     if unit_low:
         # Joined with what is small already, the low part costs no rounding that counts.
         correction = correction + exponent * unit_low
@@ -275,119 +276,3 @@ def _logarithm(x: UOp, table: tuple[float, ...], unit_high: float, unit_low: flo
 def _logarithm_of_special(x: UOp, value: UOp) -> UOp:
     at_most_zero = x.eq(0.0).where(x.const_like(-math.inf), math.nan)
     return (x > 0.0).where((x < math.inf).where(value, x), at_most_zero)
-
-
-# ---------------------------------------------------------------- sine
-
-# The bits of 1/pi after the point: enough for the largest double.
-INVERSE_PI = int(
-    "517cc1b727220a94fe13abe8fa9a6ee06db14acc9e21c820ff28b1d5ef5de2b0db92371d2126e970"
-    "0324977504e8c90e7f0ef58e5894d39f74411afa975da24274ce38135a2fbf209cc8eb1cc1a99cfa"
-    "4e422fc5defc941d8ffc4bffef02cc07f79788c5ad05368fb69b3f6793e584dba7a31fb34f2ff516"
-    "ba93dd63f5f2f8bd9e839cfbc529497535fdafd88fc6ae842b0198237e3db5d5f867de104d7a1b0e",
-    16,
-)
-INVERSE_PI_BITS = 1280
-CHUNK = 29  # bits of a piece of 1/pi whose product with a float32 is exact in float64
-
-
-def _sin(x: UOp, has_double: bool) -> UOp:
-    """|x| = n*pi/2 + r; by n modulo 4 the value is sin(r), cos(r), -sin(r) or -cos(r), times the sign of x."""
-    form = FORMATS[x.dtype]
-    bits = x.bitcast(form.unsigned)
-    sign_bit = 1 << (form.unsigned.bits - 1)
-    magnitude = bits & (sign_bit - 1)
-    in_double = x.dtype is dtypes.float32 and has_double
-    rest, quadrant = _reduce_in_double(magnitude) if in_double else _reduce_in_words(magnitude, x.dtype)
-    square = rest * rest
-    is_cosine = (quadrant & 1).ne(0)
-    value = is_cosine.where(_polynomial(square, form.cos), rest + rest * _polynomial(square, form.sin))
-    sign = (bits ^ (quadrant << (form.unsigned.bits - 2))) & sign_bit
-    return (value.bitcast(form.unsigned) ^ sign).bitcast(x.dtype)
-
-
-def _inverse_pi_chunk(start: int, count: int) -> float:
-    """`count` bits of 1/pi after the first `start`, as a number."""
-    bits = INVERSE_PI >> (INVERSE_PI_BITS - start - count) & ((1 << count) - 1)
-    return math.ldexp(bits, -start - count)
-
-
-def _reduce_in_double(magnitude: UOp) -> tuple[UOp, UOp]:
-    """(r, n with its last two bits right) for the float32 |x| of these bits, in float64.
-
-    2/pi is cut in pieces. Those whose product with x is a multiple of 4 are left out, which of them is decided by the
-    size of x; of the next three, the products with the first two are exact, so only the last additions round."""
-    x = magnitude.bitcast(dtypes.float32).cast(dtypes.float64)
-    widths = (CHUNK, CHUNK, 53)
-    pieces = [x.const_like(2.0 * _inverse_pi_chunk(k * CHUNK, width)) for k, width in enumerate(widths)]
-    for skipped in (1, 2, 3):
-        is_small = x < 2.0 ** (24 + CHUNK * skipped)
-        chunks = [2.0 * _inverse_pi_chunk((skipped + k) * CHUNK, width) for k, width in enumerate(widths)]
-        pieces = [is_small.where(piece, chunk) for piece, chunk in zip(pieces, chunks, strict=True)]
-    high, middle, low = (x * piece for piece in pieces)
-    # From 2**54 on doubles are multiples of 4: this takes away a multiple of 4.
-    high = high - ((high + 2.0**54) - 2.0**54)
-    shifter = 1.5 * 2.0**52
-    rounded = ((high + middle) + low) + shifter
-    rest = (((high - (rounded - shifter)) + middle) + low) * (math.pi / 2)
-    return rest.cast(dtypes.float32), rounded.bitcast(dtypes.uint64).cast(dtypes.uint32)
-
-
-def _reduce_in_words(magnitude: UOp, dtype: DType) -> tuple[UOp, UOp]:
-    """(r, n with its last two bits right) for the |x| of these bits, by Payne and Hanek's method.
-
-    x is an integer times 2**k. Three words of 2**k/pi from the units down, times the integer, give |x|/pi modulo 2 to
-    two words. Below 1, where the window of bits would begin too high, n is 0 or 1."""
-    form = FORMATS[dtype]
-    word, half = form.unsigned.bits, form.half_signed.bits
-    x = magnitude.bitcast(dtype)
-    integer = (magnitude & ((1 << form.mantissa) - 1)) | (1 << form.mantissa)
-    windows = _inverse_pi_window((magnitude >> form.mantissa) - form.bias, form)
-    carried = _multiply_high(integer, windows[2])
-    low = integer * windows[1] + carried
-    high = integer * windows[0] + _multiply_high(integer, windows[1]) + (low < carried).cast(form.unsigned)
-    quadrant = (high + (1 << (word - 3))) >> (word - 2)
-    signed = ((high << 2) | (low >> (word - 2))).bitcast(form.signed)
-    # The first half word is rounded to nearest: next to 0 it is 0 on both sides, and nothing cancels.
-    first = ((signed >> half) + ((signed >> (half - 1)) & 1)).cast(dtype) * 2.0**-half
-    second = signed.cast(form.half_signed).cast(dtype) * 2.0**-word
-    # A few bits fewer make the integer non-negative when signed, for which the conversion is cheaper.
-    spare = word - form.mantissa - 2
-    third = ((low << 2) >> spare).bitcast(form.signed).cast(dtype) * 2.0 ** (spare - 2 * word)
-    rest = first * form.half_pi_high + (first * form.half_pi_low + (second + third) * (math.pi / 2))
-    rest = (x < math.inf).where(rest, math.nan)
-    is_small = x < 1.0
-    if form is DOUBLE:  # whose polynomials are as good up to 1
-        return is_small.where(x, rest), is_small.where(quadrant.const_like(0), quadrant)
-    is_least = x < math.pi / 4
-    small = is_least.where(x, (x - form.half_pi_high) - form.half_pi_low)
-    return is_small.where(small, rest), is_small.where(is_least.where(quadrant.const_like(0), 1), quadrant)
-
-
-def _inverse_pi_window(offset: UOp, form: Format) -> list[UOp]:
-    """Three words of 2**-mantissa/pi from the bit of weight 2**-`offset` on; offset lies in 0 to bias.
-
-    Words are chosen by the bits of offset // word, then shifted by offset % word."""
-    word = form.unsigned.bits
-    steps = [1 << bit for bit in reversed(range((form.bias // word).bit_length()))]
-    count = sum(steps) + 4
-    string = INVERSE_PI >> (INVERSE_PI_BITS - count * word + form.mantissa + 1)
-    words = [offset.const_like(string >> (word * (count - 1 - k)) & ((1 << word) - 1)) for k in range(count)]
-    for step in steps:
-        is_set = (offset & (word * step)).ne(0)
-        words = [is_set.where(words[k + step], words[k]) for k in range(step + 3)]
-    shift = offset & (word - 1)
-    reverse = shift ^ (word - 1)
-    # Shifting by 1 and then by what is left keeps a shift by the whole word from being asked for.
-    return [(words[k] << shift) | ((words[k + 1] >> 1) >> reverse) for k in range(3)]
-
-
-def _multiply_high(left: UOp, right: UOp) -> UOp:
-    """The upper word of the product of two words, the left one not longer than a mantissa."""
-    half = left.dtype.bits // 2
-    mask = (1 << half) - 1
-    left_high, left_low = left >> half, left & mask
-    right_high, right_low = right >> half, right & mask
-    middle = left_high * right_low + ((left_low * right_low) >> half)
-    other = left_low * right_high + (middle & mask)
-    return left_high * right_high + (middle >> half) + (other >> half)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
 from tilewright.graph.custom import check_custom_kernel
+from tilewright.graph.detours import MARK, is_detour
 from tilewright.graph.ops import ALL_OPS, REDUCTIONS, BufferArg, MultiArg, Ops, ParamArg
 from tilewright.graph.spec import Kind, Op, Shape, element_count
 from tilewright.graph.uop import UOp
@@ -97,6 +98,10 @@ def check_dtype(node: UOp) -> Complaint:
 
 def check_no_argument(node: UOp) -> Complaint:
     return None if node.arg is None else f"has argument {node.arg!r}, but the op takes none"
+
+
+def check_choice(node: UOp) -> Complaint:
+    return None if node.arg is None or is_detour(node) else f"has argument {node.arg!r}, which is not {MARK!r}"
 
 
 # ---------------------------------------------------------------- leaves
@@ -310,7 +315,8 @@ def check_assign(node: UOp) -> Complaint:
 TENSOR_RULES: tuple[NodeRule, ...] = (
     NodeRule("arity", ALL_OPS, check_arity),
     NodeRule("dtype", ALL_OPS, check_dtype),
-    NodeRule("no-argument", ELEMENTWISE | {Ops.STORE, Ops.LOAD, Ops.END, Ops.ASSIGN}, check_no_argument),
+    NodeRule("no-argument", ELEMENTWISE - {Ops.WHERE} | {Ops.STORE, Ops.LOAD, Ops.END, Ops.ASSIGN}, check_no_argument),
+    NodeRule("choice-argument", {Ops.WHERE}, check_choice),
     NodeRule("const-value", {Ops.CONST}, check_const),
     NodeRule("variable-bounds", {Ops.VARIABLE}, check_variable),
     NodeRule("buffer-argument", {Ops.BUFFER}, check_buffer),

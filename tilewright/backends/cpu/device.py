@@ -45,6 +45,10 @@ _NATIVE_OPS = frozenset(
 _EMULATED = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})
 
 
+def _names(**has: bool) -> frozenset[str]:
+    return frozenset(name for name, is_there in has.items() if is_there)
+
+
 @functools.cache
 def cpu_target(compiler: str = LLVM, arch: str = "") -> Target:
     compiled_for = processor(arch)
@@ -74,7 +78,7 @@ def cpu_target(compiler: str = LLVM, arch: str = "") -> Target:
         core_cache_bytes=host.core_cache_bytes(),
         native=ALL_DTYPES - _EMULATED,
         native_casts=frozenset({dtypes.float16}) if compiler == LLVM and compiled_for.has_half_casts() else frozenset(),
-        native_ops=_NATIVE_OPS | ({"SATURATING_CAST"} if saturates else set()),
+        native_ops=_NATIVE_OPS | _names(SATURATING_CAST=saturates, DETOUR=compiler == LLVM),
         dot_products=compiled_for.dot_products() if compiler == LLVM else (),
     )
 

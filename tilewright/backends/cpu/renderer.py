@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from tilewright.backends.cpu.detours import Detours
 from tilewright.backends.cpu.dot_products import DotProducts
 from tilewright.backends.cpu.instructions import (
     Instructions,
@@ -68,6 +69,7 @@ class Renderer:
         self.label = "entry"
         self.memory = MemoryAccess(self)
         self.dots = DotProducts(self)
+        self.detours = Detours(self)
 
     # ------------------------------------------------------------ text
 
@@ -106,7 +108,7 @@ class Renderer:
                 self._close_loop()
             elif node.op is Ops.DEFINE_REG or node.op is Ops.DEFINE_LOCAL:
                 self.memory.define(node)
-            elif self.facts.is_needed(node):
+            elif self.facts.is_needed(node) and node not in self.detours.postponed:
                 self._emit_node(node)
         if thread is not None:
             self._close_loop("%hi")
@@ -266,16 +268,18 @@ class Renderer:
             yield coordinates, dict(zip(axes, coordinates, strict=True))
 
     def _emit_elementwise(self, node: UOp) -> None:
+        self.values[node] = {coordinates: self.element(node, at) for coordinates, at in self._elements(node)}
+
+    def element(self, node: UOp, at: dict[UOp, int]) -> Element:
+        """One element of what is computed element by element."""
         axis, lanes = self.facts.vector_axis(node), self.facts.lanes(node)
-        values: dict[Coordinates, Element] = {}
-        for coordinates, at in self._elements(node):
-            holds = holds_at(node.src[0], at) if node.op is Ops.WHERE else None
-            if holds is not None:
-                values[coordinates] = self.here(self.operand(node.src[1 if holds else 2], at, axis))
-                continue
-            operands = [self.operand(src, at, axis) for src in node.src]
-            values[coordinates] = self.emit(self._spell(node, lanes, operands))
-        self.values[node] = values
+        holds = holds_at(node.src[0], at) if node.op is Ops.WHERE else None
+        if holds is not None:
+            return self.here(self.operand(node.src[1 if holds else 2], at, axis))
+        if node in self.detours.choices:
+            return self.detours.choose(node, at)
+        operands = [self.operand(src, at, axis) for src in node.src]
+        return self.emit(self._spell(node, lanes, operands))
 
     def _spell(self, node: UOp, lanes: int, operands: list[str]) -> str:
         if node.op is Ops.CAST:
