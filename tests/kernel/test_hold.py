@@ -48,6 +48,9 @@ def column_results(op: Ops, dtype=dtypes.float32) -> UOp:
         (Opt(BLOCK, 1, 5), Opt(THREAD, 1, 2), Opt(HOLD, 2)),
         (Opt(PADTO, 1, 4), Opt(UPCAST, 1, 4), Opt(PADTO, 2, 5), Opt(UNROLL, 2, 5), Opt(HOLD, 1)),
         (Opt(SWAP, 0, 1), Opt(HOLD, 1)),
+        (Opt(HOLD, 0),),
+        (Opt(BLOCK, 1, 5), Opt(UPCAST, 2, 5), Opt(HOLD, 0)),
+        (Opt(BLOCK, 2, 4), Opt(HOLD, 0, 1)),
         (Opt(BLOCK, 2, 3), Opt(HOLD, 1, 1)),
         (Opt(BLOCK, 2, 6), Opt(UNROLL, 3, 2), Opt(UPCAST, 1, 5), Opt(HOLD, 1, 1)),
         (Opt(BLOCK, 2, 6), Opt(BLOCK, 3, 3), Opt(THREAD, 0, 3), Opt(HOLD, 1, 2)),
@@ -73,7 +76,6 @@ def test_other_dtypes(dtype) -> None:
     [
         (column_results(Ops.ADD), (Opt(HOLD, 1, 4),), ("how many loops", "4 is none of 1 to 1")),
         (column_results(Ops.ADD), (Opt(HOLD, 2),), ("output loop", "axis 2", "REDUCE")),
-        (column_results(Ops.ADD), (Opt(HOLD, 0),), ("innermost", "axis 0")),
         (column_results(Ops.ADD), (Opt(THREAD, 1, 10), Opt(HOLD, 0)), ("output loop", "THREAD")),
         (column_results(Ops.ADD), (Opt(HOLD, 1), Opt(HOLD, 1)), ("states an order",)),
         (column_results(Ops.ADD), (Opt(UNROLL, 2, 12), Opt(HOLD, 1)), ("loop of its own", "there are 0")),

@@ -19,14 +19,15 @@ from tilewright import Tensor
 from tilewright.base.dtype import DType, dtypes
 from tilewright.engine.compile import forget_kernels
 from tilewright.graph.ops import AxisType, Ops
-from tilewright.graph.records import OptOps
+from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
-from tilewright.kernel import heuristic_windows
-from tilewright.kernel.axes import view_kernel
+from tilewright.kernel import heuristic_windows, window_sizes
+from tilewright.kernel.axes import size_of, view_kernel
 from tilewright.kernel.heuristic_windows import choose_window_opts
 from tilewright.kernel.optimise import apply_opt, describe_axes, prepare_kernel
 from tilewright.kernel.transforms.halo import find_sides
+from tilewright.kernel.window_sizes import SumBlock, choose_sum_block, choose_tile
 from tilewright.schedule.reduction import split_reduction
 
 
@@ -109,7 +110,7 @@ def test_a_tile_goes_along_the_row(step: int, row: int, expected: tuple[int, int
     view = view_kernel(kernel(store(param(0, 1 << 20), n * (64 * row) + f * row + x, summed(image * weight, c, u))))
     found = heuristic_windows.find_windows(view)
     assert found is not None
-    tile = heuristic_windows.choose_tile(found, 16, 32, heuristic_windows.find_window(view, found))
+    tile = choose_tile(found, 16, 32, heuristic_windows.find_window(view, found))
     assert (tile.vectors, tile.length, tile.height) == (*expected, 1)
 
 
@@ -169,6 +170,94 @@ def test_what_gains_little_or_has_no_windows_is_left_to_others(monkeypatch: pyte
     assert choose_window_opts(bytes_of, target) is None
     monkeypatch.undo()
     assert choose_window_opts(view_kernel(prepare_kernel(convolution())), target) is None
+
+
+# ---------------------------------------------------------------- sums in blocks
+
+
+def long_weight_gradient(step: int = 1, channels: int = 40) -> UOp:
+    """Of two images of 3 channels and 8 by 8 points with a border of 1, windows of 3 by 3."""
+    size = (8 - 1) // step + 1
+    f, c, v, u = axis(channels, 0), axis(3, 1), axis(3, 2), axis(3, 3)
+    n, y, x = axis(2, 4, AxisType.REDUCE), axis(size, 5, AxisType.REDUCE), axis(size, 6, AxisType.REDUCE)
+    down, across = y * step + v, x * step + u
+    inside = (down >= 1) & (down < 9) & (across >= 1) & (across < 9)
+    place = UOp(Ops.INDEX, dtypes.float32, (param(1, 384), n * 192 + c * 64 + (down - 1) * 8 + across - 1, inside))
+    count = channels * size * size
+    grown = load(param(2, 2 * count), n * count + f * (size * size) + y * size + x)
+    product = UOp(Ops.LOAD, dtypes.float32, (place,)) * grown
+    return kernel(store(param(0, channels * 27), f * 27 + c * 9 + v * 3 + u, summed(product, n, y, x)))
+
+
+LONG_SUMS: dict[str, Callable[[], UOp]] = {
+    "gradient of weights": long_weight_gradient,
+    "in steps of 2": lambda: long_weight_gradient(2, 96),
+    "channels of two vectors": lambda: long_weight_gradient(channels=32),
+    "many channels of the image": lambda: padded(channels=96),
+}
+
+
+def opts_with_a_small_cache(ast: UOp, target: str, cores: int) -> tuple[Opt, ...]:
+    large = TARGETS[target]
+    small = replace(large, core_cache_bytes=48 * large.vector_bytes, cores=cores)
+    return choose_window_opts(view_kernel(prepare_kernel(ast)), small) or ()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", LONG_SUMS)
+def test_a_sum_that_no_cache_holds_waits_in_memory(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window_sizes, "LEAST_BLOCK", 1)
+    ast = LONG_SUMS[name]()
+    opts = opts_with_a_small_cache(ast, target, 2)
+    assert sum(opt.op is OptOps.HOLD for opt in opts) == 1
+    check(ast, opts, ("CPU", "PYTHON") if target == "AVX-512" else ("PYTHON",), seed=4)
+
+
+def test_sums_do_not_wait_where_the_cores_could_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the one vector of channels nor three sums, of which each core would have one, or none."""
+    monkeypatch.setattr(window_sizes, "LEAST_BLOCK", 1)
+    opts = opts_with_a_small_cache(long_weight_gradient(channels=16), "AVX-512", 2)
+    assert OptOps.HOLD not in [opt.op for opt in opts]
+    assert Opt(OptOps.THREAD, 0, 3) in opts
+
+
+@pytest.mark.parametrize("name", LONG_SUMS)
+def test_the_blocks_of_a_sum_do_not_depend_on_the_cores(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window_sizes, "LEAST_BLOCK", 1)
+    ast = LONG_SUMS[name]()
+
+    def order(cores: int) -> list[list[int]]:
+        """The lengths of the loops of the sum that pass outside of those of the results, and of those inside."""
+        sink = prepare_kernel(ast)
+        for opt in opts_with_a_small_cache(ast, "AVX-512", cores):
+            if opt.op is OptOps.HOLD:
+                loops = [size_of(loop) for loop in view_kernel(sink).of_kind(AxisType.REDUCE)]
+                return [loops[: opt.arg], loops[opt.arg :]]
+            sink = apply_opt(sink, opt)
+        raise AssertionError("no sum waits")
+
+    assert [order(cores) for cores in (1, 2, 3, 16, 64)] == [order(2)] * 5
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most", "expected"),
+    [
+        ((8, 28, 28), 1024, (0, 1, 1)),
+        ((8, 28, 28), 2000, (0, 2, 1)),
+        ((8, 112, 112), 1024, (1, 8, 2)),
+        ((8, 7, 1000), 300, (2, 250, 3)),
+        ((8, 7, 7), 392, None),
+        ((8, 7, 97), 90, None),
+    ],
+    ids=str,
+)
+def test_a_block_is_the_largest_that_fits(
+    sizes: tuple[int, ...], most: int, expected: tuple[int, int, int] | None
+) -> None:
+    """The number of the loop that is cut, by how much, and how many pass outside. One step of 97 is too short."""
+    loops = [axis(size, number, AxisType.REDUCE) for number, size in enumerate(sizes)]
+    want = None if expected is None else SumBlock(loops[expected[0]], *expected[1:])
+    assert choose_sum_block(loops, most) == want
 
 
 # ---------------------------------------------------------------- boxes

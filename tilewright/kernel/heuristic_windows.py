@@ -13,13 +13,17 @@ it. Sums are turned in registers before they are stored.
 
 A gradient of the images is the same with the channels of the input. What its border leaves out is not multiplied: the
 sum over rows of the window ends at the border (`transforms/clip.py`), and a tile's text has no product of which it is
-known that it does not count: of a whole row that is known everywhere. A gradient of the weights has the pixels of a
-part of the images as k, and a tile of places in the window in the place of one of pixels."""
+known that it does not count: of a whole row that is known everywhere. A gradient of the weights has the pixels of all
+images as k, and a tile of places in the window in the place of one of pixels. Where a panel for all of k is too large
+for a cache, as it is there, some rows or images are packed at a time, and sums wait in memory for the next ones:
+
+    thread: for rows of images: pack them, channels side by side, and copy the box
+      for places of a tile, in the window:
+        for k: a tile of sums, held in registers        then added to those that wait"""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 from tilewright.base.target import Target
 from tilewright.graph.edges import holds_at
@@ -35,10 +39,12 @@ from tilewright.kernel.heuristic_dots import EVEN, evenness
 from tilewright.kernel.heuristic_products import factors_of, find_product, own_axes, sum_dtype
 from tilewright.kernel.transforms.clip import bound_of, check_clip
 from tilewright.kernel.transforms.halo import find_sides
+from tilewright.kernel.transforms.hold import check_hold
 from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands, tile_of
 from tilewright.kernel.transforms.swap import check_swap
 from tilewright.kernel.transforms.thread import check_thread
 from tilewright.kernel.versions import is_injective
+from tilewright.kernel.window_sizes import SumBlock, Window, Windows, choose_sum_block, choose_tile
 
 # Multiplications' worth of time that must be saved: a tile that is turned in registers takes 40 ms longer to compile.
 # So many take half a millisecond on two cores, and that is made up for in 80 runs. Measured with a quarter of it, with
@@ -55,63 +61,20 @@ MASKED_ROW_SPEED = 0.55
 # a row that it costs as much as to turn an element of the other factor for it, which rows of pixels then need.
 PIXEL_SPEED = 0.55
 TURN_STEPS = 256
-# What a step of the sum costs beside the multiplications of a tile, in multiplications (measured): each load of a
-# vector of channels, which come from a core's own cache, and of an element, which is in the first one; and that a tile
-# has elements of a second axis, which lie apart.
-VECTOR_COST = 2.0
-ELEMENT_COST = 0.45
-SECOND_COST = 0.07
-# The same of a product that counts in some tiles of a row and in others does not.
-EDGE_COST = 4.0
-# Sums that are updated side by side, at the least, so that none waits for the one before it.
-LEAST_SUMS = 10
-MOST_VECTORS = 4
-# The part of the registers that is left to elements and vectors.
-OPERAND_SHARE = 4
 # The longest window that is written out, and where a mask depends on it.
 MOST_STEPS = 5
 MOST_MASKED_STEPS = 8
-# The part of a core's own cache that a packed panel takes, and a box.
+# The part of a core's own cache that a packed panel takes, and a box; and the panel of a block of the sum, beside sums
+# that wait and the box of all channels.
 PANEL_SHARE = 2
 BOX_SHARE = 32
+HELD_SHARE = 8
+# The part of all memory for panels that the sums take that wait.
+WAITING_SHARE = 4
 # The weights are packed again in each part that the cores share: so many a core are enough to be shared evenly.
 MOST_PARTS = 2
 # Where each part has weights of its own, or there is no even way, there are more of them.
 MOST_TASKS = 1024
-
-
-class Windows(NamedTuple):
-    """The places of the image and of the other factor; the output loop that becomes lanes; that along which a tile's
-    elements are stored as neighbours; and others of the image."""
-
-    image: UOp
-    other: UOp
-    lanes: UOp
-    row: UOp
-    others: list[UOp]
-    number: int  # that of the image in the multiplication
-    overlap: bool = True  # else windows are single pixels
-
-
-class Tile(NamedTuple):
-    vectors: int
-    length: int  # along the row
-    second: UOp | None
-    height: int  # along the second axis
-
-
-class Window(NamedTuple):
-    """The axis of the sum that is written out because elements that a step loads serve others too, its length, how many
-    products of a row and that axis a mask leaves out, and how far apart in the window's steps those of a row are."""
-
-    axis: UOp | None
-    length: int
-    masked: int = 0
-    apart: int = 1
-
-    def loads(self, row: int) -> int:
-        """The elements that so many windows side by side cover."""
-        return min((row - 1) * self.apart + self.length, row * self.length)
 
 
 def choose_window_opts(view: KernelView, target: Target) -> tuple[Opt, ...] | None:
@@ -215,35 +178,6 @@ def find_masked_window(view: KernelView, windows: Windows) -> Window | None:
     return Window(along[0], window, masked) if window <= MOST_MASKED_STEPS else None
 
 
-def choose_tile(windows: Windows, lanes: int, registers: int, window: Window) -> Tile:
-    """The tile that loads least for its products, while its sums and what they are made of are in registers."""
-    vectors = -(-size_of(windows.lanes) // lanes)
-    row = size_of(windows.row)
-    heights = [(None, 1), *((axis, n) for axis in windows.others for n in range(2, 9) if size_of(axis) % n == 0)]
-    tiles = [
-        Tile(wide, length, second, height)
-        for wide in range(1, min(MOST_VECTORS, vectors) + 1)
-        for length in range(1, registers + 1)
-        if row % length == 0
-        for second, height in heights
-        if wide * (length * height + (not window.masked)) <= registers - registers // OPERAND_SHARE
-    ]
-
-    def cost(tile: Tile) -> float:
-        rows = tile.length * tile.height
-        padded = -(-vectors // tile.vectors) * tile.vectors / vectors
-        idle = max(1.0, LEAST_SUMS / (rows * tile.vectors))
-        loaded = window.loads(tile.length) / (window.length * tile.length)
-        # What a mask leaves out of a whole row is not written; in a part of a row it is chosen as it is computed.
-        masked = window.masked / (window.length * tile.length)
-        edges = -masked if tile.length == row else EDGE_COST * masked
-        loads = VECTOR_COST / rows + ELEMENT_COST * loaded / tile.vectors + SECOND_COST * (tile.height > 1)
-        return padded * idle * (1 + edges + loads)
-
-    # Of tiles that cost the same, the longest in the row: what it reads and stores lies side by side.
-    return min(tiles, key=lambda tile: (cost(tile), -tile.length))
-
-
 class _Plan(Choice):
     """The nest of a convolution whose lanes are channels."""
 
@@ -253,6 +187,8 @@ class _Plan(Choice):
         self.lanes = lanes
         self.channels: UOp | None = None  # the loop over tiles of them
         self.is_clipped = False  # whether the sum goes over no more than its mask chooses
+        self.block: SumBlock | None = None  # where the sum is taken in blocks
+        self.held: UOp | None = None  # the innermost loop over those
 
     def choose(self) -> tuple[Opt, ...] | None:
         windows = self.windows
@@ -262,18 +198,29 @@ class _Plan(Choice):
         if self.is_clipped:
             mask = self.view.reduces[1].src[0].src[0]
             windows = windows._replace(others=[axis for axis in windows.others if axis not in mask.ranges])
-        tile = choose_tile(windows, self.lanes, self.target.vector_registers, window)
         depth = math.prod(size_of(axis) for axis in self.view.reduce_axes)
+        room = self.target.core_cache_bytes // PANEL_SHARE
+        vector_panel = depth * self.lanes * self.view.reduces[0].dtype.itemsize
+        tile = choose_tile(windows, self.lanes, self.target.vector_registers, window)
+        if tile.vectors * vector_panel > room and not tile.can_be_shared(windows, self.lanes):
+            # Sums wait, so that a short loop of them is no matter of the cores. These share channels.
+            narrow = max(1, tile.vectors // 2)
+            tile = choose_tile(windows, self.lanes, self.target.vector_registers, window, narrow)
         channels = self._cut(windows.lanes, tile.vectors * self.lanes, OptOps.UPCAST)
         self._cut(windows.row, tile.length, OptOps.UNROLL)
         if tile.second is not None:
             self._cut(tile.second, tile.height, OptOps.UNROLL)
         if window.axis is not None:
             self._cut(window.axis, window.length, OptOps.UNROLL)
-        panel = depth * tile.vectors * self.lanes * self.view.reduces[0].dtype.itemsize
+        panel = tile.vectors * vector_panel
         if channels is not None:
-            self._block(channels, self.target.core_cache_bytes // PANEL_SHARE // panel)
-        if not self._share() or not self._stage():
+            self._block(channels, room // panel)
+        if panel > room and tile.can_be_shared(windows, self.lanes):
+            self.block = self._choose_block(panel)
+        if not self._share():
+            return None
+        self._hold()
+        if not self._stage():
             return None
         self._clip(AxisType.REDUCE)
         return tuple(self.opts)
@@ -307,12 +254,14 @@ class _Plan(Choice):
             self.apply(OptOps.SWAP, blocks, outermost)
 
     def _share(self) -> bool:
-        """The cores share the outermost loop that they can share evenly; else the one that they can most evenly."""
+        """The cores share the outermost loop that they can share evenly; else the one that they can most evenly. Where
+        sums wait, some stay together: the order of a sum is no matter of the cores."""
         cores = self.target.cores
-        other = factors_of(self.view)[1 - self.windows.number]
+        other, own = factors_of(self.view)[1 - self.windows.number], self._own_loops()
         parts: dict[UOp, int] = {}
         for axis in self.view.of_kind(AxisType.LOOP):
-            divisors = [n for n in range(2, min(size_of(axis), MOST_TASKS) + 1) if size_of(axis) % n == 0]
+            size = size_of(axis) if self.block is None or own != [axis] else size_of(axis) // 2
+            divisors = [n for n in range(2, min(size, MOST_TASKS) + 1) if size_of(axis) % n == 0]
             few = [n for n in divisors if n <= MOST_PARTS * cores]
             usable = divisors if axis in other.ranges or not few else few
             amounts = [n for n in usable if check_thread(self.view, axis, n) is None]
@@ -324,6 +273,35 @@ class _Plan(Choice):
         self.apply(OptOps.THREAD, axis, parts[axis])
         return True
 
+    def _own_loops(self) -> list[UOp]:
+        """Those of the results that the other factor does not depend on."""
+        other = factors_of(self.view)[1 - self.windows.number]
+        return [axis for axis in self.view.of_kind(AxisType.LOOP) if axis not in other.ranges]
+
+    def _choose_block(self, panel: int) -> SumBlock | None:
+        """Steps of the sum that are packed at a time, if loops of results that use them lie inside of all others, and
+        there is room for their sums."""
+        own, loops = self._own_loops(), self.view.of_kind(AxisType.REDUCE)
+        if self.is_clipped or not own or self.view.of_kind(AxisType.LOOP)[-len(own) :] != own:
+            return None
+        results = [axis for axis in self.view.reduces[0].ranges if axis in own or axis.arg.kind.is_tile]
+        sums = math.prod(size_of(axis) for axis in results) * self.view.reduces[0].dtype.itemsize
+        if WAITING_SHARE * sums > self.target.max_local_bytes:
+            return None
+        steps = math.prod(size_of(loop) for loop in loops)
+        found = choose_sum_block(loops, self.target.core_cache_bytes // HELD_SHARE * steps // panel)
+        return found if check_hold(self.view, own[0], None) is None else None
+
+    def _hold(self) -> None:
+        """Sums wait in memory from one block to the next."""
+        if self.block is None:
+            return
+        axis, amount, loops = self.block
+        if amount > 1:
+            self.apply(OptOps.BLOCK, axis, amount)
+        self.apply(OptOps.HOLD, self._own_loops()[0], loops)
+        self.held = self.view.of_kind(AxisType.REDUCE)[loops - 1]
+
     def _stage(self) -> bool:
         """Packs the channels, and copies the image where some of it does not exist or is converted."""
         image, other = (factors_of(self.view)[n] for n in (self.windows.number, 1 - self.windows.number))
@@ -331,10 +309,12 @@ class _Plan(Choice):
         self._clip(AxisType.UNROLL)
         loops = self.view.of_kind(AxisType.THREAD, AxisType.LOOP)
         around = [a for a in loops if a.arg.kind is AxisType.THREAD or (a in other.ranges and a is not self.channels)]
-        if not self._copy(around[-1], other):
+        if not self._copy(self.held or around[-1], other):
             return False
         if self.is_clipped or (len(image.src) < 3 and image.dtype is self.view.reduces[0].dtype):
             return True
+        if self.held is not None:
+            return self._copy(self.held, image)
         inside = [axis for axis in loops if axis in image.ranges and find_sides(tile_of(self.view, axis, image), image)]
         room = self.target.core_cache_bytes // BOX_SHARE
         return any(self._copy(axis, image, room) for axis in inside) or (bool(inside) and self._copy(inside[-1], image))
