@@ -7,6 +7,7 @@ import struct
 
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.errors import InternalError
+from tilewright.graph.bounds import dtype_bounds
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
@@ -72,6 +73,7 @@ _INTEGER_BINARY = {
     Ops.IDIV: "udiv",
     Ops.MOD: "urem",
 }
+_WRAPPING = frozenset({Ops.ADD, Ops.SUB, Ops.MUL})
 _BOOL_BINARY = {
     Ops.ADD: "or",
     Ops.MUL: "and",
@@ -115,8 +117,9 @@ class Instructions:
             )
         return self.call(f"{intrinsic}.{overload(dtype, lanes)}", kind, (kind, operand))
 
-    def binary(self, op: Op, dtype: DType, lanes: int, left: str, right: str) -> str:
-        """`dtype` is that of the operands."""
+    def binary(self, op: Op, dtype: DType, lanes: int, left: str, right: str, is_exact: bool = False) -> str:
+        """`dtype` is that of the operands. Where the result `is_exact`, LLVM is told that it does not wrap: it then
+        knows how an index of 32 bits grows with a loop without working that out for each address."""
         kind = value_type(dtype, lanes)
         if op in _COMPARE:
             spelled = _COMPARE[op][0 if dtype.is_float else 2 if dtype.is_unsigned or dtype.is_bool else 1]
@@ -129,7 +132,8 @@ class Instructions:
             return f"{_FLOAT_BINARY[op]} {kind} {left}, {right}"
         if op is Ops.SHR:
             return f"{'lshr' if dtype.is_unsigned else 'ashr'} {kind} {left}, {right}"
-        return f"{_INTEGER_BINARY[op]} {kind} {left}, {right}"
+        flag = " nsw" if is_exact and op in _WRAPPING and not dtype.is_unsigned else ""
+        return f"{_INTEGER_BINARY[op]}{flag} {kind} {left}, {right}"
 
     def _extreme(self, op: Op, dtype: DType, lanes: int, left: str, right: str) -> str:
         kind = value_type(dtype, lanes)
@@ -189,6 +193,12 @@ def _extreme_name(op: Op, dtype: DType) -> str:
     if dtype.is_float:
         return "maximum" if op is Ops.MAX else "minimum"
     return ("u" if dtype.is_unsigned else "s") + ("max" if op is Ops.MAX else "min")
+
+
+def is_exact(node: UOp) -> bool:
+    """Whether the bounds of an integer tell that no value it takes has wrapped. They are those of its dtype where one
+    may have."""
+    return node.dtype.is_int and node.bounds != dtype_bounds(node.dtype)
 
 
 def operand_dtype(node: UOp) -> DType:
