@@ -291,7 +291,8 @@ class Renderer:
             return self.instructions.select(node.dtype, lanes, *operands)
         if len(operands) == 1:
             return self.instructions.unary(node.op, node.dtype, lanes, operands[0])
-        return self.instructions.binary(node.op, operand_dtype(node), lanes, *operands, is_exact=is_exact(node))
+        left, right = operands
+        return self.instructions.binary(node.op, operand_dtype(node), lanes, left, right, is_exact(node))
 
     def _emit_accumulate(self, node: UOp) -> None:
         """acc = acc op value, element after element along the axes that the accumulator does not have. What is known
