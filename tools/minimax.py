@@ -1,7 +1,8 @@
 """Takes a function, a weight, an interval and a number of terms. Gives a polynomial of nearly least greatest error.
 
-`python tools/minimax.py` prints the tables of tilewright/codegen/transcendental.py, with the greatest relative error
-that the exact polynomial leaves. It stands outside the flow: the package holds only the printed numbers. Needs mpmath.
+`python tools/minimax.py` prints the tables of tilewright/codegen/transcendental.py, and those of float32 in
+tilewright/tensor/functions.py (there highest power first), with the greatest relative error that the exact polynomial
+leaves. It stands outside the flow: the package holds only the printed numbers. Needs mpmath.
 """
 
 from __future__ import annotations
@@ -122,6 +123,26 @@ def main() -> None:
             (mp.pi / 4) ** 2,
             terms,
         )
+    # tanh(r) = r + r*z*q(z) and atan alike; erf(r) = r + r*q(z) below 1, and 1 - exp(-x*x)*q(x - 2) above.
+    for name, function, end, terms in (("tanh 32", mp.tanh, mpf(0.625), 6), ("atan 32", mp.atan, mpf(0.66), 7)):
+        report(
+            name,
+            lambda z, f=function: (f(root(z)) / root(z) - 1) / z,
+            lambda z, f=function: z * root(z) / f(root(z)),
+            mpf(0),
+            end**2,
+            terms,
+        )
+    report("erf 32", lambda z: mp.erf(root(z)) / root(z) - 1, lambda z: root(z) / mp.erf(root(z)), mpf(0), mpf(1), 7)
+    # The tail counts little in erf itself; a part of its own keeps a few digits of its slope.
+    report(
+        "erfc 32",
+        lambda t: mp.exp((t + 2) ** 2) * mp.erfc(t + 2),
+        lambda t: (mp.erfc(t + 2) + mpf(1) / 3000) / (mp.exp((t + 2) ** 2) * mp.erfc(t + 2)),
+        mpf(-1),
+        mpf(2),
+        11,
+    )
 
 
 if __name__ == "__main__":

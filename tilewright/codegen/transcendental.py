@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright.base.dtype import DType, cast_scalar, dtypes
+from tilewright.codegen.float_ranges import float_range
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 
@@ -207,23 +208,34 @@ def polynomial(x: UOp, coefficients: tuple[float, ...]) -> UOp:
 
 
 def _bounded(x: UOp, low: float, high: float, beyond: float) -> UOp:
-    """At least low, and `beyond` above high; NaN stays."""
-    x = (x < low).where(x.const_like(low), x)
-    return (x > high).where(x.const_like(beyond), x)
+    """At least low, and `beyond` above high; NaN stays. What x is known to keep is left out."""
+    least, greatest = float_range(x)
+    if least < low:
+        x = (x < low).where(x.const_like(low), x)
+    return (x > high).where(x.const_like(beyond), x) if greatest > high else x
 
 
-def _shifter(form: Format) -> float:
-    """A number whose addition rounds to a whole n and leaves n + 2*bias in the low bits; taking it away gives n."""
-    return 1.5 * 2.0**form.mantissa + 2 * form.bias
+def _is_tame(x: UOp, form: Format, unit: float) -> bool:
+    """Whether every value of e**(x / unit * ln 2) is finite and normal."""
+    low, high = float_range(x)
+    return low > (2 - form.bias) * unit and high < (form.bias - 1) * unit
 
 
-def _times_power(value: UOp, shifted: UOp) -> UOp:
+def _shifter(form: Format, is_tame: bool) -> float:
+    """A number whose addition rounds to a whole n; taking it away gives n. In the low bits it leaves the exponent of
+    2**n with its bias where that is normal, else n + 2*bias."""
+    return 1.5 * 2.0**form.mantissa + (form.bias if is_tame else 2 * form.bias)
+
+
+def _times_power(value: UOp, shifted: UOp, is_tame: bool) -> UOp:
     """`value` * 2**n with one rounding, for `shifted` = n + `_shifter`.
 
-    n goes in two halves, so that neither factor leaves the range of the type: half of n + 2*bias is the biased exponent
+    Where a factor could leave the range of the type n goes in two halves: half of n + 2*bias is the biased exponent
     of one factor, and what is left that of the other."""
     form = FORMATS[value.dtype]
     bits = shifted.bitcast(form.unsigned)
+    if is_tame:
+        return value * (bits << form.mantissa).bitcast(value.dtype)
     half = (bits << (form.mantissa - 1)) & -(1 << form.mantissa)
     rest = (bits << form.mantissa) - half
     return value * rest.bitcast(value.dtype) * half.bitcast(value.dtype)
@@ -231,20 +243,22 @@ def _times_power(value: UOp, shifted: UOp) -> UOp:
 
 def _exp2(x: UOp) -> UOp:
     form = FORMATS[x.dtype]
+    is_tame = _is_tame(x, form, 1.0)
     # At the lower end both factors of `_times_power` are 0: a masked-out -inf does not pay for an underflow. Past the
     # upper end both are infinite: a product that overflows only when it is rounded may be joined with a sum before.
     x = _bounded(x, -2.0 * form.bias, form.largest_exp2, 2.0 * form.bias + 2.0)
-    shifted = x + _shifter(form)
-    return _times_power(polynomial(x - (shifted - _shifter(form)), form.exp2), shifted)
+    shifted = x + _shifter(form, is_tame)
+    return _times_power(polynomial(x - (shifted - _shifter(form, is_tame)), form.exp2), shifted, is_tame)
 
 
 def _exp(x: UOp) -> UOp:
     form = FORMATS[x.dtype]
+    is_tame = _is_tame(x, form, LN_2)
     x = _bounded(x, -2.0 * form.bias * LN_2, form.largest_exp, (2.0 * form.bias + 2.0) * LN_2)
-    shifted = x * LOG2_E + _shifter(form)
-    whole = shifted - _shifter(form)
+    shifted = x * LOG2_E + _shifter(form, is_tame)
+    whole = shifted - _shifter(form, is_tame)
     rest = (x - whole * form.ln2_high) - whole * form.ln2_low
-    return _times_power(polynomial(rest, form.exp), shifted)
+    return _times_power(polynomial(rest, form.exp), shifted, is_tame)
 
 
 def _logarithm(x: UOp, table: tuple[float, ...], unit_high: float, unit_low: float) -> UOp:

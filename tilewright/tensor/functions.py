@@ -86,6 +86,47 @@ _ERFC_Q = (
     1.65666309194161350182e3,
     5.57535340817727675546e2,
 )
+# The same in float32, by polynomials (tools/minimax.py): no division, and few terms. tanh and atan are x + x^3*p(x^2),
+# erf is x + x*p(x^2), and 1 - exp(-x^2)*p(|x| - 2) above.
+_SINGLE_TANH = (
+    0.0021533591207116842,
+    -0.008190588094294071,
+    0.02170705795288086,
+    -0.05394819378852844,
+    0.13333220779895782,
+    -0.3333333134651184,
+)
+_SINGLE_ATAN = (
+    -0.017863230779767036,
+    0.051696572452783585,
+    -0.0830998569726944,
+    0.10969892144203186,
+    -0.14271651208400726,
+    0.19999326765537262,
+    -0.33333322405815125,
+)
+_SINGLE_ERF = (
+    7.820617611287162e-05,
+    -0.0008000920643098652,
+    0.005187397822737694,
+    -0.026853419840335846,
+    0.11283579468727112,
+    -0.3761262595653534,
+    0.12837916612625122,
+)
+_SINGLE_ERFC = (
+    2.9929944957984844e-06,
+    -2.0066197976120748e-05,
+    6.394259253283963e-05,
+    -0.0001803972845664248,
+    0.0005808148998767138,
+    -0.0018356043146923184,
+    0.005447108298540115,
+    -0.01545829139649868,
+    0.04180191829800606,
+    -0.1067967563867569,
+    0.25539568066596985,
+)
 
 
 # ---------------------------------------------------------------- pieces
@@ -97,6 +138,11 @@ def polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
     for coefficient in coefficients[2:]:
         result = result * x + coefficient
     return result
+
+
+def is_single(x: UOp) -> bool:
+    """Whether float32 is all the precision that is wanted; smaller floats are computed in it."""
+    return x.dtype.bits <= 32
 
 
 def minus_abs(x: UOp) -> UOp:
@@ -250,12 +296,16 @@ def atan(x: UOp) -> UOp:
     size = -minus_abs(x)
     large, middle = size > 2.414213562373095, size > 0.66
     one = x.const_like(1.0)
-    limited = large.where(one, size)
-    reduced = large.where(-reciprocal(large.where(size, one)), middle.where((limited - 1) / (limited + 1), limited))
+    # -1/size, (size - 1)/(size + 1) or size itself, by one division.
+    upper = large.where(-one, middle.where(size - 1, size))
+    reduced = upper / large.where(size, middle.where(size + 1, one))
     square = reduced * reduced
-    rational = square * polynomial(square, _ATAN_P) / polynomial(square, _ATAN_Q)
+    if is_single(x):
+        slope = square * polynomial(square, _SINGLE_ATAN)
+    else:
+        slope = square * polynomial(square, _ATAN_P) / polynomial(square, _ATAN_Q)
     start = large.where(x.const_like(math.pi / 2), middle.where(x.const_like(math.pi / 4), 0.0))
-    angle = start + (reduced * rational + reduced)
+    angle = start + (reduced * slope + reduced)
     return (x < 0).where(-angle, x.eq(0).where(x, angle))
 
 
@@ -271,13 +321,20 @@ def _near_zero(x: UOp, numerator: Sequence[float], denominator: Sequence[float])
 def tanh(x: UOp) -> UOp:
     minus_size = minus_abs(x)
     is_small = minus_size > -0.625
-    shrunk = exp(minus_size * 2)
+    # Beyond 20 the result is 1 in every dtype; the limit keeps the exponential where it takes least steps.
+    shrunk = exp((minus_size < -20).where(x.const_like(-20.0), minus_size) * 2)
     near = is_small.where(x, 0.0)
     square = near * near
-    # One division for both sides: it takes as long as half of all else.
-    numerator = is_small.where(near * square * polynomial(square, _TANH_P), 1 - shrunk)
-    ratio = numerator / is_small.where(polynomial(square, _TANH_Q), 1 + shrunk)
-    return is_small.where(near + ratio, with_sign_of(x, ratio))
+    if is_single(x):
+        small = near + near * square * polynomial(square, _SINGLE_TANH)
+        ratio = (1 - shrunk) / (1 + shrunk)
+    else:
+        # One division for both sides: it takes as long as half of all else.
+        numerator = is_small.where(near * square * polynomial(square, _TANH_P), 1 - shrunk)
+        ratio = numerator / is_small.where(polynomial(square, _TANH_Q), 1 + shrunk)
+        small = near + ratio
+    # The sum of zeros of unlike sign would lose that of x.
+    return is_small.where(near.eq(0).where(near, small), with_sign_of(x, ratio))
 
 
 def sinh(x: UOp) -> UOp:
@@ -323,8 +380,14 @@ def erf(x: UOp) -> UOp:
     is_small = size < 1
     near_zero = is_small.where(x, 0.0)
     square = near_zero * near_zero
-    small = near_zero * polynomial(square, _ERF_T) / polynomial(square, _ERF_U)
-    # Beyond 6 the result is 1 in every dtype; the limit keeps the powers finite.
-    limited = is_small.where(size.const_like(1.0), (size > 6).where(size.const_like(6.0), size))
-    tail = exp(-(limited * limited)) * polynomial(limited, _ERFC_P) / polynomial(limited, _ERFC_Q)
+    # Beyond the limit the result is 1; it keeps the powers finite.
+    limit = 4.0 if is_single(x) else 6.0
+    limited = is_small.where(size.const_like(1.0), (size > limit).where(size.const_like(limit), size))
+    shrunk = exp(-(limited * limited))
+    if is_single(x):
+        small = near_zero + near_zero * polynomial(square, _SINGLE_ERF)
+        tail = shrunk * polynomial(limited - 2, _SINGLE_ERFC)
+    else:
+        small = near_zero * polynomial(square, _ERF_T) / polynomial(square, _ERF_U)
+        tail = shrunk * polynomial(limited, _ERFC_P) / polynomial(limited, _ERFC_Q)
     return is_small.where(small, with_sign_of(x, 1 - tail))

@@ -1,0 +1,95 @@
+"""Ranges of floats, and what the exponential leaves out because of them: values and special numbers stay the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tilewright.base.dtype import DType, dtypes
+from tilewright.codegen import transcendental
+from tilewright.codegen.float_ranges import UNKNOWN, Range, float_range
+from tilewright.graph.evaluate import evaluate
+from tilewright.graph.ops import Ops, ParamArg
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+
+
+def number(dtype: DType = dtypes.float32, size: int = 1) -> UOp:
+    return UOp(Ops.PARAM, dtype, (), ParamArg(0, size))
+
+
+def limited(x: UOp, low: float, high: float) -> UOp:
+    x = (x < low).where(x.const_like(low), x)
+    return (x > high).where(x.const_like(high), x)
+
+
+X = number()
+MINUS_SIZE = (X < 0.0).where(X, -X)
+CASES: dict[str, tuple[UOp, Range]] = {
+    "anything": (X, UNKNOWN),
+    "a constant": (X.const_like(2.5), (2.5, 2.5)),
+    "NaN": (X.const_like(math.nan), UNKNOWN),
+    "a limit below": ((X < -3.0).where(X.const_like(-3.0), X), (-3.0, math.inf)),
+    "limits": (limited(X, -3.0, 5.0), (-3.0, 5.0)),
+    "a negated one": (-limited(X, -3.0, 5.0), (-5.0, 3.0)),
+    "twice": (limited(X, -3.0, 5.0) * 2.0, (-6.0, 10.0)),
+    "times a negative number": (limited(X, -3.0, 5.0) * -2.0, (-10.0, 6.0)),
+    "a square around zero": (limited(X, -3.0, 5.0) * limited(X, -3.0, 5.0), (0.0, 25.0)),
+    "a square above zero": (limited(X, 2.0, 5.0) * limited(X, 2.0, 5.0), (4.0, 25.0)),
+    "minus the size": (MINUS_SIZE, (-math.inf, 0.0)),
+    "its product with zero": (MINUS_SIZE * 0.0, UNKNOWN),
+    "the other side's value": ((X < 1.0).where(X.const_like(7.0), X), (1.0, math.inf)),
+    "a choice by something else": ((number(size=2) < 1.0).where(X, X.const_like(0.0)), UNKNOWN),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ranges(name: str) -> None:
+    node, expected = CASES[name]
+    assert float_range(node) == expected
+
+
+def test_a_long_chain_is_not_followed_to_its_end() -> None:
+    node = limited(X, 1.0, 2.0)
+    for _ in range(40):
+        node = (node < 1e9).where(node, node * 1.5)
+    assert float_range(node)[1] == math.inf
+
+
+FUNCTIONS: dict[str, tuple[Callable[[UOp], UOp], Callable[..., np.ndarray]]] = {
+    "exp": (transcendental.exp, np.exp),
+    "exp2": (transcendental.exp2, np.exp2),
+}
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_exponentials_of_a_range(name: str, dtype: DType) -> None:
+    """NaNs of every payload stay NaN; the limits may lie close to the ends of the type."""
+    build, reference = FUNCTIONS[name]
+    unit = 1.0 if name == "exp2" else math.log(2)
+    bias = 127 if dtype is dtypes.float32 else 1023
+    for low, high in ((-40.0, 0.0), (-1.0, 30.0), (math.ceil((2.5 - bias) * unit), math.floor((bias - 1.5) * unit))):
+        patterns = np.random.default_rng(0).integers(0, 1 << 63, 20_000, dtype=np.uint64).view(dtype.name)
+        quiet = np.array([math.nan], dtype.name).view(f"u{dtype.itemsize}") + np.arange(
+            2000, dtype=f"u{dtype.itemsize}"
+        )
+        numbers = np.concatenate([np.linspace(1.1 * low - 1, 1.1 * high + 1, 20_001).astype(dtype.name), patterns])
+        numbers = np.concatenate([numbers, quiet.view(dtype.name)])
+        x = number(dtype, numbers.size)
+        with np.errstate(all="ignore"):
+            expected = reference(np.clip(numbers.astype(np.longdouble), low, high)).astype(dtype.name)
+        found = evaluate(build(limited(x, low, high)), {x: numbers})
+        np.testing.assert_allclose(found, expected, rtol=2.5 * 2.0**-dtype.mantissa_bits)
+
+
+def test_a_known_range_takes_fewer_steps() -> None:
+    def steps(x: UOp) -> int:
+        free = (Ops.CONST, Ops.PARAM, Ops.BITCAST)
+        return sum(node.op not in free for node in set(toposort(transcendental.exp(x))) - set(toposort(x)))
+
+    # In between are a limit each, and the second factor.
+    assert [steps(X), steps(MINUS_SIZE), steps(limited(X, -9.0, 9.0))] == [29, 27, 21]
