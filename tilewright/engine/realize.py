@@ -162,20 +162,23 @@ def bind_graph(outputs: Sequence[UOp]) -> BoundGraph:
 
     for node in toposort(*outputs, stop=_is_held):
         if _is_held(node):
-            param = exchange_buffers(node.cache["realized"], param_of)
-            done[node] = param if param.shape == node.shape else UOp(Ops.RESHAPE, node.dtype, (param,), node.shape)
+            held = exchange_buffers(node.cache["realized"], param_of)
+            made = held if held.shape == node.shape else UOp(Ops.RESHAPE, node.dtype, (held,), node.shape)
         elif node.op is Ops.BUFFER:
-            done[node] = param_of(node)
+            made = param_of(node)
+        elif not node.src:
+            made = node
         else:
-            src = tuple(done[s] for s in node.src)
+            src = tuple([done[s] for s in node.src])
             arg = without_gradient(node) if node.op is Ops.CUSTOM_KERNEL else node.arg
             made = node if src == node.src and arg is node.arg else UOp(node.op, node.dtype, src, arg)
             if made.line is None:
                 made.line = node.line
             if updated_source(node) is not None:
                 assigns.append(node)
-            done[node] = made
-        is_spread = is_spread or done[node].op is Ops.MULTI
+        if made.op is Ops.MULTI:
+            is_spread = True
+        done[node] = made
     return BoundGraph(tuple(done[node] for node in outputs), tuple(params.values()), buffers, assigns, is_spread)
 
 

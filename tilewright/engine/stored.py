@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import operator
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -25,6 +26,7 @@ from tilewright.runtime.cache import cache_key, read_entry, write_entry
 # Options that no stage from a graph to the binaries of its kernels reads.
 _ELSEWHERE = frozenset({"CACHE", "DEBUG", "DEVICE", "JIT", "SEED", "TILEWRIGHT_CACHE_DIR"})
 _OPTIONS = tuple(name for name in DECLARATIONS if name not in _ELSEWHERE)
+_read_options = operator.attrgetter(*_OPTIONS)
 
 # What only stages that run tell, and what names a user's line.
 _WATCHED = frozenset(
@@ -92,8 +94,9 @@ def write_kernel(key: str, program: Program, launch: dict[str, Any], program_key
 
 
 def chosen_options() -> tuple[object, ...]:
-    """What is set of the options that change what a graph becomes."""
-    return tuple([getattr(options, name) for name in _OPTIONS])
+    """What is set of the options that change what a graph becomes. Every run of a graph asks, a small one too."""
+    chosen: tuple[object, ...] = _read_options(options)
+    return chosen
 
 
 def options_text() -> str:
