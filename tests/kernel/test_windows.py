@@ -162,6 +162,29 @@ def test_only_a_border_makes_a_copy_of_the_image() -> None:
     assert (copies(convolution()), copies(padded())) == (1, 2)
 
 
+def wide_gradient(channels: int) -> UOp:
+    """The gradient of a row of 28 pixels, of windows of 3, whose channels lie a page apart."""
+    c, x, y = axis(16, 0), axis(28, 2), axis(4, 1)
+    u, f = axis(3, 3, AxisType.REDUCE), axis(channels, 4, AxisType.REDUCE)
+    inside = (x >= u) & (x < u + 26)
+    place = UOp(Ops.INDEX, dtypes.float32, (param(1, channels * 1024), f * 1024 + y * 26 + (x - u), inside))
+    product = UOp(Ops.LOAD, dtypes.float32, (place,)) * load(param(2, channels * 48), f * 48 + c * 3 + u)
+    total = summed(product, f)
+    value = summed(inside.where(total, total.const_like(0)), u)
+    return kernel(store(param(0, 16 * 112), c * 112 + y * 28 + x, value))
+
+
+def test_a_sum_that_comes_through_many_pages_reads_a_copy() -> None:
+    target = replace(TARGETS["AVX-512"], core_cache_bytes=1 << 20)
+
+    def copies(channels: int) -> int:
+        opts = choose_window_opts(view_kernel(prepare_kernel(wide_gradient(channels))), target) or ()
+        return sum(opt.op is OptOps.STAGE for opt in opts)
+
+    assert (copies(63), copies(64)) == (1, 2)
+    check(wide_gradient(64), None, ("CPU",), seed=5)
+
+
 def test_what_gains_little_or_has_no_windows_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     target = TARGETS["AVX-512"]
     product = view_kernel(prepare_kernel(matrices(24, 10, 64, (10, 1, 64, 1))))

@@ -67,8 +67,11 @@ MOST_MASKED_STEPS = 8
 # The part of a core's own cache that a packed panel takes, and a box; and the panel of a block of the sum, beside sums
 # that wait and the box of all channels.
 PANEL_SHARE = 2
-BOX_SHARE = 32
+BOX_SHARE = 16
 HELD_SHARE = 8
+# Pages that a core finds without looking up where they are. Rows of a sum's channels that lie in as many are copied.
+MOST_PAGES = 64
+PAGE_BYTES = 4096
 # The part of all memory for panels that the sums take that wait.
 WAITING_SHARE = 4
 # The weights are packed again in each part that the cores share: so many a core are enough to be shared evenly.
@@ -129,6 +132,12 @@ def is_repeated(view: KernelView, other: UOp) -> bool:
 def filled(size: int, lanes: int) -> float:
     """The part of vectors that so many elements fill."""
     return size / (-(-size // lanes) * lanes)
+
+
+def pages_of(view: KernelView, image: UOp) -> int:
+    """The pages in which a sum reads the image, about: those that its longest walk comes through."""
+    walks = ((size_of(axis), abs(stride(image, axis) or 0) * image.dtype.itemsize) for axis in view.reduce_axes)
+    return max(min(size, size * step // PAGE_BYTES) for size, step in walks)
 
 
 def row_filled(view: KernelView, lanes: int) -> float:
@@ -303,7 +312,8 @@ class _Plan(Choice):
         self.held = self.view.of_kind(AxisType.REDUCE)[loops - 1]
 
     def _stage(self) -> bool:
-        """Packs the channels, and copies the image where some of it does not exist or is converted."""
+        """Packs the channels, and copies the image where some of it does not exist or is converted, or where it lies
+        in many pages."""
         image, other = (factors_of(self.view)[n] for n in (self.windows.number, 1 - self.windows.number))
         # As one sum its loops nest as those of any other do, and what is packed lies in their order.
         self._clip(AxisType.UNROLL)
@@ -311,13 +321,16 @@ class _Plan(Choice):
         around = [a for a in loops if a.arg.kind is AxisType.THREAD or (a in other.ranges and a is not self.channels)]
         if not self._copy(self.held or around[-1], other):
             return False
-        if self.is_clipped or (len(image.src) < 3 and image.dtype is self.view.reduces[0].dtype):
+        is_read = self.is_clipped or (len(image.src) < 3 and image.dtype is self.view.reduces[0].dtype)
+        if is_read and (self.held is not None or pages_of(self.view, image) < MOST_PAGES):
             return True
         if self.held is not None:
             return self._copy(self.held, image)
         inside = [axis for axis in loops if axis in image.ranges and find_sides(tile_of(self.view, axis, image), image)]
         room = self.target.core_cache_bytes // BOX_SHARE
-        return any(self._copy(axis, image, room) for axis in inside) or (bool(inside) and self._copy(inside[-1], image))
+        if any(self._copy(axis, image, room) for axis in inside) or is_read:
+            return True
+        return bool(inside) and self._copy(inside[-1], image)
 
     def _clip(self, kind: AxisType) -> None:
         """Loops of the sum end where its mask does; one that is written out keeps its part of the mask."""
