@@ -22,8 +22,8 @@ from tilewright.base.errors import (
     TilewrightError,
     UserError,
     VerifyError,
-    user_location,
 )
+from tilewright.base.location import user_location
 
 ALL_ERRORS = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
 USER_ERRORS = [error for error in ALL_ERRORS if issubclass(error, UserError) and error is not UserError]
@@ -184,6 +184,6 @@ def test_folder_with_a_longer_name_is_not_the_package() -> None:
 
 
 def test_user_location_at_a_prompt() -> None:
-    program = "from tilewright.base.errors import user_location\nprint(user_location())"
+    program = "from tilewright.base.location import user_location\nprint(user_location())"
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert finished.stdout == "('<string>', 2)\n"

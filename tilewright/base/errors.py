@@ -1,4 +1,4 @@
-"""Every exception Tilewright raises, and the user's file and line that led to it.
+"""Every exception Tilewright raises; each finds the user's file and line that led to it.
 
 Comes in: an operation, what is wrong with it, what to do. Goes out: one readable message.
 Stands below everything: each stage raises from here and nothing else.
@@ -34,43 +34,7 @@ Stands below everything: each stage raises from here and nothing else.
 
 from __future__ import annotations
 
-import os
-import sys
-
-Location = tuple[str, int]
-
-# The code object's own spelling of the path is used, because frames are compared by that spelling.
-_PACKAGE_FOLDER = os.path.dirname(os.path.dirname((lambda: None).__code__.co_filename)) + os.sep
-_PACKAGE_NAME = __name__.partition(".")[0]
-_LIBRARY_FOLDER = os.path.dirname(os.__file__)
-# Decorators and context managers put frames of these files between the user and the package; they are nobody's line.
-_SKIPPED_FILES = (
-    _PACKAGE_FOLDER,
-    "<frozen ",
-    os.path.join(_LIBRARY_FOLDER, "contextlib.py"),
-    os.path.join(_LIBRARY_FOLDER, "functools.py"),
-)
-
-
-def user_location() -> Location | None:
-    """Return the file and line of the innermost frame outside the package, or None where there is none.
-
-    Costs about a microsecond, so every tensor operation may call it.
-    """
-    frame = sys._getframe(1)
-    while True:
-        filename = frame.f_code.co_filename
-        if not filename.startswith(_SKIPPED_FILES) and not (filename[0] == "<" and _is_generated(frame.f_globals)):
-            return filename, frame.f_lineno
-        if frame.f_back is None:
-            return None
-        frame = frame.f_back
-
-
-def _is_generated(namespace: dict[str, object]) -> bool:
-    """Tell code the package compiled from text (a matcher, a dataclass method) from a user's prompt or `python -c`."""
-    module_name = str(namespace.get("__name__", _PACKAGE_NAME))
-    return module_name.partition(".")[0] == _PACKAGE_NAME
+from tilewright.base.location import Location, user_location
 
 
 class TilewrightError(Exception):

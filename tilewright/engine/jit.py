@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from tilewright.base.config import options
-from tilewright.base.errors import user_location
 from tilewright.base.events import emit, listeners
+from tilewright.base.location import user_location
 from tilewright.engine import live
 from tilewright.engine.arguments import HOLE, bind_call, flatten, owners_of, unflatten
 from tilewright.engine.guards import Guards, memories_of, memory_of

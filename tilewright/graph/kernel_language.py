@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.base.dtype import DType, Scalar, dtypes, to_dtype
-from tilewright.base.errors import DTypeError, IndexingError, KernelError, Location, ShapeError, user_location
+from tilewright.base.errors import DTypeError, IndexingError, KernelError, ShapeError
+from tilewright.base.location import Location, user_location
 from tilewright.graph.ops import AddrSpace, Axis, AxisType, Ops, ParamArg
 from tilewright.graph.spec import Op, Shape
 from tilewright.graph.uop import UOp, const, index_const

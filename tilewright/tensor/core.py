@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Self, cast
 
 from tilewright.base.dtype import DType, Scalar, dtype_of_scalar, dtypes, promote, promote_with_scalar
-from tilewright.base.errors import AxisError, DeviceError, DTypeError, ShapeError, UnsupportedError, user_location
+from tilewright.base.errors import AxisError, DeviceError, DTypeError, ShapeError, UnsupportedError
+from tilewright.base.location import user_location
 from tilewright.engine import devices, live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
