@@ -18,6 +18,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices, Op, Shape
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer
+from tilewright.tensor.holding import has_memory
 
 Axes = int | tuple[int, ...] | list[int] | None
 Move = tuple[Op, Any]
@@ -171,44 +172,6 @@ def apply_moves(node: UOp, moves: Iterable[Move]) -> UOp:
     for op, arg in moves:
         node = build.movement(op, node, arg)
     return node
-
-
-def has_memory(node: UOp) -> bool:
-    """Whether there is memory that an assignment may write to."""
-    root = build.stored_root(node)
-    return all(map(has_memory, root.src)) if root.op is Ops.MULTI else root.op in (Ops.BUFFER, Ops.ASSIGN)
-
-
-class NodeHolder:
-    """Holds the value of a node as a tensor would, as long as the node is alive."""
-
-    def __init__(self, node: UOp, device: Devices) -> None:
-        # Weak, because the node keeps this object: a cycle would keep large arrays until a collection.
-        self._node = weakref.ref(node)
-        self.device = device
-
-    @property
-    def uop(self) -> UOp:
-        node = self._node()
-        return build.const(dtypes.bool, False) if node is None else node
-
-    @uop.setter
-    def uop(self, node: UOp) -> None:
-        """It holds one node for good."""
-
-
-def keep_value(node: UOp, device: Devices) -> None:
-    """Keeps what a node stands for from being lost to an update of what it was computed from. For memory that is read
-    without a copy (a NumPy array, bytes) and for random numbers, which gradients ask for again."""
-    holder = NodeHolder(node, device)
-    node.cache["holder"] = holder
-    live.register(holder)
-
-
-def protect_borrowed(buffer: UOp) -> None:
-    """Keeps the contents of a BUFFER from being overwritten, by anyone."""
-    keep_value(buffer, buffer.arg.device)
-    buffer.cache["borrowed"] = True
 
 
 def common_dtype(*operands: TensorBase | Scalar) -> DType:

@@ -12,7 +12,8 @@ from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices
 from tilewright.runtime.device import canonical_device
-from tilewright.tensor.core import TensorBase, check_whole, has_memory, mark_parameter, parameter_of, shape_from
+from tilewright.tensor.core import TensorBase, check_whole, mark_parameter, parameter_of, shape_from
+from tilewright.tensor.holding import has_memory
 from tilewright.tensor.reduce import ReduceMixin
 from tilewright.tensor.sharding import memory_like, new_memory
 

@@ -16,8 +16,8 @@ from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import from_host
 from tilewright.runtime.device import canonical_device
-from tilewright.tensor.core import protect_borrowed
 from tilewright.tensor.decompose_linalg import DecomposeMixin
+from tilewright.tensor.holding import protect_borrowed
 from tilewright.tensor.sharding import first_device
 
 

@@ -19,8 +19,9 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import canonical_device
-from tilewright.tensor.core import TensorBase, check_whole, is_whole, keep_value, modes, shape_from
+from tilewright.tensor.core import TensorBase, check_whole, is_whole, modes, shape_from
 from tilewright.tensor.creation import CreationMixin
+from tilewright.tensor.holding import keep_value
 
 _generators: dict[Devices, TensorBase] = {}
 _lock = threading.RLock()

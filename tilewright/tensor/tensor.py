@@ -19,9 +19,10 @@ from tilewright.runtime.buffer import from_host
 from tilewright.runtime.device import canonical_device
 from tilewright.tensor import nodes
 from tilewright.tensor.convert import HostData, from_array, from_bytes, from_lists, is_array
-from tilewright.tensor.core import TensorBase, has_memory, mark_parameter, modes, protect_borrowed
+from tilewright.tensor.core import TensorBase, mark_parameter, modes
 from tilewright.tensor.custom import CustomMixin
 from tilewright.tensor.gradient import GradientMixin
+from tilewright.tensor.holding import has_memory, protect_borrowed
 from tilewright.tensor.interop import InteropMixin
 from tilewright.tensor.sharding import first_device
 

@@ -1,0 +1,51 @@
+"""Nodes whose value is in memory. In: a node. Out: whether an assignment may write to it, and the promise that none
+overwrites what it stands for. Below `core`: nothing here knows of tensors."""
+
+from __future__ import annotations
+
+import weakref
+
+from tilewright.base.dtype import dtypes
+from tilewright.engine import live
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Devices
+from tilewright.graph.uop import UOp
+
+
+def has_memory(node: UOp) -> bool:
+    """Whether there is memory that an assignment may write to."""
+    root = build.stored_root(node)
+    return all(map(has_memory, root.src)) if root.op is Ops.MULTI else root.op in (Ops.BUFFER, Ops.ASSIGN)
+
+
+class NodeHolder:
+    """Holds the value of a node as a tensor would, as long as the node is alive."""
+
+    def __init__(self, node: UOp, device: Devices) -> None:
+        # Weak, because the node keeps this object: a cycle would keep large arrays until a collection.
+        self._node = weakref.ref(node)
+        self.device = device
+
+    @property
+    def uop(self) -> UOp:
+        node = self._node()
+        return build.const(dtypes.bool, False) if node is None else node
+
+    @uop.setter
+    def uop(self, node: UOp) -> None:
+        """It holds one node for good."""
+
+
+def keep_value(node: UOp, device: Devices) -> None:
+    """Keeps what a node stands for from being lost to an update of what it was computed from. For memory that is read
+    without a copy (a NumPy array, bytes) and for random numbers, which gradients ask for again."""
+    holder = NodeHolder(node, device)
+    node.cache["holder"] = holder
+    live.register(holder)
+
+
+def protect_borrowed(buffer: UOp) -> None:
+    """Keeps the contents of a BUFFER from being overwritten, by anyone."""
+    keep_value(buffer, buffer.arg.device)
+    buffer.cache["borrowed"] = True
