@@ -34,6 +34,7 @@ from tilewright.schedule.reduction import split_reduction
 @pytest.fixture(autouse=True)
 def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heuristic_windows, "LEAST_GAIN", float("-inf"))
+    monkeypatch.setattr(heuristic_windows, "SMALL_GAIN", float("-inf"))
     forget_kernels()
 
 
@@ -75,6 +76,30 @@ def test_on_the_emulator_for_every_instruction_set(name: str, target: str) -> No
     ast = CONVOLUTIONS[name]()
     assert choose_window_opts(view_kernel(prepare_kernel(ast)), TARGETS[target]) is not None
     assert check_pair(Pair(0, name, ast, None, TARGETS[target])) is None  # type: ignore[arg-type]
+
+
+def small_opts(ast: UOp, gain: float, monkeypatch: pytest.MonkeyPatch) -> tuple[Opt, ...] | None:
+    """What is chosen where every convolution gains little, and at least so much is wanted where rows are short."""
+    monkeypatch.setattr(heuristic_windows, "LEAST_GAIN", float("inf"))
+    monkeypatch.setattr(heuristic_windows, "SMALL_GAIN", gain)
+    return choose_window_opts(view_kernel(prepare_kernel(ast)), TARGETS["AVX-512"])
+
+
+@pytest.mark.parametrize("name", ["plain", "padded, few channels", "gradient of weights", "gradient of images"])
+def test_a_small_convolution_has_a_tile_of_one_vector(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heuristic_windows, "SHORT_ROWS", 0)
+    ast = CONVOLUTIONS[name]()
+    opts = small_opts(ast, float("-inf"), monkeypatch) or ()
+    assert [opt.arg for opt in opts if opt.op is OptOps.UPCAST] == [16]
+    check(ast, opts, ("CPU", "PYTHON"), seed=6)
+
+
+def test_a_small_convolution_whose_rows_fill_vectors_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of 8 pixels fill as much of vectors as 8 channels do, rows of 6 and a border far less than 96 channels."""
+    assert small_opts(convolution(), float("-inf"), monkeypatch) is None
+    short_rows = padded(step=2, channels=96)
+    assert small_opts(short_rows, float("-inf"), monkeypatch) is not None
+    assert small_opts(short_rows, float("inf"), monkeypatch) is None
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)

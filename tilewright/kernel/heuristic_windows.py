@@ -44,13 +44,18 @@ from tilewright.kernel.transforms.stage import apply_stage, check_stage, operand
 from tilewright.kernel.transforms.swap import check_swap
 from tilewright.kernel.transforms.thread import check_thread
 from tilewright.kernel.versions import is_injective
-from tilewright.kernel.window_sizes import SumBlock, Window, Windows, choose_sum_block, choose_tile
+from tilewright.kernel.window_sizes import MOST_VECTORS, SumBlock, Window, Windows, choose_sum_block, choose_tile
 
 # Multiplications' worth of time that must be saved: a tile that is turned in registers takes 40 ms longer to compile.
 # So many take half a millisecond on two cores, and that is made up for in 80 runs. Measured with a quarter of it, with
 # it and with five times of it: 1.09, 0.75 and 0.66 s to the first result of a network of 16 layers with empty caches; a
 # step of a ResNet-18 at batch 8 takes 222 ms with it and 395 ms with five times of it.
 LEAST_GAIN = 1 << 25
+# The same where rows leave so much of vectors empty that lanes of channels are this many times as fast. A tile of one
+# vector is enough then, which takes half as long to compile (8 images of 64 channels and 8 x 8 pixels: 0.28 ms where
+# rows take 0.70 and the largest tile 0.25).
+SMALL_GAIN = LEAST_GAIN // 4
+SHORT_ROWS = 2.5
 # Steps of a sum that turning and storing it costs as much as.
 STORE_STEPS = 6
 # What reading rows of pixels as vectors, which begin anywhere in a line, leaves of their speed; and where a border is
@@ -95,9 +100,10 @@ def choose_window_opts(view: KernelView, target: Target) -> tuple[Opt, ...] | No
     if not windows.overlap:
         speed *= PIXEL_SPEED
         row_speed *= size_of(windows.row) / (size_of(windows.row) + TURN_STEPS)
-    if products / row_speed - products / speed < LEAST_GAIN:
+    gain = products / row_speed - products / speed
+    if gain < (LEAST_GAIN if speed < SHORT_ROWS * row_speed else SMALL_GAIN):
         return None
-    return _Plan(view, target, windows, lanes).choose()
+    return _Plan(view, target, windows, lanes, is_small=gain < LEAST_GAIN).choose()
 
 
 def find_windows(view: KernelView) -> Windows | None:
@@ -190,10 +196,11 @@ def find_masked_window(view: KernelView, windows: Windows) -> Window | None:
 class _Plan(Choice):
     """The nest of a convolution whose lanes are channels."""
 
-    def __init__(self, view: KernelView, target: Target, windows: Windows, lanes: int) -> None:
+    def __init__(self, view: KernelView, target: Target, windows: Windows, lanes: int, is_small: bool) -> None:
         super().__init__(view, target)
-        self.windows = windows
+        self.windows = windows._replace(others=[]) if is_small else windows
         self.lanes = lanes
+        self.most_vectors = 1 if is_small else MOST_VECTORS
         self.channels: UOp | None = None  # the loop over tiles of them
         self.is_clipped = False  # whether the sum goes over no more than its mask chooses
         self.block: SumBlock | None = None  # where the sum is taken in blocks
@@ -210,7 +217,7 @@ class _Plan(Choice):
         depth = math.prod(size_of(axis) for axis in self.view.reduce_axes)
         room = self.target.core_cache_bytes // PANEL_SHARE
         vector_panel = depth * self.lanes * self.view.reduces[0].dtype.itemsize
-        tile = choose_tile(windows, self.lanes, self.target.vector_registers, window)
+        tile = choose_tile(windows, self.lanes, self.target.vector_registers, window, self.most_vectors)
         if tile.vectors * vector_panel > room and not tile.can_be_shared(windows, self.lanes):
             # Sums wait, so that a short loop of them is no matter of the cores. These share channels.
             narrow = max(1, tile.vectors // 2)
