@@ -595,6 +595,58 @@ def processor_seconds_asleep() -> float:
     return time.process_time() - before
 
 
+class Meeting:
+    """A kernel whose chunks wait until every thread of a pool has one. `first` is the first chunk of each thread, by
+    the system's number of it; `cores` where each may run."""
+
+    def __init__(self, threads: int) -> None:
+        self.first: dict[int, int] = {}
+        self.chunks: list[int] = []
+        self.cores: dict[int, set[int]] = {}
+        self._barrier = threading.Barrier(threads, timeout=PATIENCE)
+        self._native = ctypes.CFUNCTYPE(None, ctypes.c_void_p, INT64, INT64)(self._run)
+        self.address = ctypes.cast(self._native, ctypes.c_void_p).value or 0
+
+    def _run(self, _: int, low: int, high: int) -> None:
+        self.chunks.append(low)
+        thread = threading.get_native_id()
+        if thread not in self.first:
+            self.first[thread] = low
+            if hasattr(os, "sched_getaffinity"):
+                self.cores[thread] = os.sched_getaffinity(0)
+            self._barrier.wait()
+
+
+def test_each_thread_begins_with_its_own_share(threads: pool.Pool) -> None:
+    firsts = []
+    for _ in range(3):
+        meeting = Meeting(4)
+        pool.CommandList(threads, [(meeting.address, [], 10, 1)]).run()
+        assert sorted(meeting.chunks) == list(range(10))
+        firsts.append(meeting.first)
+    assert sorted(firsts[0].values()) == [0, 2, 5, 7]  # shares of 2, 3, 2 and 3
+    assert firsts[0] == firsts[1] == firsts[2]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="on other systems nothing says where a thread wakes up")
+def test_workers_sleep_off_the_core_of_the_caller_and_wake_up_free() -> None:
+    made = pool.Pool(llvm.compile_ir(pool.pool_ir(), optimise=0), 4)
+    everywhere = os.sched_getaffinity(0)
+    for _ in range(3):
+        meeting = Meeting(4)
+        pool.CommandList(made, [(meeting.address, [], 4, 1)]).run()
+        assert list(meeting.cores.values()) == [everywhere] * 4
+        workers = [thread for thread in meeting.first if thread != threading.get_native_id()]
+        caller_core = ctypes.c_int32.from_address(made._state.address + pool_ir.PLACES["CALLER_CORE"]).value
+        asleep = everywhere - {caller_core} or everywhere
+        deadline = time.monotonic() + PATIENCE
+        while any(os.sched_getaffinity(w) != asleep for w in workers) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert [os.sched_getaffinity(worker) for worker in workers] == [asleep] * 3
+    assert os.sched_getaffinity(0) == everywhere
+    made.close()
+
+
 def test_a_closed_pool_runs_alone(pool_object: bytes, kernels: llvm.LoadedCode) -> None:
     made = pool.Pool(pool_object, 3)
     squares = Squares(100)

@@ -18,9 +18,12 @@ from tilewright.backends.cpu.llvm import load_object
 from tilewright.backends.cpu.memory import allocate
 from tilewright.backends.cpu.pool_ir import MAXIMUM_THREADS, PLACES, STATE_BYTES, pool_ir
 
-__all__ = ["SPIN_NANOSECONDS", "Command", "CommandList", "Pool", "pool_ir"]
+__all__ = ["Command", "CommandList", "Pool", "pool_ir"]
 
-SPIN_NANOSECONDS = 40_000
+# Nanoseconds that an idle worker looks for work before it sleeps; waking it takes the caller 25,000 or more. The longer
+# time where commands have come within it, the shorter one after a longer pause: a process that rests takes no time.
+LEAST_SPIN = 100_000
+MOST_SPIN = 1_000_000
 Command = tuple[int, Sequence[int], int, int]
 """(address of `void function(ptr buffers, i64 lo, i64 hi)`, buffer addresses, extent, grain)"""
 
@@ -31,10 +34,9 @@ class Pool:
     `threads` counts the calling thread, so 1 means no workers. The children of a fork start their own workers.
     """
 
-    def __init__(self, code: bytes, threads: int, spin_nanoseconds: int = SPIN_NANOSECONDS) -> None:
+    def __init__(self, code: bytes, threads: int) -> None:
         """`code` is the object of `pool_ir()`."""
         self.threads = min(max(1, threads), MAXIMUM_THREADS)
-        self._spin = spin_nanoseconds
         self._state = allocate(STATE_BYTES)
         imports = {"tw_state": self._state.address, **python_call.imports()}
         self._code = load_object(code, "tw_call", "tw_stop", imports=imports)
@@ -47,7 +49,8 @@ class Pool:
         """Make the state that of a pool without workers."""
         ctypes.memset(self._state.address, 0, STATE_BYTES)
         ctypes.c_int32.from_address(self._state.address + PLACES["WORKERS"]).value = self.threads - 1
-        ctypes.c_int64.from_address(self._state.address + PLACES["SPIN"]).value = self._spin
+        for name, nanoseconds in (("LEAST_SPIN", LEAST_SPIN), ("MOST_SPIN", MOST_SPIN)):
+            ctypes.c_int64.from_address(self._state.address + PLACES[name]).value = nanoseconds
 
     @property
     def started(self) -> int:

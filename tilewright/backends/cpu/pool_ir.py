@@ -3,13 +3,15 @@
 Gives the thread pool as the text of an LLVM module, so users need no C compiler. Stands behind `pool`, which binds the
 external symbol `tw_state` to a zeroed block of `STATE_BYTES` bytes and calls `tw_run`, from `tw_call`, and `tw_stop`.
 
-How a parallel command runs. The caller writes the description and then the ticket, one 64-bit word with a generation in
-its upper half and the chunks nobody has taken in its lower half. A thread takes a chunk by lowering that count with a
-compare-and-swap; who has a chunk may read the description, because the caller does not go on before all chunks are
-counted in `finished`. A worker that arrives late finds no chunk and touches nothing. Nobody waits for a thread that
-took no chunk, so a worker that is slow to wake up costs nothing. Idle threads spin for `SPIN_NANOSECONDS`, then sleep
-on the ticket's generation; seq_cst order between 'publish the ticket, read the sleepers' and 'count as a sleeper, read
-the ticket' makes a lost wake-up impossible.
+How a parallel command runs. The caller deals the chunks into shares, one for each thread, and writes the description
+and then the ticket, one 64-bit word with a generation in its upper half and the chunks nobody is promised in its lower
+half. A thread is promised a chunk by lowering that count with a compare-and-swap; who has a promise may read what the
+caller wrote, because the caller does not go on before all chunks are counted in `finished`. The chunk is the next one
+of the thread's own share, so that a thread meets in its cache what it had in the command before, or the last one of
+another share, so that all end together. A worker that arrives late finds no chunk and touches nothing. Nobody waits for
+a thread that took no chunk, so a worker that is slow to wake up costs nothing. Idle threads look for work for a while,
+then sleep on the ticket's generation (`pool_waiting`); seq_cst order between 'publish the ticket, read the sleepers'
+and 'count as a sleeper, read the ticket' makes a lost wake-up impossible.
 
 One caller at a time has the workers. Another one, from a second Python thread or from inside a kernel, runs its command
 alone on its own thread: it never waits, so nothing can deadlock.
@@ -24,25 +26,88 @@ from tilewright.backends.cpu.python_call import CALL_IR
 MAXIMUM_THREADS = 256
 
 # Offsets in the state block, of the capitals in the text. Words that different threads write lie on different pairs of
-# cache lines. GENERATION is the upper half of TICKET: the processors supported are little-endian.
+# cache lines, but for SHARES, which the caller writes all at once. GENERATION is the upper half of TICKET: the
+# processors supported are little-endian.
 PLACES = (
     {"TICKET": 0, "GENERATION": 4, "FINISHED": 128, "CALLER_WAITS": 132, "SLEEPERS": 256}
-    | {f"DESCRIPTION_{field}": 384 + 8 * field for field in range(5)}
-    | {"OWNER": 512, "STARTED": 516, "WORKERS": 520, "STOP": 524, "SPIN": 528}
-    | {"MUTEX": 640, "CONDITION": 768, "HANDLES": 1024}
+    | {f"DESCRIPTION_{field}": 384 + 8 * field for field in range(6)}
+    | {"CALLER_CORE": 448}
+    | {"OWNER": 512, "STARTED": 516, "WORKERS": 520, "STOP": 524, "LEAST_SPIN": 528, "MOST_SPIN": 536}
+    | {"MUTEX": 640, "CONDITION": 768, "HANDLES": 1024, "SHARES": 1024 + 8 * MAXIMUM_THREADS}
 )
-STATE_BYTES = PLACES["HANDLES"] + 8 * MAXIMUM_THREADS
+STATE_BYTES = PLACES["SHARES"] + 8 * MAXIMUM_THREADS
 
 _POOL = """
 @tw_state = external global i8
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(i64, ptr)
 declare i32 @pthread_sigmask(i32, ptr, ptr)
-declare i32 @sched_yield()
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 
+; The chunk for a thread that was promised one by the ticket: the next of its own share, or the last of another's. There
+; are at least as many chunks in all shares as promises, so the search ends.
+define internal i32 @pick(i32 %self) #0 {
+entry:
+  %shares = load i32, ptr DESCRIPTION_5, align 8
+  %first = urem i32 %self, %shares
+  br label %look
+look:
+  %number = phi i32 [ %first, %entry ], [ %number, %take ], [ %other, %pass ]
+  %wide = zext i32 %number to i64
+  %place = getelementptr i64, ptr SHARES, i64 %wide
+  %share = load atomic i64, ptr %place monotonic, align 8
+  %low = trunc i64 %share to i32
+  %shifted = lshr i64 %share, 32
+  %high = trunc i64 %shifted to i32
+  %some = icmp ult i32 %low, %high
+  br i1 %some, label %take, label %pass
+take:
+  %is_own = icmp eq i32 %number, %self
+  %change = select i1 %is_own, i64 1, i64 -4294967296
+  %rest = add i64 %share, %change
+  %pair = cmpxchg ptr %place, i64 %share, i64 %rest monotonic monotonic
+  %taken = extractvalue { i64, i1 } %pair, 1
+  br i1 %taken, label %leave, label %look
+pass:
+  %following = add i32 %number, 1
+  %is_past = icmp eq i32 %following, %shares
+  %other = select i1 %is_past, i32 0, i32 %following
+  br label %look
+leave:
+  %last = sub i32 %high, 1
+  %index = select i1 %is_own, i32 %low, i32 %last
+  ret i32 %index
+}
+
+; Cut the chunks into shares, one for each thread where there are as many.
+define internal void @deal(i64 %chunks) #0 {
+entry:
+  %workers = load atomic i32, ptr WORKERS monotonic, align 4
+  %threads = add i32 %workers, 1
+  %most = zext i32 %threads to i64
+  %shares = call i64 @llvm.umin.i64(i64 %most, i64 %chunks)
+  %shares_short = trunc i64 %shares to i32
+  store i32 %shares_short, ptr DESCRIPTION_5, align 8
+  br label %next
+next:
+  %number = phi i64 [ 0, %entry ], [ %following, %next ]
+  %low = phi i64 [ 0, %entry ], [ %high, %next ]
+  %following = add i64 %number, 1
+  %scaled = mul i64 %following, %chunks
+  %high = udiv i64 %scaled, %shares
+  %shifted = shl i64 %high, 32
+  %share = or i64 %shifted, %low
+  %place = getelementptr i64, ptr SHARES, i64 %number
+  store atomic i64 %share, ptr %place monotonic, align 8
+  %more = icmp ult i64 %following, %shares
+  br i1 %more, label %next, label %leave
+leave:
+  ret void
+}
+declare i64 @llvm.umin.i64(i64, i64)
+
 ; Take chunks and run them until none is left; then count them as finished.
-define internal void @work() #0 {
+define internal void @work(i32 %self) #0 {
 entry:
   br label %look
 look:
@@ -63,7 +128,7 @@ run:
   %extent = load i64, ptr DESCRIPTION_2, align 8
   %grain = load i64, ptr DESCRIPTION_3, align 8
   %chunks = load i32, ptr DESCRIPTION_4, align 8
-  %index = sub i32 %chunks, %left
+  %index = call i32 @pick(i32 %self)
   %wide = zext i32 %index to i64
   %low = mul i64 %wide, %grain
   %room = sub i64 %extent, %low
@@ -92,18 +157,24 @@ leave:
   ret void
 }
 
-define internal ptr @worker(ptr %unused) #0 {
+define internal ptr @worker(ptr %number) #0 {
 entry:
+  %sets = alloca [2 x [CORES_BYTES x i8]], align 8
+  %self = ptrtoint ptr %number to i32
+  %least = load i64, ptr LEAST_SPIN, align 8
+  %most = load i64, ptr MOST_SPIN, align 8
   br label %idle
 idle:
+  %limit = phi i64 [ %least, %entry ], [ %most, %busy ], [ %learnt, %risen ], [ %learnt, %rouse ]
   %stop = load atomic i32, ptr STOP acquire, align 4
   %ended = icmp ne i32 %stop, 0
   br i1 %ended, label %leave, label %wait
 wait:
-  %come = call i1 @spin(ptr TICKET, i64 4294967295, i64 0, i1 false)
+  %start = call i64 @now()
+  %come = call i1 @spin(ptr TICKET, i64 4294967295, i64 0, i1 false, i64 %limit)
   br i1 %come, label %busy, label %doze
 busy:
-  call void @work()
+  call void @work(i32 %self)
   br label %idle
 doze:
   %others = atomicrmw add ptr SLEEPERS, i32 1 seq_cst
@@ -117,10 +188,18 @@ doze:
 sleep:
   %shifted = lshr i64 %ticket, 32
   %generation = trunc i64 %shifted to i32
+  %caller_core = load atomic i32, ptr CALLER_CORE monotonic, align 4
+  call void @avoid(i32 %caller_core, ptr %sets)
   call void @sleep_on(ptr GENERATION, i32 %generation)
+  call void @roam(ptr %sets)
   br label %risen
 risen:
   %sleeping = atomicrmw sub ptr SLEEPERS, i32 1 seq_cst
+  ; The next pause is taken to be as long as this one.
+  %end = call i64 @now()
+  %pause = sub i64 %end, %start
+  %is_short = icmp slt i64 %pause, %most
+  %learnt = select i1 %is_short, i64 %most, i64 %least
   %ticket_now = load atomic i64, ptr TICKET acquire, align 8
   %left_now = trunc i64 %ticket_now to i32
   %work = icmp ugt i32 %left_now, 1
@@ -152,11 +231,13 @@ next:
 create:
   %wide = zext i32 %started to i64
   %handle = getelementptr i64, ptr HANDLES, i64 %wide
-  %error = call i32 @pthread_create(ptr %handle, ptr null, ptr @worker, ptr null)
+  %one_more = add i32 %started, 1
+  %self = zext i32 %one_more to i64
+  %number = inttoptr i64 %self to ptr
+  %error = call i32 @pthread_create(ptr %handle, ptr null, ptr @worker, ptr %number)
   %failed = icmp ne i32 %error, 0
   br i1 %failed, label %settle, label %count
 count:
-  %one_more = add i32 %started, 1
   store i32 %one_more, ptr STARTED, align 4
   br label %next
 settle:
@@ -177,6 +258,8 @@ alone:
   call void %function(ptr %buffers, i64 0, i64 %extent)
   ret void
 ready:
+  %core = call i32 @core()
+  store atomic i32 %core, ptr CALLER_CORE monotonic, align 4
   %started = load i32, ptr STARTED, align 4
   %wanted = load i32, ptr WORKERS, align 4
   %missing = icmp slt i32 %started, %wanted
@@ -199,6 +282,7 @@ describe:
   store i64 %extent, ptr DESCRIPTION_2, align 8
   store i64 %grain, ptr DESCRIPTION_3, align 8
   store i32 %chunks_short, ptr DESCRIPTION_4, align 8
+  call void @deal(i64 %chunks)
   store atomic i32 0, ptr FINISHED monotonic, align 8
   %old = load atomic i64, ptr TICKET monotonic, align 8
   %bumped = add i64 %old, 4294967296
@@ -213,12 +297,13 @@ rouse:
   call void @wake(ptr GENERATION, i32 %wakes)
   br label %join
 join:
-  call void @work()
+  call void @work(i32 0)
   %finished = load atomic i32, ptr FINISHED acquire, align 8
   %complete = icmp eq i32 %finished, %chunks_short
   br i1 %complete, label %leave, label %wait
 wait:
-  %come = call i1 @spin(ptr FINISHED, i64 4294967295, i64 %chunks, i1 true)
+  %limit = load i64, ptr MOST_SPIN, align 8
+  %come = call i1 @spin(ptr FINISHED, i64 4294967295, i64 %chunks, i1 true, i64 %limit)
   br i1 %come, label %leave, label %doze
 doze:
   store atomic i32 1, ptr CALLER_WAITS seq_cst, align 4

@@ -1,9 +1,12 @@
 """Takes an instruction set and an operating system.
 
 Gives, as text of an LLVM module, how the threads of the pool wait: `@spin` looks for a value, `@sleep_on` and `@wake`
-are the system's. Stands behind `pool_ir`, which says what they wait for and replaces the words in capitals.
+are the system's, `@avoid` and `@roam` say on which cores a thread may wake up. Stands behind `pool_ir`, which says what
+they wait for and replaces the words in capitals.
 """
 
+# Of a set of cores, as the system takes it. On a machine with more cores it is refused, and nothing is avoided.
+CORES_BYTES = 1024
 _FUTEX_CALL = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
 
 _SLEEP_BY_FUTEX = """
@@ -61,8 +64,82 @@ define internal void @wake(ptr %word, i32 %count) #0 {
 }
 """
 
+# Linux under KVM takes an idle core for one that the host has taken away, and wakes a thread on the core of its waker:
+# for milliseconds the two share that, beside an idle core. So a worker that sleeps does so off the caller's core.
+_CORES = """
+declare i32 @sched_getcpu()
+declare i32 @sched_getaffinity(i32, i64, ptr)
+declare i32 @sched_setaffinity(i32, i64, ptr)
+declare i32 @memcmp(ptr, ptr, i64)
+
+define internal i32 @core() #0 {
+  %core = call i32 @sched_getcpu()
+  ret i32 %core
+}
+
+; Leave %core, where this thread may run elsewhere. %sets gets the cores it had, and those it has now.
+define internal void @avoid(i32 %core, ptr %sets) #0 {
+entry:
+  %others = getelementptr i8, ptr %sets, i64 CORES_BYTES
+  %told = call i32 @sched_getaffinity(i32 0, i64 CORES_BYTES, ptr %sets)
+  %told_again = call i32 @sched_getaffinity(i32 0, i64 CORES_BYTES, ptr %others)
+  %all_told = or i32 %told, %told_again
+  %known = icmp eq i32 %all_told, 0
+  %byte = lshr i32 %core, 3
+  %listed = icmp ult i32 %byte, CORES_BYTES
+  %possible = and i1 %known, %listed
+  br i1 %possible, label %move, label %leave
+move:
+  %place = getelementptr i8, ptr %others, i32 %byte
+  %flags = load i8, ptr %place, align 1
+  %bit = and i32 %core, 7
+  %shift = trunc i32 %bit to i8
+  %flag = shl i8 1, %shift
+  %mask = xor i8 %flag, -1
+  %rest = and i8 %flags, %mask
+  store i8 %rest, ptr %place, align 1
+  ; Refused where no core is left.
+  %moved = call i32 @sched_setaffinity(i32 0, i64 CORES_BYTES, ptr %others)
+  br label %leave
+leave:
+  ret void
+}
+
+; Run anywhere again, unless someone else has said meanwhile where this thread is to run.
+define internal void @roam(ptr %sets) #0 {
+entry:
+  %now = alloca [CORES_BYTES x i8], align 8
+  %others = getelementptr i8, ptr %sets, i64 CORES_BYTES
+  %told = call i32 @sched_getaffinity(i32 0, i64 CORES_BYTES, ptr %now)
+  %changed = call i32 @memcmp(ptr %now, ptr %others, i64 CORES_BYTES)
+  %either = or i32 %told, %changed
+  %same = icmp eq i32 %either, 0
+  br i1 %same, label %free, label %leave
+free:
+  %freed = call i32 @sched_setaffinity(i32 0, i64 CORES_BYTES, ptr %sets)
+  br label %leave
+leave:
+  ret void
+}
+"""
+
+_ANY_CORE = """
+define internal i32 @core() #0 {
+  ret i32 0
+}
+
+define internal void @avoid(i32 %core, ptr %sets) #0 {
+  ret void
+}
+
+define internal void @roam(ptr %sets) #0 {
+  ret void
+}
+"""
+
 _SPIN = """
 declare i32 @clock_gettime(i32, ptr)
+declare i32 @sched_yield()
 PAUSE_DECLARATION
 
 define internal i64 @now() #0 {
@@ -76,10 +153,11 @@ define internal i64 @now() #0 {
   ret i64 %sum
 }
 
-; Spin until (the 64-bit word at %place, and %mask) equals %wanted is %until, at most SPIN long. Gives whether it came.
-define internal i1 @spin(ptr %place, i64 %mask, i64 %wanted, i1 %until) #0 {
+; Spin until (the 64-bit word at %place, and %mask) equals %wanted is %until, at most %limit long. Gives whether it
+; came. After LEAST_SPIN the core is offered to others now and then: to those of this process as to any.
+define internal i1 @spin(ptr %place, i64 %mask, i64 %wanted, i1 %until, i64 %limit) #0 {
 entry:
-  %limit = load i64, ptr SPIN, align 8
+  %least = load i64, ptr LEAST_SPIN, align 8
   %start = call i64 @now()
   br label %round
 round:
@@ -94,13 +172,19 @@ look:
 pause:
   PAUSE
   %next = add i32 %step, 1
-  %full = icmp eq i32 %next, 16
+  %full = icmp eq i32 %next, 32
   br i1 %full, label %clock, label %look
 clock:
   %time = call i64 @now()
   %spent = sub i64 %time, %start
   %over = icmp sgt i64 %spent, %limit
-  br i1 %over, label %no, label %round
+  br i1 %over, label %no, label %offer
+offer:
+  %long = icmp sgt i64 %spent, %least
+  br i1 %long, label %yield, label %round
+yield:
+  %yielded = call i32 @sched_yield()
+  br label %round
 yes:
   ret i1 true
 no:
@@ -110,7 +194,8 @@ no:
 
 
 def text(instruction_set: str, system: str) -> str:
-    return (_SLEEP_BY_CONDITION if _futex_call(instruction_set, system) is None else _SLEEP_BY_FUTEX) + _SPIN
+    sleep = _SLEEP_BY_CONDITION if _futex_call(instruction_set, system) is None else _SLEEP_BY_FUTEX
+    return sleep + (_CORES if system == "linux" else _ANY_CORE) + _SPIN
 
 
 def words(instruction_set: str, system: str) -> dict[str, str]:
@@ -122,7 +207,13 @@ def words(instruction_set: str, system: str) -> dict[str, str]:
     }.get(instruction_set, ("", ""))
     futex = str(_futex_call(instruction_set, system))
     monotonic = "6" if system == "darwin" else "1"
-    return {"PAUSE_DECLARATION": declaration, "PAUSE": pause, "FUTEX": futex, "MONOTONIC": monotonic}
+    return {
+        "PAUSE_DECLARATION": declaration,
+        "PAUSE": pause,
+        "FUTEX": futex,
+        "MONOTONIC": monotonic,
+        "CORES_BYTES": str(CORES_BYTES),
+    }
 
 
 def _futex_call(instruction_set: str, system: str) -> int | None:
