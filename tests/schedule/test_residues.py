@@ -106,4 +106,5 @@ def test_their_kernels_divide_nothing_and_store_strands_side_by_side(name: str) 
     assert sorted(size_of(axis) for axis in view.reduce_axes) == [2, 2]
     assert not any(node.op in (Ops.IDIV, Ops.MOD) for node in toposort(*(access.src[1] for access in view.accesses)))
     (store,) = view.stores
-    assert sorted(stride(store, axis) for axis in view.of_kind(AxisType.UPCAST)) == [1, 2]
+    assert [stride(store, axis) for axis in view.of_kind(AxisType.UPCAST)] == [2]
+    assert 1 in [stride(store, axis) for axis in view.of_kind(AxisType.UNROLL)]

@@ -146,12 +146,21 @@ def woven_axes(view: KernelView) -> tuple[UOp, UOp] | None:
 
 
 def weave(choice: Choice, axis: UOp, strand: UOp, lanes: int) -> None:
-    """Vectors along the axis for each of the strands, and windows written out: their masks are then known."""
+    """Vectors along the axis for each of the strands, and windows written out, with the short loops that their masks
+    depend on: the masks are then known. Strands are written out too, as neighbours that are no vectors."""
     steps = math.prod(size_of(each) for each in choice.view.reduce_axes)
-    choice.upcast(strand, size_of(strand))
-    choice.vectorise(axis, 1, lanes)
+    masks = [mask for access in choice.view.accesses for mask in access.src[2:]]
+    others = [each for each in choice.view.of_kind(AxisType.LOOP) if each not in (axis, strand)]
+    short = [each for each in others if size_of(each) <= MOST_STRANDS and any(each in mask.ranges for mask in masks)]
+    choice.unroll(strand, size_of(strand))
+    # A part of each vector is left empty rather than one of some: those would be masked.
+    amount = max(n for n in range(1, lanes + 1) if size_of(axis) % n == 0)
+    if 2 * amount > lanes:
+        choice.upcast(axis, amount)
+    else:
+        choice.vectorise(axis, 1, lanes)
     if steps <= MOST_WINDOW and all(is_counted(each) for each in choice.view.reduce_axes):
-        for each in choice.view.of_kind(AxisType.REDUCE):
+        for each in (*choice.view.of_kind(AxisType.REDUCE), *short):
             choice.unroll(each, size_of(each))
 
 
