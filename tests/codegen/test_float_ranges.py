@@ -42,6 +42,11 @@ CASES: dict[str, tuple[UOp, Range]] = {
     "minus the size": (MINUS_SIZE, (-math.inf, 0.0)),
     "its product with zero": (MINUS_SIZE * 0.0, UNKNOWN),
     "the other side's value": ((X < 1.0).where(X.const_like(7.0), X), (1.0, math.inf)),
+    "at most what may be NaN": ((limited(number(size=2), -3.0, 5.0) < X).where(X.const_like(0.0), X), UNKNOWN),
+    "less than what is limited": (
+        (X < limited(number(size=2), -3.0, 5.0)).where(X, X.const_like(0.0)),
+        (-math.inf, 5.0),
+    ),
     "a choice by something else": ((number(size=2) < 1.0).where(X, X.const_like(0.0)), UNKNOWN),
 }
 

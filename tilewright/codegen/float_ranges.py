@@ -39,15 +39,23 @@ def float_range(x: UOp, known: Mapping[UOp, Range] | None = None, depth: int = D
 
 
 def _choice_range(x: UOp, known: Mapping[UOp, Range], depth: int) -> Range:
-    """Each side is looked at with what the comparison says of its operands there; NaN, which may take the second side,
-    is no number."""
+    """Each side is looked at with what the comparison says of its operands there. On the second side that is nothing
+    where the other operand may be NaN, which is no less and no greater than any number."""
     condition, yes, no = x.src
     smaller, larger = condition.src
     (low, high), (other_low, other_high) = (float_range(source, known, depth - 1) for source in condition.src)
     if_less = {smaller: (low, min(high, other_high)), larger: (max(low, other_low), other_high)}
-    if_not = {smaller: (max(low, other_low), high), larger: (other_low, min(high, other_high))}
+    if_not = {}
+    if _is_number(larger):
+        if_not[smaller] = (max(low, other_low), high)
+    if _is_number(smaller):
+        if_not[larger] = (other_low, min(high, other_high))
     sides = [float_range(side, {**known, **facts}, depth - 1) for side, facts in ((yes, if_less), (no, if_not))]
     return (min(side[0] for side in sides), max(side[1] for side in sides))
+
+
+def _is_number(x: UOp) -> bool:
+    return x.is_const and not math.isnan(x.arg)
 
 
 def _product_range(left: Range, right: Range, is_square: bool) -> Range:
