@@ -16,7 +16,7 @@ from tilewright.base.dtype import dtypes
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp, const
 from tilewright.graph.walk import toposort
-from tilewright.kernel.axes import size_of, stride, view_kernel
+from tilewright.kernel.axes import KernelView, size_of, stride, view_kernel
 from tilewright.kernel.optimise import optimise
 from tilewright.runtime.device import open_driver
 from tilewright.schedule.residues import thin_reduction, thin_reductions
@@ -57,7 +57,7 @@ def test_other_sums_are_walked_whole(name: str) -> None:
 
 
 def max_pool(size: int, step: int, x: Tensor) -> Tensor:
-    pooled = x.max_pool2d((size, size), stride=step, padding=size // 2)
+    pooled = x.max_pool2d((size, size), stride=step, padding=(size - 1) // 2)
     assert isinstance(pooled, Tensor)
     return pooled
 
@@ -70,6 +70,7 @@ def depthwise(size: int, step: int, x: Tensor) -> Tensor:
 CASES = {
     "max pool 3x3/2": (max_pool, 3, 2, (2, 2, 12, 24)),
     "max pool 4x4/2": (max_pool, 4, 2, (1, 2, 12, 16)),
+    "max pool 2x2/2": (max_pool, 2, 2, (2, 2, 12, 24)),
     "depthwise 3x3/2": (depthwise, 3, 2, (2, 2, 12, 24)),
     "depthwise 3x3/2 of odd images": (depthwise, 3, 2, (1, 2, 11, 23)),
     "depthwise 5x5/4": (depthwise, 5, 4, (1, 2, 8, 32)),
@@ -105,6 +106,17 @@ def test_their_kernels_divide_nothing_and_store_strands_side_by_side(name: str) 
     view = view_kernel(optimise(kernel, open_driver("CPU").target))
     assert sorted(size_of(axis) for axis in view.reduce_axes) == [2, 2]
     assert not any(node.op in (Ops.IDIV, Ops.MOD) for node in toposort(*(access.src[1] for access in view.accesses)))
+    assert_strands(view)
+
+
+def test_windows_that_touch_are_strands_as_well() -> None:
+    """Each result compares what is in its window, every second of whose elements lies along a row."""
+    kernel = gradient_of("max pool 2x2/2", "CPU").schedule().items[-1].ast
+    assert kernel is not None
+    assert_strands(view_kernel(optimise(kernel, open_driver("CPU").target)))
+
+
+def assert_strands(view: KernelView) -> None:
     (store,) = view.stores
     assert [stride(store, axis) for axis in view.of_kind(AxisType.UPCAST)] == [2]
     assert 1 in [stride(store, axis) for axis in view.of_kind(AxisType.UNROLL)]

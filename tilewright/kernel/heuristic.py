@@ -137,9 +137,10 @@ def woven_axes(view: KernelView) -> tuple[UOp, UOp] | None:
             continue
         for axis in loops:
             is_apart = all(stride(store, axis) == size_of(strand) for store in view.stores)
-            # What is not summed over may lie as the results do: they take turns along it too.
+            # What is not summed over may lie as the results do, who take turns along it too, or be one of some turns.
             woven = [load for load in loads if stride(load, axis) not in (0, 1)]
-            are_alike = all((stride(load, axis), stride(load, strand)) == (size_of(strand), 1) for load in woven)
+            are_alike = all(stride(load, axis) == size_of(strand) for load in woven)
+            are_alike = are_alike and all(stride(load, strand) in (0, 1) for load in woven)
             if is_apart and size_of(axis) > MOST_STRANDS and are_alike:
                 return axis, strand
     return None
