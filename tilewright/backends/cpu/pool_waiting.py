@@ -64,8 +64,8 @@ define internal void @wake(ptr %word, i32 %count) #0 {
 }
 """
 
-# Linux under KVM takes an idle core for one that the host has taken away, and wakes a thread on the core of its waker:
-# for milliseconds the two share that, beside an idle core. So a worker that sleeps does so off the caller's core.
+# Linux under KVM wakes many a thread on the core of its waker: for milliseconds the two share it, beside an idle core.
+# So a worker that sleeps does so off the caller's core.
 _CORES = """
 declare i32 @sched_getcpu()
 declare i32 @sched_getaffinity(i32, i64, ptr)
