@@ -133,7 +133,7 @@ def test_a_tile_goes_along_the_row(step: int, row: int, expected: tuple[int, int
         load(param(2, 1 << 20), f * 96 + c * 3 + u),
     )
     view = view_kernel(kernel(store(param(0, 1 << 20), n * (64 * row) + f * row + x, summed(image * weight, c, u))))
-    found = heuristic_windows.find_windows(view)
+    found = heuristic_windows.find_windows(view, 16)
     assert found is not None
     tile = choose_tile(found, 16, 32, heuristic_windows.find_window(view, found))
     assert (tile.vectors, tile.length, tile.height) == (*expected, 1)
@@ -156,8 +156,32 @@ def test_weights_that_lie_across_the_sum_are_not_turned_for_each_image() -> None
     assert sum(opt.op is OptOps.STAGE for opt in opts) == 1
     check(pixels(2), opts=None, devices=("CPU",), seed=2)
     # One image turns them once; where its rows are long, that is little beside the products.
-    found = heuristic_windows.find_windows(view_kernel(prepare_kernel(pixels(1))))
+    found = heuristic_windows.find_windows(view_kernel(prepare_kernel(pixels(1))), 16)
     assert found is None
+
+
+def every_second_pixel(row: int, is_inside: bool = False) -> UOp:
+    """Two images of 32 channels, every second pixel of which is multiplied alone: 20 channels of 32. `is_inside`: the
+    channels of a pixel are neighbours."""
+    n, f, y, x, c = axis(2, 0), axis(20, 1), axis(3, 2), axis(row, 3), axis(32, 4, AxisType.REDUCE)
+    pixel = y * (4 * row) + x * 2
+    where = n * (32 * 12 * row) + (pixel * 32 + c if is_inside else pixel + c * (12 * row))
+    total = summed(load(param(1, 2 * 32 * 12 * row), where) * load(param(2, 640), f * 32 + c), c)
+    return kernel(store(param(0, 2 * 20 * 3 * row), n * (20 * 3 * row) + f * (3 * row) + y * row + x, total))
+
+
+def test_channels_are_turned_into_lanes_where_pixels_and_the_sum_have_none() -> None:
+    """Rows of 7 pixels leave most of 16 lanes empty and fill those of 8."""
+
+    def is_window(ast: UOp, target: str) -> bool:
+        return choose_window_opts(view_kernel(prepare_kernel(ast)), TARGETS[target]) is not None
+
+    assert [is_window(every_second_pixel(row), "AVX-512") for row in (7, 8)] == [True, False]
+    assert [is_window(every_second_pixel(row), "AVX2") for row in (3, 7)] == [True, False]
+    assert not is_window(every_second_pixel(7, is_inside=True), "AVX-512")
+    for row, target in ((7, "AVX-512"), (3, "AVX2")):
+        assert check_pair(Pair(0, "short rows", every_second_pixel(row), None, TARGETS[target])) is None  # type: ignore[arg-type]
+    check(every_second_pixel(3), None, ("CPU",), seed=7)
 
 
 def test_nothing_is_computed_of_the_border_of_a_gradient() -> None:

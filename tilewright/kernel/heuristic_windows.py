@@ -36,7 +36,7 @@ from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, 
 from tilewright.kernel.choice import Choice
 from tilewright.kernel.effects import has_effects
 from tilewright.kernel.heuristic_dots import EVEN, evenness
-from tilewright.kernel.heuristic_products import factors_of, find_product, own_axes, sum_dtype
+from tilewright.kernel.heuristic_products import LEAST_LANES, factors_of, find_product, own_axes, sum_dtype
 from tilewright.kernel.transforms.clip import bound_of, check_clip
 from tilewright.kernel.transforms.halo import find_sides
 from tilewright.kernel.transforms.hold import check_hold
@@ -88,10 +88,10 @@ MOST_TASKS = 1024
 def choose_window_opts(view: KernelView, target: Target) -> tuple[Opt, ...] | None:
     if not target.has_threads or has_effects(view) or not all(is_counted(axis) for axis in view.axes):
         return None
-    windows = find_windows(view)
+    lanes = target.lanes(sum_dtype(view, target)) if factors_of(view) else 1
+    windows = find_windows(view, lanes)
     if windows is None:
         return None
-    lanes = target.lanes(sum_dtype(view, target))
     steps = math.prod(size_of(axis) for axis in view.reduce_axes)
     products = math.prod(size_of(axis) for axis in view.axes)
     speed = filled(size_of(windows.lanes), lanes) * steps / (steps + STORE_STEPS)
@@ -106,8 +106,8 @@ def choose_window_opts(view: KernelView, target: Target) -> tuple[Opt, ...] | No
     return _Plan(view, target, windows, lanes, is_small=gain < LEAST_GAIN).choose()
 
 
-def find_windows(view: KernelView) -> Windows | None:
-    """The convolution that the kernel is made of; None where it is something else."""
+def find_windows(view: KernelView, lanes: int) -> Windows | None:
+    """The convolution that the kernel is made of; None where it is something else, or better done as a product."""
     places = factors_of(view)
     for number in (0, 1) if places else ():
         image, other = places[number], places[1 - number]
@@ -117,11 +117,12 @@ def find_windows(view: KernelView) -> Windows | None:
         if is_narrow or any(stride(image, axis) is None for axis in walking):
             continue
         channels = [axis for axis in own_axes(view, other, image) if stride(other, axis) is not None]
-        overlap = not is_injective(image.src[1], walking)
-        if not overlap:
-            channels = [axis for axis in channels if stride(other, axis) == 1 and is_repeated(view, other)]
         own = own_axes(view, image, other)
         rows = [axis for axis in own if all(stride(store, axis) == 1 for store in view.stores) and stride(image, axis)]
+        overlap = not is_injective(image.src[1], walking)
+        if not overlap:
+            usable = [axis for axis in channels if stride(other, axis) == 1 or not has_lanes(view, image, rows, lanes)]
+            channels = usable if is_repeated(view, other) else []
         if channels and rows:
             others = [axis for axis in own if axis is not rows[0]]
             return Windows(image, other, max(channels, key=size_of), rows[0], others, number, overlap)
@@ -133,6 +134,12 @@ def is_repeated(view: KernelView, other: UOp) -> bool:
     single pixels."""
     loops = [axis for axis in view.of_kind(AxisType.LOOP) if size_of(axis) > 1]
     return sum(axis not in other.ranges for axis in loops) > 1
+
+
+def has_lanes(view: KernelView, image: UOp, rows: list[UOp], lanes: int) -> bool:
+    """Whether lanes can go along a row of single pixels, or along the sum."""
+    is_long = any(size_of(axis) >= LEAST_LANES * lanes for axis in rows)
+    return is_long or any(stride(image, axis) == 1 for axis in view.reduce_axes)
 
 
 def filled(size: int, lanes: int) -> float:
