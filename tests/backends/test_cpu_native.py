@@ -647,6 +647,13 @@ def test_workers_sleep_off_the_core_of_the_caller_and_wake_up_free() -> None:
     made.close()
 
 
+def test_an_arm_fetches_code_anew_before_it_runs_a_chunk() -> None:
+    """That it is needed cannot be shown: an emulator sees new code at once, and most processors nearly always."""
+    before_call = pool.pool_ir("aarch64", "linux").split("  call void %function(ptr %buffers, i64 %low")[0]
+    assert before_call.endswith("  call void @llvm.aarch64.isb(i32 15)\n")
+    assert "isb" not in pool.pool_ir("x86_64", "linux")
+
+
 def test_a_closed_pool_runs_alone(pool_object: bytes, kernels: llvm.LoadedCode) -> None:
     made = pool.Pool(pool_object, 3)
     squares = Squares(100)

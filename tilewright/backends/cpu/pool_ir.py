@@ -135,6 +135,7 @@ run:
   %last = icmp slt i64 %room, %grain
   %size = select i1 %last, i64 %room, i64 %grain
   %high = add i64 %low, %size
+  FETCH_ANEW
   call void %function(ptr %buffers, i64 %low, i64 %high)
   %more = add i32 %done, 1
   br label %look

@@ -210,6 +210,8 @@ def words(instruction_set: str, system: str) -> dict[str, str]:
     return {
         "PAUSE_DECLARATION": declaration,
         "PAUSE": pause,
+        # Another thread may have loaded the code that is called next. An ARM sees that after an `isb` of its own.
+        "FETCH_ANEW": pause if instruction_set == "aarch64" else "",
         "FUTEX": futex,
         "MONOTONIC": monotonic,
         "CORES_BYTES": str(CORES_BYTES),
