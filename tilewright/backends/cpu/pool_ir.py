@@ -26,8 +26,7 @@ from tilewright.backends.cpu.python_call import CALL_IR
 MAXIMUM_THREADS = 256
 
 # Offsets in the state block, of the capitals in the text. Words that different threads write lie on different pairs of
-# cache lines, but for SHARES, which the caller writes all at once. GENERATION is the upper half of TICKET: the
-# processors supported are little-endian.
+# cache lines, each of SHARES too. GENERATION is the upper half of TICKET: the processors supported are little-endian.
 PLACES = (
     {"TICKET": 0, "GENERATION": 4, "FINISHED": 128, "CALLER_WAITS": 132, "SLEEPERS": 256}
     | {f"DESCRIPTION_{field}": 384 + 8 * field for field in range(6)}
@@ -35,7 +34,7 @@ PLACES = (
     | {"OWNER": 512, "STARTED": 516, "WORKERS": 520, "STOP": 524, "LEAST_SPIN": 528, "MOST_SPIN": 536}
     | {"MUTEX": 640, "CONDITION": 768, "HANDLES": 1024, "SHARES": 1024 + 8 * MAXIMUM_THREADS}
 )
-STATE_BYTES = PLACES["SHARES"] + 8 * MAXIMUM_THREADS
+STATE_BYTES = PLACES["SHARES"] + 128 * MAXIMUM_THREADS
 
 _POOL = """
 @tw_state = external global i8
@@ -54,7 +53,7 @@ entry:
 look:
   %number = phi i32 [ %first, %entry ], [ %number, %take ], [ %other, %pass ]
   %wide = zext i32 %number to i64
-  %place = getelementptr i64, ptr SHARES, i64 %wide
+  %place = getelementptr [16 x i64], ptr SHARES, i64 %wide
   %share = load atomic i64, ptr %place monotonic, align 8
   %low = trunc i64 %share to i32
   %shifted = lshr i64 %share, 32
@@ -97,7 +96,7 @@ next:
   %high = udiv i64 %scaled, %shares
   %shifted = shl i64 %high, 32
   %share = or i64 %shifted, %low
-  %place = getelementptr i64, ptr SHARES, i64 %number
+  %place = getelementptr [16 x i64], ptr SHARES, i64 %number
   store atomic i64 %share, ptr %place monotonic, align 8
   %more = icmp ult i64 %following, %shares
   br i1 %more, label %next, label %leave
