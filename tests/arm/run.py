@@ -17,7 +17,17 @@ from tests.arm.environment import TREE, default_folder, prepare
 from tests.arm.machines import MACHINES
 
 PYTEST = ("-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", "-p", "tests.arm.sample")
-CPU_TESTS = ("native", "panels", "threads", "processors", "shuffles", "dot_products", "inner_loops")
+CPU_TESTS = (
+    "native",
+    "panels",
+    "threads",
+    "processors",
+    "shuffles",
+    "dot_products",
+    "inner_loops",
+    "detours",
+    "wrapping",
+)
 # Name: one in so many of these tests; and what Python is given.
 SELECTIONS: dict[str, tuple[int, tuple[str, ...]]] = {
     "cpu": (2, (*PYTEST, "-m", "not slow", *(f"tests/backends/test_cpu_{name}.py" for name in CPU_TESTS))),
