@@ -256,7 +256,9 @@ def touched_bytes(item: Item) -> dict[tuple[int, bool], tuple[int, int]]:
         if not mask.any():
             continue
         size = place.dtype.itemsize
-        first, stop = int(positions[mask].min()) * size, (int(positions[mask].max()) + 1) * size
+        start = item.starts[place.src[0].arg.slot]
+        first = start + int(positions[mask].min()) * size
+        stop = start + (int(positions[mask].max()) + 1) * size
         key = (item.slots[place.src[0].arg.slot], place in stored)
         known = found.get(key, (first, stop))
         found[key] = (min(first, known[0]), max(stop, known[1]))

@@ -71,6 +71,8 @@ class Target:
     max_grid: tuple[int, int, int] = ((1 << 31) - 1, (1 << 16) - 1, (1 << 16) - 1)
     max_group: tuple[int, int, int] = (1024, 1024, 64)
     max_buffers: int = (1 << 31) - 1  # that a kernel may be given
+    # A kernel's buffer begins at a multiple of so many bytes inside its memory. Some OpenCL drivers need 512.
+    start_alignment: int = 512
     warp_size: int = 1
     cache_bytes: int = 1 << 20
     core_cache_bytes: int = 1 << 19  # of the largest cache that a core has to itself

@@ -41,8 +41,8 @@ TEMP = Role("temp")
 add_note = GlobalCounters.add_note
 # The largest result whose memory a replay keeps for the next call.
 MOST_KEPT_BYTES = 1 << 16
-Wish = tuple[int, int, int]
-"""(number among the memories of a call, launch, parameter of it)"""
+Wish = tuple[int, int, int, int]
+"""(number among the memories of a call, launch, parameter of it, the byte at which it begins)"""
 Step = Callable[[Sequence[Any]], None]
 _Kind = tuple[Callable[[int], Any], str, DType, int, int]  # what allocates; device, dtype, elements and bytes
 
@@ -146,10 +146,10 @@ class Replay:
                 if item.device != device:
                     flush()
                     device = item.device
-                for param, slot in enumerate(item.slots):
+                for param, (slot, start) in enumerate(zip(item.slots, item.starts, strict=True)):
                     if slot_roles[slot] in self.renewed:
-                        wishes.append((self.renewed[slot_roles[slot]], len(pending), param))
-                pending.append((kernel.handle, [execution.place(slot) for slot in item.slots]))
+                        wishes.append((self.renewed[slot_roles[slot]], len(pending), param, start))
+                pending.append((kernel.handle, execution.places(item)))
         flush()
 
     def _release(self, roles: list[tuple[Role, ...]]) -> None:
@@ -245,8 +245,8 @@ def _step_of(runner: Runner, wishes: list[Wish]) -> Step:
         return native(wishes)
 
     def step(memories: Sequence[Any]) -> None:
-        for number, launch, param in wishes:
-            runner.set_place(launch, param, (memories[number], 0))
+        for number, launch, param, start in wishes:
+            runner.set_place(launch, param, (memories[number], start))
         runner.run()
 
     return step

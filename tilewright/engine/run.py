@@ -39,6 +39,11 @@ class Execution:
             return buffer.ensure(), 0
         return self.arenas[self.plan.slots[slot].device], self.offsets[slot]
 
+    def places(self, item: Item) -> list[Place]:
+        """Where the buffers of a kernel begin."""
+        found = [self.place(slot) for slot in item.slots]
+        return [(memory, offset + start) for (memory, offset), start in zip(found, item.starts, strict=True)]
+
     def run(self) -> None:
         if options.DEBUG >= 2 or "kernel-run" in listeners:
             seconds = sum(self._run_timed(number) for number in range(len(self.plan.items)))
@@ -79,7 +84,7 @@ class Execution:
             if item.device != device:
                 flush()
                 device = item.device
-            pending.append((kernel.handle, [self.place(slot) for slot in item.slots]))
+            pending.append((kernel.handle, self.places(item)))
         flush()
         return made
 
@@ -97,7 +102,7 @@ class Execution:
     def runner(self, number: int) -> Runner:
         item, kernel = self.plan.items[number], self.kernels[number]
         assert kernel is not None
-        return open_driver(item.device).prepare([(kernel.handle, [self.place(slot) for slot in item.slots])])
+        return open_driver(item.device).prepare([(kernel.handle, self.places(item))])
 
     def _run_timed(self, number: int) -> float:
         """Runs one item alone and tells how long it took, in seconds."""
@@ -153,16 +158,20 @@ class _Prepared:
         self.kernels = execution.kernels
         self.note = _note_of(execution.kernels)
         self.is_running = False
-        slots = [item.slots for item in execution.plan.items]
+        items = execution.plan.items
         launches = [
-            (kernel.handle, [execution.place(slot) for slot in used])
-            for kernel, used in zip(execution.kernels, slots, strict=True)
+            (kernel.handle, execution.places(item))
+            for kernel, item in zip(execution.kernels, items, strict=True)
             if kernel is not None
         ]
-        runner = open_driver(execution.plan.items[0].device).prepare(launches)
-        self.slots = sorted({slot for used in slots for slot in used})
+        runner = open_driver(items[0].device).prepare(launches)
+        self.slots = sorted({slot for item in items for slot in item.slots})
         number = {slot: number for number, slot in enumerate(self.slots)}
-        wishes = [(number[slot], launch, param) for launch, used in enumerate(slots) for param, slot in enumerate(used)]
+        wishes = [
+            (number[slot], launch, param, start)
+            for launch, item in enumerate(items)
+            for param, (slot, start) in enumerate(zip(item.slots, item.starts, strict=True))
+        ]
         run_on: Callable[[Any], Callable[[Sequence[Any]], None]] | None = getattr(runner, "run_on", None)
         self.run_on = None if run_on is None else run_on(wishes)
 

@@ -108,10 +108,19 @@ def _fits(plan: Schedule, kernels: KernelKeys, params: Sequence[UOp], outputs: S
         list(plan.slots[: len(given)]) == given
         and len(plan.outputs) == len(outputs)
         and all(0 <= slot < count for slot in used)
+        and all(_starts_fit(item, plan.slots, kernel) for item, kernel in zip(plan.items, kernels, strict=True))
         and temps <= dict(plan.offsets).keys()
         and all(0 <= at <= room[plan.slots[n].device] - plan.slots[n].nbytes for n, at in plan.offsets)
         and all(kernel is None or isinstance(kernel, str) for kernel in kernels)
     )
+
+
+def _starts_fit(item: Item, slots: Sequence[Slot], kernel: str | None) -> bool:
+    """Whether each buffer of a kernel begins inside its memory."""
+    if kernel is None:
+        return not item.starts
+    pairs = zip(item.slots, item.starts, strict=True)
+    return all(0 <= start < max(slots[slot].nbytes, 1) for slot, start in pairs)
 
 
 # Fields that are plain values, so that one which a record is given later is stored as well. A line belongs to the

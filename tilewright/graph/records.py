@@ -121,7 +121,9 @@ class Access:
 class Item:
     """One step of a schedule: a kernel (`ast` is a SINK) or a copy between devices (`ast` is None).
 
-    `slots[k]` is the memory of the kernel's PARAM k; of a copy, (target, source). `line` is the user's line."""
+    `slots[k]` is the memory of the kernel's PARAM k, which begins at byte `starts[k]` of it; of a copy, (target,
+    source), both whole. So kernels that differ only in where they read and write are one kernel. `line` is the user's
+    line."""
 
     ast: UOp | None
     slots: tuple[int, ...]
@@ -129,6 +131,7 @@ class Item:
     writes: tuple[Access, ...]
     device: str
     line: tuple[str, int] | None = None
+    starts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

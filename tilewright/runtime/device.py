@@ -39,7 +39,7 @@ class Runner(Protocol):
     """A prepared list of launches that can be run again and again. One whose device has a clock of its own also has
     `run_timed() -> float`: it runs the list, waits for it and gives the seconds the device spent. One that can take
     new memory faster than by `set_place` has `run_on(wishes)`, which gives a function of a list of memories that sets
-    the places, (number in that list, launch, param) each, and runs."""
+    the places, (number in that list, launch, param, byte at which the param begins) each, and runs."""
 
     def run(self) -> None:
         """Gives the launches to the device's queue; they may still be running when this returns."""

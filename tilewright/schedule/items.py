@@ -3,13 +3,15 @@ that it reads and writes. Equal kernels come out as one node, whatever memory th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tilewright.base.dtype import dtypes
+from tilewright.base.target import Target
 from tilewright.graph.affine import digest
 from tilewright.graph.custom import output_node
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.records import Access, Item, KernelInfo, Slot
+from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import substitute, toposort
 from tilewright.schedule.steps import Step
@@ -34,9 +36,11 @@ class Slots:
         return Access(self.of[version], 0, self.slot(version).nbytes)
 
 
-def write_item(step: Step, device: str, slots: Slots, versions: Mapping[UOp, int]) -> Item:
+def write_item(
+    step: Step, device: str, slots: Slots, versions: Mapping[UOp, int], target_of: Callable[[str], Target]
+) -> Item:
     if step.stores:
-        return kernel_item(step, device, slots)
+        return kernel_item(step, device, slots, target_of(device).start_alignment)
     if step.node.op is Ops.CUSTOM_KERNEL:
         return custom_item(step.node, device, slots, versions)
     target = slots.whole(step.targets[0])
@@ -51,15 +55,15 @@ def write_item(step: Step, device: str, slots: Slots, versions: Mapping[UOp, int
     )
 
 
-def kernel_item(step: Step, device: str, slots: Slots) -> Item:
+def kernel_item(step: Step, device: str, slots: Slots, alignment: int) -> Item:
     stores = []
     for store in step.stores:
         buffer = UOp(Ops.PARAM, store.value.dtype, (), ParamArg(store.target, slots.slot(store.target).size))
         place = UOp(Ops.INDEX, buffer.dtype, (buffer, store.position))
         stores.append(UOp(Ops.STORE, dtypes.void, (place, store.value)))
-    ast, used = canonical_kernel(UOp(Ops.SINK, dtypes.void, tuple(stores)), slots)
-    reads, writes = kernel_accesses(ast, used)
-    return Item(ast, used, reads, writes, device, step.node.line)
+    ast, used, starts = canonical_kernel(UOp(Ops.SINK, dtypes.void, tuple(stores)), slots, alignment)
+    reads, writes = kernel_accesses(ast, used, starts)
+    return Item(ast, used, reads, writes, device, step.node.line, starts)
 
 
 def custom_item(node: UOp, device: str, slots: Slots, versions: Mapping[UOp, int]) -> Item:
@@ -72,8 +76,9 @@ def custom_item(node: UOp, device: str, slots: Slots, versions: Mapping[UOp, int
             used.append(slots.of[version_behind(node.src[position], versions)])
         else:
             used.append(slots.of[versions[node]])  # an argument that the kernel does not touch
-    reads, writes = kernel_accesses(call.ast, tuple(used))
-    return Item(call.ast, tuple(used), reads, writes, device, node.line)
+    starts = (0,) * len(used)
+    reads, writes = kernel_accesses(call.ast, tuple(used), starts)
+    return Item(call.ast, tuple(used), reads, writes, device, node.line, starts)
 
 
 def version_behind(node: UOp, versions: Mapping[UOp, int]) -> int:
@@ -83,21 +88,60 @@ def version_behind(node: UOp, versions: Mapping[UOp, int]) -> int:
     return versions[node]
 
 
-def canonical_kernel(sink: UOp, slots: Slots) -> tuple[UOp, tuple[int, ...]]:
-    """A kernel over versions with its buffers and loops numbered from 0, so that equal kernels are one node; and the
-    slot of each buffer. Versions that share memory are one buffer."""
+def canonical_kernel(sink: UOp, slots: Slots, alignment: int) -> tuple[UOp, tuple[int, ...], tuple[int, ...]]:
+    """A kernel over versions with its buffers and loops numbered from 0, so that equal kernels are one node; the slot
+    of each buffer, and the byte at which the buffer begins there. Versions that share memory are one buffer. A buffer
+    is the part of its slot that the kernel touches: the same step on another slice is the same kernel.
+
+    before: a[b*4096 + k + 192]    b in 32, k in 64; a of 131072 elements
+    after:  a[b*4096 + k]          a of 127040 elements, which begins at byte 768 of its slot"""
     nodes = toposort(sink)
+    spans = touched_spans(nodes, slots, alignment)
+    if any(start for start, _ in spans.values()):
+        versions = {node.arg.slot for node in nodes if node.op is Ops.PARAM}
+        sink = move_starts(sink, {version: spans[slots.of[version]][0] for version in versions})
+        nodes = toposort(sink)
     buffers = [store.src[0].src[0] for store in sink.src] + [node for node in nodes if node.op is Ops.PARAM]
     numbers: dict[int, int] = {}
     exchanges: dict[UOp, UOp] = {}
     for buffer in buffers:
-        number = numbers.setdefault(slots.of[buffer.arg.slot], len(numbers))
-        exchanges[buffer] = buffer.replace(arg=ParamArg(number, slots.slot(buffer.arg.slot).size))
+        slot = slots.of[buffer.arg.slot]
+        start, stop = spans[slot]
+        number = numbers.setdefault(slot, len(numbers))
+        exchanges[buffer] = buffer.replace(arg=ParamArg(number, stop - start))
     loops = sorted((node for node in nodes if node.op is Ops.RANGE), key=lambda node: node.arg.id)
     for number, loop in enumerate(loops):
         exchanges[loop] = loop.replace(arg=Axis((number,), loop.arg.kind))
     ast = substitute(sink, exchanges)
-    return ast.replace(arg=KernelInfo(kernel_name(ast, loops))), tuple(numbers)
+    starts = tuple(spans[slot][0] * slots.table[slot].dtype.itemsize for slot in numbers)
+    return ast.replace(arg=KernelInfo(kernel_name(ast, loops))), tuple(numbers), starts
+
+
+def touched_spans(nodes: Sequence[UOp], slots: Slots, alignment: int) -> dict[int, tuple[int, int]]:
+    """The elements [start, stop) of each slot that a kernel touches, as far as the bounds of its indices tell, from an
+    aligned byte on. An index that may lie outside is masked there, and stays outside of the part."""
+    spans: dict[int, tuple[int, int]] = {}
+    for node in nodes:
+        if node.op is not Ops.INDEX:
+            continue
+        slot = slots.of[node.src[0].arg.slot]
+        size, step = slots.table[slot].size, max(1, alignment // node.dtype.itemsize)
+        start = min(max(int(node.src[1].vmin), 0), size - 1) // step * step
+        stop = max(min(int(node.src[1].vmax) + 1, size), start + 1)
+        known = spans.get(slot, (start, stop))
+        spans[slot] = (min(start, known[0]), max(stop, known[1]))
+    return spans
+
+
+def move_starts(sink: UOp, starts: Mapping[int, int]) -> UOp:
+    """The kernel with the indices of each version counted from the element that its buffer begins at."""
+    done: dict[UOp, UOp] = {}
+    for node in toposort(sink):
+        src = tuple(done[s] for s in node.src)
+        if node.op is Ops.INDEX and (start := starts[node.src[0].arg.slot]):
+            src = (src[0], simplify(src[1] - start), *src[2:])
+        done[node] = node.with_src(src)
+    return done[sink]
 
 
 def kernel_name(ast: UOp, loops: Iterable[UOp]) -> str:
@@ -108,8 +152,10 @@ def kernel_name(ast: UOp, loops: Iterable[UOp]) -> str:
     return f"{kind}_{sizes}_{digest(ast)[:3].hex()}"
 
 
-def kernel_accesses(ast: UOp, slots: tuple[int, ...]) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
-    """The byte ranges that a kernel reads and writes, from the bounds of its indices."""
+def kernel_accesses(
+    ast: UOp, slots: tuple[int, ...], starts: tuple[int, ...]
+) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
+    """The byte ranges of slots that a kernel reads and writes, from the bounds of its indices."""
     spans: dict[tuple[int, bool], tuple[int, int]] = {}
     itemsize: dict[int, int] = {}
     for node in toposort(ast):
@@ -124,7 +170,7 @@ def kernel_accesses(ast: UOp, slots: tuple[int, ...]) -> tuple[tuple[Access, ...
         spans[key] = (min(start, known[0]), max(stop, known[1]))
         itemsize[buffer.arg.slot] = buffer.dtype.itemsize
     accesses = [
-        (is_write, Access(slots[k], start * itemsize[k], stop * itemsize[k]))
+        (is_write, Access(slots[k], starts[k] + start * itemsize[k], starts[k] + stop * itemsize[k]))
         for (k, is_write), (start, stop) in spans.items()
     ]
     reads = tuple(access for is_write, access in accesses if not is_write)

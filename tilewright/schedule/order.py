@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tilewright.base.config import options
 from tilewright.base.errors import InternalError
+from tilewright.base.target import Target
 from tilewright.graph.build import placed_on
 from tilewright.graph.custom import output_node, updated_source
 from tilewright.graph.ops import Ops, ParamArg
@@ -39,12 +40,14 @@ class ItemBuilder:
         devices: Mapping[UOp, str],
         pinned: frozenset[int],
         most_buffers: Callable[[UOp], int],
+        target_of: Callable[[str], Target],
     ) -> None:
         self.plan = plan
         self.params = params
         self.outputs = outputs
         self.pinned = pinned
         self.most_buffers = most_buffers
+        self.target_of = target_of
         self.versions: dict[UOp, int] = {node: number for number, node in enumerate(params)}
         for node in plan.stored:
             self.versions[node] = len(self.versions)
@@ -78,7 +81,7 @@ class ItemBuilder:
         if options.FUSE:
             ordered = merge_steps(steps, order, frozenset(temp_sizes), self.devices, self.most_buffers)
         slots = self._slots()
-        items = [write_item(step, self.devices[step.node], slots, self.versions) for step in ordered]
+        items = [write_item(step, self.devices[step.node], slots, self.versions, self.target_of) for step in ordered]
         return items, slots.table, [slots.of[self.versions[node]] for node in self.outputs]
 
     def _temp_sizes(self) -> dict[int, int]:

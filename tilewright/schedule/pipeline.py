@@ -63,7 +63,7 @@ def schedule(
         while apart := nodes_to_part(plan, most_buffers):
             must_store, whole = must_store | apart, whole | apart
             plan = plan_fusion(stored, must_store, sequence, whole)
-        builder = ItemBuilder(plan, params, stored, devices, pinned, most_buffers)
+        builder = ItemBuilder(plan, params, stored, devices, pinned, most_buffers, target_of)
         items, slots, output_slots = builder.build()
         offsets, arenas = place_temps(items, slots)
         return Schedule(tuple(items), tuple(slots), tuple(output_slots), offsets, arenas)

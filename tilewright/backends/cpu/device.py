@@ -72,6 +72,7 @@ def cpu_target(compiler: str = LLVM, arch: str = "") -> Target:
         vector_registers=registers,
         cores=host.usable_cores(options.TILEWRIGHT_THREADS or None),
         has_threads=True,
+        start_alignment=1 if compiler == LLVM else 64,
         # The C text keeps panels on the stack.
         max_local_bytes=local_bytes,
         cache_bytes=CACHE_BYTES,
@@ -111,15 +112,19 @@ class CpuRunner(CommandList):
         self._memories[position] = None
         self.pointers[position] = memory.address + offset
 
-    def run_on(self, wishes: Sequence[tuple[int, int, int]]) -> Callable[[Sequence[HostMemory]], None]:
-        positions = [(number, self.first[launch] + param) for number, launch, param in wishes]
-        for _, position in positions:
+    def run_on(self, wishes: Sequence[tuple[int, int, int, int]]) -> Callable[[Sequence[HostMemory]], None]:
+        # Most buffers are given from their beginning on, and an addition less is time of every call.
+        positions = [(number, self.first[launch] + param) for number, launch, param, start in wishes if not start]
+        moved = [(number, self.first[launch] + param, start) for number, launch, param, start in wishes if start]
+        for _, position, *_ in (*positions, *moved):
             self._memories[position] = None
         pointers, run = self.pointers, self.run
 
         def run_with(memories: Sequence[HostMemory]) -> None:
             for number, position in positions:
                 pointers[position] = memories[number].address
+            for number, position, start in moved:
+                pointers[position] = memories[number].address + start
             run()
 
         return run_with

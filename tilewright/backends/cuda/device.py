@@ -48,6 +48,7 @@ def cuda_target(card: Card | None = None, compiler: str = "") -> Target:
         arch=arch,
         toolchain=compiler,
         vector_bytes=16,
+        start_alignment=16,
         cores=ask(facts.MULTIPROCESSORS),
         has_local=True,
         max_local_bytes=ask(facts.SHARED_BYTES),

@@ -25,6 +25,7 @@ def hip_target(arch: str = "gfx942") -> Target:
         arch=arch,
         toolchain="hiprtc",
         vector_bytes=16,
+        start_alignment=16,
         cores=304,
         has_local=True,
         max_local_bytes=64 << 10,

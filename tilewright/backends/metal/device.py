@@ -51,6 +51,7 @@ def metal_target(gpu: str, local_bytes: int = LOCAL_BYTES, group_size: int = GRO
         arch=gpu,
         toolchain="MSL 3.1, safe maths",
         has_local=True,
+        start_alignment=16,
         max_local_bytes=local_bytes,
         max_group_size=group_size,
         max_group=(group_size, group_size, group_size),

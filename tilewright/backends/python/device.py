@@ -16,6 +16,7 @@ def python_target() -> Target:
         name="PYTHON",
         vector_bytes=16,
         has_local=True,
+        start_alignment=1,
         is_reference=True,
         max_local_bytes=LOCAL_BYTES,
         max_group_size=GROUP_SIZE,
