@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from tilewright import Context
-from tilewright.runtime.cache import MAGIC, cache_folder, cache_key, read_entry, write_entry
+from tilewright.runtime.cache import cache_folder, cache_key, read_entry, write_entry
+from tilewright.runtime.sealed import MAGIC
 
 PROGRAM = """
 from tilewright import Tensor

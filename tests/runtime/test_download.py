@@ -14,6 +14,7 @@ import pytest
 
 from tilewright import Context, Tensor
 from tilewright.base.errors import CacheError, DTypeError, FileError, FileFormatError, ShapeError
+from tilewright.runtime.sealed import HEADER_BYTES
 
 CONTENT = bytes(range(256)) * 3000
 FILES = {
@@ -67,7 +68,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def kept(tmp_path: Path) -> list[bytes]:
-    return [path.read_bytes() for path in (tmp_path / "cache" / "downloads").iterdir()]
+    return [path.read_bytes()[HEADER_BYTES:] for path in (tmp_path / "cache" / "downloads").iterdir()]
 
 
 def test_bytes_are_fetched_once_and_kept(server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from tilewright.graph.records import Opt, Program
 from tilewright.graph.uop import UOp
 from tilewright.graph.verify import verify_kernel, verify_program
 from tilewright.runtime.cache import cache_key, read_entry, write_entry
-from tilewright.runtime.device import open_driver
+from tilewright.runtime.device import Driver, open_driver
 
 _kernels: dict[tuple[object, ...], CompiledKernel] = {}
 _loaded: dict[tuple[str, str], LoadedKernel] = {}  # by stored key and device
@@ -39,6 +39,7 @@ class Draft:
     binary: bytes | None
     stage_times: dict[str, int]
     stored_key: str | None = None
+    is_from_disk: bool = False
 
     def compile(self) -> None:
         start = time.perf_counter_ns()
@@ -189,7 +190,11 @@ def _load_stored(stored_key: str | None, device: str) -> LoadedKernel | None:
     if found is None:
         return None
     with stage_timer("load"):
-        handle = open_driver(device).load_kept(found.binary, found.launch)
+        try:
+            handle = open_driver(device).load_kept(found.binary, found.launch)
+        except Exception as error:  # whatever a driver says of it: the kernel is compiled, and stored anew
+            emit("warning", message=f"the stored kernel {stored_key} cannot be loaded: {error!r}", location=None)
+            return None
     return LoadedKernel(found.name, device, found.operations, found.bytes_moved, handle, stored_key)
 
 
@@ -236,14 +241,14 @@ def draft_kernel(ast: UOp, device: str, opts: tuple[Opt, ...] | None) -> Draft:
         key = cache_key("program", source, driver.target.toolchain, driver.target.arch)
         binary = read_entry(key)
     spent = {name: total - before.get(name, 0) for name, total in stage_times.items() if total != before.get(name)}
-    return Draft(ast, device, optimised, program, source, key, binary, spent)
+    return Draft(ast, device, optimised, program, source, key, binary, spent, is_from_disk=binary is not None)
 
 
 def _finished(draft: Draft) -> CompiledKernel:
     driver = open_driver(draft.device)
     assert draft.binary is not None
     with stage_timer("load") as timer:
-        handle = driver.load(draft.binary, draft.program)
+        handle = _loaded_handle(draft, driver)
     draft.stage_times["load"] = timer.total_ns
     facts = (draft.program.name, draft.device, draft.program.flops, draft.program.bytes_moved, handle, draft.stored_key)
     compiled = CompiledKernel(*facts, draft.ast, draft.stage_times, draft)
@@ -261,6 +266,20 @@ def _finished(draft: Draft) -> CompiledKernel:
             kernel=compiled,
         )
     return compiled
+
+
+def _loaded_handle(draft: Draft, driver: Driver) -> Any:
+    """The kernel of a draft. A binary from the disk that cannot be loaded counts as none: it is compiled after all."""
+    assert draft.binary is not None
+    try:
+        return driver.load(draft.binary, draft.program)
+    except Exception as error:
+        if not draft.is_from_disk:
+            raise
+        emit("warning", message=f"the stored program {draft.key} cannot be loaded: {error!r}", location=None)
+    draft.is_from_disk = False
+    draft.compile()
+    return driver.load(draft.binary, draft.program)
 
 
 def forget_kernels() -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from dataclasses import fields
 from typing import Any
 
@@ -17,9 +16,10 @@ from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.show import show
 from tilewright.graph.uop import UOp
 from tilewright.kernel.search import Opts, Search, Trial
-from tilewright.runtime.cache import cache_folder
+from tilewright.runtime.cache import cache_folder, usable_folder
+from tilewright.runtime.sealed import MAX_ENTRY_BYTES, make_folder, read_plain, write_plain
 
-VERSION = 1
+VERSION = 2
 # Another compiler makes other code, but what to ask of it stays good; a name says nothing of a kernel.
 _NOT_IN_KEY = frozenset({"toolchain"})
 
@@ -37,29 +37,34 @@ def target_text(target: Target) -> str:
     return " ".join(facts)
 
 
+_FOLDER = "search"
+
+
 def search_folder() -> str:
-    return os.path.join(cache_folder(), "search")
+    return os.path.join(cache_folder(), _FOLDER)
 
 
-def _path(sink: UOp, target: Target) -> str:
+def _name(sink: UOp, target: Target) -> str:
     digest = hashlib.sha256(f"{VERSION}\n{target_text(target)}\n{kernel_text(sink)}".encode()).hexdigest()
-    return os.path.join(search_folder(), f"{target.name.lower()}-{digest[:32]}.json")
+    return f"{target.name.lower()}-{digest[:32]}.json"
 
 
 def read_search(sink: UOp, target: Target) -> Search | None:
     """The records of an earlier search. A damaged file counts as none and is written anew."""
-    if not options.CACHE:
+    folder = usable_folder() if options.CACHE else None
+    if folder is None:
         return None
     try:
-        with open(_path(sink, target), encoding="utf-8") as file:
-            record = json.load(file)
+        record = json.loads(read_plain(os.path.join(folder, _FOLDER, _name(sink, target)), MAX_ENTRY_BYTES))
+        if record.pop("checksum") != _checksum(record):
+            raise ValueError("the checksum is another's")
         if record["kernel"] != kernel_text(sink) or record["target"] != target_text(target):
-            return None
+            raise ValueError("they are those of another kernel")
         trials = [_trial_from(entry) for entry in record["trials"]]
         return Search({trial.opts: trial for trial in trials}, bool(record["complete"]))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
         if listeners:
             emit("warning", message=f"the records of a search cannot be read and are made anew: {error}")
         return None
@@ -67,26 +72,29 @@ def read_search(sink: UOp, target: Target) -> Search | None:
 
 def write_search(sink: UOp, target: Target, search: Search) -> None:
     """Keeps the records. The file appears whole or not at all."""
-    if not options.CACHE:
+    folder = usable_folder() if options.CACHE else None
+    if folder is None:
         return
     best = search.best
-    record = {
+    record: dict[str, Any] = {
         "complete": search.is_complete,
         "best": None if best is None else _trial_to(best),
         "target": target_text(target),
         "kernel": kernel_text(sink),
         "trials": [_trial_to(trial) for trial in search.trials.values()],
     }
-    path = _path(sink, target)
+    record["checksum"] = _checksum(record)
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(record, file, indent=1)
-        os.replace(temporary, path)
+        path = os.path.join(make_folder(folder, _FOLDER), _name(sink, target))
+        write_plain(path, json.dumps(record, indent=1).encode())
     except OSError as error:
         if listeners:
             emit("warning", message=f"the records of a search cannot be written: {error}")
+
+
+def _checksum(record: dict[str, Any]) -> str:
+    """Of the values, not of the text: a file that was laid out anew is as good."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def _trial_to(trial: Trial) -> dict[str, Any]:

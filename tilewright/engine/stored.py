@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.base.config import DECLARATIONS, options
-from tilewright.base.events import listeners
+from tilewright.base.events import emit, listeners
 from tilewright.base.target import Target
 from tilewright.graph.ops import Ops
 from tilewright.graph.parse import literal
@@ -81,7 +81,8 @@ def read_kernel(key: str) -> StoredKernel | None:
         found = json.loads(entry)
         binary = read_entry(found["program"])
         return None if binary is None else StoredKernel(binary=binary, **{name: found[name] for name in _NOTED})
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        emit("warning", message=f"the stored kernel {key} cannot be used: {error!r}", location=None)
         return None
 
 

@@ -90,7 +90,7 @@ def read_schedule(
         if found["key"] == key and _fits(plan, kernels, params, outputs, device):
             return plan, kernels
         reason = "it is that of another graph"
-    except (ValueError, KeyError, TypeError, IndexError, DTypeError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, DTypeError) as error:
         reason = repr(error)
     # This process schedules the graph, and writes what it finds over the entry.
     emit("warning", message=f"the stored schedule {key} cannot be used: {reason}", location=None)

@@ -22,6 +22,7 @@ from typing import IO, NamedTuple
 
 from tilewright.base.errors import FileError, FileFormatError
 from tilewright.runtime.download import Unavailable, download, make_cache_folder
+from tilewright.runtime.sealed import open_plain
 
 _COMMAND_SECONDS = 600
 
@@ -86,7 +87,7 @@ def _is_complete(dataset: str, files: Mapping[str, str], folder: str) -> bool:
 
 def _is_right(path: str, digest: str) -> bool:
     try:
-        with open(path, "rb") as file:
+        with open_plain(path) as file:
             return not digest or hashlib.file_digest(file, "sha256").hexdigest() == digest
     except OSError:
         return False

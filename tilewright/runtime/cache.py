@@ -1,18 +1,29 @@
 """Compiled programs and schedules on disk. In: a key and bytes. Out: the bytes again, in another process, or None. Many
-processes may write at once: an entry appears whole or not at all. A damaged one is removed and counts as missing. All
-together stay below CACHE_MEGABYTES: `cache_limit` removes those unused longest."""
+processes may write at once: an entry appears whole or not at all. A damaged one is removed and counts as missing; a
+folder that others can write to is not used (`sealed`). All together stay below CACHE_MEGABYTES: `cache_limit` removes
+those unused longest."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 
 from tilewright.base.config import options
 from tilewright.base.events import emit, listeners
-from tilewright.runtime.cache_limit import MEGABYTE, UNFINISHED, is_turn, note_use, trim
+from tilewright.base.location import user_location
+from tilewright.runtime.cache_limit import MEGABYTE, is_digest, is_turn, note_use, trim
+from tilewright.runtime.sealed import (
+    MAX_ENTRY_BYTES,
+    make_folder,
+    read_plain,
+    reason_against,
+    seal,
+    unseal,
+    write_plain,
+)
 
-MAGIC = b"tilewright-entry-1\n"
-_DIGEST_BYTES = 32
+_refused: set[str] = set()  # the folders that the user was told of
 
 
 def cache_folder() -> str:
@@ -24,6 +35,22 @@ def cache_folder() -> str:
     return platformdirs.user_cache_dir("tilewright", appauthor=False)
 
 
+def usable_folder() -> str | None:
+    """The cache folder; None, and a warning once, where someone else could have put entries there."""
+    folder = cache_folder()
+    reason = reason_against(folder)
+    if not reason:
+        return folder
+    if folder not in _refused:
+        _refused.add(folder)
+        remedy = "`chmod go-w` it if it is yours, or set TILEWRIGHT_CACHE_DIR to a folder of your own"
+        message = f"the cache folder {folder!r} is not used: {reason}; {remedy}"
+        emit("warning", message=message, location=None)
+        file, line = user_location() or (__file__, 1)
+        warnings.warn_explicit(message, RuntimeWarning, file, line)
+    return None
+
+
 def cache_key(*parts: str) -> str:
     digest = hashlib.sha256()
     for part in parts:
@@ -33,26 +60,28 @@ def cache_key(*parts: str) -> str:
     return digest.hexdigest()
 
 
-def _path(key: str) -> str:
-    return os.path.join(cache_folder(), key[:2], key)
-
-
 def read_entry(key: str, cache: str = "program") -> bytes | None:
-    """The entry's bytes; None where there is none, it is damaged, or the cache is off. Events call it by `cache`."""
+    """The entry's bytes; None where there is none, it is damaged or another key's, or the cache is off. Events call it
+    by `cache`."""
     if not options.CACHE:
         return None
-    path = _path(key)
+    folder = usable_folder() if is_digest(key, 64) else None
+    if folder is None:
+        return _report(cache, key, None)
+    path = os.path.join(folder, key[:2], key)
     try:
-        with open(path, "rb") as file:
-            data = file.read()
-            note_use(file.fileno(), path)
-    except OSError:
+        data = read_plain(path, MAX_ENTRY_BYTES)
+    except FileNotFoundError:
         return _report(cache, key, None)
-    header = len(MAGIC) + _DIGEST_BYTES
-    payload = data[header:]
-    if data[: len(MAGIC)] != MAGIC or hashlib.sha256(payload).digest() != data[len(MAGIC) : header]:
+    except (OSError, MemoryError) as error:
+        if listeners:
+            emit("warning", message=f"a cache entry cannot be read: {error}", location=None)
+        return _report(cache, key, None)
+    payload = unseal(key, data)
+    if payload is None:
         _remove(path)
-        return _report(cache, key, None)
+    else:
+        note_use(path)
     return _report(cache, key, payload)
 
 
@@ -60,28 +89,22 @@ def write_entry(key: str, payload: bytes) -> None:
     """Keeps the bytes. A folder that cannot be written makes the cache useless, not the program."""
     if not options.CACHE:
         return
-    path = _path(key)
-    entry = MAGIC + hashlib.sha256(payload).digest() + payload
-    # A name as `tempfile` would choose it, which takes 10 ms to load.
-    temporary = os.path.join(os.path.dirname(path), UNFINISHED + os.urandom(8).hex())
+    folder = usable_folder()
+    if folder is None:
+        return
+    path = os.path.join(folder, key[:2], key)
+    entry = seal(key, payload)
     try:
         try:
-            _write_new(temporary, entry)
+            write_plain(path, entry)
         except FileNotFoundError:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            _write_new(temporary, entry)
-        os.replace(temporary, path)
+            make_folder(folder, key[:2])
+            write_plain(path, entry)
         if is_turn(key):
-            trim(cache_folder(), options.CACHE_MEGABYTES * MEGABYTE)
+            trim(folder, options.CACHE_MEGABYTES * MEGABYTE)
     except OSError as error:
         if listeners:
             emit("warning", message=f"the cache cannot be written: {error}", location=None)
-
-
-def _write_new(path: str, data: bytes) -> None:
-    """A file that is not there yet, for the user alone."""
-    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(data)
 
 
 def _remove(path: str) -> None:

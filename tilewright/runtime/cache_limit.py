@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from tilewright.base.config import options
 from tilewright.base.events import emit, listeners
+from tilewright.runtime.sealed import UNFINISHED
 
 MEGABYTE = 1 << 20
 # A use is noted when the last note is older than this: a note is a write to the disk.
@@ -18,7 +19,6 @@ NOTED_EVERY_SECONDS = 3600
 # What a writer that was killed left behind. A living one needs milliseconds.
 ABANDONED_SECONDS = 3600
 _DIGITS = "0123456789abcdef"
-UNFINISHED = ".new-"
 
 
 class Entry(NamedTuple):
@@ -30,9 +30,9 @@ class Entry(NamedTuple):
 def entries(folder: str) -> Iterator[Entry]:
     """What `cache` has written, finished or not, and nothing else that lies there."""
     for part in _scan(folder):
-        if _is_digest(part.name, 2):
+        if is_digest(part.name, 2):
             for found in _scan(part.path):
-                if _is_digest(found.name, 64) or found.name.startswith(UNFINISHED):
+                if is_digest(found.name, 64) or found.name.startswith(UNFINISHED):
                     try:
                         facts = found.stat(follow_symlinks=False)
                     except OSError:  # removed meanwhile
@@ -40,7 +40,7 @@ def entries(folder: str) -> Iterator[Entry]:
                     yield Entry(facts.st_mtime, facts.st_size, found.path)
 
 
-def _is_digest(name: str, length: int) -> bool:
+def is_digest(name: str, length: int) -> bool:
     """The name of an entry is a digest, that of its folder the first two digits."""
     return len(name) == length and not name.strip(_DIGITS)
 
@@ -53,11 +53,11 @@ def _scan(folder: str) -> list[os.DirEntry[str]]:
         return []
 
 
-def note_use(descriptor: int, path: str) -> None:
+def note_use(path: str) -> None:
     """An entry was read: it is removed after those that were not."""
     now = time.time()
     try:
-        if now - os.fstat(descriptor).st_mtime > NOTED_EVERY_SECONDS:
+        if now - os.stat(path).st_mtime > NOTED_EVERY_SECONDS:
             os.utime(path)
     except OSError as error:
         if listeners:

@@ -5,17 +5,19 @@ appears under its name when the whole of it has arrived."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import hashlib
 import io
 import os
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from tilewright.base.errors import CacheError, FileError, FileFormatError
-from tilewright.runtime.cache import cache_folder
+from tilewright.base.events import emit
+from tilewright.runtime.cache import usable_folder
+from tilewright.runtime.sealed import make_folder, read_plain, seal, unseal, write_plain
 
 _CHUNK = 1 << 18
 _CONNECT_SECONDS = 10
@@ -77,13 +79,25 @@ def _bar(label: str, total: int, progress: bool) -> Iterator[Callable[[int], Any
 
 
 def make_cache_folder(operation: str, *names: str) -> str:
-    """A folder of the cache, made where it is not there yet."""
-    place = os.path.join(cache_folder(), *names)
+    """A folder of the cache, made where it is not there yet; one of this process alone where the cache is refused."""
+    folder = usable_folder() or _folder_of_this_process()
     try:
-        os.makedirs(place, exist_ok=True)
+        return make_folder(folder, *names)
     except OSError as error:
+        place = os.path.join(folder, *names)
         raise CacheError(operation, f"the folder {place!r} cannot be made: {error}", _REMEDY) from error
-    return place
+
+
+@functools.cache
+def _folder_of_this_process() -> str:
+    """Removed at exit."""
+    import atexit
+    import shutil
+    import tempfile
+
+    folder = tempfile.mkdtemp(prefix="tilewright-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def read_address(operation: str, address: str, gunzip: bool = False, progress: bool = True) -> bytes:
@@ -112,15 +126,20 @@ def _read_local(operation: str, address: str, progress: bool) -> bytes:
 
 
 def _read_kept(operation: str, address: str, progress: bool) -> bytes:
+    """A copy that is damaged, another address's or no plain file is fetched anew."""
     place = make_cache_folder(operation, "downloads")
-    path = os.path.join(place, hashlib.sha256(address.encode()).hexdigest())
+    key = hashlib.sha256(address.encode()).hexdigest()
+    path = os.path.join(place, key)
     try:
-        if not os.path.exists(path):
-            with tempfile.TemporaryDirectory(dir=place, prefix=".new-") as workplace:
-                arriving = os.path.join(workplace, "file")
-                download(address, arriving, progress)
-                os.replace(arriving, path)
-        with open(path, "rb") as file:
-            return file.read()
+        kept = unseal(key, read_plain(path))
+        if kept is not None:
+            return kept
+    except (OSError, MemoryError) as error:
+        if os.path.lexists(path):
+            emit("warning", message=f"the copy of {address!r} cannot be read: {error}", location=None)
+    data = _read_local(operation, address, progress)
+    try:
+        write_plain(path, seal(key, data))
     except OSError as error:
         raise CacheError(operation, f"{place!r}: {error}", _REMEDY) from error
+    return data

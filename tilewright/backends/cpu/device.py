@@ -18,6 +18,7 @@ from tilewright.backends.cpu.processors import processor
 from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import CompileError
+from tilewright.base.events import emit
 from tilewright.base.target import ALL_DTYPES, Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Program
@@ -221,11 +222,16 @@ _making_pool = threading.Lock()
 def _new_pool() -> Pool:
     source = pool_ir()
     key = cache_key("pool", source, llvm.toolchain())
-    code = read_entry(key)
-    if code is None:
-        code = llvm.compile_ir(source, optimise=0)
-        write_entry(key, code)
-    return Pool(code, host.usable_cores(options.TILEWRIGHT_THREADS or None))
+    threads = host.usable_cores(options.TILEWRIGHT_THREADS or None)
+    kept = read_entry(key)
+    if kept is not None:
+        try:
+            return Pool(kept, threads)
+        except llvm.CompileFailure as error:
+            emit("warning", message=f"the stored pool {key} cannot be loaded: {error}", location=None)
+    code = llvm.compile_ir(source, optimise=0)
+    write_entry(key, code)
+    return Pool(code, threads)
 
 
 def open_device(name: str) -> CpuDriver:
