@@ -1,6 +1,9 @@
 """The devices that tests run on: every one that can be used on this machine, as `Device.availability()` tells, and the
 CPU once more with the system's C compiler. `make test` ends with a line that names them and those that are not here.
 
+What a device cannot compute with (`Target.computes`) is asked of it here, by `lacking`: a case that needs it is
+skipped, and the reason names it.
+
 Some compile slowly: PoCL takes half a second a kernel. A table of cases asks `takes` whether to run a case there, and
 `sample` which of its dtypes: one, another for each case; some tests ask for quick compilation (`spare_compilers`).
 `make test-devices` sets TILEWRIGHT_WHOLE_TABLE: all cases are run, and compiled as a user's kernels are."""
@@ -12,13 +15,17 @@ import functools
 import os
 import shutil
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import pytest
 
-from tilewright import Device
+from tilewright import Device, Tensor
 from tilewright.base.config import Context
+from tilewright.base.dtype import DType, dtypes, to_dtype
+from tilewright.base.target import Target
+from tilewright.graph.walk import toposort
+from tilewright.runtime.device import open_driver
 
 # Devices that compile a kernel in milliseconds.
 QUICK = frozenset({"CPU", "CUDA", "PYTHON"})
@@ -41,10 +48,27 @@ class Setting(NamedTuple):
     def takes(self, name: str) -> bool:
         return _is_whole() or zlib.crc32(name.encode()) // 7 % ONE_IN.get(self.label, 1) == 0
 
-    def sample(self, name: str, dtypes: Sequence[str]) -> Sequence[str]:
-        if self.label in QUICK or len(dtypes) < 2 or _is_whole():
-            return dtypes
-        return [dtypes[zlib.crc32(name.encode()) % len(dtypes)]]
+    def lacking(self, needed: Iterable[DType | str]) -> str:
+        """Why the device cannot run what needs these dtypes; empty where it can."""
+        target = open_driver(self.device).target
+        missing = {to_dtype(dtype).name for dtype in needed if not _computes(target, to_dtype(dtype))}
+        return f"{self.label} does not compute with {', '.join(sorted(missing))}" if missing else ""
+
+    def sample(self, name: str, wanted: Sequence[str]) -> Sequence[str]:
+        """The dtypes to run a case in: those that the device computes with, or one of them."""
+        found = [dtype for dtype in wanted if not self.lacking([dtype])]
+        if self.label in QUICK or len(found) < 2 or _is_whole():
+            return found
+        return [found[zlib.crc32(name.encode()) % len(found)]]
+
+
+def _computes(target: Target, dtype: DType) -> bool:
+    return target.computes(dtype) or dtype in (dtypes.index, dtypes.void)
+
+
+def dtypes_of(*tensors: Tensor) -> set[DType]:
+    """Those that computing the tensors needs."""
+    return {node.dtype for tensor in tensors for node in toposort(tensor.uop)}
 
 
 def spare_compilers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.devices import Setting, settings
+from tests.devices import Setting, dtypes_of, settings
 from tests.ops.rows import GRADIENT_TOLERANCE, STEP, TOLERANCES, Row, as_float64, listed
 from tests.ops.table import TABLE
 from tilewright import Tensor
@@ -109,6 +109,14 @@ def check_values(row: Row, setting: Setting) -> None:
     backend = setting.label
     Tensor.manual_seed(row.seed)
     cases = [(dtype, *call_row(row, dtype, setting.device)) for dtype in setting.sample(row.name, row.dtypes)]
+    reasons = [setting.lacking(row.dtypes)] if not cases else []
+    for case in list(cases):
+        reason = setting.lacking(dtypes_of(*(output for output in case[1] if isinstance(output, Tensor))))
+        if reason:
+            cases.remove(case)
+            reasons.append(reason)
+    if not cases:
+        pytest.skip(reasons[0])
     tensors = [output for _, outputs, _ in cases for output in outputs if isinstance(output, Tensor)]
     if tensors and backend != "evaluate":
         Tensor.realize(*tensors)

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from tilewright.base.dtype import DType, dtypes
 
 ALL_DTYPES = frozenset(dtypes.all)
+# What codegen computes with other dtypes where a target has no arithmetic of these.
+SMALL_FLOATS = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})
+WIDE_INTEGERS = frozenset({dtypes.int64, dtypes.uint64})
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,8 @@ class DotProduct:
 
 @dataclass(frozen=True)
 class Target:
-    """Facts of one device kind. `native` are the dtypes whose arithmetic the renderer can write directly."""
+    """Facts of one device kind. `native` are the dtypes whose arithmetic the renderer can write directly. One that
+    lacks 64-bit integers lacks float64 too; its renderer moves pairs of words (codegen/wide_integers.py)."""
 
     name: str
     arch: str = ""
@@ -84,6 +88,10 @@ class Target:
     tensor_cores: tuple[TensorCore, ...] = ()  # those to be preferred first
     dot_products: tuple[DotProduct, ...] = ()  # those to be preferred first
     is_reference: bool = False  # the emulator: others are checked against it
+
+    def computes(self, dtype: DType) -> bool:
+        """Whether kernels may compute with the dtype: by the renderer's own means, or by those of codegen."""
+        return dtype in self.native or dtype in SMALL_FLOATS or dtype in WIDE_INTEGERS
 
     def lanes(self, dtype: DType) -> int:
         """Elements of `dtype` in one vector register."""

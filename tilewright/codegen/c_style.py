@@ -326,10 +326,11 @@ class CStyleRenderer:
                 self._update(node.arg, acc.dtype, self.values[acc][coordinates], operand)
 
     def _update(self, op: Op, dtype: DType, variable: Expression, operand: Expression) -> None:
-        if op is Ops.ADD and (dtype.is_float or (dtype.is_unsigned and dtype.bits >= 32)):
+        adds = dtype.is_float or (dtype.is_unsigned and dtype.bits >= 32)
+        if op is Ops.ADD and adds and dtype in self.program.target.native:
             self.line(f"{variable.text} += {operand.text};")
         else:
-            self.line(f"{variable.text} = {self.language.binary(op, dtype, variable, operand).text};")
+            self.line(f"{variable.text} = {self._join(op, dtype, variable, operand).text};")
 
     def _emit_combine(self, node: UOp) -> None:
         acc, *folded = node.src

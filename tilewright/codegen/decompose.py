@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 
 from tilewright.base.dtype import DType, cast_scalar, dtypes
-from tilewright.base.target import Target
+from tilewright.base.target import WIDE_INTEGERS, Target
 from tilewright.codegen import sine, transcendental
 from tilewright.graph.bounds import dtype_bounds
 from tilewright.graph.detours import DETOUR
@@ -39,11 +39,17 @@ UNSIGNED: dict[DType, DType] = {
 def decompose(root: UOp, target: Target) -> UOp:
     """The graph with every op that the target lacks written in ops it has."""
     native = target.native_ops | {"FLOAT64"} if dtypes.float64 in target.native else target.native_ops
+    # What `wide_integers` computes in words it wants taken apart, whatever the target does by itself.
+    wide = WIDE_INTEGERS - target.native
+    native_of_wide = native - BUILDERS_OF_WIDE
+    if wide:
+        wide |= {dtypes.index}
     done: dict[UOp, UOp] = {}
     for node in toposort(root):
         src = tuple(done[source] for source in node.src)
         made = node.with_src(src)
-        made = _decompose_node(node, made, done, native)
+        is_wide = bool(wide) and (node.dtype in wide or any(source.dtype in wide for source in node.src))
+        made = _decompose_node(node, made, done, native_of_wide if is_wide else native)
         if made.line is None:
             made.line = node.line
         done[node] = made
@@ -236,6 +242,7 @@ def _threefry(node: UOp, _native: frozenset[str]) -> UOp:
     return first.cast(dtypes.uint64) | (second.cast(dtypes.uint64) << 32)
 
 
+BUILDERS_OF_WIDE = frozenset({"IDIV", "MOD", "SHL", "SHR", "SATURATING_CAST", "THREEFRY"})
 BUILDERS: dict[Op, Builder] = {
     Ops.IDIV: _divide,
     Ops.MOD: _modulo,

@@ -17,21 +17,24 @@ from __future__ import annotations
 import math
 
 from tilewright.base.dtype import DType, cast_scalar, dtypes
-from tilewright.base.target import Target
+from tilewright.base.errors import UnsupportedError
+from tilewright.base.target import SMALL_FLOATS, Target
 from tilewright.codegen.transcendental import LOG2_E
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp, const
 from tilewright.graph.walk import toposort
 
-SMALL_FLOATS = (dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2)
 INFINITY_BITS = 0x7F800000  # of float32
 SIGN_BIT = 0x80000000
 
 
 def emulate_dtypes(root: UOp, target: Target) -> UOp:
-    """The graph with arithmetic, memory and constants of each small float that is not in `target.native` replaced."""
-    emulated = frozenset(SMALL_FLOATS) - target.native
+    """The graph with arithmetic, memory and constants of each small float that is not in `target.native` replaced.
+    float64 has nothing to be emulated with: a user who asks for it on a target without it is told so."""
+    emulated = SMALL_FLOATS - target.native
     nodes = toposort(root)
+    if dtypes.float64 not in target.native:
+        check_no_doubles(nodes, target)
     if not any(node.dtype in emulated for node in nodes):
         return root
     emulation = Emulation(emulated, target.native_casts)
@@ -43,6 +46,17 @@ def emulate_dtypes(root: UOp, target: Target) -> UOp:
 def storage_dtype(dtype: DType) -> DType:
     """The unsigned integer that holds the bits of a small float."""
     return dtypes.uint8 if dtype.bits == 8 else dtypes.uint16
+
+
+def check_no_doubles(nodes: list[UOp], target: Target) -> None:
+    for node in nodes:
+        if node.dtype is dtypes.float64:
+            raise UnsupportedError(
+                "compile",
+                f"{target.name} does not compute with float64",
+                "cast to float32, or compute it on another device and copy the result",
+                location=node.line,
+            )
 
 
 class Emulation:

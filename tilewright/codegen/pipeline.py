@@ -9,6 +9,7 @@ decompose           needs: any ops               gives: ops the target has
 split_vectors       needs: tile axes             gives: those that are lanes as long as vectors can be
 split_addresses     needs: index maths           gives: positions as base + tile
 choose_index_width  needs: bounds                gives: int32 or int64 instead of index
+split_wide_integers needs: 64-bit integers      gives: pairs of 32-bit words, where the target lacks them
 linearise           needs: a graph               gives: nodes in order, inside their loops"""
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tilewright.codegen.launch import join_cores, settle_threads, share_threads
 from tilewright.codegen.linearise import LAUNCH_KINDS, Lineariser
 from tilewright.codegen.separate_loops import separate_loops
 from tilewright.codegen.vectors import split_vectors
+from tilewright.codegen.wide_integers import split_wide_integers
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo, Param, Program
 from tilewright.graph.uop import UOp, memory_of
@@ -38,7 +40,7 @@ def lower(sink: UOp, target: Target, scheduled: UOp | None = None) -> Program:
         sink = settle_threads(lower_groups(sink, threads, target))
         sink = decompose(sink, target)
         sink = split_addresses(split_vectors(sink, target))
-        sink = choose_index_width(sink)
+        sink = split_wide_integers(choose_index_width(sink), target)
         loops = loop_order(sink)
         body = Lineariser(sink, loops).body()
         name = sink.arg.name if isinstance(sink.arg, KernelInfo) and sink.arg.name else "kernel"

@@ -19,7 +19,7 @@ from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import CompileError
 from tilewright.base.events import emit
-from tilewright.base.target import ALL_DTYPES, Target
+from tilewright.base.target import ALL_DTYPES, SMALL_FLOATS, Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Program
 from tilewright.runtime.cache import cache_key, read_entry, write_entry
@@ -43,7 +43,6 @@ _NATIVE_OPS = frozenset(
 )
 # Small floats are converted by integer maths: LLVM would call library functions for some of these conversions. Between
 # float16 and float32 it has an instruction on most processors.
-_EMULATED = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})
 
 
 def _names(**has: bool) -> frozenset[str]:
@@ -78,7 +77,7 @@ def cpu_target(compiler: str = LLVM, arch: str = "") -> Target:
         max_local_bytes=local_bytes,
         cache_bytes=CACHE_BYTES,
         core_cache_bytes=host.core_cache_bytes(),
-        native=ALL_DTYPES - _EMULATED,
+        native=ALL_DTYPES - SMALL_FLOATS,
         native_casts=frozenset({dtypes.float16}) if compiler == LLVM and compiled_for.has_half_casts() else frozenset(),
         native_ops=_NATIVE_OPS | _names(SATURATING_CAST=saturates, DETOUR=compiler == LLVM),
         dot_products=compiled_for.dot_products() if compiler == LLVM else (),

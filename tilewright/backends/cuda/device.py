@@ -20,7 +20,7 @@ from tilewright.backends.cuda.renderer import CudaLanguage, dynamic_local_bytes,
 from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import InternalError
-from tilewright.base.target import ALL_DTYPES, Target
+from tilewright.base.target import ALL_DTYPES, SMALL_FLOATS, Target
 from tilewright.codegen.c_style_launch import plan_launch
 from tilewright.graph.records import Program
 from tilewright.runtime.device import Driver, Place
@@ -28,7 +28,6 @@ from tilewright.runtime.device import Driver, Place
 # CUfunction_attribute: the most dynamic shared memory that launches of a function ask for.
 MAX_DYNAMIC_SHARED = 8
 
-_SMALL_FLOATS = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})
 _NATIVE_OPS = frozenset(
     ("NEG", "SQRT", "TRUNC", "EXP2", "LOG2", "SIN", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR")
     + ("CMPLT", "CMPEQ", "CMPNE", "WHERE", "CAST", "BITCAST")
@@ -56,7 +55,7 @@ def cuda_target(card: Card | None = None, compiler: str = "") -> Target:
         max_buffers=PARAMETER_BYTES // POINTER_BYTES,
         warp_size=32,
         cache_bytes=ask(facts.L2_BYTES),
-        native=ALL_DTYPES - _SMALL_FLOATS,
+        native=ALL_DTYPES - SMALL_FLOATS,
         native_ops=_NATIVE_OPS,
         native_casts=frozenset({dtypes.float16, dtypes.bfloat16}),
         tensor_cores=cores_of(arch, bool(options.ALLOW_TF32)),

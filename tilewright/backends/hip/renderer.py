@@ -6,12 +6,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.base.target import ALL_DTYPES, Target
+from tilewright.base.target import ALL_DTYPES, SMALL_FLOATS, Target
 from tilewright.codegen.c_style import CStyleRenderer
 from tilewright.codegen.c_style_simt import SimtLanguage
 from tilewright.graph.records import Program
 
-_SMALL_FLOATS = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})
 _NATIVE_OPS = frozenset(
     ("NEG", "SQRT", "TRUNC", "EXP2", "LOG2", "SIN", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR")
     + ("CMPLT", "CMPEQ", "CMPNE", "WHERE", "CAST", "BITCAST")
@@ -32,7 +31,7 @@ def hip_target(arch: str = "gfx942") -> Target:
         max_group_size=1024,
         warp_size=64,
         cache_bytes=4 << 20,
-        native=ALL_DTYPES - _SMALL_FLOATS,
+        native=ALL_DTYPES - SMALL_FLOATS,
         native_ops=_NATIVE_OPS,
         native_casts=frozenset({dtypes.float16}),
     )

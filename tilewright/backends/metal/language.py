@@ -7,7 +7,6 @@ import struct
 from typing import ClassVar
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.base.errors import UnsupportedError
 from tilewright.codegen.c_style_language import SHORT_SUFFIXES, SHORT_TYPE_NAMES, Expression, Language
 from tilewright.codegen.c_style_launch import Launch
 from tilewright.graph.ops import AddrSpace, Ops
@@ -34,15 +33,6 @@ class MetalLanguage(Language):
         super().__init__()
         self.target = program.target
         self.shares_buffers = any(param.is_read and param.is_written for param in program.params)
-
-    def type_name(self, dtype: DType) -> str:
-        if dtype not in self.type_names:
-            raise UnsupportedError(
-                "compile",
-                f"{self.target.name} has no {dtype.name}",
-                "cast to float32, or compute this on another device",
-            )
-        return self.type_names[dtype]
 
     # ------------------------------------------------------------ the kernel around the body
 

@@ -6,15 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tilewright.base.dtype import DType, dtypes
+from tilewright.base.dtype import DType
 from tilewright.base.errors import UnsupportedError
-from tilewright.base.target import ALL_DTYPES, Target
+from tilewright.base.target import ALL_DTYPES, SMALL_FLOATS, Target
 from tilewright.codegen.c_style import CStyleRenderer
 from tilewright.codegen.c_style_language import Language
 from tilewright.graph.records import Program
 from tilewright.runtime.device import Driver, Place
 
-_EMULATED = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})
 _NATIVE_OPS = frozenset(
     ("NEG", "SQRT", "TRUNC", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR", "CMPLT", "CMPEQ", "CMPNE")
     + ("WHERE", "CAST", "BITCAST")
@@ -64,7 +63,7 @@ class NullDriver(Driver):
             has_local=True,
             max_local_bytes=48 * 1024,
             max_group_size=1024,
-            native=ALL_DTYPES - _EMULATED,
+            native=ALL_DTYPES - SMALL_FLOATS,
             native_ops=_NATIVE_OPS,
         )
 

@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 from tilewright.backends.opencl.language import OpenCLLanguage
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import CompileError, OutOfMemoryError
-from tilewright.base.target import ALL_DTYPES, Target
+from tilewright.base.target import ALL_DTYPES, SMALL_FLOATS, Target
 from tilewright.codegen.c_style import CStyleRenderer
 from tilewright.codegen.c_style_launch import Launch, has_groups, plan_launch
 from tilewright.graph.records import Program
 from tilewright.runtime.device import Driver, Place, Unavailable
 
 # Small floats are converted by integer maths: half precision is an extension that few drivers have whole.
-_EMULATED = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})
 _NATIVE_OPS = frozenset(
     ("NEG", "SQRT", "TRUNC", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR", "CMPLT", "CMPEQ", "CMPNE")
     + ("WHERE", "CAST", "BITCAST", "SATURATING_CAST")
@@ -69,7 +68,7 @@ def opencl_target(device: Any) -> Target:
         max_buffers=device.max_parameter_size * 8 // device.address_bits,
         cores=device.max_compute_units,
         cache_bytes=device.global_mem_cache_size or 1 << 20,
-        native=ALL_DTYPES - _EMULATED - (frozenset() if has_double else {dtypes.float64}),
+        native=ALL_DTYPES - SMALL_FLOATS - (frozenset() if has_double else {dtypes.float64}),
         # The sine of a float32 is taken apart into float64 arithmetic.
         native_ops=_NATIVE_OPS if has_double else _NATIVE_OPS | {"SIN"},
     )

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.base.errors import UnsupportedError
 from tilewright.codegen.c_style_language import (
     C_KEYWORDS,
     SHORT_SUFFIXES,
@@ -35,15 +34,8 @@ class OpenCLLanguage(Language):
 
     def __init__(self, program: Program) -> None:
         super().__init__()
-        self.has_double = dtypes.float64 in program.target.native
         self.has_groups = has_groups(program)
         self.shares_global = any(param.is_read and param.is_written for param in program.params)
-
-    def type_name(self, dtype: DType) -> str:
-        if dtype is dtypes.float64 and not self.has_double:
-            remedy = "use float32, or compute it on another device and copy the result"
-            raise UnsupportedError("compile", "this OpenCL device does not compute with float64", remedy)
-        return super().type_name(dtype)
 
     # ------------------------------------------------------------ the kernel around the body
 

@@ -11,15 +11,13 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
 from tilewright.runtime.device import Unavailable
 
-# Types that WGSL itself has, and those that wgpu adds where the hardware has them. Integers narrower than a word are
-# computed in one and cut to their width by the renderer.
+# Types that WGSL has everywhere, and those that an adapter may add. Integers narrower than a word are computed in one
+# and cut to their width by the renderer; those of 64 bits, which no browser has, are pairs of words on every adapter.
 ALWAYS_NATIVE = frozenset(
     {dtypes.bool, dtypes.int8, dtypes.uint8, dtypes.int16, dtypes.uint16, dtypes.int32, dtypes.uint32, dtypes.float32}
 )
 FEATURE_DTYPES: dict[str, frozenset[DType]] = {
     "shader-f16": frozenset({dtypes.float16}),
-    "shader-int64": frozenset({dtypes.int64, dtypes.uint64}),
-    "shader-f64": frozenset({dtypes.float64}),
 }
 # The limits that kernels may need more of than WebGPU promises everywhere.
 RAISED_LIMITS = (

@@ -1,9 +1,11 @@
 """WGSL's spelling of single operations. In: an op, dtypes, the texts of its operands. Out: an expression.
 
-Three things set it apart from C. Integers narrower than a word live in words and are cut to their width when they may
-have left it. There is no infinity or NaN to write. And a compiler may compute with floats as if they were real
-numbers: it turns (x + c) - c into x, and x * 0 into 0, so that NaN, signed zeros and roundings are lost. `exact` stops
-it: the bits of a value are XORed with a zero that comes from a buffer, behind which the compiler sees nothing."""
+Four things set it apart from C. Integers narrower than a word live in words and are cut to their width when they may
+have left it; one of 64 bits is a vector of two words, which are taken apart and put together here and computed with
+elsewhere (codegen/wide_integers.py). There is no infinity or NaN to write. And a compiler may compute with floats as if
+they were real numbers: it turns (x + c) - c into x, and x * 0 into 0, so that NaN, signed zeros and roundings are lost.
+`exact` stops it: the bits of a value are XORed with a zero that comes from a buffer, behind which the compiler sees
+nothing."""
 
 from __future__ import annotations
 
@@ -12,9 +14,10 @@ import struct
 from typing import ClassVar
 
 from tilewright.base.dtype import DType, Scalar, dtypes
-from tilewright.base.errors import UnsupportedError
-from tilewright.base.target import Target
+from tilewright.base.errors import InternalError, UnsupportedError
+from tilewright.base.target import WIDE_INTEGERS, Target
 from tilewright.codegen.c_style_language import (
+    ATOM,
     BIT_AND,
     BIT_OR,
     COMPARISONS,
@@ -55,7 +58,7 @@ _BOOL_SYMBOLS = {Ops.ADD: "|", Ops.MAX: "|", Ops.OR: "|", Ops.MUL: "&", Ops.MIN:
 _BOOL_SYMBOLS |= {Ops.SUB: "!=", Ops.XOR: "!=", Ops.CMPNE: "!=", Ops.CMPEQ: "=="}
 # Results that stay in the range of a narrow integer when the operands are in it.
 _STAYS_NARROW = frozenset({Ops.AND, Ops.OR, Ops.XOR, Ops.SHR, Ops.IDIV, Ops.MOD})
-_BITS = {dtypes.float16: dtypes.uint16, dtypes.float32: dtypes.uint32, dtypes.float64: dtypes.uint64}
+PAIR = "vec2<u32>"  # of words, the low one first
 
 
 def infix(symbol: str, level: int, left: Expression, right: Expression) -> Expression:
@@ -75,20 +78,16 @@ class WgslLanguage(Language):
         dtypes.uint16: "u32",
         dtypes.int32: "i32",
         dtypes.uint32: "u32",
-        dtypes.int64: "i64",
-        dtypes.uint64: "u64",
+        dtypes.int64: PAIR,
+        dtypes.uint64: PAIR,
         dtypes.float16: "f16",
         dtypes.float32: "f32",
-        dtypes.float64: "f64",
     }
     suffixes: ClassVar[dict[DType, str]] = {
         dtypes.uint8: "u",
         dtypes.uint16: "u",
         dtypes.uint32: "u",
-        dtypes.int64: "li",
-        dtypes.uint64: "lu",
         dtypes.float32: "f",
-        dtypes.float64: "lf",
     }
     helper_qualifier: ClassVar[str] = "fn"
     leave: ClassVar[str] = "{ return; }"
@@ -113,14 +112,8 @@ class WgslLanguage(Language):
     # ------------------------------------------------------------ types
 
     def type_name(self, dtype: DType) -> str:
-        if dtype not in self.target.native:
-            raise UnsupportedError(
-                "compile",
-                f"{self.target.name} has no {dtype.name} here: {self.target.arch} lacks it",
-                "cast to a type of at most 32 bits, or use another device",
-            )
         self.uses_half |= dtype is dtypes.float16
-        return self.type_names[dtype]
+        return super().type_name(dtype)
 
     # ------------------------------------------------------------ the kernel around the body
 
@@ -182,16 +175,13 @@ class WgslLanguage(Language):
     # ------------------------------------------------------------ constants
 
     def literal(self, dtype: DType, value: Scalar) -> Expression:
-        made = self._literal(dtype, value)
+        if dtype in WIDE_INTEGERS:
+            low, high = (int(value) >> shift & 0xFFFFFFFF for shift in (0, WORD_BITS))
+            return Expression(f"{PAIR}({low}u, {high}u)")
+        is_least = dtype is dtypes.int32 and value == dtype.min
+        made = Expression("i32(-2147483648)") if is_least else super().literal(dtype, value)
         self.known[made.text] = value
         return made
-
-    def _literal(self, dtype: DType, value: Scalar) -> Expression:
-        if dtype.is_float or dtype.is_bool or int(value) != dtype.min or dtype.bits < 32 or dtype.is_unsigned:
-            return super().literal(dtype, value)
-        if dtype is dtypes.int32:
-            return Expression("i32(-2147483648)")
-        return Expression(f"({int(value) + 1}li - 1li)")
 
     def float_literal(self, dtype: DType, value: float) -> Expression:
         self.type_name(dtype)
@@ -201,26 +191,25 @@ class WgslLanguage(Language):
         if not math.isfinite(value) or value == 0.0:
             return self.opaque(dtype, value)
         if abs(value) < 2.0 ** (2 - (1 << (dtype.exponent_bits - 1))):
-            return Expression(f"bitcast<{self.type_name(dtype)}>({self._bits_text(dtype, value)})")
+            return Expression(f"bitcast<{self.type_name(dtype)}>({self._bits_text(value)})")
         return super().float_literal(dtype, value)
 
     def opaque(self, dtype: DType, value: float) -> Expression:
         """A constant that the compiler does not know: infinities and NaN, which it refuses, and zeros, with which it
         takes liberties wherever they come to meet a sum or a product."""
-        kind, zero = self.type_name(dtype), self.unknown_zero(dtype)
+        kind, zero = self.type_name(dtype), self.unknown_zero()
         if value == 0.0 and math.copysign(1.0, value) > 0.0:
             name = self.function_of(f"zero_{dtype.name}() -> {kind}", f"return bitcast<{kind}>({zero});")
             return Expression(f"{name}()")
-        return Expression(f"bitcast<{kind}>({self._bits_text(dtype, value)} ^ {zero})")
+        return Expression(f"bitcast<{kind}>({self._bits_text(value)} ^ {zero})")
 
-    def unknown_zero(self, dtype: DType) -> str:
+    def unknown_zero(self) -> str:
         self.uses_unknown = True
-        return "u64(unknown_zero.x)" if dtype.bits == 64 else "unknown_zero.x"
+        return "unknown_zero.x"
 
-    def _bits_text(self, dtype: DType, value: float) -> str:
-        code = "<d" if dtype is dtypes.float64 else "<f"
-        bits = int.from_bytes(struct.pack(code, value), "little")
-        return self.literal(_BITS[dtype], bits).text
+    def _bits_text(self, value: float) -> str:
+        """Those of a float32."""
+        return self.literal(dtypes.uint32, int.from_bytes(struct.pack("<f", value), "little")).text
 
     # ------------------------------------------------------------ operations
 
@@ -231,8 +220,7 @@ class WgslLanguage(Language):
             inner = self.exact(dtypes.float32, Expression("f32(x)")).text
             self.function_of(f"{name}(x: f16) -> f16", f"return f16({inner});")
         else:
-            bits = self.type_name(_BITS[dtype])
-            body = f"bitcast<{kind}>(bitcast<{bits}>(x) ^ {self.unknown_zero(dtype)})"
+            body = f"bitcast<{kind}>(bitcast<u32>(x) ^ {self.unknown_zero()})"
             self.function_of(f"{name}(x: {kind}) -> {kind}", f"return {body};")
         return Expression(f"{name}({value.text})")
 
@@ -240,10 +228,9 @@ class WgslLanguage(Language):
         """By the bits, which no assumption about floats reaches."""
         if dtype is dtypes.float16:
             return self.is_nan(dtypes.float32, Expression(f"f32({value.text})"))
-        bits, name = self.type_name(_BITS[dtype]), f"is_nan_{dtype.name}"
-        sign = self.literal(_BITS[dtype], (1 << (dtype.bits - 1)) - 1).text
-        infinity = self._bits_text(dtype, math.inf)
-        body = f"(bitcast<{bits}>(x) & {sign}) > {infinity}"
+        name = f"is_nan_{dtype.name}"
+        sign = self.literal(dtypes.uint32, (1 << (dtype.bits - 1)) - 1).text
+        body = f"(bitcast<u32>(x) & {sign}) > {self._bits_text(math.inf)}"
         self.function_of(f"{name}(x: {self.type_name(dtype)}) -> bool", f"return {body};")
         return Expression(f"{name}({value.text})")
 
@@ -256,6 +243,8 @@ class WgslLanguage(Language):
         return Expression(f"-({operand.text})", UNARY) if made.text.startswith("--") else made
 
     def binary(self, op: Op, dtype: DType, left: Expression, right: Expression, wraps: bool = True) -> Expression:
+        if dtype in WIDE_INTEGERS:
+            return self._pair_op(op, left, right)
         if dtype.is_bool:
             if op is Ops.CMPLT:
                 return Expression(f"!{left.within(UNARY)} & {right.within(UNARY)}", BIT_AND)
@@ -271,19 +260,25 @@ class WgslLanguage(Language):
             return Expression(f"!({infix('==', EQUALITY, left, right).text})", UNARY)
         if op in (Ops.SHL, Ops.SHR):
             right = self._shift_amount(right)
-        if op is Ops.CMPLT and dtype is dtypes.int64:
-            # Mesa 22.3 narrows the comparison of a widened integer with a constant to 32 bits, and errs.
-            left, right = self._unknown(left), self._unknown(right)
         made = infix(symbol, level, left, right)
         if dtype.is_float or op in COMPARISONS or op in _STAYS_NARROW or not wraps:
             return made
         return self.cut(dtype, made)
 
-    def _unknown(self, value: Expression) -> Expression:
-        """An int64 that the compiler does not know, where it would be a constant."""
-        if value.text not in self.known:
-            return value
-        return Expression(f"({value.text} ^ i64({self.unknown_zero(dtypes.uint32)}))")
+    def _pair_op(self, op: Op, left: Expression, right: Expression) -> Expression:
+        """What codegen leaves of 64 bits: shifts by a word, and an OR of two pairs."""
+        if op is Ops.OR:
+            return infix("|", BIT_OR, left, right)
+        if op is Ops.SHL:
+            return Expression(f"{PAIR}(0u, {self._low_word(left).text})")
+        if op is Ops.SHR:
+            high = Expression(f"{left.within(ATOM)}.y")
+            return Expression(f"{PAIR}({high.text}, 0u)", twin=high)
+        raise InternalError(f"the WGSL renderer was given {op!r} of 64 bits, which codegen takes apart")
+
+    def _low_word(self, pair: Expression) -> Expression:
+        """The twin of a pair that is made of its low word alone is that word."""
+        return pair.twin or Expression(f"{pair.within(ATOM)}.x")
 
     def _shift_amount(self, amount: Expression) -> Expression:
         known = self.known.get(amount.text)
@@ -305,8 +300,8 @@ class WgslLanguage(Language):
         if dtype is dtypes.float16:
             sides = [Expression(f"f32({side.text})") for side in (left, right)]
             return Expression(f"f16({self.extremum(op, dtypes.float32, *sides).text})")
-        name, kind, bits = f"{short}_{dtype.name}", self.type_name(dtype), self.type_name(_BITS[dtype])
-        joined = f"bitcast<{bits}>(a) {'&' if op is Ops.MAX else '|'} bitcast<{bits}>(b)"
+        name, kind = f"{short}_{dtype.name}", self.type_name(dtype)
+        joined = f"bitcast<u32>(a) {'&' if op is Ops.MAX else '|'} bitcast<u32>(b)"
         takes_b = f"(a {'<' if op is Ops.MAX else '>'} b) | {self.is_nan(dtype, Expression('b')).text}"
         self.function_of(
             f"{name}(a: {kind}, b: {kind}) -> {kind}",
@@ -326,34 +321,20 @@ class WgslLanguage(Language):
         if target.is_bool:
             return self.binary(Ops.CMPNE, source, operand, self.literal(source, 0))
         if target is dtypes.float16:
-            return self._to_half(source, operand)
+            # Through float32, which holds every integer that does not overflow to infinity.
+            self.type_name(dtypes.float16)
+            return Expression(f"f16(f32({operand.text}))")
         if target.is_int and source.is_int:
             return self._between_integers(source, target, operand)
         return Expression(f"{self.type_name(target)}({operand.text})")
 
-    def _to_half(self, source: DType, operand: Expression) -> Expression:
-        """Through float32, which holds every integer that does not overflow to infinity; a double is rounded to odd."""
-        self.type_name(dtypes.float16)
-        if source is dtypes.float64:
-            self.function_of(
-                "float32_to_odd(x: f64) -> f32",
-                "let nearest = f32(x);",
-                "let back = f64(nearest);",
-                "let toward_zero = bitcast<u32>(nearest) - u32(bitcast<u64>(back) > bitcast<u64>(x));",
-                "let odd = bitcast<f32>(toward_zero | u32(back != x));",
-                f"return select(odd, nearest, {self.is_nan(source, Expression('x')).text});",
-            )
-            return Expression(f"f16(float32_to_odd({operand.text}))")
-        return Expression(f"f16(f32({operand.text}))")
-
     def _between_integers(self, source: DType, target: DType, operand: Expression) -> Expression:
+        if source in WIDE_INTEGERS:
+            return operand if target in WIDE_INTEGERS else self._low_word(operand)
+        if target in WIDE_INTEGERS:
+            return Expression(f"{PAIR}({operand.text}, 0u)", twin=operand)
         have, want = self.type_name(source), self.type_name(target)
-        text = operand
-        if have != want:
-            # A wider integer is made with the sign of the source: wgpu extends by the sign of the target.
-            if target.bits == 64 and source.bits < 64 and have[0] != want[0]:
-                text = Expression(f"{have[0]}64({text.text})")
-            text = Expression(f"{want}({text.text})")
+        text = operand if have == want else Expression(f"{want}({operand.text})")
         is_contained = source.bits < target.bits and (source.is_unsigned or not target.is_unsigned)
         return text if is_contained else self.cut(target, text)
 

@@ -9,11 +9,14 @@ import struct
 
 from tilewright.backends.webgpu.language import WgslLanguage
 from tilewright.backends.webgpu.storage import WgslMemory
-from tilewright.base.dtype import Scalar, cast_scalar
+from tilewright.base.dtype import DType, Scalar, cast_scalar
+from tilewright.base.target import WIDE_INTEGERS
 from tilewright.codegen.c_style import CStyleRenderer, Expression
+from tilewright.codegen.c_style_folds import fold_body
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.scalar import ScalarMath
+from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
 
 _ROUNDED = frozenset({Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.SQRT})
@@ -49,6 +52,14 @@ class WgslRenderer(CStyleRenderer):
             name = self.element_name(f"acc{node.arg}", coordinates)
             self.line(f"{self.language.variable(node.dtype, name)} = {start};")
             self.values[node][coordinates] = Expression(name)
+
+    def _join(self, op: Op, dtype: DType, left: Expression, right: Expression | None = None) -> Expression:
+        if dtype not in WIDE_INTEGERS or right is None:
+            return super()._join(op, dtype, left, right)
+        kind = self.language.type_name(dtype)
+        head = f"{op.name.lower()}_{dtype.name}(a: {kind}, b: {kind}) -> {kind}"
+        name = self.language.function_of(head, *fold_body(self.language, self._spell, op, dtype))
+        return Expression(f"{name}({left.text}, {right.text})")
 
     # ------------------------------------------------------------ floats
 

@@ -58,12 +58,9 @@ class WgslMemory(CStyleMemory):
         return super()._runs(place, offsets) if self._is_packed(place) else ((offset, 1) for offset in sorted(offsets))
 
     def _position(self, base: Expression | None, offset: int) -> Expression:
-        """In 32 bits, which count the bytes of every buffer: drivers may go astray with an index of 64."""
         if base is not None and base.text in self.language.known:
             return super()._position(None, int(self.language.known[base.text]) + offset)
-        position = super()._position(base, offset)
-        is_wide = base is not None and self.renderer.index_dtype is dtypes.int64
-        return Expression(f"i32({position.text})") if is_wide else position
+        return super()._position(base, offset)
 
     # ------------------------------------------------------------ words
 
