@@ -332,3 +332,11 @@ def test_an_embedding_adds_what_is_named_more_than_once() -> None:
     expected = np.zeros((words, width))
     np.add.at(expected, index, weights)
     np.testing.assert_allclose(table.grad.numpy(), expected, rtol=1e-5)
+
+
+def test_the_gradient_of_padding_around_nothing_is_zeros() -> None:
+    """The sum over what `expand` repeats was shrunk to no elements, and its only element was still there."""
+    x = Tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], requires_grad=True)
+    x[0:0].pad((0, 0, 1, 0)).expand(4, 3).exp().max(0).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [[0.0] * 3] * 2

@@ -254,10 +254,30 @@ def _least_upper(left: DType, right: DType) -> DType:
 
 
 def dtype_of_scalar(value: Scalar) -> DType:
-    """The default type of a Python number."""
+    """The default type of a Python number; a wider integer type for one that the default type does not hold."""
     if isinstance(value, bool):
         return dtypes.bool
-    return dtypes.default_int if isinstance(value, int) else dtypes.default_float
+    return dtype_for_range(value, value) if isinstance(value, int) else dtypes.default_float
+
+
+def dtype_for_range(least: int, greatest: int) -> DType:
+    """The integer type that holds all of least..greatest: the default one, or a wider one."""
+    for dtype in (dtypes.default_int, dtypes.int64, dtypes.uint64):
+        if dtype.min <= least and greatest <= dtype.max:
+            return dtype
+    from tilewright.base.errors import DTypeError
+
+    numbers = str(least) if least == greatest else f"{least}..{greatest}"
+    raise DTypeError("Tensor", f"no integer dtype holds {numbers}", "give a float dtype")
+
+
+def can_hold(dtype: DType, value: Scalar) -> bool:
+    """Whether a number may be an operand of that type: all but an integer out of the range of an integer type. The
+    negative of an unsigned number is one too, so that `x * -1` and `x & ~1` mean what they say modulo 2**bits."""
+    if isinstance(value, bool) or not isinstance(value, int) or not dtype.is_int:
+        return True
+    least = -dtype.max if dtype.is_unsigned else dtype.min
+    return bool(least <= value <= dtype.max)
 
 
 def promote_with_scalar(dtype: DType, value: Scalar) -> DType:

@@ -18,6 +18,7 @@ from tilewright.engine.live import live_nodes
 from tilewright.engine.parts import buffers_of, divide_outputs, exchange_buffers, held_parts, join_parts
 from tilewright.engine.plan import Structure, forget_schedules, plan_graph, schedule_graph
 from tilewright.engine.run import Execution, capture_execution
+from tilewright.graph.build import is_seen_by_gradients_alone
 from tilewright.graph.custom import updated_source, without_gradient
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.records import Schedule
@@ -168,6 +169,8 @@ def bind_graph(outputs: Sequence[UOp]) -> BoundGraph:
             made = param_of(node)
         elif not node.src:
             made = node
+        elif is_seen_by_gradients_alone(node):
+            made = done[node.src[0]]
         else:
             src = tuple([done[s] for s in node.src])
             arg = without_gradient(node) if node.op is Ops.CUSTOM_KERNEL else node.arg

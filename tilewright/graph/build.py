@@ -8,10 +8,10 @@ import itertools
 import math
 import threading
 import weakref
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 
 from tilewright.base.dtype import DType, Scalar, dtypes
-from tilewright.graph.ops import REDUCTIONS, BufferArg, MultiArg, Ops
+from tilewright.graph.ops import REDUCTIONS, BufferArg, MultiArg, Ops, Slopes
 from tilewright.graph.spec import Devices, Op, Shape
 from tilewright.graph.uop import UOp
 from tilewright.graph.uop import const as scalar_const
@@ -288,6 +288,29 @@ def device_of(x: UOp) -> Devices | None:
         seen.update(fresh)
         stack.extend(fresh)
     return None
+
+
+def with_slopes(value: UOp, rule: Callable[..., tuple[UOp | None, ...]], *inputs: UOp) -> UOp:
+    """`value`, whose derivatives with respect to `inputs` are what `rule(value, *inputs)` says, and not what the nodes
+    of its formula would give where the formula is selected from cases."""
+    return UOp(Ops.DETACH, value.dtype, (value, *inputs), Slopes(rule))
+
+
+def is_seen_by_gradients_alone(x: UOp) -> bool:
+    """Whether the node is its first source for everything that is computed: no schedule has to know it."""
+    return x.op is Ops.DETACH and (x.arg == _TAKES_TIES or isinstance(x.arg, Slopes))
+
+
+_TAKES_TIES = "takes ties"
+
+
+def taking_ties(x: UOp) -> UOp:
+    """A number that takes the gradient of a tie for itself: MAX(x, 0) is then flat at 0, as relu is."""
+    return UOp(Ops.DETACH, x.dtype, (x,), _TAKES_TIES)
+
+
+def takes_ties(x: UOp) -> bool:
+    return x.op is Ops.DETACH and x.arg == _TAKES_TIES
 
 
 def detach(x: UOp) -> UOp:

@@ -15,7 +15,7 @@ from tilewright.base.errors import UnsupportedError
 from tilewright.graph import build
 from tilewright.graph.custom import custom_gradient
 from tilewright.graph.gradients_gather import gather_gradient
-from tilewright.graph.ops import Ops
+from tilewright.graph.ops import Ops, Slopes
 from tilewright.graph.slices import bounds_of, replace_axis, slice_axis
 from tilewright.graph.spec import Kind, Op, Shape
 from tilewright.graph.uop import UOp
@@ -128,13 +128,14 @@ def _division(upstream: UOp, node: UOp, x: UOp, y: UOp) -> Gradients:
 
 
 def _extreme(upstream: UOp, node: UOp, x: UOp, y: UOp) -> Gradients:
-    """Equal operands share evenly, as torch's `maximum`. A constant takes a tie for itself, so relu is flat at 0."""
+    """Equal operands share evenly, as torch's `maximum`, unless one of them takes ties (relu is flat at 0)."""
     is_max = node.op is Ops.MAX
-    for constant, other in ((x, y), (y, x)):
-        if _is_number(constant):
-            inside = build.alu(Ops.CMPLT, constant, other) if is_max else build.alu(Ops.CMPLT, other, constant)
+    for taker, other in ((x, y), (y, x)):
+        if build.takes_ties(taker):
+            bound = taker.src[0]
+            inside = build.alu(Ops.CMPLT, bound, other) if is_max else build.alu(Ops.CMPLT, other, bound)
             kept = build.where(inside, upstream, _zero(upstream))
-            return (None, kept) if constant is x else (kept, None)
+            return (None, kept) if taker is x else (kept, None)
     half = build.alu(Ops.MUL, upstream, build.const(upstream.dtype, 0.5))
     shared = build.where(build.alu(Ops.CMPEQ, x, y), half, upstream)
     below, above = build.alu(Ops.CMPLT, x, y), build.alu(Ops.CMPLT, y, x)
@@ -233,7 +234,9 @@ def _inner_part(x: UOp, pairs: build.Pairs) -> UOp:
     """The shrunk node. Of a sum, the sum of what is shrunk: where it is stored, nothing of a border is computed."""
     total = x.src[0] if x.op is Ops.RESHAPE else x
     kept = [axis for axis, size in enumerate(total.shape) if size != 1]
-    if total.op is not Ops.REDUCE_AXIS or [total.shape[axis] for axis in kept] != [n for n in x.shape if n != 1]:
+    is_alike = [total.shape[axis] for axis in kept] == [size for size in x.shape if size != 1]
+    cuts_to_nothing = any(size == 1 and pair != (0, 1) for pair, size in zip(pairs, x.shape))
+    if total.op is not Ops.REDUCE_AXIS or not is_alike or cuts_to_nothing:
         return build.shrink(x, pairs)
     cut = dict(zip(kept, (pair for pair, size in zip(pairs, x.shape) if size != 1)))
     shape = tuple(stop - start for start, stop in pairs)
@@ -358,6 +361,10 @@ def _detach(node: UOp, upstream: UOp) -> Gradients:
     """DETACH stops the gradient unless its argument says what to do with it instead (docs/decisions/0008)."""
     if node.arg is None:
         return _stop(node, upstream)
+    if isinstance(node.arg, Slopes):
+        value, *inputs = node.src
+        slopes = zip(node.arg.rule(value, *inputs), inputs, strict=True)
+        return (None, *(None if slope is None else _fit(_multiply(upstream, slope), x) for slope, x in slopes))
     rest = (None,) * (len(node.src) - 1)
     return (build.contiguous(upstream) if node.arg == "contiguous_backward" else upstream, *rest)
 

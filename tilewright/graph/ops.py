@@ -7,6 +7,7 @@ float to integer truncates, saturates and sends NaN to 0; MAX and MIN propagate 
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType, Scalar
@@ -92,6 +93,23 @@ class MultiArg(NamedTuple):
 
     axis: int | None
     devices: tuple[str, ...]
+
+
+class Slopes:
+    """The argument of a DETACH whose gradient is stated: `rule(value, *inputs)` gives the derivative of the value with
+    respect to each of the node's further sources, element by element; None where there is none. Computing looks at the
+    value alone."""
+
+    __slots__ = ("rule",)
+
+    def __init__(self, rule: Callable[..., tuple[Any, ...]]) -> None:
+        self.rule = rule
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Slopes) and self.rule is other.rule
+
+    def __hash__(self) -> int:
+        return hash(self.rule)
 
 
 class DotArg(NamedTuple):

@@ -37,7 +37,7 @@ PLACEHOLDERS = frozenset({Ops.PARAM, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
 # (least, most) sources of the ops whose spec leaves the number open.
 _SOURCE_COUNTS: dict[Op, tuple[int, int | None]] = {
     Ops.GATHER: (2, None),
-    Ops.DETACH: (1, 2),
+    Ops.DETACH: (1, None),
     Ops.MULTI: (2, None),
     Ops.INDEX: (2, 3),
     Ops.LOAD: (1, 2),

@@ -7,6 +7,7 @@ import math
 from typing import Self
 
 from tilewright.base.errors import DTypeError
+from tilewright.graph.ops import Ops
 from tilewright.tensor import functions
 from tilewright.tensor.elementwise import ElementwiseMixin
 
@@ -17,7 +18,7 @@ class ActivationMixin(ElementwiseMixin):
     # ------------------------------------------------------------ pieces of lines
 
     def relu(self) -> Self:
-        return self.maximum(0)
+        return self._bounded(Ops.MAX, 0, "relu")
 
     def relu6(self) -> Self:
         return self.hardtanh(0, 6)
@@ -26,7 +27,8 @@ class ActivationMixin(ElementwiseMixin):
         return (self > 0).where(self, self * neg_slope)
 
     def hardtanh(self, min_val: float = -1, max_val: float = 1) -> Self:
-        return self.maximum(min_val).minimum(max_val)  # flat at the bounds, where clamp is not
+        # Flat at the bounds, where clamp is not.
+        return self._bounded(Ops.MAX, min_val, "hardtanh")._bounded(Ops.MIN, max_val, "hardtanh")
 
     def hardsigmoid(self, alpha: float = 1 / 6, beta: float = 0.5) -> Self:
         return (self * alpha + beta).hardtanh(0, 1)

@@ -11,7 +11,7 @@ from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op
-from tilewright.tensor.core import TensorBase, broadcast_shape, check_devices, common_dtype, fit
+from tilewright.tensor.core import TensorBase, broadcast_shape, check_devices, common_dtype, fit, number_node
 from tilewright.tensor.shape import ShapeMixin
 
 # What arithmetic on truth values means.
@@ -129,10 +129,17 @@ class ArithmeticMixin(ShapeMixin):
         infinite = divisor.eq(infinity) | divisor.eq(-infinity)
         return (infinite & (dividend < infinity) & (dividend > -infinity)).where(dividend, remainder)
 
+    def _bounded(self, op: Op, bound: Scalar, name: str) -> Self:
+        """The greater (MAX) or lesser (MIN) of this tensor and a number, with no gradient at the number itself."""
+        left, right, _ = self._promoted(name, bound)
+        return self._new(build.alu(op, left, build.taking_ties(right)))
+
     def maximum(self, x: Self | Scalar) -> Self:
+        """The greater of two; the gradient of equal ones is shared evenly."""
         return self._binary(Ops.MAX, x, name="maximum")
 
     def minimum(self, x: Self | Scalar) -> Self:
+        """The lesser of two; the gradient of equal ones is shared evenly."""
         return self._binary(Ops.MIN, x, name="minimum")
 
     def trunc(self) -> Self:
@@ -192,7 +199,7 @@ class ArithmeticMixin(ShapeMixin):
         dtype = common_dtype(*values)
         shape = broadcast_shape("where", self.shape, *(tensor.shape for tensor in tensors))
         yes, no = (
-            fit(value.uop, dtype, shape) if isinstance(value, TensorBase) else build.const(dtype, value)
+            fit(value.uop, dtype, shape) if isinstance(value, TensorBase) else number_node("where", dtype, value)
             for value in values
         )
         return self._new(build.where(fit(self.uop, dtypes.bool, shape), yes, no), *tensors)

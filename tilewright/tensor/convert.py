@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
+from tilewright.base.dtype import DType, Scalar, cast_scalar, dtype_for_range, dtypes
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph.spec import Shape
 
@@ -78,14 +78,7 @@ def dtype_of_leaves(leaves: list[Any]) -> DType:
         return dtypes.default_float
     if kinds == {bool}:
         return dtypes.bool
-    return _dtype_for_range(min(leaves), max(leaves))
-
-
-def _dtype_for_range(least: int, greatest: int) -> DType:
-    for dtype in (dtypes.default_int, dtypes.int64, dtypes.uint64):
-        if dtype.min <= least and greatest <= dtype.max:
-            return dtype
-    raise DTypeError("Tensor", f"no integer dtype holds {least}..{greatest}", "give a float dtype")
+    return dtype_for_range(min(leaves), max(leaves))
 
 
 def plain_leaves(leaves: list[Any]) -> list[Any]:

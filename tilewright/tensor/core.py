@@ -6,28 +6,24 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self, cast
 
-from tilewright.base.dtype import DType, Scalar, dtype_of_scalar, dtypes, promote, promote_with_scalar
+from tilewright.base.dtype import DType, Scalar, can_hold, dtype_of_scalar, dtypes, promote, promote_with_scalar
 from tilewright.base.errors import AxisError, DeviceError, DTypeError, ShapeError, UnsupportedError
 from tilewright.base.location import user_location
 from tilewright.engine import devices, live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
-from tilewright.graph.spec import Devices, Op, Shape
+from tilewright.graph.spec import Devices, Shape
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer
 from tilewright.tensor.holding import has_memory
+from tilewright.tensor.moves import INVERTIBLE, Move, apply_moves, without_bitcasts
 
 Axes = int | tuple[int, ...] | list[int] | None
-Move = tuple[Op, Any]
 
 assert devices  # importing it enters the backends
-
-# Views through these address memory of their base, so an assignment to the view reaches the base.
-# PAD occurs in views only where what it adds is cut away again.
-_INVERTIBLE = (Ops.RESHAPE, Ops.PERMUTE, Ops.SHRINK, Ops.FLIP, Ops.PAD)
 
 
 class _Modes(threading.local):
@@ -168,12 +164,6 @@ def mark_line(node: UOp) -> None:
             stack.extend(top.src)
 
 
-def apply_moves(node: UOp, moves: Iterable[Move]) -> UOp:
-    for op, arg in moves:
-        node = build.movement(op, node, arg)
-    return node
-
-
 def common_dtype(*operands: TensorBase | Scalar) -> DType:
     """The dtype that tensors and Python numbers compute in; the numbers count only by kind, if there is a tensor."""
     tensors = [operand.dtype for operand in operands if isinstance(operand, TensorBase)]
@@ -182,6 +172,21 @@ def common_dtype(*operands: TensorBase | Scalar) -> DType:
     for number in numbers:
         dtype = promote_with_scalar(dtype, number)
     return dtype
+
+
+def check_holds(operation: str, dtype: DType, value: object) -> None:
+    """A number that the dtype can hold. Another would wrap without a word."""
+    if not isinstance(value, int | float):
+        raise DTypeError(operation, f"a {type(value).__name__} is no number", "give an int, a float or a bool")
+    if not can_hold(dtype, value):
+        message = f"{dtype.name} cannot hold {value}, it has {dtype.min}..{dtype.max}"
+        raise DTypeError(operation, message, "cast the tensor to a wider dtype first, such as `.cast('int64')`")
+
+
+def number_node(operation: str, dtype: DType, value: Scalar) -> UOp:
+    """A number as an operand of that dtype."""
+    check_holds(operation, dtype, value)
+    return build.const(dtype, value)
 
 
 def fit(node: UOp, dtype: DType, shape: Shape) -> UOp:
@@ -212,7 +217,9 @@ class _NodeOnDemand:
 
     _lock = threading.RLock()  # two threads that ask at once get one node
 
-    def __get__(self, tensor: TensorBase, owner: type) -> UOp:
+    def __get__(self, tensor: TensorBase | None, owner: type) -> Any:
+        if tensor is None:
+            return self  # `Tensor.uop`, as documentation tools and mocks ask for it
         with self._lock:
             if "uop" not in vars(tensor):
                 live.register_once(tensor)
@@ -278,9 +285,11 @@ class TensorBase:
 
     def _view(self, *moves: Move) -> Self:
         """The result of movements, which remembers where it came from."""
-        uop = apply_moves(self.uop, moves)
-        made = self._new(uop)
-        if all(op in _INVERTIBLE for op, _ in moves):
+        return self._note_path(self._new(apply_moves(self.uop, moves)), moves)
+
+    def _note_path(self, made: Self, moves: tuple[Move, ...]) -> Self:
+        """Lets a view of this tensor remember how it was made, if an assignment to it can be one to this tensor."""
+        if all(op in INVERTIBLE for op, _ in moves):
             made._ancestors = (
                 *((ancestor, path + moves) for ancestor, path in self._ancestors if ancestor() is not None),
                 (weakref.ref(self), moves),
@@ -343,7 +352,7 @@ class TensorBase:
         operand = self._operand(operation, other)
         if not isinstance(operand, TensorBase):
             dtype = promote_with_scalar(self.dtype, operand)
-            return build.cast(self.uop, dtype), build.const(dtype, operand), ()
+            return build.cast(self.uop, dtype), number_node(operation, dtype, operand), ()
         dtype = promote(self.dtype, operand.dtype)
         shape = broadcast_shape(operation, self.shape, operand.shape)
         return fit(self.uop, dtype, shape), fit(operand.uop, dtype, shape), (operand,)
@@ -360,6 +369,9 @@ class TensorBase:
         chain = [(tensor, path) for tensor, path in self._living_ancestors()]
         if any(other.requires_grad for other in others):
             if modes.grad_enabled:
+                if any(op is Ops.DETACH for _, path in chain for op, _ in path):
+                    message = "a detached view is given values that depend on parameters: it would lose their gradients"
+                    raise UnsupportedError("assign", message, "clone() the detached tensor, or detach() the values")
                 _require_gradients(self, *(tensor for tensor, _ in chain))
             else:
                 value = build.detach(value)
@@ -383,11 +395,12 @@ class TensorBase:
     def _store_here(self, moves: tuple[Move, ...], value: UOp) -> None:
         if self._is_parameter:
             mark_parameter(self)
-        if not moves and not has_memory(self.uop):
+        if all(op is Ops.DETACH for op, _ in moves) and not has_memory(self.uop):
             # Nothing has memory yet, so there is nothing to write to: the value takes the place of the old one.
             self.uop = value
         else:
             base = build.contiguous(self.uop)
+            moves, value = without_bitcasts(base, moves, value)
             self.uop = build.assign(base, apply_moves(base, moves), value)
         mark_line(self.uop)
         if self._is_parameter:

@@ -6,13 +6,13 @@ from __future__ import annotations
 import math
 from typing import Any, Self
 
-from tilewright.base.dtype import DType, Scalar, dtype_of_scalar, dtypes, promote, to_dtype
+from tilewright.base.dtype import DType, Scalar, dtype_for_range, dtype_of_scalar, dtypes, promote, to_dtype
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices
 from tilewright.runtime.device import canonical_device
-from tilewright.tensor.core import TensorBase, check_whole, mark_parameter, parameter_of, shape_from
+from tilewright.tensor.core import TensorBase, check_holds, check_whole, mark_parameter, parameter_of, shape_from
 from tilewright.tensor.holding import has_memory
 from tilewright.tensor.reduce import ReduceMixin
 from tilewright.tensor.sharding import memory_like, new_memory
@@ -24,7 +24,8 @@ def check_number(operation: str, value: object) -> None:
         raise DTypeError(operation, f"{value!r} is no number", "give an int, a float or a bool")
 
 
-def _sizes(operation: str, shape: Any) -> tuple[int, ...]:
+def sizes_from(operation: str, shape: Any) -> tuple[int, ...]:
+    """The sizes of a new tensor."""
     sizes = shape_from(operation, shape)
     if any(size < 0 for size in sizes):
         raise ShapeError(operation, f"shape {sizes} has a negative size", "give sizes of at least 0")
@@ -46,7 +47,7 @@ class CreationMixin(ReduceMixin):
     ) -> Self:
         """One value everywhere. It takes memory only when it is written to or asked to `realize`."""
         del buffer  # a constant becomes memory when it has to, whatever is asked for
-        sizes = _sizes("full", shape if isinstance(shape, tuple | list) else (shape,))
+        sizes = sizes_from("full", shape if isinstance(shape, tuple | list) else (shape,))
         check_number("full", fill_value)
         wanted = dtype_of_scalar(fill_value) if dtype is None else to_dtype(dtype)
         made = cls._from_uop(build.const(wanted, fill_value, sizes), canonical_device(device))
@@ -92,7 +93,7 @@ class CreationMixin(ReduceMixin):
         cls, *shape: Any, device: Devices | None = None, dtype: DType | str | None = None, requires_grad: bool = False
     ) -> Self:
         """Memory whose values are whatever they are."""
-        sizes = _sizes("empty", shape)
+        sizes = sizes_from("empty", shape)
         if math.prod(sizes) == 0:
             return cls.zeros(sizes, device=device, dtype=dtype or dtypes.default_float, requires_grad=requires_grad)
         place = canonical_device(device)
@@ -103,6 +104,9 @@ class CreationMixin(ReduceMixin):
     def full_like(
         self, fill_value: Scalar, dtype: DType | str | None = None, device: Devices | None = None, buffer: bool = True
     ) -> Self:
+        check_number("full_like", fill_value)
+        if dtype is None:
+            check_holds("full_like", self.dtype, fill_value)
         return self.full(self.shape, fill_value, dtype or self.dtype, device or self.device, buffer)
 
     def zeros_like(self, **kwargs: Any) -> Self:
@@ -136,8 +140,18 @@ class CreationMixin(ReduceMixin):
             check_number("arange", number)
         if step == 0:
             raise ShapeError("arange", "a step of 0 never arrives", "give a step other than 0")
-        wanted = promote(*map(dtype_of_scalar, (start, stop, step))) if dtype is None else to_dtype(dtype)
-        count = max(0, math.ceil((stop - start) / step))
+        if not all(math.isfinite(number) for number in (start, stop, step)):
+            raise ShapeError("arange", f"from {start} to {stop} by {step}", "give finite numbers")
+        is_whole = all(isinstance(number, int) for number in (start, stop, step))
+        steps = -((start - stop) // step) if is_whole else math.ceil((stop - start) / step)
+        count = max(0, int(steps))
+        last = start + step * max(count - 1, 0)
+        if dtype is not None:
+            wanted = to_dtype(dtype)
+        elif is_whole:
+            wanted = dtype_for_range(int(min(start, last)), int(max(start, last)))
+        else:
+            wanted = promote(*map(dtype_of_scalar, (start, stop, step)))
         made = cls._from_uop(build.const(wanted, 0, (0,)), canonical_device(device))
         if count:
             made = made._ramp(count, start, step, wanted)
@@ -145,15 +159,18 @@ class CreationMixin(ReduceMixin):
 
     def _ramp(self, count: int, start: Scalar, step: Scalar, dtype: DType) -> Self:
         """start + step*i. Whole numbers are computed as integers, so they are exact whatever the float type."""
-        last = start + step * (count - 1)
-        if float(start).is_integer() and float(step).is_integer():
-            start, step, last = int(start), int(step), int(last)
-            exact = dtypes.int32 if -(1 << 31) <= min(start, last) <= max(start, last) < 1 << 31 else dtypes.int64
+        numbers = (start, start + step * (count - 1))
+        is_whole = all(number == int(number) for number in (start, step))
+        if is_whole and dtypes.int64.min <= min(numbers) and max(numbers) <= dtypes.uint64.max:
+            start, step = int(start), int(step)
+            exact = dtype_for_range(int(min(numbers)), int(max(numbers)))
         else:
             exact = dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
-        index = self._new(build.iota(count, dtypes.int32 if count <= 1 << 31 else dtypes.int64)).cast(exact)
-        scaled = index if step == 1 else index * step
-        return (scaled if start == 0 else scaled + start).cast(dtype)
+        index = build.cast(build.iota(count, dtypes.int32 if count <= 1 << 31 else dtypes.int64), exact)
+        # A product or sum that wraps comes back into the range of the result, which the dtype holds.
+        scaled = index if step == 1 else build.alu(Ops.MUL, index, build.const(exact, step))
+        moved = scaled if start == 0 else build.alu(Ops.ADD, scaled, build.const(exact, start))
+        return self._new(build.cast(moved, dtype))
 
     @classmethod
     def linspace(

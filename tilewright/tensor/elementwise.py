@@ -15,7 +15,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.tensor import functions
 from tilewright.tensor.arithmetic import ArithmeticMixin, kind_rank
-from tilewright.tensor.core import TensorBase, check_devices
+from tilewright.tensor.core import TensorBase, check_devices, number_node
 
 
 class ElementwiseMixin(ArithmeticMixin):
@@ -161,44 +161,37 @@ class ElementwiseMixin(ArithmeticMixin):
     def _number_power(self, exponent: Scalar) -> Self:
         if isinstance(exponent, float) and not self.dtype.is_float:
             return self._as_float()._number_power(exponent)
-        whole = int(exponent) if float(exponent).is_integer() else None
-        if not self.dtype.is_float and whole is not None and whole < 0:
-            message = f"{self.dtype.name} to the power {exponent} is no integer"
-            raise DTypeError("pow", message, "cast to a float dtype first, such as `.float()`")
-        if whole is not None and (abs(whole) <= 64 or not self.dtype.is_float):
-            return (
-                self._in_float32(lambda t: t._whole_power(whole)) if self.dtype.is_float else self._whole_power(whole)
-            )
-        if exponent in (0.5, -0.5):
-            return self.sqrt() if exponent > 0 else self.rsqrt()
-        return self._function(lambda node: functions.real_power(node, node.const_like(exponent)))
+        if not self.dtype.is_float:
+            if exponent < 0:
+                message = f"{self.dtype.name} to the power {exponent} is no integer"
+                raise DTypeError("pow", message, "cast to a float dtype first, such as `.float()`")
+            return self._whole_power(int(exponent))
+        return self._function(lambda node: functions.power(node, node.const_like(exponent)))
 
     def _whole_power(self, exponent: int) -> Self:
-        """By repeated squaring."""
-        if exponent < 0:
-            return self._whole_power(-exponent).reciprocal()
-        result: Self | None = None
+        """Of integers, by repeated squaring."""
+        result = self._new(build.const(self.dtype, 1, self.shape))
         square = self
         while exponent:
             if exponent & 1:
-                result = square if result is None else result * square
+                result = result * square
             exponent >>= 1
             square = square * square if exponent else square
-        return self._new(build.const(self.dtype, 1, self.shape)) if result is None else result
+        return result
 
     def _power_of_number(self, base: Scalar) -> Self:
         """base ** self."""
-        if base > 0 and (self.dtype.is_float or isinstance(base, float)):
+        if 0 < base < math.inf and base != 1 and (self.dtype.is_float or isinstance(base, float)):
             return self._function(lambda node: (node * math.log2(base)).alu(Ops.EXP2))
         dtype = self.dtype if isinstance(base, int) or self.dtype.is_float else dtypes.default_float
-        return self._new(build.const(dtype, base))._tensor_power(self, self)
+        return self._new(number_node("pow", dtype, base))._tensor_power(self, self)
 
     def _tensor_power(self, exponent: Self, source: Self) -> Self:
         left, right, _ = self._promoted("pow", exponent)
         if not left.dtype.is_float:
             return self._new(left, source)._integer_power(self._new(right, source))
         wide = left.dtype if left.dtype.bits >= 32 else dtypes.float32
-        result = functions.real_power(build.cast(left, wide), build.cast(right, wide))
+        result = functions.power(build.cast(left, wide), build.cast(right, wide))
         return self._new(build.cast(result, left.dtype), source)
 
     def _integer_power(self, exponent: Self) -> Self:

@@ -230,12 +230,59 @@ def softplus(x: UOp) -> UOp:
     return (x < 0).where(x.const_like(0.0), x) + log1p(exp(minus_abs(x)))
 
 
-def real_power(x: UOp, y: UOp) -> UOp:
-    """2**(y*log2|x|) with the signs and special cases of C's pow. A special case is selected only where the formula
-    fails, so that the gradient at x = 1 and at y = 0 is that of the formula."""
-    is_zero = x.eq(0)
-    size = absolute(is_zero.where(x.const_like(1.0), x))
-    result = is_zero.where(_power_of_zero(x, y), (y * size.alu(Ops.LOG2)).alu(Ops.EXP2))
+# ---------------------------------------------------------------- powers
+
+_MAX_MULTIPLIED = 64  # the greatest whole power that is made of multiplications
+
+
+def power(x: UOp, y: UOp) -> UOp:
+    """x to the power y with the special cases of C's pow. The gradients are y * x**(y-1) and x**y * log(x): a special
+    case has the slope of a power again, and not that of the expression it is selected from."""
+    exponent = float(y.arg) if y.op is Ops.CONST else math.nan
+    value = _whole_power(x, int(exponent)) if exponent.is_integer() and abs(exponent) <= _MAX_MULTIPLIED else None
+    if value is not None and exponent > 0:
+        return value  # products have the slopes of the power
+    if value is None:
+        value = _root_power(x, exponent) if abs(exponent) == 0.5 else _real_power(x, y)
+    return build.with_slopes(value, _power_slopes, x, y)
+
+
+def _power_slopes(value: UOp, x: UOp, y: UOp) -> tuple[UOp, UOp | None]:
+    zero = x.const_like(0.0)
+    below = y.const_like(y.arg - 1.0) if y.op is Ops.CONST else y - 1
+    if y.op is Ops.CONST:
+        return (zero if y.arg == 0 else y * power(x, below)), None
+    flat = x.eq(0) & (y.eq(0) | (y > 0))  # a NaN is neither
+    return y.eq(0).where(zero, y * power(x, below)), flat.where(zero, value * log(x))
+
+
+def _whole_power(x: UOp, exponent: int) -> UOp:
+    """By repeated squaring. The power 0 is 1 for every x, NaN too, but lies where x does: it is computed from x."""
+    if exponent < 0:
+        return reciprocal(_whole_power(x, -exponent))
+    if exponent == 0:
+        return build.cast((x < -math.inf).logical_not(), x.dtype)
+    result: UOp | None = None
+    square = x
+    while exponent:
+        if exponent & 1:
+            result = square if result is None else result * square
+        exponent >>= 1
+        square = square * square if exponent else square
+    assert result is not None
+    return result
+
+
+def _root_power(x: UOp, exponent: float) -> UOp:
+    """x**0.5 or x**-0.5: roots but for -0.0, whose power has no sign, and -inf."""
+    root = x.eq(-math.inf).where(x.const_like(math.inf), sqrt(x + 0.0))
+    return root if exponent > 0 else reciprocal(root)
+
+
+def _real_power(x: UOp, y: UOp) -> UOp:
+    """2**(y*log2|x|) with the signs and special cases of C's pow."""
+    size = absolute(x)
+    result = (y * size.alu(Ops.LOG2)).alu(Ops.EXP2)
     whole = y.eq(y.alu(Ops.TRUNC))
     half = y * 0.5
     is_odd = whole & half.ne(half.alu(Ops.TRUNC))
@@ -243,17 +290,7 @@ def real_power(x: UOp, y: UOp) -> UOp:
     undefined = (x < 0) & (size < math.inf) & whole.logical_not()
     result = undefined.where(x.const_like(math.nan), result)
     is_one = y.eq(0) | x.eq(1) | (x.eq(-1) & absolute(y).eq(math.inf))
-    return (is_one & result.ne(result)).where(x.const_like(1.0), result)
-
-
-def _power_of_zero(x: UOp, y: UOp) -> UOp:
-    """|x|**y where x is 0, by functions with that value and slope; what is not selected is computed of 1."""
-    one = x.const_like(1.0)
-    is_root = x.eq(0) & (y > 0) & (y < 1)
-    is_inverse = x.eq(0) & (y < 0)
-    above = y.eq(1).where(x, (y > 0).where(x.const_like(0.0), y.eq(0).where(one, y)))  # NaN stays
-    rooted = is_root.where(sqrt(is_root.where(x, one)), above)
-    return is_inverse.where(absolute(reciprocal(is_inverse.where(x, one))), rooted)
+    return is_one.where(x.const_like(1.0), result)
 
 
 # ---------------------------------------------------------------- trigonometry

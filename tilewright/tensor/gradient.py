@@ -59,6 +59,9 @@ class GradientMixin(TensorBase):
             if not isinstance(target, TensorBase):
                 message = f"a {type(target).__name__} is no target"
                 raise DTypeError("gradient", message, "give tensors that the result was computed from, one by one")
+            if not target.dtype.is_float:
+                message = f"a target of {target.dtype.name} has no gradient"
+                raise DTypeError("gradient", message, "give float tensors; cast integers before computing with them")
         upstream = self._upstream("gradient", gradient)
         nodes = {target: _target_node(target) for target in targets}
         wanted = set(nodes.values())

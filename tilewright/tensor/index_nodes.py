@@ -15,7 +15,8 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 from tilewright.tensor import nodes
-from tilewright.tensor.core import Move, broadcast_shape
+from tilewright.tensor.core import broadcast_shape
+from tilewright.tensor.moves import Move
 from tilewright.tensor.reduce import scan_axis
 
 

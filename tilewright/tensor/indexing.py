@@ -17,7 +17,7 @@ from tilewright.graph.uop import UOp
 from tilewright.tensor import nodes
 from tilewright.tensor.attention import AttentionMixin
 from tilewright.tensor.convert import flatten, is_array
-from tilewright.tensor.core import TensorBase, apply_moves, broadcast_shape, check_axis, check_devices
+from tilewright.tensor.core import TensorBase, broadcast_shape, check_axis, check_devices, number_node
 from tilewright.tensor.index_nodes import (
     AxisRange,
     Parsed,
@@ -34,6 +34,7 @@ from tilewright.tensor.index_nodes import (
     slice_range,
     wrap_negative,
 )
+from tilewright.tensor.moves import apply_moves
 from tilewright.tensor.reduce import scan_axis
 
 _ALLOWED = "give ints, slices, None, ..., lists or tensors of integers or bools"
@@ -57,7 +58,7 @@ class IndexingMixin(AttentionMixin):
             return
         operand = self._operand("setitem", value)
         others = (operand,) if isinstance(operand, TensorBase) else ()
-        node = operand.uop if isinstance(operand, TensorBase) else build.const(self.dtype, operand)
+        node = operand.uop if isinstance(operand, TensorBase) else number_node("setitem", self.dtype, operand)
         if node.dtype.is_float and not self.dtype.is_float:
             message = f"{node.dtype.name} values do not fit into {self.dtype.name} elements"
             raise DTypeError("setitem", message, f"cast them, such as `.cast({self.dtype.name!r})`")

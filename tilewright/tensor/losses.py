@@ -200,12 +200,16 @@ class LossesMixin(ConvolutionMixin):
         """Each vector along `dim` over its p-norm, or over `eps` where the norm is less."""
         self._check_float("normalize")
         axes = check_axes("normalize", dim, self.ndim)
+        if not isinstance(p, int | float) or p != p:
+            raise DTypeError("normalize", f"p={p!r} is no norm", "give a number, such as 2, or math.inf")
         return self._in_float32(lambda x: x / x._norm(p, axes).maximum(eps))
 
     def _norm(self, p: float, axes: tuple[int, ...]) -> Self:
         size = self.abs()
-        if p == math.inf:
-            return size.max(axes, keepdim=True)
+        if abs(p) == math.inf:
+            return size.max(axes, keepdim=True) if p > 0 else size.min(axes, keepdim=True)
+        if p == 0:
+            return size.ne(0).cast(size.dtype).sum(axes, keepdim=True)
         if p == 1:
             return size.sum(axes, keepdim=True)
         total = (self * self if p == 2 else size.pow(p)).sum(axes, keepdim=True)

@@ -206,6 +206,13 @@ def _shifts(shape: Shape, bits: int, dtype: DType) -> UOp:
     return build.alu(Ops.MUL, place, build.const(dtype, bits))
 
 
+def bits_as(node: UOp, dtype: DType) -> UOp:
+    """The bits of a node read as another dtype; with another width, the last axis grows or shrinks accordingly."""
+    if dtype.bits == node.dtype.bits:
+        return build.bitcast(node, dtype)
+    return join_bits(node, dtype) if dtype.bits > node.dtype.bits else split_bits(node, dtype)
+
+
 def split_bits(node: UOp, dtype: DType) -> UOp:
     """Each element as several of a narrower dtype, low bits first, along the last axis."""
     wide, narrow = UNSIGNED[node.dtype.bits], UNSIGNED[dtype.bits]

@@ -15,9 +15,10 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 from tilewright.tensor import nodes
-from tilewright.tensor.core import apply_moves, check_devices
+from tilewright.tensor.core import check_devices
 from tilewright.tensor.index_nodes import AxisRange, range_moves
 from tilewright.tensor.linalg import Sizes, pads_of, sizes_of
+from tilewright.tensor.moves import apply_moves
 from tilewright.tensor.reduce import accumulate_dtype
 from tilewright.tensor.sorting import SortingMixin
 

@@ -19,8 +19,8 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import canonical_device
-from tilewright.tensor.core import TensorBase, check_whole, is_whole, modes, shape_from
-from tilewright.tensor.creation import CreationMixin
+from tilewright.tensor.core import TensorBase, check_whole, is_whole, modes
+from tilewright.tensor.creation import CreationMixin, check_number, sizes_from
 from tilewright.tensor.holding import keep_value
 
 _generators: dict[Devices, TensorBase] = {}
@@ -99,9 +99,7 @@ class RandomMixin(CreationMixin):
         requires_grad: bool = False,
     ) -> Self:
         """Uniform in [0, 1). `contiguous=False` lets the numbers be computed again wherever they are used."""
-        sizes = shape_from("rand", shape)
-        if any(size < 0 for size in sizes):
-            raise ShapeError("rand", f"shape {sizes} has a negative size", "give sizes of at least 0")
+        sizes = sizes_from("rand", shape)
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
         if not wanted.is_float:
             message = f"uniform numbers in [0, 1) of {wanted.name}"
@@ -125,7 +123,7 @@ class RandomMixin(CreationMixin):
     @classmethod
     def randn(cls, *shape: Any, dtype: DType | str | None = None, requires_grad: bool = False, **kwargs: Any) -> Self:
         """Normal with mean 0 and deviation 1, from pairs of uniform numbers (Box and Muller)."""
-        sizes = shape_from("randn", shape)
+        sizes = sizes_from("randn", shape)
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
         compute = wanted if wanted.bits >= 32 else dtypes.float32
         kwargs["contiguous"] = False
@@ -151,7 +149,7 @@ class RandomMixin(CreationMixin):
         requires_grad: bool = False,
     ) -> Self:
         """Whole numbers in low..high-1."""
-        sizes = shape_from("randint", shape)
+        sizes = sizes_from("randint", shape)
         wanted = to_dtype(dtype)
         if not wanted.is_int:
             raise DTypeError("randint", f"whole numbers of {wanted.name}", "give an integer dtype")
@@ -160,6 +158,9 @@ class RandomMixin(CreationMixin):
         check_whole("randint", "low and high", low, high)
         if low >= high:
             raise ShapeError("randint", f"no number lies in {low}..{high - 1}", "give low < high")
+        if not wanted.min <= low < high <= wanted.max + 1:
+            message = f"{wanted.name} does not hold {low}..{high - 1}"
+            raise DTypeError("randint", message, "give a wider dtype, or numbers that it holds")
         place = canonical_device(device)
         count = math.prod(sizes)
         if count == 0:
@@ -187,6 +188,10 @@ class RandomMixin(CreationMixin):
         **kwargs: Any,
     ) -> Self:
         """Uniform in [low, high); for an integer dtype rounded towards zero."""
+        for number in (low, high):
+            check_number("uniform", number)
+        if not -math.inf < low <= high < math.inf:
+            raise ShapeError("uniform", f"low={low}, high={high}", "give finite numbers, low no more than high")
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
         compute = wanted if wanted.is_float else dtypes.default_float
         made = (cls.rand(*shape, dtype=compute, **kwargs) * (high - low) + low).cast(wanted)
@@ -196,36 +201,41 @@ class RandomMixin(CreationMixin):
     def normal(
         cls, *shape: Any, mean: float = 0.0, std: float = 1.0, requires_grad: bool = False, **kwargs: Any
     ) -> Self:
+        """Normal with that mean and deviation."""
+        for number in (mean, std):
+            check_number("normal", number)
+        if not std >= 0:
+            raise ShapeError("normal", f"std={std} is no deviation", "give a number of at least 0")
         made = cls.randn(*shape, **kwargs) * std + mean
         return made.requires_grad_() if requires_grad else made
 
     @classmethod
     def scaled_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
         """Uniform in [-1, 1) over the root of the number of elements."""
-        count = math.prod(shape_from("scaled_uniform", shape))
+        count = math.prod(sizes_from("scaled_uniform", shape))
         return cls.uniform(*shape, low=-1.0, high=1.0, **kwargs) * (1 / math.sqrt(max(count, 1)))
 
     @classmethod
     def glorot_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
         """Uniform with bound sqrt(6 / (fan in + fan out))."""
-        sizes = shape_from("glorot_uniform", shape)
+        sizes = sizes_from("glorot_uniform", shape)
         if not sizes:
             raise ShapeError("glorot_uniform", "shape () has no fan", "give at least one axis")
-        bound = math.sqrt(6 / (sizes[0] + math.prod(sizes[1:])))
+        bound = math.sqrt(6 / max(sizes[0] + math.prod(sizes[1:]), 1))
         return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
 
     @classmethod
     def kaiming_uniform(cls, *shape: Any, a: float = 0.01, **kwargs: Any) -> Self:
         """Uniform with bound sqrt(6 / ((1 + a^2) fan in))."""
-        sizes = shape_from("kaiming_uniform", shape)
-        bound = math.sqrt(3.0) * math.sqrt(2.0 / (1 + a**2)) / math.sqrt(math.prod(sizes[1:]))
+        sizes = sizes_from("kaiming_uniform", shape)
+        bound = math.sqrt(3.0) * math.sqrt(2.0 / (1 + a**2)) / math.sqrt(max(math.prod(sizes[1:]), 1))
         return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
 
     @classmethod
     def kaiming_normal(cls, *shape: Any, a: float = 0.01, **kwargs: Any) -> Self:
         """Normal with deviation sqrt(2 / ((1 + a^2) fan in))."""
-        sizes = shape_from("kaiming_normal", shape)
-        std = math.sqrt(2.0 / (1 + a**2)) / math.sqrt(math.prod(sizes[1:]))
+        sizes = sizes_from("kaiming_normal", shape)
+        std = math.sqrt(2.0 / (1 + a**2)) / math.sqrt(max(math.prod(sizes[1:]), 1))
         return cls.normal(*shape, mean=0.0, std=std, **kwargs)
 
     # ------------------------------------------------------------ dropout
@@ -237,6 +247,7 @@ class RandomMixin(CreationMixin):
         if not modes.training or p == 0:
             return self
         if p == 1:
-            return self._new(build.const(self.dtype, 0, self.shape))
+            # Never selected, but gradients flow there: they are zeros.
+            return (self < -math.inf).where(self, 0)
         kept = self.rand(*self.shape, device=self.device, dtype=dtypes.float32, contiguous=False) >= p
         return kept._drawn().where(self * (1 / (1 - p)), 0)

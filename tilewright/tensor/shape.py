@@ -13,8 +13,18 @@ from tilewright.base.errors import AxisError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Shape
+from tilewright.graph.uop import UOp
 from tilewright.tensor import nodes
-from tilewright.tensor.core import Axes, TensorBase, check_axes, check_axis, check_devices, check_whole, shape_from
+from tilewright.tensor.core import (
+    Axes,
+    TensorBase,
+    check_axes,
+    check_axis,
+    check_devices,
+    check_holds,
+    check_whole,
+    shape_from,
+)
 from tilewright.tensor.storage import StorageMixin
 
 T = TypeVar("T")
@@ -209,24 +219,33 @@ class ShapeMixin(StorageMixin):
         """Elements put around the axes: torch's flat order (last axis first) or a pair for every axis; a negative
         number takes elements away. Modes are constant, reflect, replicate and circular."""
         pairs = pads_from("pad", padding, self.shape)
-        kept = tuple((max(-before, 0), size - max(-after, 0)) for (before, after), size in zip(pairs, self.shape))
-        if any(start > stop for start, stop in kept):
-            message = f"padding {pairs} takes more than shape {self.shape} has"
-            raise ShapeError("pad", message, "take away no more elements than an axis has")
-        node = build.shrink(self.uop, kept)
-        pairs = tuple((max(before, 0), max(after, 0)) for before, after in pairs)
-        if mode == "constant":
-            return self._new(nodes.pad_with(node, pairs, value))
-        if mode not in ("reflect", "replicate", "circular"):
+        if mode not in ("constant", "reflect", "replicate", "circular"):
             raise ShapeError("pad", f"mode {mode!r}", "give constant, reflect, replicate or circular")
-        for axis, (before, after) in enumerate(pairs):
-            limit = node.shape[axis] - (mode == "reflect")
+        grown = tuple((max(before, 0), max(after, 0)) for before, after in pairs)
+        cut = tuple((max(-before, 0), max(-after, 0)) for before, after in pairs)
+        if mode == "constant":
+            check_holds("pad", self.dtype, value)
+            return self._new(nodes.pad_with(self._cut("pad", self.uop, cut), grown, value))
+        # What is repeated or mirrored is the tensor as it was; the elements around a circle are those that are kept.
+        node = self._cut("pad", self.uop, cut) if mode == "circular" else self.uop
+        for axis, (before, after) in enumerate(grown):
+            size = node.shape[axis]
+            limit = size if mode == "circular" else size - 1
             if (before or after) and (limit < 0 or (mode != "replicate" and max(before, after) > limit)):
-                message = f"padding {(before, after)} of axis {axis} of shape {self.shape} in mode {mode}"
+                message = f"padding {(before, after)} of axis {axis} of shape {node.shape} in mode {mode}"
                 raise ShapeError("pad", message, f"pad this axis by at most {max(limit, 0)} on each side")
             if before or after:
                 node = nodes.pad_by_mode(node, axis, before, after, mode)
-        return self._new(node)
+        return self._new(node if mode == "circular" else self._cut("pad", node, cut))
+
+    @staticmethod
+    def _cut(operation: str, node: UOp, pairs: tuple[tuple[int, int], ...]) -> UOp:
+        """The node without the first and the last elements of each axis."""
+        kept = tuple((before, size - after) for (before, after), size in zip(pairs, node.shape))
+        if any(start > stop for start, stop in kept):
+            message = f"negative padding {pairs} takes more than shape {node.shape} has"
+            raise ShapeError(operation, message, "take away no more elements than an axis has")
+        return build.shrink(node, kept)
 
     # ------------------------------------------------------------ repetition
 
@@ -270,7 +289,8 @@ class ShapeMixin(StorageMixin):
     # ------------------------------------------------------------ windows
 
     def unfold(self, dim: int, size: int, step: int) -> Self:
-        """Windows of `size` elements, `step` apart, along an axis; the windows' elements become the last axis."""
+        """Windows of `size` elements, `step` apart, along an axis; the windows' elements become the last axis. Windows
+        may share elements, so an assignment to them does not reach this tensor."""
         axis = check_axis("unfold", dim, self.ndim)
         check_whole("unfold", "size and step", size, step)
         if self.ndim == 0:
@@ -285,26 +305,28 @@ class ShapeMixin(StorageMixin):
         return self._new(build.permute(windows, (*back, self.ndim)))
 
     def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
-        """The elements (i, i + offset) of two axes, as the last axis."""
+        """The elements (i, i + offset) of two axes, as the last axis: a view, as an index is."""
         if self.ndim < 2:
             raise ShapeError("diagonal", f"shape {self.shape} has no two axes", "give a tensor of at least 2 axes")
         first, second = check_axes("diagonal", (dim1, dim2), self.ndim)
         check_whole("diagonal", "offset", offset)
         rest = tuple(axis for axis in range(self.ndim) if axis not in (first, second))
-        node = build.permute(self.uop, (*rest, first, second))
-        outer = node.shape[:-2]
-        rows, columns = node.shape[-2:]
+        outer = tuple(self.shape[axis] for axis in rest)
         keep = tuple((0, size) for size in outer)
         down, right = max(-offset, 0), max(offset, 0)
-        length = max(0, min(rows - down, columns - right))
+        length = max(0, min(self.shape[first] - down, self.shape[second] - right))
         if length == 0:
             return self._new(nodes.nothing_of(self.uop, (*outer, 0)))
-        node = build.shrink(node, (*keep, (down, down + length), (right, right + length)))
         # Laid out flat, the diagonal has a stride of length + 1: rows of that length begin with its elements.
-        flat = build.reshape(node, (*outer, length * length))
-        padded = build.pad(flat, (*((0, 0) for _ in outer), (0, length)))
-        square = build.reshape(padded, (*outer, length, length + 1))
-        return self._new(build.reshape(build.shrink(square, (*keep, (0, length), (0, 1))), (*outer, length)))
+        return self._view(
+            (Ops.PERMUTE, (*rest, first, second)),
+            (Ops.SHRINK, (*keep, (down, down + length), (right, right + length))),
+            (Ops.RESHAPE, (*outer, length * length)),
+            (Ops.PAD, (*((0, 0) for _ in outer), (0, length))),
+            (Ops.RESHAPE, (*outer, length, length + 1)),
+            (Ops.SHRINK, (*keep, (0, length), (0, 1))),
+            (Ops.RESHAPE, (*outer, length)),
+        )
 
     # ------------------------------------------------------------ triangles
 

@@ -7,7 +7,7 @@ steps in few kernels, none of which waits on the host."""
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Self
 
 from tilewright.base.dtype import DType, dtypes, to_dtype
 from tilewright.base.errors import ShapeError
@@ -89,9 +89,8 @@ class SortingMixin(ScatterMixin):
         return found.cast(dtypes.int64).minimum(last)
 
     @classmethod
-    def randperm(cls, n: int, device: str | None = None, dtype: DType | str = dtypes.int32, **kwargs: Any) -> Self:
+    def randperm(cls, n: int, device: str | None = None, dtype: DType | str = dtypes.int32) -> Self:
         """The numbers below n in random order: the order of n random numbers."""
-        del kwargs
         check_whole("randperm", "n", n, least=0)
         if n == 0:
             return cls.zeros(0, device=device, dtype=dtype)

@@ -142,13 +142,11 @@ class StorageMixin(TensorBase):
         """The tensor's memory, typed and shaped: without a copy where it is host memory. bfloat16 and float8 show
         their bits."""
         view = self._host_view()
-        if self.numel() == 0:
-            return view
-        if self.dtype is dtypes.float16 and sys.version_info < (3, 12):
-            import numpy  # a memoryview learns to read float16 only in Python 3.12
-
-            return numpy.frombuffer(view, dtype=numpy.float16).reshape(self.shape).data
         code = self.dtype.code or ("B" if self.dtype.itemsize == 1 else "H")
+        if self.numel() == 0 or (self.dtype is dtypes.float16 and sys.version_info < (3, 12)):
+            import numpy  # a memoryview is never cast to a shape without elements, and to float16 only in Python 3.12
+
+            return numpy.frombuffer(view, dtype=code).reshape(self.shape).data
         return view.cast(code, self.shape)  # type: ignore[call-overload, no-any-return]
 
     def tolist(self) -> Any:
@@ -216,11 +214,10 @@ class StorageMixin(TensorBase):
         wanted = to_dtype(dtype)
         return self if wanted is self.dtype else self._new(build.cast(self.uop, wanted))
 
-    def contiguous(self, **kwargs: Any) -> Self:
+    def contiguous(self) -> Self:
         """The tensor in row-major memory of its own."""
-        del kwargs
         return self._new(build.contiguous(self.uop))
 
     def detach(self) -> Self:
-        """The same values, which no gradient flows through."""
-        return type(self)._from_uop(build.detach(self.uop), self.device)
+        """The same values, which no gradient flows through. A view: an assignment to it updates this tensor too."""
+        return self._note_path(type(self)._from_uop(build.detach(self.uop), self.device), ((Ops.DETACH, None),))

@@ -17,9 +17,8 @@ from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import from_host
 from tilewright.runtime.device import canonical_device
-from tilewright.tensor import nodes
 from tilewright.tensor.convert import HostData, from_array, from_bytes, from_lists, is_array
-from tilewright.tensor.core import TensorBase, mark_parameter, modes
+from tilewright.tensor.core import TensorBase, mark_parameter, modes, number_node
 from tilewright.tensor.custom import CustomMixin
 from tilewright.tensor.gradient import GradientMixin
 from tilewright.tensor.holding import has_memory, protect_borrowed
@@ -146,7 +145,7 @@ class Tensor(CastMixin, GradientMixin, CustomMixin, metaclass=_TensorType):
                 raise DTypeError("assign", message, f"cast them, such as `.cast({self.dtype.name!r})`")
             value = operand.uop
         else:
-            value = build.const(self.dtype, operand)
+            value = number_node("assign", self.dtype, operand)
         self._check_fits("assign", value.shape, self.shape)
         value = build.broadcast_to(value, self.shape)
         if not self._ancestors and not has_memory(self.uop):
@@ -173,16 +172,17 @@ class Tensor(CastMixin, GradientMixin, CustomMixin, metaclass=_TensorType):
     # ------------------------------------------------------------ bits
 
     def bitcast(self, dtype: DType | str) -> Self:
-        """The same bits read as another dtype; with another width the last axis grows or shrinks accordingly."""
+        """The same bits read as another dtype; with another width the last axis grows or shrinks accordingly. A view:
+        an assignment to it updates this tensor too."""
         wanted = to_dtype(dtype)
         if wanted.bits == self.dtype.bits:
-            return self._new(build.bitcast(self.uop, wanted))
+            return self._view((Ops.BITCAST, wanted))
         is_wider = wanted.bits > self.dtype.bits
         ratio = wanted.bits // self.dtype.bits if is_wider else self.dtype.bits // wanted.bits
         if not self.shape or (is_wider and self.shape[-1] % ratio):
             message = f"{self.dtype.name}{list(self.shape)} as {wanted.name}: the last axis does not divide"
             raise ShapeError("bitcast", message, f"give a last axis that {ratio} divides")
-        return self._new(nodes.join_bits(self.uop, wanted) if is_wider else nodes.split_bits(self.uop, wanted))
+        return self._view((Ops.BITCAST, wanted))
 
     # ------------------------------------------------------------ places
 
@@ -202,6 +202,7 @@ class Tensor(CastMixin, GradientMixin, CustomMixin, metaclass=_TensorType):
         # The parameter it was is the parameter it is: no gradient goes from one to the other.
         moved = (self.detach() if self._is_parameter else self).to(device)
         self.uop, self.device = moved.uop, moved.device
+        self._ancestors = ()
         if self._is_parameter:
             mark_parameter(self)
         return self
