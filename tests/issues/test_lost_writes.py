@@ -1,5 +1,5 @@
-"""Assignments to what shows the memory of another tensor reach it. `x.detach()[0] = 5`, a write to the diagonal and one to
-`x.bitcast(...)` changed a temporary that nobody could read."""
+"""Assignments to what shows the memory of another tensor reach it. `x.detach()[0] = 5`, a write to the diagonal and one
+to `x.bitcast(...)` changed a temporary that nobody could read."""
 
 from __future__ import annotations
 
