@@ -90,3 +90,168 @@ def test_a_replay_has_its_slices_at_the_right_place() -> None:
         first, second = step(Tensor(x), Tensor(y))
         np.testing.assert_allclose(first.numpy(), x[2:4] * y[1:3], rtol=1e-6)
         np.testing.assert_allclose(second.numpy(), y[3:] + 1, rtol=1e-6)
+
+
+# ---------------------------------------------------------------- joins of many
+
+
+JOINED = [
+    ((3, 4), 0, 9),
+    ((3, 4), 1, 12),
+    ((5,), 0, 40),
+    ((2, 3, 4), -2, 10),
+    ((1,), 0, 30),
+]
+
+
+@pytest.mark.parametrize(("shape", "axis", "count"), JOINED)
+def test_joins_of_many(device: str, shape: tuple[int, ...], axis: int, count: int) -> None:
+    arrays = np.random.default_rng(0).integers(-9, 9, (count, *shape)).astype(np.float32)
+    tensors = [Tensor(array, device=device) for array in arrays]
+    np.testing.assert_array_equal(Tensor.cat(*tensors, dim=axis).numpy(), np.concatenate(list(arrays), axis))
+    np.testing.assert_array_equal(Tensor.stack(*tensors, dim=axis).numpy(), np.stack(list(arrays), axis))
+    # Computed values, one of them several times, and what is computed from the whole.
+    parts = [tensor * number for number, tensor in enumerate(tensors)] + [tensors[0], tensors[0].exp() * 0]
+    values = [array * number for number, array in enumerate(arrays)] + [arrays[0], arrays[0] * 0]
+    joined = Tensor.cat(*parts, dim=axis)
+    expected = np.concatenate(values, axis)
+    np.testing.assert_array_equal((joined * 2 + 1).numpy(), expected * 2 + 1)
+    np.testing.assert_array_equal(joined.sum(axis).numpy(), expected.sum(axis))
+
+
+def test_joins_of_other_sizes_and_none() -> None:
+    sizes = [3, 0, 1, 7, 2, 0, 5, 1, 1, 4, 6, 2]
+    arrays = [np.arange(size * 2, dtype=np.int32).reshape(size, 2) + size for size in sizes]
+    joined = Tensor.cat(*map(Tensor, arrays))
+    expected = np.concatenate(arrays)
+    np.testing.assert_array_equal(joined.numpy(), expected)
+    for start, stop in ((0, 3), (3, 4), (2, 9), (9, 32), (5, 5)):
+        np.testing.assert_array_equal(joined[start:stop].numpy(), expected[start:stop])
+    assert Tensor.cat(*[Tensor.zeros(3, 0)] * 20, dim=1).shape == (3, 0)
+    assert Tensor.cat(*[Tensor.zeros(0, 3)] * 20, dim=1).numpy().shape == (0, 60)
+    np.testing.assert_array_equal(Tensor.cat(*[Tensor.full((2,), 3.0)] * 20).numpy(), np.full(40, 3.0, np.float32))
+
+
+def test_the_gradient_of_a_join_goes_to_its_parts() -> None:
+    arrays = np.random.default_rng(1).random((20, 3, 2), np.float32)
+    tensors = [Tensor(array, requires_grad=True) for array in arrays]
+    weights = np.random.default_rng(2).random((3, 40), np.float32)
+    (Tensor.cat(*tensors, dim=1) ** 2 * Tensor(weights)).sum().backward()
+    for number, (tensor, array) in enumerate(zip(tensors, arrays, strict=True)):
+        np.testing.assert_allclose(tensor.grad.numpy(), 2 * array * weights[:, 2 * number : 2 * number + 2], rtol=1e-6)
+
+
+def test_a_join_is_updated_in_place_and_copied() -> None:
+    arrays = [np.full((2, 2), number, np.float32) for number in range(12)]
+    joined = Tensor.cat(*map(Tensor, arrays))
+    kept = joined + 0
+    joined[3:5] = 50
+    expected = np.concatenate(arrays)
+    np.testing.assert_array_equal(kept.numpy(), expected)
+    expected[3:5] = 50
+    np.testing.assert_array_equal(joined.numpy(), expected)
+    np.testing.assert_array_equal(Tensor.cat(*map(Tensor, arrays)).to("PYTHON").numpy(), np.concatenate(arrays))
+
+
+def test_joins_have_as_many_kernels_as_shapes_of_parts() -> None:
+    def join(count: int) -> int:
+        parts = [Tensor.rand(6).realize() for _ in range(count)]
+        return distinct_kernels(lambda: Tensor.stack(*parts).realize())
+
+    assert join(10) == join(50) == 1
+
+
+# ---------------------------------------------------------------- sequences
+
+
+def recurrent_loss(x: Tensor, w: Tensor, u: Tensor, b: Tensor) -> Tensor:
+    """A gated cell by hand over the second axis; the loss takes all outputs."""
+    state = Tensor.zeros(x.shape[0], u.shape[0])
+    outputs = []
+    for step in range(x.shape[1]):
+        gates = x[:, step] @ w + state @ u + b
+        keep, new = gates.chunk(2, dim=1)
+        state = keep.sigmoid() * state + (1 - keep.sigmoid()) * new.tanh()
+        outputs.append(state)
+    return (Tensor.stack(*outputs, dim=1) ** 2).mean()
+
+
+def recurrent_tensors(steps: int) -> list[Tensor]:
+    rng = np.random.default_rng(steps)
+    shapes = ((3, steps, 5), (5, 8), (4, 8), (8,))
+    return [Tensor(rng.standard_normal(shape).astype(np.float32), requires_grad=True) for shape in shapes]
+
+
+def test_a_training_step_over_a_sequence_has_as_many_kernels_for_any_length() -> None:
+    def step(steps: int) -> None:
+        tensors = recurrent_tensors(steps)
+        recurrent_loss(*tensors).backward()
+        Tensor.realize(*(tensor.grad for tensor in tensors))
+
+    assert distinct_kernels(lambda: step(20)) == distinct_kernels(lambda: step(36)) < 45
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("steps", [1, 2, 9, 10, 23])
+def test_gradients_over_a_sequence(steps: int) -> None:
+    """Of the weights, sums of a product per step, and of the input, whose slices' gradients are joined."""
+    import torch
+
+    tensors = recurrent_tensors(steps)
+    loss = recurrent_loss(*tensors)
+    loss.backward()
+    x, w, u, b = (torch.tensor(tensor.numpy(), dtype=torch.float64, requires_grad=True) for tensor in tensors)
+    state = torch.zeros(3, 4, dtype=torch.float64)
+    outputs = []
+    for step in range(steps):
+        keep, new = (x[:, step] @ w + state @ u + b).chunk(2, dim=1)
+        state = keep.sigmoid() * state + (1 - keep.sigmoid()) * new.tanh()
+        outputs.append(state)
+    expected = (torch.stack(outputs, dim=1) ** 2).mean()
+    expected.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    for ours, theirs in zip(tensors, (x, w, u, b), strict=True):
+        np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=2e-4, atol=1e-6)
+
+
+SLICED = {
+    "disjoint": lambda x: sum(((k + 1) * x[:, k : k + 1] ** 2).sum() for k in range(16)),
+    "gaps": lambda x: sum(((k + 1) * x[:, k] ** 2).sum() for k in range(1, 15) if k != 7),
+    "overlapping": lambda x: sum(((k + 1) * x[:, k : k + 3] ** 2).sum() for k in range(14)),
+    "prefixes": lambda x: sum(((k + 1) * x[:, :k] ** 2).sum() for k in range(1, 17)),
+    "blocks of two axes": lambda x: sum(((k + 1) * x[1:3, k : k + 1] ** 2).sum() for k in range(16)),
+    "several kinds": lambda x: (x**2).sum() + sum(((k + 1) * x[:, k] ** 3).sum() + x[k % 4].sum() for k in range(16)),
+    "of a product": lambda x: sum(((k + 1) * (x * x)[:, k]).sum() for k in range(16)),
+    "one slice many times": lambda x: sum((k * x[:, 3] ** 2).sum() for k in range(20)),
+}
+
+
+@pytest.mark.parametrize("name", SLICED)
+def test_gradients_of_many_slices(name: str) -> None:
+    data = np.random.default_rng(3).standard_normal((4, 16))
+    x = Tensor(data, requires_grad=True)
+    SLICED[name](x).backward()
+    expected = np.zeros_like(data)
+    for place in np.ndindex(*data.shape):
+        step = np.zeros_like(data)
+        step[place] = 1e-6
+        high, low = (SLICED[name](data + sign * step) for sign in (1, -1))
+        expected[place] = (high - low) / 2e-6
+    np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32"])
+def test_a_weight_of_many_products(kind: str) -> None:
+    rng = np.random.default_rng(4)
+    xs, w = rng.standard_normal((12, 6, 3)).astype(kind), rng.standard_normal((3, 2)).astype(kind)
+    weight = Tensor(w, requires_grad=True)
+    total = sum((Tensor(x) @ weight).sin().sum() for x in xs) + (weight**2).sum()
+    total.backward()
+    wide = w.astype(np.float64)
+    expected = 2 * wide + sum(x.astype(np.float64).T @ np.cos(x.astype(np.float64) @ wide) for x in xs)
+    np.testing.assert_allclose(
+        weight.grad.numpy(),
+        expected,
+        rtol=3e-2 if kind == "float16" else 1e-5,
+        atol=1e-2 if kind == "float16" else 1e-5,
+    )

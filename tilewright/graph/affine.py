@@ -227,7 +227,8 @@ def without(node: UOp, atoms: Iterable[UOp]) -> UOp:
 
 
 def order_key(node: UOp) -> OrderKey:
-    """A key that orders nodes the same way in every process: the innermost axis of the node, then a digest of it."""
+    """A key that orders nodes the same way in every process: the innermost axis of the node, then a digest of it. Nodes
+    that differ in nothing but which parameters they load are equal to it, and stay in the order they are in."""
     cache = node._cache
     if cache is not None:
         key: OrderKey | None = cache.get("order")
@@ -239,7 +240,8 @@ def order_key(node: UOp) -> OrderKey:
 
 
 def digest(node: UOp) -> bytes:
-    """Eight bytes that depend on what the node computes and on nothing else."""
+    """Eight bytes that depend on what the node computes and on nothing else. The number of a parameter is no part of
+    it: the same step on other memory comes out in the same order."""
     stack = [node]
     while True:
         top = stack[-1]
@@ -268,4 +270,6 @@ def _text_of(node: UOp) -> str:
     if node.op is Ops.RANGE:
         # Said by hand: the text of a record with an enum in it takes ten times as long.
         return f"RANGE {node.arg.id} {node.arg.kind.value}"
+    if node.op is Ops.PARAM:
+        return f"PARAM {node.dtype.name} {node.arg.size}"
     return f"{node.op.name} {node.dtype.name} {node.arg!r}"

@@ -128,6 +128,11 @@ def where_bounds(node: UOp) -> Bounds:
     return (min(yes.bounds[0], no.bounds[0]), max(yes.bounds[1], no.bounds[1]))
 
 
+def cat_bounds(node: UOp) -> Bounds:
+    bounds = [src.bounds for src in node.src]
+    return (min(low for low, _ in bounds), max(high for _, high in bounds))
+
+
 def lt_bounds(node: UOp) -> Bounds:
     left, right = node.src
     if left.dtype.is_float:

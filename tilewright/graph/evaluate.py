@@ -188,6 +188,10 @@ def _gather(_frame: Frame, node: UOp, src: list[Any]) -> Array:
     return result
 
 
+def _cat(_frame: Frame, node: UOp, src: list[Any]) -> Array:
+    return np.concatenate(src, axis=node.arg)
+
+
 def _assign(_frame: Frame, node: UOp, src: list[Any]) -> Array:
     target, view, _ = node.src
     chain: list[UOp] = []
@@ -344,6 +348,7 @@ _RULES: dict[Op, Rule] = {
     Ops.CAST: _cast,
     Ops.BITCAST: _bitcast,
     Ops.GATHER: _gather,
+    Ops.CAT: _cat,
     Ops.REDUCE_AXIS: _reduce_axis,
     Ops.CONTIGUOUS: _identity,
     Ops.COPY: _identity,

@@ -14,6 +14,7 @@ from tilewright.base.dtype import dtypes
 from tilewright.base.errors import UnsupportedError
 from tilewright.graph import build
 from tilewright.graph.custom import custom_gradient
+from tilewright.graph.gradient_sums import sum_behind
 from tilewright.graph.gradients_gather import gather_gradient
 from tilewright.graph.ops import Ops, Slopes
 from tilewright.graph.slices import bounds_of, replace_axis, slice_axis
@@ -76,6 +77,11 @@ def total(x: UOp, axes: Sequence[int]) -> UOp:
     if scalar is not None and scalar.op is Ops.CONST:
         kept = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
         return build.const(x.dtype, scalar.arg * count, kept)
+    steps = sum_behind(x)
+    if steps is not None:
+        shape = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
+        summed = build.reduce_axis(Ops.ADD, steps, (0, *(axis + 1 for axis in axes)))
+        return build.cast(build.reshape(summed, shape), x.dtype)
     carrier = dtypes.float32 if x.dtype.is_float and x.dtype.bits < 32 else x.dtype
     return build.cast(build.reduce_axis(Ops.ADD, build.cast(x, carrier), axes), x.dtype)
 
@@ -353,6 +359,12 @@ def _multi(node: UOp, upstream: UOp) -> Gradients:
     return tuple(_on(device, slice_axis(upstream, axis, *pair)) for device, pair in zip(devices, bounds))
 
 
+def _cat(node: UOp, upstream: UOp) -> Gradients:
+    """Each source takes its own slice."""
+    bounds = bounds_of([src.shape[node.arg] for src in node.src])
+    return tuple(slice_axis(upstream, node.arg, *pair) for pair in bounds)
+
+
 def _on(device: str, gradient: UOp) -> UOp:
     return gradient if build.scalar_of(gradient) is not None else build.copy(gradient, device)
 
@@ -394,6 +406,7 @@ _TENSORS: dict[Op, Rule] = {
     Ops.BITCAST: _bitcast,
     Ops.REDUCE_AXIS: _reduce,
     Ops.GATHER: gather_gradient,
+    Ops.CAT: _cat,
     Ops.CONTIGUOUS: _pass,
     Ops.COPY: _copy,
     Ops.MULTI: _multi,

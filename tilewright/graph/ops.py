@@ -17,6 +17,7 @@ from tilewright.graph.spec import (
     Op,
     argument_shape,
     bool_dtype,
+    cat_shape,
     elementwise_shape,
     free_dtype,
     gather_shape,
@@ -195,6 +196,8 @@ class Ops:
     # tensors
     GATHER = Op(Kind.TENSOR, None, gather_shape, same_dtype)  # (x, index per axis of x); outside x it gives 0
     REDUCE_AXIS = Op(Kind.TENSOR, 1, reduce_axis_shape, same_dtype)  # arg: (op, axes); keeps axes as size 1
+    # (values...): many values joined along an axis, each stored in its place (docs/decisions/0021); arg: the axis
+    CAT = Op(Kind.TENSOR, None, cat_shape, same_dtype, None, b.cat_bounds)
     CONTIGUOUS = Op(Kind.TENSOR, 1, source_shape, same_dtype)  # stored in a buffer of its own
     COPY = Op(Kind.TENSOR, 1, source_shape, same_dtype)  # arg: device name
     # (parts...): one value on several devices (docs/decisions/0014); arg: MultiArg

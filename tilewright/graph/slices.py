@@ -1,6 +1,6 @@
 """Parts of one axis, and parts joined along one. In: nodes of one dtype, an axis and bounds. Out: nodes.
-Made of the movements in `build.py`. A join is written so that the index of an element stays affine: each part is padded
-to the full size and selected by position, so no bit of any element changes."""
+Made of the movements in `build.py`. A join of a few parts is written so that the index of an element stays affine: each
+is padded to the full size and selected by position, so no bit of any element changes. A join of many is a CAT."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
+
+# A kernel that selects among parts grows with their number; of more than so many each is stored by itself.
+MAX_SELECTED_PARTS = 8
 
 
 def slice_axis(node: UOp, axis: int, start: int, stop: int) -> UOp:
@@ -29,10 +32,17 @@ def pad_axis(node: UOp, axis: int, before: int, after: int) -> UOp:
 
 
 def cat(nodes: Sequence[UOp], axis: int) -> UOp:
-    """Nodes of one dtype joined along an axis: padded to the full size, and selected by position."""
+    """Nodes of one dtype joined along an axis."""
     parts = [node for node in nodes if node.shape[axis]] or list(nodes[:1])
     if len(parts) == 1:
         return parts[0]
+    if len(parts) > MAX_SELECTED_PARTS and 0 not in parts[0].shape:
+        return UOp(Ops.CAT, parts[0].dtype, tuple(parts), axis)
+    return select_parts(parts, axis)
+
+
+def select_parts(parts: Sequence[UOp], axis: int) -> UOp:
+    """Several nodes joined: padded to the full size, and selected by position."""
     total = sum(part.shape[axis] for part in parts)
     shape = replace_axis(parts[0].shape, axis, total)
     place = build.axis_iota(shape, axis)

@@ -163,6 +163,11 @@ def multi_shape(node: UOp) -> Shape:
     return shape if axis is None else (*shape[:axis], sum(src.shape[axis] for src in node.src), *shape[axis + 1 :])
 
 
+def cat_shape(node: UOp) -> Shape:
+    shape = node.src[0].shape
+    return (*shape[: node.arg], sum(src.shape[node.arg] for src in node.src), *shape[node.arg + 1 :])
+
+
 def gather_shape(node: UOp) -> Shape:
     return node.src[1].shape
 

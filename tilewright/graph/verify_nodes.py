@@ -37,6 +37,7 @@ PLACEHOLDERS = frozenset({Ops.PARAM, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
 # (least, most) sources of the ops whose spec leaves the number open.
 _SOURCE_COUNTS: dict[Op, tuple[int, int | None]] = {
     Ops.GATHER: (2, None),
+    Ops.CAT: (1, None),
     Ops.DETACH: (1, None),
     Ops.MULTI: (2, None),
     Ops.INDEX: (2, 3),
@@ -277,6 +278,17 @@ def check_reduce_axis(node: UOp) -> Complaint:
     return check_axes(node.arg[1], len(node.src[0].shape))
 
 
+def check_cat(node: UOp) -> Complaint:
+    shapes = [src.shape for src in node.src]
+    if not is_int(node.arg) or not all(0 <= node.arg < len(shape) for shape in shapes):
+        return f"argument {node.arg!r} is no axis of shapes {', '.join(map(str, shapes))}"
+    if any(src.dtype is not node.dtype for src in node.src):
+        return f"the sources have different dtypes: {dtype_names(node.src)}"
+    if len({(*shape[: node.arg], *shape[node.arg + 1 :]) for shape in shapes}) > 1:
+        return f"the sources do not fit: {', '.join(map(str, shapes))}"
+    return None
+
+
 def check_copy(node: UOp) -> Complaint:
     return None if isinstance(node.arg, str) and node.arg else f"argument {node.arg!r} is not the name of a device"
 
@@ -334,6 +346,7 @@ TENSOR_RULES: tuple[NodeRule, ...] = (
     NodeRule("flip-axes", {Ops.FLIP}, check_flip),
     NodeRule("gather-indices", {Ops.GATHER}, check_gather),
     NodeRule("reduce-axes", {Ops.REDUCE_AXIS}, check_reduce_axis),
+    NodeRule("cat-sources", {Ops.CAT}, check_cat),
     NodeRule("copy-device", {Ops.COPY}, check_copy),
     NodeRule("multi-parts", {Ops.MULTI}, check_multi),
     NodeRule("assign-view", {Ops.ASSIGN}, check_assign),

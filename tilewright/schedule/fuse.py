@@ -63,7 +63,7 @@ def plan_fusion(
         uses = list(asked.values())
         if node in must_store or decide.should_store(node, uses):
             plan.stored.append(node)
-            if element_count(node.shape) == 0:
+            if element_count(node.shape) == 0 or node.op is Ops.CAT:  # whose parts are stored in its memory
                 continue
             # What must be stored for another reason than being asked for is there to stand apart.
             may_be_guest = options.FUSE and (node not in must_store or (node in asked_for and node not in whole))

@@ -4,6 +4,7 @@ that it reads and writes. Equal kernels come out as one node, whatever memory th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.target import Target
@@ -149,7 +150,8 @@ def kernel_name(ast: UOp, loops: Iterable[UOp]) -> str:
     follow from what it computes. The same kernel has the same name in every schedule and process."""
     kind = "reduce" if any(loop.arg.kind is AxisType.REDUCE for loop in loops) else "map"
     sizes = "_".join(str(size_of(loop)) for loop in loops) or "1"
-    return f"{kind}_{sizes}_{digest(ast)[:3].hex()}"
+    loaded = bytes(node.arg.slot % 256 for node in toposort(ast) if node.op is Ops.PARAM)
+    return f"{kind}_{sizes}_{blake2b(digest(ast) + loaded, digest_size=3).hexdigest()}"
 
 
 def kernel_accesses(

@@ -23,6 +23,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.schedule.indexing import TRUE, Place, flatten_index, push_movement
 from tilewright.schedule.items import Slots, version_behind, write_item
+from tilewright.schedule.joins import index_in_join, joins_of
 from tilewright.schedule.merge import merge_steps
 from tilewright.schedule.split import KernelWriter, load_element
 from tilewright.schedule.steps import Step, Store, kernel_step, order_steps
@@ -49,8 +50,10 @@ class ItemBuilder:
         self.most_buffers = most_buffers
         self.target_of = target_of
         self.versions: dict[UOp, int] = {node: number for number, node in enumerate(params)}
+        self.joins = joins_of(plan.stored)
         for node in plan.stored:
-            self.versions[node] = len(self.versions)
+            if node not in self.joins:
+                self.versions[node] = len(self.versions)
         self.devices = dict(devices)
         for node in plan.stored:
             for output in outputs_of_call(node):  # also those that nobody asks for: the kernel writes them
@@ -90,7 +93,7 @@ class ItemBuilder:
         return {
             self.versions[node]: element_count(node.shape) * node.dtype.itemsize
             for node in self.plan.stored
-            if node not in outputs and node.op is not Ops.ASSIGN
+            if node not in outputs and node not in self.joins and node.op is not Ops.ASSIGN
         }
 
     # ------------------------------------------------------------ updates
@@ -146,7 +149,9 @@ class ItemBuilder:
         steps: list[Step] = []
         called: set[int] = set()
         for node in self.plan.stored:
-            if element_count(node.shape) == 0 or node in self.plan.hosts or self.versions[node] in called:
+            if element_count(node.shape) == 0 or node in self.plan.hosts or node.op is Ops.CAT:
+                continue
+            if self.versions.get(node) in called:
                 continue
             if node.op is Ops.COPY:
                 steps.append(Step(node, (self.versions[node],), (), (version_behind(node.src[0], self.versions),)))
@@ -156,11 +161,16 @@ class ItemBuilder:
             elif node.op is Ops.ASSIGN:
                 self._assign_steps(node, steps)
             else:
-                index = flatten_index(loops_over(node.shape), node.shape)
-                own = Store(self.versions[node], index, self.values[node])
+                own = self._own_store(node)
                 steps.append(kernel_step(node, own, *map(self._guest_store, self.guests.get(node, ()))))
         self._link(steps)
         return steps
+
+    def _own_store(self, node: UOp) -> Store:
+        join = self.joins.get(node)
+        if join is not None:
+            return Store(self.versions[join.cat], index_in_join(node, join), self.values[node])
+        return Store(self.versions[node], flatten_index(loops_over(node.shape), node.shape), self.values[node])
 
     def _guest_store(self, guest: UOp) -> Store:
         _, place = self.plan.hosts[guest]
@@ -228,8 +238,10 @@ class ItemBuilder:
                 readers.setdefault(version, []).append(position)
         for position, step in enumerate(steps):
             earlier = [p for version in step.reads for p in writers.get(version, ()) if p != position]
-            # Several steps that write one version (a copy of the old one, then the update) keep their order.
-            earlier += [p for target in step.targets for p in writers[target] if p < position]
+            # Several steps that write one version (a copy of the old one, then the update) keep their order; those that
+            # write parts of a join have none.
+            if step.node not in self.joins:
+                earlier += [p for target in step.targets for p in writers[target] if p < position]
             for node in self._updates(step):
                 base = self.versions[self._base(node)]
                 earlier += writers.get(base, ())

@@ -1,6 +1,7 @@
 """The schedule stage. In: the nodes to realise, over PARAM leaves. Out: a `Schedule`.
 
-prepare_graph    needs: a verified graph          gives: large reductions split, copies read whole buffers, an order
+prepare_graph    needs: a verified graph          gives: large reductions split, copies read whole buffers, joined
+                                                  values in parts, an order
 plan_fusion      needs: the nodes to store        gives: what is stored by which kernel, and every index asked for
 factors_to_turn  needs: the plan                  gives: more nodes to store, where a product would read across rows
 nodes_to_part    needs: the plan                  gives: more nodes to store, where a kernel has too many buffers
@@ -24,6 +25,7 @@ from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.schedule.fuse import SEPARATE, plan_fusion
+from tilewright.schedule.joins import is_part, slice_of_source, with_parts
 from tilewright.schedule.limits import nodes_to_part
 from tilewright.schedule.memory import place_temps
 from tilewright.schedule.order import ItemBuilder, find_devices
@@ -74,6 +76,7 @@ def prepare_graph(outputs: Sequence[UOp]) -> tuple[list[UOp], tuple[UOp, ...]]:
     (a DETACH of two) waits no more; instead the nodes come in an order to be kept, which is empty if nothing waits."""
     done: dict[UOp, UOp] = {}
     has_waiting = False
+    part_count = 0
     for node in toposort(*outputs):
         src = tuple(done[s] for s in node.src)
         if node.op is Ops.DETACH and len(src) > 1:
@@ -88,6 +91,11 @@ def prepare_graph(outputs: Sequence[UOp]) -> tuple[list[UOp], tuple[UOp, ...]]:
             whole = UOp(Ops.CONTIGUOUS, made.dtype, made.src)
             whole.line = whole.line or node.line
             made = made.replace(src=(whole,))
+        elif made.op is Ops.CAT:
+            made = with_parts(made, part_count)
+            part_count += len(made.src)
+        elif made.op is Ops.SHRINK:
+            made = slice_of_source(made) or made
         elif made.op is Ops.CUSTOM_KERNEL:
             made = made.replace(src=tuple(stored_whole(s) for s in made.src))
         if made.line is None:
@@ -106,7 +114,7 @@ def note_line(node: UOp, line: tuple[str, int] | None, source: UOp) -> None:
 def storage_node(node: UOp) -> UOp:
     """The node whose memory holds the value: wrappers that do not move elements are looked through."""
     inner = node
-    while inner.op in (Ops.CONTIGUOUS, Ops.DETACH, Ops.RESHAPE):
+    while inner.op in (Ops.CONTIGUOUS, Ops.DETACH, Ops.RESHAPE) and not is_part(inner):
         inner = inner.src[0]
     if inner.op.kind is Kind.MOVEMENT or inner.op in (Ops.CONST, Ops.IOTA):
         while node.op in (Ops.DETACH, Ops.RESHAPE) and node.src[0].op in (Ops.CONTIGUOUS, Ops.DETACH, Ops.RESHAPE):
@@ -144,6 +152,6 @@ def nodes_to_store(outputs: Sequence[UOp]) -> frozenset[UOp]:
             found.add(node)
         if node.op is Ops.CONTIGUOUS:
             found.add(storage_node(node))
-        elif node.op in SEPARATE:
+        elif node.op in SEPARATE or node.op is Ops.CAT:
             found.add(node)
     return frozenset(node for node in found | nodes_taken_whole(outputs) if node.op is not Ops.PARAM)

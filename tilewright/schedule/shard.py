@@ -16,7 +16,7 @@ from tilewright.graph import build
 from tilewright.graph.custom import updated_source
 from tilewright.graph.gradients_gather import counting_axis
 from tilewright.graph.ops import MultiArg, Ops
-from tilewright.graph.slices import even_sizes
+from tilewright.graph.slices import even_sizes, select_parts
 from tilewright.graph.spec import Kind, Op, element_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
@@ -38,10 +38,25 @@ def divide_graph(outputs: Sequence[UOp]) -> tuple[Division, ...]:
     order = toposort(*outputs)
     if all(node.op is not Ops.MULTI for node in order):
         return tuple(Division((node,), None) for node in outputs)
+    if any(node.op is Ops.CAT for node in order):
+        outputs = select_joined(order, outputs)
+        order = toposort(*outputs)
     divider = Divider(order)
     for node in order:
         divider.divide(node)
     return tuple(divider.output(node) for node in outputs)
+
+
+def select_joined(order: Sequence[UOp], outputs: Sequence[UOp]) -> list[UOp]:
+    """The outputs with every join written as a selection, which is divided like any other elementwise operation."""
+    done: dict[UOp, UOp] = {}
+    for node in order:
+        made = node.with_src(tuple(done[src] for src in node.src))
+        if made.op is Ops.CAT:
+            made = select_parts(made.src, made.arg)
+        note_line(made, node)
+        done[node] = made
+    return [done[node] for node in outputs]
 
 
 class Divider:

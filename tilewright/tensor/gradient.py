@@ -248,40 +248,43 @@ class Flow:
 
     def propagate(self, upstream: UOp) -> dict[UOp, UOp]:
         """The gradient of each wanted node."""
-        sums: dict[UOp, UOp] = {self.root: upstream} if self.root in self.carries else {}
+        sums: dict[UOp, list[UOp]] = {self.root: [upstream]} if self.root in self.carries else {}
         found: dict[UOp, UOp] = {}
         self._descend(self.order, sums, found)
         return found
 
-    def _descend(self, order: Sequence[UOp], sums: dict[UOp, UOp], found: dict[UOp, UOp]) -> None:
-        """Users before sources: when a node is met, `sums` holds its whole gradient."""
+    def _descend(self, order: Sequence[UOp], sums: dict[UOp, list[UOp]], found: dict[UOp, UOp]) -> None:
+        """Users before sources: when a node is met, `sums` holds its whole gradient, a part from each user."""
+        from tilewright.graph.gradient_sums import fold, gather_terms
         from tilewright.graph.gradients import gradients_of
 
         for node in reversed(order):
             if node not in self.carries:
                 continue
-            gradient = sums.pop(node, None)
+            parts = sums.pop(node, None)
+            terms = [] if parts is None else gather_terms(node, parts)
             original = self.originals.get(node, node)
             if original in self.wanted:
-                if gradient is not None:
-                    _add(found, original, gradient)
+                if terms:
+                    found[original] = fold([*filter(None, (found.get(original),)), *terms])
                 else:
                     # No slope at all (a rounding, an overwritten value) is a gradient of zeros.
                     found.setdefault(original, build.const(node.dtype, 0, node.shape))
             sources = self._sources(node)
-            if gradient is None or not sources:
+            if not terms or not sources:
                 continue
             if _mark_of(node)[0] == "checkpoint":
-                self._descend_again(node, gradient, sums, found)
+                self._descend_again(node, fold(terms), sums, found)
                 continue
-            for src, part in zip(sources, gradients_of(node, gradient), strict=True):
-                if part is not None and src in self.carries:
-                    _give_line(part, node)
-                    _add(sums, src, part)
+            for gradient in terms:
+                for src, part in zip(sources, gradients_of(node, gradient), strict=True):
+                    if part is not None and src in self.carries:
+                        _give_line(part, node)
+                        sums.setdefault(src, []).append(part)
 
     # ------------------------------------------------------------ checkpoints
 
-    def _descend_again(self, node: UOp, gradient: UOp, sums: dict[UOp, UOp], found: dict[UOp, UOp]) -> None:
+    def _descend_again(self, node: UOp, gradient: UOp, sums: dict[UOp, list[UOp]], found: dict[UOp, UOp]) -> None:
         """Through a second computation of what a checkpoint gives. Its nodes are others than those of the first, so
         nothing of the first has to be kept for it; what it is computed from is the same."""
         copies = self._computed_again(node, gradient)
@@ -291,7 +294,7 @@ class Flow:
                 self.carries.add(copy)
         result = copies.get(node.src[0], node.src[0])
         if result in self.carries:
-            _add(sums, result, gradient)
+            sums.setdefault(result, []).append(gradient)
         self._descend(list(copies.values()), sums, found)
 
     def _computed_again(self, node: UOp, gradient: UOp) -> dict[UOp, UOp]:
@@ -323,11 +326,6 @@ _UNMARKED = ("", 1 << 30)
 def _mark_of(node: UOp) -> tuple[str, int]:
     """What a DETACH says of checkpoints: the kind of the mark, and how many checkpoints lie around it."""
     return node.arg if node.op is Ops.DETACH and isinstance(node.arg, tuple) else _UNMARKED
-
-
-def _add(sums: dict[UOp, UOp], node: UOp, part: UOp) -> None:
-    known = sums.get(node)
-    sums[node] = part if known is None else build.alu(Ops.ADD, known, part)
 
 
 def _give_line(made: UOp, node: UOp) -> None:
