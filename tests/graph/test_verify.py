@@ -223,7 +223,7 @@ TENSOR_CASES: list[Case] = [
     ("reduce-axes", lambda: UOp(Ops.REDUCE_AXIS, F32, (buffer(2),), (Ops.ADD, (1,))), "1 axes once"),
     ("cat-sources", lambda: UOp(Ops.CAT, F32, (buffer(2), buffer(2)), 1), "no axis of shapes"),
     ("cat-sources", lambda: UOp(Ops.CAT, F32, (buffer(2), buffer(2) < 1.0), 0), "different dtypes"),
-    ("cat-sources", lambda: UOp(Ops.CAT, F32, (buffer(2), UOp(Ops.RESHAPE, F32, (buffer(6),), (2, 3))), 0), "do not fit"),
+    ("cat-sources", lambda: UOp(Ops.CAT, F32, (buffer(2), UOp(Ops.RESHAPE, F32, (buffer(6),), (2, 3))), 0), "not fit"),
     ("copy-device", lambda: UOp(Ops.COPY, F32, (buffer(2),)), "name of a device"),
     ("multi-parts", lambda: UOp(Ops.MULTI, F32, (buffer(2), buffer(2)), MultiArg(0, ("A", "A"))), "one for each of 2"),
     ("multi-parts", lambda: UOp(Ops.MULTI, F32, (buffer(2), buffer(2)), MultiArg(1, ("A", "B"))), "none of the parts'"),
