@@ -340,3 +340,11 @@ def test_the_gradient_of_padding_around_nothing_is_zeros() -> None:
     x[0:0].pad((0, 0, 1, 0)).expand(4, 3).exp().max(0).sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [[0.0] * 3] * 2
+
+
+def test_slope_of_softplus_far_below_zero() -> None:
+    """log1p undoes a rounding error by a quotient; the slope of that quotient is all rounding error."""
+    x = Tensor(np.linspace(-14, -6, 50).astype(np.float32), requires_grad=True)
+    x.softplus().sum().backward()
+    expected = 1 / (1 + np.exp(-x.numpy().astype(np.float64)))
+    np.testing.assert_allclose(x.grad.numpy(), expected, rtol=2e-6)

@@ -64,7 +64,7 @@ _ERF_U = (
     2.26290000613890934246e4,
     4.92673942608635921086e4,
 )
-_ERFC_P = (
+ERFC_P = (
     2.46196981473530512524e-10,
     5.64189564831068821977e-1,
     7.46321056442269912687e0,
@@ -75,7 +75,7 @@ _ERFC_P = (
     1.02755188689515710272e3,
     5.57535335369399327526e2,
 )
-_ERFC_Q = (
+ERFC_Q = (
     1.0,
     1.32281951154744992508e1,
     8.67072140885989742329e1,
@@ -202,11 +202,15 @@ def log10(x: UOp) -> UOp:
 
 
 def log1p(x: UOp) -> UOp:
-    """log(1 + x) for x >= -1; the rounding of 1 + x is undone by the quotient (W. Kahan)."""
+    """log(1 + x) for x >= -1; the rounding of 1 + x is undone by the quotient (W. Kahan). What it adds has a slope that
+    is all rounding error, so gradients do not go through it. At infinity the slope is 1, so that atanh has an infinite
+    one at 1."""
     moved = x + 1
     exact = moved.eq(1) | moved.eq(math.inf)
     safe = exact.where(x.const_like(2.0), moved)
-    return exact.where(x, log(safe) * (x / (safe - 1)))
+    rounded = log(safe)
+    lost = moved.eq(0).where(x.const_like(0.0), rounded * (x / (safe - 1) - 1))
+    return exact.where(x, rounded + build.detach(lost))
 
 
 def expm1_below_zero(x: UOp) -> UOp:
@@ -426,5 +430,5 @@ def erf(x: UOp) -> UOp:
         tail = shrunk * polynomial(limited - 2, _SINGLE_ERFC)
     else:
         small = near_zero * polynomial(square, _ERF_T) / polynomial(square, _ERF_U)
-        tail = shrunk * polynomial(limited, _ERFC_P) / polynomial(limited, _ERFC_Q)
+        tail = shrunk * polynomial(limited, ERFC_P) / polynomial(limited, ERFC_Q)
     return is_small.where(small, with_sign_of(x, 1 - tail))
