@@ -10,6 +10,7 @@ from tilewright.base.config import Context
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import TilewrightError
 from tilewright.base.events import GlobalCounters
+from tilewright.base.version import __version__
 from tilewright.graph.ops import AddrSpace, AxisType, Ops
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.uop import UOp
@@ -34,10 +35,16 @@ __all__ = [
     "Tensor",
     "TilewrightError",
     "UOp",
+    "__version__",
     "dtypes",
     "jit",
     "nn",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names, with those that are imported on demand."""
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

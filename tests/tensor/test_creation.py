@@ -185,7 +185,7 @@ def test_facts() -> None:
     assert len(tensor) == 2
     assert tensor.is_floating_point()
     assert not Tensor([1]).is_floating_point()
-    assert repr(tensor) == "<Tensor float16[2, 3] on CPU>"
+    assert repr(tensor) == "Tensor([[0., 0., 0.],\n        [0., 0., 0.]], dtype=float16)"
     assert [row.tolist() for row in Tensor([[1, 2], [3, 4]])] == [[1, 2], [3, 4]]
 
 

@@ -55,7 +55,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[UserError], tuple[str, ...]]] 
     "split": (lambda: A.split([1, 1], 1), ShapeError, ("(1, 1)", "add up to 2", "3")),
     "tril": (lambda: Tensor.zeros(3).tril(), ShapeError, ("(3,)",)),
     "max of nothing": (lambda: Tensor.zeros(0, 3).max(0), ShapeError, ("max", "(0, 3)", "no elements")),
-    "mean of integers": (lambda: I.mean(), DTypeError, ("mean", "int32", ".float()")),
+    "var of integers": (lambda: I.var(), DTypeError, ("var", "int32", ".float()")),
     "shift floats": (lambda: A << 1, DTypeError, ("lshift", "float32", "cast")),
     "and floats": (lambda: A & 1, DTypeError, ("float32",)),
     "not floats": (lambda: ~A, DTypeError, ("float32",)),

@@ -64,8 +64,8 @@ def test_names_of_devices() -> None:
 
 
 def test_it_shows_where_it_is() -> None:
-    assert repr(Tensor(X).shard(TWO, 0)) == "<Tensor float32[6, 4] on CPU, CPU:1 (axis 0 as 3+3)>"
-    assert repr(Tensor(X).shard(TWO) * 2) == "<Tensor float32[6, 4] on CPU, CPU:1 (a copy on each)>"
+    assert repr(Tensor(X).shard(TWO, 0)) == "<Tensor float32[6, 4] on CPU, CPU:1 (axis 0 as 3+3), not computed yet>"
+    assert repr(Tensor(X).shard(TWO) * 2) == "<Tensor float32[6, 4] on CPU, CPU:1 (a copy on each), not computed yet>"
     assert "(axis 0 as 3+0)" in repr(Tensor(X).shard(TWO, 0)[:3] + 1)
 
 

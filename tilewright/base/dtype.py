@@ -113,16 +113,32 @@ class dtypes:  # noqa: N801 (users write dtypes.float32)
 _BY_NAME: dict[str, DType] = {name: value for name, value in vars(dtypes).items() if isinstance(value, DType)}
 
 
-def to_dtype(value: DType | str) -> DType:
-    """The type of a name or alias ('float32', 'half', ...); a `DType` is returned as it is."""
+# Names that other libraries write otherwise: NumPy's scalar types, ml_dtypes, Python's own types as torch reads them.
+_FOREIGN_NAMES = {"bool_": "bool", "float8_e4m3fn": "float8_e4m3", "float": "float64", "int": "int64"}
+
+
+def to_dtype(value: object) -> DType:
+    """The type of a name or alias ('float32', 'half', ...), of a dtype of NumPy or torch, or of Python's bool, int and
+    float (which are 64 bits wide there); a `DType` is returned as it is."""
     if isinstance(value, DType):
         return value
-    if not isinstance(value, str) or value not in _BY_NAME:
+    name = value if isinstance(value, str) else _foreign_name(value)
+    if name not in _BY_NAME:
         from tilewright.base.errors import DTypeError
 
         known = ", ".join(sorted(_BY_NAME))
         raise DTypeError("dtype", f"{value!r} is not the name of a dtype", f"use one of: {known}")
-    return _BY_NAME[value]
+    return _BY_NAME[name]
+
+
+def _foreign_name(value: object) -> str:
+    """What this package calls the dtype of another library; its own text where it is none."""
+    if isinstance(value, type):
+        name = value.__name__  # np.float32, ml_dtypes.bfloat16, float
+    else:
+        # `np.dtype('float32').name` and `str(torch.float32) == 'torch.float32'`.
+        name = str(getattr(value, "name", value)).removeprefix("torch.")
+    return _FOREIGN_NAMES.get(name, name)
 
 
 # ---------------------------------------------------------------- casting one Python number

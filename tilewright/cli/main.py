@@ -10,15 +10,27 @@ import typer
 from rich.console import Console
 
 from tilewright.base.errors import UserError
+from tilewright.base.version import __version__
 
 # What a script raises is shown as Python shows it.
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 USER_MISTAKE = 2
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tilewright {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def tilewright() -> None:
+def tilewright(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
     """A tensor library that compiles."""
+    del version  # its callback prints it before any command is looked at
 
 
 @app.command(context_settings={"allow_interspersed_args": True})
@@ -56,6 +68,14 @@ def cache(
     from tilewright.cli.cache import clear_cache, describe_cache
 
     typer.echo(clear_cache() if clear else describe_cache())
+
+
+@app.command()
+def devices() -> None:
+    """List the devices, which of them can be used here, and what the others need."""
+    from tilewright.cli.devices import devices_table
+
+    Console(highlight=False).print(devices_table())
 
 
 def main() -> None:

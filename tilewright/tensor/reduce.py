@@ -125,7 +125,9 @@ class ReduceMixin(ActivationMixin):
     # ------------------------------------------------------------ moments
 
     def mean(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        self._check_float("mean")
+        """The sum over the number of elements; of integers and bools in the default float type."""
+        if not self.dtype.is_float:
+            return self._as_float().mean(axis, keepdim)
         count = self._count("mean", axis)
         carried = self._reduce("mean", Ops.ADD, axis, keepdim, accumulate_dtype(self.dtype))
         mean = carried * (1 / count) if count & (count - 1) == 0 and count else carried / count

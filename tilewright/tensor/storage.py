@@ -19,7 +19,7 @@ from tilewright.runtime.buffer import Buffer, buffer_of
 from tilewright.runtime.device import synchronize
 from tilewright.tensor.convert import decode, nest
 from tilewright.tensor.core import TensorBase, check_axis, check_tensors
-from tilewright.tensor.sharding import describe_place, first_device, in_memory, memory_like
+from tilewright.tensor.sharding import first_device, in_memory, memory_like
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -204,8 +204,18 @@ class StorageMixin(TensorBase):
         return self.shape[0]
 
     def __repr__(self) -> str:
-        grad = ", requires_grad=True" if self.requires_grad else ""
-        return f"<Tensor {self.dtype.name}{list(self.shape)} on {describe_place(self)}{grad}>"
+        from tilewright.tensor.printing import tensor_text  # few programs print, and importing stays light
+
+        return tensor_text(self, self.numpy)
+
+    def __format__(self, spec: str) -> str:
+        """A tensor of one element is formatted as its number is: `f"{loss:.3f}"`."""
+        if not spec:
+            return str(self)
+        if self.numel() != 1:
+            message = f"{spec!r} for a tensor of shape {self.shape}"
+            raise ShapeError("format", message, "format one element, such as `t.mean()`, or use print(t)")
+        return format(self.item(), spec)
 
     # ------------------------------------------------------------ types and places
 
