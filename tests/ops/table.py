@@ -6,7 +6,7 @@ Rows stand in rows_*.py by family; `TABLE` is all of them. Names that have no ro
 
 from __future__ import annotations
 
-from tests.ops import rows_elementwise, rows_indexing, rows_linalg, rows_reduce, rows_shape, rows_windows
+from tests.ops import rows_elementwise, rows_families, rows_indexing, rows_linalg, rows_reduce, rows_shape, rows_windows
 from tests.ops.listing import ROOT
 from tests.ops.rows import BOOL, FLOATS, INTS, SIGNED, UNSIGNED, Row
 from tilewright import Device
@@ -20,6 +20,7 @@ FAMILIES: dict[str, list[Row]] = {
     "Products and decompositions": rows_linalg.ROWS,
     "Convolution, pooling, resizing": rows_windows.ROWS,
     "Indexing and scattering": rows_indexing.ROWS,
+    "Further names of torch and NumPy": rows_families.ROWS,
 }
 # Devices that write kernels and run none, or have run none so far.
 WITHOUT_RESULTS = {"NULL", "HIP", "METAL"}

@@ -4,7 +4,9 @@ two nearest elements along each axis, at places that are exact fractions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Self, cast
 
 from tilewright.base.dtype import dtypes
@@ -18,6 +20,8 @@ from tilewright.tensor.einsum import EinsumMixin
 from tilewright.tensor.linalg import Sizes, pads_of, sizes_of
 
 _LINEAR = ("linear", "bilinear", "trilinear")
+# A factor such as 0.3 is meant as 3/10, and places computed from it stay in 64 bits.
+_MAX_DENOMINATOR = 1 << 20
 
 
 class ConvolutionMixin(EinsumMixin):
@@ -62,42 +66,70 @@ class ConvolutionMixin(EinsumMixin):
         turned = grouped.reshape(groups * outputs, inputs // groups, *kernel).flip(tuple(range(2, 2 + space)))
         return apart.conv2d(turned, bias, groups, 1, dilation)
 
-    def interpolate(self, size: int | Sequence[int], mode: str = "linear", align_corners: bool = False) -> Self:
-        """The last axes resized: "linear" (also "bilinear", "trilinear") mixes the two nearest elements of each axis,
-        "nearest" and "nearest-exact" take one. With `align_corners` the first and last elements stay where they are."""
-        wanted = tuple(size) if isinstance(size, tuple | list) else (cast(int, size),)
-        if not wanted or len(wanted) > self.ndim or not all(is_whole(length) and length >= 1 for length in wanted):
-            message = f"size {size} for shape {self.shape}"
-            raise ShapeError("interpolate", message, "give a size of at least 1 for each of the last axes")
+    def interpolate(
+        self,
+        size: int | Sequence[int] | None = None,
+        mode: str = "linear",
+        align_corners: bool = False,
+        scale_factor: float | Sequence[float] | None = None,
+    ) -> Self:
+        """The last axes resized, to a size or by a factor: "linear" (also "bilinear", "trilinear") mixes the two
+        nearest elements of each axis, "nearest" and "nearest-exact" take one. With `align_corners` the first and last
+        elements stay where they are. One factor is that of all axes behind the first two."""
         if mode not in (*_LINEAR, "nearest", "nearest-exact"):
             remedy = "give linear (bilinear, trilinear), nearest or nearest-exact"
             raise ShapeError("interpolate", f"mode {mode!r}", remedy)
         if align_corners and mode not in _LINEAR:
             raise ShapeError("interpolate", f"align_corners with mode {mode!r}", "leave it out, or use mode linear")
+        wanted, ratios = self._new_sizes(size, scale_factor)
         first = self.ndim - len(wanted)
         if 0 in self.shape[first:]:
             raise ShapeError("interpolate", f"shape {self.shape} has no elements to read", "give sizes of at least 1")
         if mode in _LINEAR:
             self._check_float("interpolate")
-            return self._in_float32(lambda x: x._resized(wanted, align_corners))
+            return self._in_float32(lambda x: x._resized(wanted, ratios, align_corners))
         node = self.uop
-        for axis, length in enumerate(wanted, start=first):
-            old = node.shape[axis]
+        for axis, (length, ratio) in enumerate(zip(wanted, ratios), start=first):
             number = build.iota(length, dtypes.int64)
-            place = number * old // length if mode == "nearest" else (number * 2 + 1) * old // (2 * length)
-            node = read_axis(node, axis, place)
+            moved = number * ratio.numerator // ratio.denominator
+            if mode == "nearest-exact":
+                moved = (number * 2 + 1) * ratio.numerator // (2 * ratio.denominator)
+            node = read_axis(node, axis, moved.minimum(node.shape[axis] - 1))
         return self._new(node)
 
-    def _resized(self, wanted: Shape, align_corners: bool) -> Self:
+    def _new_sizes(
+        self, size: int | Sequence[int] | None, scale_factor: float | Sequence[float] | None
+    ) -> tuple[Shape, list[Fraction]]:
+        """The sizes of the last axes, and how many old elements one new element stands for, as exact fractions."""
+        if (size is None) == (scale_factor is None):
+            raise ShapeError("interpolate", f"size {size}, scale_factor {scale_factor}", "give one of the two")
+        if scale_factor is not None:
+            count = len(scale_factor) if isinstance(scale_factor, tuple | list) else max(self.ndim - 2, 1)
+            factors = scale_factor if isinstance(scale_factor, tuple | list) else (cast(float, scale_factor),) * count
+            if count > self.ndim or not all(0 < factor < math.inf for factor in factors):
+                message = f"scale_factor {scale_factor} for shape {self.shape}"
+                raise ShapeError("interpolate", message, "give a positive factor for each of the last axes")
+            scales = [Fraction(factor).limit_denominator(_MAX_DENOMINATOR) for factor in factors]
+            sizes = tuple(max(1, int(own * scale)) for own, scale in zip(self.shape[self.ndim - count :], scales))
+            return sizes, [1 / scale for scale in scales]
+        wanted = tuple(size) if isinstance(size, tuple | list) else (cast(int, size),)
+        if not wanted or len(wanted) > self.ndim or not all(is_whole(length) and length >= 1 for length in wanted):
+            message = f"size {size} for shape {self.shape}"
+            raise ShapeError("interpolate", message, "give a size of at least 1 for each of the last axes")
+        old = self.shape[self.ndim - len(wanted) :]
+        return wanted, [Fraction(own, length) for own, length in zip(old, wanted)]
+
+    def _resized(self, wanted: Shape, ratios: list[Fraction], align_corners: bool) -> Self:
         result = self
-        for axis, length in enumerate(wanted, start=self.ndim - len(wanted)):
+        for axis, (length, ratio) in enumerate(zip(wanted, ratios), start=self.ndim - len(wanted)):
             old = result.shape[axis]
             number = build.iota(length, dtypes.int64)
             # The place is a fraction: above / below.
             if align_corners:
                 above, below = number * (old - 1), max(length - 1, 1)
             else:
-                above, below = ((number * 2 + 1) * old - length).maximum(0), 2 * length
+                above = ((number * 2 + 1) * ratio.numerator - ratio.denominator).maximum(0)
+                below = 2 * ratio.denominator
             low = (above // below).minimum(old - 1)
             high = (low + 1).minimum(old - 1)
             share = build.cast(above % below, result.dtype) * (1 / below)

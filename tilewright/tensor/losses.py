@@ -18,7 +18,7 @@ _IGNORED = -100
 _LEAST_LOG = -100.0
 
 
-def _check_reduction(name: str, reduction: str) -> None:
+def check_reduction(name: str, reduction: str) -> None:
     if reduction not in ("mean", "sum", "none"):
         raise ShapeError(name, f"reduction {reduction!r}", 'give "mean", "sum" or "none"')
 
@@ -95,7 +95,7 @@ class LossesMixin(ConvolutionMixin):
 
     def binary_crossentropy(self, Y: Self, reduction: str = "mean") -> Self:
         """-(Y log p + (1 - Y) log(1 - p)) of probabilities p; a logarithm counts no less than -100."""
-        _check_reduction("binary_crossentropy", reduction)
+        check_reduction("binary_crossentropy", reduction)
         self._check_float("binary_crossentropy")
         probability, truth = self._wide(), self._truth("binary_crossentropy", Y)
 
@@ -108,7 +108,7 @@ class LossesMixin(ConvolutionMixin):
 
     def binary_crossentropy_logits(self, Y: Self, reduction: str = "mean", pos_weight: Self | None = None) -> Self:
         """`binary_crossentropy` of sigmoid(x), without overflow; `pos_weight` scales the loss of the true ones."""
-        _check_reduction("binary_crossentropy_logits", reduction)
+        check_reduction("binary_crossentropy_logits", reduction)
         self._check_float("binary_crossentropy_logits")
         logit, truth = self._wide(), self._truth("binary_crossentropy_logits", Y)
         positive = truth * logit.logsigmoid()
@@ -130,7 +130,7 @@ class LossesMixin(ConvolutionMixin):
     ) -> Self:
         """Minus the logarithm of the probability of class Y, from (batch, classes, ...) logarithms. The mean is over
         the weights of the labels; `ignore_index` is a label that does not count."""
-        _check_reduction("nll_loss", reduction)
+        check_reduction("nll_loss", reduction)
         self._check_float("nll_loss")
         axis = self._class_axis("nll_loss")
         loss = self._wide()._picked_loss("nll_loss", Y, axis, weight, ignore_index, reduction)
@@ -144,7 +144,7 @@ class LossesMixin(ConvolutionMixin):
     def cross_entropy(self, Y: Self, reduction: str = "mean", label_smoothing: float = 0.0) -> Self:
         """The loss of (batch, classes, ...) logits against class numbers (-100 does not count) or probabilities of the
         same shape. `label_smoothing` moves that much of the truth evenly to all classes."""
-        _check_reduction("cross_entropy", reduction)
+        check_reduction("cross_entropy", reduction)
         _check_smoothing("cross_entropy", label_smoothing)
         self._check_float("cross_entropy")
         axis = self._class_axis("cross_entropy")
@@ -166,7 +166,7 @@ class LossesMixin(ConvolutionMixin):
     ) -> Self:
         """As `cross_entropy` with class numbers, the classes standing in the last axis."""
         name = "sparse_categorical_crossentropy"
-        _check_reduction(name, reduction)
+        check_reduction(name, reduction)
         _check_smoothing(name, label_smoothing)
         self._check_float(name)
         self._class_axis(name)

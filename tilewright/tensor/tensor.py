@@ -20,10 +20,20 @@ from tilewright.runtime.device import canonical_device
 from tilewright.tensor.convert import HostData, from_array, from_bytes, from_lists, is_array
 from tilewright.tensor.core import TensorBase, mark_parameter, modes, number_node
 from tilewright.tensor.custom import CustomMixin
+from tilewright.tensor.families.aliases import add_aliases
+from tilewright.tensor.families.hashing import HashingMixin
+from tilewright.tensor.families.images import ImagesMixin
+from tilewright.tensor.families.in_place import InPlaceMixin
+from tilewright.tensor.families.pointwise import PointwiseMixin
+from tilewright.tensor.families.products import ProductsMixin
+from tilewright.tensor.families.regression import RegressionMixin
+from tilewright.tensor.families.selecting import SelectingMixin
+from tilewright.tensor.families.statistics import StatisticsMixin
 from tilewright.tensor.gradient import GradientMixin
 from tilewright.tensor.holding import has_memory, protect_borrowed
 from tilewright.tensor.interop import InteropMixin
 from tilewright.tensor.sharding import first_device
+from tilewright.tensor.spelling import accept_spellings
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -93,7 +103,20 @@ class _TensorType(type):
         modes.training = bool(value)
 
 
-class Tensor(CastMixin, GradientMixin, CustomMixin, metaclass=_TensorType):
+class Tensor(
+    CastMixin,
+    PointwiseMixin,
+    StatisticsMixin,
+    SelectingMixin,
+    ProductsMixin,
+    RegressionMixin,
+    ImagesMixin,
+    InPlaceMixin,
+    HashingMixin,
+    GradientMixin,
+    CustomMixin,
+    metaclass=_TensorType,
+):
     """An n-dimensional array whose operations build a graph; values are computed when they are needed.
 
     `data` is a number, nested lists of numbers or tensors, a NumPy array, bytes or a memoryview. The memory of an array
@@ -273,4 +296,6 @@ def _stacked(data: Any) -> Tensor:
     return parts[0].stack(*parts[1:])
 
 
+add_aliases(Tensor)
+accept_spellings(Tensor)
 live.configure(Tensor, Tensor._from_memory, Tensor._from_parts, modes)

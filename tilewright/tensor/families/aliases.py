@@ -1,0 +1,48 @@
+"""Second names. In: a class with the operations. Out: the same class, where each operation also has the names that
+torch, NumPy and the array API know it by. A new alias is a line of the table, and has the original's docstring."""
+
+from __future__ import annotations
+
+# name -> the method it stands for
+ALIASES = {
+    "absolute": "abs",
+    "arccos": "acos",
+    "arccosh": "acosh",
+    "arcsin": "asin",
+    "arcsinh": "asinh",
+    "arctan": "atan",
+    "arctan2": "atan2",
+    "arctanh": "atanh",
+    "binary_cross_entropy": "binary_crossentropy",
+    "binary_cross_entropy_with_logits": "binary_crossentropy_logits",
+    "bitwise_left_shift": "lshift",
+    "bitwise_right_shift": "rshift",
+    "concat": "cat",
+    "concatenate": "cat",
+    "conv_transpose1d": "conv_transpose2d",
+    "conv_transpose3d": "conv_transpose2d",
+    "divide": "div",
+    "fix": "trunc",
+    "floor_divide": "floordiv",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "less": "lt",
+    "less_equal": "le",
+    "moveaxis": "movedim",
+    "multiply": "mul",
+    "negative": "neg",
+    "nelement": "numel",
+    "not_equal": "ne",
+    "remainder": "mod",
+    "sgn": "sign",
+    "subtract": "sub",
+    "swapaxes": "transpose",
+    "swapdims": "transpose",
+    "trapz": "trapezoid",
+    "true_divide": "div",
+}
+
+
+def add_aliases(owner: type) -> None:
+    for name, original in ALIASES.items():
+        setattr(owner, name, getattr(owner, original))

@@ -1,0 +1,112 @@
+"""Operations that write their result into the tensor: add_, copy_, zero_, ... In: the arguments of the operation
+without the underscore. Out: the tensor itself, whose memory and dtype stay; expressions built before keep the old
+values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+from tilewright.base.dtype import DType, Scalar, dtypes
+from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.tensor.core import check_tensors
+from tilewright.tensor.families.base import Family
+
+
+def _in_place(operation: str) -> Callable[..., Any]:
+    """The method that runs an operation and writes its result back."""
+
+    def method(self: InPlaceMixin, *args: Any, **kwargs: Any) -> InPlaceMixin:
+        return self._write_result(f"{operation}_", getattr(self, operation)(*args, **kwargs))
+
+    method.__name__ = method.__qualname__ = f"{operation}_"
+    method.__doc__ = f"`{operation}`, written into this tensor."
+    return method
+
+
+class InPlaceMixin(Family):
+    """add_, mul_, copy_, zero_, fill_, clamp_, uniform_, ..."""
+
+    def _write_result(self, name: str, result: Self) -> Self:
+        if result.shape != self.shape:
+            message = f"a result of shape {result.shape} does not fit into shape {self.shape}"
+            raise ShapeError(name, message, f"use `{name.rstrip('_')}`, which makes a new tensor")
+        if result.dtype is not self.dtype and not (result.dtype.is_float and self.dtype.is_float):
+            message = f"a result of {result.dtype.name} does not fit into {self.dtype.name}"
+            raise DTypeError(name, message, f"use `{name.rstrip('_')}`, or cast first")
+        return self.assign(result.cast(self.dtype))
+
+    # ------------------------------------------------------------ values from elsewhere
+
+    def copy_(self, src: Any) -> Self:
+        """Overwrites the elements with those of another tensor, cast and broadcast."""
+        operand = self._operand("copy_", src)
+        if isinstance(operand, InPlaceMixin):
+            operand = operand.cast(self.dtype)
+        return self.assign(operand)
+
+    def fill_(self, value: Scalar) -> Self:
+        """Overwrites every element with a number."""
+        return self.assign(self.full_like(value))
+
+    def zero_(self) -> Self:
+        """Overwrites every element with 0."""
+        return self.fill_(0)
+
+    def uniform_(self, low: float = 0.0, high: float = 1.0) -> Self:
+        """Overwrites the elements with random numbers in low..high."""
+        return self._write_result("uniform_", self._random("uniform", low=low, high=high))
+
+    def normal_(self, mean: float = 0.0, std: float = 1.0) -> Self:
+        """Overwrites the elements with normally distributed random numbers."""
+        return self._write_result("normal_", self._random("normal", mean=mean, std=std))
+
+    def _random(self, method: str, **limits: float) -> Any:
+        check_tensors(method, self)
+        dtype: DType = self.dtype if self.dtype.is_float else dtypes.default_float
+        return getattr(type(self), method)(*self.shape, dtype=dtype, device=self.device, **limits)
+
+    def detach_(self) -> Self:
+        """Forgets what this tensor was computed from."""
+        self.uop = self.detach().uop
+        self._requires_grad = False
+        return self
+
+    # ------------------------------------------------------------ results written back
+
+    abs_ = _in_place("abs")
+    add_ = _in_place("add")
+    addcdiv_ = _in_place("addcdiv")
+    addcmul_ = _in_place("addcmul")
+    bitwise_and_ = _in_place("bitwise_and")
+    bitwise_or_ = _in_place("bitwise_or")
+    bitwise_xor_ = _in_place("bitwise_xor")
+    ceil_ = _in_place("ceil")
+    clamp_ = _in_place("clamp")
+    clip_ = _in_place("clip")
+    div_ = _in_place("div")
+    exp_ = _in_place("exp")
+    floor_ = _in_place("floor")
+    index_add_ = _in_place("index_add")
+    index_copy_ = _in_place("index_copy")
+    index_fill_ = _in_place("index_fill")
+    lerp_ = _in_place("lerp")
+    log_ = _in_place("log")
+    masked_fill_ = _in_place("masked_fill")
+    mul_ = _in_place("mul")
+    neg_ = _in_place("neg")
+    pow_ = _in_place("pow")
+    reciprocal_ = _in_place("reciprocal")
+    relu_ = _in_place("relu")
+    round_ = _in_place("round")
+    rsqrt_ = _in_place("rsqrt")
+    scatter_ = _in_place("scatter")
+    scatter_add_ = _in_place("scatter_add")
+    scatter_reduce_ = _in_place("scatter_reduce")
+    sigmoid_ = _in_place("sigmoid")
+    sqrt_ = _in_place("sqrt")
+    square_ = _in_place("square")
+    sub_ = _in_place("sub")
+    tanh_ = _in_place("tanh")
+    tril_ = _in_place("tril")
+    triu_ = _in_place("triu")

@@ -1,0 +1,285 @@
+"""Reading and writing along one axis by index, and names for parts of a tensor: index_select, index_add,
+take_along_dim, unbind, narrow, ... In: tensors and indices. Out: tensors."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from tilewright.base.dtype import Scalar
+from tilewright.base.errors import IndexingError, ShapeError
+from tilewright.graph import build
+from tilewright.graph.gradients_gather import gather_gradient
+from tilewright.graph.uop import UOp
+from tilewright.tensor.core import Axes, TensorBase, broadcast_shape, check_axes, check_axis, check_devices, check_whole
+from tilewright.tensor.families.base import Family
+from tilewright.tensor.index_nodes import check_known_range, wrap_negative
+
+
+class SelectingMixin(Family):
+    """index_select, index_add, take_along_dim, scatter_add, unbind, tile, movedim, narrow, ..."""
+
+    # ------------------------------------------------------------ by index
+
+    def _row_index(self, name: str, index: Self) -> Self:
+        index = self._tensor(index) if not isinstance(index, TensorBase) else index
+        check_devices(name, self, index)
+        if not index.dtype.is_int or index.ndim > 1:
+            message = f"an index of {index._described()}"
+            raise IndexingError(name, message, "give one row of integers")
+        return index.reshape(1) if index.ndim == 0 else index
+
+    def index_select(self, dim: int, index: Self) -> Self:
+        """The slices of an axis that a row of integers names."""
+        axis = check_axis("index_select", dim, self.ndim)
+        row = self._row_index("index_select", index)
+        source = self if self.ndim else self.reshape(1)
+        picked = source[(*(slice(None),) * axis, row)]
+        return picked if self.ndim else picked.reshape(())
+
+    def take(self, index: Self) -> Self:
+        """The elements of the flattened tensor at an index."""
+        return self.flatten()[index]
+
+    def take_along_dim(self, indices: Self, dim: int | None = None) -> Self:
+        """out[i][j] = self[indices[i][j]][j] for dim 0, and so on; the other axes broadcast."""
+        if dim is None:
+            return self.flatten().gather(0, indices.flatten())
+        axis = check_axis("take_along_dim", dim, self.ndim)
+        if indices.ndim != self.ndim:
+            message = f"indices of shape {indices.shape} for shape {self.shape}"
+            raise ShapeError("take_along_dim", message, "give as many axes")
+        own, given = list(self.shape), list(indices.shape)
+        own[axis] = given[axis] = 1
+        shape = list(broadcast_shape("take_along_dim", tuple(own), tuple(given)))
+        wide = self.expand(tuple(self.shape[axis] if k == axis else size for k, size in enumerate(shape)))
+        return wide.gather(
+            axis, indices.expand(tuple(indices.shape[axis] if k == axis else size for k, size in enumerate(shape)))
+        )
+
+    def scatter_add(self, dim: int, index: Self, src: Self) -> Self:
+        """This tensor with src[i][j] added at [index[i][j]][j] for dim 0, and so on."""
+        return self.scatter_reduce(dim, index, src, "sum")
+
+    def index_add(self, dim: int, index: Self, source: Self, alpha: Scalar = 1) -> Self:
+        """This tensor with the slices of `source`, times alpha, added to the slices of an axis that the index names."""
+        axis, row, values = self._indexed("index_add", dim, index, source)
+        scaled = values if alpha == 1 else (values * alpha).cast(self.dtype)
+        if 0 in values.shape:
+            return self
+        return self + self._new(gather_gradient(self._slices(axis, row), scaled.uop)[0] or scaled.uop, scaled)
+
+    def index_copy(self, dim: int, index: Self, source: Self) -> Self:
+        """This tensor with the slices of an axis that the index names replaced by those of `source`."""
+        axis, row, values = self._indexed("index_copy", dim, index, source)
+        return self._with_slices(axis, row, values)
+
+    def index_fill(self, dim: int, index: Self, value: Scalar) -> Self:
+        """This tensor with one value in the slices of an axis that the index names."""
+        axis = check_axis("index_fill", dim, self.ndim)
+        return self._with_slices(axis, self._row_index("index_fill", index), value)
+
+    def index_put(self, indices: tuple[Self, ...], values: Self | Scalar, accumulate: bool = False) -> Self:
+        """This tensor with `values` at `t[indices]`, put there or added."""
+        result = self.clone()
+        if not accumulate:
+            result[tuple(indices)] = values
+            return result
+        picked = self[tuple(indices)]
+        source = values if isinstance(values, TensorBase) else self.full(picked.shape, values, self.dtype, self.device)
+        number = self.arange(self.numel(), dtype="int64", device=self.device).reshape(self.shape)[tuple(indices)]
+        added = self.flatten().scatter_reduce(0, number.flatten(), source.expand(picked.shape).flatten(), "sum")
+        return added.reshape(self.shape)
+
+    def masked_scatter(self, mask: Self, source: Self) -> Self:
+        """This tensor with the elements of `source`, in order, where the mask is true."""
+        shape = broadcast_shape("masked_scatter", self.shape, mask.shape)
+        where = mask.expand(shape)
+        turn = (where.flatten().cast("int64").cumsum(0) - 1).maximum(0).reshape(shape)
+        count = int(where.sum())
+        if count > source.numel():
+            message = f"{source.numel()} elements for {count} true ones"
+            raise ShapeError("masked_scatter", message, "give an element for each true one")
+        if not count:
+            return self.expand(shape)
+        return where.where(source.flatten()[turn.minimum(source.numel() - 1)], self)
+
+    def _indexed(self, name: str, dim: int, index: Self, source: Self) -> tuple[int, Self, Self]:
+        axis = check_axis(name, dim, self.ndim)
+        row = self._row_index(name, index)
+        check_devices(name, self, source)
+        wanted = tuple(row.shape[0] if k == axis else size for k, size in enumerate(self.shape))
+        if source.shape != wanted or source.dtype is not self.dtype:
+            message = (
+                f"a source of {source._described()} for {row.shape[0]} slices of axis {dim} of {self._described()}"
+            )
+            raise ShapeError(name, message, f"give {self.dtype.name}{list(wanted)}")
+        if row.numel():
+            check_known_range(name, row.uop, axis, self.shape)
+        return axis, row, source
+
+    def _slices(self, axis: int, row: Self) -> UOp:
+        """The gather of the slices that a row of an axis names."""
+        shape = tuple(row.shape[0] if k == axis else size for k, size in enumerate(self.shape))
+        along = build.reshape(row.uop, tuple(row.shape[0] if k == axis else 1 for k in range(self.ndim)))
+        places = [build.axis_iota(shape, k) for k in range(self.ndim)]
+        places[axis] = build.expand(wrap_negative(along, self.shape[axis]), shape)
+        return build.gather(self.uop, *places)
+
+    def _with_slices(self, axis: int, row: Self, values: Self | Scalar) -> Self:
+        result = self.clone()
+        result[(*(slice(None),) * axis, row)] = values
+        return result
+
+    # ------------------------------------------------------------ parts and orders of axes
+
+    def unbind(self, dim: int = 0) -> tuple[Self, ...]:
+        """The slices along an axis, which goes."""
+        axis = check_axis("unbind", dim, self.ndim)
+        if not self.ndim:
+            raise ShapeError("unbind", "a 0-d tensor has no axis to take apart", "give a tensor with axes")
+        return tuple(self._slice_axis(axis, k, k + 1).squeeze(axis) for k in range(self.shape[axis]))
+
+    def narrow(self, dim: int, start: int, length: int) -> Self:
+        """`length` elements of an axis from `start` on."""
+        axis = check_axis("narrow", dim, self.ndim)
+        size = self.shape[axis]
+        begin = start + size if start < 0 else start
+        if not 0 <= begin <= begin + length <= size:
+            message = f"{length} elements from {start} on of axis {dim}, which has {size}"
+            raise IndexingError("narrow", message, "stay inside of the axis")
+        return self._slice_axis(axis, begin, begin + length)
+
+    def select(self, dim: int, index: int) -> Self:
+        """One slice of an axis, which goes."""
+        axis = check_axis("select", dim, self.ndim)
+        return self[(*(slice(None),) * axis, index)]
+
+    def tensor_split(self, indices_or_sections: int | list[int] | tuple[int, ...], dim: int = 0) -> tuple[Self, ...]:
+        """Parts of an axis: as many as asked for, the first ones longer by one, or cut at the given places."""
+        axis = check_axis("tensor_split", dim, self.ndim)
+        size = self.shape[axis]
+        if isinstance(indices_or_sections, int):
+            check_whole("tensor_split", "sections", indices_or_sections, least=1)
+            short, longer = divmod(size, indices_or_sections)
+            sizes = [short + (k < longer) for k in range(indices_or_sections)]
+            ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
+        else:
+            ends = [*(slice(0, place).indices(size)[1] for place in indices_or_sections), size]
+        starts = [0, *ends[:-1]]
+        return tuple(self._slice_axis(axis, start, max(start, end)) for start, end in zip(starts, ends))
+
+    def tile(self, dims: Any = (), *args: int) -> Self:
+        """The tensor repeated along its last axes, as NumPy's tile."""
+        counts = tuple(dims) if isinstance(dims, tuple | list) else (dims, *args)
+        return self.repeat((1,) * (self.ndim - len(counts)) + counts)
+
+    def movedim(self, source: Axes, destination: Axes) -> Self:
+        """Axes moved to other places; the others keep their order."""
+        if source is None or destination is None:
+            raise ShapeError("movedim", "no axes", "give the axes to move and where to")
+        moved = [check_axis("movedim", axis, self.ndim) for axis in _listed(source)]
+        wanted = [check_axis("movedim", axis, self.ndim) for axis in _listed(destination)]
+        check_axes("movedim", tuple(moved), self.ndim)
+        check_axes("movedim", tuple(wanted), self.ndim)
+        if len(moved) != len(wanted):
+            raise ShapeError("movedim", f"axes {source} to {destination}", "give a place for each axis")
+        rest = iter(axis for axis in range(self.ndim) if axis not in moved)
+        places = dict(zip(wanted, moved))
+        return self.permute(tuple(places[k] if k in places else next(rest) for k in range(self.ndim)))
+
+    def rot90(self, k: int = 1, dims: tuple[int, int] = (0, 1)) -> Self:
+        """Turned by k quarter turns in the plane of two axes."""
+        first, second = (check_axis("rot90", axis, self.ndim) for axis in dims)
+        if k % 4 == 0:
+            return self
+        if k % 4 == 2:
+            return self.flip((first, second))
+        turned = self.transpose(first, second)
+        return turned.flip(first) if k % 4 == 1 else turned.flip(second)
+
+    def fliplr(self) -> Self:
+        """Columns in the opposite order."""
+        return self.flip(1)
+
+    def flipud(self) -> Self:
+        """Rows in the opposite order."""
+        return self.flip(0)
+
+    def ravel(self) -> Self:
+        """One row of all elements."""
+        return self.flatten()
+
+    def expand_as(self, other: Self) -> Self:
+        return self.expand(other.shape)
+
+    def view_as(self, other: Self) -> Self:
+        return self.reshape(other.shape)
+
+    def reshape_as(self, other: Self) -> Self:
+        return self.reshape(other.shape)
+
+    def type_as(self, other: Self) -> Self:
+        return self.cast(other.dtype)
+
+    def broadcast_to(self, *shape: Any) -> Self:
+        """As `expand`."""
+        return self.expand(*shape)
+
+    def argwhere(self) -> Self:
+        """As `nonzero`."""
+        return self.nonzero()
+
+    @property
+    def mT(self) -> Self:
+        """Each matrix transposed."""
+        return self.transpose(-2, -1)
+
+    def t(self) -> Self:
+        """A matrix transposed; a row or a number as it is."""
+        if self.ndim > 2:
+            raise ShapeError("t", f"shape {self.shape} is no matrix", "use transpose or mT")
+        return self.transpose(0, 1) if self.ndim == 2 else self
+
+    # ------------------------------------------------------------ sizes
+
+    def pad_to(self, *shape: Any) -> Self:
+        """Zeros behind the elements of each axis, up to a size; None leaves an axis as it is."""
+        wanted = self._sizes_to("pad_to", shape)
+        return self.pad(tuple((0, size - own) for size, own in zip(wanted, self.shape)))
+
+    def shrink_to(self, *shape: Any) -> Self:
+        """The first elements of each axis, down to a size; None leaves an axis as it is."""
+        return self.shrink(tuple((0, size) for size in self._sizes_to("shrink_to", shape)))
+
+    def _sizes_to(self, name: str, shape: Any) -> tuple[int, ...]:
+        given = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], tuple | list) else tuple(shape)
+        if len(given) != self.ndim:
+            raise ShapeError(name, f"sizes {given} for shape {self.shape}", "give a size, or None, for each axis")
+        wanted = tuple(own if size is None else int(size) for size, own in zip(given, self.shape))
+        if any(size < own if name == "pad_to" else size > own or size < 0 for size, own in zip(wanted, self.shape)):
+            direction = "smaller" if name == "pad_to" else "larger"
+            raise ShapeError(name, f"sizes {wanted} for shape {self.shape}", f"give none that is {direction}")
+        return wanted
+
+    def const_like(self, value: Scalar) -> Self:
+        """One value in this tensor's shape and dtype, which takes no memory."""
+        return self.full_like(value)
+
+    def new_zeros(self, *shape: Any, dtype: Any = None) -> Self:
+        return self.zeros(*shape, dtype=dtype or self.dtype, device=self.device)
+
+    def new_ones(self, *shape: Any, dtype: Any = None) -> Self:
+        return self.ones(*shape, dtype=dtype or self.dtype, device=self.device)
+
+    def new_full(self, shape: Any, fill_value: Scalar, dtype: Any = None) -> Self:
+        return self.full(shape, fill_value, dtype or self.dtype, self.device)
+
+    def new_empty(self, *shape: Any, dtype: Any = None) -> Self:
+        return self.empty(*shape, dtype=dtype or self.dtype, device=self.device)
+
+    def new_tensor(self, data: Any, dtype: Any = None) -> Self:
+        return self._tensor(data).cast(dtype or self.dtype)
+
+
+def _listed(axes: Axes) -> tuple[int, ...]:
+    return tuple(axes) if isinstance(axes, tuple | list) else (axes,)  # type: ignore[return-value]

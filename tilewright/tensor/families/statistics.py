@@ -1,0 +1,312 @@
+"""What can be said of many numbers: median, quantile, unique, counts, searches in sorted rows. In and out: tensors.
+Results whose size depends on values (`unique`, `bincount`) read them first, as `masked_select` does."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, Self
+
+from tilewright.base.dtype import Scalar, dtypes, promote, to_dtype
+from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+from tilewright.tensor import nodes
+from tilewright.tensor.core import Axes, TensorBase, check_axis, check_devices, check_whole
+from tilewright.tensor.families.base import Family
+
+_INTERPOLATIONS = ("linear", "lower", "higher", "nearest", "midpoint")
+
+
+class ValuesAndIndices(NamedTuple):
+    """Elements picked along an axis, and where they stand there."""
+
+    values: Any
+    indices: Any
+
+
+class StatisticsMixin(Family):
+    """amax, median, quantile, unique, bincount, histc, searchsorted, nansum, diff, cov, ..."""
+
+    # ------------------------------------------------------------ extremes and sums that leave something out
+
+    def amax(self, dim: Axes = None, keepdim: bool = False) -> Self:
+        """The greatest element over axes."""
+        return self.max(dim, keepdim)
+
+    def amin(self, dim: Axes = None, keepdim: bool = False) -> Self:
+        """The least element over axes."""
+        return self.min(dim, keepdim)
+
+    def aminmax(self, dim: Axes = None, keepdim: bool = False) -> tuple[Self, Self]:
+        """The least and the greatest element."""
+        return self.min(dim, keepdim), self.max(dim, keepdim)
+
+    def count_nonzero(self, dim: Axes = None) -> Self:
+        """How many elements are other than 0."""
+        return self.ne(0).sum(dim)
+
+    def nansum(self, dim: Axes = None, keepdim: bool = False) -> Self:
+        """The sum, where NaN counts as 0."""
+        return self.isnan().where(0, self).cast(self.dtype).sum(dim, keepdim)
+
+    def nanmean(self, dim: Axes = None, keepdim: bool = False) -> Self:
+        """The mean of the elements that are not NaN."""
+        count = self.isnan().logical_not().sum(dim, keepdim)
+        total = self._as_float().nansum(dim, keepdim)
+        return (total / count).cast(total.dtype)
+
+    # ------------------------------------------------------------ order statistics
+
+    def _picked(self, name: str, place: int, dim: int, keepdim: bool) -> ValuesAndIndices:
+        """The element that stands at a place of the sorted axis."""
+        axis = check_axis(name, dim, self.ndim)
+        if not self.ndim:
+            return ValuesAndIndices(self, self._new(build.const(dtypes.int64, 0)))
+        ordered, order = self.sort(axis)
+        picked = (ordered._slice_axis(axis, place, place + 1), order._slice_axis(axis, place, place + 1))
+        values, indices = picked if keepdim else (picked[0].squeeze(axis), picked[1].squeeze(axis))
+        return ValuesAndIndices(values, indices)
+
+    def kthvalue(self, k: int, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
+        """The k-th least element (from 1) along an axis, and where it stands."""
+        size = self.shape[check_axis("kthvalue", dim, self.ndim)] if self.ndim else 1
+        check_whole("kthvalue", "k", k)
+        if not 1 <= k <= size:
+            raise ShapeError("kthvalue", f"k={k} of {size} elements", f"give k in 1..{size}")
+        return self._picked("kthvalue", k - 1, dim, keepdim)
+
+    def median(self, dim: int | None = None, keepdim: bool = False) -> Any:
+        """The middle element, of an even number the lesser of the two, NaN where there is one; along an axis also
+        where it stands."""
+        if dim is None:
+            return self.flatten().median(0)[0]
+        self._check_not_empty("median", dim)
+        axis = check_axis("median", dim, self.ndim)
+        size = self.shape[axis] if self.ndim else 1
+        middle = self._picked("median", (size - 1) // 2, dim, keepdim)
+        if not self.dtype.is_float:
+            return middle
+        last = self._picked("median", size - 1, dim, keepdim)  # NaN is sorted behind all numbers
+        has_nan = last.values.isnan()
+        first_nan = self.isnan().cast(dtypes.int32).argmax(axis, keepdim)
+        return ValuesAndIndices(has_nan.where(last.values, middle.values), has_nan.where(first_nan, middle.indices))
+
+    def quantile(
+        self, q: float | Self, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear"
+    ) -> Self:
+        """The value below which a share `q` of the elements lies; a row of shares gives a first axis of as many."""
+        self._check_float("quantile")
+        if interpolation not in _INTERPOLATIONS:
+            raise ShapeError(
+                "quantile", f"interpolation {interpolation!r}", f"give one of {', '.join(_INTERPOLATIONS)}"
+            )
+        if dim is None:
+            flat = self.flatten().quantile(q, 0, False, interpolation)
+            shape = flat.shape + (1,) * self.ndim
+            return flat.reshape(shape) if keepdim else flat
+        self._check_not_empty("quantile", dim)
+        axis = check_axis("quantile", dim, self.ndim)
+        if isinstance(q, TensorBase):
+            shares = q.cast(self.dtype)
+            if shares.ndim > 1:
+                raise ShapeError("quantile", f"shares of shape {q.shape}", "give a number or one row of them")
+        else:
+            if not 0 <= q <= 1:
+                raise ShapeError("quantile", f"q={q}", "give shares in 0..1")
+            shares = self._new(build.const(self.dtype, q)).detach()
+        ordered = (self if self.ndim else self.reshape(1)).sort(axis)[0]
+        moved = ordered._new(nodes.move_to_last(ordered.uop, axis))
+        size = moved.shape[-1]
+        row = shares.flatten()
+        places = _places_of_shares(row * (size - 1), interpolation)
+        outer = moved.shape[:-1]
+        found = [
+            moved._new(nodes.gather_last(moved.uop, build.expand(_as_row(place, outer), (*outer, row.shape[0]))))
+            for place in places[:2]
+        ]
+        value = (
+            found[0].lerp(found[1], places[2].reshape((1,) * len(outer) + row.shape)) if len(found) > 1 else found[0]
+        )
+        has_nan = moved._slice_axis(moved.ndim - 1, size - 1, size).isnan()
+        value = has_nan.where(math.nan, value).cast(self.dtype)
+        result = value.permute((len(outer), *range(len(outer))))
+        if keepdim and self.ndim:
+            result = result.unsqueeze(axis + 1)
+        return result if shares.ndim else result.squeeze(0)
+
+    # ------------------------------------------------------------ values and their counts
+
+    def unique(
+        self, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+    ) -> Any:
+        """The different values, in order; on demand also which of them each element is, and how often each occurs.
+        With `dim`, the different slices of that axis. The number of values is read from the device."""
+        del sorted  # in order whether that is asked for or not
+        if dim is not None:
+            return self._unique_slices(check_axis("unique", dim, self.ndim), return_inverse, return_counts)
+        flat = self.flatten()
+        count = flat.shape[0]
+        if count == 0:
+            nothing = self._new(build.const(dtypes.int64, 0, (0,)))
+            return _chosen(flat, nothing.reshape(self.shape), nothing, return_inverse, return_counts)
+        ordered, order = flat.sort()
+        ordered, order = ordered.contiguous(), order.contiguous()
+        is_first = ordered[1:].ne(ordered[:-1]).pad(((1, 0),), value=True)
+        starts = is_first.nonzero().flatten()
+        inverse = counts = None
+        if return_inverse:
+            number = is_first.cast(dtypes.int64).cumsum(0) - 1
+            inverse = order.zeros_like().scatter(0, order, number).reshape(self.shape)
+        if return_counts:
+            counts = starts[1:].cat(starts.full((1,), count, dtypes.int64, self.device)) - starts
+        return _chosen(ordered[starts], inverse, counts, return_inverse, return_counts)
+
+    def _unique_slices(self, axis: int, return_inverse: bool, return_counts: bool) -> Any:
+        """Slices are compared on the host: their order is that of their elements, one after another."""
+        import numpy as np
+
+        values, inverse, counts = np.unique(self.detach().numpy(), axis=axis, return_inverse=True, return_counts=True)
+        found = [self._tensor(np.ascontiguousarray(part)) for part in (values, inverse.reshape(-1), counts)]
+        return _chosen(found[0], found[1], found[2], return_inverse, return_counts)
+
+    def bincount(self, weights: Self | None = None, minlength: int = 0) -> Self:
+        """How often each number from 0 on occurs, or the sum of its weights. The greatest number is read first."""
+        if not self.dtype.is_int or self.ndim != 1:
+            message = f"bincount of {self._described()}"
+            raise DTypeError("bincount", message, "give one row of integers that are not negative")
+        check_whole("bincount", "minlength", minlength, least=0)
+        least, greatest = (int(self.min()), int(self.max())) if self.numel() else (0, -1)
+        if least < 0:
+            raise DTypeError("bincount", f"the number {least}", "give integers that are not negative")
+        size = max(minlength, greatest + 1)
+        if weights is None:
+            source = self.ones(*self.shape, dtype=dtypes.int64, device=self.device)
+        else:
+            check_devices("bincount", self, weights)
+            source = weights if weights.dtype.is_float else weights.cast(dtypes.float64)
+        total = source.zeros(size, dtype=source.dtype, device=self.device)
+        return total.scatter_reduce(0, self.cast(dtypes.int64), source, "sum") if self.numel() else total
+
+    def histc(self, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> Self:
+        """How many elements lie in each of `bins` equal parts of min..max (of the elements' own range where both are
+        equal); what lies outside does not count."""
+        self._check_float("histc")
+        check_whole("histc", "bins", bins, least=1)
+        low, high = float(min), float(max)
+        if low == high and self.numel():
+            low, high = float(self.min()), float(self.max())
+        if low == high:
+            low, high = low - 1, high + 1
+        if not low < high or math.isinf(low) or math.isinf(high):
+            raise ShapeError("histc", f"the range {low}..{high}", "give min < max, both finite")
+        flat = self.flatten()
+        place = ((flat - low) * (bins / (high - low))).floor().minimum(bins - 1)
+        inside = (flat >= low) & (flat <= high)
+        index = inside.where(place, 0.0).cast(dtypes.int64)
+        source = inside.cast(accumulated := dtypes.float64 if self.dtype is dtypes.float64 else dtypes.float32)
+        total = source.zeros(bins, dtype=accumulated, device=self.device)
+        return (total.scatter_reduce(0, index, source, "sum") if self.numel() else total).cast(self.dtype)
+
+    # ------------------------------------------------------------ searching
+
+    def searchsorted(self, values: Self | Scalar, right: bool = False, side: str | None = None) -> Self:
+        """Where each value would be put into this sorted row (or into the row of the same number, where there are
+        several) so that it stays sorted: before equal elements, or behind them where `right` is set."""
+        if side not in (None, "left", "right"):
+            raise ShapeError("searchsorted", f"side {side!r}", 'give "left" or "right"')
+        behind = right or side == "right"
+        wanted = self._operand("searchsorted", values)
+        if not isinstance(wanted, TensorBase):
+            return self.searchsorted(self._new(build.const(self.dtype, wanted)), behind)
+        if not self.ndim or (self.ndim > 1 and self.shape[:-1] != wanted.shape[:-1]):
+            message = f"rows of shape {self.shape} for values of shape {wanted.shape}"
+            raise ShapeError("searchsorted", message, "give one sorted row, or as many rows as the values have")
+        if 0 in wanted.shape or self.shape[-1] == 0:
+            return self._new(build.const(dtypes.int64, 0, wanted.shape))
+        dtype = promote(self.dtype, wanted.dtype)
+        rows = build.contiguous(build.cast(self.detach().uop, dtype))
+        sought = build.contiguous(build.cast(wanted.detach().uop, dtype))
+        if self.ndim == 1:
+            sought = build.reshape(sought, (math.prod(wanted.shape),))
+        count = nodes.count_not_greater(rows, sought) if behind else count_less(rows, sought)
+        return self._new(build.reshape(build.cast(count, dtypes.int64), wanted.shape)).detach()
+
+    def bucketize(self, boundaries: Self, right: bool = False) -> Self:
+        """The number of the interval between sorted boundaries that each element lies in."""
+        return boundaries.searchsorted(self, right)
+
+    # ------------------------------------------------------------ neighbours and pairs
+
+    def diff(self, n: int = 1, dim: int = -1) -> Self:
+        """Each element minus the one before it, n times over."""
+        check_whole("diff", "n", n, least=0)
+        axis = check_axis("diff", dim, self.ndim)
+        result = self
+        for _ in range(n):
+            size = result.shape[axis]
+            later, earlier = result._slice_axis(axis, min(1, size), size), result._slice_axis(axis, 0, max(0, size - 1))
+            result = later.ne(earlier) if self.dtype.is_bool else later - earlier
+        return result
+
+    def trapezoid(self, x: Self | None = None, dx: float = 1.0, dim: int = -1) -> Self:
+        """The integral along an axis by trapezoids, at places `x` or `dx` apart."""
+        axis = check_axis("trapezoid", dim, self.ndim)
+        size = self.shape[axis]
+        means = (self._slice_axis(axis, min(1, size), size) + self._slice_axis(axis, 0, max(0, size - 1))) * 0.5
+        if x is None:
+            return means.sum(axis) * dx
+        widths = x.diff(dim=-1 if x.ndim == 1 else axis)
+        if x.ndim == 1:
+            widths = widths.reshape(tuple(-1 if k == axis else 1 for k in range(self.ndim)))
+        return (means * widths).sum(axis)
+
+    def cov(self, correction: int = 1) -> Self:
+        """The covariance of the rows' variables: rows are variables, columns observations."""
+        rows = self._as_float().reshape((1, -1) if self.ndim < 2 else self.shape)
+        centred = rows - rows.mean(1, keepdim=True)
+        result = centred.matmul(centred.transpose(0, 1)) / max(0, rows.shape[1] - correction)
+        return result if self.ndim > 1 else result.reshape(())
+
+    def corrcoef(self) -> Self:
+        """The correlation of the rows' variables."""
+        covariance = self.cov()
+        if covariance.ndim == 0:
+            return covariance / covariance
+        deviation = covariance.diagonal().sqrt()
+        return (covariance / deviation.unsqueeze(1) / deviation.unsqueeze(0)).clamp(-1.0, 1.0)
+
+
+# ---------------------------------------------------------------- pieces
+
+
+def count_less(rows: UOp, wanted: UOp) -> UOp:
+    """How many elements of each sorted row are less than each wanted number; NaN is behind all."""
+    size = rows.shape[-1]
+
+    def fits(count: UOp) -> UOp:
+        is_inside = build.alu(Ops.CMPLT, count, build.const(count.dtype, size + 1))
+        element = nodes.read_rows(rows, count - 1)
+        is_less = element < wanted
+        if rows.dtype.is_float:
+            is_less = is_less | (wanted.ne(wanted) & element.eq(element))
+        return is_inside & is_less
+
+    return nodes.bisect(build.const(dtypes.int32, 0, wanted.shape), size, fits)
+
+
+def _places_of_shares(place: Any, interpolation: str) -> tuple[Any, ...]:
+    """The places to read, and the weight of the second where there are two."""
+    low, high = place.floor(), place.ceil()
+    if interpolation in ("linear", "midpoint"):
+        return low, high, (place - low) if interpolation == "linear" else (place > low).where(0.5, 0.0)
+    return ({"lower": low, "higher": high, "nearest": place.round()}[interpolation],)
+
+
+def _as_row(place: Any, outer: tuple[int, ...]) -> UOp:
+    return build.reshape(place.detach().cast(to_dtype("int64")).uop, (1,) * len(outer) + place.shape)
+
+
+def _chosen(values: Any, inverse: Any, counts: Any, return_inverse: bool, return_counts: bool) -> Any:
+    extra = [found for found, is_wanted in ((inverse, return_inverse), (counts, return_counts)) if is_wanted]
+    return (values, *extra) if extra else values
