@@ -92,7 +92,7 @@ def test_a_result_survives_the_tensors_it_came_from(setting: Setting) -> None:
 
 def test_host_memory_is_borrowed_and_other_memory_is_not() -> None:
     numbers = np.arange(8, dtype=np.float32)
-    shared = Tensor(numbers)
+    shared = Tensor.from_numpy(numbers)
     numbers[0] = 5
     assert shared.tolist()[0] == 5
     view = shared.data()

@@ -134,7 +134,7 @@ def test_list_of_tensors() -> None:
 
 def test_array_memory_is_borrowed_on_the_cpu() -> None:
     values = np.arange(1000, dtype=np.float32)
-    view = Tensor(values, device="CPU").data()
+    view = Tensor.from_numpy(values, device="CPU").data()
     assert np.shares_memory(np.asarray(view), values)
 
 
@@ -142,7 +142,7 @@ def test_borrowed_memory_is_never_written(device: str) -> None:
     values = np.arange(64, dtype=np.float32)
     constant = bytes(64)
     for update in ("+=", "slice", "assign", "view"):
-        tensor, frozen = Tensor(values, device=device), Tensor(constant, device=device)
+        tensor, frozen = Tensor.from_numpy(values, device=device), Tensor(constant, device=device)
         for target in (tensor, frozen):
             if update == "+=":
                 target += 1

@@ -112,11 +112,11 @@ def new_buffer(device: str, dtype: DType, size: int) -> UOp:
     return buffer_node(Buffer(device, dtype, size))
 
 
-def from_host(source: Any, device: str, dtype: DType, size: int) -> UOp:
-    """A buffer with the bytes of a host object: borrowed where the device can, else copied."""
+def from_host(source: Any, device: str, dtype: DType, size: int, borrow: bool = True) -> UOp:
+    """A buffer with the bytes of a host object: borrowed where that is allowed and the device can, else copied."""
     if host_access.listener is not None:
         host_access.listener("it makes a tensor of host data, which may differ at the next call")
-    memory = open_driver(device).wrap(source) if size else None
+    memory = open_driver(device).wrap(source) if size and borrow else None
     if memory is not None:
         return buffer_node(Buffer(device, dtype, size, memory))
     node = new_buffer(device, dtype, size)

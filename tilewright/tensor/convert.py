@@ -21,7 +21,8 @@ class HostData(NamedTuple):
     buffer: Any  # supports the buffer protocol
     dtype: DType
     shape: Shape
-    is_shared: bool = True  # someone else can see these bytes, or has promised never to change them
+    is_shared: bool = True  # someone else can read these bytes, so they are never written to
+    can_change: bool = True  # and write them, so a tensor of their present values has to copy them
     limits: tuple[int, int] | None = None  # the least and the greatest of a few integers, which may index something
 
 
@@ -96,7 +97,7 @@ def from_lists(data: Any, dtype: DType | None) -> HostData:
     limits = (min(leaves), max(leaves)) if found.is_int and wanted.is_int and leaves else None
     if limits is not None and not wanted.min <= limits[0] <= limits[1] <= wanted.max:
         limits = None  # some of them wrap
-    return HostData(encode(leaves, wanted), wanted, shape, False, limits)
+    return HostData(encode(leaves, wanted), wanted, shape, False, False, limits)
 
 
 # ---------------------------------------------------------------- other sources
@@ -112,14 +113,19 @@ def from_bytes(data: Any, dtype: DType | None) -> HostData:
         if view.nbytes % wanted.itemsize:
             message = f"{view.nbytes} bytes are no whole number of {wanted.name}, which has {wanted.itemsize} bytes"
             raise ShapeError("Tensor", message, "cut or pad the bytes, or give another dtype")
-        return HostData(view, wanted, (view.nbytes // wanted.itemsize,))
+        return HostData(view, wanted, (view.nbytes // wanted.itemsize,), True, _can_change(view))
     # "l" and "L" have the width of the platform.
     aliases = {"l": "q" if view.itemsize == 8 else "i", "L": "Q" if view.itemsize == 8 else "I"}
     code = aliases.get(view.format, view.format)
     if code not in _CODES:
         remedy = f"cast the memoryview to one of {', '.join(_CODES)}"
         raise DTypeError("Tensor", f"a memoryview of format {view.format!r} has no dtype here", remedy)
-    return HostData(view, _CODES[code], tuple(view.shape or ()))
+    return HostData(view, _CODES[code], tuple(view.shape or ()), True, _can_change(view))
+
+
+def _can_change(view: memoryview) -> bool:
+    """Whether anyone can write to the memory: all but bytes, whose views are of them too."""
+    return not isinstance(view.obj, bytes)
 
 
 def is_array(data: object) -> bool:
@@ -131,18 +137,36 @@ def from_array(data: Any) -> HostData:
     """The array's own memory where it is row-major and in the byte order of the machine, else a copy."""
     import numpy
 
-    values = numpy.asarray(data)
+    try:
+        values = numpy.asarray(data)
+    except Exception as error:  # it is the other library's code that raises
+        message = f"a {type(data).__name__} gives no array: {error}"
+        raise DTypeError("Tensor", message, "make a NumPy array of it first, or use Tensor.from_dlpack") from error
     name = values.dtype.name
     if name not in _NUMPY_NAMES:
         remedy = "convert the array first, such as `array.astype('float32')`"
         raise DTypeError("Tensor", f"NumPy's {values.dtype} has no dtype here", remedy)
     dtype = _NUMPY_NAMES[name]
+    is_plain = values.flags.c_contiguous and values.flags.aligned and values.dtype.isnative
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
-    flat = numpy.ascontiguousarray(values).reshape(-1)
+    flat = (values if is_plain else values.copy()).reshape(-1)
     # The buffer protocol has no letters for bfloat16 and float8, so their bits go as unsigned integers.
     limits = (int(flat.min()), int(flat.max())) if dtype.is_int and 0 < flat.size <= _FEW else None
-    return HostData(flat if dtype.code else flat.view(f"u{dtype.itemsize}"), dtype, tuple(values.shape), True, limits)
+    buffer = flat if dtype.code else flat.view(f"u{dtype.itemsize}")
+    return HostData(buffer, dtype, tuple(values.shape), is_plain, is_plain, limits)
+
+
+def from_arrays(data: Any) -> HostData:
+    """Nested lists of arrays, stacked."""
+    import numpy
+
+    try:
+        stacked = numpy.array(data)
+    except ValueError as error:
+        message = f"the nested lists of arrays are ragged: {error}"
+        raise ShapeError("Tensor", message, "give arrays of one shape") from error
+    return from_array(stacked)._replace(is_shared=False, can_change=False)
 
 
 # ---------------------------------------------------------------- numbers to bytes and back

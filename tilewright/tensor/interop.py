@@ -60,9 +60,9 @@ class InteropMixin(DecomposeMixin):
         return dlpack.export_capsule(view, self.dtype, self.shape, holder, is_versioned)
 
     @classmethod
-    def from_dlpack(cls, source: Any, device: str | None = None) -> Self:
+    def from_dlpack(cls, source: Any, device: str | None = None, copy: bool | None = None) -> Self:
         """A tensor of another library's host memory, without a copy where the device can read it. It is never written
-        to, and should not change while tensors made from it are in use."""
+        to, and should not change while tensors made from it are in use. `copy=True` takes its present values."""
         from tilewright.tensor import dlpack
 
         if not hasattr(source, "__dlpack__"):
@@ -77,8 +77,9 @@ class InteropMixin(DecomposeMixin):
         if 0 in found.shape:
             return cls._from_uop(build.const(found.dtype, 0, found.shape), place)
         size = memoryview(found.buffer).nbytes // found.dtype.itemsize
-        node = from_host(found.buffer, place, found.dtype, size)
-        protect_borrowed(node)
+        node = from_host(found.buffer, place, found.dtype, size, borrow=not copy)
+        if not copy:
+            protect_borrowed(node)
         flat = cls._from_uop(node, place)
         return flat._strided(found.shape, found.strides, found.start)
 

@@ -17,7 +17,7 @@ from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import from_host
 from tilewright.runtime.device import canonical_device
-from tilewright.tensor.convert import HostData, from_array, from_bytes, from_lists, is_array
+from tilewright.tensor.convert import HostData, from_array, from_arrays, from_bytes, from_lists, is_array
 from tilewright.tensor.core import TensorBase, mark_parameter, modes, number_node
 from tilewright.tensor.custom import CustomMixin
 from tilewright.tensor.families.aliases import add_aliases
@@ -119,9 +119,10 @@ class Tensor(
 ):
     """An n-dimensional array whose operations build a graph; values are computed when they are needed.
 
-    `data` is a number, nested lists of numbers or tensors, a NumPy array, bytes or a memoryview. The memory of an array
-    or of bytes is read in place where the device can; it is never written to, and should not change while tensors made
-    from it are in use."""
+    `data` is a number, nested lists of numbers, tensors or arrays, a NumPy array, bytes or a memoryview. The tensor has
+    the values that an array has now. With `copy=False` (and `Tensor.from_numpy`) the memory of an array, of bytes or of
+    a memoryview is read in place, where the device can: it is never written to, and should not change while tensors
+    made from it are in use."""
 
     def __init__(
         self,
@@ -129,6 +130,7 @@ class Tensor(
         device: Devices | None = None,
         dtype: DType | str | None = None,
         requires_grad: bool | None = None,
+        copy: bool = True,
     ) -> None:
         wanted = None if dtype is None else to_dtype(dtype)
         if isinstance(data, TensorBase):
@@ -137,11 +139,23 @@ class Tensor(
             node = node if place == data.device else build.copy(node, place)
         else:
             place = canonical_device(device)
-            node = _node_from(data, first_device(place), wanted)
+            node = _node_from(data, first_device(place), wanted, copy)
             node = node if isinstance(place, str) or build.scalar_of(node) is not None else build.copy(node, place)
         self._set_up(node if wanted is None else build.cast(node, wanted), place, False)
         if requires_grad:
             self.requires_grad_()
+
+    @classmethod
+    def from_numpy(cls, array: Any, device: Devices | None = None) -> Self:
+        """A tensor of the memory of a NumPy array, without a copy where the device can read it. It is never written
+        to, and should not change while tensors made from it are in use; `Tensor(array)` copies."""
+        if not hasattr(array, "__array_interface__"):
+            message = f"a {type(array).__name__} is no NumPy array"
+            raise DTypeError("from_numpy", message, "use Tensor(...) for other data, or from_dlpack")
+        place = canonical_device(device)
+        if array.flags.c_contiguous or not isinstance(place, str):
+            return cls(array, device=place, copy=False)
+        return cls.from_dlpack(array, place)
 
     @classmethod
     def from_url(cls, url: str, gunzip: bool = False, progress: bool = True, **kwargs: Any) -> Self:
@@ -252,16 +266,18 @@ class Tensor(
         return functools.reduce(lambda value, function: function(value), ll, self)
 
 
-def _node_from(data: Any, device: str, dtype: DType | None) -> UOp:
+def _node_from(data: Any, device: str, dtype: DType | None, copy: bool) -> UOp:
     """The node of host data: a constant for a number, else a buffer with its bytes."""
     if type(data) in (bool, int, float):  # NumPy's float64 is a float too, but has a dtype to keep
         return build.const(dtype or dtype_of_scalar(data), data)
     if isinstance(data, UOp):
         return data
     if isinstance(data, list | tuple):
-        if _holds_tensors(data):
+        first = _first_leaf(data)
+        if isinstance(first, TensorBase):
             return _stacked(data).uop
-        found = from_lists(data, dtype)
+        holds_arrays = is_array(first) and getattr(first, "ndim", 0) > 0
+        found = from_arrays(data) if holds_arrays else from_lists(data, dtype)
     elif isinstance(data, bytes | bytearray | memoryview):
         found = from_bytes(data, dtype)
     elif is_array(data):
@@ -269,25 +285,29 @@ def _node_from(data: Any, device: str, dtype: DType | None) -> UOp:
     else:
         message = f"a {type(data).__name__} holds no numbers"
         raise DTypeError("Tensor", message, "give a number, nested lists, a NumPy array, bytes or a memoryview")
-    return _node_of_bytes(found, device)
+    if not copy and not found.is_shared:
+        message = f"copy=False, but the elements of this {type(data).__name__} do not lie in memory as a tensor's do"
+        raise DTypeError("Tensor", message, "leave out copy=False, or give a row-major NumPy array")
+    return _node_of_bytes(found, device, copy)
 
 
-def _node_of_bytes(found: HostData, device: str) -> UOp:
+def _node_of_bytes(found: HostData, device: str, copy: bool) -> UOp:
     count = math.prod(found.shape)
     if count == 0:
         return build.const(found.dtype, 0, found.shape)
-    node = from_host(found.buffer, device, found.dtype, count)
-    if found.is_shared:
+    is_copied = copy and found.can_change
+    node = from_host(found.buffer, device, found.dtype, count, borrow=not is_copied)
+    if found.is_shared and not is_copied:
         protect_borrowed(node)
-    if found.limits is not None:
+    if found.limits is not None and (is_copied or not found.can_change):
         node.cache["limits"] = found.limits
     return build.reshape(node, found.shape)
 
 
-def _holds_tensors(data: Any) -> bool:
+def _first_leaf(data: Any) -> Any:
     while isinstance(data, list | tuple) and data:
         data = data[0]
-    return isinstance(data, TensorBase)
+    return data
 
 
 def _stacked(data: Any) -> Tensor:

@@ -1,5 +1,5 @@
 """The CPU device. In: programs and buffers. Out: kernels in the process's own machine code, run by a native pool.
-Memory is host memory, so tensors made from NumPy arrays are borrowed and reading a result needs no copy. The machine
+Memory is host memory, so that of NumPy arrays can be borrowed and reading a result needs no copy. The machine
 code is LLVM's, in this process, or that of the system's C compiler, as CPU_COMPILER says, for the processor that
 CPU_ARCH names."""
 

@@ -51,7 +51,7 @@ def tensor_at(data: memoryview, start: int, dtype: DType, shape: Sequence[int], 
         raise ValueError("a bool is neither 0 nor 1")
     # Kernels load whole elements at their natural alignment, which a file need not keep.
     source: Any = part if start % dtype.itemsize == 0 else part.tobytes()
-    return Tensor(source, device=device, dtype=dtype).reshape(tuple(shape))
+    return Tensor(source, device=device, dtype=dtype, copy=False).reshape(tuple(shape))
 
 
 def strided_tensor(
