@@ -266,7 +266,7 @@ def test_parameters_without_gradient_stay() -> None:
 
 
 def test_what_wants_no_gradient_is_not_changed() -> None:
-    statistic = Tensor.empty(3).assign(5.0)
+    statistic = nn.state.as_buffer(Tensor.empty(3).assign(5.0))
     params = parameters()
     optimizer = optim.SGD([*params, statistic, params[0]], lr=0.1, momentum=0.5)
     assert len(optimizer.params) == 3
@@ -478,8 +478,8 @@ def test_disabled_scaler_is_nothing() -> None:
 @pytest.mark.parametrize(
     ("call", "complaint"),
     [
-        (lambda: optim.SGD([]), "no parameter wants a gradient"),
-        (lambda: optim.SGD([Tensor([1.0])]), "no parameter wants a gradient"),
+        (lambda: optim.SGD([]), "no parameter"),
+        (lambda: optim.SGD([Tensor([1])]), "no parameter"),
         (lambda: optim.SGD([1.0]), "a float among the parameters"),
         (lambda: optim.SGD(parameters(), lr=-1.0), "lr=-1.0"),
         (lambda: optim.SGD(parameters(), nesterov=True), "nesterov without momentum"),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import ShapeError
+from tilewright.nn.buffers import as_buffer
 from tilewright.nn.layers import check_sizes, in_dtype_of
 from tilewright.tensor.tensor import Tensor
 
@@ -45,8 +46,8 @@ class BatchNorm:
         self.weight = ones_parameter(sz) if affine else None
         self.bias = zeros_parameter(sz) if affine else None
         # Memory of their own from the start, so that every pass of a jitted function updates the same memory.
-        self.running_mean = Tensor.empty(sz).assign(0.0) if track_running_stats else None
-        self.running_var = Tensor.empty(sz).assign(1.0) if track_running_stats else None
+        self.running_mean = as_buffer(Tensor.empty(sz).assign(0.0)) if track_running_stats else None
+        self.running_var = as_buffer(Tensor.empty(sz).assign(1.0)) if track_running_stats else None
         self.num_batches_tracked = Tensor.empty((), dtype=dtypes.int64).assign(0) if track_running_stats else None
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 from tilewright.base.errors import StateError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
+from tilewright.nn.buffers import as_buffer
 from tilewright.nn.formats.gguf_file import gguf_load
 from tilewright.nn.formats.safetensors_file import safe_load, safe_save
 from tilewright.nn.formats.torch_file import torch_load
@@ -19,6 +20,7 @@ from tilewright.tensor.holding import protect_borrowed
 from tilewright.tensor.tensor import Tensor
 
 __all__ = [
+    "as_buffer",
     "get_parameters",
     "get_state_dict",
     "gguf_load",
@@ -45,7 +47,7 @@ def get_state_dict(obj: Any, prefix: str = "") -> dict[str, Tensor]:
 
 
 def get_parameters(obj: Any) -> list[Tensor]:
-    """Every tensor of an object, each once: also those that want no gradient, which an optimiser leaves alone."""
+    """Every tensor of an object, each once. Given to an optimiser they are trained: all but integers and buffers."""
     return list({id(tensor): tensor for tensor in get_state_dict(obj).values()}.values())
 
 

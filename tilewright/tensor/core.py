@@ -241,6 +241,8 @@ class TensorBase:
     _requires_grad: bool = False
     _is_entered: bool = False  # of a tensor made of memory: whether `live` knows it
     _is_parameter: bool = False  # it asked for a gradient by itself, and does not merely depend on tensors that did
+    _asked: bool | None = None  # what `requires_grad=` said; None where nothing was said
+    _is_buffer: bool = False  # of a model: a statistic or a table, which an optimiser leaves alone
     # (ancestor, movements from it to this tensor), outermost first: where an assignment to this view has to go.
     _ancestors: tuple[tuple[weakref.ref[TensorBase], tuple[Move, ...]], ...] = ()
 

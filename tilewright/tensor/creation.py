@@ -43,7 +43,7 @@ class CreationMixin(ReduceMixin):
         dtype: DType | str | None = None,
         device: Devices | None = None,
         buffer: bool = True,
-        requires_grad: bool = False,
+        requires_grad: bool | None = None,
     ) -> Self:
         """One value everywhere. It takes memory only when it is written to or asked to `realize`."""
         del buffer  # a constant becomes memory when it has to, whatever is asked for
@@ -51,10 +51,11 @@ class CreationMixin(ReduceMixin):
         check_number("full", fill_value)
         wanted = dtype_of_scalar(fill_value) if dtype is None else to_dtype(dtype)
         made = cls._from_uop(build.const(wanted, fill_value, sizes), canonical_device(device))
-        return made.requires_grad_() if requires_grad else made
+        return made._told(requires_grad)
 
     def requires_grad_(self, value: bool = True) -> Self:
         """Asks for a gradient. A parameter gets memory of its own, so that equal values never make two of them one."""
+        self._asked = bool(value)
         if value and self.requires_grad:
             return self  # a result that depends on parameters stays one
         if value and not self.dtype.is_float:
@@ -64,6 +65,10 @@ class CreationMixin(ReduceMixin):
         if value:
             self._take_identity()
         return self
+
+    def _told(self, requires_grad: bool | None) -> Self:
+        """What the argument `requires_grad` of a constructor said, if anything."""
+        return self if requires_grad is None else self.requires_grad_(requires_grad)
 
     def _take_identity(self) -> None:
         """Makes the node of a parameter one that no other tensor has."""
@@ -90,7 +95,11 @@ class CreationMixin(ReduceMixin):
 
     @classmethod
     def empty(
-        cls, *shape: Any, device: Devices | None = None, dtype: DType | str | None = None, requires_grad: bool = False
+        cls,
+        *shape: Any,
+        device: Devices | None = None,
+        dtype: DType | str | None = None,
+        requires_grad: bool | None = None,
     ) -> Self:
         """Memory whose values are whatever they are."""
         sizes = sizes_from("empty", shape)
@@ -99,7 +108,7 @@ class CreationMixin(ReduceMixin):
         place = canonical_device(device)
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
         made = cls._from_uop(new_memory(place, wanted, sizes), place)
-        return made.requires_grad_() if requires_grad else made
+        return made._told(requires_grad)
 
     def full_like(
         self, fill_value: Scalar, dtype: DType | str | None = None, device: Devices | None = None, buffer: bool = True
@@ -131,7 +140,7 @@ class CreationMixin(ReduceMixin):
         step: Scalar = 1,
         dtype: DType | str | None = None,
         device: Devices | None = None,
-        requires_grad: bool = False,
+        requires_grad: bool | None = None,
     ) -> Self:
         """start, start + step, ... before stop; `arange(n)` starts at 0."""
         if stop is None:
@@ -155,7 +164,7 @@ class CreationMixin(ReduceMixin):
         made = cls._from_uop(build.const(wanted, 0, (0,)), canonical_device(device))
         if count:
             made = made._ramp(count, start, step, wanted)
-        return made.requires_grad_() if requires_grad else made
+        return made._told(requires_grad)
 
     def _ramp(self, count: int, start: Scalar, step: Scalar, dtype: DType) -> Self:
         """start + step*i. Whole numbers are computed as integers, so they are exact whatever the float type."""

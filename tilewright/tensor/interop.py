@@ -105,7 +105,8 @@ class InteropMixin(DecomposeMixin):
     def __reduce__(self) -> tuple[Any, ...]:
         values = bytes(self.detach()._host_view())
         axis = None if isinstance(self.device, str) else layout_of(self.uop)[0]
-        return _rebuild, (type(self), values, self.dtype, self.shape, self.device, self._is_parameter, axis)
+        marks = (self._is_parameter or (False if self._asked is False else None), self._is_buffer)
+        return _rebuild, (type(self), values, self.dtype, self.shape, self.device, marks, axis)
 
     def _own_copy(self) -> Self:
         """Memory of its own with the same values."""
@@ -121,6 +122,7 @@ class InteropMixin(DecomposeMixin):
         memo[id(self)] = made
         if self._is_parameter:
             made.requires_grad_()
+        made._asked, made._is_buffer = self._asked, self._is_buffer
         if self.grad is not None:
             made.grad = self.grad.__deepcopy__(memo)
         return made
@@ -162,7 +164,7 @@ def _rebuild(
     dtype: DType,
     shape: tuple[int, ...],
     device: Devices,
-    is_parameter: bool,
+    marks: tuple[bool | None, bool],
     axis: int | None = None,
 ) -> InteropMixin:
     """What a pickle calls."""
@@ -171,4 +173,5 @@ def _rebuild(
     made: Any = flat.reshape(shape).clone() if values else kind.zeros(*shape, dtype=dtype, device=place)
     if not isinstance(device, str):
         made.shard_(device, axis)
-    return made.requires_grad_() if is_parameter else made  # type: ignore[no-any-return]
+    asked, made._is_buffer = marks
+    return made._told(asked)  # type: ignore[no-any-return]

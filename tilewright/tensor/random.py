@@ -96,7 +96,7 @@ class RandomMixin(CreationMixin):
         device: Devices | None = None,
         dtype: DType | str | None = None,
         contiguous: bool = True,
-        requires_grad: bool = False,
+        requires_grad: bool | None = None,
     ) -> Self:
         """Uniform in [0, 1). `contiguous=False` lets the numbers be computed again wherever they are used."""
         sizes = sizes_from("rand", shape)
@@ -115,13 +115,15 @@ class RandomMixin(CreationMixin):
         node = build.alu(Ops.MUL, whole, build.const(wanted, 2.0**-digits))
         made = cls._from_uop(build.reshape(node, sizes), place)
         made = made._drawn() if contiguous else made
-        return made.requires_grad_() if requires_grad else made
+        return made._told(requires_grad)
 
     def rand_like(self, **kwargs: Any) -> Self:
         return self.rand(*self.shape, **{"device": self.device, "dtype": self.dtype, **kwargs})
 
     @classmethod
-    def randn(cls, *shape: Any, dtype: DType | str | None = None, requires_grad: bool = False, **kwargs: Any) -> Self:
+    def randn(
+        cls, *shape: Any, dtype: DType | str | None = None, requires_grad: bool | None = None, **kwargs: Any
+    ) -> Self:
         """Normal with mean 0 and deviation 1, from pairs of uniform numbers (Box and Muller)."""
         sizes = sizes_from("randn", shape)
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
@@ -133,7 +135,7 @@ class RandomMixin(CreationMixin):
         # 1 - u lies in (0, 1], where the logarithm is finite.
         made = ((1 - radius).log() * -2).sqrt() * (angle * (2 * math.pi)).cos()
         made = made.cast(wanted)._drawn()
-        return made.requires_grad_() if requires_grad else made
+        return made._told(requires_grad)
 
     def randn_like(self, dtype: DType | str | None = None, **kwargs: Any) -> Self:
         return self.randn(*self.shape, dtype=dtype or self.dtype, **{"device": self.device, **kwargs})
@@ -146,7 +148,7 @@ class RandomMixin(CreationMixin):
         high: int = 10,
         dtype: DType | str = dtypes.int32,
         device: Devices | None = None,
-        requires_grad: bool = False,
+        requires_grad: bool | None = None,
     ) -> Self:
         """Whole numbers in low..high-1."""
         sizes = sizes_from("randint", shape)
@@ -184,7 +186,7 @@ class RandomMixin(CreationMixin):
         low: float = 0.0,
         high: float = 1.0,
         dtype: DType | str | None = None,
-        requires_grad: bool = False,
+        requires_grad: bool | None = None,
         **kwargs: Any,
     ) -> Self:
         """Uniform in [low, high); for an integer dtype rounded towards zero."""
@@ -195,11 +197,11 @@ class RandomMixin(CreationMixin):
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
         compute = wanted if wanted.is_float else dtypes.default_float
         made = (cls.rand(*shape, dtype=compute, **kwargs) * (high - low) + low).cast(wanted)
-        return made.requires_grad_() if requires_grad else made
+        return made._told(requires_grad)
 
     @classmethod
     def normal(
-        cls, *shape: Any, mean: float = 0.0, std: float = 1.0, requires_grad: bool = False, **kwargs: Any
+        cls, *shape: Any, mean: float = 0.0, std: float = 1.0, requires_grad: bool | None = None, **kwargs: Any
     ) -> Self:
         """Normal with that mean and deviation."""
         for number in (mean, std):
@@ -207,7 +209,7 @@ class RandomMixin(CreationMixin):
         if not std >= 0:
             raise ShapeError("normal", f"std={std} is no deviation", "give a number of at least 0")
         made = cls.randn(*shape, **kwargs) * std + mean
-        return made.requires_grad_() if requires_grad else made
+        return made._told(requires_grad)
 
     @classmethod
     def scaled_uniform(cls, *shape: Any, **kwargs: Any) -> Self:

@@ -142,8 +142,7 @@ class Tensor(
             node = _node_from(data, first_device(place), wanted, copy)
             node = node if isinstance(place, str) or build.scalar_of(node) is not None else build.copy(node, place)
         self._set_up(node if wanted is None else build.cast(node, wanted), place, False)
-        if requires_grad:
-            self.requires_grad_()
+        self._told(requires_grad)
 
     @classmethod
     def from_numpy(cls, array: Any, device: Devices | None = None) -> Self:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
 from tilewright.graph import build
+from tilewright.tensor.core import place_of
 from tilewright.tensor.tensor import Tensor
 
 Update = tuple[Tensor, Tensor]
@@ -25,8 +26,10 @@ def wide(tensor: Tensor) -> Tensor:
 
 
 class Optimizer:
-    """`params` may be everything that a model holds: tensors that want no gradient are not changed, only computed
-    along with the step. `lr` is a tensor: `optimizer.lr.assign(0.01)` changes it, inside a jitted function as well."""
+    """`params` may be everything that a model holds. Each float tensor is a parameter: one that has not asked for a
+    gradient asks for it here, and lazy ones are realised. Buffers (`nn.state.as_buffer`) and integers are only computed
+    along with the step. A tensor that was told `requires_grad=False` is an error. `lr` is a tensor:
+    `optimizer.lr.assign(0.01)` changes it, inside a jitted function as well."""
 
     def __init__(self, params: Iterable[Tensor], lr: float | Tensor) -> None:
         name = type(self).__name__
@@ -36,11 +39,14 @@ class Optimizer:
                 message = f"a {type(tensor).__name__} among the parameters"
                 raise DTypeError(name, message, "give tensors, such as nn.state.get_parameters(model)")
         found = list({id(tensor): tensor for tensor in found}.values())
-        self.params = [tensor for tensor in found if tensor.requires_grad]
-        self.buffers = [tensor for tensor in found if not tensor.requires_grad]
+        self.buffers = [tensor for tensor in found if tensor._is_buffer or not tensor.dtype.is_float]
+        self.params = [tensor for tensor in found if not tensor._is_buffer and tensor.dtype.is_float]
+        for tensor in self.params:
+            _check_trainable(name, tensor, found)
+        for tensor in self.params:
+            tensor.requires_grad_()
         if not self.params:
-            message = "no parameter wants a gradient"
-            raise ShapeError(name, message, "give tensors with requires_grad=True")
+            raise ShapeError(name, "no parameter", "give float tensors, such as nn.state.get_parameters(model)")
         self.device = self.params[0].device
         self.lr = self._number(lr)
         self._check_number("lr", lr)
@@ -127,6 +133,20 @@ class Optimizer:
         if skip is not None:
             value = skip.to(tensor.device).where(tensor.detach(), value)
         return tensor.assign(value)
+
+
+def _check_trainable(operation: str, tensor: Tensor, given: Sequence[Tensor]) -> None:
+    """What an optimiser would never change, or would part from another tensor, without a word."""
+    described = f"a parameter ({tensor._described()}, made at {place_of(tensor.uop.line)})"
+    if tensor._asked is False:
+        remedy = "leave it out, or mark it with nn.state.as_buffer(tensor) if it belongs to the model"
+        raise UnsupportedError(operation, f"{described} was told requires_grad=False", remedy)
+    if tensor.requires_grad and not tensor._is_parameter:
+        message = f"{described} is computed from parameters, so that gradients go to those"
+        raise UnsupportedError(operation, message, "compute it in the call, or make it `.detach().requires_grad_()`")
+    if any(ancestor is other for ancestor, _ in tensor._living_ancestors() for other in given):
+        message = f"{described} is a view of another that is given too"
+        raise UnsupportedError(operation, message, "make the view in the call, and give the tensor it is a view of")
 
 
 class OptimizerGroup(Optimizer):
