@@ -12,7 +12,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-torch test-cuda-text test-devices test-arm lint types fuzz fuzz-opts bench clean
+.PHONY: help demo test test-bare test-slow test-torch test-cuda-text test-devices test-arm lint types fuzz fuzz-opts bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -30,6 +30,10 @@ demo: $(INSTALLED) ## one computation, from graph to machine code to result; the
 
 test: lint types ## lint, types and every test that is not slow and needs no torch
 	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow and not torch' -q
+
+# About 300 tests, in half a minute: those that depend on what the machine has.
+test-bare: $(INSTALLED) ## the tests that a machine without drivers and compilers could fail, as on such a machine
+	$(BIN)/python -m tests.bare -n $(WORKERS)
 
 test-slow: $(INSTALLED) ## the tests marked slow
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow -q
