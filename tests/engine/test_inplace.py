@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -280,12 +281,23 @@ def test_a_result_never_changes(memory: Memory) -> None:
     np.testing.assert_array_equal(values(result, doubled), kept)
 
 
-def test_the_old_node_of_updated_memory_leads_nowhere(memory: Memory) -> None:
+def test_the_old_node_of_updated_memory_leads_nowhere(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its contents are gone: reading it is refused, never answered with the new values."""
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
     x = memory.make(6)
     realize([build.assign(x, x, number(9, x))], memory.device)
     with pytest.raises(RealizeError):
         realize([mul(x, x)], memory.device)
+
+
+def test_beside_other_threads_the_old_node_keeps_its_contents(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever refers to it may be an operation of another thread that has not come to enter its result."""
+    monkeypatch.setattr(threading, "active_count", lambda: 2)
+    x = memory.make(6)
+    (buffer,) = realize([build.assign(x, x, number(9, x))], memory.device)
+    (squared,) = realize([mul(x, x)], memory.device)
+    np.testing.assert_array_equal(values(squared, x), np.arange(6) ** 2)
+    np.testing.assert_array_equal(values(buffer, x), np.full(6, 9))
 
 
 def test_updates_one_realize_at_a_time(memory: Memory) -> None:

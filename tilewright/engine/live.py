@@ -4,6 +4,7 @@ the tensor package tells it, once, how to recognise and how to make one."""
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -35,6 +36,9 @@ class TensorKind:
 tensor_kind = TensorKind()
 _holders: dict[weakref.ref[Any], None] = {}  # in order of birth
 _library_state: list[Any] = []
+# Held while a holder is given another node that was made from the one it had: an update that another thread makes in
+# between would be lost. Nothing is computed meanwhile, so nobody waits long for it; no other lock is taken inside.
+exchanging = threading.RLock()
 
 
 def configure(
@@ -61,6 +65,13 @@ def register_once(holder: Any) -> None:
     if not holder._is_entered:
         holder._is_entered = True
         register(holder)
+
+
+def exchange(holder: Any, known: UOp, node: UOp) -> None:
+    """Gives a holder the node that holds the value of the `known` one, unless another thread has updated it since."""
+    with exchanging:
+        if holder.uop is known:
+            holder.uop = node
 
 
 def register_library_state(holder: Any) -> None:

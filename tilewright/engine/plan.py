@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -42,18 +43,28 @@ class Structure(NamedTuple):
     pinned: frozenset[int]
 
 
+# One thread at a time makes plans: it has the compilers for itself. Nobody who holds it waits for kernels that run.
+planning = threading.RLock()
 _schedules: dict[tuple[object, ...], Schedule] = {}
 _plans: dict[tuple[object, ...], Plan] = {}
 kernel_tables.append(_plans)
 
 
+def known_plan(structure: Structure) -> Plan | None:
+    """The plan, where this process has made it before; whoever watches the stages sees it made anew."""
+    return None if is_watched() else _plans.get((structure, chosen_options()))
+
+
 def plan_graph(structure: Structure) -> Plan:
     """Whoever watches the stages sees them: a stored schedule is for those who want results alone."""
+    with planning:
+        return known_plan(structure) or _new_plan(structure)
+
+
+def _new_plan(structure: Structure) -> Plan:
     watched = is_watched()
     key = (structure, chosen_options())
-    plan = None if watched else _plans.get(key)
-    if plan is not None:
-        return plan
+    plan = None
     stored_key = None
     if is_usable():
         with stage_timer("cache"):
@@ -150,4 +161,4 @@ def forget_schedules() -> None:
     divisions.clear()
 
 
-__all__ = ["Plan", "Structure", "forget_schedules", "plan_graph", "schedule_graph"]
+__all__ = ["Plan", "Structure", "forget_schedules", "known_plan", "plan_graph", "planning", "schedule_graph"]

@@ -3,20 +3,25 @@
 bind_graph       buffers become PARAMs, so that equal structures are equal graphs
 find_pinned      contents that a live tensor can still read are not overwritten
 plan_graph       the schedule and its kernels: from memory or from disk where the structure is known
-run              memory placed, everything launched in order"""
+run              memory placed, everything launched in order
+
+One thread at a time binds and runs (`running`): what a graph is bound to may be overwritten by the next run. A plan is
+made without that lock, because compiling can take seconds; then the graph is bound again, as things are by then."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.base.errors import RealizeError
 from tilewright.base.events import stage_timer
+from tilewright.base.interrupts import shielded
+from tilewright.engine.exposed import find_exposed
 from tilewright.engine.live import live_nodes
 from tilewright.engine.parts import buffers_of, divide_outputs, exchange_buffers, held_parts, join_parts
-from tilewright.engine.plan import Structure, forget_schedules, plan_graph, schedule_graph
+from tilewright.engine.plan import Plan, Structure, forget_schedules, known_plan, plan_graph, planning, schedule_graph
 from tilewright.engine.run import Execution, capture_execution
 from tilewright.graph.build import is_seen_by_gradients_alone
 from tilewright.graph.custom import updated_source, without_gradient
@@ -25,12 +30,16 @@ from tilewright.graph.records import Schedule
 from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
+from tilewright.runtime.access import keep_contents, overwriting
 from tilewright.runtime.buffer import Buffer, buffer_node, buffer_of
 
 if TYPE_CHECKING:
     from tilewright.schedule.shard import Division
 
-_lock = threading.RLock()
+# Held from binding a graph until its results are known by their nodes, and while a replay overwrites memory.
+running = threading.RLock()
+# As often a graph is bound anew because other threads have changed what it is bound to. Then they have to wait.
+MAX_BINDINGS = 4
 
 
 @dataclass
@@ -44,21 +53,55 @@ class BoundGraph:
     is_spread: bool  # whether any value is on several devices
 
 
+class Prepared(NamedTuple):
+    """Values to compute, and what they are bound to."""
+
+    wanted: list[UOp]
+    bound: BoundGraph
+    divisions: tuple[Division, ...]
+    structure: Structure
+
+
 def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     """The BUFFER node of each value, or the MULTI of them, computing what is not there yet."""
-    with _lock:
-        wanted = [node for node in dict.fromkeys(nodes) if held_buffer(node) is None]
-        if wanted:
-            _realize_missing(wanted, device)
-        return [_buffer_or_fail(node) for node in nodes]
+    with running:
+        prepared = _prepare(nodes, device)
+        plan = None if prepared is None else known_plan(prepared.structure)
+        if prepared is None or plan is not None:
+            return _finished(nodes, prepared, plan)
+    structure = prepared.structure
+    del prepared
+    for _ in range(MAX_BINDINGS):
+        planned = plan_graph(structure)
+        with running:
+            prepared = _prepare(nodes, device)
+            is_planned = prepared is None or prepared.structure == structure
+            plan = planned if is_planned or prepared is None else known_plan(prepared.structure)
+            if plan is not None:
+                return _finished(nodes, prepared, plan)
+            assert prepared is not None
+            structure = prepared.structure
+            del prepared
+    with planning, running:
+        prepared = _prepare(nodes, device)
+        return _finished(nodes, prepared, None if prepared is None else plan_graph(prepared.structure))
+
+
+def _finished(nodes: Sequence[UOp], prepared: Prepared | None, plan: Plan | None) -> list[UOp]:
+    """Runs what is missing, if anything is; what holds each value."""
+    if prepared is not None and plan is not None:
+        _run(prepared, plan)
+    return [_buffer_or_fail(node) for node in nodes]
 
 
 def schedule(nodes: Sequence[UOp], device: str) -> Schedule:
     """What `realize` would run."""
-    with _lock:
+    with running:
         wanted = [node for node in dict.fromkeys(nodes) if held_buffer(node) is None]
         bound, pinned, _ = _bind(wanted)
-        return schedule_graph(Structure(_parts(bound)[0], bound.params, device, pinned))
+        structure = Structure(_parts(bound)[0], bound.params, device, pinned)
+    with planning:
+        return schedule_graph(structure)
 
 
 def held_buffer(node: UOp) -> UOp | None:
@@ -83,21 +126,49 @@ def _buffer_or_fail(node: UOp) -> UOp:
     return found
 
 
-def _realize_missing(wanted: list[UOp], device: str) -> None:
+def _prepare(nodes: Sequence[UOp], device: str) -> Prepared | None:
+    """The values that are not there yet, bound; None where there are none."""
+    wanted = [node for node in dict.fromkeys(nodes) if held_buffer(node) is None]
+    if not wanted:
+        return None
     bound, pinned, extra = _bind(wanted)
-    wanted = wanted + extra
     outputs, divisions = _parts(bound)
-    plan, kernels = plan_graph(Structure(outputs, bound.params, device, pinned))
+    return Prepared(wanted + extra, bound, divisions, Structure(outputs, bound.params, device, pinned))
+
+
+def _run(prepared: Prepared, planned: Plan) -> None:
+    plan, kernels = planned
+    bound = prepared.bound
     slots: list[Buffer | None] = [buffer_of(node) for node in bound.buffers]
     for slot in plan.slots[len(slots) :]:
         slots.append(Buffer(slot.device, slot.dtype, slot.size) if slot.kind == "output" else None)
     execution = Execution(plan, kernels, slots, len(bound.buffers))
-    execution.run()
-    nodes = _new_nodes(plan, bound, slots)
-    held = [nodes[slot_number] for slot_number in plan.outputs]
-    for node, buffer in zip(wanted, join_parts(divisions, held) if divisions else held, strict=True):
-        _remember(node, buffer)
+    if bound.assigns:
+        written = {access.slot for item in plan.items for access in item.writes if access.slot < len(bound.buffers)}
+    else:
+        written = set()
+    if not written:
+        execution.run()
+        _publish(execution, prepared, written)
+    else:
+        bound.assigns.clear()
+        if threading.active_count() > 1:
+            for node in find_exposed(prepared.wanted, {bound.buffers[number] for number in written}, _is_held):
+                keep_contents(node)
+        # Memory that is updated and not noted as such would be updated a second time.
+        with shielded(), overwriting(found for found in map(slots.__getitem__, written) if found is not None):
+            execution.run()
+            _publish(execution, prepared, written)
     capture_execution(execution)
+
+
+def _publish(execution: Execution, prepared: Prepared, written: set[int]) -> None:
+    """Notes for each value where it lies."""
+    nodes = _new_nodes(execution.buffers, prepared.bound.buffers, written)
+    held = [nodes[slot_number] for slot_number in execution.plan.outputs]
+    divisions = prepared.divisions
+    for node, buffer in zip(prepared.wanted, join_parts(divisions, held) if divisions else held, strict=True):
+        _remember(node, buffer)
 
 
 def _remember(node: UOp, buffer: UOp) -> None:
@@ -108,20 +179,20 @@ def _remember(node: UOp, buffer: UOp) -> None:
         node.cache["realized"] = buffer
 
 
-def _new_nodes(plan: Schedule, bound: BoundGraph, slots: list[Buffer | None]) -> dict[int, UOp]:
+def _new_nodes(slots: Sequence[Buffer | None], inputs: list[UOp], written: set[int]) -> dict[int, UOp]:
     """A node per slot that is kept. Memory that was updated in place gets a new node: what was computed from its old
-    contents keeps the old node, which no longer leads anywhere."""
-    written = {access.slot for item in plan.items for access in item.writes}
+    contents keeps the old node, which leads to a copy of them (`keep_contents`) or nowhere any longer."""
     nodes: dict[int, UOp] = {}
     for number, buffer in enumerate(slots):
         if buffer is None:
             continue
-        if number < len(bound.buffers):
-            old = bound.buffers[number]
+        if number < len(inputs):
+            old = inputs[number]
             if number not in written:
                 nodes[number] = old
                 continue
-            old.cache.pop("buffer", None)
+            if buffer_of(old) is buffer:
+                del old.cache["buffer"]
         nodes[number] = buffer_node(buffer)
     return nodes
 
@@ -248,4 +319,4 @@ def _is_view(node: UOp) -> bool:
     return node.op is Ops.BUFFER or _is_held(node)
 
 
-__all__ = ["bind_graph", "forget_schedules", "held_buffer", "realize", "schedule"]
+__all__ = ["bind_graph", "forget_schedules", "held_buffer", "realize", "running", "schedule"]

@@ -215,12 +215,10 @@ class _NodeOnDemand:
     mostly read, or handed on, and a node costs more than all else of a small launch. The instance's own `uop` hides
     this from then on."""
 
-    _lock = threading.RLock()  # two threads that ask at once get one node
-
     def __get__(self, tensor: TensorBase | None, owner: type) -> Any:
         if tensor is None:
             return self  # `Tensor.uop`, as documentation tools and mocks ask for it
-        with self._lock:
+        with live.exchanging:  # two threads that ask at once get one node
             if "uop" not in vars(tensor):
                 live.register_once(tensor)
                 memory, shape, line = tensor._memory
@@ -368,6 +366,10 @@ class TensorBase:
     def _store(self, moves: tuple[Move, ...], value: UOp, *others: TensorBase) -> None:
         """Stores `value`, computed from `others`, in the view that `moves` makes of this tensor, and of the tensors
         this one is a view of."""
+        with live.exchanging:
+            self._store_in_chain(moves, value, *others)
+
+    def _store_in_chain(self, moves: tuple[Move, ...], value: UOp, *others: TensorBase) -> None:
         chain = [(tensor, path) for tensor, path in self._living_ancestors()]
         if any(other.requires_grad for other in others):
             if modes.grad_enabled:

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from tilewright.base.dtype import DType, Scalar, dtype_for_range, dtype_of_scalar, dtypes, promote, to_dtype
 from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.engine import live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices
@@ -78,8 +79,9 @@ class CreationMixin(ReduceMixin):
         if not self.numel():
             return  # nothing flows, and constants are shared
         if not is_own:
-            self.uop = build.detach(self.uop)
-            self._give_memory()
+            with live.exchanging:
+                self.uop = build.detach(self.uop)
+                self._give_memory()
         self._ancestors = ()
         mark_parameter(self)
 

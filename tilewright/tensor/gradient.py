@@ -126,14 +126,15 @@ def _living_parameters() -> tuple[dict[UOp, list[TensorBase]], list[TensorBase]]
 
 def _accumulate(parameter: TensorBase, value: UOp, create_graph: bool) -> None:
     value = build.reshape(value, parameter.shape)
-    known = parameter.grad
-    if known is None:
-        node = value if create_graph else build.detach(value)
-        parameter.grad = type(parameter)._from_uop(node, parameter.device, create_graph)
-        return
-    summed = build.alu(Ops.ADD, known.uop, value)
-    known.uop = summed if create_graph else build.detach(summed)
-    known._requires_grad = create_graph
+    with live.exchanging:  # another thread may add to the same gradient
+        known = parameter.grad
+        if known is None:
+            node = value if create_graph else build.detach(value)
+            parameter.grad = type(parameter)._from_uop(node, parameter.device, create_graph)
+            return
+        summed = build.alu(Ops.ADD, known.uop, value)
+        known.uop = summed if create_graph else build.detach(summed)
+        known._requires_grad = create_graph
 
 
 def _target_node(target: TensorBase) -> UOp:

@@ -103,7 +103,7 @@ class InteropMixin(DecomposeMixin):
     # ------------------------------------------------------------ pickle and copy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        values = bytes(self.detach()._host_view())
+        values = self.detach()._read(bytes)
         axis = None if isinstance(self.device, str) else layout_of(self.uop)[0]
         marks = (self._is_parameter or (False if self._asked is False else None), self._is_buffer)
         return _rebuild, (type(self), values, self.dtype, self.shape, self.device, marks, axis)

@@ -7,7 +7,6 @@ and then advances by assignment; so a captured function draws new numbers each t
 from __future__ import annotations
 
 import math
-import threading
 from typing import Any, Self
 
 from tilewright.base.config import options
@@ -24,7 +23,6 @@ from tilewright.tensor.creation import CreationMixin, check_number, sizes_from
 from tilewright.tensor.holding import keep_value
 
 _generators: dict[Devices, TensorBase] = {}
-_lock = threading.RLock()
 _seed: int | None = None
 
 _MASK = (1 << 64) - 1
@@ -41,7 +39,7 @@ class RandomMixin(CreationMixin):
         global _seed
         if not is_whole(seed):
             raise DTypeError("manual_seed", f"{seed!r} is no seed", "give a whole number")
-        with _lock:
+        with live.exchanging:
             _seed = seed & _MASK
             for device, state in _generators.items():
                 # The same memory is written, so that a captured function sees the new seed.
@@ -61,7 +59,7 @@ class RandomMixin(CreationMixin):
     @classmethod
     def _random_bits(cls, count: int, device: Devices) -> UOp:
         """`count` random uint64; the generator of the device moves on by as many."""
-        with _lock:
+        with live.exchanging:
             state = _generators.get(device)
             if state is None:
                 state = _generators[device] = cls._state(device)

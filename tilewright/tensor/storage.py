@@ -7,14 +7,16 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tilewright.base.dtype import DType, dtypes, to_dtype
 from tilewright.base.errors import ShapeError
+from tilewright.engine import live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices, Shape
 from tilewright.graph.uop import UOp
+from tilewright.runtime.access import read_contents
 from tilewright.runtime.buffer import Buffer, buffer_of
 from tilewright.runtime.device import synchronize
 from tilewright.tensor.convert import decode, nest
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tilewright.graph.records import Schedule
+
+R = TypeVar("R")
 
 
 def reads_memory(node: UOp) -> bool:
@@ -61,22 +65,26 @@ class StorageMixin(TensorBase):
         for tensor in (self, *lst):
             if not in_memory(tensor.uop) and tensor.numel():
                 if not reads_memory(tensor.uop):
-                    tensor._give_memory()
+                    with live.exchanging:  # of two threads, one
+                        if not reads_memory(tensor.uop):
+                            tensor._give_memory()
                 by_device.setdefault(tensor.device, []).append(tensor)
         for device, tensors in by_device.items():
-            buffers = _realizer()([tensor.uop for tensor in tensors], first_device(device))
-            for tensor, buffer in zip(tensors, buffers):
+            nodes = [tensor.uop for tensor in tensors]
+            buffers = _realizer()(nodes, first_device(device))
+            for tensor, node, buffer in zip(tensors, nodes, buffers):
                 # History is needed by gradients alone; without it the nodes below can be freed. Gradients end at a
                 # parameter, whatever it was computed from.
                 if not tensor.requires_grad or tensor._is_parameter:
-                    tensor.uop = build.reshape(buffer, tensor.shape)
+                    live.exchange(tensor, node, build.reshape(buffer, node.shape))
         return self
 
     def _give_memory(self) -> None:
         """Memory of its own for a value that is computed from constants. Their nodes belong to no device and to no
         tensor, so what is computed may not be remembered with them."""
         memory = memory_like(self)
-        self.uop = build.assign(memory, memory, self.uop)
+        with live.exchanging:
+            self.uop = build.assign(memory, memory, self.uop)
 
     def schedule(self, *others: Self) -> Schedule:
         """The items that `realize` would run for this tensor and the others."""
@@ -92,26 +100,41 @@ class StorageMixin(TensorBase):
 
     # ------------------------------------------------------------ reading
 
-    def _buffer(self) -> Buffer:
-        """The memory that holds this tensor, row by row; what is on several devices is gathered on the first."""
-        self.realize()
+    def _stored_node(self) -> UOp:
+        """The BUFFER that holds this tensor, row by row; what is on several devices is gathered on the first. Whoever
+        keeps the node keeps the value: an update by another thread leaves it alone."""
         if not isinstance(self.device, str):
             gathered = build.copy(build.detach(self.uop), self.device[0])
-            return type(self)._from_uop(gathered, self.device[0])._buffer()
-        root = build.stored_root(self.uop)
-        if root.op is Ops.BUFFER:
-            return buffer_of(root)
-        from tilewright.engine.realize import held_buffer
+            return type(self)._from_uop(gathered, self.device[0])._stored_node()
+        while True:
+            self.realize()
+            node = self.uop
+            root = build.stored_root(node)
+            if root.op is Ops.BUFFER:
+                return root
+            from tilewright.engine.realize import held_buffer
 
-        held = held_buffer(self.uop)
-        assert held is not None
-        return buffer_of(held)
+            held = held_buffer(node)
+            if held is not None:  # else another thread has assigned to it since
+                return held
+
+    def _read(self, read: Callable[[memoryview], R]) -> R:
+        """What `read` makes of the bytes of this tensor, which nobody overwrites meanwhile."""
+        if self.numel() == 0:
+            return read(memoryview(b""))
+        return read_contents(self._stored_node(), lambda buffer: read(self._bytes_in(buffer)))
 
     def _host_view(self) -> memoryview:
-        """The bytes of this tensor."""
+        """The bytes of this tensor: of its own memory, where the host sees that."""
         if self.numel() == 0:
             return memoryview(b"")
-        buffer = self._buffer()
+        return self._bytes_in(self._buffer())
+
+    def _buffer(self) -> Buffer:
+        """The memory that holds this tensor."""
+        return buffer_of(self._stored_node())
+
+    def _bytes_in(self, buffer: Buffer) -> memoryview:
         buffer.ensure()
         return buffer.view().cast("B")[: self.nbytes()]
 
@@ -127,9 +150,7 @@ class StorageMixin(TensorBase):
             dtype = numpy_dtype(self.dtype)
         raw = numpy.empty(self.nbytes(), dtype=numpy.uint8)
         if raw.size:
-            buffer = self._buffer()
-            buffer.ensure()
-            buffer.read_into(raw.data)
+            read_contents(self._stored_node(), lambda buffer: buffer.read_into(raw.data))
         return raw.view(dtype).reshape(self.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
@@ -151,14 +172,14 @@ class StorageMixin(TensorBase):
 
     def tolist(self) -> Any:
         """Nested lists of Python numbers; a number for a 0-d tensor."""
-        return nest(decode(self._host_view(), self.dtype), self.shape)
+        return nest(self._read(lambda view: decode(view, self.dtype)), self.shape)
 
     def item(self) -> Any:
         """The one element as a Python number."""
         if self.numel() != 1:
             message = f"shape {self.shape} has {self.numel()} elements"
             raise ShapeError("item", message, "reduce or index to one element, or use tolist()")
-        return decode(self._host_view(), self.dtype)[0]
+        return self._read(lambda view: decode(view, self.dtype)[0])
 
     def __bool__(self) -> bool:
         if self.numel() != 1:

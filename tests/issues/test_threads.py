@@ -1,0 +1,258 @@
+"""Several threads at once: a reader of a tensor that others update sees one of its states and never a mix of two, no
+update is lost, and what each thread computes by itself is right. Threads change places as often as Python lets them."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from tilewright import Context, Tensor, nn
+from tilewright.base.config import options
+from tilewright.engine import realize as realize_module
+from tilewright.nn.optim import SGD
+from tilewright.runtime.access import Reader, begin_read, end_read, overwriting
+from tilewright.runtime.buffer import Buffer
+
+SIZE = 1031
+Work = Callable[[int], None]
+
+
+@pytest.fixture(autouse=True)
+def short_turns() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def run_together(*works: tuple[Work, int]) -> None:
+    """Each work so many times, in a thread of its own; the first error of any ends all."""
+    failures: list[str] = []
+
+    def repeat(work: Work, count: int) -> None:
+        try:
+            for turn in range(count):
+                if not failures:
+                    work(turn)
+        except BaseException:
+            failures.append(traceback.format_exc())
+
+    threads = [threading.Thread(target=repeat, args=pair, daemon=True) for pair in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not any(thread.is_alive() for thread in threads), "threads wait for one another"
+    assert not failures, failures[0]
+
+
+def even(values: np.ndarray) -> float:
+    """The one number that all elements are."""
+    assert (values == values.flat[0]).all(), np.unique(values)
+    return float(values.flat[0])
+
+
+# ---------------------------------------------------------------- one tensor, readers and writers
+
+
+def memory(size: int = SIZE) -> Tensor:
+    return Tensor.zeros(size).contiguous().realize()
+
+
+def assign_number(w: Tensor) -> Work:
+    def work(turn: int) -> None:
+        w.assign(Tensor.full((SIZE,), float(turn)).contiguous())
+        if turn % 3 == 0:
+            w.realize()
+
+    return work
+
+
+def add_one(w: Tensor) -> Work:
+    return lambda turn: (w.assign(w + 1).realize(), None)[1]
+
+
+def replace(w: Tensor) -> Work:
+    return lambda turn: (w.replace(Tensor.full((SIZE,), float(turn)).contiguous()), None)[1]
+
+
+READERS: dict[str, Callable[[Tensor], object]] = {
+    "numpy": lambda w: even(w.numpy()),
+    "tolist": lambda w: even(np.array(w.tolist())),
+    "expression": lambda w: even((w * 2 + 1).numpy()),
+    "sum": lambda w: (w + 0).sum().item(),
+    "view": lambda w: even(w[5:100].reshape(5, 19).numpy()),
+    "lazy": lambda w: [even(t.numpy()) for t in [w + number for number in range(3)]],
+    "pickle": lambda w: even(np.frombuffer(w.__reduce__()[1][1], dtype=np.float32)),
+    "item": lambda w: w[3].item(),
+}
+
+
+@pytest.mark.parametrize("write", [assign_number, add_one, replace])
+def test_readers_beside_a_writer(write: Callable[[Tensor], Work]) -> None:
+    w = memory()
+    works = [(lambda turn, read=read: read(w), 60) for read in READERS.values()]
+    run_together((write(w), 60), *works)  # type: ignore[arg-type]
+    even(w.numpy())
+
+
+def test_several_writers_and_readers() -> None:
+    w = memory()
+    works = [(lambda turn, read=read: read(w), 30) for read in READERS.values()]
+    run_together((assign_number(w), 30), (add_one(w), 30), *works)  # type: ignore[arg-type]
+    even(w.numpy())
+
+
+def test_no_update_of_a_part_is_lost() -> None:
+    w = memory(8 * 50)
+
+    def writer(number: int) -> Work:
+        def work(turn: int) -> None:
+            w[number * 50 + turn] = float(turn + 1)
+            if turn % 7 == number % 7:
+                w.realize()
+
+        return work
+
+    run_together(*((writer(number), 50) for number in range(8)))
+    np.testing.assert_array_equal(w.numpy().reshape(8, 50), np.tile(np.arange(1, 51, dtype=np.float32), (8, 1)))
+
+
+def test_no_gradient_is_lost() -> None:
+    w = Tensor.ones(SIZE).contiguous().realize().requires_grad_()
+    run_together(*((lambda turn: (w * 2).sum().backward(), 15) for _ in range(4)))
+    assert w.grad is not None
+    assert even(w.grad.numpy()) == 4 * 15 * 2
+
+
+def test_no_two_threads_draw_the_same_numbers() -> None:
+    drawn: list[np.ndarray] = []
+    run_together(*((lambda turn: drawn.append(Tensor.rand(64).numpy()), 15) for _ in range(4)))
+    assert len({values.tobytes() for values in drawn}) == 60
+
+
+def test_one_lazy_tensor_realised_by_all() -> None:
+    for _ in range(10):
+        constant = Tensor.full((SIZE,), 3.0)
+        computed = (Tensor.ones(SIZE).contiguous() * 2 + 1).contiguous()
+        found: list[float] = []
+        run_together(*((lambda turn: found.append(even(constant.numpy()) + even(computed.numpy())), 1),) * 6)  # noqa: B023
+        assert found == [6.0] * 6
+
+
+# ---------------------------------------------------------------- who has a node in a variable
+
+
+def test_only_what_somebody_may_still_read_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[object] = []
+    monkeypatch.setattr(threading, "active_count", lambda: 2)
+    monkeypatch.setattr(realize_module, "keep_contents", copied.append)
+    w = memory()
+    for _ in range(3):
+        w.assign(w + 1).realize()
+        w[3:9] = 5
+        w.realize()
+        w.assign(w * 2)
+        w.assign(w + 1)
+        w.realize()
+        w.reshape(SIZE, 1).assign(Tensor.ones(SIZE, 1)).realize()
+        Tensor.rand(5).realize()
+        Tensor.zeros(4).realize()
+    model = nn.Linear(4, 3)
+    optimiser = SGD([model.weight, model.bias], lr=0.1)
+    for _ in range(3):
+        optimiser.zero_grad()
+        model(Tensor.ones(2, 4)).sum().backward()
+        optimiser.step()
+    assert copied == []
+
+
+@pytest.mark.parametrize("build", [lambda w: w, lambda w: w * 2, lambda w: w.reshape(SIZE, 1), lambda w: w[2:5] + w[1]])
+def test_an_operation_that_has_read_a_node_finds_its_contents(
+    build: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "active_count", lambda: 2)
+    w = memory()
+    expected = build(w).numpy()
+    node = build(w).uop  # as an operation of another thread has it before it enters its result
+    for number in range(3):
+        w.assign(w + 1 + number).realize()
+        w[1:4] = 9
+    w.realize()
+    np.testing.assert_array_equal(Tensor._from_uop(node, "CPU").numpy(), expected)
+
+
+# ---------------------------------------------------------------- who reads memory while it is overwritten
+
+
+def test_who_overwrites_waits_for_readers_and_they_for_it() -> None:
+    buffer, other = (Buffer("CPU", Tensor([1.0]).dtype, 1) for _ in range(2))
+    state = {"readers": 0, "writers": 0}
+    reader_of_both = [Reader((other,)), Reader(), Reader()]
+
+    def read(number: int) -> Work:
+        def work(turn: int) -> None:
+            begin_read(reader_of_both[number], (buffer,))
+            state["readers"] += 1
+            assert state["writers"] == 0
+            state["readers"] -= 1
+            end_read(reader_of_both[number])
+
+        return work
+
+    exclusive = threading.Lock()
+
+    def write(turn: int) -> None:
+        with exclusive, overwriting([buffer if turn % 2 else other]):
+            state["writers"] += turn % 2
+            assert not (turn % 2 and state["readers"])
+            state["writers"] -= turn % 2
+
+    run_together((read(0), 2000), (read(1), 2000), (read(2), 2000), (write, 2000), (write, 2000))
+
+
+# ---------------------------------------------------------------- work of one's own beside all of it
+
+
+def compute(turn: int) -> None:
+    x = np.arange(97, dtype=np.float32) + turn % 5
+    y = Tensor(x) * 3
+    z = (y + 1).realize()
+    np.testing.assert_array_equal((z * y).numpy(), (x * 3 + 1) * (x * 3))
+
+
+def train(turn: int) -> None:
+    model = nn.Linear(4, 3)
+    optimiser = SGD([model.weight, model.bias], lr=0.5)
+    weight = model.weight.numpy()
+    x = np.random.default_rng(turn).random((8, 4), dtype=np.float32)
+    model(Tensor(x)).sum().backward()
+    optimiser.step()
+    np.testing.assert_allclose(model.weight.numpy(), weight - 0.5 * np.tile(x.sum(0), (3, 1)), atol=1e-5)
+
+
+def draw_with_options(turn: int) -> None:
+    with Context(NOOPT=turn % 2, SEED=turn):
+        values = Tensor.rand(33).numpy()
+        assert (options.NOOPT, options.SEED) == (turn % 2, turn)
+    assert ((0 <= values) & (values < 1)).all()
+    assert len(set(values.tolist())) > 30
+
+
+def test_eight_threads_of_everything() -> None:
+    w = memory()
+    run_together(
+        (compute, 40),
+        (compute, 40),
+        (train, 8),
+        (draw_with_options, 20),
+        (assign_number(w), 30),
+        (add_one(w), 30),
+        (lambda turn: (even(w.numpy()), None)[1], 100),
+        (lambda turn: (even((w * 3).numpy()), None)[1], 30),
+    )

@@ -1,0 +1,40 @@
+"""Ctrl-C at a moment that suits. In: a block that must run to its end, such as an update of memory and the note that
+it was done. Out: an interrupt that arrives inside is raised when the block has ended."""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+from threading import get_ident, main_thread
+from typing import Any
+
+
+class shielded:  # noqa: N801 - read as a function: `with shielded():`
+    """A block that Ctrl-C does not cut. For short blocks: the interrupt waits for as long as they take. Handlers run in
+    the main thread, so in any other nothing is done; nor is it where the program has no handler of Python's.
+
+    It uses `_signal`, whose calls take a tenth of those of `signal`: a small launch is inside such a block."""
+
+    __slots__ = ("_arrived", "_handler")
+
+    def __init__(self) -> None:
+        self._handler: Any = None
+        self._arrived: tuple[Any, ...] | None = None
+
+    def __enter__(self) -> None:
+        if get_ident() == main_thread().ident:
+            handler = _signal.getsignal(_signal.SIGINT)
+            if callable(handler):
+                self._handler = handler
+                _signal.signal(_signal.SIGINT, self._note)
+
+    def _note(self, *arrived: Any) -> None:
+        self._arrived = arrived
+
+    def __exit__(self, *exception: object) -> None:
+        if self._handler is not None:
+            _signal.signal(_signal.SIGINT, self._handler)
+            if self._arrived is not None:
+                self._handler(*self._arrived)
+
+
+__all__ = ["shielded"]

@@ -1,0 +1,84 @@
+"""What another thread is about to read. In: nodes to compute, and the BUFFERs whose memory that overwrites. Out: those
+of the BUFFERs that somebody still refers to who is no part of this.
+
+Tensors are found by their holders (`live`). Between reading a tensor's node and entering the result, an operation of
+another thread has the node in a variable and nothing else: only reference counts tell. Whoever can come to read old
+contents refers to a node on a way to them. So on all ways the references that are known, those of the graph itself, are
+counted; one more is somebody else's. It may be a value that was computed already and only remembers what it came from:
+then contents are kept that nobody asks for, which costs a copy and changes no result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from sys import getrefcount
+
+from tilewright.base.dtype import dtypes
+from tilewright.engine.parts import buffers_of
+from tilewright.graph.build import new_buffer, reshape
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+
+# To each BUFFER: in the set that is given, in a list of the caller's, and in the numbering.
+_KNOWN_REFERENCES = 3
+
+
+def find_exposed(wanted: Sequence[UOp], overwritten: set[UOp], is_held: Callable[[UOp], bool]) -> list[UOp]:
+    """`overwritten` holds a reference to each BUFFER, and one list of the caller's another. For programs of several
+    threads: in one thread no other operation is under way."""
+    order = toposort(*wanted, _sample(), stop=is_held)
+    ends = set(wanted)  # what is read from these is new
+    number = {buffer: 1 << bit for bit, buffer in enumerate(overwritten)}
+    known = Counter(dict.fromkeys(overwritten, _KNOWN_REFERENCES))
+    sources: Counter[int] = Counter()
+    below: dict[UOp, int] = {}  # the BUFFERs whose old contents each node leads to, a bit for each
+    for node in order:
+        if is_held(node):
+            below[node] = sum(number.get(buffer, 0) for buffer in set(_note_held(node, known)))
+            continue
+        sources[id(node.src)] += 1
+        if sources[id(node.src)] == 1:
+            known.update(node.src)
+        below[node] = number.get(node, 0)
+        if node not in ends:
+            for source in node.src:
+                below[node] |= below[source]
+    del node, source
+    # Nobody else knows of the sample: its references are those of the containers here.
+    buffer, view = order[-2], order[-1]
+    spare, spare_tuple = _references(buffer, known), getrefcount(view.src) - 2
+    del buffer, view
+    found = 0
+    for node in order:
+        if below[node] & ~found and (_references(node, known) > spare or _is_tuple_shared(node, sources, spare_tuple)):
+            found |= below[node]
+    return [buffer for buffer, bit in number.items() if found & bit]
+
+
+def _sample() -> UOp:
+    return reshape(new_buffer(dtypes.uint8, 2, ""), (1, 2))
+
+
+def _references(node: UOp, known: Counter[UOp]) -> int:
+    """Those that are not known of."""
+    return getrefcount(node) - known[node]
+
+
+def _is_tuple_shared(node: UOp, sources: Counter[int], spare: int) -> bool:
+    """Whether a node that is not known of has the same tuple of sources; each has it twice, once in its key."""
+    return bool(node.src) and id(node.src) in sources and getrefcount(node.src) - 2 * sources[id(node.src)] > spare
+
+
+def _note_held(node: UOp, known: Counter[UOp]) -> list[UOp]:
+    """Counts what remembers the memory that holds a value: the node, and what it is a reshape of."""
+    held: UOp = node.cache["realized"]
+    buffers = buffers_of(held)
+    while node._cache is not None and node._cache.get("realized") is held:
+        known.update([held])
+        if not node.src:
+            break
+        node = node.src[0]
+    return buffers
+
+
+__all__ = ["find_exposed"]

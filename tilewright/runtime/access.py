@@ -1,0 +1,171 @@
+"""Threads and memory. In: the buffers that a thread is about to read, or to overwrite. Out: nobody overwrites what
+another thread reads at that moment, and a reader sees contents from before an update or from after it.
+
+A reader notes what it reads and looks whether anyone overwrites it; who overwrites says so first and looks at the notes
+of readers then. One of the two sees the other, because Python's interpreter runs one thread at a time: a reader who
+meets no update takes no lock. Updates exclude one another by the engine's lock (`engine.realize`)."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from threading import get_ident
+from typing import TypeVar
+
+from tilewright.graph.uop import UOp
+from tilewright.runtime.buffer import Buffer, buffer_of, transfer
+
+R = TypeVar("R")
+
+
+class Reader:
+    """One thread at a time reads through it."""
+
+    def __init__(self, always: Sequence[Buffer] = ()) -> None:
+        """`always` is memory that is read every time, besides what `begin_read` is told."""
+        self.always = always
+        self.reading: Sequence[Buffer] | None = None  # None between reads
+        _readers[weakref.ref(self, _readers.pop)] = None
+
+    def is_reading(self, updated: set[Buffer]) -> bool:
+        now = self.reading
+        return now is not None and not (updated.isdisjoint(now) and updated.isdisjoint(self.always))
+
+
+class _Own(threading.local):
+    """The reader of each thread for what it copies to the host."""
+
+    def __init__(self) -> None:
+        self.reader = Reader()
+
+
+_readers: dict[weakref.ref[Reader], None] = {}
+_own = _Own()
+overwritten: set[Buffer] = set()  # what is being overwritten; always the same object
+_writer = 0  # the thread that does so
+_changed = threading.Condition()
+_waiting = 0  # threads
+
+
+def begin_read(reader: Reader, buffers: Sequence[Buffer]) -> None:
+    """From here to `end_read` nobody overwrites these buffers; waits where someone does. A replay does this inline."""
+    reader.reading = buffers
+    if overwritten:
+        wait_for_update(reader, buffers)
+
+
+def end_read(reader: Reader) -> None:
+    reader.reading = None
+    if overwritten:
+        tell_others()
+
+
+def tell_others() -> None:
+    """Wakes those who wait for an update to end, or for a reader to."""
+    if _waiting:
+        with _changed:
+            _changed.notify_all()
+
+
+def _wait_while(is_so: Callable[[], bool]) -> None:
+    """Who is counted before it looks is told of what happens after it has looked."""
+    global _waiting
+    with _changed:
+        _waiting += 1
+        try:
+            while is_so():
+                _changed.wait()
+        finally:
+            _waiting -= 1
+
+
+def wait_for_update(reader: Reader, buffers: Sequence[Buffer]) -> None:
+    """Reads these buffers when nobody overwrites them any more."""
+    while reader.is_reading(overwritten) and _writer != get_ident():
+        reader.reading = None
+        tell_others()  # the writer may wait for this reader
+        _wait_while(lambda: not (overwritten.isdisjoint(buffers) and overwritten.isdisjoint(reader.always)))
+        reader.reading = buffers
+
+
+class overwriting:  # noqa: N801 - read as a function: `with overwriting(buffers):`
+    """A block that overwrites buffers, once those who read them have finished."""
+
+    __slots__ = ("buffers",)
+
+    def __init__(self, buffers: Iterable[Buffer]) -> None:
+        self.buffers = set(buffers)
+
+    def __enter__(self) -> None:
+        global _writer
+        _writer = get_ident()
+        overwritten.update(self.buffers)
+        if self._is_read():
+            try:
+                _wait_while(self._is_read)
+            except BaseException:
+                self.__exit__()
+                raise
+
+    def __exit__(self, *exception: object) -> None:
+        overwritten.difference_update(self.buffers)
+        tell_others()
+
+    def _is_read(self) -> bool:
+        for reference in list(_readers):
+            reader = reference()
+            if reader is not None and reader.reading is not None and reader.is_reading(self.buffers):
+                return True
+        return False
+
+
+def read_contents(node: UOp, read: Callable[[Buffer], R]) -> R:
+    """What `read` makes of the memory of a BUFFER node: the contents that the node stands for, whoever updates the
+    tensor meanwhile. `read` computes nothing that is not in memory yet."""
+    reader = _own.reader
+    while True:
+        buffer = buffer_of(node)
+        begin_read(reader, (buffer,))
+        try:
+            # An update that came first has moved what this node stands for.
+            if buffer_of(node) is buffer:
+                return read(buffer)
+        finally:
+            end_read(reader)
+
+
+def keep_contents(node: UOp) -> None:
+    """Gives a BUFFER node, whose memory is about to be overwritten, other memory with what it stands for."""
+    buffer = buffer_of(node)
+    if buffer.memory is None:
+        return  # nothing was ever written there
+    kept = Buffer(buffer.device, buffer.dtype, buffer.size)
+    transfer((kept.ensure(), 0), kept.device, (buffer.ensure(), 0), buffer.device, buffer.nbytes)
+    kept._node = weakref.ref(node)
+    node.cache["buffer"] = kept
+
+
+def renew() -> None:
+    """In the child of a fork: the threads that read do not exist here."""
+    global _changed, _waiting
+    _changed = threading.Condition()
+    _waiting = 0
+    overwritten.clear()
+    for reference in list(_readers):
+        reader = reference()
+        if reader is not None:
+            reader.reading = None
+
+
+__all__ = [
+    "Reader",
+    "begin_read",
+    "end_read",
+    "keep_contents",
+    "overwriting",
+    "overwritten",
+    "read_contents",
+    "tell_others",
+    "wait_for_update",
+]
