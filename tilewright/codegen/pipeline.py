@@ -5,6 +5,7 @@ emulate_dtypes      needs: any dtypes            gives: arithmetic in dtypes the
 share_threads       needs: LOCAL and GROUP axes  gives: axes that may share threads as one
 lower_groups        needs: GROUP axes            gives: local memory and barriers
 settle_threads      needs: no grouped reduction  gives: LOCAL axes alone, one thread storing what is the same for all
+cascade_sums        needs: no grouped reduction  gives: float sums of bounded length, long ones nested
 decompose           needs: any ops               gives: ops the target has
 split_vectors       needs: tile axes             gives: those that are lanes as long as vectors can be
 split_addresses     needs: index maths           gives: positions as base + tile
@@ -17,6 +18,7 @@ from __future__ import annotations
 from tilewright.base.events import stage_timer
 from tilewright.base.target import Target
 from tilewright.codegen.addresses import choose_index_width, split_addresses
+from tilewright.codegen.cascade import cascade_sums
 from tilewright.codegen.decompose import decompose
 from tilewright.codegen.emulate_dtype import emulate_dtypes
 from tilewright.codegen.group import lower_groups
@@ -38,6 +40,7 @@ def lower(sink: UOp, target: Target, scheduled: UOp | None = None) -> Program:
         sink = emulate_dtypes(separate_loops(join_cores(sink)), target)
         sink, threads = share_threads(sink)
         sink = settle_threads(lower_groups(sink, threads, target))
+        sink = cascade_sums(sink)
         sink = decompose(sink, target)
         sink = split_addresses(split_vectors(sink, target))
         sink = split_wide_integers(choose_index_width(sink), target)

@@ -281,11 +281,11 @@ def _reduce(node: UOp, upstream: UOp) -> Gradients:
         return (spread,)
     if op is Ops.MUL:
         return (_multiply(spread, exclusive_products(source, axes)),)
-    # The gradient goes to every element that is the extreme, in equal shares.
+    # The gradient goes to every element that is the extreme, in equal shares. A short float may not hold their number.
     is_extreme = build.alu(Ops.CMPEQ, source, build.expand(node, source.shape))
     one = build.const(dtypes.float32 if source.dtype.bits < 32 else source.dtype, 1)
     count = total(build.where(is_extreme, one, _zero(one)), axes)
-    share = build.alu(Ops.FDIV, upstream, build.cast(count, upstream.dtype))
+    share = build.cast(build.alu(Ops.FDIV, build.cast(upstream, count.dtype), count), upstream.dtype)
     return (build.where(is_extreme, build.expand(share, source.shape), _zero(upstream)),)
 
 

@@ -316,7 +316,9 @@ class _Plan(Nest):
             return
         self.apply(OptOps.BLOCK, axis, self.sum_block)
         self.apply(OptOps.HOLD, rows, 1)
-        self.held = make_range(size_of(axis) // self.sum_block, (*axis.arg.id, 0), axis.arg.kind)
+        # Very many blocks are added up in levels; a block is packed in the innermost loop over them.
+        over_blocks = (*axis.arg.id, 0)
+        self.held = [a for a in self.view.of_kind(AxisType.REDUCE) if a.arg.id[: len(over_blocks)] == over_blocks][-1]
 
     def _stage(self) -> None:
         """Packs the right factor at the innermost loop around the rows that it depends on, and the left one, where it

@@ -6,11 +6,12 @@ Out: how far ahead the lines are to be asked for, 0 where that gains nothing. `m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from tilewright.codegen.tiles import axis_size, tile_part
 from tilewright.graph.affine import affine, coefficient
-from tilewright.graph.ops import Ops
+from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp, memory_of
 
@@ -23,7 +24,7 @@ PAGE_BYTES = 4096
 ROWS_AHEAD = 12
 
 Row = tuple[UOp, frozenset[tuple[UOp, int]], int]
-"""(memory, steps of the loops around the one that walks it, offset)"""
+"""(memory, steps of the loops around those that walk it, offset)"""
 
 
 class Prefetch:
@@ -38,7 +39,7 @@ class Prefetch:
             elif node.op is Ops.END:
                 loops.pop()
             elif node.op is Ops.LOAD and loops:
-                self.last[_row(node.src[0], loops[-1])] = loops[-1]
+                self.last[_row(node.src[0], _pieces(loops))] = loops[-1]
 
     def bytes_ahead(self, place: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
         """`loops` are those around the load, the innermost last; `row_bytes` is what it takes at once."""
@@ -52,11 +53,12 @@ class Prefetch:
         around it is asked for. Where all that lies ahead is another row, one loop asks for it: of several that walk a
         row, as those of a softmax do, the last. The first would soon wait for what it asked for."""
         base, _ = tile_part(place.src[1])
-        if base is None or len(loops) < 2:
+        pieces = _pieces(loops)
+        if base is None or len(loops) == len(pieces):
             return PREFETCH_BYTES
-        *_, around, loop = loops
-        walked = axis_size(loop) * row_bytes
-        if walked <= PREFETCH_BYTES and self.last.get(_row(place, loop), loop) is not loop:
+        loop, around = loops[-1], loops[-1 - len(pieces)]
+        walked = math.prod(map(axis_size, pieces)) * row_bytes
+        if walked <= PREFETCH_BYTES and self.last.get(_row(place, pieces), loop) is not loop:
             return 0
         following = coefficient(base, around) * memory_of(place).dtype.itemsize
         return following if walked < min(following, LONG_WALK * PREFETCH_BYTES) else PREFETCH_BYTES
@@ -90,13 +92,24 @@ def _copied_places(program: Program) -> frozenset[UOp]:
     return frozenset(value.src[0] for value in values if value.op is Ops.LOAD)
 
 
-def _row(place: UOp, loop: UOp) -> Row:
+def _pieces(loops: Sequence[UOp]) -> Sequence[UOp]:
+    """The innermost loop, with those that it is split from where a long sum is taken in levels."""
+    *outer, loop = loops
+    count = 1
+    for axis in reversed(outer):
+        if axis.arg.kind is not AxisType.REDUCE or axis.arg.id[:-1] != loop.arg.id[:-1] or len(axis.arg.id) < 2:
+            break
+        count += 1
+    return loops[-count:]
+
+
+def _row(place: UOp, walking: Sequence[UOp]) -> Row:
     base, _ = tile_part(place.src[1])
     if base is None:
         return memory_of(place), frozenset(), 0
     position = affine(base)
     return (
         memory_of(place),
-        frozenset(step for step in position.terms.items() if step[0] is not loop),
+        frozenset(step for step in position.terms.items() if step[0] not in walking),
         position.constant,
     )

@@ -18,13 +18,20 @@ comes after the opts that take apart the loops; rows that UNROLL writes out are 
               local[i] += s
             for i in 64: out[i] = local[i]
 
-HOLD of a loop around others, `for j: for i:`, holds the sums of all of them: those of both j and i."""
+HOLD of a loop around others, `for j: for i:`, holds the sums of all of them: those of both j and i. A long float sum is
+held in levels (`graph/levels.py`), each in memory of its own:
+
+    after:  for k0 in 32:
+              for i in 64: inner[i] = 0
+              for k1 in 16: for i in 64: inner[i] += a[k0*16 + k1, i]
+              for i in 64: outer[i] += inner[i]"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from tilewright.base.dtype import dtypes
+from tilewright.graph.levels import plan_levels
 from tilewright.graph.ops import AxisType, Ops, ParamArg, reduce_identity
 from tilewright.graph.uop import UOp, const, index_const
 from tilewright.graph.walk import substitute
@@ -73,35 +80,64 @@ def _moved(view: KernelView, reduction: UOp, axis: UOp) -> list[UOp]:
 
 def apply_hold(view: KernelView, axis: UOp, argument: int | None) -> UOp:
     (reduction,) = _reductions(view, axis)
-    moved = _moved(view, reduction, axis)
-    dtype, loops = reduction.dtype, _loops(view, reduction)[:argument]
-    slot = max((node.arg.slot for node in view.nodes if node.op is Ops.DEFINE_LOCAL), default=-1) + 1
-    steps, size = _layout(view, reduction, moved)
-    memory = UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(slot, size))
-    before, inside = (
-        [make_range(size_of(loop), (ADDED_ID + slot, first + n), AxisType.LOOP) for n, loop in enumerate(moved)]
-        for first in (0, len(moved))
-    )
+    return substitute(view.sink, {reduction: _Held(view, reduction, axis, argument).total()})
 
-    def place(version: UOp, at: list[UOp]) -> UOp:
-        position, exchanges = index_const(0), dict(zip(moved, at, strict=True))
-        for each, step in steps.items():
+
+class _Held:
+    """One reduction whose sums are held: in one memory for each level of its loops."""
+
+    def __init__(self, view: KernelView, reduction: UOp, axis: UOp, argument: int | None) -> None:
+        self.reduction = reduction
+        self.moved = _moved(view, reduction, axis)
+        self.loops = _loops(view, reduction)[:argument]
+        # One addition for each iteration: what is inside is added up before.
+        plan = plan_levels(reduction, self.loops, terms=1)
+        self.levels = plan.loops[::-1] if plan else (tuple(self.loops),)
+        self.exchanges = plan.exchanges if plan else {}
+        self.slot = max((node.arg.slot for node in view.nodes if node.op is Ops.DEFINE_LOCAL), default=-1) + 1
+        self.steps, self.size = _layout(view, reduction, self.moved)
+        around = [loop for loop in reduction.ranges if not loop.arg.kind.is_tile and loop not in self.moved]
+        self.around = sorted(around, key=lambda loop: loop.arg.id)
+
+    def total(self) -> UOp:
+        return UOp(Ops.LOAD, self.reduction.dtype, (self._place(self._summed(0, ()), self.moved),))
+
+    def _summed(self, level: int, outer: tuple[UOp, ...]) -> UOp:
+        """The memory of a level, the outermost being 0, with the sums of its loops, in an iteration of the `outer`
+        ones."""
+        dtype, op, loops = self.reduction.dtype, self.reduction.arg, self.levels[level]
+        memory = UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(self.slot + level, self.size))
+        around = (*self.around, *outer)
+        begun = UOp(Ops.AFTER, dtype, (memory, *around)) if around else memory
+        before, inside = self._ranges(level, 0), self._ranges(level, 1)
+        start = const(dtype, reduce_identity(op, dtype))
+        cleared = UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (self._place(begun, before), start)), *before))
+        held = self._place(UOp(Ops.AFTER, dtype, (memory, cleared, *loops)), inside)
+        if level + 1 < len(self.levels):
+            term = UOp(Ops.LOAD, dtype, (self._place(self._summed(level + 1, (*outer, *loops)), inside),))
+        else:
+            term = self._term(inside)
+        total = UOp(op, dtype, (UOp(Ops.LOAD, dtype, (held,)), term))
+        row = UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (held, total)), *inside))
+        return UOp(Ops.AFTER, dtype, (memory, UOp(Ops.END, dtypes.void, (row, *loops))))
+
+    def _term(self, inside: list[UOp]) -> UOp:
+        """What an iteration of the loops that HOLD moves adds to a sum."""
+        added_up = [each for each in self.reduction.src[1:] if each not in self.loops]
+        exchanges = dict(zip(self.moved, inside, strict=True)) | self.exchanges
+        value = substitute(self.reduction.src[0], exchanges)
+        return UOp(Ops.REDUCE, value.dtype, (value, *added_up), self.reduction.arg) if added_up else value
+
+    def _ranges(self, level: int, number: int) -> list[UOp]:
+        first = (2 * level + number) * len(self.moved)
+        sizes = enumerate(map(size_of, self.moved), first)
+        return [make_range(size, (ADDED_ID + self.slot, n), AxisType.LOOP) for n, size in sizes]
+
+    def _place(self, version: UOp, at: list[UOp]) -> UOp:
+        position, exchanges = index_const(0), dict(zip(self.moved, at, strict=True))
+        for each, step in self.steps.items():
             position = position + exchanges.get(each, each) * step
-        return UOp(Ops.INDEX, dtype, (version, position))
-
-    around = [loop for loop in reduction.ranges if not loop.arg.kind.is_tile and loop not in moved]
-    begun = UOp(Ops.AFTER, dtype, (memory, *sorted(around, key=lambda loop: loop.arg.id))) if around else memory
-    start = const(dtype, reduce_identity(reduction.arg, dtype))
-    cleared = UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (place(begun, before), start)), *before))
-
-    added_up = [each for each in reduction.src[1:] if each not in loops]
-    value = substitute(reduction.src[0], dict(zip(moved, inside, strict=True)))
-    term = UOp(Ops.REDUCE, dtype, (value, *added_up), reduction.arg) if added_up else value
-    held = place(UOp(Ops.AFTER, dtype, (memory, cleared, *loops)), inside)
-    total = UOp(reduction.arg, dtype, (UOp(Ops.LOAD, dtype, (held,)), term))
-    row = UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (held, total)), *inside))
-    done = UOp(Ops.AFTER, dtype, (memory, UOp(Ops.END, dtypes.void, (row, *loops))))
-    return substitute(view.sink, {reduction: UOp(Ops.LOAD, dtype, (place(done, moved),))})
+        return UOp(Ops.INDEX, self.reduction.dtype, (version, position))
 
 
 def _layout(view: KernelView, reduction: UOp, moved: list[UOp]) -> tuple[dict[UOp, int], int]:

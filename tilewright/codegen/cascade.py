@@ -1,0 +1,80 @@
+"""Long float sums in levels. In: a kernel whose reductions are loops, without GROUP axes. Out: the same kernel, in which
+no accumulator of a float sum takes in more than a fixed number of terms (`graph/levels.py`).
+
+    before: for k in 256: acc += a[k]
+    after:  for k0 in 16:
+              part = 0; for k1 in 16: part += a[k0*16 + k1]
+              acc += part
+
+Elements of a tile along a reduce axis (UPCAST) are accumulators of their own in every level and meet after the last
+one; terms that are unrolled (UNROLL) are added up in the innermost. A loop in which threads meet at barriers keeps one
+accumulator: the tile that they share is then as large as the registers allow, and a thread of a group has nowhere near
+to spill others to."""
+
+from __future__ import annotations
+
+from tilewright.codegen.linearise import is_loop
+from tilewright.graph.levels import Levels, plan_levels
+from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import named_ranges, toposort
+
+# The loops that a reduction closes.
+Loops = frozenset[UOp]
+
+
+def cascade_sums(sink: UOp) -> UOp:
+    nodes = toposort(sink)
+    # What states an order inside of a loop states it for that loop; one that counts another has to stay one.
+    fixed = {axis for node in nodes if node.op is Ops.AFTER or node.op is Ops.BARRIER for axis in node.src}
+    fixed.update(axis for node in nodes if node.op is Ops.RANGE for axis in node.src[0].ranges)
+    stores = [node for node in nodes if node.op is Ops.STORE]
+    plans: dict[Loops, Levels] = {}
+    for node in nodes:
+        loops = loops_of(node)
+        if not loops or not fixed.isdisjoint(loops):
+            continue
+        # As the lineariser nests them.
+        order = sorted(loops, key=lambda axis: (-sum(axis in store.ranges for store in stores), axis.arg.id))
+        plan = plan_levels(node, order)
+        if plan is not None and (loops not in plans or len(plan.loops) > len(plans[loops].loops)):
+            plans[loops] = plan
+    return in_levels(nodes, plans) if plans else sink
+
+
+def loops_of(node: UOp) -> Loops:
+    return frozenset(filter(is_loop, node.src[1:])) if node.op is Ops.REDUCE else frozenset()
+
+
+def in_levels(nodes: list[UOp], plans: dict[Loops, Levels]) -> UOp:
+    """The kernel with its loops split; reductions that share their loops are taken in the same levels."""
+    exchanges = {axis: made for plan in plans.values() for axis, made in plan.exchanges.items()}
+    done: dict[UOp, UOp] = dict(exchanges)
+    for node in nodes:
+        if node in done:
+            continue
+        named = named_ranges(node)
+        values = tuple(done[source] for source in node.src[: len(node.src) - len(named)])
+        plan = plans.get(loops_of(node))
+        if plan is not None:
+            done[node] = nested_reduce(node, values[0], plan)
+            continue
+        axes = (new for axis in named for new in (_in_order(exchanges[axis]) if axis in exchanges else [done[axis]]))
+        done[node] = node.with_src((*values, *axes))
+    return done[nodes[-1]]
+
+
+def _in_order(index: UOp) -> list[UOp]:
+    return sorted(index.ranges, key=lambda axis: axis.arg.id)
+
+
+def nested_reduce(node: UOp, value: UOp, plan: Levels) -> UOp:
+    tiles = [axis for axis in node.src[1:] if not is_loop(axis)]
+    innermost = [axis for axis in tiles if axis.arg.kind is not AxisType.UPCAST]
+    outermost = [axis for axis in tiles if axis.arg.kind is AxisType.UPCAST]
+    for number, loops in enumerate(plan.loops):
+        first, last = number == 0, number == len(plan.loops) - 1
+        axes = (*loops, *(innermost if first else ()), *(outermost if last else ()))
+        value = UOp(Ops.REDUCE, node.dtype, (value, *axes), node.arg)
+        value.line = value.line or node.line
+    return value

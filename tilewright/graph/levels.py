@@ -1,0 +1,134 @@
+"""Levels of a long sum. In: the loops of a reduction, outermost first, and what it adds up. Out: the loops split and
+divided into levels, so that no accumulator of a level takes in more than a fixed number of terms; None where the loops
+are short enough as they are. `codegen/cascade.py` gives every level an accumulator, HOLD gives it memory.
+
+One accumulator rounds once a term, to the precision of the whole sum, and its error grows with the number of terms.
+With accumulators of blocks, which are added up in their turn, it grows with the terms of a block times the number of
+levels, as in a pairwise sum, and each block costs one addition more. Blocks follow from the loops and the value alone,
+so that neither the number of cores nor a tile of results, which depends on it, has a part in the order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tilewright.graph.ops import Axis, AxisType, Ops
+from tilewright.graph.simplify import simplify
+from tilewright.graph.uop import UOp, index_const
+
+# Terms that one accumulator takes in, or twice as many at most. torch has as many in a block of a sum of 2**16 terms.
+TERMS = 16
+# The same in a contraction: its accumulators fill the registers, and those of the next level are spilled around a
+# block. Libraries of matrix products have blocks of about this length.
+CONTRACTION_TERMS = 256
+
+
+class Levels(NamedTuple):
+    """Each loop that is split as an expression of new ones, and all loops by level, the innermost level first."""
+
+    exchanges: dict[UOp, UOp]
+    loops: tuple[tuple[UOp, ...], ...]
+
+
+def plan_levels(reduce: UOp, loops: Sequence[UOp], terms: int | None = None) -> Levels | None:
+    """Of a float sum. `loops` are those to divide, outermost first; `terms` is what an iteration of all of them adds,
+    which is what is unrolled unless told."""
+    if reduce.arg is not Ops.ADD or not reduce.dtype.is_float or not loops:
+        return None
+    if terms is None:
+        terms = math.prod(_size(axis) for axis in reduce.src[1:] if axis.arg.kind is AxisType.UNROLL)
+    limit = CONTRACTION_TERMS if is_contraction(reduce) else TERMS
+    if terms * math.prod(map(_size, loops)) <= 2 * limit:
+        return None
+    exchanges: dict[UOp, UOp] = {}
+    levels: list[list[UOp]] = [[]]
+    for axis in reversed(loops):
+        lengths, begins = _divide(_size(axis), terms, limit)
+        terms = lengths[-1] * (1 if begins[-1] else terms)
+        pieces = _split(axis, lengths)
+        for piece, is_first in zip(pieces, begins, strict=True):
+            if is_first and levels[-1]:
+                levels.append([])
+            levels[-1].append(piece)
+        if len(pieces) > 1:
+            exchanges[axis] = _joined(pieces, lengths)
+    return Levels(exchanges, tuple(map(tuple, levels))) if len(levels) > 1 else None
+
+
+def is_contraction(reduce: UOp) -> bool:
+    """Whether the terms are products of two factors, of which one is the same along some loop around the sum: a tile of
+    accumulators then uses each factor several times."""
+    value = reduce.src[0]
+    while value.op in (Ops.CAST, Ops.REDUCE, Ops.WHERE):
+        value = value.src[1 if value.op is Ops.WHERE else 0]
+    if value.op is not Ops.MUL or any(reduce_axes_of(reduce).isdisjoint(factor.ranges) for factor in value.src):
+        return False
+    return any(axis not in factor.ranges for factor in value.src for axis in reduce.ranges)
+
+
+def reduce_axes_of(reduce: UOp) -> frozenset[UOp]:
+    """The axes that are closed between the outer value and the innermost term."""
+    found = set(reduce.src[1:])
+    value = reduce.src[0]
+    while value.op in (Ops.CAST, Ops.REDUCE, Ops.WHERE):
+        if value.op is Ops.REDUCE:
+            found.update(value.src[1:])
+        value = value.src[1 if value.op is Ops.WHERE else 0]
+    return frozenset(found)
+
+
+def _size(axis: UOp) -> int:
+    """The number of iterations; the most there can be where it is computed."""
+    return int(axis.src[0].arg) if axis.src[0].is_const else int(axis.vmax) + 1
+
+
+def _divide(size: int, terms: int, limit: int) -> tuple[list[int], list[bool]]:
+    """The lengths of the loops that a loop becomes, the innermost first, and of each whether a level begins with it.
+    The first goes on with the level inside, which takes in `terms` terms already."""
+    lengths: list[int] = []
+    begins = [False]
+    while terms * size > 2 * limit:
+        room = limit // terms
+        terms = 1
+        if room < 2:
+            begins[-1] = True
+            continue
+        length = _block_length(size, room)
+        size = -(-size // length)
+        lengths.append(length)
+        begins.append(True)
+    return [*lengths, size], begins
+
+
+def _block_length(size: int, room: int) -> int:
+    """The iterations in a block: about as many as there is room for, and a divisor of all where one is near."""
+    near = [length for length in range(room // 2 + 1, 2 * room) if size % length == 0]
+    return min(near, key=lambda length: abs(math.log(length / room)), default=room)
+
+
+def _split(axis: UOp, lengths: list[int]) -> list[UOp]:
+    """Loops of so many iterations in the place of one, the innermost first. Where blocks do not fill the loop, the last
+    one is shorter."""
+    if len(lengths) == 1:
+        return [axis]
+    count, step = axis.src[0], math.prod(lengths)
+    is_filled = count.is_const and count.arg == step
+    start = index_const(0)
+    pieces: list[UOp] = []
+    for number, length in enumerate(reversed(lengths)):
+        step //= length
+        wanted = index_const(length)
+        if not is_filled:
+            left = (count - start + (step - 1)) // step
+            wanted = simplify(left.minimum(length) if number else left)
+        pieces.append(axis.replace(src=(wanted,), arg=Axis((*axis.arg.id, number), axis.arg.kind)))
+        start = start + pieces[-1] * step
+    return pieces[::-1]
+
+
+def _joined(pieces: list[UOp], lengths: list[int]) -> UOp:
+    index, step = index_const(0), 1
+    for piece, length in zip(pieces, lengths, strict=True):
+        index, step = piece * step + index, step * length
+    return simplify(index)
