@@ -91,13 +91,13 @@ CASES: dict[str, tuple[Builder, Target, str]] = {
     "rows of whole halves of registers": (
         lambda: column_sums(8192, 1000),
         WIDE,
-        "0:THREAD(5), 1:LOOP(25), 2:REDUCE(8), 3:REDUCE(16), 4:REDUCE(16), 5:UPCAST(8), 6:UNROLL(4), "
-        + held(7, 3, 25),
+        "0:THREAD(5), 1:LOOP(25), 2:REDUCE(8), 3:REDUCE(16), 4:REDUCE(16), 5:UPCAST(8), 6:UNROLL(4), " + held(7, 3, 25),
     ),
     "rows that no number of streams divides are summed one by one": (
         lambda: column_sums(4099, 4096),
         WIDE,
-        "0:THREAD(4), 1:LOOP(64), 2:REDUCE(17), 3:REDUCE(computed), 4:REDUCE(computed), 5:UPCAST(16), " + held(6, 3, 64),
+        "0:THREAD(4), 1:LOOP(64), 2:REDUCE(17), 3:REDUCE(computed), 4:REDUCE(computed), 5:UPCAST(16), "
+        + held(6, 3, 64),
     ),
     "few results of many rows are held in registers": (
         lambda: column_sums(65536, 256),

@@ -1,5 +1,5 @@
-"""Long float sums in levels. In: a kernel whose reductions are loops, without GROUP axes. Out: the same kernel, in which
-no accumulator of a float sum takes in more than a fixed number of terms (`graph/levels.py`).
+"""Long float sums in levels. In: a kernel whose reductions have no GROUP axes. Out: the same kernel, in which no
+accumulator of a float sum takes in more than a fixed number of terms (`graph/levels.py`).
 
     before: for k in 256: acc += a[k]
     after:  for k0 in 16:

@@ -22,10 +22,13 @@ TERMS = 16
 # The same in a contraction: its accumulators fill the registers, and those of the next level are spilled around a
 # block. Libraries of matrix products have blocks of about this length.
 CONTRACTION_TERMS = 256
+# A level takes in no part of the next loop, where that would be a shorter one.
+SHORT = 4
 
 
 class Levels(NamedTuple):
-    """Each loop that is split as an expression of new ones, and all loops by level, the innermost level first."""
+    """Each loop that is split as an expression of new ones, and all loops by level, the innermost level first. That has
+    no loops where what is unrolled is long enough for a level of its own."""
 
     exchanges: dict[UOp, UOp]
     loops: tuple[tuple[UOp, ...], ...]
@@ -48,7 +51,7 @@ def plan_levels(reduce: UOp, loops: Sequence[UOp], terms: int | None = None) -> 
         terms = lengths[-1] * (1 if begins[-1] else terms)
         pieces = _split(axis, lengths)
         for piece, is_first in zip(pieces, begins, strict=True):
-            if is_first and levels[-1]:
+            if is_first:
                 levels.append([])
             levels[-1].append(piece)
         if len(pieces) > 1:
@@ -58,24 +61,15 @@ def plan_levels(reduce: UOp, loops: Sequence[UOp], terms: int | None = None) -> 
 
 def is_contraction(reduce: UOp) -> bool:
     """Whether the terms are products of two factors, of which one is the same along some loop around the sum: a tile of
-    accumulators then uses each factor several times."""
-    value = reduce.src[0]
-    while value.op in (Ops.CAST, Ops.REDUCE, Ops.WHERE):
+    accumulators then uses each element of it several times."""
+    value, closed = reduce, set[UOp]()
+    while value.op in (Ops.CAST, Ops.WHERE, Ops.REDUCE):
+        if value.op is Ops.REDUCE:
+            closed.update(value.src[1:])
         value = value.src[1 if value.op is Ops.WHERE else 0]
-    if value.op is not Ops.MUL or any(reduce_axes_of(reduce).isdisjoint(factor.ranges) for factor in value.src):
+    if value.op is not Ops.MUL or any(closed.isdisjoint(factor.ranges) for factor in value.src):
         return False
     return any(axis not in factor.ranges for factor in value.src for axis in reduce.ranges)
-
-
-def reduce_axes_of(reduce: UOp) -> frozenset[UOp]:
-    """The axes that are closed between the outer value and the innermost term."""
-    found = set(reduce.src[1:])
-    value = reduce.src[0]
-    while value.op in (Ops.CAST, Ops.REDUCE, Ops.WHERE):
-        if value.op is Ops.REDUCE:
-            found.update(value.src[1:])
-        value = value.src[1 if value.op is Ops.WHERE else 0]
-    return frozenset(found)
 
 
 def _size(axis: UOp) -> int:
@@ -91,7 +85,7 @@ def _divide(size: int, terms: int, limit: int) -> tuple[list[int], list[bool]]:
     while terms * size > 2 * limit:
         room = limit // terms
         terms = 1
-        if room < 2:
+        if room < SHORT:  # the level inside is long enough
             begins[-1] = True
             continue
         length = _block_length(size, room)

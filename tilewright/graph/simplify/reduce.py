@@ -2,10 +2,10 @@
 unused ranges, one-hot sums, which become a load, and counts, which become a closed form.
 Used by the scheduler through `fold_reductions`, together with the scalar rules.
 
-A reduction may be reassociated, so a float v added n times may become v * n where n is exact in v's dtype, or where that
-is float32 or wider: n is then rounded once, which is less than any order of additions would. Nothing is folded that
-would turn a NaN into a zero or back: 0 * inf is NaN, so `cast(r == e) * v` stays a loop for a float v. A sum starts from
-0.0 and so is never -0.0: a float that takes the place of one is added to 0.0."""
+A reduction may be reassociated, so a float v added n times may become v * n where n is exact in v's dtype, or where
+that is float32 or wider: n is then rounded once, less than any order of additions would. Nothing is folded that would
+turn a NaN into a zero or back: 0 * inf is NaN, so `cast(r == e) * v` stays a loop for a float v. A sum starts from 0.0
+and so is never -0.0: a float that takes the place of one is added to 0.0."""
 
 from __future__ import annotations
 
