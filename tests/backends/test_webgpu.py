@@ -25,7 +25,7 @@ from tilewright.base.target import Target
 from tilewright.codegen.c_style_language import Expression
 from tilewright.graph import build
 from tilewright.graph.numpy_math import numpy_dtype
-from tilewright.graph.ops import Ops
+from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.records import Opt, OptOps, Program
 from tilewright.graph.uop import UOp, const
 from tilewright.runtime.device import Driver, Unavailable
@@ -350,6 +350,13 @@ def test_a_grid_longer_than_a_dimension(driver: Driver) -> None:
     program = program_of("long", output, (), driver.target)
     arrays = arrays_for(program)
     np.testing.assert_array_equal(run(driver, program, arrays), arrays[1] + arrays[2])
+
+
+def test_a_grid_that_32_bits_cannot_count_is_refused() -> None:
+    kernel = UOp(Ops.RANGE, dtypes.int32, (const(dtypes.int32, 1 << 30),), Axis((0,), AxisType.GLOBAL))
+    other = UOp(Ops.RANGE, dtypes.int32, (const(dtypes.int32, 1 << 3),), Axis((1,), AxisType.GLOBAL))
+    with pytest.raises(UnsupportedError, match="more work-groups than 32 bits count"):
+        render(Program("grid", (), (), (kernel, other), (), dataclasses.replace(GOLDEN, max_grid=(65535,) * 3)))
 
 
 def test_more_buffers_than_the_adapter_binds(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,10 @@ class Target:
         """Whether kernels may compute with the dtype: by the renderer's own means, or by those of codegen."""
         return dtype in self.native or dtype in SMALL_FLOATS or dtype in WIDE_INTEGERS
 
+    def held_in(self, dtype: DType) -> DType:
+        """The dtype that values have in registers: a small float that the target lacks is computed in float32."""
+        return dtypes.float32 if dtype in SMALL_FLOATS and dtype not in self.native else dtype
+
     def lanes(self, dtype: DType) -> int:
         """Elements of `dtype` in one vector register."""
         return max(1, self.vector_bytes // max(dtype.itemsize, 1))

@@ -106,8 +106,7 @@ def widest_dtype_of(view: KernelView, target: Target) -> DType:
     target lacks is computed in float32."""
     nodes = [*view.accesses, *view.reduces, *(node for node in view.nodes if node.op.is_elementwise)]
     found = {node.dtype for node in nodes if node.dtype.is_float or node.dtype.kind in ("int", "uint")}
-    in_registers = [dtype if dtype in target.native else dtypes.float32 for dtype in found]
-    return max(in_registers, key=lambda dtype: dtype.itemsize, default=dtypes.uint8)
+    return max(map(target.held_in, found), key=lambda dtype: dtype.itemsize, default=dtypes.uint8)
 
 
 def common_vector_axis(view: KernelView, allowed: tuple[int, ...] = (0, 1)) -> UOp | None:

@@ -21,7 +21,7 @@ import itertools
 import math
 from typing import NamedTuple
 
-from tilewright.base.dtype import DType, dtypes
+from tilewright.base.dtype import DType
 from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
@@ -142,8 +142,7 @@ def _products(view: KernelView) -> int:
 
 def sum_dtype(view: KernelView, target: Target) -> DType:
     """What the sums are held in."""
-    dtype = view.reduces[0].dtype
-    return dtype if dtype in target.native else dtypes.float32
+    return target.held_in(view.reduces[0].dtype)
 
 
 def _without_casts(node: UOp) -> UOp:

@@ -218,5 +218,7 @@ class CreationMixin(ReduceMixin):
             message = f"dtype {self.dtype.name} names no positions"
             raise DTypeError("one_hot", message, "cast to an integer dtype first")
         check_whole("one_hot", "num_classes", num_classes, least=0)
-        classes = self.arange(num_classes, device=self.device)
+        # uint64 meets a signed integer in float64, which not every device has.
+        kind = dtypes.uint64 if self.dtype is dtypes.uint64 else dtypes.int32
+        classes = self.arange(num_classes, device=self.device, dtype=kind)
         return self.unsqueeze(-1).eq(classes).cast(dtypes.int64)

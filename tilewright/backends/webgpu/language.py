@@ -141,6 +141,12 @@ class WgslLanguage(Language):
         return text if dtype is dtypes.int32 else self.cast_text(dtype, Expression(text)).text
 
     def cast_text(self, target: DType, operand: Expression) -> Expression:
+        if target in WIDE_INTEGERS:
+            raise UnsupportedError(
+                "compile",
+                f"the kernel has more work-groups than 32 bits count, and {self.target.name} has no wider integers",
+                "split the tensor, or use another device",
+            )
         return Expression(f"{self.type_name(target)}({operand.text})")
 
     def constant(self, dtype: DType, name: str) -> str:
