@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from tilewright.base.config import options
+from tilewright.base.errors import UserError
 from tilewright.base.events import emit, listeners
 from tilewright.base.location import user_location
 from tilewright.engine import live
@@ -182,7 +183,7 @@ class Jit(Generic[P, R]):
     # ------------------------------------------------------------ tracing
 
     def _traced(self, entry: Entry, args: Any, kwargs: Any, buffers: list[Buffer]) -> Any:
-        _realize_pending([])  # updates from before the call are no part of it
+        broken = _realize_pending([])  # updates from before the call are no part of it
         before = live.holders()
         record = Record()
         inputs = {buffer: number for number, buffer in reversed(list(enumerate(buffers)))}
@@ -202,7 +203,7 @@ class Jit(Generic[P, R]):
             result = self.function(*args, **kwargs)
             leaves: list[Any] = []
             record.result = flatten(result, leaves)
-            _realize_pending(leaves)
+            _realize_pending(leaves, broken)
         finally:
             captures.listener, host_access.listener = None, None
         for leaf in leaves:
@@ -313,15 +314,34 @@ def _shared(reached: frozenset[Buffer], buffers: list[Buffer]) -> tuple[tuple[in
     return tuple((number, buffer) for number, buffer in enumerate(buffers) if buffer in reached)
 
 
-def _realize_pending(leaves: list[Any]) -> None:
-    """Results, and updates of tensors that the function left to be done later."""
+def _realize_pending(leaves: list[Any], broken: frozenset[UOp] | None = None) -> frozenset[UOp]:
+    """Results, and updates of tensors that the function left to be done later. Before the call (without `broken`), an
+    update that fails has nothing to do with it: it stays pending, and whoever reads it is told why. Gives those, which
+    are left alone after the call."""
     pending: dict[str, list[Any]] = {}
     results = {id(leaf) for leaf in leaves}
     for holder in dict.fromkeys([*leaves, *live.tensors()]):
-        if held_buffer(holder.uop) is None and (id(holder) in results or _is_update(holder.uop)):
+        if held_buffer(holder.uop) is None and (
+            id(holder) in results or (_is_update(holder.uop) and holder.uop not in (broken or ()))
+        ):
             pending.setdefault(holder.device, []).append(holder)
+    failed: list[UOp] = []
     for first, *others in pending.values():
-        first.realize(*others)
+        try:
+            first.realize(*others)
+        except UserError:
+            if broken is not None:
+                raise
+            failed += [holder.uop for holder in (first, *others) if not _can_realize(holder)]
+    return frozenset(failed)
+
+
+def _can_realize(holder: Any) -> bool:
+    try:
+        holder.realize()
+    except UserError:
+        return False
+    return True
 
 
 def _settle(guards: Guards) -> bool:

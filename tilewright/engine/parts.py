@@ -46,6 +46,13 @@ def buffers_of(held: UOp) -> list[UOp]:
     return [buffer for part in held.src for buffer in buffers_of(part)] if held.op is Ops.MULTI else [held]
 
 
+def has_contents(held: UOp) -> bool:
+    """Whether what holds a value still does: an update in place gives the memory of a BUFFER to a newer node."""
+    if held.op is Ops.BUFFER:
+        return held._cache is not None and "buffer" in held._cache
+    return all(map(has_contents, held.src))
+
+
 def exchange_buffers(held: UOp, exchange: Callable[[UOp], UOp]) -> UOp:
     """What holds a value, with other nodes in the place of its BUFFERs."""
     if held.op is Ops.BUFFER:

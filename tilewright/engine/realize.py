@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from tilewright.base.errors import RealizeError
+from tilewright.base.errors import RealizeError, UserError
 from tilewright.base.events import stage_timer
 from tilewright.base.interrupts import shielded
 from tilewright.engine.exposed import find_exposed
 from tilewright.engine.live import live_nodes
-from tilewright.engine.parts import buffers_of, divide_outputs, exchange_buffers, held_parts, join_parts
+from tilewright.engine.parts import buffers_of, divide_outputs, exchange_buffers, has_contents, held_parts, join_parts
 from tilewright.engine.plan import Plan, Structure, forget_schedules, known_plan, plan_graph, planning, schedule_graph
 from tilewright.engine.run import Execution, capture_execution
 from tilewright.graph.build import is_seen_by_gradients_alone
@@ -60,31 +60,54 @@ class Prepared(NamedTuple):
     bound: BoundGraph
     divisions: tuple[Division, ...]
     structure: Structure
+    has_extra: bool  # whether values of outsiders are among them
+
+
+class _OutsiderError(Exception):
+    """A graph with values of outsiders cannot be planned: perhaps theirs are what cannot be compiled."""
 
 
 def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     """The BUFFER node of each value, or the MULTI of them, computing what is not there yet."""
+    try:
+        return _realize(nodes, device, makes_extra=True)
+    except _OutsiderError:
+        # Their errors are for whoever reads them: they keep the old contents, and updates go to memory of their own.
+        return _realize(nodes, device, makes_extra=False)
+
+
+def _planned(structure: Structure, has_extra: bool) -> Plan:
+    try:
+        return plan_graph(structure)
+    except UserError as error:
+        if has_extra:
+            raise _OutsiderError from error
+        raise
+
+
+def _realize(nodes: Sequence[UOp], device: str, makes_extra: bool) -> list[UOp]:
     with running:
-        prepared = _prepare(nodes, device)
+        prepared = _prepare(nodes, device, makes_extra)
         plan = None if prepared is None else known_plan(prepared.structure)
         if prepared is None or plan is not None:
             return _finished(nodes, prepared, plan)
-    structure = prepared.structure
+    structure, has_extra = prepared.structure, prepared.has_extra
     del prepared
     for _ in range(MAX_BINDINGS):
-        planned = plan_graph(structure)
+        planned = _planned(structure, has_extra and makes_extra)
         with running:
-            prepared = _prepare(nodes, device)
+            prepared = _prepare(nodes, device, makes_extra)
             is_planned = prepared is None or prepared.structure == structure
             plan = planned if is_planned or prepared is None else known_plan(prepared.structure)
             if plan is not None:
                 return _finished(nodes, prepared, plan)
             assert prepared is not None
-            structure = prepared.structure
+            structure, has_extra = prepared.structure, prepared.has_extra
             del prepared
     with planning, running:
-        prepared = _prepare(nodes, device)
-        return _finished(nodes, prepared, None if prepared is None else plan_graph(prepared.structure))
+        prepared = _prepare(nodes, device, makes_extra)
+        plan = None if prepared is None else _planned(prepared.structure, prepared.has_extra and makes_extra)
+        return _finished(nodes, prepared, plan)
 
 
 def _finished(nodes: Sequence[UOp], prepared: Prepared | None, plan: Plan | None) -> list[UOp]:
@@ -109,9 +132,9 @@ def held_buffer(node: UOp) -> UOp | None:
     while True:
         if node.op is Ops.BUFFER:
             return node
-        realized = node.cache.get("realized") if node._cache else None
-        if isinstance(realized, UOp):
-            return realized
+        if _is_held(node):
+            held: UOp = node.cache["realized"]
+            return held
         if node.op is Ops.MULTI:
             return held_parts(node, held_buffer)
         if node.op not in (Ops.RESHAPE, Ops.DETACH):
@@ -126,14 +149,15 @@ def _buffer_or_fail(node: UOp) -> UOp:
     return found
 
 
-def _prepare(nodes: Sequence[UOp], device: str) -> Prepared | None:
+def _prepare(nodes: Sequence[UOp], device: str, makes_extra: bool = True) -> Prepared | None:
     """The values that are not there yet, bound; None where there are none."""
     wanted = [node for node in dict.fromkeys(nodes) if held_buffer(node) is None]
     if not wanted:
         return None
-    bound, pinned, extra = _bind(wanted)
+    bound, pinned, extra = _bind(wanted, makes_extra)
     outputs, divisions = _parts(bound)
-    return Prepared(wanted + extra, bound, divisions, Structure(outputs, bound.params, device, pinned))
+    structure = Structure(outputs, bound.params, device, pinned)
+    return Prepared(wanted + extra, bound, divisions, structure, has_extra=bool(extra))
 
 
 def _run(prepared: Prepared, planned: Plan) -> None:
@@ -200,12 +224,12 @@ def _new_nodes(slots: Sequence[Buffer | None], inputs: list[UOp], written: set[i
 # ---------------------------------------------------------------- binding
 
 
-def _bind(wanted: list[UOp]) -> tuple[BoundGraph, frozenset[int], list[UOp]]:
+def _bind(wanted: list[UOp], makes_extra: bool = True) -> tuple[BoundGraph, frozenset[int], list[UOp]]:
     with stage_timer("bind"):
         bound = bind_graph(wanted)
         if not bound.assigns:
             return bound, frozenset(), []
-        pinned_buffers, extra = find_pinned(bound, wanted)
+        pinned_buffers, extra = find_pinned(bound, wanted, makes_extra)
         if extra:
             bound = bind_graph(wanted + extra)
         pinned = frozenset(n for n, node in enumerate(bound.buffers) if node in pinned_buffers)
@@ -213,7 +237,15 @@ def _bind(wanted: list[UOp]) -> tuple[BoundGraph, frozenset[int], list[UOp]]:
 
 
 def _is_held(node: UOp) -> bool:
-    return node._cache is not None and "realized" in node._cache
+    """Whether memory has the value already. Nodes are shared by all who write the same expression: one of them may have
+    updated that memory since, and the value has to be computed anew for the others."""
+    cache = node._cache
+    if cache is None or "realized" not in cache:
+        return False
+    if has_contents(cache["realized"]):
+        return True
+    cache.pop("realized", None)
+    return False
 
 
 def bind_graph(outputs: Sequence[UOp]) -> BoundGraph:
@@ -264,10 +296,11 @@ def _parts(bound: BoundGraph) -> tuple[tuple[UOp, ...], tuple[Division, ...]]:
     return tuple(node for division in divisions for node in division.nodes), divisions
 
 
-def find_pinned(bound: BoundGraph, wanted: list[UOp]) -> tuple[set[UOp], list[UOp]]:
+def find_pinned(bound: BoundGraph, wanted: list[UOp], makes_extra: bool = True) -> tuple[set[UOp], list[UOp]]:
     """What outsiders can still read of the memory that is updated. An outside value that is computed from it is made
     now, along with the update; the contents of a buffer that an outsider merely views are kept, and the update goes to
-    memory of its own."""
+    memory of its own. So it does for the values of outsiders where `makes_extra` is not set. Who reads memory that is
+    lost can never be computed, and holds nobody up."""
     wanted_set = set(wanted)
     ours = set(bound.assigns)
     updated = {buffer for node in bound.assigns for buffer in _memory_behind(node)}
@@ -277,11 +310,13 @@ def find_pinned(bound: BoundGraph, wanted: list[UOp]) -> tuple[set[UOp], list[UO
         if held in wanted_set or held_buffer(held) in wanted_set:
             continue
         reached = toposort(held, stop=lambda node: _is_held(node) or node in wanted_set)
+        if any(node.op is Ops.BUFFER and not has_contents(node) for node in reached):
+            continue
         old = updated.intersection(buffer for node in reached for buffer in _buffers_read(node))
         is_passing_version = any(node in ours and node not in wanted_set for node in reached)
         if not old and not is_passing_version:
             continue
-        if is_passing_version or not _is_view(held):
+        if is_passing_version or (makes_extra and not _is_view(held)):
             extra.append(held)
         else:
             pinned.update(old)

@@ -290,6 +290,11 @@ def device_of(x: UOp) -> Devices | None:
     return None
 
 
+def is_everywhere(x: UOp) -> bool:
+    """Whether a value is one number, made of constants: it belongs to no device and need not be moved to any."""
+    return scalar_of(x) is not None and device_of(x) is None
+
+
 def with_slopes(value: UOp, rule: Callable[..., tuple[UOp | None, ...]], *inputs: UOp) -> UOp:
     """`value`, whose derivatives with respect to `inputs` are what `rule(value, *inputs)` says, and not what the nodes
     of its formula would give where the formula is selected from cases."""

@@ -335,9 +335,9 @@ def _copy(node: UOp, upstream: UOp) -> Gradients:
     """Back to where the source is. One that is spread over several devices, this one among them, takes the gradient
     as it lies there: the other devices have nothing of it, along the axis that the copy is a slice of."""
     devices = build.device_of(node.src[0])
-    if devices is None or build.scalar_of(upstream) is not None:
+    if devices is None or build.is_everywhere(upstream):
         return (upstream,)
-    if isinstance(devices, tuple) and node.arg in devices:
+    if isinstance(devices, tuple) and node.arg in devices and upstream.shape:
         axis = _sliced_axis(node.src[0])
         nothing = build.const(upstream.dtype, 0, replace_axis(upstream.shape, axis, 0))
         return (build.multi([upstream if name == node.arg else nothing for name in devices], axis, devices),)
@@ -366,7 +366,7 @@ def _cat(node: UOp, upstream: UOp) -> Gradients:
 
 
 def _on(device: str, gradient: UOp) -> UOp:
-    return gradient if build.scalar_of(gradient) is not None else build.copy(gradient, device)
+    return gradient if build.is_everywhere(gradient) else build.copy(gradient, device)
 
 
 def _detach(node: UOp, upstream: UOp) -> Gradients:

@@ -39,7 +39,7 @@ def tensor_text(tensor: TensorBase, values: Callable[[], NDArray[Any]]) -> str:
 
 
 def _is_known(tensor: TensorBase) -> bool:
-    return 0 in tensor.shape or in_memory(tensor.uop) or build.scalar_of(tensor.uop) is not None
+    return 0 in tensor.shape or in_memory(tensor.uop) or build.is_everywhere(tensor.uop)
 
 
 def _array_text(array: NDArray[Any]) -> str:

@@ -110,7 +110,7 @@ class ShardingMixin(TensorBase):
         if holds_nothing(node):
             even = () if axis is None else sizes or even_sizes(node.shape[axis], len(places))
             node = new_memory(places, node.dtype, node.shape, (axis, even))
-        elif axis is not None or build.scalar_of(node) is None:
+        elif axis is not None or not build.is_everywhere(node):
             node = spread(node, places, axis, sizes)
         made = self._new(node)
         made.device = places

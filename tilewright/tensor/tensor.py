@@ -136,11 +136,11 @@ class Tensor(
         if isinstance(data, TensorBase):
             place = data.device if device is None else canonical_device(device)
             node = build.detach(data.uop) if data.requires_grad else data.uop
-            node = node if place == data.device else build.copy(node, place)
+            node = node if place == data.device or build.is_everywhere(node) else build.copy(node, place)
         else:
             place = canonical_device(device)
             node = _node_from(data, first_device(place), wanted, copy)
-            node = node if isinstance(place, str) or build.scalar_of(node) is not None else build.copy(node, place)
+            node = node if isinstance(place, str) or build.is_everywhere(node) else build.copy(node, place)
         self._set_up(node if wanted is None else build.cast(node, wanted), place, False)
         self._told(requires_grad)
 
@@ -227,7 +227,7 @@ class Tensor(
         place = canonical_device(device)
         if place == self.device:
             return self
-        moved = self._new(self.uop if build.scalar_of(self.uop) is not None else build.copy(self.uop, place))
+        moved = self._new(self.uop if build.is_everywhere(self.uop) else build.copy(self.uop, place))
         moved.device = place
         return moved
 
