@@ -1,6 +1,6 @@
 """Tilewright: a tensor library that compiles. The public names, sorted, nothing else.
-`jit` needs the whole compiler and `nn` few need, so both are imported when they are first asked for: importing the
-package stays light."""
+`jit` needs the whole compiler, and `linalg` and `nn` few need: they are imported when they are first asked for, so that
+importing the package stays light."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from tilewright.runtime.device import Device
 from tilewright.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
-    from tilewright import nn
+    from tilewright import linalg, nn
     from tilewright.engine.jit import jit
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "__version__",
     "dtypes",
     "jit",
+    "linalg",
     "nn",
 ]
 
@@ -52,6 +53,6 @@ def __getattr__(name: str) -> Any:
         from tilewright.engine.jit import jit
 
         return jit
-    if name == "nn":
-        return importlib.import_module("tilewright.nn")
+    if name in ("linalg", "nn"):
+        return importlib.import_module(f"tilewright.{name}")
     raise AttributeError(f"module 'tilewright' has no attribute {name!r}")

@@ -139,6 +139,17 @@ def test_an_axis_is_read_off_a_position() -> None:
     assert not share_digit([positions[0], column * 2 + part * 12], column)
 
 
+def test_a_loop_of_computed_size_ends_where_the_loops_around_it_are() -> None:
+    """Rows k + 1, k + 2, ... of one matrix stay inside of it; rows that may leave it do not tell matrices apart."""
+    matrix, step = UOp.range(3, 0), UOp.range(4, 1)
+    rest = UOp.range(3 - step, 2)
+    assert digit_of(matrix * 16 + (step + 1 + rest) * 4, matrix) == (16, 0)
+    assert digit_of(matrix * 16 + (3 - rest) * 4 + step, matrix) == (16, 0)
+    assert digit_of(matrix * 16 + (step + 2 + rest) * 4, matrix) is None
+    assert digit_of(matrix * 16 + (2 - rest - step) * 4, matrix) == (16, 0)
+    assert digit_of(matrix * 16 + (1 - rest - step) * 4, matrix) is None
+
+
 # ---------------------------------------------------------------- tensors
 
 

@@ -32,6 +32,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "backends": LEFT | {"runtime"},
     "engine": STAGES,
     "tensor": LEFT | {"engine", "runtime"},
+    "linalg": frozenset({"base", "tensor"}),
     "nn": STAGES | {"engine", "tensor"},
     "debug": ANYTHING,
     "cli": ANYTHING,

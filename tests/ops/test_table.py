@@ -28,6 +28,11 @@ from tilewright.runtime.buffer import buffer_of
 BACKENDS = (Setting("evaluate", "CPU"), *settings())
 
 
+# Kernels that iterate until they are done. The interpreter, which computes every version of memory anew, would take
+# minutes; the emulator runs them.
+ITERATED = {"svd"}
+
+
 def rows(wanted: Any) -> list[Any]:
     return [pytest.param(row, id=row.name) for row in TABLE if wanted(row)]
 
@@ -97,7 +102,7 @@ def assert_close(found: np.ndarray, expected: Any, dtype: str, what: str) -> Non
         pytest.param(setting, row, id=f"{setting.label}-{row.name}")
         for setting in BACKENDS
         for row in TABLE
-        if setting.takes(row.name)
+        if setting.takes(row.name) and not (setting.label == "evaluate" and row.op in ITERATED)
     ],
 )
 def test_value(setting: Setting, row: Row) -> None:

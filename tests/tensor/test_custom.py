@@ -121,6 +121,19 @@ def test_several_outputs_are_one_kernel(device: str) -> None:
     assert len(total.schedule(largest)) == 1
 
 
+def test_a_loop_that_has_one_iteration_at_most(backend: str, device: str) -> None:
+    """`1 - i` iterations: its counter is always 0, but the loop is not always there."""
+
+    def first_is_doubled(out: UOp, x: UOp) -> UOp:
+        i = UOp.range(2, 0)
+        copied = out.after(i)[i].set(x[i])
+        again = UOp.range(1 - i, 1)
+        return copied[i + again].set(copied[i + again] * 2, end=again).end(i).sink()
+
+    out = Tensor.custom_kernel(Tensor.empty(2, device=device), Tensor([3.0, 4.0], device=device), fxn=first_is_doubled)
+    np.testing.assert_array_equal(run_on(backend, out[0]), [6, 4])
+
+
 def test_a_chain_of_kernels(backend: str, device: str) -> None:
     x = Tensor(X, device=device)
     for _ in range(3):
@@ -271,6 +284,22 @@ def test_gradient_of_a_gradient(device: str) -> None:
     sums = (X * X).sum(1, keepdims=True)
     np.testing.assert_allclose(first.numpy(), 4 * sums * X, rtol=1e-4)
     np.testing.assert_allclose(second.numpy(), 4 * sums + 8 * X * X.sum(1, keepdims=True), rtol=1e-3, atol=1e-3)
+
+
+def test_gradient_of_a_tensor_that_only_the_gradient_needs(device: str) -> None:
+    x, scale = Tensor(X, device=device, requires_grad=True), Tensor([3.0], device=device, requires_grad=True)
+
+    def rule(gradient: Tensor, out: Tensor, x: Tensor, scale: Tensor) -> tuple[Tensor | None, ...]:
+        return None, gradient * scale, (gradient * x).sum().reshape(1)
+
+    out = Tensor.custom_kernel(
+        Tensor.empty(4, 6, device=device), x, scale, fxn=lambda o, x, _: double(o, x), grad_fxn=rule
+    )
+    out[0].sum().backward()
+    assert x.grad is not None
+    assert scale.grad is not None
+    np.testing.assert_array_equal(x.grad.numpy(), np.full_like(X, 3))
+    np.testing.assert_allclose(scale.grad.numpy(), [X.sum()], rtol=1e-5)
 
 
 def test_no_gradient_is_said_so_by_name() -> None:

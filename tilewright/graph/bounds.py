@@ -58,7 +58,10 @@ def variable_bounds(node: UOp) -> Bounds:
 
 
 def range_bounds(node: UOp) -> Bounds:
-    return (0, max(int(node.src[0].bounds[1]) - 1, 0))
+    """A loop whose size is computed may have no iteration, so its counter stays a variable where one iteration is the
+    most: as the constant 0 it would free what depends on it from the loop."""
+    size = node.src[0]
+    return (0, max(int(size.bounds[1]) - 1, 0 if size.is_const else 1))
 
 
 def iota_bounds(node: UOp) -> Bounds:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,12 +21,29 @@ from tilewright.graph.walk import toposort
 _EFFECTS = frozenset({Ops.STORE, Ops.END, Ops.GROUP, Ops.BARRIER})
 
 
-class Iteration(NamedTuple):
+class Iteration:
     """Where in its loops a kernel is: the value of each open range, and for the memory that an open loop writes what it
-    holds now, with the ranges of that loop."""
+    holds now, with the ranges of that loop. What has been computed for an iteration is remembered with it, so that it
+    is computed once; what does not depend on its own ranges belongs to the iteration around it."""
 
-    ranges: dict[UOp, int]
-    carried: dict[UOp, tuple[Array, frozenset[UOp]]]
+    def __init__(
+        self, ranges: dict[UOp, int], carried: dict[UOp, tuple[Array, frozenset[UOp]]], outer: Iteration | None = None
+    ) -> None:
+        self.ranges: dict[UOp, int] = ranges if outer is None else {**outer.ranges, **ranges}
+        self.carried: dict[UOp, tuple[Array, frozenset[UOp]]] = (
+            carried if outer is None else {**outer.carried, **carried}
+        )
+        self.own = frozenset(ranges)
+        self.outer = outer
+        self.contents: dict[UOp, Array] = {}
+        self.loops: dict[tuple[object, ...], tuple[dict[UOp, Array], dict[UOp, Array]]] = {}
+
+    def around(self, node: UOp) -> Iteration:
+        """The innermost iteration that the node depends on."""
+        found = self
+        while found.outer is not None and found.own.isdisjoint(node.ranges):
+            found = found.outer
+        return found
 
 
 def run_effects(sink: UOp, arrays: Mapping[UOp, Array]) -> dict[UOp, Array]:
@@ -57,6 +74,13 @@ class _Interpreter:
 
     def contents(self, version: UOp, at: Iteration) -> Array:
         """What a version of memory holds; not to be written to."""
+        at = at.around(version)
+        found = at.contents.get(version)
+        if found is None:
+            found = at.contents[version] = self._contents(version, at)
+        return found
+
+    def _contents(self, version: UOp, at: Iteration) -> Array:
         memory = memory_of(version)
         if version.op is not Ops.AFTER:
             found = self.arrays.get(memory)
@@ -91,17 +115,27 @@ class _Interpreter:
         passed_on = versions_passed_on(body, frozenset(ranges), before)
         before.update({each: first for each, (first, _) in passed_on.items()})
         state = {each: held if each is memory else self.contents(version, at) for each, version in before.items()}
+        # One run of the loop tells about all that it writes.
+        key = (end, *(id(array) for array in state.values()))
+        if key not in at.loops:
+            at.loops[key] = (state, self._iterate(end, state, passed_on, at))
+        return at.loops[key][1][memory]
+
+    def _iterate(
+        self, end: UOp, state: dict[UOp, Array], passed_on: dict[UOp, tuple[UOp, UOp]], at: Iteration
+    ) -> dict[UOp, Array]:
+        body, ranges = end.src[0], end.src[1:]
         sizes = [int(self.value(axis.src[0], at)) for axis in ranges]
         for counts in itertools.product(*map(range, sizes)):
             carried = {each: (array, frozenset(ranges)) for each, array in state.items()}
-            inside = Iteration({**at.ranges, **dict(zip(ranges, counts))}, {**at.carried, **carried})
+            inside = Iteration(dict(zip(ranges, counts)), carried, at)
             state = {
                 each: self.contents(passed_on[each][1], inside)
                 if each in passed_on
                 else self.iterated(body, each, array, inside)
                 for each, array in state.items()
             }
-        return state[memory]
+        return state
 
     def iterated(self, body: UOp, memory: UOp, held: Array, at: Iteration) -> Array:
         """What one iteration makes of memory: first what it does before the body, in the same iteration."""
@@ -171,7 +205,7 @@ class _Interpreter:
         total = cast_scalar(reduce_identity(node.arg, node.dtype), node.dtype)
         sizes = [int(self.value(axis.src[0], at)) for axis in node.src[1:]]
         for counts in itertools.product(*map(range, sizes)):
-            inside = Iteration({**at.ranges, **dict(zip(node.src[1:], counts))}, at.carried)
+            inside = Iteration(dict(zip(node.src[1:], counts)), {}, at)
             total = cast_scalar(node.arg.value(ScalarMath, total, self.value(node.src[0], inside)), node.dtype)
         return total
 

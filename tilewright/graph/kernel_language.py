@@ -205,8 +205,12 @@ def after(memory: UOp, *earlier: UOp) -> UOp:
     if not is_memory(memory):
         remedy = "call it on an argument, a placeholder or what set() gave"
         raise KernelError("after", f"{memory.op.name} is no memory", remedy)
-    waits = tuple(each if each.op is Ops.RANGE else as_effect(each, "after") for each in earlier)
-    return marked(UOp(Ops.AFTER, memory.dtype, (memory, *waits))) if waits else memory
+    effects = tuple(as_effect(each, "after") for each in earlier if each.op is not Ops.RANGE)
+    ranges = tuple(each for each in earlier if each.op is Ops.RANGE)
+    # The effects come before the loop, so they are a version of their own.
+    for waits in (effects, ranges):
+        memory = marked(UOp(Ops.AFTER, memory.dtype, (memory, *waits))) if waits else memory
+    return memory
 
 
 def group(effects: Sequence[UOp], operation: str = "group") -> UOp:

@@ -183,15 +183,29 @@ def digit_of(position: UOp, axis: UOp) -> tuple[int, int] | None:
     if step <= 0:
         return None
     over = math.gcd(*(count for count in form.terms.values() if abs(count) > step))
-    below = form.constant % over if over else form.constant
-    for atom, count in form.terms.items():
-        if atom is not axis and abs(count) <= step:
-            low, high = atom.bounds
-            if count < 0 or low < 0:
-                return None
-            below += count * int(high)
-    is_apart = 0 <= below < step and (over == 0 or step * (int(axis.bounds[1]) + 1) <= over)
+    smaller = {atom: count for atom, count in form.terms.items() if atom is not axis and abs(count) <= step}
+    rest = Affine(smaller, form.constant)
+    low, high = -greatest_value(rest.scaled(-1)), greatest_value(rest)
+    if over:
+        low, high = low % over, high - low + low % over
+    is_apart = 0 <= low and high < step and (over == 0 or step * (int(axis.bounds[1]) + 1) <= over)
     return (step, over) if is_apart and (over == 0 or over % step == 0) else None
+
+
+def greatest_value(form: Affine) -> int:
+    """An upper bound. A loop whose size is computed from other loops ends where they are now, so that `k + 1 + i` with
+    i below `n - 1 - k` is less than n."""
+    while True:
+        computed = [
+            atom
+            for atom, count in form.terms.items()
+            if count > 0 and atom.op is Ops.RANGE and atom.src[0].op is not Ops.CONST
+        ]
+        if not computed:
+            return form.bounds[1]
+        last = max(computed, key=lambda atom: len(atom.ranges))  # what its size is made of is replaced after it
+        count = form.terms[last]
+        form = form.plus(Affine({last: 1}, 0), -count).plus(affine(last.src[0]), count).plus(Affine({}, -count))
 
 
 def share_digit(positions: Iterable[UOp], axis: UOp) -> bool:

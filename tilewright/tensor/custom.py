@@ -33,7 +33,8 @@ class CustomMixin(ShardingMixin):
         the tensors that were given keep their values. An output made with `Tensor.empty` must be written whole; any
         other keeps what the kernel does not write. `grad_fxn(gradient, *tensors)` is given the gradient of the output
         (a list of them where there are several) and the tensors as they came back, and gives a gradient or None for
-        each tensor that `custom_kernel` was given.
+        each tensor that `custom_kernel` was given. A tensor that the kernel itself does not touch is given to it as
+        well, and may have a gradient.
 
         Of tensors on several devices each device is given its parts: `fxn` writes a kernel for the shapes of the parts,
         and `grad_fxn` is given the parts as well."""
@@ -124,7 +125,9 @@ def _make_call(ast: UOp, tensors: Sequence[TensorBase], gradient: TensorGradient
     if not written:
         raise KernelError(ast.arg.name, "the kernel writes none of its arguments", "store to an output")
     fills = tuple(sorted(slot for slot in written if holds_nothing(tensors[slot].uop)))
-    needed = [slot for slot in range(len(tensors)) if slot not in fills and (slot in read or slot in written)]
+    # What the kernel itself does not touch is there for the gradient.
+    touched = range(len(tensors)) if gradient is not None else read | written
+    needed = [slot for slot in range(len(tensors)) if slot not in fills and slot in touched]
     sources = tuple(needed.index(slot) if slot in needed else None for slot in range(len(tensors)))
     return CustomKernel(
         ast.replace(arg=replace(ast.arg, fills=fills)),
@@ -164,7 +167,7 @@ class TensorGradient:
         return tuple(results)
 
     def _arguments(self, node: UOp) -> list[Any]:
-        """The tensors after the kernel; one that it neither reads nor writes is None."""
+        """The tensors after the kernel."""
         call: CustomKernel = node.arg
         found: list[Any] = []
         for slot, position in enumerate(call.sources):

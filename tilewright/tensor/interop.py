@@ -16,12 +16,12 @@ from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import from_host
 from tilewright.runtime.device import canonical_device
-from tilewright.tensor.decompose_linalg import DecomposeMixin
 from tilewright.tensor.holding import protect_borrowed
+from tilewright.tensor.norms import NormsMixin
 from tilewright.tensor.sharding import first_device
 
 
-class InteropMixin(DecomposeMixin):
+class InteropMixin(NormsMixin):
     """__dlpack__, from_dlpack, pickle, copy, abs, divmod, in."""
 
     # ------------------------------------------------------------ DLPack

@@ -1,0 +1,163 @@
+"""Cholesky, LU and triangular systems as kernels. In: the memory of a batch of matrices. Out: kernels that overwrite it
+with the factors or the solution. Rows are updated by multiples of other rows, so that all inner loops are contiguous.
+In the kernels `b` counts the matrices of the batch, `k` the steps, and `i` and `j` rows and columns."""
+
+from __future__ import annotations
+
+import functools
+
+from tilewright.base.dtype import dtypes
+from tilewright.graph.records import KernelInfo
+from tilewright.graph.uop import UOp
+from tilewright.tensor.matrices.loops import MAX_KERNELS, Loops, absolute, choose, copy_matrix, position, root
+
+
+@functools.lru_cache(MAX_KERNELS)
+def cholesky_kernel(factor: UOp, matrix: UOp) -> UOp:
+    """The upper factor R with R.T @ R = matrix, of which the upper triangle is read. The root of a pivot that is not
+    positive is NaN, and so is all that depends on it."""
+    batch, size, _ = matrix.shape
+    loops = Loops()
+    b = loops.over(batch)
+    copied = copy_matrix(loops, b, factor, matrix)
+    k = loops.over(size)
+    current = factor.after(copied).after(b, k)
+    pivot = current[b, k, k].load()
+    divisor = root(choose(pivot > 0.0, pivot, float("nan"), matrix.dtype))
+    left, right = loops.over(k), k + (rest := loops.over(size - k))
+    cleared = current[b, k, left].store(0.0).end(left)
+    scaled = current[b, k, right].store(current[b, k, right] / divisor).end(rest)
+    if size == 1:
+        return scaled.end(k).end(b).sink(arg=KernelInfo("cholesky"))
+    current = current.after(scaled)
+    row = k + 1 + (below := loops.over(size - 1 - k))
+    column = row + (beside := loops.over(size - row))
+    current = current.after(below)
+    change = current[b, k, row] * current[b, k, column]
+    updated = current[b, row, column].store(current[b, row, column] - change).end(beside).end(below)
+    return UOp.group(cleared, updated).end(k).end(b).sink(arg=KernelInfo("cholesky"))
+
+
+@functools.lru_cache(MAX_KERNELS)
+def lu_kernel(factors: UOp, order: UOp, sign: UOp, matrix: UOp) -> UOp:
+    """L below the diagonal (its own is 1) and U on and above it, of the matrix with its rows in `order`; `sign` is that
+    of the order. The largest element of the column is the pivot. Where it is zero the column is zero and stays."""
+    loops = Loops()
+    b = loops.over(matrix.shape[0])
+    return _lu_steps(loops, b, factors, order, sign, matrix).end(b).sink(arg=KernelInfo("lu_factor"))
+
+
+def _lu_steps(loops: Loops, b: UOp, factors: UOp, order: UOp, sign: UOp, matrix: UOp) -> UOp:
+    """The factorisation of matrix `b` of the batch, as one effect."""
+    _, rows, columns = matrix.shape
+    copied = copy_matrix(loops, b, factors, matrix)
+    i = loops.over(rows)
+    numbered = order[b, i].store(i.cast(dtypes.int32)).end(i)
+    positive = sign[b].store(1.0)
+    k = loops.over(min(rows, columns))
+    current, order, sign = factors.after(copied, k), order.after(numbered, k), sign.after(positive, k)
+    pivot_row = _find_pivot(loops, current, b, k)
+    j = loops.over(columns)
+    upper, lower = current[b, k, j].load(), current[b, pivot_row, j].load()
+    swapped = UOp.group(current[b, k, j].store(lower), current[b, pivot_row, j].store(upper)).end(j)
+    here, there = order[b, k].load(), order[b, pivot_row].load()
+    reordered = UOp.group(order[b, k].store(there), order[b, pivot_row].store(here))
+    turned = sign[b].store(choose(pivot_row.ne(k), -sign[b], sign[b].load(), sign.dtype))
+    if rows == 1:
+        return UOp.group(swapped, reordered, turned).end(k)
+    current = current.after(swapped)
+    pivot = current[b, k, k].load()
+    row = k + 1 + (below := loops.over(rows - 1 - k))
+    current = current.after(below)
+    factor = choose(
+        pivot.eq(0.0), 0.0, current[b, row, k] / choose(pivot.eq(0.0), 1.0, pivot, pivot.dtype), pivot.dtype
+    )
+    kept = current[b, row, k].store(factor)
+    if columns == 1:
+        return UOp.group(kept.end(below), reordered, turned).end(k)
+    column = k + 1 + (beside := loops.over(columns - 1 - k))
+    change = factor * current[b, k, column]
+    updated = current[b, row, column].store(current[b, row, column] - change).end(beside)
+    return UOp.group(UOp.group(kept, updated).end(below), reordered, turned).end(k)
+
+
+def _find_pivot(loops: Loops, current: UOp, b: UOp, k: UOp) -> UOp:
+    """The row at or below k whose element of column k is the largest, the first of several."""
+    rows = current.shape[1]
+    largest = loops.register(current.dtype, -1.0, b, k)
+    place = loops.register(dtypes.int32, k.cast(dtypes.int32), b, k)
+    row = k + (below := loops.over(rows - k))
+    size = absolute(current[b, row, k].load())
+    so_far, place_so_far = largest.after(below), place.after(below)
+    is_larger = size > so_far[0]
+    found = UOp.group(
+        so_far[0].store(is_larger.where(size, so_far[0].load())),
+        place_so_far[0].store(is_larger.where(row.cast(dtypes.int32), place_so_far[0].load())),
+    ).end(below)
+    return position(place.after(found)[0].load(), rows)
+
+
+@functools.lru_cache(MAX_KERNELS)
+def determinant_kernel(product: UOp, factors: UOp, order: UOp, sign: UOp, matrix: UOp) -> UOp:
+    """The factors as `lu_kernel` gives them, and the product of the diagonal with its sign."""
+    loops = Loops()
+    b = loops.over(matrix.shape[0])
+    done = _lu_steps(loops, b, factors, order, sign, matrix)
+    first = product[b].set(sign.after(done)[b])
+    k = loops.over(min(matrix.shape[1:]))
+    current = first.after(k)
+    return current[b].set(current[b] * factors.after(done)[b, k, k], end=k).end(b).sink(arg=KernelInfo("determinant"))
+
+
+@functools.lru_cache(MAX_KERNELS)
+def solve_kernel(solution: UOp, factors: UOp, order: UOp, sign: UOp, matrix: UOp, right: UOp) -> UOp:
+    """The solution of matrix @ solution = right; the factors come as `lu_kernel` gives them."""
+    loops = Loops()
+    b = loops.over(matrix.shape[0])
+    done = _lu_steps(loops, b, factors, order, sign, matrix)
+    order, factors = order.after(done), factors.after(done)
+    i, j = loops.over(right.shape[1]), loops.over(right.shape[2])
+    row = position(order[b, i].load(), right.shape[1])
+    solution = solution[b, i, j].set(right[b, row, j], end=(j, i))
+    solution = solution.after(_substitute(loops, b, solution, factors, is_upper=False, is_unit=True))
+    return _substitute(loops, b, solution, factors, True, False).end(b).sink(arg=KernelInfo("solve"))
+
+
+def _substitute(loops: Loops, b: UOp, solution: UOp, matrix: UOp, is_upper: bool, is_unit: bool) -> UOp:
+    """Overwrites the right-hand side with the solution, row by row from the end of the triangle that has one
+    element."""
+    _, size, columns = solution.shape
+    k = loops.over(size)
+    row = size - 1 - k if is_upper else k
+    current = solution.after(k)
+    before = loops.over(k)
+    other = size - 1 - before if is_upper else before
+    column = loops.over(columns)
+    running = current.after(before)
+    change = matrix[b, row, other] * running[b, other, column]
+    reduced = running[b, row, column].store(running[b, row, column] - change).end(column).end(before)
+    if is_unit:
+        return reduced.end(k)
+    current = current.after(reduced)
+    column = loops.over(columns)
+    return current[b, row, column].store(current[b, row, column] / matrix[b, row, row]).end(column).end(k)
+
+
+def _triangular(name: str, is_upper: bool, is_unit: bool) -> functools._lru_cache_wrapper[UOp]:
+    @functools.lru_cache(MAX_KERNELS)
+    def triangular_kernel(solution: UOp, matrix: UOp, right: UOp) -> UOp:
+        loops = Loops()
+        b = loops.over(matrix.shape[0])
+        solution = solution.after(copy_matrix(loops, b, solution, right))
+        return _substitute(loops, b, solution, matrix, is_upper, is_unit).end(b).sink(arg=KernelInfo(name))
+
+    return triangular_kernel
+
+
+# (is_upper, is_unit) -> the kernel that solves matrix @ solution = right, reading one triangle of the matrix. With
+# is_unit its diagonal counts as 1 and is not read.
+TRIANGULAR_KERNELS = {
+    (is_upper, is_unit): _triangular(f"solve_{'upper' if is_upper else 'lower'}", is_upper, is_unit)
+    for is_upper in (False, True)
+    for is_unit in (False, True)
+}
