@@ -34,6 +34,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "tensor": LEFT | {"engine", "runtime"},
     "linalg": frozenset({"base", "tensor"}),
     "nn": STAGES | {"engine", "tensor"},
+    "array_api": LEFT | {"runtime", "engine", "tensor"},
     "debug": ANYTHING,
     "cli": ANYTHING,
     "__init__": ANYTHING,

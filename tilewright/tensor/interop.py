@@ -5,7 +5,7 @@ of a tensor goes to memory of its own as long as another library holds the old o
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.errors import DTypeError, UnsupportedError
@@ -99,6 +99,24 @@ class InteropMixin(NormsMixin):
         for axis, stride in enumerate(strides):
             place = place + build.cast(build.axis_iota(shape, axis), dtypes.int64) * stride
         return self._new(build.gather(self.uop, place))
+
+    # ------------------------------------------------------------ the array API
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """The functions of the array API standard for tensors: `tilewright.array_api`."""
+        import importlib
+
+        namespace = importlib.import_module("tilewright.array_api")
+        if api_version is not None and api_version not in namespace.SUPPORTED_VERSIONS:
+            known = ", ".join(namespace.SUPPORTED_VERSIONS)
+            raise UnsupportedError("__array_namespace__", f"version {api_version!r}", f"ask for one of {known}")
+        return namespace
+
+    def to_device(self, device: Devices, /, *, stream: Any = None) -> Self:
+        """As `to`; the array API's name."""
+        if stream is not None:
+            raise UnsupportedError("to_device", f"a stream {stream!r}", "leave it out: order comes from the accesses")
+        return cast(Any, self).to(device)  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------ pickle and copy
 

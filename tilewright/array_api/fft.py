@@ -1,0 +1,1 @@
+"""The Fourier transform extension of the array API."""

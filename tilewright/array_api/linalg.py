@@ -1,0 +1,1 @@
+"""The linear algebra extension of the array API."""
