@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tilewright import GlobalCounters
 from tilewright.tensor.tensor import Tensor
 
 
@@ -191,3 +192,21 @@ def test_threads_build_and_read_at_once() -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_one_element_of_a_view_is_read_without_a_kernel() -> None:
+    values = np.arange(120, dtype=np.float32).reshape(4, 5, 6)
+    tensor = Tensor(values).realize()
+    padded = tensor.reshape(20, 6).pad(((1, 0), (0, 0)))
+    before = GlobalCounters.kernel_count
+    for index in np.ndindex(values.shape):
+        assert tensor[index].item() == values[index]
+    assert tensor.permute(2, 0, 1)[3, 1, 2].item() == values[1, 2, 3]
+    assert tensor.flip(1)[0, 0, 0].item() == values[0, 4, 0]
+    assert tensor[::2, 1:][1, 1, 1].item() == values[2, 2, 1]
+    assert tensor[:1].expand(3, 5, 6)[2, 1, 1].item() == values[0, 1, 1]
+    assert padded[3, 2].item() == values.reshape(20, 6)[2, 2]
+    assert GlobalCounters.kernel_count == before
+    assert padded[0, 2].item() == 0
+    tensor[1, 2, 3] = 7.0
+    assert tensor[1, 2, 3].item() == 7

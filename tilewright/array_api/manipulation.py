@@ -142,6 +142,8 @@ def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
 
 def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
     """For each axis the places of the elements other than 0."""
+    if not x.ndim:
+        raise ShapeError("nonzero", "a 0-d array has no axes", "reshape it to one axis first")
     found = x.nonzero()
     return tuple(found[:, axis] for axis in range(x.ndim))
 

@@ -69,9 +69,9 @@ class Buffer:
         driver.copy_out(self.memory, 0, copied)
         return copied.toreadonly()
 
-    def read_into(self, into: memoryview) -> None:
-        """Copies the first bytes, as many as `into` has room for."""
-        self._readable().copy_out(self.memory, 0, into)
+    def read_into(self, into: memoryview, start: int = 0) -> None:
+        """Copies the bytes from `start` on, as many as `into` has room for."""
+        self._readable().copy_out(self.memory, start, into)
 
     def _readable(self) -> Driver:
         if self.memory is None:

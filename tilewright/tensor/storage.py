@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
+_VIEWS = (Ops.PAD, Ops.SHRINK, Ops.FLIP, Ops.PERMUTE, Ops.EXPAND, Ops.RESHAPE, Ops.DETACH)
+
+
 def reads_memory(node: UOp) -> bool:
     """Whether anything below the node has a device, and is not a constant or an IOTA."""
     stack, seen = [node], {node}
@@ -42,6 +45,49 @@ def reads_memory(node: UOp) -> bool:
         seen.update(fresh)
         stack.extend(fresh)
     return False
+
+
+def place_of_element(node: UOp) -> tuple[UOp, int] | None:
+    """The BUFFER and the number of the element in it that a view of one element shows; None where the element is not
+    in memory, or is padding."""
+    from tilewright.engine.realize import held_buffer
+
+    index = [0] * len(node.shape)
+    while (held := held_buffer(node)) is None:
+        if node.op not in _VIEWS:
+            return None
+        source = node.src[0]
+        if node.op is Ops.PAD:
+            index = [place - before for place, (before, _) in zip(index, node.arg)]
+            if any(not 0 <= place < size for place, size in zip(index, source.shape)):
+                return None
+        elif node.op is Ops.SHRINK:
+            index = [place + start for place, (start, _) in zip(index, node.arg)]
+        elif node.op is Ops.FLIP:
+            index = [source.shape[k] - 1 - place if k in node.arg else place for k, place in enumerate(index)]
+        elif node.op is Ops.PERMUTE:
+            index = [place for _, place in sorted(zip(node.arg, index))]
+        elif node.op is Ops.EXPAND:
+            index = [min(place, size - 1) for place, size in zip(index, source.shape)]
+        elif node.op is Ops.RESHAPE:
+            index = _unravelled(_ravelled(index, node.shape), source.shape)
+        node = source
+    return (held, _ravelled(index, node.shape)) if held.op is Ops.BUFFER else None
+
+
+def _ravelled(index: list[int], shape: Shape) -> int:
+    number = 0
+    for place, size in zip(index, shape):
+        number = number * size + place
+    return number
+
+
+def _unravelled(number: int, shape: Shape) -> list[int]:
+    index = []
+    for size in reversed(shape):
+        number, place = divmod(number, size)
+        index.append(place)
+    return index[::-1]
 
 
 @functools.cache
@@ -179,7 +225,14 @@ class StorageMixin(TensorBase):
         if self.numel() != 1:
             message = f"shape {self.shape} has {self.numel()} elements"
             raise ShapeError("item", message, "reduce or index to one element, or use tolist()")
-        return self._read(lambda view: decode(view, self.dtype)[0])
+        place = place_of_element(self.uop) if isinstance(self.device, str) else None
+        if place is None:
+            return self._read(lambda view: decode(view, self.dtype)[0])
+        # One element of what is in memory is read there: `t[3].item()` needs no kernel.
+        held, number = place
+        element = memoryview(bytearray(self.dtype.itemsize))
+        read_contents(held, lambda buffer: buffer.read_into(element, number * self.dtype.itemsize))
+        return decode(element, self.dtype)[0]
 
     def __bool__(self) -> bool:
         if self.numel() != 1:
