@@ -12,13 +12,13 @@ entered it; a worker thread that must see the same values enters `Context(**over
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import ParamSpec, TypeVar, cast
 
 from tilewright.base.errors import ConfigError, InternalError
 from tilewright.base.events import exchange_printing
+from tilewright.base.forks import renewed_lock
 
 Value = int | str
 T = TypeVar("T", int, str)
@@ -154,7 +154,7 @@ options = Options()
 _process_values: dict[str, Value] = {}
 _open_blocks = 0
 # Re-entrant: the garbage collector may end a forgotten generator, and the `Context` in it, inside a locked block.
-_options_lock = threading.RLock()
+_options_lock = renewed_lock()
 
 
 def _set_process_value(name: str, value: Value) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tilewright.base.errors import InternalError
+from tilewright.base.forks import renewed_lock
 
 KINDS: dict[str, str] = {
     "rule-fired": "a rewrite rule replaced a node: rule, before, after",
@@ -60,7 +61,7 @@ listeners: dict[str, tuple[Listener, ...]] = {}
 
 # Re-entrant, because the garbage collector may run at any allocation inside a locked block, and a buffer that it
 # frees there counts its memory here.
-_lock = threading.RLock()
+_lock = renewed_lock()
 
 
 def emit(kind: str, **fields: object) -> None:

@@ -1,9 +1,13 @@
 """Ctrl-C at a moment that suits. In: a block that must run to its end, such as an update of memory and the note that
-it was done. Out: an interrupt that arrives inside is raised when the block has ended."""
+it was done. Out: an interrupt that arrives inside is raised when the block has ended. One that arrives where Python
+drops exceptions, in a destructor of ours, is raised right after it."""
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import _thread
+import sys
+import time
 from threading import get_ident, main_thread
 from typing import Any
 
@@ -35,6 +39,24 @@ class shielded:  # noqa: N801 - read as a function: `with shielded():`
             _signal.signal(_signal.SIGINT, self._handler)
             if self._arrived is not None:
                 self._handler(*self._arrived)
+
+
+def _interrupt_again() -> None:
+    time.sleep(0.001)  # by then the destructor, or the callback of a weak reference, has ended
+    _thread.interrupt_main()
+
+
+def _hear_dropped(dropped: Any, others: Any = sys.unraisablehook) -> None:
+    """Python reports an exception in a destructor and goes on: an interrupt would be lost. Signals arrive between any
+    two steps, and thousands of nodes die when a large graph does."""
+    is_ours = str(getattr(dropped.object, "__module__", "")).startswith("tilewright")
+    if dropped.exc_type is KeyboardInterrupt and is_ours:
+        _thread.start_new_thread(_interrupt_again, ())
+    else:
+        others(dropped)
+
+
+sys.unraisablehook = _hear_dropped
 
 
 __all__ = ["shielded"]

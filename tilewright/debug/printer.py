@@ -9,13 +9,13 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from tilewright.base.config import options
 from tilewright.base.events import PRINTED, Event, GlobalCounters, stage_times
+from tilewright.base.forks import renewed_lock
 from tilewright.debug import describe
 from tilewright.graph.records import Schedule
 from tilewright.graph.show import show, show_program
@@ -40,7 +40,7 @@ class Printer:
     def __init__(self) -> None:
         self.caches: Counter[tuple[str, str]] = Counter()  # (cache, "hit" or "miss")
         self.devices: set[str] = set()
-        self.lock = threading.Lock()
+        self.lock = renewed_lock()
         # Once the process was in a mode that prints, its end has something to sum up.
         atexit.register(self.print_summary)
 

@@ -3,7 +3,6 @@ Equal kernels are compiled once in a process, and once on a machine where the di
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +10,9 @@ from typing import Any
 
 from tilewright.base.config import options
 from tilewright.base.events import emit, listeners, stage_timer, stage_times
+from tilewright.base.forks import renewed_lock
 from tilewright.engine.stored import is_usable, kernel_key, read_kernel, write_kernel
-from tilewright.engine.workers import Workers
+from tilewright.engine.workers import Workers, tuned_interpreter
 from tilewright.graph.records import Opt, Program
 from tilewright.graph.uop import UOp
 from tilewright.graph.verify import verify_kernel, verify_program
@@ -23,7 +23,7 @@ _kernels: dict[tuple[object, ...], CompiledKernel] = {}
 _loaded: dict[tuple[str, str], LoadedKernel] = {}  # by stored key and device
 _ready: set[str] = set()  # the devices whose compiler is loaded, or being loaded
 kernel_tables: list[dict[Any, Any]] = [_kernels, _loaded]  # and those of other modules that hold kernels
-_lock = threading.RLock()
+_lock = renewed_lock()
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ def compile_kernels(wanted: Sequence[tuple[UOp, str]], workers: Workers | None =
             if workers is not None and workers.threads < threads:
                 _compile_missing(missing, workers)
             else:
-                with Workers(threads - 1) as others:
+                with tuned_interpreter(), Workers(threads - 1) as others:
                     _compile_missing(missing, others)
     return [_kernels[key] for key in keys]
 

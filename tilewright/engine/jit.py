@@ -9,7 +9,6 @@ result is not updated by a replay; reading it afterwards fails and says so."""
 from __future__ import annotations
 
 import functools
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from tilewright.base.config import options
 from tilewright.base.errors import UserError
 from tilewright.base.events import emit, listeners
+from tilewright.base.forks import renewed_lock
 from tilewright.base.location import user_location
 from tilewright.engine import live
 from tilewright.engine.arguments import HOLE, bind_call, flatten, owners_of, unflatten
@@ -93,7 +93,7 @@ class Entry:
     record: Record | None = None
     ready: Ready | None = None
     disagreements: int = 0
-    lock: Any = field(default_factory=threading.RLock)
+    lock: Any = field(default_factory=renewed_lock)
 
 
 class Jit(Generic[P, R]):

@@ -4,11 +4,11 @@ the tensor package tells it, once, how to recognise and how to make one."""
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from tilewright.base.forks import held_lock
 from tilewright.graph.ops import MultiArg
 from tilewright.graph.spec import Devices, Shape
 from tilewright.graph.uop import UOp
@@ -38,7 +38,7 @@ _holders: dict[weakref.ref[Any], None] = {}  # in order of birth
 _library_state: list[Any] = []
 # Held while a holder is given another node that was made from the one it had: an update that another thread makes in
 # between would be lost. Nothing is computed meanwhile, so nobody waits long for it; no other lock is taken inside.
-exchanging = threading.RLock()
+exchanging = held_lock(1)
 
 
 def configure(

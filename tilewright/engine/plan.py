@@ -6,21 +6,18 @@ new                      the graph is scheduled, its kernels are compiled where 
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import threading
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from tilewright.base.config import options
 from tilewright.base.events import emit, listeners, stage_timer
+from tilewright.base.forks import renewed_lock
 from tilewright.base.target import Target
 from tilewright.engine.compile import LoadedKernel, compile_kernels, kernel_tables, load_kernels, start_compilers
 from tilewright.engine.parts import divisions
 from tilewright.engine.stored import chosen_options, is_usable, is_watched
 from tilewright.engine.stored_schedules import read_schedule, schedule_key, write_schedule
-from tilewright.engine.workers import Workers
+from tilewright.engine.workers import Workers, tuned_interpreter
 from tilewright.graph.records import Schedule
 from tilewright.graph.uop import UOp
 from tilewright.graph.verify import verify_tensor_graph
@@ -44,7 +41,7 @@ class Structure(NamedTuple):
 
 
 # One thread at a time makes plans: it has the compilers for itself. Nobody who holds it waits for kernels that run.
-planning = threading.RLock()
+planning = renewed_lock()
 _schedules: dict[tuple[object, ...], Schedule] = {}
 _plans: dict[tuple[object, ...], Plan] = {}
 kernel_tables.append(_plans)
@@ -71,7 +68,7 @@ def _new_plan(structure: Structure) -> Plan:
             stored_key = schedule_key(structure.outputs, structure.device, structure.pinned)
         plan = None if stored_key is None else _load_plan(stored_key, structure)
     if plan is None:
-        with _uncollected(), start_compilers(structure.device) as workers:
+        with tuned_interpreter(), start_compilers(structure.device) as workers:
             schedule = schedule_graph(structure)
             plan = Plan(schedule, _compiled(schedule, workers))
         if stored_key is not None:
@@ -79,19 +76,6 @@ def _new_plan(structure: Structure) -> Plan:
     if not watched:
         _plans[key] = plan
     return plan
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without Python's search for cycles: nodes are in none, and it would walk all of those that live, every time that
-    some thousands more are made."""
-    is_searching = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if is_searching:
-            gc.enable()
 
 
 def schedule_graph(structure: Structure) -> Schedule:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.base.errors import RealizeError, UserError
 from tilewright.base.events import stage_timer
+from tilewright.base.forks import held_lock
 from tilewright.base.interrupts import shielded
 from tilewright.engine.exposed import find_exposed
 from tilewright.engine.live import live_nodes
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from tilewright.schedule.shard import Division
 
 # Held from binding a graph until its results are known by their nodes, and while a replay overwrites memory.
-running = threading.RLock()
+running = held_lock(0)
 # As often a graph is bound anew because other threads have changed what it is bound to. Then they have to wait.
 MAX_BINDINGS = 4
 

@@ -8,11 +8,11 @@ and the next best takes its place."""
 from __future__ import annotations
 
 import sys
-import threading
 import time
 
 from tilewright.base.config import options
 from tilewright.base.events import emit
+from tilewright.base.forks import renewed_lock
 from tilewright.engine.search_process import Task, Timeouts, Workers
 from tilewright.engine.search_store import kernel_text, read_search, write_search
 from tilewright.graph.uop import UOp
@@ -22,7 +22,7 @@ from tilewright.runtime.device import open_driver
 SEED_OF_MEASUREMENTS = 1
 SEED_OF_CHECK = 1_000_001
 
-_lock = threading.Lock()
+_lock = renewed_lock()
 _searched: dict[tuple[UOp, str], Opts] = {}
 
 

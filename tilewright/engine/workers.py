@@ -3,12 +3,16 @@ caller lending a hand at the end. For compilers, which leave the interpreter to 
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import gc
 import heapq
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tilewright.base.config import Context, overrides
+from tilewright.base.forks import call_in_child
 
 # How long a thread that comes back from a compiler waits for the interpreter, before it can take the next kernel.
 # Python's own 5 ms are a third of the time that compiling one takes.
@@ -28,7 +32,6 @@ class Workers:
         self._started: list[threading.Thread] = []
         self._failures: dict[int, BaseException] = {}
         self._given = 0
-        self._switch_seconds = sys.getswitchinterval()
 
     def give(self, call: Callable[[], None], size: int = 0) -> None:
         """`size` is a guess at how long the call takes: the last to be begun had better be a short one."""
@@ -37,9 +40,10 @@ class Workers:
             self._given += 1
             self._changed.notify()
         if len(self._started) < self.threads:
-            thread = threading.Thread(target=self._work, name="tilewright-worker", daemon=True)
-            self._started.append(thread)
+            thread = threading.Thread(target=self._help, name="tilewright-worker", daemon=True)
+            # Entered when it runs: to wait for a thread that an interrupt has kept from starting would fail.
             thread.start()
+            self._started.append(thread)
 
     def _next(self) -> tuple[int, Callable[[], None]] | None:
         """Waits while there is none but may be; None where none will come."""
@@ -48,14 +52,26 @@ class Workers:
                 self._changed.wait()
             return heapq.heappop(self._waiting)[1:] if self._waiting else None
 
-    def _work(self) -> None:
-        with Context(**self._options):
-            while (taken := self._next()) is not None:
-                number, call = taken
-                try:
-                    call()
-                except BaseException as error:  # raised again in the caller's thread
-                    self._failures[number] = error
+    def _work(self, failure: type[BaseException] = Exception) -> None:
+        """An interrupt of the caller's is no failure of the call that it cuts: it passes at once."""
+        while (taken := self._next()) is not None:
+            number, call = taken
+            try:
+                call()
+            except failure as error:  # raised again in the caller's thread, when the others have run
+                self._failures[number] = error
+
+    def _help(self) -> None:
+        """What a thread of its own does."""
+        with _helping:
+            _helpers.append(self)
+        try:
+            with Context(**self._options):
+                self._work(BaseException)
+        finally:
+            with _helping:
+                _helpers.remove(self)
+                _helping.notify_all()
 
     def _close(self) -> None:
         with self._changed:
@@ -71,17 +87,76 @@ class Workers:
             raise self._failures[min(self._failures)]
 
     def __enter__(self) -> Workers:
-        sys.setswitchinterval(min(SWITCH_SECONDS, self._switch_seconds))
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        """After an error, calls that nobody has begun are left; no thread outlives the block."""
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        """After an error, calls that nobody has begun are left, and no thread outlives the block. An interrupt does not
+        wait for a compiler: what is begun ends by itself, and is let go of."""
         with self._changed:
             self._waiting.clear()
         self._close()
-        for thread in self._started:
-            thread.join()
-        sys.setswitchinterval(self._switch_seconds)
+        if kind is None or issubclass(kind, Exception):
+            for thread in self._started:
+                thread.join()
 
 
-__all__ = ["Workers"]
+_helpers: list[Workers] = []  # once for each of their threads that works
+_helping = threading.Condition()
+
+
+@atexit.register
+def _await_helpers() -> None:
+    """A compiler must not be at work while the process takes down what it stands on."""
+    with _helping:
+        while _helpers:
+            _helping.wait()
+
+
+# ---------------------------------------------------------------- the interpreter, while it compiles
+
+# Outside of a block: the switch interval, and whether garbage is searched for.
+_untuned: tuple[float, bool] | None = None
+
+
+@contextlib.contextmanager
+def tuned_interpreter() -> Iterator[None]:
+    """A block in which threads change places often and Python does not search for cycles: nodes are in none, and it
+    would walk all of those that live, every time that some thousands more are made. A block inside another, or beside
+    one of another thread, changes nothing."""
+    global _untuned
+    if _untuned is not None:
+        yield
+        return
+    interval, is_searching = sys.getswitchinterval(), gc.isenabled()
+    try:
+        _untuned = (interval, is_searching)
+        gc.disable()
+        sys.setswitchinterval(min(SWITCH_SECONDS, interval))
+        yield
+    finally:
+        # An interrupt can arrive between any two calls, and keeps none of these from being made.
+        try:
+            sys.setswitchinterval(interval)
+        finally:
+            _untuned = None
+            if is_searching:
+                gc.enable()
+
+
+def _renew() -> None:
+    """In the child of a fork: there are no helpers, and the block that another thread was in does not end here."""
+    global _helping, _untuned
+    _helpers.clear()
+    _helping = threading.Condition()
+    if _untuned is not None:
+        interval, is_searching = _untuned
+        _untuned = None
+        sys.setswitchinterval(interval)
+        if is_searching:
+            gc.enable()
+
+
+call_in_child(_renew)
+
+
+__all__ = ["Workers", "tuned_interpreter"]

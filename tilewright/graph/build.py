@@ -6,18 +6,18 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 import weakref
 from collections.abc import Callable, Sequence, Set
 
 from tilewright.base.dtype import DType, Scalar, dtypes
+from tilewright.base.forks import renewed_lock
 from tilewright.graph.ops import REDUCTIONS, BufferArg, MultiArg, Ops, Slopes
 from tilewright.graph.spec import Devices, Op, Shape
 from tilewright.graph.uop import UOp
 from tilewright.graph.uop import const as scalar_const
 
 _uids = itertools.count()
-_noting = threading.Lock()
+_noting = renewed_lock()
 
 Pairs = tuple[tuple[int, int], ...]
 

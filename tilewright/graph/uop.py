@@ -4,12 +4,12 @@ Shape, bounds and the ranges a value depends on are worked out on first use and 
 from __future__ import annotations
 
 import math
-import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
+from tilewright.base.forks import call_in_child, renewed_lock
 from tilewright.graph.bounds import bounds_of
 from tilewright.graph.ops import AddrSpace, AxisType, Ops
 from tilewright.graph.spec import Bounds, Op, Shape
@@ -23,7 +23,7 @@ class _NodeRef(weakref.ref["UOp"]):
 
 
 _table: dict[tuple[Any, ...], _NodeRef] = {}
-_lock = threading.RLock()  # re-entrant: the garbage collector may run, and free nodes, while a node is being made
+_lock = renewed_lock()  # re-entrant: the garbage collector may run, and free nodes, while a node is being made
 _dead: list[weakref.ref[UOp]] = []
 _draining = False
 
@@ -46,6 +46,15 @@ def _forget(reference: weakref.ref[UOp]) -> None:
             del dead
     finally:
         _draining = False
+
+
+def _stop_draining() -> None:
+    """In the child of a fork: the thread that did so is not there."""
+    global _draining
+    _draining = False
+
+
+call_in_child(_stop_draining)
 
 
 def _key_of_float(value: float) -> object:

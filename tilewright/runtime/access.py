@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
 from typing import TypeVar
 
+from tilewright.base.forks import call_in_child
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer, buffer_of, transfer
 
@@ -146,7 +147,7 @@ def keep_contents(node: UOp) -> None:
     node.cache["buffer"] = kept
 
 
-def renew() -> None:
+def _renew() -> None:
     """In the child of a fork: the threads that read do not exist here."""
     global _changed, _waiting
     _changed = threading.Condition()
@@ -156,6 +157,9 @@ def renew() -> None:
         reader = reference()
         if reader is not None:
             reader.reading = None
+
+
+call_in_child(_renew)
 
 
 __all__ = [

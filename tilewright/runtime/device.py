@@ -3,7 +3,6 @@ Backends are entered into the table by the engine; a driver is imported and open
 
 from __future__ import annotations
 
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from typing import Any, Protocol, overload
 
 from tilewright.base.config import options
 from tilewright.base.errors import DeviceError
+from tilewright.base.forks import renewed_lock
 from tilewright.base.target import Target
 from tilewright.graph.records import Program
 from tilewright.graph.spec import Devices
@@ -156,7 +156,7 @@ class HostDriver(Driver):
 
 _openers: dict[str, Callable[[str], Driver]] = {}
 _drivers: dict[str, Driver] = {}
-_lock = threading.RLock()
+_lock = renewed_lock()
 
 
 def register_backend(name: str, opener: Callable[[str], Driver]) -> None:

@@ -6,7 +6,6 @@ CPU_ARCH names."""
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import CompileError
 from tilewright.base.events import emit
+from tilewright.base.forks import renewed_lock
 from tilewright.base.target import ALL_DTYPES, SMALL_FLOATS, Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Program
@@ -215,7 +215,7 @@ class CpuDriver(HostDriver):
         return cls._shared_pool
 
 
-_making_pool = threading.Lock()
+_making_pool = renewed_lock()
 
 
 def _new_pool() -> Pool:

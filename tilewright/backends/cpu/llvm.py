@@ -10,13 +10,13 @@ import os
 import re
 import struct
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tilewright.backends.cpu import host, llvm_library
 from tilewright.backends.cpu.elf import CompileFailure, LoadedCode, ObjectFile
 from tilewright.backends.cpu.processors import processor
+from tilewright.base.forks import renewed_lock, whole
 
 __all__ = [
     "FUNCTION_ATTRIBUTES",
@@ -112,12 +112,12 @@ def _target_facts(level: int, arch: str) -> tuple[str, str]:
 
 
 # Of several threads that need LLVM first, one loads it.
-_first_use = threading.Lock()
+_first_use = renewed_lock()
 
 
 def load(optimise: int = 2, arch: str = "") -> None:
     """What the first compilation of a process does before it begins: LLVM is loaded, and knows the processor."""
-    with _first_use:
+    with _first_use, whole():
         _target_facts(optimise, arch)
 
 
@@ -141,10 +141,10 @@ def assembly(text: str, optimise: int = 2, arch: str = "") -> str:
 def _emit(text: str, optimise: int, arch: str, is_object: bool) -> bytes:
     if optimise not in _LEVELS:
         raise ValueError(f"optimise is {optimise}; it must be 0, 1 or 2")
-    with _first_use:
+    with _first_use, whole():
         triple, layout = _target_facts(optimise, arch)
     try:
-        with _target_machine(optimise, arch) as machine:
+        with whole(), _target_machine(optimise, arch) as machine:
             return llvm_library.generate(text, machine, triple, layout, is_object)
     except llvm_library.Refused as error:
         raise CompileFailure(_explain(text, str(error))) from error
@@ -188,7 +188,7 @@ def load_object(data: bytes, *symbols: str, imports: Mapping[str, int] | None = 
 
 # ---- other object formats: LLVM's own loader ----
 
-_load_lock = threading.Lock()
+_load_lock = renewed_lock()
 _loaded_libraries = 0
 
 
@@ -212,7 +212,7 @@ def _load_by_llvm(data: bytes, symbols: tuple[str, ...], imports: Mapping[str, i
     global _loaded_libraries
     if data[:4] not in (b"\xcf\xfa\xed\xfe", b"\x64\x86\0\0") or any(name.encode() not in data for name in symbols):
         raise CompileFailure(f"the object file is damaged, or has no symbol {symbols[0]}")
-    with _load_lock:
+    with _load_lock, whole():
         _loaded_libraries += 1
         builder = _binding().JITLibraryBuilder().add_object_img(data).add_current_process()
         for name in symbols:
