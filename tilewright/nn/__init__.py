@@ -5,7 +5,25 @@ do not. Names of tensors, and how they start, are torch's, so that weights go bo
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tilewright.nn.layers import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, Embedding, Linear, LSTMCell
+from tilewright.nn.containers import (
+    GELU,
+    AdaptiveAvgPool2d,
+    AvgPool2d,
+    Dropout,
+    Flatten,
+    Identity,
+    LeakyReLU,
+    MaxPool2d,
+    ModuleDict,
+    ModuleList,
+    ReLU,
+    Sequential,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Tanh,
+)
+from tilewright.nn.layers import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, Embedding, Linear
 from tilewright.nn.normalisation import (
     BatchNorm,
     BatchNorm2d,
@@ -16,6 +34,8 @@ from tilewright.nn.normalisation import (
     LayerNorm2d,
     RMSNorm,
 )
+from tilewright.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from tilewright.nn.transformer import MultiheadAttention, TransformerEncoder, TransformerEncoderLayer
 
 if TYPE_CHECKING:
     import tilewright.nn.datasets as datasets
@@ -23,6 +43,12 @@ if TYPE_CHECKING:
     import tilewright.nn.state as state
 
 __all__ = [
+    "GELU",
+    "GRU",
+    "LSTM",
+    "RNN",
+    "AdaptiveAvgPool2d",
+    "AvgPool2d",
     "BatchNorm",
     "BatchNorm2d",
     "BatchNorm3d",
@@ -30,14 +56,32 @@ __all__ = [
     "Conv2d",
     "ConvTranspose1d",
     "ConvTranspose2d",
+    "Dropout",
     "Embedding",
+    "Flatten",
+    "GRUCell",
     "GroupNorm",
+    "Identity",
     "InstanceNorm",
     "LSTMCell",
     "LayerNorm",
     "LayerNorm2d",
+    "LeakyReLU",
     "Linear",
+    "MaxPool2d",
+    "ModuleDict",
+    "ModuleList",
+    "MultiheadAttention",
     "RMSNorm",
+    "RNNCell",
+    "ReLU",
+    "Sequential",
+    "SiLU",
+    "Sigmoid",
+    "Softmax",
+    "Tanh",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
     "datasets",
     "optim",
     "state",

@@ -161,30 +161,6 @@ class Embedding:
         return self.weight[idx]
 
 
-class LSTMCell:
-    """One step of a long short-term memory: (x, (h, c)) gives the next (h, c); both start at 0."""
-
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
-        check_sizes("LSTMCell", input_size=input_size, hidden_size=hidden_size)
-        bound = 1 / math.sqrt(hidden_size)
-        self.hidden_size = hidden_size
-        self.weight_ih = uniform_parameter(bound, 4 * hidden_size, input_size)
-        self.weight_hh = uniform_parameter(bound, 4 * hidden_size, hidden_size)
-        self.bias_ih = uniform_parameter(bound, 4 * hidden_size) if bias else None
-        self.bias_hh = uniform_parameter(bound, 4 * hidden_size) if bias else None
-
-    def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        if hc is None:
-            start = Tensor.zeros(*x.shape[:-1], self.hidden_size, dtype=x.dtype, device=x.device)
-            hc = (start, start)
-        hidden, cell = hc
-        gates = x.linear(in_dtype_of(x, self.weight_ih).transpose(), optional_in_dtype_of(x, self.bias_ih))
-        gates = gates + hidden.linear(in_dtype_of(x, self.weight_hh).transpose(), optional_in_dtype_of(x, self.bias_hh))
-        enter, forget, candidate, leave = gates.chunk(4, dim=-1)
-        cell = forget.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
-        return leave.sigmoid() * cell.tanh(), cell
-
-
 def per_axis(layer: str, name: str, value: Sizes, axes: int, least: int = 1) -> tuple[int, ...]:
     """One number for every axis of space."""
     sizes = (value,) * axes if isinstance(value, int) else tuple(value)

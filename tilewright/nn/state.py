@@ -74,7 +74,8 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
     elif isinstance(value, list | tuple):
         yield from enumerate(value)
     else:
-        yield from getattr(value, "__dict__", {}).items()
+        left_out = getattr(type(value), "not_in_state", ())
+        yield from (part for part in getattr(value, "__dict__", {}).items() if part[0] not in left_out)
         for kind in type(value).__mro__:
             slots = vars(kind).get("__slots__", ())
             for slot in (slots,) if isinstance(slots, str) else slots:

@@ -12,7 +12,7 @@ from tilewright.tensor.tensor import Tensor
 
 class LAMB(Optimizer):
     """Adam with a rate of its own for each parameter: the norm of the parameter over that of its update. `adam=True`
-    leaves that out, which is AdamW."""
+    leaves that out, which is AdamW. `betas=(b1, b2)` is torch's spelling."""
 
     def __init__(
         self,
@@ -23,8 +23,10 @@ class LAMB(Optimizer):
         eps: float = 1e-06,
         weight_decay: float = 0.0,
         adam: bool = False,
+        betas: tuple[float, float] | None = None,
     ) -> None:
         super().__init__(params, lr)
+        b1, b2 = (b1, b2) if betas is None else betas
         self._check_number("b1", b1, below=1)
         self._check_number("b2", b2, below=1)
         self._check_number("eps", eps)
@@ -75,8 +77,9 @@ class Adam(LAMB):
         b1: float = 0.9,
         b2: float = 0.999,
         eps: float = 1e-08,
+        betas: tuple[float, float] | None = None,
     ) -> None:
-        super().__init__(params, lr, b1, b2, eps, 0.0, adam=True)
+        super().__init__(params, lr, b1, b2, eps, 0.0, adam=True, betas=betas)
 
 
 class AdamW(LAMB):
@@ -90,5 +93,6 @@ class AdamW(LAMB):
         b2: float = 0.999,
         eps: float = 1e-08,
         weight_decay: float = 0.01,
+        betas: tuple[float, float] | None = None,
     ) -> None:
-        super().__init__(params, lr, b1, b2, eps, weight_decay, adam=True)
+        super().__init__(params, lr, b1, b2, eps, weight_decay, adam=True, betas=betas)

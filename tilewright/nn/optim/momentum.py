@@ -99,9 +99,15 @@ class Muon(Optimizer):
         lr: float | Tensor = 0.001,
         momentum: float = 0.95,
         weight_decay: float = 0.1,
+        ns_steps: int = NEWTON_SCHULZ_STEPS,
+        ns_coefficients: Sequence[float] = NEWTON_SCHULZ_COEFFICIENTS,
+        nesterov: bool = True,
     ) -> None:
         super().__init__(params, lr)
         self._check_number("momentum", momentum)
+        self._check_number("ns_steps", ns_steps)
+        if len(ns_coefficients) != 3:
+            raise ShapeError("Muon", f"ns_coefficients={ns_coefficients}", "give three numbers")
         self._check_number("weight_decay", weight_decay)
         for tensor in self.params:
             if tensor.ndim < 2:
@@ -109,14 +115,17 @@ class Muon(Optimizer):
                 raise ShapeError("Muon", message, "give it to AdamW, and both to an OptimizerGroup")
         self.momentum = momentum
         self.weight_decay = weight_decay
+        self.ns_steps = ns_steps
+        self.ns_coefficients = tuple(ns_coefficients)
+        self.nesterov = nesterov
         self.momentum_buffer = self._zeros()
         self._start(*self.momentum_buffer)
 
     def _new_value(self, place: int, value: Tensor, grad: Tensor, rate: Tensor) -> tuple[Tensor, list[Update]]:
         buffer = self.momentum_buffer[place]
         heap = buffer + (grad - buffer) * (1 - self.momentum)
-        ahead = grad + (heap - grad) * self.momentum
-        update = orthogonal(ahead, NEWTON_SCHULZ_STEPS, NEWTON_SCHULZ_COEFFICIENTS)
+        ahead = grad + (heap - grad) * self.momentum if self.nesterov else heap
+        update = orthogonal(ahead, self.ns_steps, self.ns_coefficients)
         rows, columns = value.shape[0], math.prod(value.shape[1:])
         reach = rate * math.sqrt(max(1.0, rows / columns))
         return value * (1 - rate * self.weight_decay) - update * reach, [(buffer, heap)]

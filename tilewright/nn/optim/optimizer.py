@@ -31,6 +31,9 @@ class Optimizer:
     along with the step. A tensor that was told `requires_grad=False` is an error. `lr` is a tensor:
     `optimizer.lr.assign(0.01)` changes it, inside a jitted function as well."""
 
+    # A state dict of an optimiser holds its own state; the parameters are the model's to save.
+    not_in_state = ("params", "buffers")
+
     def __init__(self, params: Iterable[Tensor], lr: float | Tensor) -> None:
         name = type(self).__name__
         found = [params] if isinstance(params, Tensor) else list(params)
