@@ -1,5 +1,5 @@
 """Tilewright: a tensor library that compiles. The public names, sorted, nothing else.
-`jit` needs the whole compiler, and `linalg` and `nn` few need: they are imported when they are first asked for, so that
+`jit` needs the whole compiler, and few need `fft`, `linalg` and `nn`: they are imported when first asked for, so that
 importing the package stays light."""
 
 import importlib
@@ -18,7 +18,7 @@ from tilewright.runtime.device import Device
 from tilewright.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
-    from tilewright import linalg, nn
+    from tilewright import fft, linalg, nn
     from tilewright.engine.jit import jit
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "UOp",
     "__version__",
     "dtypes",
+    "fft",
     "jit",
     "linalg",
     "nn",
@@ -53,6 +54,6 @@ def __getattr__(name: str) -> Any:
         from tilewright.engine.jit import jit
 
         return jit
-    if name in ("linalg", "nn"):
+    if name in ("fft", "linalg", "nn"):
         return importlib.import_module(f"tilewright.{name}")
     raise AttributeError(f"module 'tilewright' has no attribute {name!r}")

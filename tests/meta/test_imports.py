@@ -32,6 +32,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "backends": LEFT | {"runtime"},
     "engine": STAGES,
     "tensor": LEFT | {"engine", "runtime"},
+    "fft": frozenset({"base", "graph", "tensor"}),
     "linalg": frozenset({"base", "tensor"}),
     "nn": STAGES | {"engine", "tensor"},
     "array_api": LEFT | {"runtime", "engine", "tensor"},

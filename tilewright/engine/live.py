@@ -79,6 +79,11 @@ def register_library_state(holder: Any) -> None:
     _library_state.append(holder)
 
 
+def forget_library_state(holder: Any) -> None:
+    """Takes out what was entered: it is not used by new calls any more."""
+    _library_state[:] = [each for each in _library_state if each is not holder]
+
+
 def library_state() -> list[Any]:
     return list(_library_state)
 
