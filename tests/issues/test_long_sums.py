@@ -160,6 +160,26 @@ def test_a_weight_gradient_sums_over_batch_and_positions() -> None:
     assert relative_error(w.grad, float(np.float32(0.1)) * 64 * 38 * 38) <= MOST_CONTRACTION_ERROR * EPSILON
 
 
+def test_products_by_other_names() -> None:
+    a, b = values("equal", (3, 20000, 4)), values("uniform", (3, 20000, 5))
+    wide = a.astype(np.float64), b.astype(np.float64)
+    for formula in ("bki,bkj->bij", "bki,bkj->ij", "bki,bkj->k", "bki,bkj->"):
+        found = Tensor.einsum(formula, Tensor(a), Tensor(b))
+        assert relative_error(found, np.einsum(formula, *wide)) <= MOST_CONTRACTION_ERROR * EPSILON, formula
+    flat = Tensor(a).flatten()
+    assert relative_error(flat.dot(flat), (wide[0] ** 2).sum()) <= MOST_ERROR * EPSILON
+    assert relative_error(flat.square().sum().sqrt(), np.sqrt((wide[0] ** 2).sum())) <= MOST_ERROR * EPSILON
+
+
+def test_windows_and_rows_chosen_by_index() -> None:
+    x = values("equal", (1, 2, 400, 400))
+    assert relative_error(Tensor(x).avg_pool2d((200, 200)), float(np.float32(0.1))) <= MOST_ERROR * EPSILON
+    table = Tensor(np.zeros((4, 3), np.float32)).requires_grad_()
+    (table[Tensor(np.arange(40000, dtype=np.int32) % 4)] * 0.1).sum().backward()
+    assert table.grad is not None
+    assert relative_error(table.grad, float(np.float32(0.1)) * 10000) <= MOST_ERROR * EPSILON
+
+
 def test_float16_is_summed_in_float32() -> None:
     assert Tensor.full((60000,), 1.0, dtype="float16").contiguous().realize().sum().item() == 60000
     x = np.random.default_rng(0).random((70000, 2)).astype(np.float16)
