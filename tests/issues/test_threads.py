@@ -7,6 +7,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tilewright import Context, Tensor, nn
 from tilewright.base.config import options
 from tilewright.engine import realize as realize_module
 from tilewright.nn.optim import SGD
+from tilewright.nn.state import safe_load, safe_save
 from tilewright.runtime.access import Reader, begin_read, end_read, overwriting
 from tilewright.runtime.buffer import Buffer
 
@@ -143,6 +145,18 @@ def test_one_lazy_tensor_realised_by_all() -> None:
         found: list[float] = []
         run_together(*((lambda turn: found.append(even(constant.numpy()) + even(computed.numpy())), 1),) * 6)  # noqa: B023
         assert found == [6.0] * 6
+
+
+def test_weights_are_saved_while_another_thread_trains_them(tmp_path: Path) -> None:
+    weights = {f"w{number}": memory() for number in range(3)}
+    weights["empty"] = Tensor.zeros(0)
+
+    def save(turn: int) -> None:
+        safe_save(weights, tmp_path / f"weights{turn % 2}")
+        for name, value in safe_load(tmp_path / f"weights{turn % 2}").items():
+            assert name == "empty" or even(value.numpy()) >= 0
+
+    run_together((save, 20), *((add_one(weights[f"w{number}"]), 30) for number in range(3)))
 
 
 # ---------------------------------------------------------------- who has a node in a variable

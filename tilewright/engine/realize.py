@@ -133,8 +133,9 @@ def held_buffer(node: UOp) -> UOp | None:
     while True:
         if node.op is Ops.BUFFER:
             return node
-        if _is_held(node):
-            held: UOp = node.cache["realized"]
+        # Asked without a lock: what another thread exchanges meanwhile is looked up once.
+        held: UOp | None = node._cache.get("realized") if node._cache else None
+        if held is not None and has_contents(held):
             return held
         if node.op is Ops.MULTI:
             return held_parts(node, held_buffer)
@@ -240,13 +241,8 @@ def _bind(wanted: list[UOp], makes_extra: bool = True) -> tuple[BoundGraph, froz
 def _is_held(node: UOp) -> bool:
     """Whether memory has the value already. Nodes are shared by all who write the same expression: one of them may have
     updated that memory since, and the value has to be computed anew for the others."""
-    cache = node._cache
-    if cache is None or "realized" not in cache:
-        return False
-    if has_contents(cache["realized"]):
-        return True
-    cache.pop("realized", None)
-    return False
+    held = node._cache.get("realized") if node._cache else None
+    return held is not None and has_contents(held)
 
 
 def bind_graph(outputs: Sequence[UOp]) -> BoundGraph:

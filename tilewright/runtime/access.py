@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import get_ident
 from typing import TypeVar
 
@@ -136,6 +137,22 @@ def read_contents(node: UOp, read: Callable[[Buffer], R]) -> R:
             end_read(reader)
 
 
+@contextmanager
+def reading(nodes: Sequence[UOp]) -> Iterator[list[Buffer]]:
+    """The memory of several BUFFER nodes, for a block that computes nothing and copies from all of them."""
+    reader = Reader()
+    try:
+        while True:
+            buffers = [buffer_of(node) for node in nodes]
+            begin_read(reader, buffers)
+            if buffers == [buffer_of(node) for node in nodes]:
+                break
+            end_read(reader)
+        yield buffers
+    finally:
+        end_read(reader)
+
+
 def keep_contents(node: UOp) -> None:
     """Gives a BUFFER node, whose memory is about to be overwritten, other memory with what it stands for."""
     buffer = buffer_of(node)
@@ -170,6 +187,7 @@ __all__ = [
     "overwriting",
     "overwritten",
     "read_contents",
+    "reading",
     "tell_others",
     "wait_for_update",
 ]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import DTypeError, FileError, UnsupportedError
 from tilewright.nn.formats.mapped import Path, damaged, open_mapped, tensor_at, unreadable
+from tilewright.runtime.access import reading
 from tilewright.tensor.tensor import Tensor
 
 Names = Collection[str] | Callable[[str], bool] | None
@@ -83,20 +84,23 @@ def safe_save(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, 
     if tensors:
         first, *others = tensors.values()
         first.realize(*others)
-    # The views keep the memory alive that the library reads by its address.
-    views = {name: tensor._host_view() for name, tensor in tensors.items()}
-    specifications = {
-        name: library.TensorSpec(
-            dtype=_WRITTEN_NAMES.get(tensor.dtype, tensor.dtype.name),
-            shape=tensor.shape,
-            data_ptr=_address(views[name]),
-            data_len=tensor.nbytes(),
-        )
-        for name, tensor in tensors.items()
-    }
     temporary = f"{os.fspath(path)}.{uuid.uuid4().hex[:8]}.part"
+    filled = {name: tensor for name, tensor in tensors.items() if tensor.numel()}
     try:
-        library.serialize_file(specifications, temporary, metadata=dict(metadata) if metadata else None)
+        # Another thread may be training these: it waits until they are written.
+        with reading([tensor._stored_node() for tensor in filled.values()]) as buffers:
+            # The views keep the memory alive that the library reads by its address.
+            views = {name: filled[name]._bytes_in(buffer) for name, buffer in zip(filled, buffers, strict=True)}
+            specifications = {
+                name: library.TensorSpec(
+                    dtype=_WRITTEN_NAMES.get(tensor.dtype, tensor.dtype.name),
+                    shape=tensor.shape,
+                    data_ptr=_address(views[name]) if name in views else 0,
+                    data_len=tensor.nbytes(),
+                )
+                for name, tensor in tensors.items()
+            }
+            library.serialize_file(specifications, temporary, metadata=dict(metadata) if metadata else None)
         os.replace(temporary, path)
     except (OSError, library.SafetensorError) as error:
         remedy = "give a path in a folder that exists, can be written and has room"
@@ -110,7 +114,7 @@ def _address(view: memoryview) -> int:
     """Where the bytes of a view lie; also of one that may not be written, which ctypes would refuse."""
     import numpy
 
-    return int(numpy.asarray(view).ctypes.data) if view.nbytes else 0
+    return int(numpy.asarray(view).ctypes.data)
 
 
 # ---------------------------------------------------------------- reading
