@@ -7,7 +7,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -415,3 +417,47 @@ def test_two_queues_and_a_replay(driver: Driver) -> None:
     for start in range(4):
         numbers = np.arange(6, dtype=np.float32) + start
         assert step(Tensor(numbers, device="WEBGPU").realize()).item() == (numbers * 2 + 1).sum()
+
+
+def test_one_thread_at_a_time_where_there_is_one_context(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """wgpu ends the process where a thread waits a second for OpenGL's context, as another's compilation takes. Of a
+    device that is told it has one, no two threads are inside of wgpu at once; reads and drops of memory are right."""
+    from tilewright.backends.webgpu import context
+    from tilewright.backends.webgpu.device import WebGpuDriver
+
+    monkeypatch.setattr(context, "has_one_context", lambda device: True)
+    single = WebGpuDriver(adapter.open_adapter())
+    inside: list[int] = []
+    together: list[int] = []
+
+    def watched(call: Callable[..., Any]) -> Callable[..., Any]:
+        def watch(*args: Any, **kwargs: Any) -> Any:
+            inside.append(1)
+            time.sleep(0.001)  # another thread that may come in does
+            together.append(len(inside))
+            try:
+                return call(*args, **kwargs)
+            finally:
+                inside.pop()
+
+        return watch
+
+    for owner, name in (
+        (single.device, "create_buffer"),
+        (single.device, "create_compute_pipeline"),
+        (single.device.queue, "submit"),
+        (single.device.queue, "write_buffer"),
+    ):
+        monkeypatch.setattr(owner, name, watched(getattr(owner, name)))
+    program = program_of("parts", build.alu(Ops.ADD, leaf(0, 64), leaf(1, 64)), (), single.target)
+
+    def work(seed: int) -> list[bool]:
+        arrays = arrays_for(program, seed)
+        return [np.array_equal(run(single, program, arrays), arrays[1] + arrays[2]) for _ in range(3)]
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(work, range(8))) == [[True] * 3] * 8
+    assert set(together) == {1}
+    assert single.context.dropped
+    single.synchronize()
+    assert not single.context.dropped

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.backends.webgpu.adapter import open_adapter, webgpu_target
+from tilewright.backends.webgpu.context import GpuContext
 from tilewright.backends.webgpu.language import ENTRY
 from tilewright.backends.webgpu.launches import WebGpuKernel, WebGpuRunner
 from tilewright.backends.webgpu.memory import Copies, WebGpuMemory
@@ -25,9 +26,11 @@ class WebGpuDriver(Driver):
         self.device = device
         self.limits = device.limits
         self.target = webgpu_target(device.adapter.info, device.limits, frozenset(device.features))
-        self.copies = Copies(device)
-        self.constant_layout = self._layout(1, "uniform")
-        self.constants = self._bind_constants()
+        self.context = GpuContext(device)
+        self.copies = Copies(device, self.context)
+        with self.context:
+            self.constant_layout = self._layout(1, "uniform")
+            self.constants = self._bind_constants()
 
     # ------------------------------------------------------------ memory
 
@@ -72,7 +75,8 @@ class WebGpuDriver(Driver):
 
     def compile(self, source: str) -> bytes:
         """The text itself, once wgpu has accepted it: a shader is compiled to machine code when it is loaded."""
-        self._module(source)
+        with self.context:
+            self._module(source)
         return source.encode()
 
     def _module(self, source: str) -> Any:
@@ -82,7 +86,10 @@ class WebGpuDriver(Driver):
             raise CompileError(str(error), source=source) from error
 
     def load(self, binary: bytes, program: Program) -> WebGpuKernel:
-        source = binary.decode()
+        with self.context:
+            return self._pipeline(binary.decode(), program)
+
+    def _pipeline(self, source: str, program: Program) -> WebGpuKernel:
         layout = self._layout(len(program.params), "storage")
         layouts = [layout, self.constant_layout]
         try:
@@ -111,7 +118,7 @@ class WebGpuDriver(Driver):
     # ------------------------------------------------------------ running
 
     def prepare(self, launches: Sequence[tuple[WebGpuKernel, Sequence[Place]]]) -> Runner:
-        return WebGpuRunner(self.device, self.constants, launches)
+        return WebGpuRunner(self.context, self.constants, launches)
 
 
 def open_device(name: str) -> WebGpuDriver:

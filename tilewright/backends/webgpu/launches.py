@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from tilewright.backends.webgpu.context import GpuContext
 from tilewright.backends.webgpu.memory import up_to_word
 from tilewright.graph.records import Param
 from tilewright.runtime.device import Place
@@ -21,14 +22,24 @@ class WebGpuKernel(NamedTuple):
 class WebGpuRunner:
     """A prepared list. Memory given at the start is kept alive here; memory given later for one run alone."""
 
-    def __init__(self, device: Any, constants: Any, launches: Sequence[tuple[WebGpuKernel, Sequence[Place]]]) -> None:
-        self.device = device
+    def __init__(
+        self, context: GpuContext, constants: Any, launches: Sequence[tuple[WebGpuKernel, Sequence[Place]]]
+    ) -> None:
+        self.context = context
+        self.device = context.device
         self.constants = constants
         self.launches = [(kernel, list(places)) for kernel, places in launches]
         self.bound: list[Any] = [None] * len(self.launches)
         self.changed: set[int] = set()
 
     def run(self) -> None:
+        with self.context:
+            self._submit()
+        for number in self.changed:
+            self.bound[number] = None
+        self.changed.clear()
+
+    def _submit(self) -> None:
         encoder = self.device.create_command_encoder()
         # Between the launches of one pass wgpu puts the barriers that their buffers ask for.
         commands = encoder.begin_compute_pass()
@@ -41,9 +52,6 @@ class WebGpuRunner:
             commands.dispatch_workgroups(*kernel.grid)
         commands.end()
         self.device.queue.submit([encoder.finish()])
-        for number in self.changed:
-            self.bound[number] = None
-        self.changed.clear()
 
     def set_place(self, launch: int, param: int, place: Place) -> None:
         """Whoever calls this does so before every run: what is bound here is forgotten after it."""

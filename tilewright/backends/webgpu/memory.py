@@ -3,8 +3,10 @@ wgpu copies whole words at word addresses; what is left over at either end goes 
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
+from tilewright.backends.webgpu.context import GpuContext
 from tilewright.runtime.device import Place
 
 WORD = 4
@@ -17,20 +19,26 @@ def up_to_word(nbytes: int) -> int:
 class WebGpuMemory:
     """A buffer of whole words."""
 
-    __slots__ = ("__weakref__", "buffer", "nbytes")
+    __slots__ = ("__weakref__", "buffer", "dropped", "nbytes")
 
-    def __init__(self, buffer: Any, nbytes: int) -> None:
+    def __init__(self, buffer: Any, nbytes: int, dropped: deque[Any] | None) -> None:
         self.buffer = buffer
         self.nbytes = nbytes
+        self.dropped = dropped
+
+    def __del__(self) -> None:
+        if self.dropped is not None:
+            self.dropped.append(self.buffer)
 
 
 class Copies:
     """The copies of one device."""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: Any, context: GpuContext) -> None:
         import wgpu
 
         self.device = device
+        self.context = context
         self.queue = device.queue
         self.usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
         self.most_bytes = int(device.limits["max-buffer-size"])
@@ -41,24 +49,27 @@ class Copies:
         if size > self.most_bytes:
             raise MemoryError(f"a buffer has {self.most_bytes} bytes at most")
         # wgpu's own error for a lack of memory is a MemoryError.
-        return WebGpuMemory(self.device.create_buffer(size=size, usage=self.usage), size)
+        with self.context:
+            return WebGpuMemory(self.device.create_buffer(size=size, usage=self.usage), size, self.context.dropped)
 
     def copy_in(self, memory: WebGpuMemory, offset: int, data: memoryview) -> None:
         start, stop = offset // WORD * WORD, up_to_word(offset + data.nbytes)
         if start == offset and stop == offset + data.nbytes:
             if data.nbytes:
-                self.queue.write_buffer(memory.buffer, offset, data)
+                with self.context:
+                    self.queue.write_buffer(memory.buffer, offset, data)
             return
         words = bytearray(stop - start)
         self.copy_out(memory, start, memoryview(words))
         words[offset - start : offset - start + data.nbytes] = data
-        self.queue.write_buffer(memory.buffer, start, words)
+        with self.context:
+            self.queue.write_buffer(memory.buffer, start, words)
 
     def copy_out(self, memory: WebGpuMemory, offset: int, into: memoryview) -> None:
         if into.nbytes:
             start = offset // WORD * WORD
-            words = self.queue.read_buffer(memory.buffer, start, up_to_word(offset + into.nbytes) - start)
-            into[:] = memoryview(words).cast("B")[offset - start : offset - start + into.nbytes]
+            words = self.context.read(memory.buffer, start, up_to_word(offset + into.nbytes) - start)
+            into[:] = words.cast("B")[offset - start : offset - start + into.nbytes]
 
     def copy(self, target: Place, source: Place, nbytes: int) -> None:
         (to, to_offset), (origin, from_offset) = target, source
@@ -68,10 +79,11 @@ class Copies:
             self.copy_out(origin, from_offset, staged)
             self.copy_in(to, to_offset, staged)
         elif nbytes:
-            encoder = self.device.create_command_encoder()
-            encoder.copy_buffer_to_buffer(origin.buffer, from_offset, to.buffer, to_offset, nbytes)
-            self.queue.submit([encoder.finish()])
+            with self.context:
+                encoder = self.device.create_command_encoder()
+                encoder.copy_buffer_to_buffer(origin.buffer, from_offset, to.buffer, to_offset, nbytes)
+                self.queue.submit([encoder.finish()])
 
     def synchronize(self) -> None:
         """A read waits for all that was submitted before it."""
-        self.queue.read_buffer(self.fence.buffer, 0, WORD)
+        self.context.read(self.fence.buffer, 0, WORD)
