@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.effort import count_calls
 from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
 from tilewright.graph.affine import order_key
-from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
+from tilewright.graph.ops import Axis, AxisType, CheckArg, Ops, ParamArg
 from tilewright.graph.pattern import Rule, RuleSet
 from tilewright.graph.scalar import ScalarMath
 from tilewright.graph.simplify import (
@@ -142,6 +142,12 @@ R, S = axis(0, 8), axis(1, 4)
 RN = axis(2, N)
 K, L = axis(10, 20, AxisType.REDUCE), axis(11, 5, AxisType.REDUCE)
 K1 = axis(12, 1, AxisType.REDUCE)
+
+
+def check(value: UOp, size: int, valid: UOp) -> UOp:
+    return UOp(Ops.CHECK, value.dtype, (value, valid), CheckArg(size))
+
+
 W = UOp(Ops.PARAM, dtypes.float32, (), ParamArg(0, 100))
 P = UOp(Ops.PARAM, dtypes.int32, (), ParamArg(1, 8))
 Q8 = UOp(Ops.PARAM, dtypes.uint8, (), ParamArg(2, 8))
@@ -290,6 +296,7 @@ CASES: dict[str, tuple[UOp, UOp]] = {
     "extreme-of-itself": (F.maximum(F), F.maximum(G)),
     "extreme-by-bounds": (Y.maximum(-1), Y.maximum(1)),
     "join-extremes": (X.maximum(1).maximum(5), X.maximum(1).minimum(5)),
+    "check-that-holds": (check(Y, 4, A), check(Y, 3, A)),
     "index-always-valid": (index(W, R, TRUE), index(W, R, A)),
     "load-never-valid": (load(W, R, FALSE), load(W, R, A)),
     "reduce-nothing": (reduce(X), reduce(K, K)),

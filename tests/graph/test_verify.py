@@ -12,7 +12,7 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError, VerifyError
 from tilewright.base.target import Target
 from tilewright.graph.custom import CustomKernel
-from tilewright.graph.ops import Axis, AxisType, BufferArg, MultiArg, Ops, ParamArg
+from tilewright.graph.ops import Axis, AxisType, BufferArg, CheckArg, MultiArg, Ops, ParamArg
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Param, Program
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, const, index_const
@@ -197,6 +197,14 @@ TENSOR_CASES: list[Case] = [
     ("placeholder-argument", lambda: UOp(Ops.PARAM, F32, (), ParamArg(-1, 1)), "negative"),
     ("iota-count", lambda: UOp(Ops.IOTA, I32, (), (3, 4)), "(count,)"),
     ("operand-dtypes", lambda: UOp(Ops.ADD, F32, (buffer(2), buffer(2, dtype=I32))), "float32, int32"),
+    ("operand-dtypes", lambda: UOp(Ops.CHECK, I32, (buffer(2, dtype=I32),) * 2, CheckArg(3)), "not bool"),
+    ("operand-kind", lambda: UOp(Ops.CHECK, F32, (buffer(2), const(dtypes.bool, True)), CheckArg(3)), "integers"),
+    ("check-range", lambda: UOp(Ops.CHECK, I32, (buffer(2, dtype=I32), const(dtypes.bool, True)), 3), "no CheckArg"),
+    (
+        "check-range",
+        lambda: UOp(Ops.CHECK, I32, (buffer(2, dtype=I32), const(dtypes.bool, True)), CheckArg(1 << 31)),
+        "not in 1..2147483647",
+    ),
     ("operand-dtypes", lambda: UOp(Ops.WHERE, F32, (buffer(2), buffer(2), buffer(2))), "not bool"),
     ("operand-kind", lambda: buffer(2) // 2.0, "integers, not on float32"),
     ("operand-kind", lambda: buffer(2, dtype=I32).alu(Ops.SQRT), "floats, not on int32"),

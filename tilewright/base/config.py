@@ -86,6 +86,9 @@ class Options:
     BEAM_CANDIDATES = _option(500, "The most candidates that a search measures for one kernel.", minimum=1)
     BEAM_SECONDS = _option(60, "Seconds after which a search for one kernel stops; the next call goes on from there.")
     CACHE = _option(1, "0 neither reads nor writes compiled programs on disk.")
+    CHECK = _option(
+        0, "1 checks on every device that indices and class labels are in range; the CPU does so in any case."
+    )
     CPU_ARCH = _option(
         "", "The processor, in LLVM's words, that CPU code is compiled for, such as `haswell`; empty is this one."
     )

@@ -88,6 +88,7 @@ class Target:
     tensor_cores: tuple[TensorCore, ...] = ()  # those to be preferred first
     dot_products: tuple[DotProduct, ...] = ()  # those to be preferred first
     is_reference: bool = False  # the emulator: others are checked against it
+    checks_ranges: bool = False  # CHECK costs nothing that can be measured, so it is always done
 
     def computes(self, dtype: DType) -> bool:
         """Whether kernels may compute with the dtype: by the renderer's own means, or by those of codegen."""

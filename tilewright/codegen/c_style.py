@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError
-from tilewright.codegen.c_style_language import COMPARISONS, Expression, Language
+from tilewright.codegen.c_style_language import COMPARISONS, UNARY, Expression, Language
 from tilewright.codegen.c_style_launch import AxisPlace, Sizes, plan_launch
 from tilewright.codegen.c_style_memory import CStyleMemory
 from tilewright.codegen.tiles import Coordinates, TileFacts, axis_size, tile_part
@@ -226,6 +226,7 @@ class CStyleRenderer:
             for node, found in users.items()
             if len(found) == 1
             and node.op.is_elementwise
+            and node.op is not Ops.CHECK
             and blocks.get(node) == blocks[found[0]]
             and set(self.facts.axes(node)) == set(self.facts.axes(found[0]))
         }
@@ -262,7 +263,9 @@ class CStyleRenderer:
     # ------------------------------------------------------------ nodes
 
     def emit_node(self, node: UOp) -> None:
-        if node.op.is_elementwise:
+        if node.op is Ops.CHECK:
+            self._emit_check(node)
+        elif node.op.is_elementwise:
             self._emit_elementwise(node)
         elif node.op is Ops.LOAD:
             self.memory.load(node)
@@ -291,6 +294,24 @@ class CStyleRenderer:
                 name = name or self.fresh(stem)
                 value = self.declare(node.dtype, value, self.element_name(name, coordinates))
             values[coordinates] = value
+        self.values[node] = values
+
+    def _emit_check(self, node: UOp) -> None:
+        """The value, and a store of it where it is out of range; of several such elements any one may stay."""
+        language, dtype, arg = self.language, node.dtype, node.arg
+        word = dtypes.int64 if arg.bits == 64 else dtypes.int32
+        place = next(self._param_name(param) for param in self.program.params if param.slot == arg.slot)
+        name = self.fresh("idx")
+        values: dict[Coordinates, Expression] = {}
+        for coordinates, at in self.elements(node):
+            value, valid = (self.operand(src, at) for src in node.src)
+            value = values[coordinates] = self.declare(dtype, value, self.element_name(name, coordinates))
+            conditions = [] if valid.text == "true" else [valid.within(UNARY)]
+            bounds = [] if dtype.is_unsigned else [f"{value.text} < {language.literal(dtype, 0).text}"]
+            outside = " || ".join([*bounds, f"{value.text} >= {language.literal(dtype, arg.size).text}"])
+            mask = Expression(" && ".join([*conditions, f"({outside})"]))
+            stored = language.cast(dtype, word, value).text
+            self.memory.store_under(mask, [f"{place}[{arg.number}] = {stored};"])
         self.values[node] = values
 
     def _spell(self, node: UOp, operands: list[Expression]) -> Expression:

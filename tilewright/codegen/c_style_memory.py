@@ -194,7 +194,7 @@ class CStyleMemory:
                 if place.dtype.is_bool:
                     values = [self.language.cast(dtypes.bool, dtypes.uint8, given) for given in values]
                 lines.append(self._store_line(place, row.base, offset, values))
-            self._under_mask(row.mask, lines)
+            self.store_under(row.mask, lines)
 
     def _store_line(self, place: UOp, base: Expression | None, offset: int, values: list[Expression]) -> str:
         """Neighbours, from an offset on; one of them, or as many as a vector has."""
@@ -203,7 +203,7 @@ class CStyleMemory:
         pointer, space = self._pointer(place, base, offset), _SPACES[memory_of(place).op]
         return self.language.store_vector(stored(place.dtype), [value.text for value in values], pointer, space)
 
-    def _under_mask(self, mask: Expression | None, lines: list[str]) -> None:
+    def store_under(self, mask: Expression | None, lines: list[str]) -> None:
         renderer = self.renderer
         if mask is not None and len(lines) == 1:
             lines = [f"if ({mask.text}) {lines[0]}"]

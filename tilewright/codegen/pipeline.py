@@ -15,6 +15,7 @@ linearise           needs: a graph               gives: nodes in order, inside t
 
 from __future__ import annotations
 
+from tilewright.base.dtype import dtypes
 from tilewright.base.events import stage_timer
 from tilewright.base.target import Target
 from tilewright.codegen.addresses import choose_index_width, split_addresses
@@ -92,7 +93,13 @@ def program_params(sink: UOp) -> tuple[Param, ...]:
     read = {memory_of(node.src[0]) for node in nodes if node.op is Ops.LOAD}
     read.update(memory for node in nodes if node.op is Ops.DOT for memory in node.src[:2])
     params = sorted((node for node in nodes if node.op is Ops.PARAM), key=lambda node: node.arg.slot)
-    return tuple(Param(p.arg.slot, p.dtype, p.arg.size, p in read, p in written) for p in params)
+    found = [Param(p.arg.slot, p.dtype, p.arg.size, p in read, p in written) for p in params]
+    checks = [node for node in nodes if node.op is Ops.CHECK]
+    if checks:
+        word = dtypes.int64 if checks[0].arg.bits == 64 else dtypes.int32
+        count = max(node.arg.number for node in checks) + 1
+        found.append(Param(checks[0].arg.slot, word, count, False, True, holds_checks=True))
+    return tuple(found)
 
 
 def estimate_work(sink: UOp) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from tilewright.base.forks import renewed_lock
 from tilewright.base.location import user_location
 from tilewright.engine import live
 from tilewright.engine.arguments import HOLE, bind_call, flatten, owners_of, unflatten
+from tilewright.engine.checks import find_failure
 from tilewright.engine.guards import Guards, memories_of, memory_of
 from tilewright.engine.parts import exchange_buffers
 from tilewright.engine.realize import held_buffer
@@ -295,6 +296,10 @@ class Jit(Generic[P, R]):
         if owners:
             _renew(owners, _written(ready, buffers))
         self.last_reason = ""
+        if replay.checked:
+            failure = find_failure(replay.checked)
+            if failure is not None:
+                raise failure.error
         return results[0] if ready.result is HOLE else unflatten(ready.result, iter(results))
 
 

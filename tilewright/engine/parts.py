@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from tilewright.base.errors import UserError
 from tilewright.graph.build import multi, reshape
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
@@ -47,9 +48,11 @@ def buffers_of(held: UOp) -> list[UOp]:
 
 
 def has_contents(held: UOp) -> bool:
-    """Whether what holds a value still does: an update in place gives the memory of a BUFFER to a newer node."""
+    """Whether what holds a value still does: an update in place gives the memory of a BUFFER to a newer node. What was
+    lost by an error still holds that."""
     if held.op is Ops.BUFFER:
-        return held._cache is not None and "buffer" in held._cache
+        cache = held._cache
+        return cache is not None and ("buffer" in cache or isinstance(cache.get("lost"), UserError))
     return all(map(has_contents, held.src))
 
 

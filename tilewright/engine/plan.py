@@ -80,7 +80,7 @@ def _new_plan(structure: Structure) -> Plan:
 
 def schedule_graph(structure: Structure) -> Schedule:
     """The schedule with its kernels' graphs, from memory where the structure is known."""
-    key = (structure, options.SPLIT_REDUCE, options.FUSE, options.FOLD_REDUCE)
+    key = (structure, options.SPLIT_REDUCE, options.FUSE, options.FOLD_REDUCE, options.CHECK)
     start = time.perf_counter_ns()
     found = _schedules.get(key)
     is_cached = found is not None

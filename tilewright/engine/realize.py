@@ -19,6 +19,7 @@ from tilewright.base.errors import RealizeError, UserError
 from tilewright.base.events import stage_timer
 from tilewright.base.forks import held_lock
 from tilewright.base.interrupts import shielded
+from tilewright.engine.checks import Failure, find_failure, return_words, site_of
 from tilewright.engine.exposed import find_exposed
 from tilewright.engine.live import live_nodes
 from tilewright.engine.parts import buffers_of, divide_outputs, exchange_buffers, has_contents, held_parts, join_parts
@@ -26,13 +27,13 @@ from tilewright.engine.plan import Plan, Structure, forget_schedules, known_plan
 from tilewright.engine.run import Execution, capture_execution
 from tilewright.graph.build import is_seen_by_gradients_alone
 from tilewright.graph.custom import updated_source, without_gradient
-from tilewright.graph.ops import Ops, ParamArg
+from tilewright.graph.ops import CheckArg, Ops, ParamArg
 from tilewright.graph.records import Schedule
 from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.runtime.access import keep_contents, overwriting
-from tilewright.runtime.buffer import Buffer, buffer_node, buffer_of
+from tilewright.runtime.buffer import Buffer, buffer_node, buffer_of, lost_buffer
 
 if TYPE_CHECKING:
     from tilewright.schedule.shard import Division
@@ -52,6 +53,7 @@ class BoundGraph:
     buffers: list[UOp]
     assigns: list[UOp]  # the nodes that update memory, as the caller wrote them
     is_spread: bool  # whether any value is on several devices
+    checks: list[UOp]  # the CHECK nodes by their numbers, as the caller wrote them
 
 
 class Prepared(NamedTuple):
@@ -61,7 +63,11 @@ class Prepared(NamedTuple):
     bound: BoundGraph
     divisions: tuple[Division, ...]
     structure: Structure
-    has_extra: bool  # whether values of outsiders are among them
+    asked: int  # how many of them were asked for; behind them are values of outsiders
+
+    @property
+    def has_extra(self) -> bool:
+        return self.asked < len(self.wanted)
 
 
 class _OutsiderError(Exception):
@@ -159,7 +165,7 @@ def _prepare(nodes: Sequence[UOp], device: str, makes_extra: bool = True) -> Pre
     bound, pinned, extra = _bind(wanted, makes_extra)
     outputs, divisions = _parts(bound)
     structure = Structure(outputs, bound.params, device, pinned)
-    return Prepared(wanted + extra, bound, divisions, structure, has_extra=bool(extra))
+    return Prepared(wanted + extra, bound, divisions, structure, len(wanted))
 
 
 def _run(prepared: Prepared, planned: Plan) -> None:
@@ -168,14 +174,14 @@ def _run(prepared: Prepared, planned: Plan) -> None:
     slots: list[Buffer | None] = [buffer_of(node) for node in bound.buffers]
     for slot in plan.slots[len(slots) :]:
         slots.append(Buffer(slot.device, slot.dtype, slot.size) if slot.kind == "output" else None)
-    execution = Execution(plan, kernels, slots, len(bound.buffers))
+    execution = Execution(plan, kernels, slots, len(bound.buffers), [site_of(node) for node in bound.checks])
     if bound.assigns:
         written = {access.slot for item in plan.items for access in item.writes if access.slot < len(bound.buffers)}
     else:
         written = set()
     if not written:
         execution.run()
-        _publish(execution, prepared, written)
+        error = _publish(execution, prepared, written)
     else:
         bound.assigns.clear()
         if threading.active_count() > 1:
@@ -184,17 +190,47 @@ def _run(prepared: Prepared, planned: Plan) -> None:
         # Memory that is updated and not noted as such would be updated a second time.
         with shielded(), overwriting(found for found in map(slots.__getitem__, written) if found is not None):
             execution.run()
-            _publish(execution, prepared, written)
-    capture_execution(execution)
+            error = _publish(execution, prepared, written)
+    if error is not None:
+        raise error
+    if not capture_execution(execution):
+        return_words(execution.checked)
 
 
-def _publish(execution: Execution, prepared: Prepared, written: set[int]) -> None:
-    """Notes for each value where it lies."""
-    nodes = _new_nodes(execution.buffers, prepared.bound.buffers, written)
+def _publish(execution: Execution, prepared: Prepared, written: set[int]) -> UserError | None:
+    """Notes for each value where it lies. What was computed from an index out of range lies nowhere; the error is to be
+    raised unless it concerns values of outsiders alone, who get it when they read them."""
+    nodes = _new_nodes(execution, prepared.bound.buffers, written)
     held = [nodes[slot_number] for slot_number in execution.plan.outputs]
-    divisions = prepared.divisions
-    for node, buffer in zip(prepared.wanted, join_parts(divisions, held) if divisions else held, strict=True):
-        _remember(node, buffer)
+    if prepared.divisions:
+        held = join_parts(prepared.divisions, held)
+    failure = find_failure(execution.checked) if execution.checked else None
+    spoiled = {} if failure is None else _find_spoiled(prepared, failure)
+    for node, buffer in zip(prepared.wanted, held, strict=True):
+        # An update is done by then, and is not undone: the error is all that there is to tell of it.
+        is_lost = spoiled.get(node) is False
+        _remember(node, _lost(buffer, failure.error) if is_lost and failure is not None else buffer)
+    asked = prepared.wanted[: prepared.asked]
+    is_told = any(is_update or node in asked for node, is_update in spoiled.items())
+    return failure.error if failure is not None and is_told else None
+
+
+def _lost(held: UOp, error: UserError) -> UOp:
+    """In the place of what would hold a value: whoever reads it gets the error."""
+    return exchange_buffers(held, lambda each: lost_buffer(each.arg.device, each.dtype, each.arg.size, error))
+
+
+def _find_spoiled(prepared: Prepared, failure: Failure) -> dict[UOp, bool]:
+    """The values that checks which failed lie below, and which of them are updates."""
+    failed = {prepared.bound.checks[number] for number in failure.numbers}
+    spoiled: dict[UOp, bool] = {}
+    for node in prepared.wanted:
+        base = node
+        while base.op in (Ops.RESHAPE, Ops.DETACH):
+            base = base.src[0]
+        if not failed.isdisjoint(toposort(node, stop=_is_held)):
+            spoiled[node] = updated_source(base) is not None
+    return spoiled
 
 
 def _remember(node: UOp, buffer: UOp) -> None:
@@ -205,12 +241,12 @@ def _remember(node: UOp, buffer: UOp) -> None:
         node.cache["realized"] = buffer
 
 
-def _new_nodes(slots: Sequence[Buffer | None], inputs: list[UOp], written: set[int]) -> dict[int, UOp]:
+def _new_nodes(execution: Execution, inputs: list[UOp], written: set[int]) -> dict[int, UOp]:
     """A node per slot that is kept. Memory that was updated in place gets a new node: what was computed from its old
     contents keeps the old node, which leads to a copy of them (`keep_contents`) or nowhere any longer."""
     nodes: dict[int, UOp] = {}
-    for number, buffer in enumerate(slots):
-        if buffer is None:
+    for number, (buffer, slot) in enumerate(zip(execution.buffers, execution.plan.slots, strict=True)):
+        if buffer is None or slot.kind == "check":
             continue
         if number < len(inputs):
             old = inputs[number]
@@ -251,6 +287,7 @@ def bind_graph(outputs: Sequence[UOp]) -> BoundGraph:
     buffers: list[UOp] = []
     params: dict[UOp, UOp] = {}
     assigns: list[UOp] = []
+    checks: list[UOp] = []
     is_spread = False
 
     def param_of(buffer: UOp) -> UOp:
@@ -273,7 +310,12 @@ def bind_graph(outputs: Sequence[UOp]) -> BoundGraph:
             made = done[node.src[0]]
         else:
             src = tuple([done[s] for s in node.src])
-            arg = without_gradient(node) if node.op is Ops.CUSTOM_KERNEL else node.arg
+            arg = node.arg
+            if node.op is Ops.CUSTOM_KERNEL:
+                arg = without_gradient(node)
+            elif node.op is Ops.CHECK:
+                arg = CheckArg(arg.size, arg.wraps, len(checks))
+                checks.append(node)
             made = node if src == node.src and arg is node.arg else UOp(node.op, node.dtype, src, arg)
             if made.line is None:
                 made.line = node.line
@@ -282,7 +324,8 @@ def bind_graph(outputs: Sequence[UOp]) -> BoundGraph:
         if made.op is Ops.MULTI:
             is_spread = True
         done[node] = made
-    return BoundGraph(tuple(done[node] for node in outputs), tuple(params.values()), buffers, assigns, is_spread)
+    made_outputs = tuple(done[node] for node in outputs)
+    return BoundGraph(made_outputs, tuple(params.values()), buffers, assigns, is_spread, checks)
 
 
 def _parts(bound: BoundGraph) -> tuple[tuple[UOp, ...], tuple[Division, ...]]:

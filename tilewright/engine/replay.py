@@ -94,6 +94,7 @@ class Replay:
         self.note = (self.count, self.operations, self.memory, 0.0, 0)
         self.kept: list[Buffer | None] = [None] * len(self.results)
         self.numbers = range(len(self.results))
+        self.checked = [words for execution in executions for words in execution.checked]
 
     def _kinds_of(self, made: list[Role], roles: list[tuple[Role, ...]]) -> list[_Kind]:
         """How to make a buffer for each of these results."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from tilewright.base.config import options
 from tilewright.base.events import GlobalCounters, emit, listeners
+from tilewright.engine.checks import Site, take_words
 from tilewright.engine.compile import LoadedKernel, kernel_tables
 from tilewright.graph.records import Item, Schedule
 from tilewright.runtime.buffer import Buffer, allocate, transfer
@@ -25,6 +26,7 @@ class Execution:
         kernels: Sequence[LoadedKernel | None],
         buffers: list[Buffer | None],
         input_count: int,
+        sites: Sequence[Site] = (),
     ) -> None:
         self.plan = plan
         self.kernels = kernels  # per item; None for a copy
@@ -32,6 +34,7 @@ class Execution:
         self.input_count = input_count
         self.arenas: dict[str, Any] = {device: allocate(device, size) for device, size in plan.arenas}
         self.offsets = dict(plan.offsets)
+        self.checked = take_words(plan, buffers, sites) if sites else []
 
     def place(self, slot: int) -> Place:
         buffer = self.buffers[slot]
@@ -221,7 +224,9 @@ class _Captures(threading.local):
 captures = _Captures()
 
 
-def capture_execution(execution: Execution) -> None:
-    """Tells whoever records on this thread what has just run."""
-    if captures.listener is not None:
-        captures.listener(execution)
+def capture_execution(execution: Execution) -> bool:
+    """Tells whoever records on this thread what has just run; whether there is someone."""
+    if captures.listener is None:
+        return False
+    captures.listener(execution)
+    return True

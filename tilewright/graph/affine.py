@@ -240,8 +240,8 @@ def order_key(node: UOp) -> OrderKey:
 
 
 def digest(node: UOp) -> bytes:
-    """Eight bytes that depend on what the node computes and on nothing else. The number of a parameter is no part of
-    it: the same step on other memory comes out in the same order."""
+    """Eight bytes that depend on what the node computes and on nothing else. The number of a parameter or
+    of a check is no part of it: the same step on other memory comes out in the same order."""
     stack = [node]
     while True:
         top = stack[-1]
@@ -272,4 +272,6 @@ def _text_of(node: UOp) -> str:
         return f"RANGE {node.arg.id} {node.arg.kind.value}"
     if node.op is Ops.PARAM:
         return f"PARAM {node.dtype.name} {node.arg.size}"
+    if node.op is Ops.CHECK:
+        return f"CHECK {node.dtype.name} {node.arg.size} {node.arg.wraps}"
     return f"{node.op.name} {node.dtype.name} {node.arg!r}"

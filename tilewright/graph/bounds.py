@@ -186,6 +186,13 @@ def xor_bounds(node: UOp) -> Bounds:
     return any_value(node)
 
 
+def check_bounds(node: UOp) -> Bounds:
+    low, high = node.src[0].bounds
+    if low >= 0 or not node.arg.wraps:
+        return (low, high)
+    return (min(low + node.arg.size, 0), max(high, node.arg.size - 1))
+
+
 def cast_bounds(node: UOp) -> Bounds:
     source = node.src[0]
     if source.dtype.is_float:

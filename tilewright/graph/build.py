@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence, Set
 
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.forks import renewed_lock
-from tilewright.graph.ops import REDUCTIONS, BufferArg, MultiArg, Ops, Slopes
+from tilewright.graph.ops import REDUCTIONS, BufferArg, CheckArg, MultiArg, Ops, Slopes
 from tilewright.graph.spec import Devices, Op, Shape
 from tilewright.graph.uop import UOp
 from tilewright.graph.uop import const as scalar_const
 
+_TRUE = scalar_const(dtypes.bool, True)
 _uids = itertools.count()
 _noting = renewed_lock()
 
@@ -191,6 +192,27 @@ def alu(op: Op, *src: UOp) -> UOp:
 
 def cast(x: UOp, dtype: DType) -> UOp:
     return _convert(Ops.CAST, x, dtype)
+
+
+def check_range(index: UOp, arg: CheckArg, valid: UOp | None = None) -> UOp:
+    """The integers of `index`, of which those that are out of range are reported when they are computed; `valid` says
+    which of them count."""
+    assert arg.size > 0
+    if index.dtype.bits < 64 and arg.size > int(index.dtype.max):
+        index = cast(index, dtypes.int64)  # so that the size is a value of the dtype
+    one = scalar_of(index)
+    if one is not None and index.shape and (valid is None or not valid.shape):
+        return broadcast_scalar(check_range(one, arg, valid), index.shape)
+    return UOp(Ops.CHECK, index.dtype, (index, _TRUE if valid is None else valid), arg)
+
+
+def wrap_negative(index: UOp, size: int) -> UOp:
+    """Negative positions count from the end."""
+    if index.vmin >= 0:
+        return index
+    if index.dtype.bits < 64 and size > int(index.dtype.max):
+        index = cast(index, dtypes.int64)
+    return (index < 0).where(index + size, index)
 
 
 def bitcast(x: UOp, dtype: DType) -> UOp:

@@ -10,6 +10,7 @@ from tilewright.graph.uop import UOp
 # A cast rides along with the load it follows.
 OP_COST: dict[Op, float] = {
     Ops.CAST: 0.5,
+    Ops.CHECK: 0,
     Ops.FDIV: 4,
     Ops.SQRT: 4,
     Ops.IDIV: 6,

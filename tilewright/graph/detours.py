@@ -42,7 +42,7 @@ def find_detours(body: Sequence[UOp]) -> dict[UOp, list[UOp]]:
             users.setdefault(source, []).append(node)
     owners: dict[UOp, frozenset[UOp]] = {}
     for node in reversed(body):
-        if node.op.is_elementwise:
+        if node.op.is_elementwise and node.op is not Ops.CHECK:
             found = _owners(node, users.get(node, []), owners)
             if found and all(blocks[choice] == blocks[node] for choice in found):
                 owners[node] = found

@@ -128,6 +128,11 @@ def _elementwise(_frame: Frame, node: UOp, src: list[Any]) -> Array:
     return cast_array(np.asarray(node.op.value(NumpyMath, *src)), node.dtype)
 
 
+def _check(_frame: Frame, node: UOp, src: list[Any]) -> Array:
+    index = src[0]
+    return cast_array(np.where(index < 0, index + node.arg.size, index), node.dtype) if node.arg.wraps else index
+
+
 def _const(_frame: Frame, node: UOp, _src: list[Any]) -> Array:
     return np.asarray(node.arg, dtype=numpy_dtype(node.dtype))
 
@@ -344,6 +349,7 @@ _RULES: dict[Op, Rule] = {
     Ops.VARIABLE: _unbound,
     Ops.BUFFER: _unbound,
     Ops.PARAM: _unbound,
+    Ops.CHECK: _check,
     Ops.IOTA: _iota,
     Ops.CAST: _cast,
     Ops.BITCAST: _bitcast,
@@ -366,11 +372,11 @@ _RULES: dict[Op, Rule] = {
 
 
 def _rule_of(op: Op) -> Rule:
-    if op.value is not None:
+    found = _RULES.get(op)
+    if found is None and op.value is not None:
         return _elementwise
     if op.kind is Kind.MOVEMENT:
         return _movement
-    found = _RULES.get(op)
     if found is None:
         raise InternalError(f"evaluate has no rule for {op}")
     return found

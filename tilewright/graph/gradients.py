@@ -203,6 +203,7 @@ _STOPPING = (
     Ops.CMPLT,
     Ops.CMPEQ,
     Ops.CMPNE,
+    Ops.CHECK,
     Ops.CONST,
     Ops.VARIABLE,
     Ops.BUFFER,

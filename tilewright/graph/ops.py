@@ -113,6 +113,21 @@ class Slopes:
         return hash(self.rule)
 
 
+class CheckArg(NamedTuple):
+    """The argument of a CHECK: values outside of 0..size-1 are reported, where it `wraps` after negative ones have been
+    counted from the end. `number` tells the checks of one run apart; in a kernel it is a word, of so many bits, of
+    parameter `slot`, which the value that failed is stored to, and nothing wraps there. For the error alone, in a
+    tensor graph: the user's operation, and what the size is that of."""
+
+    size: int
+    wraps: bool = False
+    number: int = 0
+    slot: int = -1
+    bits: int = 0
+    operation: str = ""
+    of_what: str = ""
+
+
 class DotArg(NamedTuple):
     """The argument of a DOT: the name of the tensor core that computes it; rows, columns and length of the product; how
     far apart neighbours lie in memory: rows and steps of the sum on the left, columns and steps on the right."""
@@ -180,6 +195,10 @@ class Ops:
 
     # three operands: condition, value if true, value if false
     WHERE = Op(Kind.TERNARY, 3, elementwise_shape, last_dtype, lambda xp, c, x, y: xp.where(c, x, y), b.where_bounds)
+
+    # (index, valid): the index, from the end where it is negative and wraps; one that is valid and out of range is
+    # noted (docs/decisions/0024); arg: CheckArg
+    CHECK = Op(Kind.BINARY, 2, elementwise_shape, same_dtype, lambda xp, x, valid: x, b.check_bounds)
 
     # the node's dtype is the target
     CAST = Op(Kind.CAST, 1, elementwise_shape, free_dtype, None, b.cast_bounds)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError, ParseError
 from tilewright.graph.custom import CustomKernel
-from tilewright.graph.ops import ALL_OPS, AddrSpace, Axis, AxisType, BufferArg, DotArg, MultiArg, ParamArg
+from tilewright.graph.ops import ALL_OPS, AddrSpace, Axis, AxisType, BufferArg, CheckArg, DotArg, MultiArg, ParamArg
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
@@ -41,6 +41,10 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_truth(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 def _is_texts(value: Any) -> bool:
     return isinstance(value, tuple) and all(map(_is_text, value))
 
@@ -58,6 +62,14 @@ class Record(NamedTuple):
 _RECORDS: dict[str, Record] = {
     "Axis": Record(Axis, {"id": is_int_tuple, "kind": lambda value: isinstance(value, AxisType)}),
     "BufferArg": Record(BufferArg, {"uid": is_int, "size": is_int, "device": _is_text}),
+    "CheckArg": Record(
+        CheckArg,
+        {
+            "wraps": _is_truth,
+            **dict.fromkeys(("size", "number", "slot", "bits"), is_int),
+            **dict.fromkeys(("operation", "of_what"), _is_text),
+        },
+    ),
     "DotArg": Record(
         DotArg,
         {

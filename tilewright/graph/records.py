@@ -69,6 +69,7 @@ class Param:
     size: int
     is_read: bool
     is_written: bool
+    holds_checks: bool = False  # a word per CHECK, which any failing element may write: no result of the program
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,9 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Memory of a schedule: `kind` is input (bound by the caller), output (kept by the caller) or temp."""
+    """Memory of a schedule: `kind` is input (bound by the caller), output (kept by the caller), temp, or check: a word
+    for each CHECK of one kernel, which is 0 before it runs and afterwards the value that failed, if any did (0 is in
+    range wherever anything is)."""
 
     dtype: DType
     size: int
@@ -123,7 +126,7 @@ class Item:
 
     `slots[k]` is the memory of the kernel's PARAM k, which begins at byte `starts[k]` of it; of a copy, (target,
     source), both whole. So kernels that differ only in where they read and write are one kernel. `line` is the user's
-    line."""
+    line. `checks` has the number of the CHECK for each word of the last slot, where the kernel has any."""
 
     ast: UOp | None
     slots: tuple[int, ...]
@@ -132,6 +135,7 @@ class Item:
     device: str
     line: tuple[str, int] | None = None
     starts: tuple[int, ...] = ()
+    checks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

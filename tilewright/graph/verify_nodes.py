@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
 from tilewright.graph.custom import check_custom_kernel
 from tilewright.graph.detours import MARK, is_detour
-from tilewright.graph.ops import ALL_OPS, REDUCTIONS, BufferArg, MultiArg, Ops, ParamArg
+from tilewright.graph.ops import ALL_OPS, REDUCTIONS, BufferArg, CheckArg, MultiArg, Ops, ParamArg
 from tilewright.graph.spec import Kind, Op, Shape, element_count
 from tilewright.graph.uop import UOp
 
@@ -52,7 +52,7 @@ _SOURCE_COUNTS: dict[Op, tuple[int, int | None]] = {
 }
 
 _FLOAT_OPS = frozenset({Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC, Ops.FDIV})
-_INTEGER_OPS = frozenset({Ops.IDIV, Ops.MOD, Ops.SHL, Ops.SHR})
+_INTEGER_OPS = frozenset({Ops.IDIV, Ops.MOD, Ops.SHL, Ops.SHR, Ops.CHECK})
 _BITWISE_OPS = frozenset({Ops.AND, Ops.OR, Ops.XOR})
 
 
@@ -105,6 +105,14 @@ def check_choice(node: UOp) -> Complaint:
     return None if node.arg is None or is_detour(node) else f"has argument {node.arg!r}, which is not {MARK!r}"
 
 
+def check_range(node: UOp) -> Complaint:
+    arg = node.arg
+    if not (isinstance(arg, CheckArg) and is_int_tuple((arg.size, arg.number, arg.slot, arg.bits))):
+        return f"argument {arg!r} is no CheckArg"
+    largest = int(node.dtype.max)
+    return None if 0 < arg.size <= largest else f"the size {arg.size} is not in 1..{largest}"
+
+
 # ---------------------------------------------------------------- leaves
 
 
@@ -154,9 +162,14 @@ def check_iota(node: UOp) -> Complaint:
 def check_operand_dtypes(node: UOp) -> Complaint:
     if any(src.dtype is dtypes.void for src in node.src):
         return "a source has no value (dtype void)"
-    compared = node.src[1:] if node.op is Ops.WHERE else node.src
-    if node.op is Ops.WHERE and not node.src[0].dtype.is_bool:
-        return f"the condition is {node.src[0].dtype.name}, not bool"
+    compared: tuple[UOp, ...] = node.src
+    conditions: tuple[UOp, ...] = ()
+    if node.op is Ops.WHERE:
+        compared, conditions = node.src[1:], node.src[:1]
+    elif node.op is Ops.CHECK:
+        compared, conditions = node.src[:1], node.src[1:]
+    if any(not condition.dtype.is_bool for condition in conditions):
+        return f"the condition is {dtype_names(conditions)}, not bool"
     if node.op.kind is not Kind.CAST and any(src.dtype is not compared[0].dtype for src in compared):
         return f"the operands have different dtypes: {dtype_names(compared)}"
     return None
@@ -324,10 +337,12 @@ def check_assign(node: UOp) -> Complaint:
     return None
 
 
+WITHOUT_ARGUMENT = ELEMENTWISE - {Ops.WHERE, Ops.CHECK} | {Ops.STORE, Ops.LOAD, Ops.END, Ops.ASSIGN}
+
 TENSOR_RULES: tuple[NodeRule, ...] = (
     NodeRule("arity", ALL_OPS, check_arity),
     NodeRule("dtype", ALL_OPS, check_dtype),
-    NodeRule("no-argument", ELEMENTWISE - {Ops.WHERE} | {Ops.STORE, Ops.LOAD, Ops.END, Ops.ASSIGN}, check_no_argument),
+    NodeRule("no-argument", WITHOUT_ARGUMENT, check_no_argument),
     NodeRule("choice-argument", {Ops.WHERE}, check_choice),
     NodeRule("const-value", {Ops.CONST}, check_const),
     NodeRule("variable-bounds", {Ops.VARIABLE}, check_variable),
@@ -337,6 +352,7 @@ TENSOR_RULES: tuple[NodeRule, ...] = (
     NodeRule("operand-dtypes", ELEMENTWISE, check_operand_dtypes),
     NodeRule("operand-kind", ELEMENTWISE - {Ops.WHERE, Ops.CAST, Ops.BITCAST}, check_operand_kind),
     NodeRule("equal-shapes", ELEMENTWISE, check_equal_shapes),
+    NodeRule("check-range", {Ops.CHECK}, check_range),
     NodeRule("bitcast-width", {Ops.BITCAST}, check_bitcast),
     NodeRule("reshape-count", {Ops.RESHAPE}, check_reshape),
     NodeRule("expand-from-one", {Ops.EXPAND}, check_expand),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.base.dtype import DType
-from tilewright.base.errors import OutOfMemoryError, RealizeError
+from tilewright.base.errors import OutOfMemoryError, RealizeError, UserError
 from tilewright.base.events import GlobalCounters
 from tilewright.graph import build
 from tilewright.graph.uop import UOp
@@ -154,12 +154,14 @@ def buffer_of(node: UOp) -> Buffer:
     buffer = node.cache.get("buffer")
     if not isinstance(buffer, Buffer):
         reason = node.cache.get("lost", "the memory of this tensor was freed or given to a newer version of it")
+        if isinstance(reason, UserError):
+            raise type(reason)(reason.operation, reason.message, reason.remedy, location=reason.location)
         raise RealizeError("read", str(reason), "keep the newer tensor, or return this one from the function")
     return buffer
 
 
-def lost_buffer(device: str, dtype: DType, size: int, reason: str) -> UOp:
-    """A BUFFER node without memory; reading it fails with the reason."""
+def lost_buffer(device: str, dtype: DType, size: int, reason: str | UserError) -> UOp:
+    """A BUFFER node without memory; reading it fails with the reason, or with the error that it was lost by."""
     node = build.new_buffer(dtype, size, device)
     node.cache["lost"] = reason
     return node

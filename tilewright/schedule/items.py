@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 
-from tilewright.base.dtype import dtypes
+from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
 from tilewright.graph.affine import digest
 from tilewright.graph.custom import output_node
-from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
+from tilewright.graph.ops import Axis, AxisType, CheckArg, Ops, ParamArg
 from tilewright.graph.records import Access, Item, KernelInfo, Slot
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, memory_of
@@ -62,9 +62,34 @@ def kernel_item(step: Step, device: str, slots: Slots, alignment: int) -> Item:
         buffer = UOp(Ops.PARAM, store.value.dtype, (), ParamArg(store.target, slots.slot(store.target).size))
         place = UOp(Ops.INDEX, buffer.dtype, (buffer, store.position))
         stores.append(UOp(Ops.STORE, dtypes.void, (place, store.value)))
-    ast, used, starts = canonical_kernel(UOp(Ops.SINK, dtypes.void, tuple(stores)), slots, alignment)
+    sink, checks, word = number_checks(UOp(Ops.SINK, dtypes.void, tuple(stores)), slots)
+    ast, used, starts = canonical_kernel(sink, slots, alignment)
     reads, writes = kernel_accesses(ast, used, starts)
-    return Item(ast, used, reads, writes, device, step.node.line, starts)
+    if checks:
+        slots.table.append(Slot(word, len(checks), device, "check"))
+        used, starts = (*used, len(slots.table) - 1), (*starts, 0)
+        writes = (*writes, Access(used[-1], 0, slots.table[-1].nbytes))
+    return Item(ast, used, reads, writes, device, step.node.line, starts, checks)
+
+
+def number_checks(sink: UOp, slots: Slots) -> tuple[UOp, tuple[int, ...], DType]:
+    """A kernel whose CHECKs count from 0, so that equal kernels are one node; the number of each in the run; and the
+    dtype of their words, which are the parameter behind all others."""
+    nodes = toposort(sink)
+    checks = [node for node in nodes if node.op is Ops.CHECK]
+    if not checks:
+        return sink, (), dtypes.int32
+    slot = len({slots.of[node.arg.slot] for node in nodes if node.op is Ops.PARAM})
+    # Not all devices have integers of 64 bits.
+    dtype = dtypes.int64 if any(node.dtype.bits == 64 for node in checks) else dtypes.int32
+    words = {number: word for word, number in enumerate(dict.fromkeys(node.arg.number for node in checks))}
+    done: dict[UOp, UOp] = {}
+    for node in nodes:
+        made = node.with_src(tuple(done[src] for src in node.src))
+        if node.op is Ops.CHECK:
+            made = made.replace(arg=CheckArg(node.arg.size, False, words[node.arg.number], slot, dtype.bits))
+        done[node] = made
+    return done[sink], tuple(words), dtype
 
 
 def custom_item(node: UOp, device: str, slots: Slots, versions: Mapping[UOp, int]) -> Item:

@@ -24,8 +24,14 @@ def nodes_to_part(plan: Plan, most_buffers: Callable[[UOp], int]) -> set[UOp]:
         if node in stored or node.op is Ops.PARAM:
             for root, _ in plan.uses.get(node, {}):
                 buffers.setdefault(root, set()).add(node)
-    crowded = (root for root, used in buffers.items() if len(used) > most_buffers(root))
-    parts = (_node_to_part(plan, stored, root, most_buffers(root)) for root in crowded)
+    checking = {root for node in plan.order if node.op is Ops.CHECK for root, _ in plan.uses.get(node, {})}
+
+    def most_of(root: UOp) -> int:
+        """One buffer goes to the words of a kernel's checks."""
+        return most_buffers(root) - (root in checking)
+
+    crowded = (root for root, used in buffers.items() if len(used) > most_of(root))
+    parts = (_node_to_part(plan, stored, root, most_of(root)) for root in crowded)
     return {node for node in parts if node is not None}
 
 

@@ -1,6 +1,7 @@
 """The schedule stage. In: the nodes to realise, over PARAM leaves. Out: a `Schedule`.
 
-prepare_graph    needs: a verified graph          gives: large reductions split, copies read whole buffers, joined
+keep_checks      needs: a verified graph          gives: CHECK where the device does it, and nowhere else
+prepare_graph    needs: any graph                 gives: large reductions split, copies read whole buffers, joined
                                                   values in parts, an order
 plan_fusion      needs: the nodes to store        gives: what is stored by which kernel, and every index asked for
 factors_to_turn  needs: the plan                  gives: more nodes to store, where a product would read across rows
@@ -24,6 +25,7 @@ from tilewright.graph.records import Schedule
 from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
+from tilewright.schedule.checks import keep_checks
 from tilewright.schedule.fuse import SEPARATE, plan_fusion
 from tilewright.schedule.joins import is_part, slice_of_source, with_parts
 from tilewright.schedule.limits import nodes_to_part
@@ -47,7 +49,7 @@ def schedule(
     """`params` are the PARAM nodes in slot order. `pinned` are the slots whose present contents someone else still
     reads: an update of one of them goes to memory of its own. `target_of` gives the facts of a device."""
     with stage_timer("schedule"):
-        prepared, sequence = prepare_graph(outputs)
+        prepared, sequence = prepare_graph(keep_checks(outputs, params, device, target_of))
         stored = [storage_node(node) for node in prepared]
         must_store, whole = nodes_to_store(stored), nodes_taken_whole(stored)
         plan = plan_fusion(stored, must_store, sequence, whole)

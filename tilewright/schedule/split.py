@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import InternalError
+from tilewright.graph.build import wrap_negative
 from tilewright.graph.ops import Ops, ParamArg, reduce_identity
 from tilewright.graph.simplify import fold_reductions
 from tilewright.graph.spec import Kind, element_count
@@ -63,6 +64,8 @@ class KernelWriter:
         if node.op.is_elementwise:
             places = (place if s.shape == node.shape else Place((), place.valid) for s in node.src)
             src = tuple(self.values[root, s, at] for s, at in zip(node.src, places, strict=True))
+            if node.op is Ops.CHECK:
+                return checked_value(node, src[0], both(src[1], place.valid))
             return UOp(node.op, node.dtype, src, node.arg)
         if node.op.kind is Kind.MOVEMENT:
             if element_count(node.src[0].shape) == 0:
@@ -165,6 +168,13 @@ class KernelWriter:
 def load_element(buffer: UOp, position: UOp, valid: UOp) -> UOp:
     src = (buffer, position) if valid is TRUE else (buffer, position, valid)
     return UOp(Ops.LOAD, buffer.dtype, (UOp(Ops.INDEX, buffer.dtype, src),))
+
+
+def checked_value(node: UOp, value: UOp, valid: UOp) -> UOp:
+    """What a CHECK is in a kernel; where the element does not exist, there is nothing to check."""
+    if node.arg.wraps:
+        value = wrap_negative(value, node.arg.size)
+    return UOp(Ops.CHECK, node.dtype, (value, valid), node.arg._replace(wraps=False))
 
 
 def index_value(value: UOp, size: int) -> UOp:

@@ -15,6 +15,7 @@ from tilewright.graph.spec import Devices
 from tilewright.runtime.device import canonical_device
 from tilewright.tensor.core import TensorBase, check_holds, check_whole, mark_parameter, parameter_of, shape_from
 from tilewright.tensor.holding import has_memory
+from tilewright.tensor.index_nodes import checked_classes
 from tilewright.tensor.reduce import ReduceMixin
 from tilewright.tensor.sharding import memory_like, new_memory
 
@@ -213,7 +214,7 @@ class CreationMixin(ReduceMixin):
         return made._new(build.where(equal, build.const(wanted, 1), build.const(wanted, 0)))
 
     def one_hot(self, num_classes: int) -> Self:
-        """A last axis with 1 at the position that each element names, 0 elsewhere."""
+        """A last axis with 1 at the position that each element names, 0 elsewhere. Each lies in 0..num_classes-1."""
         if not self.dtype.is_int:
             message = f"dtype {self.dtype.name} names no positions"
             raise DTypeError("one_hot", message, "cast to an integer dtype first")
@@ -221,4 +222,5 @@ class CreationMixin(ReduceMixin):
         # uint64 meets a signed integer in float64, which not every device has.
         kind = dtypes.uint64 if self.dtype is dtypes.uint64 else dtypes.int32
         classes = self.arange(num_classes, device=self.device, dtype=kind)
-        return self.unsqueeze(-1).eq(classes).cast(dtypes.int64)
+        checked = self._new(checked_classes("one_hot", self.uop, num_classes))
+        return checked.unsqueeze(-1).eq(classes).cast(dtypes.int64)

@@ -5,13 +5,14 @@ What a user gets wrong about a single entry is reported from here."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import IndexingError
 from tilewright.graph import build
 from tilewright.graph.gradients_gather import flat_number, stored_if_large
-from tilewright.graph.ops import Ops
+from tilewright.graph.ops import CheckArg, Ops
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 from tilewright.tensor import nodes
@@ -57,11 +58,16 @@ def check_known_range(operation: str, index: UOp, axis: int, shape: Shape) -> No
     if index.vmin >= shape[axis] or index.vmax < -shape[axis]:
         check_position(operation, int(index.vmin), axis, shape)
         check_position(operation, int(index.vmax), axis, shape)
+    for limit in known_limits(index):
+        check_position(operation, limit, axis, shape)
+
+
+def known_limits(index: UOp) -> Sequence[int]:
+    """The least and the greatest of the values, where they were made from host data; nothing elsewhere. Memory that is
+    written to gets another node."""
     while index.op in _KEEPING_ALL:
         index = index.src[0]
-    # What was made from host data; memory that is written to gets another node.
-    for limit in index.cache.get("limits", ()) if index.op is Ops.BUFFER else ():
-        check_position(operation, limit, axis, shape)
+    return index.cache.get("limits", ()) if index.op is Ops.BUFFER else ()
 
 
 def check_position(operation: str, position: int, axis: int, shape: Shape) -> int:
@@ -73,12 +79,38 @@ def check_position(operation: str, position: int, axis: int, shape: Shape) -> in
     return position + size if position < 0 else position
 
 
+def checked_index(operation: str, index: UOp, axis: int, shape: Shape) -> UOp:
+    """An index into an axis with negative ones counted from the end. What lies outside is an error: at once where the
+    values are known, else when it is computed. A known buffer is checked too: jit may run the graph on another."""
+    if 0 in index.shape:
+        return index
+    size = shape[axis]
+    if size == 0:
+        raise IndexingError(operation, f"axis {axis} of shape {shape} is indexed", "the axis has no elements")
+    check_known_range(operation, index, axis, shape)
+    if -size <= index.vmin and index.vmax < size:
+        return build.wrap_negative(index, size)
+    return build.check_range(index, CheckArg(size, True, operation=operation, of_what=f"axis {axis} of shape {shape}"))
+
+
+def checked_classes(operation: str, classes: UOp, count: int, ignored: int | None = None) -> UOp:
+    """Numbers of classes, of which one may stand for none; the others are in 0..count-1, or it is an error."""
+    if count == 0 or 0 in classes.shape or (0 <= classes.vmin and classes.vmax < count):
+        return classes
+    for limit in known_limits(classes):
+        if not 0 <= limit < count and limit != ignored:
+            message = f"class {limit} is out of range for {count} classes"
+            raise IndexingError(operation, message, f"give numbers in 0..{count - 1}")
+    valid = None
+    if ignored is not None:
+        valid = build.alu(Ops.CMPNE, classes, build.const(classes.dtype, ignored))
+    return build.check_range(classes, CheckArg(count, operation=operation, of_what=f"{count} classes"), valid)
+
+
 def check_tensor_index(operation: str, index: TensorIndex, axis: int, shape: Shape) -> None:
     if index.size is not None and index.size != shape[axis]:
         message = f"a mask with an axis of {index.size} for axis {axis} of shape {shape}"
         raise IndexingError(operation, message, "give a mask of the same sizes")
-    if 0 not in index.node.shape:
-        check_known_range(operation, index.node, axis, shape)
     if index.least is not None and index.greatest is not None:
         check_position(operation, index.least, axis, shape)
         check_position(operation, index.greatest, axis, shape)
@@ -130,18 +162,6 @@ def places_of_true(mask: UOp, count: int) -> UOp:
     """The positions of the first `count` true elements of a row of bools; the row's length where there are fewer."""
     running = build.contiguous(scan_axis(build.cast(mask, dtypes.int32), Ops.ADD, 0))
     return nodes.count_not_greater(running, build.iota(count))
-
-
-def wrap_negative(index: UOp, size: int) -> UOp:
-    """Negative positions count from the end."""
-    if index.vmin >= 0:
-        return index
-    dtype = index.dtype
-    if dtype.bits < 64 and size > int(dtype.max):
-        index = build.cast(index, dtypes.int64)
-        dtype = dtypes.int64
-    from_end = build.alu(Ops.ADD, index, build.const(dtype, size))
-    return build.where(build.alu(Ops.CMPLT, index, build.const(dtype, 0)), from_end, index)
 
 
 def place_of_index_axes(tensors: dict[int, UOp]) -> int:

@@ -22,9 +22,9 @@ from tilewright.tensor.index_nodes import (
     AxisRange,
     Parsed,
     TensorIndex,
-    check_known_range,
     check_position,
     check_tensor_index,
+    checked_index,
     gather_axes,
     indexed_shape,
     place_of_index_axes,
@@ -32,7 +32,6 @@ from tilewright.tensor.index_nodes import (
     range_moves,
     scatter_axes,
     slice_range,
-    wrap_negative,
 )
 from tilewright.tensor.moves import apply_moves
 from tilewright.tensor.reduce import scan_axis
@@ -143,9 +142,8 @@ class IndexingMixin(AttentionMixin):
             return self._new(nodes.nothing_of(self.uop, index.shape))
         if self.ndim == 0:
             return self
-        check_known_range("gather", index.uop, axis, self.shape)
         places = [build.axis_iota(index.shape, k) for k in range(index.ndim)]
-        places[axis] = wrap_negative(index.uop, self.shape[axis])
+        places[axis] = checked_index("gather", index.uop, axis, self.shape)
         return self._new(build.gather(self.uop, *places))
 
     # ------------------------------------------------------------ reading the index
@@ -166,7 +164,12 @@ class IndexingMixin(AttentionMixin):
                 continue
             if isinstance(entry, TensorIndex):
                 check_tensor_index(operation, entry, axis, self.shape)
-                tensors[len(sizes)] = wrap_negative(entry.node, self.shape[axis])
+                is_known = entry.least is not None
+                tensors[len(sizes)] = (
+                    build.wrap_negative(entry.node, self.shape[axis])
+                    if is_known
+                    else checked_index(operation, entry.node, axis, self.shape)
+                )
                 ranges.append(AxisRange(0, self.shape[axis]))
                 sizes.append(self.shape[axis])
             else:

@@ -1,6 +1,7 @@
 """Losses and normalisation. In: predictions and what they should have been. Out: a loss for each element, their sum or
 their mean. Logarithms of probabilities come from `log_softmax` and `logsigmoid`, so nothing overflows; a short float is
-carried in float32 and rounded once. A label outside of the classes makes the loss NaN: it never counts as right."""
+carried in float32 and rounded once. A label outside of the classes is an error when the loss is computed; on a device
+that does not check it makes the loss NaN, and never counts as right."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ from typing import Self
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.tensor.convolution import ConvolutionMixin
 from tilewright.tensor.core import Axes, broadcast_shape, check_axes, check_devices
+from tilewright.tensor.index_nodes import checked_classes
 from tilewright.tensor.reduce import accumulate_dtype
 
-# The label that torch's cross entropy leaves out.
+# The label that does not count unless another one is named, as in torch.
 _IGNORED = -100
 # The least logarithm of a probability that binary cross entropy counts, as in torch.
 _LEAST_LOG = -100.0
@@ -42,8 +44,9 @@ class LossesMixin(ConvolutionMixin):
             return self
         return self.mean() if reduction == "mean" else self.sum()
 
-    def _labels(self, name: str, labels: Self, axis: int) -> tuple[Self, Self]:
-        """Where each class of `axis` is the one that the labels name, and where the labels name any."""
+    def _labels(self, name: str, labels: Self, axis: int, ignored: int | None) -> tuple[Self, Self]:
+        """Where each class of `axis` is the one that the labels name, and where the labels name any. A label that names
+        none, and is not the ignored one, is an error."""
         check_devices(name, self, labels)
         wanted = (*self.shape[:axis], *self.shape[axis + 1 :])
         if labels.shape != wanted:
@@ -52,8 +55,8 @@ class LossesMixin(ConvolutionMixin):
         classes = self.shape[axis]
         shape = tuple(classes if k == axis else 1 for k in range(self.ndim))
         numbers = self.arange(classes, device=self.device).reshape(shape)
-        named = labels.unsqueeze(axis).cast("int64").eq(numbers)
-        return named, (labels >= 0) & (labels < classes)
+        checked = labels._new(checked_classes(name, labels.uop, classes, ignored))
+        return checked.unsqueeze(axis).cast("int64").eq(numbers), (checked >= 0) & (checked < classes)
 
     def _picked_loss(
         self,
@@ -69,7 +72,10 @@ class LossesMixin(ConvolutionMixin):
         check_devices(name, self, labels, *(() if weight is None else (weight,)))
         if not labels.dtype.is_int:
             raise DTypeError(name, f"labels of dtype {labels.dtype.name}", "give class numbers as integers")
-        named, is_class = self._labels(name, labels, axis)
+        ignored = _IGNORED if ignored is None else ignored
+        if not labels.dtype.min <= ignored <= labels.dtype.max:
+            ignored = None  # no label can be it
+        named, is_class = self._labels(name, labels, axis, ignored)
         rows = weights = None
         if weight is not None:
             if weight.shape != (self.shape[axis],):
@@ -129,7 +135,7 @@ class LossesMixin(ConvolutionMixin):
         self, Y: Self, weight: Self | None = None, ignore_index: int | None = None, reduction: str = "mean"
     ) -> Self:
         """Minus the logarithm of the probability of class Y, from (batch, classes, ...) logarithms. The mean is over
-        the weights of the labels; `ignore_index` is a label that does not count."""
+        the weights of the labels; `ignore_index` is a label that does not count, -100 where none is named."""
         check_reduction("nll_loss", reduction)
         self._check_float("nll_loss")
         axis = self._class_axis("nll_loss")
@@ -141,9 +147,16 @@ class LossesMixin(ConvolutionMixin):
             raise ShapeError(name, "a 0-d tensor has no classes", "give (batch, classes, ...) or (classes,)")
         return min(1, self.ndim - 1)
 
-    def cross_entropy(self, Y: Self, reduction: str = "mean", label_smoothing: float = 0.0) -> Self:
-        """The loss of (batch, classes, ...) logits against class numbers (-100 does not count) or probabilities of the
-        same shape. `label_smoothing` moves that much of the truth evenly to all classes."""
+    def cross_entropy(
+        self,
+        Y: Self,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+        ignore_index: int | None = None,
+    ) -> Self:
+        """The loss of (batch, classes, ...) logits against class numbers, or probabilities of the same shape.
+        `label_smoothing` moves that much of the truth evenly to all classes; `ignore_index` is a label that does not
+        count, -100 where none is named."""
         check_reduction("cross_entropy", reduction)
         _check_smoothing("cross_entropy", label_smoothing)
         self._check_float("cross_entropy")
@@ -151,7 +164,7 @@ class LossesMixin(ConvolutionMixin):
         check_devices("cross_entropy", self, Y)
         logs = self._wide().log_softmax(axis)
         if Y.dtype.is_int:
-            loss = logs._picked_loss("cross_entropy", Y, axis, None, _IGNORED, reduction, label_smoothing)
+            loss = logs._picked_loss("cross_entropy", Y, axis, None, ignore_index, reduction, label_smoothing)
             return loss.cast(self.dtype)
         if Y.shape != self.shape:
             message = f"probabilities of shape {Y.shape} for logits of shape {self.shape}"

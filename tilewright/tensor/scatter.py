@@ -17,7 +17,7 @@ from tilewright.graph.uop import UOp
 from tilewright.tensor import nodes
 from tilewright.tensor.core import TensorBase, broadcast_shape, check_axis, check_devices, check_whole
 from tilewright.tensor.cumulative import CumulativeMixin
-from tilewright.tensor.index_nodes import check_known_range, places_of_true, wrap_negative
+from tilewright.tensor.index_nodes import checked_index, places_of_true
 from tilewright.tensor.reduce import accumulate_dtype
 
 _COMBINE: dict[str, Op] = {"sum": Ops.ADD, "mean": Ops.ADD, "prod": Ops.MUL, "amax": Ops.MAX, "amin": Ops.MIN}
@@ -40,7 +40,7 @@ class ScatterMixin(CumulativeMixin):
             return source if index.numel() else self
         if 0 in index.shape or 0 in self.shape:
             return self
-        match, values = self._matches(axis, index, source)
+        match, values = self._matches("scatter", axis, index, source)
         turn = build.axis_iota(match.shape, axis + 1)
         last = _combined(Ops.MAX, match, turn, axis)
         places = [last if k == axis else build.axis_iota(self.shape, k) for k in range(self.ndim)]
@@ -59,7 +59,7 @@ class ScatterMixin(CumulativeMixin):
             )
         if 0 in index.shape or 0 in self.shape:
             return self
-        match, values = self._matches(axis, index, source)
+        match, values = self._matches("scatter_reduce", axis, index, source)
         wide = accumulate_dtype(self.dtype)
         op = _COMBINE[reduce]
         if self.dtype.is_bool:
@@ -97,16 +97,14 @@ class ScatterMixin(CumulativeMixin):
         if not fits:
             message = f"index {index.shape} does not lie in src {source.shape} and in {self.shape} (axis {dim} aside)"
             raise ShapeError(name, message, "give as many axes, none larger than those of src and of the tensor")
-        if self.ndim and index.numel():
-            check_known_range(name, index.uop, axis, self.shape)
         return axis, source.shrink([(0, size) for size in index.shape])
 
-    def _matches(self, axis: int, index: Self, source: Self) -> tuple[UOp, UOp]:
+    def _matches(self, name: str, axis: int, index: Self, source: Self) -> tuple[UOp, UOp]:
         """With (place, number) in the place of the axis: true where value `number` is meant for `place`; and the
         values. What the index does not cover names no place."""
         size, count = self.shape[axis], index.shape[axis]
         dtype = dtypes.int32 if size < 1 << 31 else dtypes.int64
-        numbers = flat_number([wrap_negative(index.uop, size)], [size], dtype)
+        numbers = flat_number([checked_index(name, index.uop, axis, self.shape)], [size], dtype)
         pairs = tuple((0, 0 if k == axis else self.shape[k] - part) for k, part in enumerate(index.shape))
         table = nodes.replace_axis(self.shape, axis, size, count)
         padded = nodes.pad_with(numbers, pairs, -1)

@@ -81,6 +81,7 @@ def cpu_target(compiler: str = LLVM, arch: str = "") -> Target:
         native_casts=frozenset({dtypes.float16}) if compiler == LLVM and compiled_for.has_half_casts() else frozenset(),
         native_ops=_NATIVE_OPS | _names(SATURATING_CAST=saturates, DETOUR=compiler == LLVM),
         dot_products=compiled_for.dot_products() if compiler == LLVM else (),
+        checks_ranges=True,
     )
 
 

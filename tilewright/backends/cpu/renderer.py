@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from tilewright.backends.cpu.checks import emit_check
 from tilewright.backends.cpu.detours import Detours
 from tilewright.backends.cpu.dot_products import DotProducts
 from tilewright.backends.cpu.instructions import (
@@ -241,7 +242,9 @@ class Renderer:
             self.dots.load(node)
         if node in self.dots.unwritten:
             return
-        if node.op.is_elementwise:
+        if node.op is Ops.CHECK:
+            emit_check(self, node)
+        elif node.op.is_elementwise:
             self._emit_elementwise(node)
         elif node.op is Ops.INDEX:
             self.memory.place(node)
@@ -263,13 +266,13 @@ class Renderer:
         elif node.op is not Ops.BARRIER:  # the one thread of a task waits for nobody
             raise InternalError(f"the CPU renderer cannot write {node.op!r}")
 
-    def _elements(self, node: UOp) -> Iterator[tuple[Coordinates, dict[UOp, int]]]:
+    def elements(self, node: UOp) -> Iterator[tuple[Coordinates, dict[UOp, int]]]:
         axes = self.facts.outer_axes(node)
         for coordinates in self.facts.all_coordinates(node):
             yield coordinates, dict(zip(axes, coordinates, strict=True))
 
     def _emit_elementwise(self, node: UOp) -> None:
-        self.values[node] = {coordinates: self.element(node, at) for coordinates, at in self._elements(node)}
+        self.values[node] = {coordinates: self.element(node, at) for coordinates, at in self.elements(node)}
 
     def element(self, node: UOp, at: dict[UOp, int]) -> Element:
         """One element of what is computed element by element."""
@@ -300,7 +303,7 @@ class Renderer:
         acc, value = node.src
         axis, lanes = self.facts.vector_axis(acc), self.facts.lanes(acc)
         unrolled = [a for a in self.facts.axes(value) if a not in self.facts.axes(acc)]
-        for coordinates, at in self._elements(acc):
+        for coordinates, at in self.elements(acc):
             for step in itertools.product(*(range(axis_size(a)) for a in unrolled)):
                 place = {**at, **dict(zip(unrolled, step, strict=True))}
                 is_chosen = value.op is Ops.WHERE and value.src[2] is acc.src[0]
@@ -318,7 +321,7 @@ class Renderer:
         own_lanes = self.facts.lanes(node)
         others = [a for a in folded if a is not axis]
         values: dict[Coordinates, Element] = {}
-        for coordinates, at in self._elements(node):
+        for coordinates, at in self.elements(node):
             total: Element | None = None
             for step in itertools.product(*(range(axis_size(a)) for a in others)):
                 place = {**at, **dict(zip(others, step, strict=True))}

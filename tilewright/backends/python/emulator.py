@@ -211,6 +211,8 @@ class _Run:
         handler = _HANDLERS.get(node.op)
         if node.op.is_elementwise:
             self.values[node] = compute(node.op, node.dtype, [self._value(src) for src in node.src])
+            if node.op is Ops.CHECK:
+                self._note_failure(node)
         elif handler is not None:
             handler(self, position, node)
         elif node.op not in _WITHOUT_EFFECT:
@@ -219,6 +221,15 @@ class _Run:
             # The END of a loop that goes on keeps what the next iteration reads.
             for done in self.plan.releases[position]:
                 self.values.pop(done, None)
+
+    def _note_failure(self, node: UOp) -> None:
+        """Stores a value that is out of range, any one, to the word of the check. No order of threads is asked for."""
+        value, valid = (self._value(src) for src in node.src)
+        failed = np.broadcast_arrays(value, valid & ((value < 0) | (value >= node.arg.size)))
+        found = failed[0][failed[1]]
+        if found.size:
+            words = self.parameters[node.arg.slot].data
+            words[node.arg.number] = found[0].astype(words.dtype)
 
     def _value(self, node: UOp) -> Array:
         found = self.values.get(node)

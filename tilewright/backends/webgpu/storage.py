@@ -141,7 +141,7 @@ class WgslMemory(CStyleMemory):
             return f"{self._store_function(place)}({position.text}, {values[0].text});"
         return f"{name}[{position.text}] = {values[0].text};"
 
-    def _under_mask(self, mask: Expression | None, lines: list[str]) -> None:
+    def store_under(self, mask: Expression | None, lines: list[str]) -> None:
         if mask is not None:
             lines = [f"if ({mask.text}) {{", *(f"  {line}" for line in lines), "}"]
         for line in lines:

@@ -12,13 +12,14 @@ from tilewright.graph.spec import Kind, Op
 from tilewright.graph.uop import UOp
 
 UNARY_OPS: tuple[Op, ...] = tuple(each for each in ALL_OPS if each.kind is Kind.UNARY)
-BINARY_OPS: tuple[Op, ...] = tuple(each for each in ALL_OPS if each.kind is Kind.BINARY)
+# A CHECK of constants is kept unless it is known to hold (`select.py`).
+BINARY_OPS: tuple[Op, ...] = tuple(each for each in ALL_OPS if each.kind is Kind.BINARY and each is not Ops.CHECK)
 COMMUTATIVE_OPS: tuple[Op, ...] = tuple(each for each in BINARY_OPS if each.commutative)
 # Ops whose result may have one value though an operand has several. A sum has one only if its operands do.
 BOUNDED_OPS: tuple[Op, ...] = tuple(
     each
     for each in ALL_OPS
-    if each.is_elementwise and each.bounds is not None and each not in (Ops.ADD, Ops.SUB, Ops.NEG, Ops.CAST)
+    if each.is_elementwise and each.bounds is not None and each not in (Ops.ADD, Ops.SUB, Ops.NEG, Ops.CAST, Ops.CHECK)
 )
 
 

@@ -1,5 +1,5 @@
-"""Choices. In: WHERE, MAX, MIN and masked loads. Out: the branch that is taken where that is known, one condition for
-nested choices, and conditions themselves where the branches are true and false."""
+"""Choices. In: WHERE, MAX, MIN, CHECK and masked loads. Out: the branch that is taken where that is known, one
+condition for nested choices, and conditions themselves where the branches are true and false."""
 
 from __future__ import annotations
 
@@ -55,6 +55,13 @@ def drop_mask(condition: UOp, load: UOp, otherwise: UOp) -> UOp | None:
     return load if otherwise is number(load.dtype, 0) else None
 
 
+def drop_check(node: UOp) -> UOp | None:
+    """A value that is in range by its bounds, or that never counts, needs no check."""
+    value, valid = node.src
+    is_inside = 0 <= value.vmin and value.vmax < node.arg.size
+    return value if is_inside or valid.vmax == 0 else None
+
+
 a, b, c, d = var("a"), var("b"), const("c"), const("d")
 x, y, z = var("x"), var("y"), var("z")
 u, v = var("x", "integer"), var("y", "integer")
@@ -98,6 +105,7 @@ SELECT_RULES = RuleSet(
             join_extremes,
             when=lambda node, inner: node.op is inner.op,
         ),
+        Rule("check-that-holds", op(Ops.CHECK, name="node"), drop_check),
         Rule("index-always-valid", op(Ops.INDEX, name="node"), drop_valid),
         Rule("load-never-valid", op(Ops.LOAD, name="node"), drop_load),
     ],

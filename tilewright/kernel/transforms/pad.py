@@ -41,6 +41,8 @@ def mask_axis(sink: UOp, axis: UOp, inside: UOp) -> UOp:
         src = tuple(done[s] for s in node.src)
         if node.op is Ops.INDEX and axis in node.ranges:
             src = _masked(src, inside)
+        elif node.op is Ops.CHECK and axis in node.ranges:
+            src = (src[0], src[1] & inside)
         elif node.op is Ops.STORE and axis in node.ranges and axis not in node.src[0].ranges:
             # The place is the same in every iteration, what is stored there is not.
             src = (src[0].with_src(_masked(src[0].src, inside)), src[1])

@@ -43,6 +43,8 @@ _PANEL_VECTOR_BYTES = 64
 _MOST_PANEL_VECTORS = 4
 _MOST_STREAMS = 8
 _PAGE_BYTES = 4096
+# What a position is computed from if not from loops alone; a CHECK is to be done once, where it stands.
+_COMPUTED = frozenset({Ops.LOAD, Ops.REDUCE, Ops.CHECK})
 # What tells the barrier before a copy from others in the same loops. All copies there share it.
 _BEFORE_COPY = -1
 
@@ -102,7 +104,7 @@ def check_stage(view: KernelView, axis: UOp, operand: int) -> str | None:
     depends = frozenset(each for source in place.src[1:] for each in source.ranges)
     if axis not in depends and axis.arg.kind is not AxisType.THREAD:
         return f"STAGE at axis {position}: operand {operand} is the same in all of its {size_of(axis)} iterations"
-    if any(node.op is Ops.LOAD or node.op is Ops.REDUCE for source in place.src[1:] for node in toposort(source)):
+    if any(node.op in _COMPUTED for source in place.src[1:] for node in toposort(source)):
         return f"STAGE needs places known from loops alone, that of operand {operand} is computed from other values"
     if not tile_of(view, axis, place):
         return f"STAGE at axis {position}: operand {operand} is one element in each of its {size_of(axis)} iterations"

@@ -12,7 +12,7 @@ from tilewright.graph.gradients_gather import gather_gradient
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import Axes, TensorBase, broadcast_shape, check_axes, check_axis, check_devices, check_whole
 from tilewright.tensor.families.base import Family
-from tilewright.tensor.index_nodes import check_known_range, wrap_negative
+from tilewright.tensor.index_nodes import checked_index
 
 
 class SelectingMixin(Family):
@@ -66,7 +66,8 @@ class SelectingMixin(Family):
         scaled = values if alpha == 1 else (values * alpha).cast(self.dtype)
         if 0 in values.shape:
             return self
-        return self + self._new(gather_gradient(self._slices(axis, row), scaled.uop)[0] or scaled.uop, scaled)
+        slices = self._slices("index_add", axis, row)
+        return self + self._new(gather_gradient(slices, scaled.uop)[0] or scaled.uop, scaled)
 
     def index_copy(self, dim: int, index: Self, source: Self) -> Self:
         """This tensor with the slices of an axis that the index names replaced by those of `source`."""
@@ -113,16 +114,15 @@ class SelectingMixin(Family):
                 f"a source of {source._described()} for {row.shape[0]} slices of axis {dim} of {self._described()}"
             )
             raise ShapeError(name, message, f"give {self.dtype.name}{list(wanted)}")
-        if row.numel():
-            check_known_range(name, row.uop, axis, self.shape)
         return axis, row, source
 
-    def _slices(self, axis: int, row: Self) -> UOp:
+    def _slices(self, name: str, axis: int, row: Self) -> UOp:
         """The gather of the slices that a row of an axis names."""
         shape = tuple(row.shape[0] if k == axis else size for k, size in enumerate(self.shape))
-        along = build.reshape(row.uop, tuple(row.shape[0] if k == axis else 1 for k in range(self.ndim)))
+        index = checked_index(name, row.uop, axis, self.shape)
+        along = build.reshape(index, tuple(row.shape[0] if k == axis else 1 for k in range(self.ndim)))
         places = [build.axis_iota(shape, k) for k in range(self.ndim)]
-        places[axis] = build.expand(wrap_negative(along, self.shape[axis]), shape)
+        places[axis] = build.expand(along, shape)
         return build.gather(self.uop, *places)
 
     def _with_slices(self, axis: int, row: Self, values: Self | Scalar) -> Self:

@@ -1,0 +1,49 @@
+"""Which checks a schedule has. In: a graph with a CHECK wherever the user named an index. Out: the graph with those
+that its devices do, in a dtype they have. Stands before all else of the stage: what is not checked costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tilewright.base.config import options
+from tilewright.base.dtype import dtypes
+from tilewright.base.target import Target
+from tilewright.graph.build import wrap_negative
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+from tilewright.schedule.order import find_devices
+
+_NARROW = dtypes.int32
+
+
+def keep_checks(
+    outputs: Sequence[UOp], params: Sequence[UOp], device: str, target_of: Callable[[str], Target]
+) -> Sequence[UOp]:
+    order = toposort(*outputs)
+    if not any(node.op is Ops.CHECK for node in order):
+        return outputs
+    devices = find_devices(order, params, device)
+    done: dict[UOp, UOp] = {}
+    for node in order:
+        made = node.with_src(tuple(done[src] for src in node.src))
+        if node.op is Ops.CHECK:
+            made = kept_check(made, target_of(devices[node]))
+        done[node] = made
+    return [done[node] for node in outputs]
+
+
+def kept_check(check: UOp, target: Target) -> UOp:
+    """A check as the device does it. Where its dtype is emulated, the index is brought into 32 bits first: what is in
+    range stays as it is, what is not stays outside."""
+    index, valid = check.src
+    is_checked = target.checks_ranges or options.CHECK
+    if is_checked and check.dtype in target.native:
+        return check
+    if check.arg.wraps:
+        index = wrap_negative(index, check.arg.size)
+    if not is_checked or check.arg.size > int(_NARROW.max):
+        return index
+    least = 0 if index.dtype.is_unsigned else int(_NARROW.min)
+    narrow = index.maximum(least).minimum(int(_NARROW.max)).cast(_NARROW)
+    return UOp(Ops.CHECK, _NARROW, (narrow, valid), check.arg._replace(wraps=False)).cast(index.dtype)
