@@ -10,8 +10,8 @@ __device__ inline float fold_add_float32_32(float x) {
 }
 __device__ inline unsigned int bits_of_float32(float x) { union { float from; unsigned int to; } bits = { x }; return bits.to; }
 
-// reduce_512_1024_0493e4: GLOBAL 512, LOCAL 32, REDUCE 4, UPCAST 8
-extern "C" __global__ void __launch_bounds__(32) reduce_512_1024_0493e4(unsigned short* out0, const unsigned short* in1, const unsigned short* in2) {
+// reduce_512_1024_6d8df0: GLOBAL 512, LOCAL 32, REDUCE 4, UPCAST 8
+extern "C" __global__ void __launch_bounds__(32) reduce_512_1024_6d8df0(unsigned short* out0, const unsigned short* in1, const unsigned short* in2) {
   const int global0 = blockIdx.x;  // GLOBAL 512
   const int local1_0_1 = threadIdx.x;  // LOCAL 32
   float acc0_0 = 0.0f, acc0_1 = 0.0f, acc0_2 = 0.0f, acc0_3 = 0.0f, acc0_4 = 0.0f, acc0_5 = 0.0f, acc0_6 = 0.0f,

@@ -6,8 +6,8 @@ __device__ inline unsigned int bits_of_float32(float x) { union { float from; un
 __device__ inline float float32_of_bits(unsigned int x) { union { unsigned int from; float to; } bits = { x }; return bits.to; }
 __device__ inline float max_float32(float a, float b) { return a > b ? a : b > a ? b : a == b ? float32_of_bits(bits_of_float32(a) & bits_of_float32(b)) : a + b; }
 
-// map_1024_256_afdc8c: GLOBAL 1024, LOCAL 64, UPCAST 4
-extern "C" __global__ void __launch_bounds__(64) map_1024_256_afdc8c(float* out0, const float* in1, const float* in2) {
+// map_1024_256_aff667: GLOBAL 1024, LOCAL 64, UPCAST 4
+extern "C" __global__ void __launch_bounds__(64) map_1024_256_aff667(float* out0, const float* in1, const float* in2) {
   const int global0 = blockIdx.x;  // GLOBAL 1024
   const int local1_0 = threadIdx.x;  // LOCAL 64
   const int idx0 = global0 * 256 + local1_0 * 4;

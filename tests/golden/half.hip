@@ -5,8 +5,8 @@ template <typename T, int N> struct alignas(sizeof(T) * N) Vector {
 __device__ inline _Float16 float16_of_bits(unsigned short x) { union { unsigned short from; _Float16 to; } bits = { x }; return bits.to; }
 __device__ inline unsigned short bits_of_float16(_Float16 x) { union { _Float16 from; unsigned short to; } bits = { x }; return bits.to; }
 
-// map_4096_405a07: GLOBAL 4, LOCAL 128, UPCAST 8
-extern "C" __global__ void __launch_bounds__(128) map_4096_405a07(unsigned short* out0, const unsigned short* in1) {
+// map_4096_1db8af: GLOBAL 4, LOCAL 128, UPCAST 8
+extern "C" __global__ void __launch_bounds__(128) map_4096_1db8af(unsigned short* out0, const unsigned short* in1) {
   const int global0_0_0 = blockIdx.x;  // GLOBAL 4
   const int local0_0_1 = threadIdx.x;  // LOCAL 128
   const int idx0 = global0_0_0 * 1024 + local0_0_1 * 8;

@@ -20,10 +20,14 @@ void integers(void** buffers, long long lo, long long hi) {
     const int val2_1 = in3[idx0 + 1];
     const int val2_2 = in3[idx0 + 2];
     const int val2_3 = in3[idx0 + 3];
-    const int alu0_0 = val0_0 ? (int)((unsigned int)val1_0 * val2_0) : (int)((unsigned int)val1_0 * -1 + val2_0);
-    const int alu0_1 = val0_1 ? (int)((unsigned int)val1_1 * val2_1) : (int)((unsigned int)val1_1 * -1 + val2_1);
-    const int alu0_2 = val0_2 ? (int)((unsigned int)val1_2 * val2_2) : (int)((unsigned int)val1_2 * -1 + val2_2);
-    const int alu0_3 = val0_3 ? (int)((unsigned int)val1_3 * val2_3) : (int)((unsigned int)val1_3 * -1 + val2_3);
+    const int alu0_0 = val0_0 ? (int)((unsigned int)val1_0 * val2_0) : (int)((unsigned int)val1_0 + (unsigned int)val2_0
+        * -1);
+    const int alu0_1 = val0_1 ? (int)((unsigned int)val1_1 * val2_1) : (int)((unsigned int)val1_1 + (unsigned int)val2_1
+        * -1);
+    const int alu0_2 = val0_2 ? (int)((unsigned int)val1_2 * val2_2) : (int)((unsigned int)val1_2 + (unsigned int)val2_2
+        * -1);
+    const int alu0_3 = val0_3 ? (int)((unsigned int)val1_3 * val2_3) : (int)((unsigned int)val1_3 + (unsigned int)val2_3
+        * -1);
     out0[idx0] = alu0_0;
     out0[idx0 + 1] = alu0_1;
     out0[idx0 + 2] = alu0_2;

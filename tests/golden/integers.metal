@@ -12,8 +12,8 @@ kernel void integers(
   const int global0_0 = group_id.x;  // GLOBAL 10
   const int idx0 = global0_0 * 4;
   const uchar4 vec0 = *(device const uchar4*)(in1 + idx0);
-  const int4 vec1 = *(device const int4*)(in3 + idx0);
-  const int4 vec2 = *(device const int4*)(in2 + idx0);
+  const int4 vec1 = *(device const int4*)(in2 + idx0);
+  const int4 vec2 = *(device const int4*)(in3 + idx0);
   const int alu0_0 = vec0.x != 0 ? (int)((uint)vec1.x * vec2.x) : (int)((uint)vec1.x + (uint)vec2.x * -1);
   const int alu0_1 = vec0.y != 0 ? (int)((uint)vec1.y * vec2.y) : (int)((uint)vec1.y + (uint)vec2.y * -1);
   const int alu0_2 = vec0.z != 0 ? (int)((uint)vec1.z * vec2.z) : (int)((uint)vec1.z + (uint)vec2.z * -1);

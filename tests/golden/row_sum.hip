@@ -13,8 +13,8 @@ __device__ inline float fold_add_float32_4(float x) {
   return x;
 }
 
-// reduce_64_2048_ac79bc: GLOBAL 64, LOCAL 256, REDUCE 2, UPCAST 4
-extern "C" __global__ void __launch_bounds__(256) reduce_64_2048_ac79bc(float* out0, const float* in1) {
+// reduce_64_2048_35879a: GLOBAL 64, LOCAL 256, REDUCE 2, UPCAST 4
+extern "C" __global__ void __launch_bounds__(256) reduce_64_2048_35879a(float* out0, const float* in1) {
   __shared__ __align__(16) float shared0[4];
   const int global0 = blockIdx.x;  // GLOBAL 64
   const int local1_0_1 = threadIdx.x;  // LOCAL 256
