@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence, Set
 
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.forks import renewed_lock
-from tilewright.graph.ops import REDUCTIONS, BufferArg, CheckArg, MultiArg, Ops, Slopes
+from tilewright.graph.ops import REDUCTIONS, BufferArg, CheckArg, Identity, MultiArg, Ops, Slopes
 from tilewright.graph.spec import Devices, Op, Shape
 from tilewright.graph.uop import UOp
 from tilewright.graph.uop import const as scalar_const
@@ -323,9 +323,32 @@ def with_slopes(value: UOp, rule: Callable[..., tuple[UOp | None, ...]], *inputs
     return UOp(Ops.DETACH, value.dtype, (value, *inputs), Slopes(rule))
 
 
+def identical(x: UOp) -> UOp:
+    """`x` under a node that is equal to no other."""
+    return UOp(Ops.DETACH, x.dtype, (x,), Identity())
+
+
+# What has an identity already (memory, updates of it), or is no result of anything.
+_NOT_SET_APART = (Ops.BUFFER, Ops.PARAM, Ops.ASSIGN, Ops.CUSTOM_KERNEL)
+
+
+def set_apart(x: UOp) -> UOp:
+    """The same expression as a node of its own: a gradient with respect to one of two does not count uses of the other.
+    A constant has no identity."""
+    if not x.src or x.op in _NOT_SET_APART:
+        return x
+    if x.op in _REPETITIONS:
+        scalar = scalar_of(x)
+        if scalar is not None and not scalar.src:
+            return x
+    first, *rest = x.src
+    first = set_apart(first) if x.op is Ops.MULTI else identical(first)
+    return UOp(x.op, x.dtype, (first, *rest), x.arg)
+
+
 def is_seen_by_gradients_alone(x: UOp) -> bool:
     """Whether the node is its first source for everything that is computed: no schedule has to know it."""
-    return x.op is Ops.DETACH and (x.arg == _TAKES_TIES or isinstance(x.arg, Slopes))
+    return x.op is Ops.DETACH and (isinstance(x.arg, Slopes | Identity) or x.arg == _TAKES_TIES)
 
 
 _TAKES_TIES = "takes ties"

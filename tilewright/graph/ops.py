@@ -128,6 +128,12 @@ class CheckArg(NamedTuple):
     of_what: str = ""
 
 
+class Identity:
+    """The argument of a DETACH that sets a node apart from those of the same expression: equal to no other."""
+
+    __slots__ = ()
+
+
 class DotArg(NamedTuple):
     """The argument of a DOT: the name of the tensor core that computes it; rows, columns and length of the product; how
     far apart neighbours lie in memory: rows and steps of the sum on the left, columns and steps on the right."""

@@ -15,7 +15,7 @@ from tilewright.base.location import user_location
 from tilewright.engine import devices, live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
-from tilewright.graph.spec import Devices, Shape
+from tilewright.graph.spec import Devices, Kind, Shape
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer
 from tilewright.tensor.holding import has_memory
@@ -279,8 +279,11 @@ class TensorBase:
         if requires_grad and not modes.grad_enabled:
             requires_grad = False
             uop = build.detach(uop)
+        is_float = uop.dtype.is_float
+        if is_float and uop.line is not None and not _leads_to(uop, self, *others):
+            uop = build.set_apart(uop)  # some other tensor is, or was made from, an equal expression
         made = object.__new__(type(self))
-        made._set_up(uop, self.device, requires_grad and uop.dtype.is_float)
+        made._set_up(uop, self.device, requires_grad and is_float)
         return made
 
     def _view(self, *moves: Move) -> Self:
@@ -409,6 +412,18 @@ class TensorBase:
         mark_line(self.uop)
         if self._is_parameter:
             mark_parameter(self)
+
+
+def _leads_to(node: UOp, *tensors: TensorBase) -> bool:
+    """Whether a node is that of one of the tensors, or what it is a movement of: an operation that changes nothing, or
+    undoes others, gives what was there before."""
+    for tensor in tensors:
+        below = tensor.uop
+        while below is not node and (below.op.kind is Kind.MOVEMENT or below.op is Ops.DETACH):
+            below = below.src[0]
+        if below is node or any(ancestor.uop is node for ancestor, _ in tensor._living_ancestors()):
+            return True
+    return False
 
 
 def _require_gradients(*tensors: TensorBase) -> None:

@@ -53,8 +53,8 @@ class GradientMixin(TensorBase):
 
     def gradient(self, *targets: Self, gradient: Self | None = None) -> tuple[Self, ...]:
         """The gradients of this tensor with respect to any tensors that it was computed from: parameters, intermediate
-        results and views of them. They are ordinary tensors: gradients can be taken of them. Two equal expressions are
-        one value, so a target stands for all of its kind."""
+        results and views of them. They are ordinary tensors: gradients can be taken of them. A target stands for
+        itself: the uses of another tensor that is an equal expression do not count."""
         for target in targets:
             if not isinstance(target, TensorBase):
                 message = f"a {type(target).__name__} is no target"

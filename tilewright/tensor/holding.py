@@ -19,6 +19,19 @@ def has_memory(node: UOp) -> bool:
     return all(map(has_memory, root.src)) if root.op is Ops.MULTI else root.op in (Ops.BUFFER, Ops.ASSIGN)
 
 
+def stored_value(node: UOp, buffer: UOp) -> UOp:
+    """What a tensor becomes when `buffer` holds its value: the buffer; or, where that is the memory of a tensor that it
+    is a copy or a detached view of, a node of its own over it, which gradients stop at if they did before."""
+    below, is_cut = node, False
+    while below.op in (Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS):
+        is_cut = is_cut or (below.op is Ops.DETACH and below.arg is None)
+        below = below.src[0]
+    if below is build.stored_root(node) or not has_memory(below):
+        return buffer
+    apart = build.identical(buffer)
+    return build.detach(apart) if is_cut else apart
+
+
 class NodeHolder:
     """Holds the value of a node as a tensor would, as long as the node is alive."""
 

@@ -41,8 +41,10 @@ def memory_like(tensor: TensorBase, dtype: DType | None = None) -> UOp:
 
 
 def in_memory(node: UOp) -> bool:
-    """Whether a value is memory, reshapes aside, and nothing has to be computed."""
+    """Whether a value is memory, reshapes and what only gradients see aside, and nothing has to be computed."""
     root = build.stored_root(node)
+    while root.op is Ops.DETACH:
+        root = build.stored_root(root.src[0])
     return all(map(in_memory, root.src)) if root.op is Ops.MULTI else root.op is Ops.BUFFER
 
 

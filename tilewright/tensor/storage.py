@@ -21,6 +21,7 @@ from tilewright.runtime.buffer import Buffer, buffer_of
 from tilewright.runtime.device import synchronize
 from tilewright.tensor.convert import decode, nest
 from tilewright.tensor.core import TensorBase, check_axis, check_tensors
+from tilewright.tensor.holding import stored_value
 from tilewright.tensor.sharding import first_device, in_memory, memory_like
 
 if TYPE_CHECKING:
@@ -118,11 +119,13 @@ class StorageMixin(TensorBase):
         for device, tensors in by_device.items():
             nodes = [tensor.uop for tensor in tensors]
             buffers = _realizer()(nodes, first_device(device))
+            owners = dict(zip(reversed(buffers), reversed(nodes)))
             for tensor, node, buffer in zip(tensors, nodes, buffers):
                 # History is needed by gradients alone; without it the nodes below can be freed. Gradients end at a
-                # parameter, whatever it was computed from.
-                if not tensor.requires_grad or tensor._is_parameter:
-                    live.exchange(tensor, node, build.reshape(buffer, node.shape))
+                # parameter, whatever it was computed from. Of equal expressions that were computed together, and so
+                # once, one becomes the memory and the others stay what they are: nodes of their own.
+                if (not tensor.requires_grad or tensor._is_parameter) and owners[buffer] is node:
+                    live.exchange(tensor, node, build.reshape(stored_value(node, buffer), node.shape))
         return self
 
     def _give_memory(self) -> None:
@@ -304,4 +307,6 @@ class StorageMixin(TensorBase):
 
     def detach(self) -> Self:
         """The same values, which no gradient flows through. A view: an assignment to it updates this tensor too."""
-        return self._note_path(type(self)._from_uop(build.detach(self.uop), self.device), ((Ops.DETACH, None),))
+        node = build.detach(self.uop)
+        node = build.set_apart(node) if node.line is not None and node is not self.uop else node
+        return self._note_path(type(self)._from_uop(node, self.device), ((Ops.DETACH, None),))
