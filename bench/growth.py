@@ -75,7 +75,7 @@ def chain_program(count: int) -> Callable[[], Any]:
     def chain() -> Any:
         y = x
         for number in range(count):
-            y = y * 1.0001 if number % 2 else y + 0.5
+            y = y * (1 + number * 1e-6) if number % 2 else y + number * 1e-6  # no part of it is like another
         return y.realize()
 
     return chain

@@ -12,6 +12,8 @@ import pytest
 from tilewright import Tensor, jit
 from tilewright.base.events import subscribe
 from tilewright.graph.records import Schedule
+from tilewright.graph.walk import toposort
+from tilewright.schedule.fuse import MAX_KERNEL_NODES
 
 
 @contextmanager
@@ -255,3 +257,41 @@ def test_a_weight_of_many_products(kind: str) -> None:
         rtol=3e-2 if kind == "float16" else 1e-5,
         atol=1e-2 if kind == "float16" else 1e-5,
     )
+
+
+# ---------------------------------------------------------------- large expressions
+
+
+def chain(x: Any, count: int) -> Any:
+    for number in range(count):
+        x = x * (1 + number * 1e-6) if number % 2 else x + number * 1e-6
+    return x
+
+
+def tree(leaves: list[Any]) -> Any:
+    while len(leaves) > 1:
+        leaves = [left + right * 0.5 for left, right in zip(leaves[::2], leaves[1::2], strict=True)]
+    return leaves[0]
+
+
+LARGE: dict[str, Callable[[Any], Any]] = {
+    "chain": lambda x: chain(x, 3000),
+    "chain of a sum": lambda x: chain(x.sum(1), 1200),
+    "chain of a broadcast product": lambda x: (chain(x.reshape(4, 5, 1), 700) * x.reshape(4, 1, 5)).sum(1),
+    "tree": lambda x: tree([x * number for number in range(1024)]),
+    "sum of slices": lambda x: sum(x[number % 4] * number for number in range(1200)),
+    "sum of sums": lambda x: sum((x * number).sum() for number in range(150)),
+    "two chains that meet": lambda x: chain(x, 600) * chain(x + 1, 600) + chain(x, 300),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_large_expressions_are_several_kernels_of_limited_size(name: str) -> None:
+    data = np.random.default_rng(5).random((4, 5))
+    with schedules() as found:
+        ours = LARGE[name](Tensor(data)).numpy()
+    np.testing.assert_allclose(ours, LARGE[name](data), rtol=1e-9)
+    kernels = [item.ast for plan in found for item in plan.items if item.ast is not None]
+    computed = [sum(node.op.is_elementwise for node in toposort(kernel)) for kernel in kernels]
+    assert len(kernels) > 1
+    assert max(computed) < 3 * MAX_KERNEL_NODES

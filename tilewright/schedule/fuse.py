@@ -7,6 +7,7 @@ is asked of the real indices: is this reduction asked for once per row, is this 
   - a node that reductions are done for alone is computed inside the one kernel that uses it, when that kernel asks for
     each element at most once (an epilogue), once per row of enough rows (softmax), or in a short sum (a window);
   - any other is stored when doing again what is done for it alone would cost more than `RECOMPUTE_LIMIT`;
+  - a kernel that has grown to `MAX_KERNEL_NODES` loads the next value, which is stored by another;
   - what is stored is computed by the first kernel that needs it, which then has one more store, when that kernel asks
     for each element once; else by a kernel of its own."""
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tilewright.base.config import options
 from tilewright.graph.ops import Ops
@@ -38,6 +39,11 @@ LONGEST_ROW = 1 << 14
 # How often a sum may be computed, per element, inside a short sum: the windows at the borders reach outside.
 MOST_OVERLAP = 3
 MOST_STORES = 8
+# Nodes that a kernel may compute and load: compilers take more than twice as long for twice as large a kernel. What
+# would come after so many is stored, where it is no larger than what it is made from.
+MAX_KERNEL_NODES = 512
+NODES_OF_REDUCTION = 16  # that one counts as
+MIN_REPEATED = 16
 # What is not computed element by element into memory of its own.
 SEPARATE = frozenset({Ops.ASSIGN, Ops.COPY, Ops.CUSTOM_KERNEL})
 
@@ -61,12 +67,14 @@ def plan_fusion(
     for node in reversed(plan.order):
         asked = plan.uses.get(node, {})
         uses = list(asked.values())
-        if node in must_store or decide.should_store(node, uses):
+        is_cut = node not in must_store and decide.is_cut(node, uses)
+        if node in must_store or is_cut or decide.should_store(node, uses):
             plan.stored.append(node)
             if element_count(node.shape) == 0 or node.op is Ops.CAT:  # whose parts are stored in its memory
                 continue
             # What must be stored for another reason than being asked for is there to stand apart.
-            may_be_guest = options.FUSE and (node not in must_store or (node in asked_for and node not in whole))
+            stands_apart = is_cut or (node in must_store and (node not in asked_for or node in whole))
+            may_be_guest = options.FUSE and not stands_apart
             own = decide.find_host(node, uses) if may_be_guest else None
             if own is None:
                 own = own_use(node)
@@ -75,6 +83,7 @@ def plan_fusion(
                 plan.hosts[node] = (own.root, own.place)
             asked = {(own.root, own.place): own}
             plan.uses.setdefault(node, {}).update(asked)
+        decide.count(node, asked.values())
         for use in asked.values():
             for src, pushed in push_use(node, use, plan, facts):
                 plan.record(src, pushed)
@@ -92,6 +101,21 @@ class _Decisions:
         self.rows: dict[UOp, set[frozenset[UOp]]] = {}
         self.contracting: set[UOp] = set()
         self.stores: Counter[UOp] = Counter()
+        self.sizes: Counter[UOp] = Counter()
+
+    def count(self, node: UOp, uses: Iterable[Use]) -> None:
+        """Keeps in mind how large the kernels are that compute or load the node."""
+        if node.op.kind is not Kind.MOVEMENT and node.op is not Ops.CONST:
+            for use in uses:
+                self.sizes[use.root] += NODES_OF_REDUCTION if node.op is Ops.REDUCE_AXIS else 1
+
+    def is_cut(self, node: UOp, uses: list[Use]) -> bool:
+        """Whether the node is stored because a kernel that needs it is large enough."""
+        if all(self.sizes[use.root] < MAX_KERNEL_NODES for use in uses):
+            return False
+        if node.op is Ops.REDUCE_AXIS:
+            return True
+        return node.op.is_elementwise and element_count(node.shape) < MIN_REPEATED * self.facts[node].distinct
 
     def should_store(self, node: UOp, uses: list[Use]) -> bool:
         if not uses or node.op.kind in (Kind.LEAF, Kind.MOVEMENT) or node.op in TRANSPARENT:
