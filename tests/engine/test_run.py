@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from tilewright import GlobalCounters, Tensor
+from tilewright.base.config import Context
 from tilewright.base.errors import OutOfMemoryError
 from tilewright.base.events import subscribe
 from tilewright.engine import run
@@ -101,9 +102,8 @@ def test_threads_realise_at_once() -> None:
     assert wrong == []
 
 
-def test_lists_that_are_not_seen_again_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "MOST_PREPARED", 4)
-    with subscribe(lambda event: None, kinds=("pass-end",)):
+def test_lists_that_are_not_seen_again_do_not_pile_up() -> None:
+    with Context(PLAN_CACHE=4), subscribe(lambda event: None, kinds=("pass-end",)):
         for step in range(12):
             assert added([float(step)]).item() == step + 1.0
     assert len(run._prepared) <= 4

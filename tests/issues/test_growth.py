@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,13 @@ import numpy as np
 import pytest
 
 from tilewright import Tensor, jit
+from tilewright.base.config import Context
 from tilewright.base.events import subscribe
+from tilewright.engine import plan
+from tilewright.engine.compile import compile_kernel, forget_kernels, kernel_tables
+from tilewright.engine.plan import forget_schedules
+from tilewright.engine.recent import KERNELS_PER_PLAN
+from tilewright.graph import uop
 from tilewright.graph.records import Schedule
 from tilewright.graph.walk import toposort
 from tilewright.schedule.fuse import MAX_KERNEL_NODES
@@ -295,3 +302,59 @@ def test_large_expressions_are_several_kernels_of_limited_size(name: str) -> Non
     computed = [sum(node.op.is_elementwise for node in toposort(kernel)) for kernel in kernels]
     assert len(kernels) > 1
     assert max(computed) < 3 * MAX_KERNEL_NODES
+
+
+# ---------------------------------------------------------------- what a process remembers
+
+
+def use_length(length: int) -> None:
+    x = Tensor(np.arange(length, dtype=np.float32))
+    assert (x * 2 + 1).sum().item() == float(length * length)
+
+
+def test_what_is_remembered_of_many_lengths_is_limited() -> None:
+    """Nodes, schedules, kernels and prepared lists: nothing grows with the number of lengths."""
+    tables = [*kernel_tables, plan._schedules]
+
+    def sizes() -> list[int]:
+        gc.collect()
+        return [len(uop._table), *map(len, tables)]
+
+    forget_schedules()
+    forget_kernels()
+    with Context(PLAN_CACHE=2):
+        for length in range(1, 21):
+            use_length(length)
+        known = sizes()
+        for length in range(21, 61):
+            use_length(length)
+        grown = sizes()
+    assert max(map(len, tables)) <= 2 * KERNELS_PER_PLAN
+    assert len(plan._plans) == len(plan._schedules) == 2
+    assert all(after <= before * 1.25 for before, after in zip(known, grown, strict=True)), (known, grown)
+
+
+def test_what_is_used_again_stays_and_what_is_not_comes_back() -> None:
+    forget_schedules()
+    forget_kernels()
+    with Context(PLAN_CACHE=4):
+        use_length(5)
+        kept = next(plan._plans.values())
+        for length in range(100, 120):
+            use_length(length)
+            use_length(5)
+        assert any(found is kept for found in plan._plans.values())
+        use_length(100)
+    with Context(PLAN_CACHE=0):
+        for length in range(10, 20):
+            use_length(length)
+        assert len(plan._plans) >= 10
+
+
+def test_a_kernel_whose_text_was_let_go_shows_it_again() -> None:
+    """The text and the graphs of a kernel are made again for whoever asks."""
+    forget_kernels()
+    item = next(item for item in (Tensor.rand(7) + 1).schedule().items if item.ast is not None)
+    kernel = compile_kernel(item.ast, item.device)
+    assert "define void" in kernel.source
+    assert kernel.program.name == kernel.name == kernel.optimised.arg.name

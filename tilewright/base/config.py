@@ -111,6 +111,10 @@ class Options:
     FUSE = _option(1, "0 gives every operation a kernel of its own.")
     JIT = _option(1, "0 makes `jit` call the function plainly, each time.")
     NOOPT = _option(0, "1 leaves every kernel as the scheduler made it.")
+    PLAN_CACHE = _option(
+        256,
+        "Schedules that a process keeps in memory, with eight kernels each, the oldest going first; 0 is no limit.",
+    )
     REWRITE_LIMIT = _option(-1, "Apply only the first n rewrites, to find the one that breaks; -1 is all.", minimum=-1)
     SEED = _option(0, "The seed of random numbers until `Tensor.manual_seed` is called.")
     SPLIT_REDUCE = _option(

@@ -11,6 +11,7 @@ from typing import Any
 from tilewright.base.config import options
 from tilewright.base.events import emit, listeners, stage_timer, stage_times
 from tilewright.base.forks import renewed_lock
+from tilewright.engine.recent import KERNELS_PER_PLAN, RecentTable
 from tilewright.engine.stored import is_usable, kernel_key, read_kernel, write_kernel
 from tilewright.engine.workers import Workers, tuned_interpreter
 from tilewright.graph.records import Opt, Program
@@ -19,10 +20,10 @@ from tilewright.graph.verify import verify_kernel, verify_program
 from tilewright.runtime.cache import cache_key, read_entry, write_entry
 from tilewright.runtime.device import Driver, open_driver
 
-_kernels: dict[tuple[object, ...], CompiledKernel] = {}
-_loaded: dict[tuple[str, str], LoadedKernel] = {}  # by stored key and device
+_kernels: RecentTable[tuple[object, ...], CompiledKernel] = RecentTable(KERNELS_PER_PLAN)
+_loaded: RecentTable[tuple[str, str], LoadedKernel] = RecentTable(KERNELS_PER_PLAN)  # by stored key and device
 _ready: set[str] = set()  # the devices whose compiler is loaded, or being loaded
-kernel_tables: list[dict[Any, Any]] = [_kernels, _loaded]  # and those of other modules that hold kernels
+kernel_tables: list[RecentTable[Any, Any]] = [_kernels, _loaded]  # and those of other modules that hold kernels
 _lock = renewed_lock()
 
 
@@ -102,8 +103,8 @@ def compile_kernels(wanted: Sequence[tuple[UOp, str]], workers: Workers | None =
     """All of them, equal ones once. While the text of one is made, compilers work on those before it: on the threads
     that `start_compilers` gave, if there are any."""
     keys = [_kernel_key(ast, device) for ast, device in wanted]
-    if any(key not in _kernels for key in keys):
-        with _lock:
+    with _lock:
+        if any(key not in _kernels for key in keys):
             missing = {key: pair for key, pair in zip(keys, wanted, strict=True) if key not in _kernels}
             threads = min((open_driver(device).compile_threads for _, device in missing.values()), default=1)
             if workers is not None and workers.threads < threads:
@@ -111,7 +112,14 @@ def compile_kernels(wanted: Sequence[tuple[UOp, str]], workers: Workers | None =
             else:
                 with tuned_interpreter(), Workers(threads - 1) as others:
                     _compile_missing(missing, others)
-    return [_kernels[key] for key in keys]
+        return [_kernels[key] for key in keys]
+
+
+def trim_kernels() -> None:
+    """Lets go of kernels that were not used for long, and of what holds them."""
+    with _lock:
+        for table in kernel_tables:
+            table.trim()
 
 
 def start_compilers(device: str) -> Workers:
@@ -157,7 +165,10 @@ def _compile_missing(wanted: dict[tuple[object, ...], tuple[UOp, str]], workers:
     for key, first in twins.items():
         drafts[key] = replace(drafts[first], device=wanted[key][1], stage_times={}, stored_key=stored_keys[key])
     for key, draft in drafts.items():
-        _kernels[key] = _finished(draft)
+        made = _kernels[key] = _finished(draft)
+        if not listeners and not options.BEAM:
+            # The graphs and the text take more memory than all else together, and can be made again from the kernel.
+            made.draft = None
 
 
 def load_kernels(wanted: Sequence[tuple[str, str]]) -> list[LoadedKernel] | None:
@@ -298,4 +309,5 @@ __all__ = [
     "kernel_tables",
     "load_kernels",
     "start_compilers",
+    "trim_kernels",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tilewright.base.errors import UserError
+from tilewright.engine.recent import RecentTable
 from tilewright.graph.build import multi, reshape
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
@@ -14,7 +15,7 @@ from tilewright.graph.uop import UOp
 if TYPE_CHECKING:
     from tilewright.schedule.shard import Division
 
-divisions: dict[tuple[UOp, ...], tuple[Division, ...]] = {}
+divisions: RecentTable[tuple[UOp, ...], tuple[Division, ...]] = RecentTable()
 
 
 def divide_outputs(outputs: tuple[UOp, ...]) -> tuple[Division, ...]:
@@ -23,7 +24,8 @@ def divide_outputs(outputs: tuple[UOp, ...]) -> tuple[Division, ...]:
     if found is None:
         from tilewright.schedule.shard import divide_graph  # most programs use one device
 
-        found = divisions[outputs] = divide_graph(outputs)
+        found = divide_graph(outputs)
+        divisions[outputs] = found
     return found
 
 

@@ -13,8 +13,16 @@ from tilewright.base.config import options
 from tilewright.base.events import emit, listeners, stage_timer
 from tilewright.base.forks import renewed_lock
 from tilewright.base.target import Target
-from tilewright.engine.compile import LoadedKernel, compile_kernels, kernel_tables, load_kernels, start_compilers
+from tilewright.engine.compile import (
+    LoadedKernel,
+    compile_kernels,
+    kernel_tables,
+    load_kernels,
+    start_compilers,
+    trim_kernels,
+)
 from tilewright.engine.parts import divisions
+from tilewright.engine.recent import RecentTable
 from tilewright.engine.stored import chosen_options, is_usable, is_watched
 from tilewright.engine.stored_schedules import read_schedule, schedule_key, write_schedule
 from tilewright.engine.workers import Workers, tuned_interpreter
@@ -42,8 +50,8 @@ class Structure(NamedTuple):
 
 # One thread at a time makes plans: it has the compilers for itself. Nobody who holds it waits for kernels that run.
 planning = renewed_lock()
-_schedules: dict[tuple[object, ...], Schedule] = {}
-_plans: dict[tuple[object, ...], Plan] = {}
+_schedules: RecentTable[tuple[object, ...], Schedule] = RecentTable()
+_plans: RecentTable[tuple[object, ...], Plan] = RecentTable()
 kernel_tables.append(_plans)
 
 
@@ -75,6 +83,8 @@ def _new_plan(structure: Structure) -> Plan:
             _store_plan(stored_key, plan)
     if not watched:
         _plans[key] = plan
+    divisions.trim()
+    trim_kernels()
     return plan
 
 
@@ -91,7 +101,9 @@ def schedule_graph(structure: Structure) -> Schedule:
         if options.VERIFY_GRAPH:
             for output in structure.outputs:
                 verify_tensor_graph(output)
-        found = _schedules[key] = schedule(*structure, _target_of)
+        found = schedule(*structure, _target_of)
+        _schedules[key] = found
+        _schedules.trim()
     if listeners:
         spent = time.perf_counter_ns() - start
         emit(

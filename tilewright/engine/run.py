@@ -12,6 +12,7 @@ from tilewright.base.config import options
 from tilewright.base.events import GlobalCounters, emit, listeners
 from tilewright.engine.checks import Site, take_words
 from tilewright.engine.compile import LoadedKernel, kernel_tables
+from tilewright.engine.recent import RecentTable
 from tilewright.graph.records import Item, Schedule
 from tilewright.runtime.buffer import Buffer, allocate, transfer
 from tilewright.runtime.device import Place, Runner, open_driver, run_timed
@@ -193,10 +194,9 @@ class _Prepared:
         GlobalCounters.add_note(self.note)
 
 
-# Whoever watches the stages gets a plan of its own each time, which is never seen again.
-MOST_PREPARED = 2048
-# By the identity of the kernels, which each entry keeps: a plan has a tuple of its own.
-_prepared: dict[int, _Prepared] = {}
+# By the identity of the kernels, which each entry keeps: a plan has a tuple of its own. Whoever watches the stages gets
+# a plan of its own each time, which is never seen again.
+_prepared: RecentTable[int, _Prepared] = RecentTable()
 kernel_tables.append(_prepared)
 
 
@@ -208,9 +208,9 @@ def _prepared_for(execution: Execution) -> _Prepared | None:
         plan = execution.plan
         if plan.arenas or None in execution.kernels or len({item.device for item in plan.items}) != 1:
             return None
-        if len(_prepared) >= MOST_PREPARED:
-            _prepared.clear()
-        found = _prepared[id(execution.kernels)] = _Prepared(execution)
+        found = _Prepared(execution)
+        _prepared[id(execution.kernels)] = found
+        _prepared.trim()
     return None if found.run_on is None or found.is_running else found
 
 
