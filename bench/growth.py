@@ -5,6 +5,7 @@ disk cache."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -99,8 +100,7 @@ def reinforce_program(length: int) -> Any:
 
     from tilewright import Tensor
 
-    policy = reinforce_program.__dict__.setdefault("policy", _policy())
-    weights, optimiser = policy
+    weights, optimiser = _policy()
     states = Tensor(np.random.rand(length, 4).astype("float32"))
     actions = Tensor(np.random.randint(0, 2, length).astype("int32"))
     returns = Tensor(np.random.rand(length).astype("float32"))
@@ -113,6 +113,7 @@ def reinforce_program(length: int) -> Any:
     return loss.item()
 
 
+@functools.cache
 def _policy() -> Any:
     from tilewright import Tensor, nn
 
@@ -121,11 +122,18 @@ def _policy() -> Any:
     return weights, nn.optim.Adam(weights, lr=1e-2)
 
 
+@functools.cache
+def _rows() -> list[Any]:
+    from tilewright import Tensor
+
+    return [Tensor.rand(1, 64).realize()]
+
+
 def growing_cat(length: int) -> Any:
     """A sequence that grows by one row, and attention over it."""
     from tilewright import Tensor
 
-    rows = growing_cat.__dict__.setdefault("rows", [Tensor.rand(1, 64).realize()])
+    rows = _rows()
     rows[0] = Tensor.cat(rows[0], Tensor.rand(1, 64)).realize()
     weights = (rows[0][-1:] @ rows[0].T).softmax(-1)
     return (weights @ rows[0]).sum().item()
