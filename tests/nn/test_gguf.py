@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 import sys
 from pathlib import Path
 
@@ -114,6 +115,9 @@ def test_files_that_are_not_there_or_of_another_kind(tmp_path: Path, monkeypatch
     (tmp_path / "text").write_text("these are no weights at all")
     with pytest.raises(FileFormatError, match="magic"):
         gguf_load(tmp_path / "text")
+    header = b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + struct.pack("<Q1sIQIQ", 1, b"w", 1, 2, 0, 0)
+    (tmp_path / "whole").write_bytes(header + bytes(-len(header) % 32 + 8))
+    assert gguf_load(tmp_path / "whole")[1]["w"].tolist() == [0.0, 0.0]
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(UnsupportedError, match="pip install gguf"):
-        gguf_load(tmp_path / "text")
+        gguf_load(tmp_path / "whole")

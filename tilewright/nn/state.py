@@ -13,7 +13,7 @@ from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.nn.buffers import as_buffer
 from tilewright.nn.formats.gguf_file import gguf_load
-from tilewright.nn.formats.safetensors_file import safe_load, safe_save
+from tilewright.nn.formats.safetensors_file import safe_load, safe_load_metadata, safe_save
 from tilewright.nn.formats.torch_file import torch_load
 from tilewright.runtime.buffer import Buffer, buffer_node, buffer_of
 from tilewright.tensor.holding import protect_borrowed
@@ -26,6 +26,7 @@ __all__ = [
     "gguf_load",
     "load_state_dict",
     "safe_load",
+    "safe_load_metadata",
     "safe_save",
     "torch_load",
 ]

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gzip
 import hashlib
 import io
 import os
@@ -18,6 +17,7 @@ from tilewright.base.errors import CacheError, FileError, FileFormatError
 from tilewright.base.events import emit
 from tilewright.runtime.cache import usable_folder
 from tilewright.runtime.sealed import make_folder, read_plain, seal, unseal, write_plain
+from tilewright.runtime.unpacking import unpack_gzip
 
 _CHUNK = 1 << 18
 _CONNECT_SECONDS = 10
@@ -112,8 +112,8 @@ def read_address(operation: str, address: str, gunzip: bool = False, progress: b
     if not gunzip:
         return data
     try:
-        return gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:
+        return unpack_gzip(data)
+    except (OSError, EOFError, zlib.error, ValueError) as error:
         message = f"{address!r} is no whole gzip file: {error}"
         raise FileFormatError(operation, message, "leave out gunzip=True") from error
 

@@ -34,8 +34,20 @@ _FEW = 4096
 # ---------------------------------------------------------------- nested lists
 
 
+def first_leaf(data: Any) -> Any:
+    """What stands first in nested lists, below all of them; a list that is its own first element has no such thing."""
+    above: set[int] = set()
+    while isinstance(data, list | tuple) and data:
+        if id(data) in above:
+            raise ShapeError("Tensor", "a list contains itself", "give nested lists of numbers")
+        above.add(id(data))
+        data = data[0]
+    return data
+
+
 def flatten(data: Any) -> tuple[list[Any], Shape]:
     """The leaves of nested lists in order and their shape; a ragged list is an error that names the place."""
+    first_leaf(data)
     shape: list[int] = []
     level: list[Any] = [data]
     while level and isinstance(level[0], list | tuple):

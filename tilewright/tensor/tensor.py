@@ -17,7 +17,7 @@ from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import from_host
 from tilewright.runtime.device import canonical_device
-from tilewright.tensor.convert import HostData, from_array, from_arrays, from_bytes, from_lists, is_array
+from tilewright.tensor.convert import HostData, first_leaf, from_array, from_arrays, from_bytes, from_lists, is_array
 from tilewright.tensor.core import TensorBase, mark_parameter, modes, number_node
 from tilewright.tensor.custom import CustomMixin
 from tilewright.tensor.families.aliases import add_aliases
@@ -272,7 +272,7 @@ def _node_from(data: Any, device: str, dtype: DType | None, copy: bool) -> UOp:
     if isinstance(data, UOp):
         return data
     if isinstance(data, list | tuple):
-        first = _first_leaf(data)
+        first = first_leaf(data)
         if isinstance(first, TensorBase):
             return _stacked(data).uop
         holds_arrays = is_array(first) and getattr(first, "ndim", 0) > 0
@@ -301,12 +301,6 @@ def _node_of_bytes(found: HostData, device: str, copy: bool) -> UOp:
     if found.limits is not None and (is_copied or not found.can_change):
         node.cache["limits"] = found.limits
     return build.reshape(node, found.shape)
-
-
-def _first_leaf(data: Any) -> Any:
-    while isinstance(data, list | tuple) and data:
-        data = data[0]
-    return data
 
 
 def _stacked(data: Any) -> Tensor:

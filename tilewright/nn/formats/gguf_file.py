@@ -1,14 +1,16 @@
-"""GGUF, the files of llama.cpp, through the library `gguf`. In: a path. Out: what the file says of its model, and its
-tensors by name. Plain floats and integers are mapped from the file as they lie there; quantised blocks are unpacked to
-float32, which takes memory. A file that is damaged anywhere gives nothing."""
+"""GGUF, the files of llama.cpp. In: a path, or a tensor of the file's bytes. Out: what the file says of its model, and
+its tensors by name. Plain floats and integers are mapped from the file as they lie there; quantised blocks are unpacked
+to float32 by the library `gguf`, which takes memory. A file that is damaged anywhere gives nothing."""
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.base.errors import UnsupportedError
+from tilewright.base.errors import DTypeError, UnsupportedError
+from tilewright.nn.formats.gguf_header import ForeignByteOrder, TensorInfo, read_header
 from tilewright.nn.formats.mapped import Path, damaged, open_mapped, tensor_at
 from tilewright.tensor.tensor import Tensor
 
@@ -23,8 +25,6 @@ _DTYPES: dict[str, DType] = {
     "I32": dtypes.int32,
     "I64": dtypes.int64,
 }
-# What the library's reader meets in a file that does not hold what its header announces.
-_READER_ERRORS = (ValueError, IndexError, KeyError, OverflowError, RecursionError)
 
 
 def _library() -> Any:
@@ -36,38 +36,64 @@ def _library() -> Any:
     return gguf
 
 
-def gguf_load(path: Path, device: str | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def gguf_load(path: Path | Tensor, device: str | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The key-value pairs of a GGUF file (numbers, texts, lists of them), and its tensors by name. A shape is in the
-    order of torch, the reverse of the file's."""
-    mapping = open_mapped("gguf_load", path)
-    if mapping is None:
-        raise damaged("gguf_load", path, "the file is empty")
-    library = _library()
+    order of torch, the reverse of the file's. Instead of a path, a tensor of uint8 may hold the bytes of the file."""
+    name, data = _bytes_of(path)
+    if not data.nbytes:
+        raise damaged("gguf_load", name, "the file is empty")
     try:
-        reader = library.GGUFReader(os.fspath(path))
-        facts = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
-    except _READER_ERRORS as error:
-        raise damaged("gguf_load", path, f"this is no whole GGUF file ({error})") from error
-    if reader.byte_order != "I":
-        message = f"{os.fspath(path)!r} has the byte order of another machine"
-        raise UnsupportedError("gguf_load", message, "convert it with the tools of llama.cpp")
-    data = memoryview(mapping)
-    return facts, {entry.name: _tensor(library, path, data, entry, device) for entry in reader.tensors}
+        header = read_header(data)
+    except ForeignByteOrder as error:
+        message = f"{name!r} has the byte order of another machine"
+        raise UnsupportedError("gguf_load", message, "convert it with the tools of llama.cpp") from error
+    except (ValueError, RecursionError) as error:
+        raise damaged("gguf_load", name, f"this is no whole GGUF file ({error})") from error
+    if not header.tensors:
+        return header.facts, {}
+    library = _library()
+    found = {}
+    for info in header.tensors:
+        found[info.name] = _tensor(library, name, data, header.data_start + info.offset, info, device)
+    return header.facts, found
 
 
-def _tensor(library: Any, path: Path, data: memoryview, entry: Any, device: str | None) -> Tensor:
+def _bytes_of(path: Path | Tensor) -> tuple[str, memoryview]:
+    if isinstance(path, Tensor):
+        if path.dtype is not dtypes.uint8 or path.ndim != 1:
+            message = f"a tensor of {path._described()} where the bytes of a file should be"
+            raise DTypeError("gguf_load", message, "give a path, or one row of uint8")
+        return "a tensor of bytes", path._host_view()
+    mapping = open_mapped("gguf_load", path)
+    return os.fspath(path), memoryview(b"" if mapping is None else mapping)
+
+
+def _tensor(library: Any, path: str, data: memoryview, start: int, info: TensorInfo, device: str | None) -> Tensor:
     import numpy
 
-    kind = entry.tensor_type.name
-    shape = tuple(int(size) for size in reversed(entry.shape))
+    shape = tuple(reversed(info.sizes))
+    count = math.prod(shape)
     try:
-        if kind in _DTYPES:
-            return tensor_at(data, entry.data_offset, _DTYPES[kind], shape, device)
+        kind = library.GGMLQuantizationType(info.kind)
+    except ValueError as error:
+        raise damaged("gguf_load", path, f"{info.name!r} has the unknown type {info.kind}") from error
+    block, block_bytes = library.GGML_QUANT_SIZES[kind]
+    row = shape[-1] if shape else 1
+    nbytes = count // block * block_bytes
+    if row % block or start + nbytes > data.nbytes:
+        reason = f"{info.name!r}, {kind.name}{list(shape)}, does not lie in the {data.nbytes} bytes of the file"
+        raise damaged("gguf_load", path, reason)
+    try:
+        if kind.name in _DTYPES:
+            return tensor_at(data, start, _DTYPES[kind.name], shape, device)
+        if not count:
+            return Tensor.zeros(*shape, device=device)
+        packed = numpy.frombuffer(data[start : start + nbytes], numpy.uint8)
         with numpy.errstate(all="ignore"):  # a scale may be infinite
-            values = library.dequantize(entry.data, entry.tensor_type)
-        return Tensor(values, device=device, dtype=dtypes.float32).reshape(shape)
+            values = library.dequantize(packed.reshape((count // row, row // block * block_bytes)), kind)
+        return Tensor(values, device=device, dtype=dtypes.float32, copy=False).reshape(shape)
     except NotImplementedError as error:
-        message = f"{os.fspath(path)!r}: {entry.name!r} is quantised as {kind}, which the package gguf cannot unpack"
+        message = f"{path!r}: {info.name!r} is quantised as {kind.name}, which the package gguf cannot unpack"
         raise UnsupportedError("gguf_load", message, "take a file of another quantisation") from error
-    except _READER_ERRORS as error:
-        raise damaged("gguf_load", path, f"{entry.name!r}: {error}") from error
+    except (ValueError, IndexError, KeyError) as error:
+        raise damaged("gguf_load", path, f"{info.name!r}: {error}") from error

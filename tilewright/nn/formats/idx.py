@@ -4,11 +4,12 @@ Elements of one byte are mapped from a plain file; wider ones are big-endian in 
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import zlib
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.nn.formats.mapped import Path, damaged, open_mapped, tensor_at
+from tilewright.nn.formats.mapped import Path, check_unpacked, damaged, open_mapped, tensor_at
 from tilewright.tensor.tensor import Tensor
 
 _DTYPES: dict[int, DType] = {
@@ -27,10 +28,7 @@ def idx_load(path: Path, device: str | None = None) -> Tensor:
     mapping = open_mapped("idx_load", path)
     data = memoryview(b"" if mapping is None else mapping)
     if data[:2] == _GZIP_MAGIC:
-        try:
-            data = memoryview(gzip.decompress(data))
-        except (OSError, EOFError, zlib.error) as error:
-            raise damaged("idx_load", path, f"the gzip stream is damaged ({error})") from error
+        data = _unpacked(path, data)
     dtype, shape, start = _read_header(path, data)
     if data.nbytes != start + math.prod(shape) * dtype.itemsize:
         reason = f"its header announces {dtype.name}{list(shape)}, and {data.nbytes - start} bytes follow"
@@ -41,6 +39,20 @@ def idx_load(path: Path, device: str | None = None) -> Tensor:
 
     values = numpy.frombuffer(data[start:], numpy.dtype(dtype.name).newbyteorder(">"))
     return Tensor(values.astype(dtype.name).reshape(shape), device=device)
+
+
+def _unpacked(path: Path, data: memoryview) -> memoryview:
+    """The contents of a gzip stream: as many bytes as the header in it announces, and one more if there is one."""
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+            header = stream.read(4)
+            header += stream.read(4 * header[3]) if len(header) == 4 else b""
+            dtype, shape, start = _read_header(path, memoryview(header))
+            size = math.prod(shape) * dtype.itemsize
+            check_unpacked("idx_load", path, data.nbytes, start + size)
+            return memoryview(header + stream.read(size + 1))
+    except (OSError, EOFError, zlib.error) as error:
+        raise damaged("idx_load", path, f"the gzip stream is damaged ({error})") from error
 
 
 def _read_header(path: Path, data: memoryview) -> tuple[DType, tuple[int, ...], int]:

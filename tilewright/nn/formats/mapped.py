@@ -7,11 +7,13 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import stat
 from collections.abc import Sequence
 from typing import Any
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import FileError, FileFormatError
+from tilewright.runtime.unpacking import most_unpacked
 from tilewright.tensor.tensor import Tensor
 
 Path = str | os.PathLike[str]
@@ -19,6 +21,7 @@ Path = str | os.PathLike[str]
 
 def open_mapped(operation: str, path: Path) -> mmap.mmap | None:
     """The file as read-only memory; None where it is empty, which cannot be mapped."""
+    check_plain(operation, path)
     try:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
@@ -26,6 +29,26 @@ def open_mapped(operation: str, path: Path) -> mmap.mmap | None:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise unreadable(operation, path, error) from error
+
+
+def check_plain(operation: str, path: Path) -> None:
+    """Refuses what is no file with contents of its own: to open a pipe would wait for a writer that never comes."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        raise unreadable(operation, path, error) from error
+    except (TypeError, ValueError) as error:  # a path with a null in it, or of another type
+        raise FileError(operation, f"{path!r} is no path: {error}", "give the path of a file") from error
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
+        raise FileError(operation, f"{os.fspath(path)!r} is {what}", "give the path of a plain file")
+
+
+def check_unpacked(operation: str, path: Path, packed: int, unpacked: int) -> None:
+    """Refuses contents that unpack to far more than they are, before they are unpacked."""
+    if unpacked > most_unpacked(packed):
+        reason = f"{packed} bytes unpack to {unpacked}"
+        raise damaged(operation, path, reason, "unpack the file by other means, if that is meant")
 
 
 def unreadable(operation: str, path: Path, error: OSError) -> FileError:

@@ -42,12 +42,21 @@ _TUPLE_SIZES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _IGNORED = frozenset(("PROTO", "FRAME"))
 # Anything else could have a hash that takes long, or an equality that computes.
 _KEYS = (str, int, float, bool, bytes, type(None))
+# Hashes of texts differ from process to process. Those of numbers are known, and numbers past this bound can be chosen
+# so that all of them collide, which makes a dict of a few thousand take hours.
+_MAX_KEY = 1 << 53
+# What calls make of the contents of a pickle, in elements: so many times its bytes, and so many in any case. Each call
+# copies, and a pickle of a few kilobytes could ask for copies of copies without end.
+_MAX_COPIES = 2
+_FREE_COPIES = 1 << 17
 
 
 def check_key(key: Any) -> Any:
     """A value that may be a key of a dict or a member of a set."""
     if not isinstance(key, _KEYS):
         raise PickleError(f"the pickle uses a {type(key).__name__} as a key")
+    if isinstance(key, int | float) and not (-_MAX_KEY <= key <= _MAX_KEY and key == int(key)):
+        raise PickleError(f"the pickle uses the number {key!r} as a key")
     return key
 
 
@@ -66,11 +75,14 @@ class PickleMachine:
         self._stack: list[Any] = []
         self._below: list[list[Any]] = []
         self._memo: dict[int, Any] = {}
+        self._copied = 0
+        self._read = 0
 
     def read(self, file: Any) -> Any:
         """The value of the pickle that begins where the file stands; the file is left just behind it."""
         try:
-            for opcode, argument, _ in pickletools.genops(file):
+            for opcode, argument, place in pickletools.genops(file):
+                self._read = place or 0
                 if opcode.name == "STOP":
                     return self._stack.pop()
                 self._step(opcode.name, argument)
@@ -203,7 +215,11 @@ class PickleMachine:
             self._refuse(f"a call of a {type(function).__name__}")
         if type(arguments) is not tuple:
             raise PickleError(f"the pickle calls {function.name} without a tuple of arguments")
-        self._stack.append(function.call(*arguments))
+        made = function.call(*arguments)
+        self._copied += len(made) if isinstance(made, bytes | tuple | list | dict | set) else 1
+        if self._copied > _FREE_COPIES + _MAX_COPIES * self._read:
+            raise PickleError(f"its calls make {self._copied} elements of {self._read} bytes")
+        self._stack.append(made)
 
     def _build(self, _: Any) -> None:
         """Attributes of a dict, such as the `_metadata` of a state dict, are left out; nothing else has any."""

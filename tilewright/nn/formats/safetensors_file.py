@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import DTypeError, FileError, UnsupportedError
-from tilewright.nn.formats.mapped import Path, damaged, open_mapped, tensor_at, unreadable
+from tilewright.nn.formats.mapped import Path, check_plain, damaged, open_mapped, tensor_at, unreadable
 from tilewright.runtime.access import reading
 from tilewright.tensor.tensor import Tensor
 
@@ -148,6 +148,20 @@ def safe_load(path: Path, names: Names = None, device: str | None = None) -> dic
     return {name: found[name] for name in wanted}
 
 
+def safe_load_metadata(path: Path) -> dict[str, str]:
+    """The texts that a safetensors file says of itself, such as `format`; nothing where there are none."""
+    place = _find_file(os.fspath(path))
+    library = _library("safe_load_metadata")
+    check_plain("safe_load_metadata", place)
+    try:
+        with library.safe_open(place, framework="numpy") as opened:
+            return dict(opened.metadata() or {})
+    except OSError as error:
+        raise unreadable("safe_load_metadata", place, error) from error
+    except library.SafetensorError as error:
+        raise damaged("safe_load_metadata", place, str(error)) from error
+
+
 def _find_file(path: str) -> str:
     """The file that a folder stands for."""
     if not os.path.isdir(path):
@@ -161,6 +175,7 @@ def _find_file(path: str) -> str:
 
 def _read_index(path: str) -> dict[str, str]:
     """Names to files, each a plain name beside the index."""
+    check_plain("safe_load", path)
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
@@ -200,6 +215,7 @@ def _load_file(path: str, names: Names, device: str | None) -> dict[str, Tensor]
 def _read_entries(path: str) -> dict[str, Entry]:
     """Where each tensor of a file lies. The library has checked that shapes, dtypes, offsets and size agree."""
     library = _library("safe_load")
+    check_plain("safe_load", path)
     try:
         with open(path, "rb") as file:
             start = 8 + int.from_bytes(file.read(8), "little")

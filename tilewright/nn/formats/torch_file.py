@@ -5,6 +5,7 @@ name; a pickle that asks for anything else is refused, and nothing in it is run.
 from __future__ import annotations
 
 import io
+import lzma
 import math
 import mmap
 import os
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import UnsupportedError
-from tilewright.nn.formats.mapped import Path, damaged, open_mapped, strided_tensor
+from tilewright.nn.formats.mapped import Path, check_unpacked, damaged, open_mapped, strided_tensor
 from tilewright.nn.formats.pickle_machine import Call, Global, PickleError, PickleMachine, check_key, to_dict
 from tilewright.tensor.tensor import Tensor
 
@@ -40,6 +41,18 @@ _DTYPES = {dtype.name: dtype for dtype in dtypes.all if not dtype.name.startswit
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_PROTOCOL = 1001
 _LARGEST = 1 << 62
+# What the modules behind `zipfile` raise for damaged contents, each its own.
+_UNPACKING_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    OSError,
+    RuntimeError,  # also NotImplementedError, for an unknown compression or encryption
+    ValueError,
+    MemoryError,
+    struct.error,
+)
 _MOST_AXES = 64
 
 
@@ -116,6 +129,7 @@ class _Archive:
         self._path = path
         self._data = memoryview(mapping)
         self._check = check
+        self._unpacked_bytes = 0
 
     def has(self, name: str) -> bool:
         return self._prefix + name in self._members
@@ -145,10 +159,13 @@ class _Archive:
         return offset + 30 + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
 
     def _unpacked(self, member: zipfile.ZipInfo) -> bytes:
+        # All entries together: a small file may name one packed part many times.
+        self._unpacked_bytes += member.file_size
+        check_unpacked("torch_load", self._path, self._data.nbytes, self._unpacked_bytes)
         try:
             with zipfile.ZipFile(self._path) as archive:
                 return archive.read(member)
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
+        except _UNPACKING_ERRORS as error:
             raise PickleError(f"the entry {member.filename!r} cannot be unpacked ({error})") from error
 
 
@@ -271,7 +288,7 @@ def _allowed(rebuild: Rebuild) -> dict[str, Global]:
         "__builtin__.set": _set,
         "collections.Counter": lambda pairs=(): to_dict(pairs),
         "collections.OrderedDict": lambda pairs=(): to_dict(pairs),
-        "torch.Size": tuple,
+        "torch.Size": _size,
         "torch.device": _device,
         "torch._utils._rebuild_tensor": lambda *args: rebuild(*args[:4], None),
         "torch._utils._rebuild_tensor_v2": lambda *args: rebuild(*args[:4], None),
@@ -297,6 +314,12 @@ def _encode(text: str, encoding: str) -> bytes:
 
 def _set(items: Any = ()) -> set[Any]:
     return set(map(check_key, items))
+
+
+def _size(sizes: Any = ()) -> tuple[int, ...]:
+    if not isinstance(sizes, list | tuple) or len(sizes) > _MOST_AXES or not all(map(_is_count, sizes)):
+        raise PickleError(f"{reprlib.repr(sizes)} is no size of a tensor")
+    return tuple(sizes)
 
 
 def _device(kind: Any, index: Any = None) -> str:

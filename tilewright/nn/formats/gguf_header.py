@@ -1,0 +1,129 @@
+"""The header of a GGUF file. In: the bytes of the file. Out: its key-value pairs and where each tensor lies. Every
+count and every offset is held against the bytes that are there before anything is made of it, in numbers that do not
+wrap, so a damaged file costs no more memory or time than a whole one of its size. ValueError says what is wrong."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+DEFAULT_ALIGNMENT = 32
+MAX_AXES = 8
+_STRING, _ARRAY = 8, 9
+# By the number of the type, its struct format.
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_LEAST_STRING = 8  # bytes: the length
+_LEAST_PAIR = 8 + 4 + 1  # a key, a type, a value
+_LEAST_INFO = 8 + 4 + 4 + 8  # a name, a number of axes, a type, an offset
+_MAX_DEPTH = 4  # of arrays of arrays
+
+
+class ForeignByteOrder(Exception):
+    """The file was written on a machine of the other byte order."""
+
+
+class TensorInfo(NamedTuple):
+    """What the header says of a tensor: sizes, last axis first, the number of its type, its offset in the data."""
+
+    name: str
+    sizes: tuple[int, ...]
+    kind: int
+    offset: int
+
+
+class Header(NamedTuple):
+    facts: dict[str, Any]
+    tensors: list[TensorInfo]
+    data_start: int
+
+
+def read_header(data: memoryview) -> Header:
+    reader = _Reader(data)
+    if bytes(data[:4]) != MAGIC:
+        raise ValueError(f"its magic is {bytes(data[:4])!r} and not {MAGIC!r}")
+    reader.place = 4
+    version = reader.number("I")
+    if version not in VERSIONS:
+        if version & 0xFFFF == 0 and version:
+            raise ForeignByteOrder
+        raise ValueError(f"version {version} of the format, where {VERSIONS} are known")
+    tensors, pairs = reader.count("Q", _LEAST_INFO), reader.count("Q", _LEAST_PAIR)
+    facts: dict[str, Any] = {}
+    for _ in range(pairs):
+        key = reader.text()
+        if key in facts:
+            raise ValueError(f"the key {key!r} occurs twice")
+        facts[key] = reader.value(reader.number("I"), 0)
+    infos = [reader.tensor_info() for _ in range(tensors)]
+    if len({info.name for info in infos}) != len(infos):
+        raise ValueError("two tensors have one name")
+    alignment = facts.get("general.alignment", DEFAULT_ALIGNMENT)
+    if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1) or alignment > 1 << 20:
+        raise ValueError(f"an alignment of {alignment!r}")
+    return Header(facts, infos, -(-reader.place // alignment) * alignment)
+
+
+class _Reader:
+    """A place in the bytes that moves on with what is read."""
+
+    def __init__(self, data: memoryview) -> None:
+        self.data = data
+        self.place = 0
+
+    def _left(self) -> int:
+        return self.data.nbytes - self.place
+
+    def number(self, code: str) -> Any:
+        size = struct.calcsize("<" + code)
+        if size > self._left():
+            raise ValueError("the file ends inside its header")
+        (found,) = struct.unpack_from("<" + code, self.data, self.place)
+        self.place += size
+        return found
+
+    def count(self, code: str, least: int) -> int:
+        """A number of things that take at least so many bytes each."""
+        found = int(self.number(code))
+        if found * least > self._left():
+            raise ValueError(f"{found} entries are announced, and {self._left()} bytes are left")
+        return found
+
+    def text(self) -> str:
+        size = self.count("Q", 1)
+        found = bytes(self.data[self.place : self.place + size])
+        self.place += size
+        return found.decode("utf-8", "replace")
+
+    def value(self, kind: int, depth: int) -> Any:
+        if kind == _STRING:
+            return self.text()
+        if kind != _ARRAY:
+            return self.number(self._code(kind))
+        if depth >= _MAX_DEPTH:
+            raise ValueError("arrays of arrays, too deep")
+        inner = int(self.number("I"))
+        if inner == _STRING:
+            return [self.text() for _ in range(self.count("Q", _LEAST_STRING))]
+        if inner == _ARRAY:
+            return [self.value(_ARRAY, depth + 1) for _ in range(self.count("Q", 4 + 8))]
+        code = self._code(inner)
+        count = self.count("Q", struct.calcsize("<" + code))
+        size = count * struct.calcsize("<" + code)
+        found = list(struct.unpack_from(f"<{count}{code}", self.data, self.place))
+        self.place += size
+        return found
+
+    def _code(self, kind: int) -> str:
+        if kind not in _SCALARS:
+            raise ValueError(f"a value of the unknown type {kind}")
+        return _SCALARS[kind]
+
+    def tensor_info(self) -> TensorInfo:
+        name = self.text()
+        axes = self.number("I")
+        if axes > MAX_AXES:
+            raise ValueError(f"{name!r} has {axes} axes")
+        sizes = tuple(int(self.number("Q")) for _ in range(axes))
+        return TensorInfo(name, sizes, int(self.number("I")), int(self.number("Q")))

@@ -1,0 +1,30 @@
+"""How much unpacking may make of a file. In: the size of what is packed. Out: the most bytes that come of it. A file
+that is meant holds numbers, which hardly shrink; one that grows a thousandfold is a mistake or an attack."""
+
+from __future__ import annotations
+
+import gzip
+import io
+
+# So much in any case, and so many times the packed size.
+FREE_BYTES = 256 << 20
+MAX_RATIO = 32
+_CHUNK = 1 << 18
+
+
+def most_unpacked(packed: int) -> int:
+    return FREE_BYTES + MAX_RATIO * packed
+
+
+def unpack_gzip(data: bytes) -> bytes:
+    """The contents of a gzip stream, read in parts; ValueError where it grows beyond bounds."""
+    limit = most_unpacked(len(data))
+    parts: list[bytes] = []
+    total = 0
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+        while part := stream.read(_CHUNK):
+            total += len(part)
+            if total > limit:
+                raise ValueError(f"{len(data)} bytes unpack to more than {limit}")
+            parts.append(part)
+    return b"".join(parts)
