@@ -9,12 +9,12 @@ import sys
 Location = tuple[str, int]
 
 # The code object's own spelling of the path is used, because frames are compared by that spelling.
-_PACKAGE_FOLDER = os.path.dirname(os.path.dirname((lambda: None).__code__.co_filename)) + os.sep
+PACKAGE_FOLDER = os.path.dirname(os.path.dirname((lambda: None).__code__.co_filename)) + os.sep
 _PACKAGE_NAME = __name__.partition(".")[0]
 _LIBRARY_FOLDER = os.path.dirname(os.__file__)
 # Decorators and context managers put frames of these files between the user and the package; they are nobody's line.
 _SKIPPED_FILES = (
-    _PACKAGE_FOLDER,
+    PACKAGE_FOLDER,
     "<frozen ",
     os.path.join(_LIBRARY_FOLDER, "contextlib.py"),
     os.path.join(_LIBRARY_FOLDER, "functools.py"),

@@ -3,7 +3,10 @@ structure they stand in, their memory, what a replay assumes of them; and back a
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import types
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,58 +16,113 @@ from tilewright.engine.parts import layout_of
 from tilewright.runtime.buffer import Buffer
 
 
-class _Hole:
-    """Stands for a tensor in the structure of a call or a result."""
+class _Mark:
+    """Stands for something in the structure of a call or a result."""
 
     __slots__ = ()
 
 
-HOLE = _Hole()
+HOLE = _Mark()  # a tensor
+FIELDS = _Mark()  # an object that counts by its attributes
+ARRAY = _Mark()  # an array, or a number of NumPy's, that counts by its values
+OBJECT = _Mark()  # an object that is the same where it is the same one
+NAN = float("nan")
+# The largest array that counts by its values: a larger one is guarded instead.
+MAX_VALUE_BYTES = 4096
+_PLAIN = (bool, int, float, str, bytes, type(None))
 Bound = tuple[Sequence[Any], list[Buffer], tuple[object, ...]]
 """(tensors, their memory, signature of the call)"""
 
 
 class _Kept:
-    """An object in a structure: the same one, kept alive so that its id stays its own."""
+    """An object in a structure, kept alive so that its id stays its own. Two are equal where their facts are."""
 
-    __slots__ = ("value",)
+    __slots__ = ("facts", "value")
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, facts: object) -> None:
         self.value = value
+        self.facts = facts
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Kept) and self.value is other.value
+        return isinstance(other, _Kept) and self.facts == other.facts
 
     def __hash__(self) -> int:
-        return id(self.value)
+        return hash(self.facts)
 
 
 def flatten(value: Any, tensors: list[Any]) -> Any:
-    """The structure of a value with its tensors taken out, hashable where its parts are."""
+    """The structure of a value with its tensors taken out, hashable where its parts are. Containers, data classes and
+    namespaces count by what they hold, numbers and small arrays by value, other objects by identity."""
     if isinstance(value, tensor_kind.holder_type):
         tensors.append(value)
         return HOLE
-    if isinstance(value, tuple | list):
-        return (type(value), tuple(flatten(part, tensors) for part in value))
-    if isinstance(value, dict):
-        return (dict, tuple((key, flatten(part, tensors)) for key, part in value.items()))
+    kind = type(value)
     if isinstance(value, float):
-        return (type(value), value, math.copysign(1.0, value))  # 0.0 and -0.0 are equal, but not in what they give
+        # 0.0 and -0.0 are equal, but not in what they give; NaN is not equal to itself, but the same to a function.
+        return (kind, value if value == value else NAN, math.copysign(1.0, value))
     if isinstance(value, bool | int | str | bytes | None):
-        return (type(value), value)
-    return ("object", id(value), _Kept(value))
+        return (kind, value)
+    if isinstance(value, tuple | list | set | frozenset | deque) and not getattr(value, "__dict__", None):
+        return (kind, tuple([flatten(part, tensors) for part in value]))
+    if kind is dict or kind is OrderedDict:
+        return (kind, tuple([(key, flatten(part, tensors)) for key, part in value.items()]))
+    if kind is types.SimpleNamespace or (dataclasses.is_dataclass(kind) and kind.__new__ is object.__new__):
+        return (FIELDS, tuple([(key, flatten(part, tensors)) for key, part in _fields_of(value)]), kind)
+    if hasattr(kind, "__array_interface__") and hasattr(kind, "tobytes"):
+        if value.nbytes <= MAX_VALUE_BYTES and not value.dtype.hasobject:
+            return (ARRAY, _Kept(value, (kind, value.dtype, value.shape, value.tobytes())))
+    return (OBJECT, _Kept(value, id(value)))
+
+
+def _fields_of(value: Any) -> list[tuple[str, Any]]:
+    """The attributes of a data class or a namespace, in slots or not."""
+    attributes = getattr(value, "__dict__", None)
+    if attributes is not None:
+        return list(attributes.items())
+    return [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
 
 
 def unflatten(structure: Any, tensors: Iterator[Any]) -> Any:
     if structure is HOLE:
         return next(tensors)
     kind, content = structure[0], structure[1]
-    if kind is dict:
-        return {key: unflatten(part, tensors) for key, part in content}
-    if isinstance(kind, type) and issubclass(kind, tuple | list):
+    if kind is FIELDS:
+        made = structure[2].__new__(structure[2])
+        for key, part in content:
+            object.__setattr__(made, key, unflatten(part, tensors))  # also where the class is frozen
+        return made
+    if kind is OBJECT:
+        return content.value
+    if kind is ARRAY:
+        return content.value.copy()
+    if issubclass(kind, dict):
+        return kind((key, unflatten(part, tensors)) for key, part in content)
+    if issubclass(kind, tuple | list | set | frozenset | deque):
         parts = [unflatten(part, tensors) for part in content]
         return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
-    return structure[2].value if kind == "object" else content
+    return content
+
+
+def leaves_in(value: Any) -> tuple[Any, list[int]]:
+    """The structure of a value, and which tensors stand in it: unequal where it was changed in between."""
+    tensors: list[Any] = []
+    return flatten(value, tensors), [id(tensor) for tensor in tensors]
+
+
+def objects_in(structure: Any) -> list[Any]:
+    """What a structure holds by identity, and the classes of what it holds by value."""
+    if structure is None or structure is HOLE or structure[0] is ARRAY:
+        return []
+    kind, content = structure[0], structure[1]
+    if kind is OBJECT:
+        return [content.value]
+    if kind is FIELDS:
+        return [structure[2], *(found for _, part in content for found in objects_in(part))]
+    if issubclass(kind, dict):
+        return [found for _, part in content for found in objects_in(part)]
+    if issubclass(kind, tuple | list | set | frozenset | deque):
+        return [kind, *(found for part in content for found in objects_in(part))]
+    return [] if kind in _PLAIN else [kind]
 
 
 def bind_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:

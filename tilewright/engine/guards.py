@@ -1,27 +1,36 @@
-"""What a jitted function depends on besides its arguments. In: a function. Out: a list of guards that tell, in a few
-microseconds, whether any of it has changed: numbers and strings by value, tensors by their memory, all else by
-identity. Looked through: closures, globals and defaults that the code names, bound objects, their attributes, lists,
-tuples, dicts."""
+"""Guards. In: what a recorded call has read besides its arguments, as `reach` finds it. Out: whether all of it is as it
+was, in some tens of nanoseconds a value: numbers and strings are compared by value, arrays by their bytes, tensors by
+their memory, all else by identity.
+
+Each kind of guard is a group of parallel lists, because `map` over lists is quicker than a loop. Where an object is
+another one than before, the slow path decides whether it is an equal one, and says what has changed."""
 
 from __future__ import annotations
 
 import functools
-import types
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import repeat
+from operator import attrgetter, is_
 from typing import Any
+from weakref import ref
 
-from tilewright.engine.live import Holder, library_state
+from tilewright.base.config import options
+from tilewright.base.dtype import dtypes
 from tilewright.engine.parts import buffers_of
 from tilewright.engine.realize import held_buffer
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer
 
-_MISSING = object()
-_VALUES = (bool, int, float, complex, str, bytes, type(None))
-# A function that reaches more than this is guarded by what was found first; what it reads is almost always near.
-MOST_OBJECTS = 4000
+MISSING: Any = object()
+# Compared by value: what is equal and of one type is the same to any function.
+VALUES = (bool, int, float, complex, str, bytes, type(None))
+
+_node_of = attrgetter("uop")
+_contents_of = attrgetter("cell_contents")
+_MISSINGS = repeat(MISSING)
+_gradient_flag = attrgetter("_requires_grad")
+_gradient_of = attrgetter("grad")
 
 
 def memory_of(node: UOp) -> Buffer | None:
@@ -43,159 +52,270 @@ def memories_of(node: UOp) -> tuple[Buffer, ...]:
     return found if len(found) == len(buffers) else ()
 
 
-class Guards:
-    """The state a function was recorded under."""
+def same_value(now: Any, then: Any) -> bool:
+    """Whether two objects are one to any function: plain values of one type that are equal."""
+    if now is then:
+        return True
+    if type(now) is not type(then) or not isinstance(then, VALUES):
+        return False
+    # Zeros are equal whatever their sign, but what is computed with them is not.
+    return (now == then and (now != 0 or repr(now) == repr(then))) or (now != now and then != then)
 
-    def __init__(self, function: Callable[..., Any], holder_type: type) -> None:
-        self.holder_type = holder_type
-        self.attributes: list[tuple[dict[Any, Any], Any, Any, bool]] = []  # (dict, key, value, compare by value)
-        self.sequences: list[tuple[Any, tuple[Any, ...]]] = []
-        self.cells: list[tuple[types.CellType, Any, bool]] = []
-        self.tensors: list[tuple[Holder, Buffer | None, UOp]] = []
-        self.spread: list[tuple[Holder, tuple[Buffer, ...], UOp]] = []  # those that lie on several devices
-        self._seen: set[int] = set()
-        self._kept: list[Any] = []  # keeps ids unique while they are compared
-        self._walk(function)
-        for holder in library_state():
-            self._children(holder)
-        # A function of its arguments alone; loops over nothing would cost more than all else here.
-        self.is_free = not (self.attributes or self.sequences or self.cells or self.tensors or self.spread)
+
+class Guards:
+    """The state a call was recorded under. `reach` fills the lists; `hold` compares them."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, str] = {}  # of objects, for the reason: how the function comes to each
+        self.mappings: list[dict[Any, Any]] = []
+        self.keys: list[Any] = []
+        self.values: list[Any] = []
+        self.whole: list[dict[Any, Any]] = []  # whose keys are all guarded, with their order
+        self.whole_keys: list[tuple[Any, ...]] = []
+        self.sequences: list[tuple[Any, list[Any]]] = []
+        self.cells: list[Any] = []
+        self.contents: list[Any] = []
+        self.functions: list[tuple[Any, Any, Any]] = []  # with code and defaults
+        self.objects: list[Any] = []
+        self.types: list[type] = []
+        self.getters: list[tuple[Callable[[], Any], Any, str]] = []  # compared as plain values
+        self.copies: list[tuple[Callable[[], Any], Any, str]] = []  # compared with ==
+        self.tensors: list[Any] = []
+        # Weak, because a node that is referred to looks as if somebody read it. There is one such reference to a node,
+        # so that references can be compared by identity.
+        self.nodes: list[ref[UOp]] = []
+        self.memories: list[tuple[Buffer, ...]] = []
+        self.recorded_nodes: list[UOp] = []
+        self.flags: list[bool] = []
+        self.with_gradient: list[bool] | None = None  # whether each had a gradient when the call began
+        # Where the call has left tensors of its own: the numbers of entries and cells, and items of sequences.
+        self.stored_entries: list[int] = []
+        self.stored_cells: list[int] = []
+        self.stored_items: list[tuple[Any, list[Any], int]] = []
+        self.classes: dict[int, type] = {}  # by the id of their body
+        self.refused = ""  # why there can be no guard for something that the function reads
+        self.modes = _modes()
+
+    # ------------------------------------------------------------ filling
+
+    def add_entry(self, mapping: dict[Any, Any], key: Any, value: Any) -> None:
+        self.mappings.append(mapping)
+        self.keys.append(key)
+        self.values.append(value)
+
+    def add_keys(self, mapping: dict[Any, Any]) -> None:
+        self.whole.append(mapping)
+        self.whole_keys.append(tuple(mapping))
+
+    def add_function(self, function: Any) -> None:
+        self.functions.append((function, function.__code__, function.__defaults__))
+
+    def add_object(self, value: Any) -> None:
+        self.objects.append(value)
+        self.types.append(type(value))
+
+    def look_at_tensors(self) -> None:
+        """Notes the memory of each tensor, when all that was pending is computed."""
+        self.recorded_nodes = [holder.uop for holder in self.tensors]
+        self.nodes = [ref(node) for node in self.recorded_nodes]
+        self.memories = [memories_of(node) for node in self.recorded_nodes]
+        self.flags = [holder._requires_grad for holder in self.tensors]
+
+    def finish(self, had_gradient: set[int] | None) -> None:
+        """Ends the filling. `had_gradient` are the ids of tensors with a gradient before the call, None where the call
+        has nothing to do with gradients."""
+        if had_gradient is not None:
+            self.with_gradient = [id(holder) in had_gradient for holder in self.tensors]
+        self._checks = self._find_checks()
+        self.is_free = not self._checks  # a function of its arguments alone
+
+    def stored(self) -> Iterator[tuple[Any, tuple[Any, ...], Callable[[Any, Any], None]]]:
+        """The tensors that the call has made and left in places of the guards; how to tell each place, and how to put
+        another tensor there, which the guards then expect."""
+        for number in self.stored_entries:
+            mapping, key = self.mappings[number], self.keys[number]
+            yield self.values[number], ("entry", id(mapping), key), functools.partial(self._put_entry, number)
+        for number in self.stored_cells:
+            yield self.contents[number], ("cell", id(self.cells[number])), functools.partial(self._put_cell, number)
+        for sequence, items, number in self.stored_items:
+            put = functools.partial(_put_item, sequence, items, number)
+            yield items[number], ("item", id(sequence), number), put
+
+    def _put_entry(self, number: int, _: Any, tensor: Any) -> None:
+        mapping, key = self.mappings[number], self.keys[number]
+        kind = self.classes.get(id(mapping))
+        if kind is None:
+            mapping[key] = tensor
+        else:
+            setattr(kind, key, tensor)
+        self.values[number] = tensor
+
+    def _put_cell(self, number: int, _: Any, tensor: Any) -> None:
+        self.cells[number].cell_contents = tensor
+        self.contents[number] = tensor
+
+    # ------------------------------------------------------------ comparing
 
     def hold(self) -> bool:
         """Whether everything is as it was."""
+        if (
+            dtypes.default_float is not self.modes[0]
+            or dtypes.default_int is not self.modes[1]
+            or options.DEVICE != self.modes[2]
+            or options.ALLOW_TF32 != self.modes[3]
+        ):
+            return False
+        for function, code, defaults in self.functions:
+            if function.__code__ is not code or function.__defaults__ is not defaults:
+                return False
         if self.is_free:
             return True
-        for mapping, key, value, by_value in self.attributes:
-            now = mapping.get(key, _MISSING)
-            if now is not value and not (by_value and _same_value(now, value)):
-                return False
-        for cell, value, by_value in self.cells:
-            now = cell.cell_contents
-            if now is not value and not (by_value and _same_value(now, value)):
-                return False
+        if all(check() for check in self._checks):
+            return True
+        return not self.change()
+
+    def _find_checks(self) -> list[Callable[[], bool]]:
+        """A comparison for each kind of guard that there is any of: to go through empty lists costs as much."""
+        checks = (
+            (self.tensors, lambda: all(map(is_, map(ref, map(_node_of, self.tensors)), self.nodes))),
+            (self.mappings, lambda: all(map(is_, map(dict.get, self.mappings, self.keys, _MISSINGS), self.values))),
+            (self.objects, lambda: list(map(type, self.objects)) == self.types),
+            (self.whole, lambda: list(map(tuple, self.whole)) == self.whole_keys),
+            (self.sequences, lambda: all(len(a) == len(b) and all(map(is_, a, b)) for a, b in self.sequences)),
+            (self.cells, self._cells_hold),
+            (self.with_gradient, self._gradients_hold),
+            (self.getters, lambda: all(same_value(get(), value) for get, value, _ in self.getters)),
+            (self.copies, lambda: all(get() == value for get, value, _ in self.copies)),
+        )
+        return [check for guarded, check in checks if guarded]
+
+    def _cells_hold(self) -> bool:
+        try:
+            return all(map(is_, map(_contents_of, self.cells), self.contents))
+        except ValueError:  # one has been emptied
+            return False
+
+    def _gradients_hold(self) -> bool:
+        if list(map(_gradient_flag, self.tensors)) != self.flags:
+            return False
+        return [gradient is not None for gradient in map(_gradient_of, self.tensors)] == self.with_gradient
+
+    def change(self) -> str:
+        """What has changed, '' where nothing has. Equal values that are other objects are taken over, so that the next
+        comparison is quick again."""
+        if _modes() != self.modes:
+            return "the default device or dtype"
+        return (
+            self._change_of_tensors()
+            or self._change_of_entries()
+            or self._change_of_kinds()
+            or self._change_of_sequences()
+            or self._change_of_cells()
+            or self._change_of_contents()
+        )
+
+    def _name(self, value: Any, key: Any = None) -> str:
+        name = self.names.get(id(value), "something that it reaches")
+        return name if key is None else f"{name}.{key}" if isinstance(key, str) else f"{name}[{key!r}]"
+
+    def _change_of_tensors(self) -> str:
+        for number, holder in enumerate(self.tensors):
+            now, memories = holder.uop, self.memories[number]
+            if now is self.nodes[number]():
+                continue
+            if not memories or memories_of(now) != memories:
+                return f"the tensor {self._name(holder)}"
+            self.nodes[number] = ref(now)
+        if self.with_gradient is not None and not self._gradients_hold():
+            return "whether tensors require or have a gradient"
+        return ""
+
+    def _change_of_entries(self) -> str:
+        for number, (mapping, key) in enumerate(zip(self.mappings, self.keys, strict=True)):
+            now = mapping.get(key, MISSING)
+            if not same_value(now, self.values[number]):
+                return self._name(mapping, key)
+            self.values[number] = now
+        return ""
+
+    def _change_of_kinds(self) -> str:
+        for value, kind in zip(self.objects, self.types, strict=True):
+            if type(value) is not kind:
+                return f"the class of {self._name(value)}"
+        for mapping, keys in zip(self.whole, self.whole_keys, strict=True):
+            if tuple(mapping) != keys:
+                return f"the keys of {self._name(mapping)}"
+        for function, code, defaults in self.functions:
+            if function.__code__ is not code or function.__defaults__ is not defaults:
+                return f"the function {function.__qualname__}"
+        return ""
+
+    def _change_of_sequences(self) -> str:
         for sequence, items in self.sequences:
-            if len(sequence) != len(items) or any(
-                now is not item and not _same_value(now, item) for now, item in zip(sequence, items, strict=True)
-            ):
-                return False
-        for holder, memory, node in self.tensors:
-            if (holder.uop is not node) if memory is None else (memory_of(holder.uop) is not memory):
-                return False
-        # Where there are none, the generator would still cost more than all else here.
-        return not self.spread or all(memories_of(holder.uop) == memories for holder, memories, _ in self.spread)
+            present = list(sequence)
+            if len(present) != len(items) or not all(map(same_value, present, items)):
+                return self._name(sequence)
+            items[:] = present
+        return ""
+
+    def _change_of_cells(self) -> str:
+        for number, (cell, then) in enumerate(zip(self.cells, self.contents, strict=True)):
+            now = contents_of(cell)
+            if not same_value(now, then):
+                return self._name(cell)
+            self.contents[number] = now
+        return ""
+
+    def _change_of_contents(self) -> str:
+        for get, value, name in self.getters:
+            if not same_value(get(), value):
+                return name
+        for get, value, name in self.copies:
+            if get() != value:
+                return f"the contents of {name}"
+        return ""
+
+    # ------------------------------------------------------------ the tensors among it
 
     @functools.cached_property
-    def holders(self) -> list[tuple[Holder, tuple[Buffer, ...]]]:
+    def holders(self) -> list[tuple[Any, tuple[Buffer, ...]]]:
         """The tensors that were found, and their memory."""
-        found = [(holder, () if memory is None else (memory,)) for holder, memory, _ in self.tensors]
-        return found + [(holder, memories) for holder, memories, _ in self.spread]
+        return list(zip(self.tensors, self.memories, strict=True))
 
     def state_buffers(self) -> set[Buffer]:
         """The memory of tensors that are nothing but memory. One that remembers what it was computed from, for its
         gradient, is left out: its node could as well be what the function computes."""
-        found = {memory for _, memory, node in self.tensors if memory is not None and _is_memory(node)}
-        return found.union(*(memories for _, memories, node in self.spread if _is_memory(node)))
+        pairs = zip(self.memories, self.recorded_nodes, strict=True)
+        return {memory for memories, node in pairs for memory in memories if _is_memory(node)}
 
-    # ------------------------------------------------------------ finding
+    def forget_nodes(self) -> None:
+        """Lets go of the nodes that the call was recorded with: they lead to what it computed."""
+        self.recorded_nodes.clear()
+        self._numbers = {id(holder): number for number, holder in enumerate(self.tensors)}
 
-    def _walk(self, root: Any) -> None:
-        pending = [root]
-        while pending and len(self._seen) < MOST_OBJECTS:
-            value = pending.pop()
-            if isinstance(value, (*_VALUES, type)) or id(value) in self._seen:
-                continue
-            self._seen.add(id(value))
-            self._kept.append(value)
-            pending.extend(self._children(value))
-        self.are_complete = not pending
+    def follow(self, holder: Any) -> None:
+        """A tensor has a new node for the same memory."""
+        number = self._numbers.get(id(holder))
+        if number is not None:
+            self.nodes[number] = ref(holder.uop)
 
-    def _children(self, value: Any) -> list[Any]:
-        if isinstance(value, self.holder_type):
-            holder: Any = value
-            memories = () if isinstance(holder.device, str) else memories_of(holder.uop)
-            if memories:
-                self.spread.append((holder, memories, holder.uop))
-            else:
-                self.tensors.append((holder, memory_of(holder.uop), holder.uop))
-            return []
-        if isinstance(value, types.MethodType):
-            return [value.__self__, value.__func__]
-        if isinstance(value, types.FunctionType):
-            return self._function_children(value)
-        if isinstance(value, list | tuple):
-            if isinstance(value, list):
-                self.sequences.append((value, tuple(value)))
-            return list(value)
-        if isinstance(value, dict):
-            return self._mapping_children(value, list(value))
-        if isinstance(value, functools.partial):
-            return [value.func, *value.args, *value.keywords.values()]
-        if isinstance(value, set | frozenset | deque):
-            return list(value)
-        if isinstance(value, types.ModuleType | types.BuiltinFunctionType):
-            return []
-        guarded = getattr(type(value), "guarded_attribute", None)
-        if guarded is not None:
-            return [getattr(value, guarded)]
-        if type(value).__module__.partition(".")[0] in ("builtins", "numpy", "threading", "_thread", "weakref"):
-            return []
-        attributes = getattr(value, "__dict__", None)
-        found = self._mapping_children(attributes, list(attributes)) if isinstance(attributes, dict) else []
-        return found + self._class_children(value)
 
-    def _class_children(self, value: Any) -> list[Any]:
-        """Tensors among what an object has of its classes: their attributes, and its slots."""
-        found = []
-        for kind in type(value).__mro__[:-1]:
-            for name, member in vars(kind).items():
-                held = getattr(value, name, None) if isinstance(member, types.MemberDescriptorType) else member
-                if isinstance(held, self.holder_type) or held is not member:
-                    found.append(held)
-        return found
+def _put_item(sequence: Any, items: list[Any], number: int, _: Any, tensor: Any) -> None:
+    sequence[number] = items[number] = tensor
 
-    def _mapping_children(self, mapping: dict[Any, Any], keys: list[Any]) -> list[Any]:
-        children = []
-        for key in keys:
-            value = mapping.get(key, _MISSING)
-            self.attributes.append((mapping, key, value, isinstance(value, _VALUES)))
-            children.append(value)
-        return children
 
-    def _function_children(self, function: types.FunctionType) -> list[Any]:
-        if function.__module__ is not None and function.__module__.partition(".")[0] == "tilewright":
-            return []  # the library itself; what it remembers between calls is state of its own
-        children: list[Any] = list(function.__defaults__ or ())
-        children.extend((function.__kwdefaults__ or {}).values())
-        for cell in function.__closure__ or ():
-            try:
-                contents = cell.cell_contents
-            except ValueError:  # a cell that nothing was put into yet
-                continue
-            self.cells.append((cell, contents, isinstance(contents, _VALUES)))
-            children.append(contents)
-        names = [name for code in _codes(function.__code__) for name in code.co_names]
-        namespace = function.__globals__
-        children.extend(self._mapping_children(namespace, [name for name in dict.fromkeys(names) if name in namespace]))
-        for module in [child for child in children if isinstance(child, types.ModuleType)]:
-            if module.__name__.partition(".")[0] != "tilewright":
-                plain = [n for n in names if isinstance(getattr(module, n, _MISSING), _VALUES)]
-                self._mapping_children(module.__dict__, [n for n in plain if n in module.__dict__])
-        return children
+def contents_of(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing was put into it yet, or it was emptied
+        return MISSING
+
+
+def _modes() -> tuple[Any, ...]:
+    return dtypes.default_float, dtypes.default_int, options.DEVICE, options.ALLOW_TF32
 
 
 def _is_memory(node: UOp) -> bool:
     while node.op in (Ops.RESHAPE, Ops.DETACH):
         node = node.src[0]
     return all(map(_is_memory, node.src)) if node.op is Ops.MULTI else node.op in (Ops.BUFFER, Ops.ASSIGN)
-
-
-def _codes(code: types.CodeType) -> list[types.CodeType]:
-    inner = [c for constant in code.co_consts if isinstance(constant, types.CodeType) for c in _codes(constant)]
-    return [code, *inner]
-
-
-def _same_value(now: Any, then: Any) -> bool:
-    if type(now) is not type(then) or not isinstance(then, _VALUES):
-        return False
-    # Zeros are equal whatever their sign, but what is computed with them is not.
-    return (now == then and (now != 0 or repr(now) == repr(then))) or (now != now and then != then)

@@ -1,89 +1,108 @@
 """jit. In: a function on tensors. Out: a function that, called again with like arguments, replays the kernels it ran.
 
-The first two calls run the function and record what it launches; when both records agree, later calls replay them: no
-tracing, no scheduling, on one device one native call. A record says where each buffer came from: an argument, a tensor
-the function reaches by itself (state), or a run of the record. Results get new memory at every call. A call that cannot
-be replayed safely is traced again: the reason is in `last_reason`. A tensor that escapes the function other than as its
-result is not updated by a replay; reading it afterwards fails and says so."""
+The first two calls run the function and record what it launches (`tracing`); the second also finds what the function
+reads besides its arguments (`observe`, `reach`). When both records agree, later calls replay them while all of that is
+as it was (`guards`): no tracing, no scheduling, on one device one native call. A record says where each buffer came
+from: an argument, a tensor the function reaches by itself (state), or a run of the record. Results get new memory at
+every call. A call that cannot be replayed safely is traced again: the reason is in `last_reason`, and a function that
+is traced time after time says so once. A tensor that escapes the function, other than as its result or into a place
+that jit finds again, is not updated by a replay; reading it afterwards fails and says so."""
 
 from __future__ import annotations
 
 import functools
+import sys
 import time
+import types
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from tilewright.base.config import options
-from tilewright.base.errors import UserError
+from tilewright.base.errors import JitError
 from tilewright.base.events import emit, listeners
 from tilewright.base.forks import renewed_lock
 from tilewright.base.location import user_location
-from tilewright.engine import live
-from tilewright.engine.arguments import HOLE, bind_call, flatten, owners_of, unflatten
+from tilewright.base.warning import JitWarning
+from tilewright.engine.arguments import HOLE, Bound, bind_call, objects_in, owners_of, unflatten
 from tilewright.engine.checks import find_failure
-from tilewright.engine.guards import Guards, memories_of, memory_of
+from tilewright.engine.guards import Guards
 from tilewright.engine.parts import exchange_buffers
+from tilewright.engine.readers import is_read_by_others
 from tilewright.engine.realize import held_buffer
-from tilewright.engine.replay import Replay, Result, Role, role_of, roles_of
-from tilewright.engine.run import Execution, captures
+from tilewright.engine.replay import Replay
+from tilewright.engine.run import captures
+from tilewright.engine.tracing import Record, Tracer, settle
 from tilewright.graph.build import multi, reshape
-from tilewright.graph.ops import Ops
 from tilewright.graph.spec import element_count
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import toposort
-from tilewright.runtime.buffer import Buffer, buffer_node, host_access, lost_buffer
+from tilewright.runtime.buffer import Buffer, buffer_node, lost_buffer
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Records that disagree this often in a row are not worth another comparison: the function is traced for good.
-MOST_DISAGREEMENTS = 4
+# After this many records that could not be replayed, the next is compared only some calls later, twice as many each
+# time: to observe what a function reads takes as long as to trace it.
+MIN_FAILURES_TO_WAIT = 4
+MAX_WAIT = 256
+# Calls in a row that were no replays, after which the user is told, once per function: where a call cannot be replayed;
+# where two calls differ, or something has changed since; where no two calls have like arguments.
+WARN_AFTER_FAILURES, WARN_AFTER_CHANGES, WARN_AFTER_ARGUMENTS = 3, 6, 32
+# Signatures that are kept; the oldest goes first. A function that is given new objects each time makes one per call.
+MAX_ENTRIES = 256
 LOST = "it was made inside a jitted function that has since been replayed, which does not update it"
+_RUNS_LATER = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
 
 
-@dataclass
-class Record:
-    """One traced call."""
-
-    executions: list[Execution] = field(default_factory=list)
-    roles: list[tuple[Role, ...]] = field(default_factory=list)
-    result: Any = None
-    outputs: list[Result] = field(default_factory=list)
-    spoiled: str = ""
-
-    def agrees(self, other: Record) -> bool:
-        return (
-            len(self.executions) == len(other.executions)
-            and all(a.plan is b.plan for a, b in zip(self.executions, other.executions, strict=True))
-            and self.roles == other.roles
-            and [result._replace(line=None) for result in self.outputs]
-            == [result._replace(line=None) for result in other.outputs]
-        )
-
-    def state(self) -> set[Buffer]:
-        """Memory that was there before the call and is no argument."""
-        roles = [role for slots in self.roles for role in slots] + [result.role for result in self.outputs]
-        return {role.first for role in roles if role.kind == "state"}
-
-
-@dataclass
 class Ready:
-    """All that a replay needs. `escaped` are the tensors that the recorded call left behind beside its result."""
+    """All that a replay needs."""
 
-    replay: Replay
-    guards: Guards
-    result: Any
-    escaped: list[weakref.ref[Any]]
-    reached: frozenset[Buffer]  # memory that the function reaches by itself
-    shared: tuple[tuple[int, Buffer], ...]  # the arguments that lie there: in a replay those and no others
+    def __init__(self, record: Record, reached: frozenset[Buffer], buffers: list[Buffer]) -> None:
+        self.replay = Replay(record.executions, record.roles, record.outputs, record.returned)
+        self.guards: Guards = record.guards
+        self.guards.forget_nodes()
+        self.result = record.result
+        self.returned = len(record.leaves)
+        self.places = record.places
+        self.cleared = record.cleared
+        self.leaves_behind = bool(record.places or record.cleared)
+        self.escaped = record.escaped
+        self.reached = reached  # memory that the function reaches by itself
+        self.shared = _shared(reached, buffers)  # the arguments that lie there: in a replay those and no others
+        self.with_gradient = record.arguments_with_gradient  # whether each argument has one, None where it is the same
+        self.must_compare = bool(reached) or self.with_gradient is not None
+        written = self.replay.written
+        self.written_state = {role.first for role in written if role.kind == "state"}
+        self.written_arguments = [role.first for role in written if role.kind == "input"]
+        self.owners = [
+            holder for holder, memories in self.guards.holders if not self.written_state.isdisjoint(memories)
+        ]
 
-    def is_alike(self, buffers: list[Buffer]) -> bool:
-        """Whether what is argument and what is reached otherwise is told apart as in the recorded call."""
+    def is_alike(self, tensors: Sequence[Any], buffers: list[Buffer]) -> bool:
+        """Whether what is argument and what is reached otherwise is told apart as in the recorded call, and gradients
+        are there that were there."""
+        if self.with_gradient is not None:
+            if [tensor.grad is not None for tensor in tensors] != self.with_gradient:
+                return False
         if not self.shared and self.reached.isdisjoint(buffers):
             return True
         return self.shared == _shared(self.reached, buffers)
+
+    def written(self, buffers: list[Buffer]) -> set[Buffer]:
+        """The memory of arguments and state that a replay overwrites."""
+        return self.written_state.union([buffers[number] for number in self.written_arguments])
+
+    def find_owners(self, tensors: Sequence[Any], buffers: list[Buffer], written: set[Buffer]) -> list[Any]:
+        """The tensors whose memory a replay overwrites."""
+        if not self.written_arguments:
+            return self.owners
+        owners = list(self.owners)
+        if self.shared:
+            owners += [holder for holder, memories in self.guards.holders if not written.isdisjoint(memories)]
+        given = zip(owners_of(tensors), buffers, strict=True)
+        return owners + [tensor for tensor, buffer in given if buffer in written]
 
 
 @dataclass
@@ -93,7 +112,10 @@ class Entry:
     shared: tuple[int, ...] = ()  # the arguments that lie in memory which the function reaches by itself as well
     record: Record | None = None
     ready: Ready | None = None
-    disagreements: int = 0
+    failures: int = 0  # records in a row that could not be replayed
+    failure: str = ""  # why the last of them could not
+    wait: int = 0  # calls until the next comparison
+    traced: int = 0  # calls in a row that were no replays
     lock: Any = field(default_factory=renewed_lock)
 
 
@@ -104,6 +126,7 @@ class Jit(Generic[P, R]):
     guarded_attribute = "function"
 
     def __init__(self, function: Callable[P, R]) -> None:
+        _check_function(function)
         functools.update_wrapper(self, function)
         self.function = function
         self.entries: dict[object, Entry] = {}
@@ -111,17 +134,37 @@ class Jit(Generic[P, R]):
         # The entry of the last call: most calls are like the one before, and to compare is quicker than to hash.
         self._latest: tuple[object, Entry] = (None, Entry())
         self._reached: frozenset[Buffer] = frozenset()  # as the last trace found it: it chooses the entry
+        self._traced_in_a_row = 0
+        self._has_warned = False
+        self._methods: weakref.WeakKeyDictionary[Any, Jit[Any, Any]] = weakref.WeakKeyDictionary()
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """As a method: each instance has entries of its own, kept as long as it lives."""
         if instance is None:
             return self
+        known = self._methods.get(instance) if _can_be_key(instance) else None
+        if known is not None:
+            return known
+        name = getattr(self, "__name__", "")
         bound: Any = Jit(functools.partial(self.function, instance))  # type: ignore[arg-type]
-        try:
-            instance.__dict__[self.__name__] = bound  # type: ignore[attr-defined]
-        except AttributeError:
-            return bound
+        bound.method_of = (weakref.ref(instance), name) if hasattr(instance, "__weakref__") else None
+        if hasattr(instance, "__dict__"):
+            instance.__dict__[name] = bound
+        elif _can_be_key(instance):
+            self._methods[instance] = bound
         return bound
+
+    def __reduce__(self) -> Any:
+        """A copy knows the function and none of its records. A method is that of its object, a decorated function is
+        found by its name."""
+        method_of = getattr(self, "method_of", None)
+        instance = None if method_of is None else method_of[0]()
+        if method_of is not None and instance is not None:
+            return getattr, (instance, method_of[1])
+        found: Any = sys.modules.get(getattr(self, "__module__", None) or "")
+        for part in str(getattr(self, "__qualname__", "")).split("."):
+            found = getattr(found, part, None)
+        return self.__qualname__ if found is self else (jit, (self.function,))
 
     def reset(self) -> None:
         """Forgets every record."""
@@ -146,24 +189,23 @@ class Jit(Generic[P, R]):
         entry.lock.acquire()
         try:
             ready = entry.ready
-            result: Any
             if ready is None:
-                result = self._traced(entry, args, kwargs, buffers)
-            elif (ready.guards.hold() or (_settle(ready.guards) and ready.guards.hold())) and (
-                not ready.reached or ready.is_alike(buffers)
-            ):
-                owners = self._owners(ready, buffers, tensors) if ready.replay.written else ()
-                if owners is not None:
-                    result = self._replayed(ready, buffers, owners)
-                else:
-                    self.last_reason = "another tensor still reads what the function overwrites"
-                    result = self.function(*args, **kwargs)
-            else:
-                entry.ready = None
-                entry.record = None
-                self.last_reason = "something the function reaches has changed"
-                result = self._traced(entry, args, kwargs, buffers)
-            return result  # type: ignore[no-any-return]
+                return self._traced(entry, args, kwargs, bound)  # type: ignore[no-any-return]
+            change = "" if ready.guards.hold() else self._change(ready)
+            if not change and ready.must_compare and not ready.is_alike(tensors, buffers):
+                change = "which arguments are also reached otherwise, or have a gradient,"
+            if change:
+                entry.ready = entry.record = None
+                return self._traced(entry, args, kwargs, bound, change)  # type: ignore[no-any-return]
+            if not ready.replay.written:
+                return self._replayed(entry, ready, bound)  # type: ignore[no-any-return]
+            written = ready.written(buffers)
+            owners = ready.find_owners(tensors, buffers, written)
+            if is_read_by_others(written, owners, [id(reference()) for reference in ready.escaped]):
+                self._note(entry, "another tensor still reads what the function overwrites", WARN_AFTER_CHANGES)
+                return self.function(*args, **kwargs)
+            renew = functools.partial(_renew, owners, written, ready.guards)
+            return self._replayed(entry, ready, bound, renew)  # type: ignore[no-any-return]
         finally:
             entry.lock.release()
 
@@ -171,6 +213,8 @@ class Jit(Generic[P, R]):
         entry = self.entries.get(signature)
         if entry is None:
             entry = self.entries.setdefault(signature, Entry())
+            if len(self.entries) > MAX_ENTRIES:
+                self.entries.pop(next(iter(self.entries)), None)
         self._latest = (signature, entry)
         return entry
 
@@ -181,109 +225,80 @@ class Jit(Generic[P, R]):
         entry.shared = shared
         return entry
 
+    def _change(self, ready: Ready) -> str:
+        """What has changed since a record was made. Updates that were assigned between calls, such as a new learning
+        rate, are done first: the memory is the same."""
+        settle(ready.guards.tensors)
+        return ready.guards.change()
+
     # ------------------------------------------------------------ tracing
 
-    def _traced(self, entry: Entry, args: Any, kwargs: Any, buffers: list[Buffer]) -> Any:
-        broken = _realize_pending([])  # updates from before the call are no part of it
-        before = live.holders()
-        record = Record()
-        inputs = {buffer: number for number, buffer in reversed(list(enumerate(buffers)))}
-        produced: dict[Buffer, Role] = {}
-
-        def record_execution(execution: Execution) -> None:
-            run = len(record.executions)
-            execution.arenas = {}  # it has run, and a replay brings its own
-            record.executions.append(execution)
-            record.roles.append(roles_of(execution, run, inputs, produced))
-
-        def spoil(reason: str) -> None:
-            record.spoiled = record.spoiled or reason
-
-        captures.listener, host_access.listener = record_execution, spoil
-        try:
-            result = self.function(*args, **kwargs)
-            leaves: list[Any] = []
-            record.result = flatten(result, leaves)
-            _realize_pending(leaves, broken)
-        finally:
-            captures.listener, host_access.listener = None, None
-        for leaf in leaves:
-            held, line = held_buffer(leaf.uop), leaf.uop.line or user_location()
-            if held is None:
-                spoil("a result has no elements, so there is no memory to replay it into")
-                continue
-            parts, joined = (held.src, held.arg) if held.op is Ops.MULTI else ((leaf.uop,), None)
-            for part in parts:
-                memory = memory_of(part)
-                assert memory is not None
-                role = role_of(memory, inputs, produced)
-                record.outputs.append(Result(role, part.shape, part.dtype, line, joined))
-        self._compare(entry, record, before, leaves, buffers, produced)
+    def _traced(self, entry: Entry, args: Any, kwargs: Any, bound: Bound, change: str = "") -> Any:
+        tensors, buffers, signature = bound
+        previous, entry.record = entry.record, None
+        roots = [(self.function, "the function"), *((value, "an argument") for value in objects_in(signature[0]))]
+        tracer = Tracer(self.function, roots, tensors, buffers)
+        is_second = previous is not None and not previous.spoiled and not entry.wait
+        entry.wait = max(entry.wait - 1, 0)
+        result = tracer.run(args, kwargs, is_observed=is_second)
+        record = entry.record = tracer.record
+        self._reached = record.could_reach
+        if tuple(number for number, _ in _shared(self._reached, buffers)) != entry.shared:
+            # The first call that does so: from now on there is an entry for such calls.
+            record.spoil("an argument is also reached by the function itself")
+        reason = record.spoiled
+        if is_second and previous is not None:
+            reason = reason or record.difference(previous)
+            entry.failures = entry.failures + 1 if reason else 0
+            entry.failure = reason
+            if not reason:
+                entry.ready = Ready(record, self._reached, buffers)
+            elif entry.failures >= MIN_FAILURES_TO_WAIT:
+                entry.wait = min(2**entry.failures, MAX_WAIT)
+        if not reason and change:
+            reason = f"{change} has changed since the call was recorded"
+        self._note(entry, reason or entry.failure, WARN_AFTER_FAILURES if record.spoiled else WARN_AFTER_CHANGES)
         return result
 
-    def _compare(
-        self,
-        entry: Entry,
-        record: Record,
-        before: list[Any],
-        leaves: list[Any],
-        buffers: list[Buffer],
-        produced: dict[Buffer, Role],
-    ) -> None:
-        """Decides whether the next call can be a replay."""
-        previous, entry.record = entry.record, record
-        guards = Guards(self.function, live.tensor_kind.holder_type)
-        reason = record.spoiled
-        if not reason and entry.disagreements >= MOST_DISAGREEMENTS:
-            reason = "it launched something else each time it was traced"
-        self._reached = frozenset(guards.state_buffers())
-        shared = _shared(self._reached, buffers)
-        if not reason and tuple(number for number, _ in shared) != entry.shared:
-            # The first call that does so: from now on there is an entry for such calls.
-            reason = record.spoiled = "an argument is also reached by the function itself"
-        if not reason and guards.are_complete and not record.state() <= guards.state_buffers():
-            # A result of an earlier call that is still held, for instance. Replaying would give it again and again.
-            reason = record.spoiled = "it uses a value that was computed before the call"
-        if not reason and previous is not None and not previous.spoiled:
-            if record.agrees(previous):
-                replay = Replay(record.executions, record.roles, record.outputs)
-                escaped = _escaped(before, leaves, produced)
-                entry.ready = Ready(replay, guards, record.result, escaped, self._reached, shared)
-                entry.disagreements = 0
-            else:
-                entry.disagreements += 1
-                reason = "it launched something else than at the last call"
+    def _note(self, entry: Entry, reason: str, warn_after: int) -> None:
+        """Keeps the reason why a call was no replay. A function that is traced time after time says so, once."""
         self.last_reason = reason or "the call was traced to record it"
+        entry.traced += 1
+        self._traced_in_a_row += 1
         if reason and listeners:
-            emit(
-                "warning",
-                message=f"jit: {getattr(self, '__name__', 'function')} is traced again: {reason}",
-                location=None,
-            )
+            message = f"jit: {getattr(self, '__name__', 'function')} is traced again: {reason}"
+            emit("warning", message=message, location=None)
+        if self._has_warned:
+            return
+        if not reason and self._traced_in_a_row >= WARN_AFTER_ARGUMENTS:
+            self._warn("each call has other arguments: shapes, numbers or objects that are new each time")
+        elif reason and entry.traced >= warn_after:
+            self._warn(reason)
+
+    def _warn(self, reason: str) -> None:
+        self._has_warned = True
+        name = getattr(self, "__name__", "a function")
+        message = f"jit: {name} is traced at every call and never replayed, which is slow: {reason}"
+        file, line = user_location() or ("<unknown>", 1)
+        warnings.warn_explicit(message, JitWarning, file, line)
 
     # ------------------------------------------------------------ replaying
 
-    def _owners(self, ready: Ready, buffers: list[Buffer], tensors: Sequence[Any]) -> list[Any] | None:
-        """The tensors whose memory a replay overwrites; None where someone else still reads the old contents."""
-        written = _written(ready, buffers)
-        owners: list[Any] = [holder for holder, found in ready.guards.holders if not written.isdisjoint(found)]
-        owners += [tensor for tensor, buffer in zip(owners_of(tensors), buffers, strict=True) if buffer in written]
-        known = {id(owner) for owner in owners} | {id(reference()) for reference in ready.escaped}
-        for holder in live.holders():
-            if id(holder) not in known and not all(
-                written.isdisjoint(memories_of(node)) for node in leaves_of(holder.uop)
-            ):
-                return None
-        return owners
-
-    def _replayed(self, ready: Ready, buffers: list[Buffer], owners: Sequence[Any]) -> Any:
+    def _replayed(self, entry: Entry, ready: Ready, bound: Bound, renew: Callable[[], None] | None = None) -> Any:
+        tensors, buffers, _ = bound
         if ready.escaped:
             for reference in ready.escaped:
                 _lose(reference())
             ready.escaped.clear()
+        if ready.leaves_behind:
+            for place in ready.cleared:
+                place.put(tensors, None)
         replay = ready.replay
+        if replay.is_shared:
+            for tensor in tensors:
+                tensor.uop  # noqa: B018  # a result may lie in its memory, and readers are found through nodes
         started = time.perf_counter() if listeners and "replay" in listeners else 0.0
-        results = replay.run(buffers)
+        results = replay.run(buffers, renew)
         if started:
             emit(
                 "replay",
@@ -293,9 +308,11 @@ class Jit(Generic[P, R]):
                 operations=replay.operations,
                 bytes=replay.memory,
             )
-        if owners:
-            _renew(owners, _written(ready, buffers))
+        if ready.leaves_behind:
+            for place, result in zip(ready.places, results[ready.returned :], strict=True):
+                place.put(tensors, result)
         self.last_reason = ""
+        entry.traced = self._traced_in_a_row = 0
         if replay.checked:
             failure = find_failure(replay.checked)
             if failure is not None:
@@ -311,7 +328,27 @@ def jit(function: Callable[P, R]) -> Jit[P, R]:
     return Jit(function)
 
 
-# ---------------------------------------------------------------- what is pending, read, overwritten or lost
+def _check_function(function: Any) -> None:
+    """Refuses a function that does its work only after the call."""
+    inner = function
+    while isinstance(inner, functools.partial | types.MethodType):
+        inner = inner.func if isinstance(inner, functools.partial) else inner.__func__
+    if not callable(inner):
+        message = f"a {type(inner).__name__} cannot be called"
+        raise JitError("jit", message, "give a function: `jit(f)`, or `@jit` above its definition")
+    code = getattr(inner if isinstance(inner, types.FunctionType) else type(inner).__call__, "__code__", None)
+    if code is not None and code.co_flags & _RUNS_LATER:
+        message = f"{code.co_qualname} is a generator or a coroutine, which runs only after the call"
+        raise JitError("jit", message, "jit the function that computes one item, or return a list of all of them")
+
+
+def _can_be_key(instance: object) -> bool:
+    """Whether a weak dictionary takes it: it can be referred to weakly, and is equal to nothing but itself."""
+    kind = type(instance)
+    return hasattr(kind, "__weakref__") and kind.__hash__ is object.__hash__
+
+
+# ---------------------------------------------------------------- what is read, overwritten or lost
 
 
 def _shared(reached: frozenset[Buffer], buffers: list[Buffer]) -> tuple[tuple[int, Buffer], ...]:
@@ -319,63 +356,7 @@ def _shared(reached: frozenset[Buffer], buffers: list[Buffer]) -> tuple[tuple[in
     return tuple((number, buffer) for number, buffer in enumerate(buffers) if buffer in reached)
 
 
-def _realize_pending(leaves: list[Any], broken: frozenset[UOp] | None = None) -> frozenset[UOp]:
-    """Results, and updates of tensors that the function left to be done later. Before the call (without `broken`), an
-    update that fails has nothing to do with it: it stays pending, and whoever reads it is told why. Gives those, which
-    are left alone after the call."""
-    pending: dict[str, list[Any]] = {}
-    results = {id(leaf) for leaf in leaves}
-    for holder in dict.fromkeys([*leaves, *live.tensors()]):
-        if held_buffer(holder.uop) is None and (
-            id(holder) in results or (_is_update(holder.uop) and holder.uop not in (broken or ()))
-        ):
-            pending.setdefault(holder.device, []).append(holder)
-    failed: list[UOp] = []
-    for first, *others in pending.values():
-        try:
-            first.realize(*others)
-        except UserError:
-            if broken is not None:
-                raise
-            failed += [holder.uop for holder in (first, *others) if not _can_realize(holder)]
-    return frozenset(failed)
-
-
-def _can_realize(holder: Any) -> bool:
-    try:
-        holder.realize()
-    except UserError:
-        return False
-    return True
-
-
-def _settle(guards: Guards) -> bool:
-    """Does the updates that were assigned between calls, such as a new learning rate. Whether there were any."""
-    pending = [holder for holder, _ in guards.holders if held_buffer(holder.uop) is None and _is_update(holder.uop)]
-    if pending:
-        _realize_pending([])
-    return bool(pending)
-
-
-def _is_update(node: UOp) -> bool:
-    while node.op is Ops.RESHAPE:
-        node = node.src[0]
-    return node.op is Ops.ASSIGN
-
-
-def leaves_of(node: UOp) -> list[UOp]:
-    """The nodes with memory that a value is computed from."""
-    if held_buffer(node) is not None:
-        return [node]
-    return [n for n in toposort(node, stop=lambda n: held_buffer(n) is not None) if held_buffer(n) is not None]
-
-
-def _written(ready: Ready, buffers: list[Buffer]) -> set[Buffer]:
-    """The memory of arguments and state that a replay overwrites."""
-    return {role.first if role.kind == "state" else buffers[role.first] for role in ready.replay.written}
-
-
-def _renew(owners: Sequence[Any], written: set[Buffer]) -> None:
+def _renew(owners: Sequence[Any], written: set[Buffer], guards: Guards) -> None:
     """Tensors whose memory was overwritten get a new node: what was computed from old contents keeps the old one."""
     renewed: dict[Buffer, UOp] = {}
 
@@ -393,18 +374,9 @@ def _renew(owners: Sequence[Any], written: set[Buffer]) -> None:
         held = held_buffer(owner.uop)
         assert held is not None
         owner.uop = reshape(exchange_buffers(held, renew), owner.uop.shape)
+        guards.follow(owner)
     for node in old:
         del node.cache["buffer"]
-
-
-def _escaped(before: list[Any], leaves: list[Any], produced: dict[Buffer, Role]) -> list[weakref.ref[Any]]:
-    """Tensors made during the call that outlive it without being results."""
-    known = {id(holder) for holder in before} | {id(leaf) for leaf in leaves}
-    return [
-        weakref.ref(holder)
-        for holder in live.tensors()
-        if id(holder) not in known and not any(memory not in produced for memory in memories_of(holder.uop))
-    ]
 
 
 def _lose(holder: Any) -> None:

@@ -5,7 +5,9 @@ the tensor package tells it, once, how to recognise and how to make one."""
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import get_ident
 from typing import Any, Protocol
 
 from tilewright.base.forks import held_lock
@@ -39,6 +41,7 @@ _library_state: list[Any] = []
 # Held while a holder is given another node that was made from the one it had: an update that another thread makes in
 # between would be lost. Nothing is computed meanwhile, so nobody waits long for it; no other lock is taken inside.
 exchanging = held_lock(1)
+_births: dict[int, list[weakref.ref[Any]]] = {}  # per thread that wants to know: the holders it has made since
 
 
 def configure(
@@ -56,7 +59,12 @@ def configure(
 def register(holder: Any) -> None:
     """Enters a holder. Its reference takes itself out when it dies, by the dictionary's own method: every tensor pays
     for this, and a callback in Python would cost as much as all the rest of making one."""
-    _holders[weakref.ref(holder, _holders.pop)] = None
+    reference = weakref.ref(holder, _holders.pop)
+    _holders[reference] = None
+    if _births:
+        made = _births.get(get_ident())
+        if made is not None:
+            made.append(reference)
 
 
 def register_once(holder: Any) -> None:
@@ -72,6 +80,23 @@ def exchange(holder: Any, known: UOp, node: UOp) -> None:
     with exchanging:
         if holder.uop is known:
             holder.uop = node
+
+
+@contextmanager
+def births() -> Iterator[list[weakref.ref[Any]]]:
+    """The holders that this thread makes inside the block, in order of birth."""
+    thread = get_ident()
+    made: list[weakref.ref[Any]] = []
+    outer = _births.get(thread)
+    _births[thread] = made
+    try:
+        yield made
+    finally:
+        if outer is None:
+            del _births[thread]
+        else:
+            outer.extend(made)
+            _births[thread] = outer
 
 
 def register_library_state(holder: Any) -> None:

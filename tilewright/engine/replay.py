@@ -56,11 +56,13 @@ def role_of(buffer: Buffer | None, inputs: dict[Buffer, int], produced: dict[Buf
 
 
 def roles_of(
-    execution: Execution, run: int, inputs: dict[Buffer, int], produced: dict[Buffer, Role]
+    execution: Execution, run: int, inputs: dict[Buffer, int], produced: dict[Buffer, Role], created: list[Buffer]
 ) -> tuple[Role, ...]:
-    """The role of each slot; slots after the inputs of a run are what it makes."""
+    """The role of each slot. Slots after the inputs of a run are what it makes, and so is memory that was created in
+    the call to be assigned to, as that of a new parameter."""
     for slot, buffer in enumerate(execution.buffers):
-        if slot >= execution.input_count and buffer is not None:
+        is_made = slot >= execution.input_count or (buffer in created and buffer not in produced)
+        if is_made and buffer is not None:
             produced[buffer] = Role("made", run, slot)
     return tuple(role_of(buffer, inputs, produced) for buffer in execution.buffers)
 
@@ -68,7 +70,10 @@ def roles_of(
 class Replay:
     """Prepared once; `run` gives the kernels the memory of arguments and results and calls the device."""
 
-    def __init__(self, executions: list[Execution], roles: list[tuple[Role, ...]], outputs: list[Result]) -> None:
+    def __init__(
+        self, executions: list[Execution], roles: list[tuple[Role, ...]], outputs: list[Result], returned: int
+    ) -> None:
+        """`returned` of the outputs are what the function returns; the others are put where the call has left them."""
         self.executions = executions
         self.written: set[Role] = set()  # arguments and state that the kernels overwrite
         self.steps: list[Step] = []
@@ -93,6 +98,9 @@ class Replay:
         self.memory = sum(kernel.bytes_moved for kernel in kernels)
         self.note = (self.count, self.operations, self.memory, 0.0, 0)
         self.kept: list[Buffer | None] = [None] * len(self.results)
+        # What is put back where it was is mostly let go of before the next call: it lies in the same memory again.
+        left = [output.role for output in outputs[returned:] if output.role.kind == "made"]
+        self.left = {self._source(role)[1] for role in left}
         self.numbers = range(len(self.results))
         self.checked = [words for execution in executions for words in execution.checked]
 
@@ -176,8 +184,9 @@ class Replay:
 
         return copy
 
-    def run(self, inputs: Sequence[Buffer]) -> list[Any]:
-        """Runs the kernels on these arguments; the results, tensors of new memory."""
+    def run(self, inputs: Sequence[Buffer], renew: Callable[[], None] | None = None) -> list[Any]:
+        """Runs the kernels on these arguments; the results, tensors of new memory. `renew` is called in between, to
+        give new nodes to tensors that were overwritten: results that lie in the same memory have the same nodes."""
         memories: list[Any] = []
         made: list[Buffer] = []
         for number in self.inputs:
@@ -193,13 +202,17 @@ class Replay:
         add_note(self.note)
         for step in self.steps:
             step(memories)
+        if renew is not None:
+            renew()
         make = tensor_kind.make
         results = []
         for which, number, shape, line in self.outputs:
             results.append(make((made if which == 1 else inputs if which == 0 else self.state)[number], shape, line))
         if self.is_shared:
+            # Whoever overwrites that memory looks for readers among nodes.
             for result in results:
                 register_once(result)
+                result.uop  # noqa: B018
         return self._join(results) if self.joins else results
 
     def _new_result(self, number: int) -> Buffer:
@@ -212,7 +225,7 @@ class Replay:
             raise out_of_memory(device, nbytes, error) from error
         GlobalCounters.add_memory(nbytes)
         made = Buffer(device, dtype, size, memory, nbytes)
-        if nbytes <= MOST_KEPT_BYTES:
+        if nbytes <= MOST_KEPT_BYTES or number in self.left:
             self.kept[number] = made
         return made
 

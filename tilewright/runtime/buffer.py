@@ -20,6 +20,8 @@ class _HostAccess(threading.local):
     """Told when the host reads a buffer or makes one of its own data; jit listens while it records."""
 
     listener: Callable[[str], None] | None = None
+    # While jit records, the buffers that were made before anything was computed into them.
+    made: list[Buffer] | None = None
 
 
 host_access = _HostAccess()
@@ -109,7 +111,10 @@ def buffer_node(buffer: Buffer) -> UOp:
 
 
 def new_buffer(device: str, dtype: DType, size: int) -> UOp:
-    return buffer_node(Buffer(device, dtype, size))
+    buffer = Buffer(device, dtype, size)
+    if host_access.made is not None:
+        host_access.made.append(buffer)
+    return buffer_node(buffer)
 
 
 def from_host(source: Any, device: str, dtype: DType, size: int, borrow: bool = True) -> UOp:

@@ -1,0 +1,19 @@
+"""Warnings of the package. In: nothing. Out: classes that `warnings.filterwarnings` can tell apart. They stand beside
+errors: what is done is right, but could be had for less."""
+
+from __future__ import annotations
+
+
+class JitWarning(UserWarning):
+    """A jitted function is traced at every call and never replayed; the message says why.
+
+    Broken, the clock gives something else each time, so nothing can be replayed::
+
+        @jit
+        def step(x): return x * time.time()
+
+    Fixed, by giving it as an argument, in a tensor::
+
+        @jit
+        def step(x, now): return x * now
+    """

@@ -1,0 +1,81 @@
+"""What is known of Python itself, for jit. Which native functions give the same for the same arguments; which objects
+never change. Whatever is not listed may change: jit then traces each call instead of replaying."""
+
+from __future__ import annotations
+
+import threading
+import types
+from collections import OrderedDict, defaultdict, deque, namedtuple
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# ---------------------------------------------------------------- native functions
+
+# Modules whose functions depend on their arguments alone, or give nothing that a function could use.
+PURE_MODULES = _words("""
+    builtins math cmath _operator _functools itertools _collections _bisect _heapq _struct _abc _sre _json _codecs
+    unicodedata binascii zlib _hashlib _md5 _sha1 _sha2 _sha256 _sha512 _sha3 _blake2 _weakref _string _stat _warnings
+    _typing _datetime _decimal _contextvars _statistics _opcode copyreg
+""")
+PURE_MODULE_FAMILIES = ("numpy", "ml_dtypes")
+IMPURE_MODULE_FAMILIES = ("numpy.random",)
+IMPURE_BUILTINS = _words("input globals locals exec eval compile breakpoint __import__")
+PURE_FUNCTIONS = _words("""
+    sys.intern sys.exc_info sys.getrefcount sys.is_finalizing posix.fspath nt.fspath _thread.allocate_lock time.sleep
+    gc.collect
+""")
+# Methods that are bound to a class, such as int.from_bytes; datetime.now is one as well.
+PURE_CLASS_METHODS = _words("""
+    from_bytes fromkeys fromhex maketrans __new__ __subclasshook__ __init_subclass__ __class_getitem__ fromisoformat
+    fromordinal combine strptime from_iterable mro
+""")
+PURE_TYPES = _words("""
+    str bytes bytearray memoryview int float complex bool list tuple dict set frozenset range slice object type property
+    dict_keys dict_values dict_items mappingproxy generator BaseException Exception staticmethod classmethod method
+    function array.array Struct _struct.Struct _io.StringIO _io.BytesIO _thread.lock _thread.RLock
+""")
+PURE_TYPE_FAMILIES = (
+    *("collections.", "itertools.", "functools.", "operator.", "re.", "decimal.", "datetime.", "weakref", "numpy."),
+    *("_contextvars.", "types.", "_abc.", "string.", "ml_dtypes."),
+)
+IMPURE_TYPE_FAMILIES = ("numpy.random.",)
+# Methods that only have an effect, whatever they belong to.
+EFFECTS = _words("write writelines flush close __enter__ __exit__ acquire release")
+# Where user code calls one of these, an attribute may be read whose name stands nowhere in the code.
+READ_BY_NAME = frozenset(
+    [f"<built-in method builtins.{name}>" for name in ("getattr", "hasattr", "vars", "dir")]
+    + ["<method '__reduce_ex__' of 'object' objects>"]
+)
+
+# ---------------------------------------------------------------- objects
+
+_Named = namedtuple("_Named", "field")
+CONSTANT_TYPES = (
+    *(range, slice, types.BuiltinFunctionType, types.CodeType, types.GenericAlias, types.UnionType, type(Ellipsis)),
+    *(type(NotImplemented), types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType),
+    *(types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, object),
+    type(vars(_Named)["field"]),
+)
+# Modules of the standard library whose objects are immutable, or hold no state that a function reads.
+CONSTANT_MODULES = _words("""
+    _thread datetime decimal fractions pathlib uuid re typing zoneinfo _abc ml_dtypes _operator operator ipaddress
+""")
+# Parts of the package whose objects are immutable, or are no state of a function.
+CONSTANT_PARTS = ("tilewright.base", "tilewright.graph", "tilewright.runtime", "tilewright.engine")
+# Native types that a class may be derived from without hiding anything.
+OPEN_TYPES = (
+    *(object, list, tuple, dict, set, frozenset, deque, OrderedDict, defaultdict, types.SimpleNamespace),
+    *(threading.local, BaseException, Exception, bool, int, float, complex, str, bytes),
+)
+TENSOR_FIELDS = _words("""
+    uop device grad _requires_grad _is_entered _is_parameter _ancestors _memory _asked _is_buffer
+""")
+# What Python itself keeps in a class.
+CLASS_FIELDS = _words("""
+    __module__ __doc__ __dict__ __weakref__ __qualname__ __annotations__ __slots__ __parameters__ __orig_bases__
+    __abstractmethods__ _abc_impl __match_args__ __dataclass_fields__ __dataclass_params__ __firstlineno__
+    __static_attributes__
+""")

@@ -1,0 +1,166 @@
+"""What a call runs. In: a function and its arguments. Out: its result, the Python code that ran on the user's behalf,
+and the first call whose result could differ next time although nothing that jit can compare has changed.
+
+A native profiler writes down who called what, so only that counts which really ran: the clock on a branch that was not
+taken does no harm. Code of the package is trusted and not looked into; what it calls by itself is no business of the
+user's, but user code that it calls is. Functions of the standard library and of NumPy count where user code led to
+them."""
+
+from __future__ import annotations
+
+import _lsprof
+import os
+import re
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from tilewright.base.location import PACKAGE_FOLDER
+from tilewright.engine import known_python
+
+_LIBRARY_FOLDER = os.path.dirname(os.__file__) + os.sep
+_INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+# What the package itself calls. Other installed packages are users of it, as a library of models is.
+_DEPENDENCIES = ("numpy", "llvmlite", "ml_dtypes", "rich", "typer", "platformdirs", "pyopencl", "cuda", "wgpu", "objc")
+
+_GRADIENTS = frozenset(["backward", "grad", "gradient", "requires_grad", "requires_grad_", "zero_grad"])
+_METHOD = re.compile(r"<(?:method|slot wrapper) '([^']+)' of '([^']+)' objects>")
+_FUNCTION = re.compile(r"<built-in (?:method|function) (?:([\w.]+)\.)?(\w+)(?: of .*)?>")
+
+
+class Observation(NamedTuple):
+    """One call, as far as guards are concerned."""
+
+    codes: frozenset[types.CodeType]  # what ran for the user: own code, and library code that it led to
+    names: frozenset[str]  # the attributes, globals and constant strings that this code names
+    every_name: frozenset[str]  # and those of the package's code that ran
+    reads_by_name: bool  # whether attributes may be read that no code names
+    sees_gradients: bool  # whether it matters which tensors require a gradient or have one
+    impure: str  # the first call whose result may differ at the next time; '' where there is none
+
+    def has_run(self, code: types.CodeType) -> bool:
+        return code in self.codes
+
+
+_names: weakref.WeakKeyDictionary[types.CodeType, frozenset[str]] = weakref.WeakKeyDictionary()
+
+
+def names_in(code: types.CodeType) -> frozenset[str]:
+    """The attributes and globals that a code names, and its constant strings, which `getattr` may be given."""
+    found = _names.get(code)
+    if found is None:
+        texts = {constant for constant in code.co_consts if isinstance(constant, str) and constant.isidentifier()}
+        for constant in code.co_consts:
+            if isinstance(constant, tuple | frozenset):
+                texts.update(text for text in constant if isinstance(text, str))
+        found = _names[code] = frozenset(texts.union(code.co_names))
+    return found
+
+
+def observe(call: Callable[[], Any]) -> tuple[Any, Observation]:
+    """Calls, and says what has run. A profiler that the user has set is put aside meanwhile."""
+    outer = sys.getprofile()
+    profiler = _lsprof.Profiler()
+    try:
+        profiler.enable(subcalls=True, builtins=True)
+    except ValueError:
+        # Since Python 3.12 a second native profiler is refused while one is active.
+        reason = "a profiler is active, so that it cannot be seen what the function reads"
+        return call(), Observation(frozenset(), frozenset(), frozenset(), True, True, reason)
+    try:
+        result = call()
+    finally:
+        profiler.disable()
+        if isinstance(outer, _lsprof.Profiler):
+            outer.enable()
+        elif outer is not None:
+            sys.setprofile(outer)
+    return result, _summary(profiler.getstats(), call.__code__)
+
+
+def _summary(entries: Iterable[Any], root: types.CodeType) -> Observation:
+    calls = {entry.code: [sub.code for sub in entry.calls or ()] for entry in entries}
+    pending = [code for code in calls if not isinstance(code, str) and origin_of(code) == "user"]
+    pending.extend(code for code in calls.get(root, ()) if not isinstance(code, str))
+    codes: set[types.CodeType] = set()
+    impure, reads_by_name = "", False
+    while pending:
+        code = pending.pop()
+        if code in codes or origin_of(code) == "package":
+            continue
+        codes.add(code)
+        for called in calls.get(code, ()):
+            if not isinstance(called, str):
+                pending.append(called)
+            elif not is_pure(called):
+                impure = impure or f"it calls {_plain(called)} (in {code.co_qualname}), which may give something else"
+            reads_by_name = reads_by_name or called in known_python.READ_BY_NAME
+    codes.discard(root)
+    names = frozenset().union(*map(names_in, codes))
+    package = [code for code in calls if not isinstance(code, str) and origin_of(code) == "package"]
+    reads_by_name = reads_by_name or "__dict__" in names or any(_reads_whole_objects(code) for code in package)
+    sees_gradients = not _GRADIENTS.isdisjoint(names) or any(code.co_name == "backward" for code in package)
+    every_name = names.union(*map(names_in, package))
+    return Observation(frozenset(codes), names, every_name, reads_by_name, sees_gradients, impure)
+
+
+def origin_of(code: types.CodeType) -> str:
+    """'package' for what is trusted, 'library' for what counts only where user code leads to it, else 'user'."""
+    file = code.co_filename
+    if file.startswith((PACKAGE_FOLDER, "<frozen importlib", "<rules of ", "<__array_function__")):
+        return "package"
+    if file.startswith("<frozen ") or (file == "<string>" and _is_generated(code)):
+        return "library"
+    for installed in _INSTALLED:
+        _, found, rest = file.rpartition(installed)
+        if found:
+            return "library" if rest.partition(os.sep)[0].partition(".")[0] in _DEPENDENCIES else "user"
+    return "library" if file.startswith(_LIBRARY_FOLDER) else "user"
+
+
+def _is_generated(code: types.CodeType) -> bool:
+    """Whether a code without a file is a method of a data class or of a named tuple, which the package has too; the
+    other such codes are a user's, of `python -c`."""
+    return code.co_name.startswith("__") or code.co_names == ("_tuple_new",)
+
+
+def _reads_whole_objects(code: types.CodeType) -> bool:
+    """Whether code of the package goes through all attributes of the user's objects, as `get_parameters` does."""
+    return "__dict__" in code.co_consts
+
+
+def is_pure(called: str) -> bool:
+    """Whether a native function, in the profiler's words, gives the same for the same arguments."""
+    method = _METHOD.fullmatch(called)
+    if method is not None:
+        name, owner = method.groups()
+        if owner.startswith(known_python.IMPURE_TYPE_FAMILIES):
+            return False
+        return (
+            owner in known_python.PURE_TYPES
+            or owner.startswith(known_python.PURE_TYPE_FAMILIES)
+            or name in known_python.EFFECTS
+        )
+    function = _FUNCTION.fullmatch(called)
+    if function is None:
+        return False
+    module, name = function.groups()
+    if module is None:
+        return name in known_python.PURE_CLASS_METHODS
+    if module == "builtins":
+        return name not in known_python.IMPURE_BUILTINS
+    if module in known_python.PURE_MODULES or f"{module}.{name}" in known_python.PURE_FUNCTIONS:
+        return True
+    if module.startswith(known_python.IMPURE_MODULE_FAMILIES):
+        return False
+    return module.startswith(known_python.PURE_MODULE_FAMILIES)
+
+
+def _plain(called: str) -> str:
+    """`time.time` for `<built-in method time.time>`."""
+    method, function = _METHOD.fullmatch(called), _FUNCTION.fullmatch(called)
+    if method is not None:
+        return f"{method[2]}.{method[1]}"
+    return called if function is None else ".".join(part for part in function.groups() if part)

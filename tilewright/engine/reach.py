@@ -1,0 +1,420 @@
+"""What a call can have read besides its arguments. In: the function, objects among its arguments, and what ran. Out:
+guards for all of it, or the reason why something that it reads cannot be guarded.
+
+Looked through: closures, globals, defaults and attributes of functions that ran; attributes and slots of objects, and
+what their classes say, along the whole MRO; modules, as far as names in the code lead into them; lists, tuples, dicts,
+sets, deques; arrays by their bytes; context variables, thread-local objects and weak references by what they give. An
+attribute that no code names is not read. Objects with state that nothing shows (an iterator, a file, a native random
+generator) are refused where a name in the user's code leads to them."""
+
+from __future__ import annotations
+
+import array
+import contextvars
+import dis
+import functools
+import gc
+import operator
+import sys
+import threading
+import types
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from typing import Any
+
+from tilewright.engine import known_python
+from tilewright.engine.guards import MISSING, VALUES, Guards, contents_of
+from tilewright.engine.observe import Observation, names_in, origin_of
+
+# A function that reads more than this is traced each time: comparing it all would take about as long.
+MAX_OBJECTS = 20_000
+MAX_ARRAY_BYTES = 1 << 20
+_LIBRARIES = sys.stdlib_module_names.union(["numpy"])
+_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8  # Py_TPFLAGS_HEAPTYPE, Py_TPFLAGS_IMMUTABLETYPE
+
+
+@functools.lru_cache(maxsize=4096)
+def _globals_named(code: types.CodeType) -> tuple[str, ...]:
+    found = [step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")]
+    return tuple(dict.fromkeys(found))
+
+
+@functools.lru_cache(maxsize=4096)
+def _modules_named(code: types.CodeType) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(s.argval for s in dis.get_instructions(code) if s.opname == "IMPORT_NAME"))
+
+
+def codes_in(code: types.CodeType) -> list[types.CodeType]:
+    """A code and those of the functions, classes and comprehensions inside it."""
+    inner = [c for constant in code.co_consts if isinstance(constant, types.CodeType) for c in codes_in(constant)]
+    return [code, *inner]
+
+
+class Reach:
+    """One walk. Without an observation all functions and attributes count, and nothing is refused: that is what the
+    function could read. With one, only what ran and what is named."""
+
+    def __init__(
+        self, holder_type: type, observed: Observation | None = None, made: frozenset[int] = frozenset()
+    ) -> None:
+        self.guards = Guards()
+        self.made = made  # the ids of tensors that the call has made: what it leaves behind is no state
+        self.holder_type = holder_type
+        self.observed = observed
+        self.is_complete = True
+        self._seen: dict[int, Any] = {}  # keeps the objects, so that their ids stay theirs
+        self._pending: list[tuple[Any, str]] = []
+        self._found: set[types.CodeType] = set()  # codes of the functions that were met
+        self._is_blind = False  # whether something was met whose calls are not observed
+        self._takes_all = observed is None
+        self._modules: list[types.ModuleType] = []  # last, when it is known which names lead into them
+
+    def walk(self, roots: Iterable[tuple[Any, str]]) -> None:
+        roots = list(roots)
+        self._walk_once(roots)
+        if self._is_blind:
+            # Something is called that no profiler sees: all that can be reached counts, whether or not it is named.
+            observed = self.observed
+            self.__init__(self.holder_type, observed, self.made)  # type: ignore[misc]
+            self._takes_all = True
+            self._walk_once(roots)
+
+    def _walk_once(self, roots: list[tuple[Any, str]]) -> None:
+        self._pending.extend(roots)
+        self._drain()
+        while self._modules and self.is_complete:
+            self._visit_module(self._modules.pop())
+            self._drain()
+        if self.observed is not None:
+            lost = [code for code in self.observed.codes if code not in self._found and origin_of(code) == "user"]
+            if lost:
+                self._pending.extend((function, function.__qualname__) for function in _functions_of(lost))
+                self._drain()
+            if self._pending:
+                self._refuse("it reads more than can be compared before each call", "")
+
+    def _drain(self) -> None:
+        while self._pending:
+            if len(self._seen) > MAX_OBJECTS:
+                self.is_complete = False
+                return
+            value, name = self._pending.pop()
+            if isinstance(value, VALUES) or id(value) in self._seen:
+                continue
+            self._seen[id(value)] = value
+            self.guards.names.setdefault(id(value), name)
+            self._visit(value, name)
+
+    def _refuse(self, reason: str, name: str) -> None:
+        self.guards.refused = self.guards.refused or reason + (f" ({name})" if name else "")
+
+    # ------------------------------------------------------------ what counts
+
+    def _has_run(self, code: types.CodeType) -> bool:
+        if self._takes_all and origin_of(code) == "user":
+            return True
+        return self.observed is not None and any(self.observed.has_run(inner) for inner in codes_in(code))
+
+    def _is_named(self, name: Any) -> bool:
+        """Whether any code that ran could have read an attribute of this name."""
+        observed = self.observed
+        if self._takes_all or observed is None or observed.reads_by_name or not isinstance(name, str):
+            return True
+        return name in observed.every_name
+
+    def _is_named_by_user(self, name: str) -> bool:
+        return self.observed is None or name in self.observed.names
+
+    # ------------------------------------------------------------ one object
+
+    def _visit(self, value: Any, name: str) -> None:
+        kind = type(value)
+        if isinstance(value, self.holder_type):
+            if id(value) in self.made:
+                return
+            self.guards.tensors.append(value)
+            extra = {key: part for key, part in vars(value).items() if key not in known_python.TENSOR_FIELDS}
+            self._entries(vars(value), [key for key in extra if self._is_named(key)], name)
+        elif isinstance(value, type):
+            self._visit_class(value)
+        elif isinstance(value, types.FunctionType):
+            self._visit_function(value, name)
+        elif isinstance(value, types.MethodType):
+            self._pending += [(value.__self__, name), (value.__func__, name)]
+        elif isinstance(value, types.ModuleType):
+            self._modules.append(value)
+        elif isinstance(value, types.BuiltinFunctionType):
+            if isinstance(value.__self__, list | dict | set | deque):
+                self._pending.append((value.__self__, name))
+        elif isinstance(value, functools.partial):
+            self._is_blind = self._is_blind or not isinstance(value.func, types.FunctionType | types.MethodType | type)
+            self._pending += [(value.func, name), (value.args, name), (value.keywords, name), (vars(value), name)]
+        elif getattr(kind, "guarded_attribute", None) is not None:
+            self._pending.append((getattr(value, kind.guarded_attribute), name))
+        elif not self._visit_container(value, name) and not self._visit_native(value, name):
+            self._visit_object(value, name)
+
+    def _visit_container(self, value: Any, name: str) -> bool:
+        """Whether it holds others and nothing else."""
+        if isinstance(value, dict):
+            self.guards.add_keys(value)
+            self._entries(value, list(value), name)
+            self._pending += [(key, name) for key in value if not isinstance(key, VALUES)]
+            if isinstance(value, defaultdict):
+                self._getter(functools.partial(getattr, value, "default_factory"), name)
+        elif isinstance(value, types.MappingProxyType):
+            self._pending += [(inner, name) for inner in gc.get_referents(value)]
+        elif isinstance(value, tuple | list | set | frozenset | deque):
+            items = list(value)
+            if not isinstance(value, tuple | frozenset):
+                self.guards.sequences.append((value, items))
+            if isinstance(value, list | deque):
+                found = [number for number, item in enumerate(items) if id(item) in self.made]
+                self.guards.stored_items += [(value, items, number) for number in found]
+            self._pending += [(item, f"{name}[{number}]") for number, item in enumerate(items)]
+        else:
+            return False
+        return not is_python_class(type(value))
+
+    def _visit_native(self, value: Any, name: str) -> bool:
+        """Whether all of an object's state is guarded, or refused, by what its type is."""
+        nature = nature_of(value)
+        if isinstance(value, operator.attrgetter | operator.methodcaller) or nature == "cache":
+            self._is_blind = True
+        if nature == "descriptor":
+            self._pending += [(function, name) for function in _wrapped_functions(value) or ()]
+        elif nature == "context":
+            self._getter(functools.partial(value.get, MISSING), name)
+        elif nature == "reference":
+            self._getter(value, name)
+        elif nature == "cache":  # of functools: what it has stored, and what it would call
+            self._getter(lambda: value.cache_info().currsize, name)
+            self._pending.append((value.__wrapped__, name))
+        elif nature == "local":
+            # Each thread has a dict of its own; to another thread this is another object.
+            self._getter(functools.partial(vars, value), name)
+        elif nature == "bytes":
+            self._copy(functools.partial(bytes, value), memoryview(value).nbytes, name)
+        elif nature == "array":
+            self._visit_array(value, name)
+        elif nature == "hidden":
+            self._refuse(f"it reads a {type(value).__qualname__}, whose state cannot be compared", name)
+        return nature not in ("object", "local")
+
+    def _visit_array(self, value: Any, name: str) -> None:
+        self._copy(lambda: (value.shape, value.dtype, value.tobytes()), value.nbytes, name)
+        if value.dtype.hasobject:
+            self._pending += [(item, name) for item in value.ravel().tolist()]
+
+    def _copy(self, get: Any, nbytes: int, name: str) -> None:
+        if nbytes > MAX_ARRAY_BYTES:
+            self._refuse(f"it reads an array of {nbytes} bytes, too many to compare before each call", name)
+        elif self.observed is not None:
+            self.guards.copies.append((get, get(), name))
+
+    def _getter(self, get: Any, name: str) -> None:
+        value = get()
+        self.guards.getters.append((get, value, name))
+        self._pending.append((value, name))
+
+    # ------------------------------------------------------------ entries of a dict
+
+    def _entries(self, mapping: dict[Any, Any], keys: Iterable[Any], name: str) -> None:
+        self.guards.names.setdefault(id(mapping), name)
+        for key in keys:
+            value = mapping.get(key, MISSING)
+            if id(value) in self.made:
+                self.guards.stored_entries.append(len(self.guards.values))
+            self.guards.add_entry(mapping, key, value)
+            if not isinstance(value, VALUES) and value is not MISSING:
+                self._pending.append((value, f"{name}.{key}" if isinstance(key, str) else f"{name}[{key!r}]"))
+
+    # ------------------------------------------------------------ objects and classes
+
+    def _visit_object(self, value: Any, name: str) -> None:
+        self.guards.add_object(value)
+        is_ours = _family(type(value)) == "tilewright"
+        attributes = _attributes_of(value)
+        if attributes is not None:
+            self.guards.add_keys(attributes)
+            self._entries(attributes, [k for k, part in attributes.items() if self._is_read(k, part, is_ours)], name)
+        for kind in type(value).__mro__:
+            for key, member in vars(kind).items() if is_python_class(kind) else ():
+                if isinstance(member, types.MemberDescriptorType):
+                    get = functools.partial(_slot_of, value, member)
+                    if self._is_read(key, get(), is_ours):
+                        self._getter(get, f"{name}.{key}")
+        self._pending.append((type(value), type(value).__qualname__))
+
+    def _is_read(self, name: Any, value: Any, is_ours: bool) -> bool:
+        """Whether an attribute counts. One that hides its state, which means that nothing is replayed, counts only
+        where the user's own code names it: the package names much and reads no such object of the user's."""
+        if not self._is_named(name):
+            return False
+        is_certain = is_ours or self.observed is None or self.observed.reads_by_name or self._is_named_by_user(name)
+        return is_certain or nature_of(value) not in ("hidden", "array")
+
+    def _visit_class(self, kind: type) -> None:
+        for base in kind.__mro__:
+            if is_python_class(base) and (base is kind or id(base) not in self._seen):
+                self._seen[id(base)] = base
+                self._visit_class_body(base)
+        if type(kind) is not type:
+            self._pending.append((type(kind), type(kind).__qualname__))
+
+    def _visit_class_body(self, kind: type) -> None:
+        (body,) = [part for part in gc.get_referents(vars(kind)) if isinstance(part, dict)]
+        self.guards.classes[id(body)] = kind
+        is_ours = _family(kind) == "tilewright"
+        is_library = _family(kind) in _LIBRARIES
+        if not is_ours and not is_library:
+            self.guards.add_keys(body)
+            self.guards.names.setdefault(id(body), kind.__qualname__)
+        for key, member in list(body.items()):
+            if key in known_python.CLASS_FIELDS or type(member) in known_python.CONSTANT_TYPES:
+                continue
+            functions = _wrapped_functions(member)
+            if functions is None:
+                counts = self._is_named_by_user(key) if is_ours else self._is_named(key)
+            elif is_ours and issubclass(self.holder_type, kind):
+                counts = any(origin_of(f.__code__) != "package" for f in functions if isinstance(f, types.FunctionType))
+            elif is_ours:
+                counts = key == "__call__" or self._is_named_by_user(key)
+            else:
+                counts = any(self._has_run(f.__code__) for f in functions if isinstance(f, types.FunctionType))
+            if counts and is_library and functions is not None:
+                self._pending.append((member, key))
+            elif counts:
+                self._entries(body, [key], kind.__qualname__)
+
+    # ------------------------------------------------------------ functions and modules
+
+    def _visit_function(self, function: types.FunctionType, name: str) -> None:
+        if origin_of(function.__code__) == "package":
+            return  # what the package remembers between calls is state of its own
+        if vars(function):
+            self._entries(vars(function), [key for key in vars(function) if self._is_named(key)], name)
+        if not self._has_run(function.__code__):
+            return
+        ran = [code for code in codes_in(function.__code__) if self._has_run(code)]
+        self._found.update(codes_in(function.__code__))
+        self.guards.add_function(function)
+        self._pending.append((function.__defaults__ or (), name))
+        self._pending.append((function.__kwdefaults__ or (), name))
+        for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+            contents = contents_of(cell)
+            if contents is MISSING:
+                self.guards.getters.append((functools.partial(contents_of, cell), MISSING, variable))
+                continue
+            if id(contents) in self.made:
+                self.guards.stored_cells.append(len(self.guards.cells))
+            self.guards.cells.append(cell)
+            self.guards.contents.append(contents)
+            self.guards.names.setdefault(id(cell), variable)
+            self._pending.append((contents, variable))
+        self._visit_globals(function, ran)
+
+    def _visit_globals(self, function: types.FunctionType, ran: list[types.CodeType]) -> None:
+        space: dict[str, Any] = function.__globals__
+        builtins: dict[str, Any] = getattr(function, "__builtins__", {})
+        for key in dict.fromkeys(key for code in ran for key in _globals_named(code)):
+            self._entries(space, [key], function.__module__ or "globals")
+            if key not in space and key in builtins:
+                self.guards.add_entry(builtins, key, builtins[key])
+        for key in dict.fromkeys(key for code in ran for key in _modules_named(code)):
+            module = sys.modules.get(key)
+            if module is not None:
+                self._pending.append((module, key))
+
+    def _visit_module(self, module: types.ModuleType) -> None:
+        family = module.__name__.partition(".")[0]
+        if family == "tilewright" or (self.observed is None and family in _LIBRARIES):
+            return
+        if module.__name__.startswith("numpy.random"):
+            self._refuse("it reads numpy.random, whose state cannot be compared", "")
+            return
+        space = vars(module)
+        named = frozenset().union(*map(names_in, self._found)) if self.observed is None else self.observed.names
+        # The table of all modules leads to everything; whatever is imported is reached by its name.
+        self._entries(space, [key for key in named if space.get(key, sys.modules) is not sys.modules], module.__name__)
+
+
+# ---------------------------------------------------------------- kinds and parts of objects
+
+
+def is_python_class(kind: type) -> bool:
+    """Whether a class statement made it: nothing of its objects is hidden in native fields."""
+    if not kind.__flags__ & _HEAP_TYPE or kind.__flags__ & _IMMUTABLE_TYPE:
+        return False
+    return not isinstance(vars(kind).get("__new__"), types.BuiltinFunctionType)
+
+
+def nature_of(value: Any) -> str:
+    """How the state of an object that is no container is seen: 'constant' has none, 'hidden' shows none, 'object' has
+    attributes; the others are named after what they are."""
+    kind = type(value)
+    if isinstance(value, property | staticmethod | classmethod | functools.cached_property):
+        return "descriptor"
+    if isinstance(value, contextvars.ContextVar):
+        return "context"
+    if isinstance(value, weakref.ref):
+        return "reference"
+    if isinstance(value, threading.local):
+        return "local"
+    if hasattr(kind, "cache_info") and hasattr(value, "__wrapped__"):
+        return "cache"
+    numpy = sys.modules.get("numpy")
+    if isinstance(value, bytearray | memoryview | array.array):
+        return "bytes"
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return "array"
+    if _family(kind) == "numpy" and not kind.__module__.startswith("numpy.random"):
+        return "constant"  # numbers, dtypes and functions
+    if isinstance(value, (*VALUES, type, types.FunctionType, types.MethodType, types.ModuleType)):
+        return "constant"
+    is_constant = kind in known_python.CONSTANT_TYPES or _family(kind) in known_python.CONSTANT_MODULES
+    if is_constant or kind.__module__.startswith(known_python.CONSTANT_PARTS):
+        return "constant"
+    if all(base in known_python.OPEN_TYPES or is_python_class(base) for base in kind.__mro__):
+        return "object"
+    return "hidden"
+
+
+def _family(kind: type) -> str:
+    return str(kind.__module__).partition(".")[0]
+
+
+def _wrapped_functions(member: Any) -> list[Any] | None:
+    """The functions that an entry of a class is made of; None where it is data."""
+    if isinstance(member, types.FunctionType):
+        return [member]
+    if isinstance(member, property):
+        return [function for function in (member.fget, member.fset, member.fdel) if function is not None]
+    if isinstance(member, staticmethod | classmethod):
+        return [member.__func__]
+    if isinstance(member, functools.cached_property):
+        return [member.func]
+    return None
+
+
+def _attributes_of(value: Any) -> dict[Any, Any] | None:
+    if isinstance(value, threading.local):
+        return vars(value)  # this thread's
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _slot_of(value: Any, member: types.MemberDescriptorType) -> Any:
+    try:
+        return member.__get__(value)
+    except AttributeError:  # nothing was put into it yet
+        return MISSING
+
+
+def _functions_of(codes: list[types.CodeType]) -> list[types.FunctionType]:
+    """The functions with these codes, wherever they are: some come from where the walk does not look."""
+    return [found for found in gc.get_referrers(*codes) if isinstance(found, types.FunctionType)]

@@ -1,0 +1,85 @@
+"""Who still reads memory that is about to be overwritten. In: buffers, and the tensors that are meant to see the new
+contents. Out: whether anybody else can read the old ones.
+
+Whoever reads a buffer refers to its node. So where each node is referred to by the owners alone, which its reference
+count tells, nobody else reads it, however many tensors are alive. Only where something else refers to a node, all that
+is alive is looked through: it may be a value that has been computed already and only remembers what it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from sys import getrefcount
+from typing import Any
+
+from tilewright.base.dtype import dtypes
+from tilewright.engine import live
+from tilewright.engine.guards import memories_of
+from tilewright.engine.realize import held_buffer
+from tilewright.graph.build import new_buffer, reshape
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+from tilewright.runtime.buffer import Buffer
+
+
+def leaves_of(node: UOp) -> list[UOp]:
+    """The nodes with memory that a value is computed from."""
+    if held_buffer(node) is not None:
+        return [node]
+    return [n for n in toposort(node, stop=lambda n: held_buffer(n) is not None) if held_buffer(n) is not None]
+
+
+def is_read_by_others(written: set[Buffer], owners: list[Any], known: Iterable[int]) -> bool:
+    """Whether a tensor that is no owner, nor among `known` (ids), can still read what is overwritten."""
+    if _owners_alone(owners):
+        return False
+    ours = {id(owner) for owner in owners}.union(known)
+    for holder in live.holders():
+        if id(holder) in ours:
+            continue
+        if not all(written.isdisjoint(memories_of(node)) for node in leaves_of(holder.uop)):
+            return True
+    return False
+
+
+def _owners_alone(owners: list[Any]) -> bool:
+    """Whether nothing but the owners refers to their nodes: each is memory, or reshaped memory, and nothing else."""
+    expected: dict[UOp, int] = {}
+    for owner in dict.fromkeys(owners):
+        node = vars(owner).get("uop")
+        if node is not None and not _expect(node, expected):
+            return False  # without a node it was made of memory, and nobody else can have come to that
+    node = None
+    return all(count == wanted + _UNHELD for count, wanted in zip(_counts(expected), expected.values(), strict=True))
+
+
+def _expect(node: UOp, expected: dict[UOp, int]) -> bool:
+    """Counts the reference of an owner to its node, and those from there to memory. Whether there is nothing else on
+    the way: a value that was computed has more, and another node could have the same tuple of sources."""
+    is_new = node not in expected
+    expected[node] = expected.get(node, 0) + 1
+    while is_new and node.op is Ops.RESHAPE and not node._cache:
+        if getrefcount(node.src) != _SOURCES:
+            return False
+        node = node.src[0]
+        is_new = node not in expected
+        expected[node] = expected.get(node, 0) + 1
+    # What reads the memory of an array holds its node without referring to it.
+    return node.op is Ops.BUFFER and "holder" not in node.cache
+
+
+def _counts(nodes: Iterable[UOp]) -> list[int]:
+    return [getrefcount(node) for node in nodes]
+
+
+def _count_references() -> tuple[int, int]:
+    """What `getrefcount` gives above, in this version of Python, for the sources of a node, and for a node that nobody
+    but the table refers to."""
+    table = {new_buffer(dtypes.uint8, 2, ""): 0}
+    (unheld,) = _counts(table)
+    (buffer,) = table
+    view = reshape(buffer, (1, 2))
+    return getrefcount(view.src), unheld
+
+
+_SOURCES, _UNHELD = _count_references()

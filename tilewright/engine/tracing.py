@@ -1,0 +1,308 @@
+"""One traced call of a jitted function. In: the function and its arguments. Out: its result and a `Record`: what was
+launched, where each buffer came from, what came out and where else the call has put tensors of its own.
+
+A tensor that the call made and left in a place which jit can find again (a gradient, an attribute, an entry of a dict
+or list, a variable) is a result like any other: a replay makes it anew and puts it there. What else outlives the call
+has escaped."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tilewright.base.errors import JitError, UserError
+from tilewright.base.location import user_location
+from tilewright.engine import live
+from tilewright.engine.arguments import OBJECT, flatten, leaves_in
+from tilewright.engine.guards import Guards, memory_of
+from tilewright.engine.observe import Observation, observe
+from tilewright.engine.reach import Reach
+from tilewright.engine.realize import held_buffer
+from tilewright.engine.replay import Result, Role, role_of, roles_of
+from tilewright.engine.run import Execution, captures
+from tilewright.graph.build import scalar_of
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import element_count
+from tilewright.graph.uop import UOp
+from tilewright.runtime.buffer import Buffer, host_access
+
+# Lazy tensors up to this size are computed when a function that could read them is first traced.
+MAX_SETTLED_BYTES = 1 << 28
+
+Roots = list[tuple[Any, str]]
+
+
+class Place(NamedTuple):
+    """Where a call leaves a tensor. `identity` tells places apart; `put` is given the tensors of the arguments and the
+    new tensor, or None where the call leaves nothing there."""
+
+    identity: tuple[Any, ...]
+    put: Callable[[Sequence[Any], Any], None]
+
+
+@dataclass
+class Record:
+    """One traced call."""
+
+    executions: list[Execution] = field(default_factory=list)
+    roles: list[tuple[Role, ...]] = field(default_factory=list)
+    result: Any = None
+    outputs: list[Result] = field(default_factory=list)
+    stored: dict[tuple[Any, ...], tuple[Result, ...]] = field(default_factory=dict)
+    cleared: list[Place] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    leaves: list[tuple[int, ...]] = field(default_factory=list)  # a shape per tensor that the function returns
+    returned: int = 0  # of the outputs, which are one per device
+    arguments_with_gradient: list[bool] | None = None
+    escaped: list[weakref.ref[Any]] = field(default_factory=list)
+    guards: Guards = field(default_factory=Guards)
+    could_reach: frozenset[Buffer] = frozenset()
+    produced: dict[Buffer, Role] = field(default_factory=dict)
+    spoiled: str = ""
+
+    def spoil(self, reason: str) -> None:
+        self.spoiled = self.spoiled or reason
+
+    def difference(self, other: Record) -> str:
+        """What this call did otherwise than another; '' where nothing."""
+        plans = [execution.plan for execution in self.executions]
+        if len(plans) != len(other.executions) or self.roles != other.roles:
+            return "it launched something else than at the last call"
+        if any(plan is not execution.plan for plan, execution in zip(plans, other.executions, strict=True)):
+            return "it launched something else than at the last call"
+        if self.result != other.result:
+            return "a part of its result that is no tensor differs from that of the last call"
+        if _without_lines(self.outputs) != _without_lines(other.outputs):
+            return "its results lie elsewhere than those of the last call"
+        if any(other.stored.get(identity) != results for identity, results in self.stored.items()):
+            return "it left other tensors behind than at the last call"
+        return ""
+
+    def state(self) -> set[Buffer]:
+        """Memory that was there before the call and is no argument."""
+        roles = [role for slots in self.roles for role in slots] + [result.role for result in self.outputs]
+        return {role.first for role in roles if role.kind == "state"}
+
+
+def _without_lines(results: Iterable[Result]) -> tuple[Result, ...]:
+    return tuple(result._replace(line=None) for result in results)
+
+
+class Tracer:
+    """Traces one call."""
+
+    def __init__(
+        self, function: Callable[..., Any], roots: Roots, tensors: Sequence[Any], buffers: Sequence[Buffer]
+    ) -> None:
+        self.function = function
+        self.roots = roots
+        self.tensors = tensors
+        self.record = Record()
+        self.inputs = {buffer: number for number, buffer in reversed(list(enumerate(buffers)))}
+        self.created: list[Buffer] = []
+        reach = Reach(live.tensor_kind.holder_type)
+        reach.walk(self._all_roots())
+        self.could_reach = reach.guards
+        settle(self.could_reach.tensors)
+        self.had_gradient = {id(t): (t.grad, t.grad.uop) for t in live.tensors() if t.grad is not None}
+
+    def _all_roots(self) -> Roots:
+        """Besides the function and its arguments: what operations read by themselves, and what users add to tensors."""
+        states = [(state, "the state of the random generator") for state in live.library_state()]
+        return [*self.roots, *states, (live.tensor_kind.holder_type, "Tensor")]
+
+    def run(self, args: Any, kwargs: Any, is_observed: bool) -> Any:
+        """The result of the call. Observed, the record has guards and can be replayed."""
+        record = self.record
+        pending = {id(holder): holder.uop for holder in live.tensors() if _is_update(holder.uop)}
+        given = leaves_in((args, kwargs))
+        observed: Observation | None = None
+        with live.births() as born:
+            captures.listener, host_access.listener, host_access.made = self._execution, record.spoil, self.created
+            try:
+                if is_observed:
+                    result, observed = observe(lambda: self.function(*args, **kwargs))
+                else:
+                    result = self.function(*args, **kwargs)
+                leaves: list[Any] = []
+                record.result = flatten(result, leaves)
+                _check_result(record.result)
+                made = {id(tensor): tensor for tensor in _alive(born)}
+                stored = self._find_stored(observed, made)
+                updated = self._updates(pending, made)
+                realize_all([*leaves, *(tensor for tensor, _ in stored), *updated])
+            finally:
+                captures.listener, host_access.listener, host_access.made = None, None, None
+        if leaves_in((args, kwargs)) != given:
+            record.spoil("it changes an argument that is no tensor, which a replay would not do")
+        for leaf in leaves:
+            record.outputs += self._results(leaf)
+        record.leaves = [leaf.shape for leaf in leaves]
+        record.returned = len(record.outputs)
+        for tensor, place in stored:
+            results = self._results(tensor)
+            record.outputs += results
+            record.stored[place.identity] = _without_lines(results)
+            record.places.append(place)
+        known = {id(tensor) for tensor in (*leaves, *(tensor for tensor, _ in stored))}
+        record.escaped = [weakref.ref(tensor) for tensor in made.values() if id(tensor) not in known]
+        self._finish(observed)
+        return result
+
+    # ------------------------------------------------------------ what is launched
+
+    def _execution(self, execution: Execution) -> None:
+        record = self.record
+        run = len(record.executions)
+        execution.arenas = {}  # it has run, and a replay brings its own
+        record.executions.append(execution)
+        record.roles.append(roles_of(execution, run, self.inputs, record.produced, self.created))
+
+    def _results(self, tensor: Any) -> list[Result]:
+        """A result per device that the tensor lies on."""
+        held, line = held_buffer(tensor.uop), tensor.uop.line or user_location()
+        if held is None:
+            self.record.spoil("a result has no elements, so there is no memory to replay it into")
+            return []
+        parts, joined = (held.src, held.arg) if held.op is Ops.MULTI else ((tensor.uop,), None)
+        found = []
+        for part in parts:
+            memory = memory_of(part)
+            assert memory is not None
+            role = role_of(memory, self.inputs, self.record.produced)
+            found.append(Result(role, part.shape, part.dtype, line, joined))
+        return found
+
+    # ------------------------------------------------------------ what is left behind
+
+    def _find_stored(self, observed: Observation | None, made: dict[int, Any]) -> list[tuple[Any, Place]]:
+        """The tensors of the call that lie where jit finds them again."""
+        reach = Reach(live.tensor_kind.holder_type, observed, frozenset(made))
+        reach.walk(self._all_roots())
+        self.record.guards = reach.guards
+        found = [(tensor, Place(identity, put)) for tensor, identity, put in reach.guards.stored()]
+        holders = [(("grad", id(holder)), _gradient_of(holder), holder) for holder in reach.guards.tensors]
+        holders += [
+            (("grad of argument", number), _gradient_of_argument(number), tensor)
+            for number, tensor in enumerate(self.tensors)
+        ]
+        for identity, put, holder in holders:
+            now, (before, node) = holder.grad, self.had_gradient.get(id(holder), (None, None))
+            if now is not None and id(now) in made:
+                found.append((now, Place(identity, put)))
+            elif now is None and before is not None:
+                self.record.cleared.append(Place(identity, put))
+            elif now is not None and now is before and now.uop is not node:
+                self.record.spoil("it adds to a gradient that was there before the call; set it to None in the call")
+        # One tensor in two places is one result.
+        return list({place.identity: (tensor, place) for tensor, place in found}.values())
+
+    def _updates(self, pending: dict[int, UOp], made: dict[int, Any]) -> list[Any]:
+        """The tensors that the call has assigned to and not computed."""
+        known = {id(holder) for holder in (*self.could_reach.tensors, *self.tensors, *self.record.guards.tensors)}
+        found = []
+        for holder in live.tensors():
+            if not _is_update(holder.uop) or held_buffer(holder.uop) is not None or id(holder) in made:
+                continue
+            if id(holder) in known:
+                found.append(holder)
+            elif pending.get(id(holder)) is not holder.uop:
+                self.record.spoil("it updates a tensor that cannot be found from the function and its arguments")
+        return found
+
+    def _finish(self, observed: Observation | None) -> None:
+        record, guards = self.record, self.record.guards
+        guards.look_at_tensors()
+        self.could_reach.look_at_tensors()
+        record.could_reach = frozenset(self.could_reach.state_buffers() | guards.state_buffers())
+        if observed is None:
+            return
+        record.spoil(observed.impure)
+        record.spoil(guards.refused)
+        guards.finish(set(self.had_gradient) if observed.sees_gradients else None)
+        if observed.sees_gradients and any(tensor.requires_grad for tensor in self.tensors):
+            record.arguments_with_gradient = [id(tensor) in self.had_gradient for tensor in self.tensors]
+        if not record.state() <= guards.state_buffers():
+            # A result of an earlier call that is still held, for instance. Replaying would give it again and again.
+            record.spoil("it uses a value that was computed before the call")
+
+
+def _alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
+    """The tensors among the holders that were made."""
+    found = (reference() for reference in references)
+    return [holder for holder in found if isinstance(holder, live.tensor_kind.holder_type)]
+
+
+def _gradient_of(holder: Any) -> Callable[[Sequence[Any], Any], None]:
+    def put(_: Sequence[Any], gradient: Any) -> None:
+        holder.grad = gradient
+
+    return put
+
+
+def _gradient_of_argument(number: int) -> Callable[[Sequence[Any], Any], None]:
+    def put(tensors: Sequence[Any], gradient: Any) -> None:
+        tensors[number].grad = gradient
+
+    return put
+
+
+def _check_result(structure: Any) -> None:
+    """Refuses what runs only later, such as a generator: what it computes is no part of the call."""
+    if isinstance(structure, tuple) and structure and structure[0] is OBJECT:
+        value = structure[1].value
+        if isinstance(value, Iterator) or hasattr(value, "__await__"):
+            message = f"the function returns a {type(value).__name__}, which runs only after the call"
+            raise JitError("jit", message, "return a list or a tuple of tensors")
+    elif isinstance(structure, tuple):
+        for part in structure:
+            _check_result(part)
+
+
+# ---------------------------------------------------------------- what is pending
+
+
+def realize_all(holders: Iterable[Any]) -> None:
+    """Computes what has no value yet, per device."""
+    pending: dict[Any, list[Any]] = {}
+    for holder in dict.fromkeys(holders):
+        if held_buffer(holder.uop) is None:
+            pending.setdefault(holder.device, []).append(holder)
+    for first, *others in pending.values():
+        first.realize(*others)
+
+
+def settle(holders: Iterable[Any]) -> bool:
+    """Does the updates that are pending, and computes lazy tensors: what a function reads is memory from then on.
+    Whether there were any. One that cannot be computed is left to whoever reads it, who is told why."""
+    pending = [holder for holder in holders if _is_pending(holder)]
+    try:
+        realize_all(pending)
+    except UserError:
+        for holder in pending:
+            _try_to_realize(holder)
+    return bool(pending)
+
+
+def _try_to_realize(holder: Any) -> None:
+    try:
+        realize_all([holder])
+    except UserError:
+        return  # reading it raises this again, at the line that reads it
+
+
+def _is_pending(holder: Any) -> bool:
+    node = holder.uop
+    if held_buffer(node) is not None or 0 in node.shape:
+        return False
+    if _is_update(node):
+        return True
+    return scalar_of(node) is None and element_count(node.shape) * node.dtype.itemsize <= MAX_SETTLED_BYTES
+
+
+def _is_update(node: UOp) -> bool:
+    while node.op is Ops.RESHAPE:
+        node = node.src[0]
+    return node.op is Ops.ASSIGN
