@@ -53,6 +53,7 @@ WARN_AFTER_FAILURES, WARN_AFTER_CHANGES, WARN_AFTER_ARGUMENTS = 3, 6, 32
 # Signatures that are kept; the oldest goes first. A function that is given new objects each time makes one per call.
 MAX_ENTRIES = 256
 LOST = "it was made inside a jitted function that has since been replayed, which does not update it"
+_METHOD_PREFIX = "_jitted_"  # of the attribute in which an object keeps a jitted method of its own
 _RUNS_LATER = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
 
 
@@ -124,6 +125,7 @@ class Jit(Generic[P, R]):
 
     # A function that reaches a jitted one depends on what that does, not on what it has recorded.
     guarded_attribute = "function"
+    method_name = ""  # of one that is bound to an object
 
     def __init__(self, function: Callable[P, R]) -> None:
         _check_function(function)
@@ -142,14 +144,18 @@ class Jit(Generic[P, R]):
         """As a method: each instance has entries of its own, kept as long as it lives."""
         if instance is None:
             return self
-        known = self._methods.get(instance) if _can_be_key(instance) else None
-        if known is not None:
-            return known
         name = getattr(self, "__name__", "")
+        attributes: Any = getattr(instance, "__dict__", None)
+        if attributes is not None:
+            known = attributes.get(_METHOD_PREFIX + name)
+        else:
+            known = self._methods.get(instance) if _can_be_key(instance) else None
+        if known is not None and known.function.args[0] is instance:  # a copy has the attributes of the original
+            return known
         bound: Any = Jit(functools.partial(self.function, instance))  # type: ignore[arg-type]
-        bound.method_of = (weakref.ref(instance), name) if hasattr(instance, "__weakref__") else None
-        if hasattr(instance, "__dict__"):
-            instance.__dict__[name] = bound
+        bound.method_name = name
+        if attributes is not None:
+            attributes[_METHOD_PREFIX + name] = bound
         elif _can_be_key(instance):
             self._methods[instance] = bound
         return bound
@@ -157,10 +163,9 @@ class Jit(Generic[P, R]):
     def __reduce__(self) -> Any:
         """A copy knows the function and none of its records. A method is that of its object, a decorated function is
         found by its name."""
-        method_of = getattr(self, "method_of", None)
-        instance = None if method_of is None else method_of[0]()
-        if method_of is not None and instance is not None:
-            return getattr, (instance, method_of[1])
+        if self.method_name:
+            function: Any = self.function
+            return getattr, (function.args[0], self.method_name)
         found: Any = sys.modules.get(getattr(self, "__module__", None) or "")
         for part in str(getattr(self, "__qualname__", "")).split("."):
             found = getattr(found, part, None)

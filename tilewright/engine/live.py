@@ -72,7 +72,7 @@ def register_once(holder: Any) -> None:
     the user's leads to one, no update can reach its memory."""
     if not holder._is_entered:
         holder._is_entered = True
-        register(holder)
+        _holders[weakref.ref(holder, _holders.pop)] = None  # it was born when it was made, which may be long ago
 
 
 def exchange(holder: Any, known: UOp, node: UOp) -> None:
