@@ -274,3 +274,15 @@ def test_devices_compute_the_same(name: str, device: str, opts: tuple[()] | None
     x = Tensor(by_slot.get(1, np.zeros(12, np.float32)).reshape(3, 4), device=device)
     found = Tensor.custom_kernel(out, x, Tensor.zeros(3, device=device), fxn=lambda *_: kernel)[0]
     np.testing.assert_allclose(found.numpy().reshape(-1), expected, rtol=1e-6)
+
+
+def test_loops_beside_each_other_stay_so() -> None:
+    """Two copies, each in a loop of its own: nested, they would take the product of the sizes."""
+    rows, columns = UOp.range(200, 0), UOp.range(160, 1)
+    first, second = make_argument(0, F32, (200,)), make_argument(1, F32, (160,))
+    one, other = make_argument(2, F32, (200,)), make_argument(3, F32, (160,))
+    effects = (first[rows].store(one[rows]).end(rows), second[columns].store(other[columns]).end(columns))
+    found = recognise_accumulators(UOp.group(*effects).sink(arg=KernelInfo("copies")))
+    closed = [node.src[1:] for node in toposort(found) if node.op is Ops.END]
+    assert sorted(len(axes) for axes in closed) == [1, 1]
+    assert {axis for axes in closed for axis in axes} == {rows, columns}

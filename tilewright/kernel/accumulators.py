@@ -241,7 +241,16 @@ def drop_order(sink: UOp) -> UOp:
         own = [store for store in stores if memory_of(store.src[0]) is memory]
         if not (are_all_apart(own) and reads_own_alone(memory, own, loads)):
             return sink
+    if not are_nested(stores):
+        return sink
     return without_versions(sink.replace(src=tuple(stores)))
+
+
+def are_nested(stores: list[UOp]) -> bool:
+    """Whether each store lies in all loops of those that lie in fewer. Loops without an order are one nest: of stores in
+    loops of their own, one after the other, each would be done again in every iteration of the others."""
+    nests = sorted((store.ranges for store in stores), key=len)
+    return all(inner >= outer for outer, inner in zip(nests, nests[1:], strict=False))
 
 
 def last_stores(stores: list[UOp]) -> list[UOp]:
