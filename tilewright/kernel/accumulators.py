@@ -11,6 +11,7 @@ What is no reduction (acc*x + c) stays as it is written; transforms refuse to sp
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 from tilewright.graph.ops import REDUCTIONS, Axis, AxisType, Ops, reduce_identity
@@ -247,10 +248,10 @@ def drop_order(sink: UOp) -> UOp:
 
 
 def are_nested(stores: list[UOp]) -> bool:
-    """Whether each store lies in all loops of those that lie in fewer. Loops without an order are one nest: of stores in
-    loops of their own, one after the other, each would be done again in every iteration of the others."""
+    """Whether each store lies in all loops of those that lie in fewer. Loops without an order are one nest: of stores
+    in loops of their own, one after the other, each would be done again in every iteration of the others."""
     nests = sorted((store.ranges for store in stores), key=len)
-    return all(inner >= outer for outer, inner in zip(nests, nests[1:], strict=False))
+    return all(inner >= outer for outer, inner in itertools.pairwise(nests))
 
 
 def last_stores(stores: list[UOp]) -> list[UOp]:
