@@ -11,7 +11,7 @@ PAGE = DOCS / "custom_kernels.md"
 
 
 def test_its_examples_run() -> None:
-    assert run_examples(PAGE) == 5
+    assert run_examples(PAGE) == 6
 
 
 def test_what_it_names_is_there() -> None:

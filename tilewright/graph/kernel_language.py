@@ -87,6 +87,10 @@ def agree(op: Op, left: UOp, right: UOp) -> tuple[UOp, UOp]:
     """Two operands of one dtype. A count meets another integer as a count; all else the user casts."""
     if dtypes.index in (left.dtype, right.dtype) and left.dtype.is_int and right.dtype.is_int:
         return left.cast(dtypes.index), right.cast(dtypes.index)
+    if (converted := views.of_numbers(left, right.dtype)) is not None:
+        return converted, right
+    if (converted := views.of_numbers(right, left.dtype)) is not None:
+        return left, converted
     message = f"the operands are {left.dtype.name} and {right.dtype.name}"
     raise DTypeError(op.name, message, "cast one of them, as in x.cast(dtypes.float32)")
 
@@ -95,17 +99,32 @@ def agree(op: Op, left: UOp, right: UOp) -> tuple[UOp, UOp]:
 
 
 def index_memory(memory: UOp, key: Any) -> UOp:
-    """One element, row by row: an index per axis."""
+    """One element, row by row: an index per axis. Fewer indices, or slices among them, leave a part of the memory."""
+    if not is_memory(memory) and memory.shape:
+        return views.element(memory, _full_index(memory.shape, key))
     if not is_memory(memory):
         remedy = "index an argument of the kernel or a placeholder"
         raise IndexingError("index", f"{memory.op.name} is one value and has no axes", remedy)
-    indices = key if isinstance(key, tuple) else (key,)
+    indices = views.entries_of(memory.shape, key)
     shape = memory.shape
-    if len(indices) != len(shape):
-        message = f"{len(indices)} indices for shape {shape}, which has {len(shape)} axes"
-        raise IndexingError("index", message, "give one index per axis; a place in a kernel is one element")
+    if any(isinstance(entry, slice) for entry in indices):
+        return views.view_of(memory, indices)
     checked = [checked_index(idx, size, axis, shape) for axis, (idx, size) in enumerate(zip(indices, shape))]
-    return marked(UOp(Ops.INDEX, memory.dtype, (memory, row_major(checked, shape))))
+    if memory.op is not Ops.VIEW:
+        return marked(UOp(Ops.INDEX, memory.dtype, (memory, row_major(checked, shape))))
+    position, _, strides = views.layout_of(memory)
+    for idx, stride in zip(checked, strides, strict=True):
+        position = views.moved(position, idx, stride)
+    return marked(UOp(Ops.INDEX, memory.dtype, (memory, position)))
+
+
+def _full_index(shape: Shape, key: Any) -> list[UOp]:
+    """An index per axis of what is computed from parts of memory."""
+    indices = key if isinstance(key, tuple) else (key,)
+    if len(indices) != len(shape) or any(isinstance(entry, slice) or entry is Ellipsis for entry in indices):
+        message = f"{len(indices)} indices for values of shape {shape}"
+        raise IndexingError("index", message, "give one integer per axis; slice the memory before computing with it")
+    return [checked_index(idx, size, axis, shape) for axis, (idx, size) in enumerate(zip(indices, shape))]
 
 
 def row_major(indices: Sequence[UOp], shape: Shape) -> UOp:
@@ -125,7 +144,7 @@ def checked_index(idx: Any, size: int, axis: int, shape: Shape) -> UOp:
         low, high = idx.bounds
     elif isinstance(idx, bool) or not hasattr(idx, "__index__"):
         message = f"axis {axis} of shape {shape} is indexed with {type(idx).__name__} {idx!r}"
-        raise IndexingError("index", message, "use integers and integer UOps; slices have no place in a kernel")
+        raise IndexingError("index", message, "use integers, integer UOps and slices")
     else:
         low = high = idx.__index__()
         idx = index_const(low)
@@ -140,7 +159,8 @@ def checked_index(idx: Any, size: int, axis: int, shape: Shape) -> UOp:
 def masked_place(place: UOp, mask: UOp | None) -> UOp:
     """The place where the mask holds; elsewhere it is not touched."""
     if place.op is not Ops.INDEX:
-        raise KernelError("place", f"{place.op.name} is no place in memory", "index memory first, as in out[row]")
+        what = f"a part of shape {place.shape}" if place.op is Ops.VIEW else place.op.name
+        raise KernelError("place", f"{what} is no place in memory", "index memory first, as in out[row]")
     if mask is None:
         return place
     if not mask.dtype.is_bool:
@@ -171,11 +191,13 @@ def value_for(place: UOp, value: UOp | Scalar) -> UOp:
         if isinstance(value, float) and not dtype.is_float and value != int(value):
             raise DTypeError("store", f"{value} into memory of {dtype.name}", "store an integer")
         return const(dtype, value)
-    if is_memory(value):
-        message = f"memory of shape {value.shape} is stored into one element"
-        raise ShapeError("store", message, "index it; a kernel stores element by element")
+    if value.shape:
+        message = f"values of shape {value.shape} are stored into one element"
+        raise ShapeError("store", message, "index them; a kernel stores element by element")
     if value.dtype is dtypes.index and dtype.is_int:
         value = value.cast(dtype)
+    if value.dtype is not dtype:
+        value = views.of_numbers(value, dtype) or value
     if value.dtype is not dtype:
         message = f"a value of {value.dtype.name} into memory of {dtype.name}"
         raise DTypeError("store", message, f"cast it: .cast(dtypes.{dtype.name})")
@@ -205,6 +227,8 @@ def after(memory: UOp, *earlier: UOp) -> UOp:
     if not is_memory(memory):
         remedy = "call it on an argument, a placeholder or what set() gave"
         raise KernelError("after", f"{memory.op.name} is no memory", remedy)
+    if memory.op is Ops.VIEW:
+        return marked(memory.replace(src=(after(memory.src[0], *earlier), memory.src[1])))
     effects = tuple(as_effect(each, "after") for each in earlier if each.op is not Ops.RANGE)
     ranges = tuple(each for each in earlier if each.op is Ops.RANGE)
     # The effects come before the loop, so they are a version of their own.
@@ -240,7 +264,7 @@ def as_effect(node: UOp, operation: str) -> UOp:
 def effects_behind(node: UOp) -> tuple[UOp, ...]:
     """What a version of memory comes after, first things first. Effects that later ones need are found through them."""
     found: list[UOp] = []
-    while node.op is Ops.AFTER or node.op is Ops.RESHAPE:
+    while node.op in (Ops.AFTER, Ops.RESHAPE, Ops.VIEW):
         found.extend(each for each in node.src[1:] if each.op in _EFFECTS)
         node = node.src[0]
     return tuple(effect for effect in reversed(found) if not _is_needed(effect, found))
@@ -268,13 +292,13 @@ def load_of(place: UOp) -> UOp:
 
 def close_kernel(sink: UOp) -> UOp:
     """The kernel as the compiler reads it: memory is flat, and what is read is a LOAD."""
-    order = toposort(sink)
+    order = toposort(views.number_own_loops(sink))
     check_values(order)
     check_placeholders(order)
     check_memory_in_loops(order)
     done: dict[UOp, UOp] = {}
     for node in order:
-        if node.op is Ops.RESHAPE:
+        if node.op is Ops.RESHAPE or node.op is Ops.VIEW:
             done[node] = done[node.src[0]]
             continue
         src = tuple(
@@ -284,7 +308,7 @@ def close_kernel(sink: UOp) -> UOp:
         made = node.with_src(src)
         made.line = node.line or made.line
         done[node] = made
-    return done[sink]
+    return done[order[-1]]
 
 
 def _takes_place(user: UOp, position: int) -> bool:
@@ -296,7 +320,7 @@ def check_values(order: list[UOp]) -> None:
     users = consumers(order)
     for node in order:
         for source in node.src:
-            if source.shape and node.op not in (Ops.INDEX, Ops.AFTER, Ops.RESHAPE):
+            if source.shape and node.op not in (Ops.INDEX, Ops.AFTER, Ops.RESHAPE, Ops.VIEW):
                 message = f"{node.op.name} of memory of shape {source.shape}"
                 remedy = "index it first; a kernel computes element by element"
                 raise ShapeError("kernel", message, remedy, location=nearest_line(node, users))
@@ -326,7 +350,7 @@ def check_memory_in_loops(order: list[UOp]) -> None:
 
 
 def _memory_behind(version: UOp) -> UOp:
-    while version.op is Ops.AFTER or version.op is Ops.RESHAPE:
+    while version.op in (Ops.AFTER, Ops.RESHAPE, Ops.VIEW):
         version = version.src[0]
     return version
 
@@ -353,3 +377,7 @@ def check_placeholders(order: list[UOp]) -> None:
                     f"{other.dtype.name}[{other.arg.size}]"
                 )
                 raise KernelError("placeholder", message, "give each placeholder a slot of its own", location=node.line)
+
+
+# Last, because it builds on what is above.
+from tilewright.graph import kernel_views as views  # noqa: E402

@@ -134,6 +134,13 @@ class Identity:
     __slots__ = ()
 
 
+class ViewArg(NamedTuple):
+    """The argument of a VIEW: its shape, and for each axis how many elements of flat memory neighbours lie apart."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
 class DotArg(NamedTuple):
     """The argument of a DOT: the name of the tensor core that computes it; rows, columns and length of the product; how
     far apart neighbours lie in memory: rows and steps of the sum on the left, columns and steps on the right."""
@@ -236,6 +243,8 @@ class Ops:
 
     # kernels
     RANGE = Op(Kind.CONTROL, 1, scalar_shape, free_dtype, None, b.range_bounds)  # src: size; arg: Axis
+    # (memory, position of the first element): a part of memory, while a custom kernel is being written; arg: ViewArg
+    VIEW = Op(Kind.MEMORY, 2, lambda node: node.arg.shape, same_dtype)
     INDEX = Op(Kind.MEMORY, None, scalar_shape, same_dtype)  # (buffer, index[, valid])
     LOAD = Op(Kind.MEMORY, None, scalar_shape, same_dtype)  # (INDEX[, value where masked off])
     STORE = Op(Kind.MEMORY, None, scalar_shape, void_dtype)  # (INDEX, value)

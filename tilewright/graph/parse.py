@@ -14,7 +14,18 @@ from typing import Any, NamedTuple, NoReturn
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError, ParseError
 from tilewright.graph.custom import CustomKernel
-from tilewright.graph.ops import ALL_OPS, AddrSpace, Axis, AxisType, BufferArg, CheckArg, DotArg, MultiArg, ParamArg
+from tilewright.graph.ops import (
+    ALL_OPS,
+    AddrSpace,
+    Axis,
+    AxisType,
+    BufferArg,
+    CheckArg,
+    DotArg,
+    MultiArg,
+    ParamArg,
+    ViewArg,
+)
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
@@ -83,6 +94,7 @@ _RECORDS: dict[str, Record] = {
     ),
     "MultiArg": Record(MultiArg, {"axis": lambda value: value is None or is_int(value), "devices": _is_texts}),
     "ParamArg": Record(ParamArg, {"slot": is_int, "size": is_int, "device": _is_text}),
+    "ViewArg": Record(ViewArg, {"shape": is_int_tuple, "strides": is_int_tuple}),
     "CustomKernel": Record(
         CustomKernel,
         {

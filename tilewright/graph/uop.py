@@ -270,7 +270,9 @@ class UOp:
     def minimum(self, other: UOp | Scalar) -> UOp:
         return self.alu(Ops.MIN, other)
 
-    def where(self, yes: UOp, no: UOp | Scalar) -> UOp:
+    def where(self, yes: UOp | Scalar, no: UOp | Scalar) -> UOp:
+        if not isinstance(yes, UOp):
+            return views.choose(self, yes, no)
         other = yes._operand(no)
         if yes.dtype is not other.dtype:
             yes, other = language.agree(Ops.WHERE, yes, other)
@@ -285,9 +287,9 @@ class UOp:
     # ------------------------------------------------------------ the language of custom kernels (kernel_language.py)
 
     @staticmethod
-    def range(size: int | UOp, id: int | tuple[int, ...], kind: AxisType = AxisType.LOOP) -> UOp:
+    def range(size: int | UOp, id: int | tuple[int, ...], axis_type: AxisType = AxisType.LOOP) -> UOp:
         """A loop of a kernel, and the number of its iteration."""
-        return language.make_range(size, id, kind)
+        return language.make_range(size, id, axis_type)
 
     @staticmethod
     def placeholder(shape: Sequence[int], dtype: DType | str, slot: int, addrspace: AddrSpace = AddrSpace.REG) -> UOp:
@@ -295,8 +297,33 @@ class UOp:
         return language.make_placeholder(shape, dtype, slot, addrspace)
 
     def __getitem__(self, key: Any) -> UOp:
-        """The place of one element, an index per axis; where a value is wanted, what it holds."""
+        """The place of one element, an index per axis; where a value is wanted, what it holds. Fewer indices, or slices
+        among them, leave a part of the memory."""
         return language.index_memory(self, key)
+
+    def sum(self, axis: int | Sequence[int] | None = None, keepdim: bool = False, dtype: Any = None) -> UOp:
+        """The sum over axes, or over all: of parts of memory, as in x[row].sum(), and of what is computed from them."""
+        return views.reduce_node(Ops.ADD, self, axis, keepdim, dtype)
+
+    def prod(self, axis: int | Sequence[int] | None = None, keepdim: bool = False, dtype: Any = None) -> UOp:
+        """The product over axes, as `sum`."""
+        return views.reduce_node(Ops.MUL, self, axis, keepdim, dtype)
+
+    def max(self, axis: int | Sequence[int] | None = None, keepdim: bool = False) -> UOp:
+        """The greatest over axes, as `sum`."""
+        return views.reduce_node(Ops.MAX, self, axis, keepdim, None)
+
+    def min(self, axis: int | Sequence[int] | None = None, keepdim: bool = False) -> UOp:
+        """The least over axes, as `sum`."""
+        return views.reduce_node(Ops.MIN, self, axis, keepdim, None)
+
+    def numel(self) -> int:
+        """How many elements there are."""
+        return math.prod(self.shape)
+
+    def flatten(self) -> UOp:
+        """All elements in one row."""
+        return views.flatten(self)
 
     __iter__ = None  # or Python would try the indices 0, 1, 2, ... without end
 
@@ -385,3 +412,4 @@ def index_const(value: int) -> UOp:
 
 # Last, because it builds nodes: the class above must be there.
 from tilewright.graph import kernel_language as language  # noqa: E402
+from tilewright.graph import kernel_views as views  # noqa: E402

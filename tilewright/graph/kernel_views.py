@@ -1,0 +1,218 @@
+"""Parts of memory, and reductions of them, in custom kernels. In: memory with an index that leaves axes, such as
+`x[row]` or `x[:, 1:9]`, and what is computed from such parts element by element. Out: VIEW nodes, which say where
+elements lie; one element of an expression; and the fold of all of them as a REDUCE over loops of its own. Part of
+`kernel_language.py`, which takes the VIEWs away when the kernel is complete.
+
+On nodes of a tensor graph the same reductions are REDUCE_AXIS nodes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.base.dtype import DType, Scalar, dtype_of_scalar, dtypes, promote, to_dtype
+from tilewright.base.errors import AxisError, DTypeError, IndexingError, KernelError, ShapeError
+from tilewright.graph import kernel_language as language
+from tilewright.graph.ops import Axis, AxisType, Ops, ViewArg
+from tilewright.graph.spec import Op, Shape
+from tilewright.graph.uop import UOp, const, index_const
+from tilewright.graph.walk import substitute, toposort
+
+# Loops that a reduction makes for itself have this number until the kernel is complete and all others are known.
+_OWN_LOOP = 1 << 20
+_own_loops = itertools.count()
+_LEAVES = frozenset({Ops.PARAM, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
+
+
+# ---------------------------------------------------------------- parts of memory
+
+
+def layout_of(memory: UOp) -> tuple[UOp, Shape, tuple[int, ...]]:
+    """The position of the first element in flat memory, the shape, and how far apart neighbours lie."""
+    if memory.op is Ops.VIEW:
+        return memory.src[1], memory.arg.shape, memory.arg.strides
+    strides = tuple(math.prod(memory.shape[axis + 1 :]) for axis in range(len(memory.shape)))
+    return index_const(0), memory.shape, strides
+
+
+def moved(position: UOp, idx: UOp, stride: int) -> UOp:
+    """A position `idx` elements further along an axis."""
+    step = index_const(int(idx.arg) * stride) if idx.is_const else idx * stride if stride != 1 else idx
+    if step.is_const and step.arg == 0:
+        return position
+    return step if position.is_const and position.arg == 0 else position + step
+
+
+def _difference(last: UOp, first: UOp) -> int | None:
+    """How far apart two positions are, where that is one number."""
+    from tilewright.graph.affine import affine  # few kernels need it, and every program imports this
+
+    form = affine(last).plus(affine(first), -1)
+    return None if form.terms else form.constant
+
+
+def entries_of(shape: Shape, key: Any) -> list[Any]:
+    """An entry for each axis; what is not named is taken whole."""
+    given = list(key) if isinstance(key, tuple) else [key]
+    places = [place for place, entry in enumerate(given) if entry is Ellipsis]
+    used = len(given) - len(places)
+    if used > len(shape) or len(places) > 1:
+        message = f"{used} indices for shape {shape}, which has {len(shape)} axes"
+        raise IndexingError("index", message, "give at most one index per axis")
+    place = places[0] if places else len(given)
+    return given[:place] + [slice(None)] * (len(shape) - used) + given[place + len(places) :]
+
+
+def view_of(memory: UOp, entries: Sequence[Any]) -> UOp:
+    """The part that integers and slices leave of memory."""
+    base, shape, strides = layout_of(memory)
+    kept: list[tuple[int, int]] = []
+    for axis, (entry, size, stride) in enumerate(zip(entries, shape, strides, strict=True)):
+        if isinstance(entry, slice):
+            first, length, step = _slice_part(entry, size, axis, shape)
+            kept.append((length, stride * step))
+        else:
+            first = language.checked_index(entry, size, axis, shape)
+        base = moved(base, first, stride)
+    arg = ViewArg(tuple(length for length, _ in kept), tuple(step for _, step in kept))
+    root = memory.src[0] if memory.op is Ops.VIEW else memory
+    return language.marked(UOp(Ops.VIEW, memory.dtype, (root, base), arg))
+
+
+def _slice_part(entry: slice, size: int, axis: int, shape: Shape) -> tuple[UOp, int, int]:
+    """The first element of a slice, how many there are, and the step between them. Its ends may be computed where the
+    length is known, as in x[i * 8 : i * 8 + 8]."""
+    if isinstance(entry.start, UOp) or isinstance(entry.stop, UOp):
+        start = entry.start if isinstance(entry.start, UOp) else index_const(entry.start or 0)
+        stop = entry.stop if isinstance(entry.stop, UOp) else index_const(size if entry.stop is None else entry.stop)
+        first, last = (language.checked_index(each, size + 1, axis, shape) for each in (start, stop))
+        length = _difference(last, first)
+        if entry.step not in (None, 1) or length is None or length < 1:
+            message = f"axis {axis} of shape {shape} is cut at computed places"
+            raise IndexingError("index", message, "let their difference be a number, with a step of 1")
+        return first, length, 1
+    try:
+        begin, end, step = entry.indices(size)
+    except (TypeError, ValueError) as error:
+        raise IndexingError("index", f"{entry}: {error}", "give integers, and a step other than 0") from error
+    count = len(range(begin, end, step))
+    if count == 0:
+        message = f"the slice {entry} leaves nothing of axis {axis} of shape {shape}"
+        raise IndexingError("index", message, "keep at least one element")
+    return index_const(begin), count, step
+
+
+def flatten(node: UOp) -> UOp:
+    """All elements in one row, which memory without gaps has."""
+    count = (math.prod(node.shape),)
+    if node.op is Ops.VIEW:
+        base, shape, strides = layout_of(node)
+        if strides != tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape))):
+            raise KernelError("flatten", f"a slice of shape {shape} has gaps", "index it, or flatten before the slice")
+        return language.marked(UOp(Ops.VIEW, node.dtype, (node.src[0], base), ViewArg(count, (1,))))
+    return node if node.shape == count else language.marked(UOp(Ops.RESHAPE, node.dtype, (node,), count))
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def choose(condition: UOp, yes: UOp | Scalar, no: UOp | Scalar) -> UOp:
+    """condition ? yes : no. A number has the dtype of the other value; two of them the one that holds both."""
+    if not condition.dtype.is_bool:
+        raise DTypeError("where", f"the condition is {condition.dtype.name}, not bool", "compare, as in x[i] > 0")
+    if isinstance(yes, UOp) or isinstance(no, UOp):
+        one, other = (yes, no) if isinstance(yes, UOp) else (no, yes)
+        assert isinstance(one, UOp)
+        number = other if isinstance(other, UOp) else _exactly(one.dtype, other)
+        yes, no = (one, number) if isinstance(yes, UOp) else (number, one)
+        if yes.dtype is not no.dtype:
+            yes, no = language.agree(Ops.WHERE, yes, no)
+    else:
+        dtype = promote(dtype_of_scalar(yes), dtype_of_scalar(no))
+        yes, no = const(dtype, yes), const(dtype, no)
+    return UOp(Ops.WHERE, yes.dtype, (condition, yes, no))
+
+
+def _exactly(dtype: DType, number: Scalar) -> UOp:
+    if isinstance(number, float) and not dtype.is_float and number != int(number):
+        raise DTypeError("where", f"{number} beside a value of {dtype.name}", "cast the value to a float")
+    return const(dtype, number)
+
+
+def of_numbers(node: UOp, dtype: DType) -> UOp | None:
+    """A choice between numbers in another dtype, as a number would be; None where it is something else, or loses."""
+    if node.op is not Ops.WHERE:
+        return None
+    made = []
+    for branch in node.src[1:]:
+        if branch.op is Ops.CONST:
+            held = const(dtype, branch.arg)
+            made.append(held if held.arg == branch.arg else None)
+        else:
+            made.append(of_numbers(branch, dtype))
+    yes, no = made
+    return None if yes is None or no is None else UOp(Ops.WHERE, dtype, (node.src[0], yes, no))
+
+
+# ---------------------------------------------------------------- reductions
+
+
+def reduce_node(op: Op, node: UOp, axis: int | Sequence[int] | None, keepdim: bool, dtype: DType | str | None) -> UOp:
+    """The fold of a tensor graph's node, or of parts of a kernel's memory, over axes: all of them unless some are
+    named. Of a kernel's memory what is left without axes is a value."""
+    name = {Ops.ADD: "sum", Ops.MUL: "prod", Ops.MAX: "max", Ops.MIN: "min"}[op]
+    rank = len(node.shape)
+    axes = tuple(range(rank)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+    for each in axes:
+        if not isinstance(each, int) or not -rank <= each < rank:
+            raise AxisError(name, f"axis {each} of shape {node.shape}", f"give axes in {-rank}..{rank - 1}")
+    wanted = sorted({each % rank for each in axes}) if rank else []
+    if 0 in node.shape:
+        raise ShapeError(name, f"shape {node.shape} has no elements", "reduce what there is")
+    source = node if dtype is None else node.cast(to_dtype(dtype))
+    folded = UOp(Ops.REDUCE_AXIS, source.dtype, (source,), (op, tuple(wanted))) if wanted else source
+    shape = folded.shape if keepdim else tuple(size for k, size in enumerate(folded.shape) if k not in wanted)
+    made = folded if folded.shape == shape else UOp(Ops.RESHAPE, folded.dtype, (folded,), shape)
+    is_value = not made.shape and any(leaf.op in _LEAVES for leaf in toposort(made))
+    return language.marked(element(made, ()) if is_value else made)
+
+
+def element(node: UOp, indices: Sequence[Any]) -> UOp:
+    """One element of an expression over parts of memory."""
+    if language.is_memory(node):
+        return language.index_memory(node, tuple(indices))
+    if node.op.is_elementwise:
+        wrong = [src.shape for src in node.src if src.shape and src.shape != node.shape]
+        if wrong:
+            message = f"{node.op.name} of shapes {node.shape} and {wrong[0]}"
+            raise ShapeError("kernel", message, "give parts of one shape")
+        return node.with_src(tuple(element(src, indices) if src.shape else src for src in node.src))
+    if node.op is Ops.RESHAPE:
+        # It drops axes of size 1, which have one index, or puts them back.
+        remaining = iter(idx for idx, size in zip(indices, node.shape, strict=True) if size != 1)
+        return element(node.src[0], [index_const(0) if size == 1 else next(remaining) for size in node.src[0].shape])
+    if node.op is Ops.REDUCE_AXIS:
+        op, axes = node.arg
+        inner, loops = list(indices) or [index_const(0)] * len(node.shape), []
+        for axis in axes:
+            inner[axis] = index_const(0)
+            if node.src[0].shape[axis] > 1:
+                loop = Axis((_OWN_LOOP, next(_own_loops)), AxisType.REDUCE)
+                inner[axis] = UOp(Ops.RANGE, dtypes.index, (index_const(node.src[0].shape[axis]),), loop)
+                loops.append(inner[axis])
+        value = element(node.src[0], inner)
+        value = language.load_of(value) if value.op is Ops.INDEX else value
+        return UOp(Ops.REDUCE, node.dtype, (value, *loops), op) if loops else value
+    raise KernelError("index", f"{node.op.name} has no elements in a kernel", "use parts of memory and arithmetic")
+
+
+def number_own_loops(sink: UOp) -> UOp:
+    """The kernel with the loops of its reductions numbered behind the user's, so that equal kernels are equal."""
+    ranges = [node for node in toposort(sink) if node.op is Ops.RANGE]
+    own = sorted((node for node in ranges if node.arg.id[0] == _OWN_LOOP), key=lambda node: node.arg.id)
+    if not own:
+        return sink
+    first = max((node.arg.id[0] for node in ranges if node.arg.id[0] != _OWN_LOOP), default=-1) + 1
+    return substitute(sink, {loop: loop.replace(arg=Axis((first + k,), loop.arg.kind)) for k, loop in enumerate(own)})
