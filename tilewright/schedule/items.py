@@ -140,7 +140,8 @@ def canonical_kernel(sink: UOp, slots: Slots, alignment: int) -> tuple[UOp, tupl
         exchanges[loop] = loop.replace(arg=Axis((number,), loop.arg.kind))
     ast = substitute(sink, exchanges)
     starts = tuple(spans[slot][0] * slots.table[slot].dtype.itemsize for slot in numbers)
-    return ast.replace(arg=KernelInfo(kernel_name(ast, loops))), tuple(numbers), starts
+    loaded = bytes(numbers[slots.of[node.arg.slot]] % 256 for node in nodes if node.op is Ops.PARAM)
+    return ast.replace(arg=KernelInfo(kernel_name(ast, loops, loaded))), tuple(numbers), starts
 
 
 def touched_spans(nodes: Sequence[UOp], slots: Slots, alignment: int) -> dict[int, tuple[int, int]]:
@@ -170,12 +171,12 @@ def move_starts(sink: UOp, starts: Mapping[int, int]) -> UOp:
     return done[sink]
 
 
-def kernel_name(ast: UOp, loops: Iterable[UOp]) -> str:
+def kernel_name(ast: UOp, loops: Iterable[UOp], loaded: bytes) -> str:
     """What the kernel does and over which sizes; and, so that different kernels have different names, a few digits that
-    follow from what it computes. The same kernel has the same name in every schedule and process."""
+    follow from what it computes and from the buffers that it loads, in order. The same kernel has the same name in
+    every schedule and process."""
     kind = "reduce" if any(loop.arg.kind is AxisType.REDUCE for loop in loops) else "map"
     sizes = "_".join(str(size_of(loop)) for loop in loops) or "1"
-    loaded = bytes(node.arg.slot % 256 for node in toposort(ast) if node.op is Ops.PARAM)
     return f"{kind}_{sizes}_{blake2b(digest(ast) + loaded, digest_size=3).hexdigest()}"
 
 
