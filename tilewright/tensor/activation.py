@@ -3,13 +3,23 @@ They have torch's meaning at infinities and NaN; those of several steps round a 
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Self
 
+from tilewright.base.dtype import DType, promote_with_scalar
 from tilewright.base.errors import DTypeError
+from tilewright.graph import build
 from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
 from tilewright.tensor import functions
 from tilewright.tensor.elementwise import ElementwiseMixin
+
+
+@functools.cache
+def _relu_bound(dtype: DType) -> UOp:
+    """0 without a gradient at 0; kept, because networks ask for it more often than for anything."""
+    return build.taking_ties(build.const(dtype, 0))
 
 
 class ActivationMixin(ElementwiseMixin):
@@ -18,7 +28,8 @@ class ActivationMixin(ElementwiseMixin):
     # ------------------------------------------------------------ pieces of lines
 
     def relu(self) -> Self:
-        return self._bounded(Ops.MAX, 0, "relu")
+        dtype = promote_with_scalar(self.dtype, 0)
+        return self._new(build.alu(Ops.MAX, build.cast(self.uop, dtype), _relu_bound(dtype)))
 
     def relu6(self) -> Self:
         return self.hardtanh(0, 6)
