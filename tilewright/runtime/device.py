@@ -185,6 +185,8 @@ def canonical_device(name: Devices | list[str] | None = None) -> Devices:
     devices are that many names."""
     if isinstance(name, tuple | list):
         return _several_devices(name)
+    if name is not None and not isinstance(name, str):
+        raise DeviceError("device", f"a {type(name).__name__} is no device", "give a name, such as 'CPU:1', or several")
     if not name:
         name = options.DEVICE or next(iter(_openers))
     kind, _, number = str(name).upper().partition(":")

@@ -116,6 +116,7 @@ class ConvolutionMixin(EinsumMixin):
         if not wanted or len(wanted) > self.ndim or not all(is_whole(length) and length >= 1 for length in wanted):
             message = f"size {size} for shape {self.shape}"
             raise ShapeError("interpolate", message, "give a size of at least 1 for each of the last axes")
+        wanted = tuple(map(int, wanted))
         old = self.shape[self.ndim - len(wanted) :]
         return wanted, [Fraction(own, length) for own, length in zip(old, wanted)]
 

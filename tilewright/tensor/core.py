@@ -55,9 +55,20 @@ modes = _Modes()
 # ---------------------------------------------------------------- checks
 
 
+def _has_index(value: Any) -> bool:
+    """Whether an object that may be a whole number is one: NumPy's arrays have `__index__` whatever they hold."""
+    try:
+        value.__index__()
+    except TypeError:
+        return False
+    return True
+
+
 def is_whole(value: object) -> bool:
     """Whether a value can be a size or a number of something: Python's and NumPy's integers, and no bools."""
-    return hasattr(value, "__index__") and not isinstance(value, bool | TensorBase)
+    if not hasattr(value, "__index__") or isinstance(value, bool | TensorBase):
+        return False
+    return type(value) is int or _has_index(value)
 
 
 def check_whole(operation: str, name: str, *values: object, least: int | None = None) -> None:

@@ -119,7 +119,7 @@ class CreationMixin(ReduceMixin):
         check_number("full_like", fill_value)
         if dtype is None:
             check_holds("full_like", self.dtype, fill_value)
-        return self.full(self.shape, fill_value, dtype or self.dtype, device or self.device, buffer)
+        return self.full(self.shape, fill_value, self.dtype if dtype is None else dtype, device or self.device, buffer)
 
     def zeros_like(self, **kwargs: Any) -> Self:
         return self.full_like(0, **kwargs)

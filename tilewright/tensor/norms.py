@@ -41,7 +41,7 @@ class NormsMixin(SolveMixin):
     ) -> Self:
         """(sum of |x| ** ord) ** (1 / ord) of all elements, or along `dim`; inf, -inf and 0 are the largest, the
         smallest and the number of those that are not 0. The gradient of ord=2 at zero is zero."""
-        if isinstance(ord, str) or ord is None:
+        if not isinstance(ord, int | float):
             raise ShapeError("vector_norm", f"ord={ord!r}", "give a number; matrix_norm knows 'fro' and 'nuc'")
         given = self._for_norm("vector_norm", dtype)
         axes = check_axes("vector_norm", dim, self.ndim)

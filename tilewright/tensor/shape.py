@@ -180,6 +180,8 @@ class ShapeMixin(StorageMixin):
         if not isinstance(arg, tuple | list) or len(arg) != self.ndim:
             message = f"ranges {arg!r} for the {self.ndim} axes of shape {self.shape}"
             raise ShapeError("shrink", message, "give (start, stop) or None for every axis")
+        if not all(pair is None or isinstance(pair, tuple | list) for pair in arg):
+            raise ShapeError("shrink", f"ranges {arg!r}", "give (start, stop) or None for every axis")
         pairs = tuple((0, size) if pair is None else tuple(pair) for pair, size in zip(arg, self.shape))
         check_whole("shrink", "range", *(number for pair in pairs for number in pair))
         for pair, size in zip(pairs, self.shape):

@@ -17,6 +17,7 @@ from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import from_host
 from tilewright.runtime.device import canonical_device
+from tilewright.tensor.arguments import explain_arguments
 from tilewright.tensor.convert import HostData, first_leaf, from_array, from_arrays, from_bytes, from_lists, is_array
 from tilewright.tensor.core import TensorBase, mark_parameter, modes, number_node
 from tilewright.tensor.custom import CustomMixin
@@ -310,5 +311,6 @@ def _stacked(data: Any) -> Tensor:
 
 
 add_aliases(Tensor)
+explain_arguments(Tensor)
 accept_spellings(Tensor)
 live.configure(Tensor, Tensor._from_memory, Tensor._from_parts, modes)

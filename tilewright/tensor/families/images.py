@@ -67,8 +67,8 @@ class ImagesMixin(Family):
             raise ShapeError(
                 name, message, f"give {count} sizes, and (batch, channels, ...) with {count} axes of space"
             )
+        check_whole(name, "output_size", *(size for size in given if size is not None), least=1)
         sizes = tuple(own if size is None else int(size) for size, own in zip(given, self.shape[-count:]))
-        check_whole(name, "output_size", *sizes, least=1)
         if 0 in self.shape[-count:]:
             raise ShapeError(name, f"shape {self.shape} has no elements to read", "give axes of at least one element")
         return sizes

@@ -6,13 +6,14 @@ from __future__ import annotations
 from typing import Any, Self
 
 from tilewright.base.dtype import Scalar
-from tilewright.base.errors import IndexingError, ShapeError
+from tilewright.base.errors import DTypeError, IndexingError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.gradients_gather import gather_gradient
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import Axes, TensorBase, broadcast_shape, check_axes, check_axis, check_devices, check_whole
 from tilewright.tensor.families.base import Family
 from tilewright.tensor.index_nodes import checked_index
+from tilewright.tensor.shape import check_axis_of_some
 
 
 class SelectingMixin(Family):
@@ -93,6 +94,10 @@ class SelectingMixin(Family):
 
     def masked_scatter(self, mask: Self, source: Self) -> Self:
         """This tensor with the elements of `source`, in order, where the mask is true."""
+        check_devices("masked_scatter", self, mask, source)
+        if not mask.dtype.is_bool:
+            message = f"the mask has dtype {mask.dtype.name}"
+            raise DTypeError("masked_scatter", message, "give a bool mask, such as `t > 0`")
         shape = broadcast_shape("masked_scatter", self.shape, mask.shape)
         where = mask.expand(shape)
         turn = (where.flatten().cast("int64").cumsum(0) - 1).maximum(0).reshape(shape)
@@ -156,7 +161,7 @@ class SelectingMixin(Family):
 
     def tensor_split(self, indices_or_sections: int | list[int] | tuple[int, ...], dim: int = 0) -> tuple[Self, ...]:
         """Parts of an axis: as many as asked for, the first ones longer by one, or cut at the given places."""
-        axis = check_axis("tensor_split", dim, self.ndim)
+        axis = check_axis_of_some("tensor_split", dim, self.shape)
         size = self.shape[axis]
         if isinstance(indices_or_sections, int):
             check_whole("tensor_split", "sections", indices_or_sections, least=1)
@@ -255,6 +260,7 @@ class SelectingMixin(Family):
         given = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], tuple | list) else tuple(shape)
         if len(given) != self.ndim:
             raise ShapeError(name, f"sizes {given} for shape {self.shape}", "give a size, or None, for each axis")
+        check_whole(name, "size", *(size for size in given if size is not None))
         wanted = tuple(own if size is None else int(size) for size, own in zip(given, self.shape))
         if any(size < own if name == "pad_to" else size > own or size < 0 for size, own in zip(wanted, self.shape)):
             direction = "smaller" if name == "pad_to" else "larger"

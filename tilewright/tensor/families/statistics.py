@@ -14,6 +14,7 @@ from tilewright.graph.uop import UOp
 from tilewright.tensor import nodes
 from tilewright.tensor.core import Axes, TensorBase, check_axis, check_devices, check_whole
 from tilewright.tensor.families.base import Family
+from tilewright.tensor.shape import check_axis_of_some
 
 _INTERPOLATIONS = ("linear", "lower", "higher", "nearest", "midpoint")
 
@@ -241,9 +242,9 @@ class StatisticsMixin(Family):
     def diff(self, n: int = 1, dim: int = -1) -> Self:
         """Each element minus the one before it, n times over."""
         check_whole("diff", "n", n, least=0)
-        axis = check_axis("diff", dim, self.ndim)
+        axis = check_axis_of_some("diff", dim, self.shape)
         result = self
-        for _ in range(n):
+        for _ in range(min(n, self.shape[axis])):
             size = result.shape[axis]
             later, earlier = result._slice_axis(axis, min(1, size), size), result._slice_axis(axis, 0, max(0, size - 1))
             result = later.ne(earlier) if self.dtype.is_bool else later - earlier
@@ -251,7 +252,7 @@ class StatisticsMixin(Family):
 
     def trapezoid(self, x: Self | None = None, dx: float = 1.0, dim: int = -1) -> Self:
         """The integral along an axis by trapezoids, at places `x` or `dx` apart."""
-        axis = check_axis("trapezoid", dim, self.ndim)
+        axis = check_axis_of_some("trapezoid", dim, self.shape)
         size = self.shape[axis]
         means = (self._slice_axis(axis, min(1, size), size) + self._slice_axis(axis, 0, max(0, size - 1))) * 0.5
         if x is None:
