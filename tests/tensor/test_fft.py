@@ -37,7 +37,7 @@ def assert_close(found: Tensor, expected: np.ndarray, limit: float = 1e-13) -> N
 
 
 # 1, dense ones, powers, products, a prime above MAX_DENSE, its multiples, its square
-LENGTHS = [1, 2, 3, 8, 31, 100, 127, 128, 129, 131, 262, 1000, 1024, 1155, 17161]
+LENGTHS = [1, 2, 3, 100, 129, 131, 262, 1024, 17161]
 
 
 @pytest.mark.parametrize("n", LENGTHS)

@@ -94,11 +94,10 @@ def test_second_derivatives() -> None:
 # ---------------------------------------------------------------- factors multiply to the matrix
 
 
-SHAPES = [(1, 1), (2, 2), (5, 5), (7, 3), (3, 7), (1, 4), (4, 1), (2, 3, 6, 4), (33, 33), (70, 20)]
+SHAPES = [(1, 1), (2, 2), (7, 3), (3, 7), (1, 4), (2, 3, 6, 4), (33, 33)]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "dtype"), [*((shape, "float32") for shape in SHAPES), ((2, 3, 6, 4), "float64")])
 def test_svd_and_qr(shape: tuple[int, ...], dtype: str) -> None:
     matrix = normal(*shape).astype(dtype)
     limit = max(shape) * np.finfo(dtype).eps * 4
@@ -125,26 +124,29 @@ def assert_orthonormal(columns: np.ndarray, limit: float) -> None:
     np.testing.assert_allclose(transposed(columns) @ columns, identity, atol=limit, rtol=0)
 
 
-def graded(size: int, is_rising: bool) -> np.ndarray:
-    scales = np.logspace(0, -12, size)
+SIZE = 12  # of all of them, so that they are the same kernels
+
+
+def graded(is_rising: bool) -> np.ndarray:
+    scales = np.logspace(0, -12, SIZE)
     scales = scales[::-1] if is_rising else scales
-    return scales[:, None] * normal(size, size) * scales[None, :]
+    return scales[:, None] * normal(SIZE, SIZE) * scales[None, :]
 
 
 HARD = {
-    "zero": np.zeros((4, 4)),
-    "identity": np.eye(6),
-    "equal values": np.linalg.qr(normal(6, 6))[0] * 3.0,
-    "rank one": np.outer(np.arange(1.0, 9.0), np.arange(8.0)),
-    "rank half": normal(12, 6) @ normal(6, 12),
-    "falling": graded(10, False),
-    "rising": graded(10, True),
-    "zero inside": np.diag([3.0, 0.0, 2.0, 0.0, 1.0]) + np.diag([1.0, 1.0, 0.0, 1.0], 1),
-    "huge": normal(5, 5) * 1e150,
-    "tiny": normal(5, 5) * 1e-150,
-    "Hilbert": scipy.linalg.hilbert(12),
-    "Kahan": np.triu(-np.ones((20, 20)), 1) * 0.9 + np.eye(20),
-    "zero column": np.pad(normal(5, 4), ((0, 0), (1, 0))),
+    "zero": np.zeros((SIZE, SIZE)),
+    "identity": np.eye(SIZE),
+    "equal values": np.linalg.qr(normal(SIZE, SIZE))[0] * 3.0,
+    "rank one": np.outer(np.arange(1.0, SIZE + 1), np.arange(SIZE)),
+    "rank half": normal(SIZE, SIZE // 2) @ normal(SIZE // 2, SIZE),
+    "falling": graded(False),
+    "rising": graded(True),
+    "zeros inside": np.diag([3.0, 0, 2, 0, 1, 5, 4, 0, 1, 1, 0, 2]) + np.diag([1.0, 1, 0, 1, 1, 1, 1, 1, 0, 1, 1], 1),
+    "huge": normal(SIZE, SIZE) * 1e150,
+    "tiny": normal(SIZE, SIZE) * 1e-150,
+    "Hilbert": scipy.linalg.hilbert(SIZE),
+    "Kahan": np.triu(-np.ones((SIZE, SIZE)), 1) * 0.9 + np.eye(SIZE),
+    "zero column": np.pad(normal(SIZE, SIZE - 1), ((0, 0), (1, 0))),
 }
 
 
