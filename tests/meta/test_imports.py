@@ -35,7 +35,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "fft": frozenset({"base", "graph", "tensor"}),
     "linalg": frozenset({"base", "tensor"}),
     "nn": STAGES | {"engine", "tensor"},
-    "array_api": LEFT | {"runtime", "engine", "tensor"},
+    "array_api": LEFT | {"runtime", "engine", "tensor", "fft", "linalg"},
     "debug": ANYTHING,
     "cli": ANYTHING,
     "__init__": ANYTHING,

@@ -111,20 +111,26 @@ class ArithmeticMixin(ShapeMixin):
         left, right, others = self._promoted("mod", x)
         if not left.dtype.is_float:
             return self._binary(Ops.MOD, x, reverse)
-        remainder = self._remainder(x, reverse)
+        remainder = self._remainder(x, reverse, signs_zero=True)
         divisor = self._new(left if reverse else right, *others)
         wrong_sign = remainder.ne(0) & ((remainder < 0) ^ (divisor < 0))
         return wrong_sign.where(remainder + divisor, remainder)
 
-    def _remainder(self, x: Self | Scalar, reverse: bool) -> Self:
-        """x - trunc(x/y)*y; a finite x is its own remainder of an infinite y."""
+    def _remainder(self, x: Self | Scalar, reverse: bool, signs_zero: bool = False) -> Self:
+        """x - trunc(x/y)*y; a finite x is its own remainder of an infinite y. `signs_zero` gives a zero the sign of the
+        divisor, as Python does: a difference of equal numbers is +0, and is taken the other way round where y < 0."""
         left, right, others = self._promoted("fmod", x)
         if reverse:
             left, right = right, left
         dividend, divisor = self._new(left, *others), self._new(right, *others)
-        remainder = dividend - dividend.div(divisor, rounding_mode="trunc") * divisor
+        multiple = dividend.div(divisor, rounding_mode="trunc") * divisor
+        remainder = dividend - multiple
         if not left.dtype.is_float:
             return remainder
+        if signs_zero:
+            remainder = (divisor < 0).where(-(multiple - dividend), remainder)
+            zero = build.where((divisor < 0).uop, build.const(left.dtype, -0.0), build.const(left.dtype, 0.0))
+            dividend = dividend.eq(0).where(self._new(zero), dividend)
         infinity = float("inf")
         infinite = divisor.eq(infinity) | divisor.eq(-infinity)
         return (infinite & (dividend < infinity) & (dividend > -infinity)).where(dividend, remainder)

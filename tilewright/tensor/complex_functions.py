@@ -75,7 +75,13 @@ def exp(z: Any) -> Any:
     is_real = z.imag.eq(0)
     # The imaginary part of a real number stays 0, also where the size is infinite.
     real = is_real.where(size, size.eq(0).where(0.0, size * z.imag.cos()))
-    return type(z)(real, is_real.where(z.imag, size.eq(0).where(0.0, size * z.imag.sin())))
+    imag = is_real.where(z.imag, size.eq(0).where(0.0, size * z.imag.sin()))
+    return type(z)(_without_angle(z).where(math.inf, real), imag)
+
+
+def _without_angle(z: Any) -> Any:
+    """Where the real part is +infinity and the imaginary one no angle: the size is infinite, its direction unknown."""
+    return z.real.eq(math.inf) & z.imag.isfinite().logical_not()
 
 
 def expm1(z: Any) -> Any:
@@ -83,7 +89,10 @@ def expm1(z: Any) -> Any:
     half = (z.imag * 0.5).sin()
     real = z.real.expm1() * z.imag.cos() - 2 * half.square()
     is_real = z.imag.eq(0)
-    return type(z)(is_real.where(z.real.expm1(), real), is_real.where(z.imag, z.real.exp() * z.imag.sin()))
+    size = z.real.exp()
+    real = is_real.where(z.real.eq(0).where(0.0, z.real.expm1()), size.eq(0).where(-1.0, real))
+    imag = is_real.where(z.imag, size.eq(0).where(0.0, size * z.imag.sin()))
+    return type(z)(_without_angle(z).where(math.inf, real), imag)
 
 
 def log(z: Any) -> Any:
@@ -138,19 +147,24 @@ def sqrt(z: Any) -> Any:
     is_right = x >= 0
     real = is_right.where(large, small)
     imag = is_right.where(small, large).copysign(y)
-    is_infinite = y.isinf()
+    is_infinite, is_far = y.isinf(), x.eq(math.inf) & y.isfinite()
+    is_unknown = x.isfinite() & y.isnan()
+    real = is_unknown.where(math.nan, is_far.where(math.inf, real))
+    imag = is_unknown.where(math.nan, is_far.where((y * 0).copysign(y), imag))
     return type(z)(is_infinite.where(math.inf, real), is_infinite.where(y, imag))
 
 
 def sinh(z: Any) -> Any:
     is_real = z.imag.eq(0)
     imag = is_real.where(z.imag, z.real.cosh() * z.imag.sin())
-    return type(z)(z.real.eq(0).where(z.real, z.real.sinh() * z.imag.cos()), imag)
+    real = z.real.eq(0).where(z.real, z.real.sinh() * z.imag.cos())
+    return type(z)(_without_angle(z).where(math.inf, real), imag)
 
 
 def cosh(z: Any) -> Any:
     is_real = z.imag.eq(0) | z.real.eq(0)
-    return type(z)(z.real.cosh() * z.imag.cos(), is_real.where(0.0, z.real.sinh() * z.imag.sin()))
+    real = _without_angle(z).where(math.inf, z.real.cosh() * z.imag.cos())
+    return type(z)(real, is_real.where(0.0, z.real.sinh() * z.imag.sin()))
 
 
 def tanh(z: Any) -> Any:
@@ -162,7 +176,9 @@ def tanh(z: Any) -> Any:
     below = 1 + (hyperbolic * tangent).square()
     real = is_large.where(x.sign(), hyperbolic * (1 + tangent.square()) / below)
     far = (2 * y).sin() * 2 * (x.abs() * -2).exp()
-    return type(z)(real, is_large.where(far, tangent * (1 - hyperbolic.square()) / below))
+    imag = is_large.where(x.isinf().where(0.0, far), tangent * (1 - hyperbolic.square()) / below)
+    is_upright = x.eq(0) & y.isfinite().logical_not()
+    return type(z)(is_upright.where(x, real), (x.isnan() & y.eq(0)).where(y, imag))
 
 
 def _turned(z: Any) -> Any:
@@ -195,7 +211,8 @@ def asinh(z: Any) -> Any:
     imag = z.imag.atan2((first.real * second.real) - (first.imag * second.imag))
     far = z.abs() > 1e8
     large = log(type(z)(z.real.abs() * 2, z.imag * 2))
-    return type(z)(far.where(large.real.copysign(z.real), real), far.where(large.imag, imag))
+    imag = far.where(large.imag, (z.real.isnan() & z.imag.eq(0)).where(z.imag, imag))
+    return type(z)(far.where(large.real.copysign(z.real), real), imag)
 
 
 def asin(z: Any) -> Any:
@@ -210,7 +227,11 @@ def acos(z: Any) -> Any:
     imag = (second.real * first.imag - second.imag * first.real).asinh()
     far = z.abs() > 1e8
     large = _log_of_size(type(z)(z.real * 2, z.imag * 2))
-    return type(z)(far.where(z.imag.abs().atan2(z.real), real), far.where(large.copysign(-z.imag), imag))
+    x, y = z.real, z.imag
+    is_unknown = (x.isfinite() & x.ne(0) & y.isnan()) | (x.isnan() & y.isfinite())
+    real = far.where(y.abs().atan2(x), real)
+    imag = far.where(large.copysign(-y), imag)
+    return type(z)(is_unknown.where(math.nan, real), is_unknown.where(math.nan, imag))
 
 
 def acosh(z: Any) -> Any:
@@ -236,8 +257,10 @@ def atanh(z: Any) -> Any:
     unit = far.where(size, 1.0)
     distant = far.where(x.abs(), 0.0) / unit / unit
     imag = (2 * near_y).atan2((1 - near_x) * (1 + near_x) - near_y.square()) * 0.5
-    quarter = (y * 0 + math.pi / 2).copysign(y)
-    return type(z)(far.where(distant, real).copysign(x), far.where(quarter, imag))
+    is_infinite = x.isinf() | y.isinf()
+    quarter = (y.isnan()).where(math.nan, math.pi / 2).cast(y.dtype).copysign(y)
+    real = (is_infinite | (x.eq(0) & y.isnan())).where(0.0, far.where(distant, real)).copysign(x)
+    return type(z)(real, (far | is_infinite).where(quarter, imag))
 
 
 def atan(z: Any) -> Any:

@@ -398,7 +398,7 @@ def asinh(x: UOp) -> UOp:
     square = safe * safe
     small = log1p(safe + square / (1 + sqrt(square + 1)))
     large = log(is_large.where(size, 1.0)) + math.log(2)
-    return with_sign_of(x, is_large.where(large, small))
+    return x.eq(0).where(x, with_sign_of(x, is_large.where(large, small)))
 
 
 def acosh(x: UOp) -> UOp:

@@ -249,6 +249,9 @@ class StorageMixin(TensorBase):
     def __float__(self) -> float:
         return float(self.item())
 
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
     def __index__(self) -> int:
         if not self.dtype.is_int:
             raise ShapeError("index", f"dtype {self.dtype.name} is no index", "use an integer tensor of one element")
