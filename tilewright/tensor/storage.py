@@ -153,6 +153,7 @@ class StorageMixin(TensorBase):
         """The BUFFER that holds this tensor, row by row; what is on several devices is gathered on the first. Whoever
         keeps the node keeps the value: an update by another thread leaves it alone."""
         if not isinstance(self.device, str):
+            self.realize()  # where it is: the gathered copy alone would leave its own memory as it was
             gathered = build.copy(build.detach(self.uop), self.device[0])
             return type(self)._from_uop(gathered, self.device[0])._stored_node()
         while True:
