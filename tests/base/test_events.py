@@ -101,10 +101,10 @@ def test_counters_add_up_and_reset() -> None:
 
 def test_memory_is_a_level_that_reset_keeps() -> None:
     before = GlobalCounters.mem_used
-    GlobalCounters.add_memory(64)
+    GlobalCounters.add_memory(64, "CPU")
     GlobalCounters.reset()
     assert GlobalCounters.mem_used == before + 64
-    GlobalCounters.add_memory(-64)
+    GlobalCounters.add_memory(-64, "CPU")
     assert GlobalCounters.mem_used == before
 
 
@@ -190,8 +190,8 @@ def test_counters_add_up_past_the_length_of_their_queues() -> None:
     level = GlobalCounters.mem_used
     for _ in range(3 * GlobalCounters.MOST_NOTES):
         GlobalCounters.add_kernels(operations=2)
-        GlobalCounters.add_memory(5)
-        GlobalCounters.free_memory(-5)
+        GlobalCounters.add_memory(5, "CPU")
+        GlobalCounters.free_memory(("CPU", -5))
     assert (GlobalCounters.kernel_count, GlobalCounters.global_ops) == (
         3 * GlobalCounters.MOST_NOTES,
         6 * GlobalCounters.MOST_NOTES,

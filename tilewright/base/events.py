@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -181,10 +181,12 @@ class Counters:
     MOST_NOTES = 4096
 
     def __init__(self) -> None:
-        self._totals = [0, 0, 0, 0.0, 0]
-        self._runs: deque[tuple[int, int, int, float, int]] = deque()
-        self._memory: deque[int] = deque()
-        self.free_memory = self._memory.append  # what `add_memory` does with a negative number, for destructors
+        self._totals = [0, 0, 0, 0.0]
+        self._runs: deque[tuple[int, int, int, float]] = deque()
+        self._allocated: Counter[str] = Counter()
+        self._memory: deque[tuple[str, int]] = deque()
+        # What `add_memory` does, given (device, bytes below 0) as one tuple: for destructors.
+        self.free_memory = self._memory.append
         self.compile_time_s = 0.0  # seconds spent inside stage timers
 
     def _total(self, place: int) -> Any:
@@ -193,8 +195,14 @@ class Counters:
             runs = [self._runs.popleft() for _ in range(len(self._runs))]
             if runs:
                 self._totals = [total + sum(parts) for total, parts in zip(self._totals, zip(*runs), strict=True)]
-            self._totals[4] += sum([self._memory.popleft() for _ in range(len(self._memory))])
             return self._totals[place]
+
+    def _levels(self) -> Counter[str]:
+        with _lock:
+            for _ in range(len(self._memory)):
+                device, delta = self._memory.popleft()
+                self._allocated[device] += delta
+            return self._allocated
 
     @property
     def kernel_count(self) -> int:
@@ -219,30 +227,38 @@ class Counters:
     @property
     def mem_used(self) -> int:
         """Bytes allocated now, on all devices."""
-        return int(self._total(4))
+        with _lock:
+            return sum(self._levels().values())
+
+    @property
+    def mem_used_per_device(self) -> Counter[str]:
+        """Bytes allocated now by the name of the device, as a copy; 0 for a device that has none."""
+        with _lock:
+            return +self._levels()
 
     def reset(self) -> None:
-        """Set the counters of work to zero. `mem_used` is a level, not a count of work, and stays."""
+        """Set the counters of work to zero. Memory in use is a level, not a count of work, and stays."""
         with _lock:
-            self._totals = [0, 0, 0, 0.0, self._total(4)]
+            self._total(0)
+            self._totals = [0, 0, 0, 0.0]
             self.compile_time_s = 0.0
 
     def add_kernels(self, count: int = 1, operations: int = 0, memory: int = 0, seconds: float = 0.0) -> None:
         """Count `count` launches that together did `operations`, moved `memory` bytes and took `seconds`."""
-        self.add_note((count, operations, memory, seconds, 0))
+        self.add_note((count, operations, memory, seconds))
 
-    def add_note(self, note: tuple[int, int, int, float, int]) -> None:
-        """Count launches, operations, bytes moved, seconds and bytes allocated, given as one tuple: for a replay, which
-        counts the same each time."""
+    def add_note(self, note: tuple[int, int, int, float]) -> None:
+        """Count launches, operations, bytes moved and seconds, given as one tuple: for a replay, which counts the same
+        each time."""
         self._runs.append(note)
         if len(self._runs) > self.MOST_NOTES:
             self._total(0)
 
-    def add_memory(self, delta: int) -> None:
-        """Count `delta` bytes as allocated, or as freed where negative."""
-        self._memory.append(delta)
+    def add_memory(self, delta: int, device: str) -> None:
+        """Count `delta` bytes of a device as allocated, or as freed where negative."""
+        self._memory.append((device, delta))
         if len(self._memory) > self.MOST_NOTES:
-            self._total(4)
+            self._levels()
 
     def add_compile_time(self, seconds: float) -> None:
         """Count time spent compiling. Stage timers do this by themselves."""

@@ -96,7 +96,7 @@ class Replay:
         self.count = len(kernels)
         self.operations = sum(kernel.operations for kernel in kernels)
         self.memory = sum(kernel.bytes_moved for kernel in kernels)
-        self.note = (self.count, self.operations, self.memory, 0.0, 0)
+        self.note = (self.count, self.operations, self.memory, 0.0)
         self.kept: list[Buffer | None] = [None] * len(self.results)
         # What is put back where it was is mostly let go of before the next call: it lies in the same memory again.
         left = [output.role for output in outputs[returned:] if output.role.kind == "made"]
@@ -223,7 +223,7 @@ class Replay:
             memory = take(nbytes)
         except MemoryError as error:
             raise out_of_memory(device, nbytes, error) from error
-        GlobalCounters.add_memory(nbytes)
+        GlobalCounters.add_memory(nbytes, device)
         made = Buffer(device, dtype, size, memory, nbytes)
         if nbytes <= MOST_KEPT_BYTES or number in self.left:
             self.kept[number] = made

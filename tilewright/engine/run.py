@@ -144,11 +144,11 @@ class Execution:
         GlobalCounters.add_note(_note_of(self.kernels))
 
 
-def _note_of(kernels: Sequence[LoadedKernel | None]) -> tuple[int, int, int, float, int]:
+def _note_of(kernels: Sequence[LoadedKernel | None]) -> tuple[int, int, int, float]:
     """What `GlobalCounters` is told of one run."""
     ran = [kernel for kernel in kernels if kernel is not None]
     operations, moved = sum(kernel.operations for kernel in ran), sum(kernel.bytes_moved for kernel in ran)
-    return len(ran), operations, moved, 0.0, 0
+    return len(ran), operations, moved, 0.0
 
 
 # ---------------------------------------------------------------- a schedule that is run again and again

@@ -57,7 +57,7 @@ class Buffer:
             nbytes = self.size * self.dtype.itemsize
             self.memory = allocate(self.device, nbytes)
             self._counted = nbytes
-            GlobalCounters.add_memory(nbytes)
+            GlobalCounters.add_memory(nbytes, self.device)
         return self.memory
 
     def view(self) -> memoryview:
@@ -84,7 +84,7 @@ class Buffer:
 
     def __del__(self) -> None:
         if self._counted and GlobalCounters is not None:  # it is None while the interpreter shuts down
-            GlobalCounters.free_memory(-self._counted)
+            GlobalCounters.free_memory((self.device, -self._counted))
 
     def __repr__(self) -> str:
         return f"Buffer({self.device}, {self.dtype.name}, {self.size})"
