@@ -12,6 +12,7 @@ from tilewright.base.errors import StateError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.nn.buffers import as_buffer
+from tilewright.nn.formats.archives import tar_extract, zip_extract
 from tilewright.nn.formats.gguf_file import gguf_load
 from tilewright.nn.formats.safetensors_file import safe_load, safe_load_metadata, safe_save
 from tilewright.nn.formats.torch_file import torch_load
@@ -28,7 +29,9 @@ __all__ = [
     "safe_load",
     "safe_load_metadata",
     "safe_save",
+    "tar_extract",
     "torch_load",
+    "zip_extract",
 ]
 
 # Their attributes are code, not parts of a model.

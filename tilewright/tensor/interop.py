@@ -7,8 +7,8 @@ from __future__ import annotations
 import math
 from typing import Any, Self, cast
 
-from tilewright.base.dtype import DType, Scalar, dtypes
-from tilewright.base.errors import DTypeError, UnsupportedError
+from tilewright.base.dtype import DType, Scalar, dtypes, to_dtype
+from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
 from tilewright.engine.parts import layout_of
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
@@ -16,13 +16,15 @@ from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import from_host
 from tilewright.runtime.device import canonical_device
+from tilewright.tensor.core import check_whole
+from tilewright.tensor.creation import sizes_from
 from tilewright.tensor.holding import protect_borrowed
 from tilewright.tensor.norms import NormsMixin
 from tilewright.tensor.sharding import first_device
 
 
 class InteropMixin(NormsMixin):
-    """__dlpack__, from_dlpack, pickle, copy, abs, divmod, in."""
+    """__dlpack__, from_dlpack, from_blob, pickle, copy, abs, divmod, in."""
 
     # ------------------------------------------------------------ DLPack
 
@@ -82,6 +84,30 @@ class InteropMixin(NormsMixin):
             protect_borrowed(node)
         flat = cls._from_uop(node, place)
         return flat._strided(found.shape, found.strides, found.start)
+
+    @classmethod
+    def from_blob(cls, ptr: int, shape: Any, dtype: DType | str | None = None, device: Devices | None = None) -> Self:
+        """A tensor of the host memory at the address `ptr`, row by row, without a copy where the device can read it. It
+        is never written to. Whoever gives the address keeps that memory alive and unchanged while tensors made from it
+        are in use: nothing here can know when it is freed."""
+        import ctypes
+
+        sizes = sizes_from("from_blob", shape if isinstance(shape, tuple | list) else (shape,))
+        wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
+        nbytes = math.prod(sizes) * wanted.itemsize
+        check_whole("from_blob", "ptr", ptr, least=1 if nbytes else 0)
+        address = int(ptr)
+        if address + nbytes > 1 << 8 * ctypes.sizeof(ctypes.c_void_p):
+            message = f"{nbytes} bytes at {address:#x} reach behind the end of memory"
+            raise ShapeError("from_blob", message, "give the address and the shape of memory that is there")
+        if not nbytes:
+            return cls.zeros(*sizes, dtype=wanted, device=device)
+        if address % wanted.itemsize:
+            message = f"{wanted.name} at {address:#x}, which {wanted.itemsize} does not divide"
+            raise DTypeError("from_blob", message, "give an aligned address, or read uint8 and bitcast a copy of it")
+        memory = memoryview((ctypes.c_uint8 * nbytes).from_address(address)).cast("B")
+        made: Any = cls(memory, device=device, dtype=wanted, copy=False)  # type: ignore[call-arg]
+        return made.reshape(sizes)  # type: ignore[no-any-return]
 
     def _strided(self, shape: tuple[int, ...], strides: tuple[int, ...], start: int) -> Self:
         """This row read with strides: a view where they are those of a row-major order of the axes, else a gather."""

@@ -5,13 +5,12 @@ to float32 by the library `gguf`, which takes memory. A file that is damaged any
 from __future__ import annotations
 
 import math
-import os
 from typing import Any
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.base.errors import DTypeError, UnsupportedError
+from tilewright.base.errors import UnsupportedError
 from tilewright.nn.formats.gguf_header import ForeignByteOrder, TensorInfo, read_header
-from tilewright.nn.formats.mapped import Path, damaged, open_mapped, tensor_at
+from tilewright.nn.formats.mapped import Path, bytes_of, damaged, tensor_at
 from tilewright.tensor.tensor import Tensor
 
 # By the library's names; what is not here is quantised.
@@ -39,7 +38,7 @@ def _library() -> Any:
 def gguf_load(path: Path | Tensor, device: str | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The key-value pairs of a GGUF file (numbers, texts, lists of them), and its tensors by name. A shape is in the
     order of torch, the reverse of the file's. Instead of a path, a tensor of uint8 may hold the bytes of the file."""
-    name, data = _bytes_of(path)
+    name, data = bytes_of("gguf_load", path)
     if not data.nbytes:
         raise damaged("gguf_load", name, "the file is empty")
     try:
@@ -56,16 +55,6 @@ def gguf_load(path: Path | Tensor, device: str | None = None) -> tuple[dict[str,
     for info in header.tensors:
         found[info.name] = _tensor(library, name, data, header.data_start + info.offset, info, device)
     return header.facts, found
-
-
-def _bytes_of(path: Path | Tensor) -> tuple[str, memoryview]:
-    if isinstance(path, Tensor):
-        if path.dtype is not dtypes.uint8 or path.ndim != 1:
-            message = f"a tensor of {path._described()} where the bytes of a file should be"
-            raise DTypeError("gguf_load", message, "give a path, or one row of uint8")
-        return "a tensor of bytes", path._host_view()
-    mapping = open_mapped("gguf_load", path)
-    return os.fspath(path), memoryview(b"" if mapping is None else mapping)
 
 
 def _tensor(library: Any, path: str, data: memoryview, start: int, info: TensorInfo, device: str | None) -> Tensor:

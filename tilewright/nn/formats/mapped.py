@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.base.errors import FileError, FileFormatError
+from tilewright.base.errors import DTypeError, FileError, FileFormatError
 from tilewright.runtime.unpacking import most_unpacked
 from tilewright.tensor.tensor import Tensor
 
@@ -29,6 +29,17 @@ def open_mapped(operation: str, path: Path) -> mmap.mmap | None:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise unreadable(operation, path, error) from error
+
+
+def bytes_of(operation: str, source: Path | Tensor) -> tuple[str, memoryview]:
+    """The bytes of a file, mapped, or those that a tensor holds; and a name for errors."""
+    if isinstance(source, Tensor):
+        if source.dtype is not dtypes.uint8 or source.ndim != 1:
+            message = f"a tensor of {source._described()} where the bytes of a file should be"
+            raise DTypeError(operation, message, "give a path, or one row of uint8")
+        return "a tensor of bytes", source._host_view()
+    mapping = open_mapped(operation, source)
+    return os.fspath(source), memoryview(b"" if mapping is None else mapping)
 
 
 def check_plain(operation: str, path: Path) -> None:

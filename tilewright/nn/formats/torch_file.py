@@ -5,21 +5,18 @@ name; a pickle that asks for anything else is refused, and nothing in it is run.
 from __future__ import annotations
 
 import io
-import lzma
 import math
 import mmap
 import os
 import reprlib
-import struct
-import zipfile
-import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import UnsupportedError
-from tilewright.nn.formats.mapped import Path, check_unpacked, damaged, open_mapped, strided_tensor
+from tilewright.nn.formats.mapped import Path, damaged, open_mapped, strided_tensor
 from tilewright.nn.formats.pickle_machine import Call, Global, PickleError, PickleMachine, check_key, to_dict
+from tilewright.nn.formats.zip_file import ArchiveError, ZipEntries
 from tilewright.tensor.tensor import Tensor
 
 _STORAGES: dict[str, DType] = {
@@ -41,18 +38,6 @@ _DTYPES = {dtype.name: dtype for dtype in dtypes.all if not dtype.name.startswit
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_PROTOCOL = 1001
 _LARGEST = 1 << 62
-# What the modules behind `zipfile` raise for damaged contents, each its own.
-_UNPACKING_ERRORS = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    OSError,
-    RuntimeError,  # also NotImplementedError, for an unknown compression or encryption
-    ValueError,
-    MemoryError,
-    struct.error,
-)
 _MOST_AXES = 64
 
 
@@ -82,7 +67,7 @@ def torch_load(path: Path, device: str | None = None, check: bool = True) -> Any
         if mapping[:4] == b"PK\x03\x04":
             return _load_zip(path, mapping, device, check)
         return _load_legacy(mapping, device)
-    except PickleError as error:
+    except (PickleError, ArchiveError) as error:
         raise damaged("torch_load", path, str(error), _remedy(str(error))) from error
 
 
@@ -111,62 +96,22 @@ def _load_zip(path: Path, mapping: mmap.mmap, device: str | None, check: bool) -
 
 
 class _Archive:
-    """The entries of a zip: places in the mapping where they are stored as they are, else unpacked."""
+    """The entries that `torch.save` writes, below the folder that has the name of the file."""
 
     def __init__(self, path: Path, mapping: mmap.mmap, check: bool) -> None:
-        try:
-            self._zip = zipfile.ZipFile(path)
-        except (zipfile.BadZipFile, ArithmeticError, LookupError, OSError, ValueError, struct.error) as error:
-            raise PickleError(f"the zip archive is damaged ({error})") from error
-        except NotImplementedError as error:
-            raise PickleError(f"the zip archive cannot be read ({error})") from error
-        with self._zip:
-            self._members = {member.filename: member for member in self._zip.infolist()}
-        pickles = [name for name in self._members if name.endswith("/data.pkl")]
+        self._entries = ZipEntries("torch_load", path, memoryview(mapping), check)
+        pickles = [name for name in self._entries.names if name.endswith("/data.pkl")]
         if len(pickles) != 1:
             raise PickleError(f"the archive has {len(pickles)} entries named data.pkl where torch.save writes one")
         self._prefix = pickles[0].removesuffix("data.pkl")
-        self._path = path
-        self._data = memoryview(mapping)
-        self._check = check
-        self._unpacked_bytes = 0
 
     def has(self, name: str) -> bool:
-        return self._prefix + name in self._members
+        return self._prefix + name in self._entries.names
 
     def read(self, name: str) -> Storage:
         if not self.has(name):
             raise PickleError(f"the archive has no entry {self._prefix + name!r}")
-        member = self._members[self._prefix + name]
-        if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
-            data = self._unpacked(member)
-            return Storage(memoryview(data), 0, len(data), None)
-        start = self._start(member)
-        part = self._data[start : start + member.file_size]
-        if part.nbytes != member.file_size:
-            raise PickleError(f"the entry {member.filename!r} is cut off")
-        # torch writes 0 where it was told to compute no checksums.
-        if self._check and member.CRC and zlib.crc32(part) != member.CRC:
-            raise PickleError(f"the entry {member.filename!r} does not have its checksum")
-        return Storage(self._data, start, part.nbytes, None)
-
-    def _start(self, member: zipfile.ZipInfo) -> int:
-        """Where the bytes of an entry begin: behind a header, its name and its extra field."""
-        offset = member.header_offset
-        header = bytes(self._data[offset : offset + 30]) if offset >= 0 else b""
-        if len(header) < 30 or header[:4] != b"PK\x03\x04":
-            raise PickleError(f"the entry {member.filename!r} has no header")
-        return offset + 30 + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
-
-    def _unpacked(self, member: zipfile.ZipInfo) -> bytes:
-        # All entries together: a small file may name one packed part many times.
-        self._unpacked_bytes += member.file_size
-        check_unpacked("torch_load", self._path, self._data.nbytes, self._unpacked_bytes)
-        try:
-            with zipfile.ZipFile(self._path) as archive:
-                return archive.read(member)
-        except _UNPACKING_ERRORS as error:
-            raise PickleError(f"the entry {member.filename!r} cannot be unpacked ({error})") from error
+        return Storage(*self._entries.read(self._prefix + name), None)
 
 
 # ---------------------------------------------------------------- the stream of pickles, before torch 1.6
