@@ -3,6 +3,7 @@ update is lost, and what each thread computes by itself is right. Threads change
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import traceback
@@ -12,15 +13,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright import Context, Tensor, nn
+from tilewright import Context, Tensor, jit, nn
 from tilewright.base.config import options
 from tilewright.engine import realize as realize_module
+from tilewright.engine import traces
 from tilewright.nn.optim import SGD
 from tilewright.nn.state import safe_load, safe_save
 from tilewright.runtime.access import Reader, begin_read, end_read, overwriting
 from tilewright.runtime.buffer import Buffer
 
 SIZE = 1031
+# Equal expressions of two threads are one node: a trace that finds its value there is tried again, and may say so.
+pytestmark = pytest.mark.filterwarnings("ignore:jit:tilewright.base.warning.JitWarning")
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 Work = Callable[[int], None]
 
 
@@ -230,6 +235,117 @@ def test_who_overwrites_waits_for_readers_and_they_for_it() -> None:
     run_together((read(0), 2000), (read(1), 2000), (read(2), 2000), (write, 2000), (write, 2000))
 
 
+# ---------------------------------------------------------------- jit
+
+
+def adding_step(w: Tensor) -> Callable[[Tensor], Tensor]:
+    @jit
+    def step(x: Tensor) -> Tensor:
+        w.assign(w + x)
+        return x * 2
+
+    return step
+
+
+@pytest.mark.parametrize("name", list(READERS))
+def test_readers_beside_a_jitted_step(name: str) -> None:
+    """The step is traced and then replayed while the other thread reads what it updates."""
+    w, one = memory(), Tensor([1.0]).realize()
+    step = adding_step(w)
+    seen: list[float] = []
+
+    def check(turn: int) -> None:
+        assert step(one).item() == 2.0
+
+    def read(turn: int) -> None:
+        READERS[name](w)
+        seen.append(w[7].item())
+
+    run_together((check, 150), (read, 60))
+    assert even(w.numpy()) == 150  # none was lost, and none done twice
+    assert seen == sorted(seen)
+
+
+def test_a_jitted_function_that_reads_beside_one_that_updates() -> None:
+    w, one = memory(), Tensor([1.0]).realize()
+    step = adding_step(w)
+    read = jit(lambda x: (w * 2 + x, x + 1))
+
+    def check(turn: int) -> None:
+        twice, more = read(one)
+        assert (even(twice.numpy()) - 1) % 2 == 0
+        assert more.item() == 2.0
+
+    run_together((lambda turn: (step(one), None)[1], 150), (check, 80))
+    assert even(w.numpy()) == 150
+
+
+def test_jitted_steps_of_several_threads_on_the_same_tensor() -> None:
+    w, one = memory(), Tensor([1.0]).realize()
+    step = adding_step(w)
+    others = [adding_step(memory()) for _ in range(2)]
+    works = [(lambda turn, step=step: (step(one), None)[1], 60) for step in (step, step, *others)]
+    run_together(*works)  # type: ignore[arg-type]
+    assert even(w.numpy()) == 120
+
+
+def test_jit_leaves_lazy_tensors_of_other_threads_alone() -> None:
+    """They were made while another thread traced, and are no part of what it recorded."""
+
+    def build_and_wait(turn: int) -> None:
+        x = Tensor(np.arange(50, dtype=np.float32))
+        lazy = [x * number + turn for number in range(5)]
+        Tensor.ones(3).realize()
+        for number, tensor in enumerate(lazy):
+            np.testing.assert_array_equal(tensor.numpy(), np.arange(50) * number + turn)
+
+    def trace_and_replay(turn: int) -> None:
+        function = jit(lambda x: (x * (turn + 2)).sum())
+        for value in (1.0, 2.0, 3.0, 4.0):
+            assert function(Tensor([value, value])).item() == 2 * value * (turn + 2)
+
+    run_together((build_and_wait, 25), (build_and_wait, 25), (trace_and_replay, 12))
+
+
+def test_a_trace_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A traced function may wait for a thread that reads what it updates: the record is not used."""
+    monkeypatch.setattr(traces, "MAX_WAIT_SECONDS", 0.05)
+    w = memory()
+    seen: list[float] = []
+    spoiled: list[str] = []
+    with traces.tracing(spoiled.append):
+        w.assign(w + 1)
+        thread = threading.Thread(target=lambda: seen.append(even(w.numpy())))
+        thread.start()
+        thread.join()
+    assert seen == [1.0]
+    assert spoiled == ["another thread has computed a tensor that the call updates"]
+
+
+@needs_fork
+def test_a_fork_while_another_thread_traces() -> None:
+    w, one = memory(), Tensor([1.0]).realize()
+    is_inside, go_on = threading.Event(), threading.Event()
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        w.assign(w + x)
+        is_inside.set()
+        go_on.wait(20)
+        return x * 2
+
+    thread = threading.Thread(target=lambda: step(one), daemon=True)
+    thread.start()
+    is_inside.wait(20)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if even(w.numpy()) == 1 else 1)
+    status = os.waitpid(pid, 0)[1]
+    go_on.set()
+    thread.join()
+    assert status == 0
+
+
 # ---------------------------------------------------------------- work of one's own beside all of it
 
 
@@ -270,3 +386,20 @@ def test_eight_threads_of_everything() -> None:
         (lambda turn: (even(w.numpy()), None)[1], 100),
         (lambda turn: (even((w * 3).numpy()), None)[1], 30),
     )
+
+
+def test_eight_threads_of_everything_with_jit() -> None:
+    w, v, one = memory(), memory(), Tensor([1.0]).realize()
+    step, pure = adding_step(w), jit(lambda x: (v * 2 + x).sum())
+    run_together(
+        (compute, 30),
+        (train, 5),
+        (draw_with_options, 15),
+        (lambda turn: (step(one), None)[1], 80),
+        (lambda turn: (pure(one).item(), None)[1], 60),
+        (add_one(v), 30),
+        (lambda turn: (even(w.numpy()), None)[1], 80),
+        (lambda turn: (even((v * 3).numpy()), None)[1], 25),
+    )
+    assert even(w.numpy()) == 80
+    assert even(v.numpy()) == 30

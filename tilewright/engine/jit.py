@@ -29,16 +29,14 @@ from tilewright.base.warning import JitWarning
 from tilewright.engine.arguments import HOLE, Bound, bind_call, objects_in, owners_of, unflatten
 from tilewright.engine.checks import find_failure
 from tilewright.engine.guards import Guards
-from tilewright.engine.parts import exchange_buffers
+from tilewright.engine.overwrite import Changed, overwrite
 from tilewright.engine.readers import is_read_by_others
-from tilewright.engine.realize import held_buffer
 from tilewright.engine.replay import Replay
 from tilewright.engine.run import captures
 from tilewright.engine.tracing import Record, Tracer, settle
 from tilewright.graph.build import multi, reshape
 from tilewright.graph.spec import element_count
-from tilewright.graph.uop import UOp
-from tilewright.runtime.buffer import Buffer, buffer_node, lost_buffer
+from tilewright.runtime.buffer import Buffer, lost_buffer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -209,8 +207,10 @@ class Jit(Generic[P, R]):
             if is_read_by_others(written, owners, [id(reference()) for reference in ready.escaped]):
                 self._note(entry, "another tensor still reads what the function overwrites", WARN_AFTER_CHANGES)
                 return self.function(*args, **kwargs)
-            renew = functools.partial(_renew, owners, written, ready.guards)
-            return self._replayed(entry, ready, bound, renew)  # type: ignore[no-any-return]
+            update = functools.partial(overwrite, owners, written, ready.guards.follow)
+            return self._replayed(entry, ready, bound, update)  # type: ignore[no-any-return]
+        except Changed:
+            return self(*args, **kwargs)
         finally:
             entry.lock.release()
 
@@ -289,7 +289,7 @@ class Jit(Generic[P, R]):
 
     # ------------------------------------------------------------ replaying
 
-    def _replayed(self, entry: Entry, ready: Ready, bound: Bound, renew: Callable[[], None] | None = None) -> Any:
+    def _replayed(self, entry: Entry, ready: Ready, bound: Bound, update: Callable[..., Any] | None = None) -> Any:
         tensors, buffers, _ = bound
         if ready.escaped:
             for reference in ready.escaped:
@@ -303,7 +303,7 @@ class Jit(Generic[P, R]):
             for tensor in tensors:
                 tensor.uop  # noqa: B018  # a result may lie in its memory, and readers are found through nodes
         started = time.perf_counter() if listeners and "replay" in listeners else 0.0
-        results = replay.run(buffers, renew)
+        results = replay.run(buffers) if update is None else update(functools.partial(replay.run, buffers))
         if started:
             emit(
                 "replay",
@@ -359,29 +359,6 @@ def _can_be_key(instance: object) -> bool:
 def _shared(reached: frozenset[Buffer], buffers: list[Buffer]) -> tuple[tuple[int, Buffer], ...]:
     """The arguments, by number, that lie in memory which is reached otherwise as well."""
     return tuple((number, buffer) for number, buffer in enumerate(buffers) if buffer in reached)
-
-
-def _renew(owners: Sequence[Any], written: set[Buffer], guards: Guards) -> None:
-    """Tensors whose memory was overwritten get a new node: what was computed from old contents keeps the old one."""
-    renewed: dict[Buffer, UOp] = {}
-
-    def renew(held: UOp) -> UOp:
-        buffer = held.cache["buffer"]
-        if buffer not in written:
-            return held
-        old.add(held)
-        if buffer not in renewed:
-            renewed[buffer] = buffer_node(buffer)
-        return renewed[buffer]
-
-    old: set[UOp] = set()
-    for owner in dict.fromkeys(owners):
-        held = held_buffer(owner.uop)
-        assert held is not None
-        owner.uop = reshape(exchange_buffers(held, renew), owner.uop.shape)
-        guards.follow(owner)
-    for node in old:
-        del node.cache["buffer"]
 
 
 def _lose(holder: Any) -> None:

@@ -25,6 +25,7 @@ from tilewright.engine.live import live_nodes
 from tilewright.engine.parts import buffers_of, divide_outputs, exchange_buffers, has_contents, held_parts, join_parts
 from tilewright.engine.plan import Plan, Structure, forget_schedules, known_plan, plan_graph, planning, schedule_graph
 from tilewright.engine.run import Execution, capture_execution
+from tilewright.engine.traces import BeingTraced, await_end, check_updates, note_computed, traces
 from tilewright.graph.build import is_seen_by_gradients_alone
 from tilewright.graph.custom import updated_source, without_gradient
 from tilewright.graph.ops import CheckArg, Ops, ParamArg
@@ -76,11 +77,15 @@ class _OutsiderError(Exception):
 
 def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     """The BUFFER node of each value, or the MULTI of them, computing what is not there yet."""
-    try:
-        return _realize(nodes, device, makes_extra=True)
-    except _OutsiderError:
-        # Their errors are for whoever reads them: they keep the old contents, and updates go to memory of their own.
-        return _realize(nodes, device, makes_extra=False)
+    makes_extra = True
+    while True:
+        try:
+            return _realize(nodes, device, makes_extra)
+        except _OutsiderError:
+            # Their errors are for whoever reads them: they keep old contents, and updates go to memory of their own.
+            makes_extra = False
+        except BeingTraced as found:
+            await_end(found.trace)
 
 
 def _planned(structure: Structure, has_extra: bool) -> Plan:
@@ -163,6 +168,8 @@ def _prepare(nodes: Sequence[UOp], device: str, makes_extra: bool = True) -> Pre
     if not wanted:
         return None
     bound, pinned, extra = _bind(wanted, makes_extra)
+    if traces and bound.assigns:
+        check_updates(bound.assigns)
     outputs, divisions = _parts(bound)
     structure = Structure(outputs, bound.params, device, pinned)
     return Prepared(wanted + extra, bound, divisions, structure, len(wanted))
@@ -177,6 +184,8 @@ def _run(prepared: Prepared, planned: Plan) -> None:
     execution = Execution(plan, kernels, slots, len(bound.buffers), [site_of(node) for node in bound.checks])
     if bound.assigns:
         written = {access.slot for item in plan.items for access in item.writes if access.slot < len(bound.buffers)}
+        if traces:
+            note_computed(bound.assigns)
     else:
         written = set()
     if not written:

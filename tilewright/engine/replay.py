@@ -14,6 +14,7 @@ from tilewright.engine.live import register_once, tensor_kind
 from tilewright.engine.run import Execution
 from tilewright.graph.ops import MultiArg
 from tilewright.graph.spec import Shape
+from tilewright.runtime.access import Reader, overwritten, tell_others, wait_for_update
 from tilewright.runtime.buffer import Buffer, allocate, out_of_memory, transfer
 from tilewright.runtime.device import Place, Runner, open_driver
 
@@ -67,13 +68,14 @@ def roles_of(
     return tuple(role_of(buffer, inputs, produced) for buffer in execution.buffers)
 
 
-class Replay:
+class Replay(Reader):
     """Prepared once; `run` gives the kernels the memory of arguments and results and calls the device."""
 
     def __init__(
         self, executions: list[Execution], roles: list[tuple[Role, ...]], outputs: list[Result], returned: int
     ) -> None:
         """`returned` of the outputs are what the function returns; the others are put where the call has left them."""
+        super().__init__([role.first for slots in roles for role in slots if role.kind == "state"])
         self.executions = executions
         self.written: set[Role] = set()  # arguments and state that the kernels overwrite
         self.steps: list[Step] = []
@@ -184,9 +186,9 @@ class Replay:
 
         return copy
 
-    def run(self, inputs: Sequence[Buffer], renew: Callable[[], None] | None = None) -> list[Any]:
-        """Runs the kernels on these arguments; the results, tensors of new memory. `renew` is called in between, to
-        give new nodes to tensors that were overwritten: results that lie in the same memory have the same nodes."""
+    def run(self, inputs: Sequence[Buffer]) -> list[Any]:
+        """Runs the kernels on these arguments; the results, tensors of new memory. Those that lie in memory which this
+        overwrites have the same nodes as the tensors that it belongs to."""
         memories: list[Any] = []
         made: list[Buffer] = []
         for number in self.inputs:
@@ -200,10 +202,17 @@ class Replay:
             memories.append(buffer.memory)
             made.append(buffer)
         add_note(self.note)
-        for step in self.steps:
-            step(memories)
-        if renew is not None:
-            renew()
+        # Nobody overwrites what the kernels read (`runtime.access`); inline, because a small launch shows a call.
+        self.reading = inputs
+        if overwritten:
+            wait_for_update(self, inputs)
+        try:
+            for step in self.steps:
+                step(memories)
+        finally:
+            self.reading = None
+            if overwritten:
+                tell_others()
         make = tensor_kind.make
         results = []
         for which, number, shape, line in self.outputs:

@@ -22,10 +22,12 @@ from tilewright.engine.reach import Reach
 from tilewright.engine.realize import held_buffer
 from tilewright.engine.replay import Result, Role, role_of, roles_of
 from tilewright.engine.run import Execution, captures
+from tilewright.engine.traces import Trace, tracing, update_of
 from tilewright.graph.build import scalar_of
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import element_count
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
 from tilewright.runtime.buffer import Buffer, host_access
 
 # Lazy tensors up to this size are computed when a function that could read them is first traced.
@@ -116,10 +118,9 @@ class Tracer:
     def run(self, args: Any, kwargs: Any, is_observed: bool) -> Any:
         """The result of the call. Observed, the record has guards and can be replayed."""
         record = self.record
-        pending = {id(holder): holder.uop for holder in live.tensors() if _is_update(holder.uop)}
         given = leaves_in((args, kwargs))
         observed: Observation | None = None
-        with live.births() as born:
+        with live.births() as born, tracing(record.spoil) as trace:
             captures.listener, host_access.listener, host_access.made = self._execution, record.spoil, self.created
             try:
                 if is_observed:
@@ -131,8 +132,10 @@ class Tracer:
                 _check_result(record.result)
                 made = {id(tensor): tensor for tensor in _alive(born)}
                 stored = self._find_stored(observed, made)
-                updated = self._updates(pending, made)
+                updated = self._updates(trace, made)
                 realize_all([*leaves, *(tensor for tensor, _ in stored), *updated])
+                if set(trace.pending).difference(toposort(*(tensor.uop for tensor in made.values()))):
+                    record.spoil("another thread has assigned to a tensor that the call updates")
             finally:
                 captures.listener, host_access.listener, host_access.made = None, None, None
         if leaves_in((args, kwargs)) != given:
@@ -199,16 +202,16 @@ class Tracer:
         # One tensor in two places is one result.
         return list({place.identity: (tensor, place) for tensor, place in found}.values())
 
-    def _updates(self, pending: dict[int, UOp], made: dict[int, Any]) -> list[Any]:
-        """The tensors that the call has assigned to and not computed."""
+    def _updates(self, trace: Trace, made: dict[int, Any]) -> list[Any]:
+        """The tensors that the call has assigned to and not computed; those of other threads are theirs."""
         known = {id(holder) for holder in (*self.could_reach.tensors, *self.tensors, *self.record.guards.tensors)}
         found = []
         for holder in live.tensors():
-            if not _is_update(holder.uop) or held_buffer(holder.uop) is not None or id(holder) in made:
+            if update_of(holder.uop) not in trace.pending or id(holder) in made:
                 continue
             if id(holder) in known:
                 found.append(holder)
-            elif pending.get(id(holder)) is not holder.uop:
+            else:
                 self.record.spoil("it updates a tensor that cannot be found from the function and its arguments")
         return found
 

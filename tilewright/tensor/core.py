@@ -13,6 +13,7 @@ from tilewright.base.dtype import DType, Scalar, can_hold, dtype_of_scalar, dtyp
 from tilewright.base.errors import AxisError, DeviceError, DTypeError, ShapeError, UnsupportedError
 from tilewright.base.location import user_location
 from tilewright.engine import devices, live
+from tilewright.engine.traces import note_update
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices, Kind, Shape
@@ -420,6 +421,7 @@ class TensorBase:
             base = build.contiguous(self.uop)
             moves, value = without_bitcasts(base, moves, value)
             self.uop = build.assign(base, apply_moves(base, moves), value)
+            note_update(self.uop)
         mark_line(self.uop)
         if self._is_parameter:
             mark_parameter(self)

@@ -1,0 +1,86 @@
+"""Replays that overwrite memory of tensors. In: the tensors, the memory, and what runs the kernels. Out: it has run,
+and the tensors have new nodes: what was computed from old contents keeps the old ones.
+
+The nodes are exchanged before anything is overwritten, at once: an operation of another thread that reads a tensor
+meanwhile gets the new node, and waits for its contents (`runtime.access`). One that has the old node already finds a
+copy of the old contents there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from sys import getrefcount
+from typing import Any, TypeVar
+
+from tilewright.base.dtype import dtypes
+from tilewright.engine import live
+from tilewright.engine.parts import buffers_of, exchange_buffers
+from tilewright.engine.realize import held_buffer, running
+from tilewright.graph.build import new_buffer, reshape
+from tilewright.graph.uop import UOp
+from tilewright.runtime.access import keep_contents, overwriting
+from tilewright.runtime.buffer import Buffer, buffer_node
+
+R = TypeVar("R")
+
+
+class Changed(Exception):
+    """Another thread has given a tensor another value since the call was bound; bind it again."""
+
+
+def overwrite(owners: Sequence[Any], written: set[Buffer], follow: Callable[[Any], None], run: Callable[[], R]) -> R:
+    """Runs what overwrites memory of these tensors; `follow` is told of each that has a new node. `Changed` where one
+    of them lies elsewhere by now: nothing has run then."""
+    with running:
+        with live.exchanging:
+            old = _renew(owners, written)
+            for owner in owners:
+                follow(owner)
+        for node in _referred_to(old):
+            keep_contents(node)
+        with overwriting(written):
+            return run()
+
+
+def _renew(owners: Sequence[Any], written: set[Buffer]) -> list[UOp]:
+    """Gives the tensors new nodes; the BUFFERs that stand for the old contents."""
+    held = {id(owner): (owner, held_buffer(owner.uop)) for owner in owners}
+    for _, found in held.values():
+        if found is None or written.isdisjoint(buffer.cache.get("buffer") for buffer in buffers_of(found)):
+            raise Changed
+    renewed: dict[UOp, UOp] = {}
+
+    def renew(node: UOp) -> UOp:
+        buffer = node.cache["buffer"]
+        if buffer not in written:
+            return node
+        if node not in renewed:
+            renewed[node] = buffer_node(buffer)
+        return renewed[node]
+
+    for owner, found in held.values():
+        assert found is not None
+        owner.uop = reshape(exchange_buffers(found, renew), owner.uop.shape)
+    return list(renewed)
+
+
+def _referred_to(buffers: list[UOp]) -> list[UOp]:
+    """The BUFFERs that someone still refers to, who may be an operation of another thread; where there is none, they
+    are nobody's any more."""
+    if threading.active_count() == 1:
+        for node in buffers:
+            del node.cache["buffer"]
+        return []
+    return [node for node in buffers if getrefcount(node) > _ALONE]
+
+
+def _count_alone() -> int:
+    """What `getrefcount` gives in `_referred_to` for a node that only the list has."""
+    buffers = [new_buffer(dtypes.uint8, 1, "")]
+    (count,) = [getrefcount(node) for node in buffers]
+    return count
+
+
+_ALONE = _count_alone()
+
+__all__ = ["Changed", "overwrite"]

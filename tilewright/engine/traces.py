@@ -1,0 +1,124 @@
+"""Calls that are being traced, for other threads. In: the updates that such a call has assigned. Out: no other thread
+computes them before the call has ended, for the record of the call would lack them.
+
+A traced call leaves its updates to be computed together. Another thread that reads one of those tensors meanwhile waits
+for the end of the trace; where that takes too long, or it traces itself, it goes on and the record is not used."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from threading import get_ident
+
+from tilewright.base.forks import call_in_child
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+
+# A function that is traced may itself wait for a thread that reads what it updates.
+MAX_WAIT_SECONDS = 10.0
+
+
+class Trace:
+    """A call that a thread traces. `pending` are the updates that it has assigned and not computed."""
+
+    def __init__(self, spoil: Callable[[str], None]) -> None:
+        self.spoil = spoil
+        self.pending: weakref.WeakSet[UOp] = weakref.WeakSet()
+        self.is_given_up = False  # others need not wait for it
+
+
+class BeingTraced(Exception):
+    """A graph has updates of a call that another thread traces."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self.trace = trace
+
+
+traces: dict[int, Trace] = {}  # by thread
+_ended = threading.Condition()
+
+
+@contextmanager
+def tracing(spoil: Callable[[str], None]) -> Iterator[Trace]:
+    """A block in which this thread traces a call; `spoil` is told why its record is not to be used."""
+    thread = get_ident()
+    outer = traces.get(thread)
+    trace = Trace(spoil)
+    try:
+        traces[thread] = trace
+        yield trace
+    finally:
+        if outer is None:
+            traces.pop(thread, None)
+        else:
+            traces[thread] = outer
+        with _ended:
+            _ended.notify_all()
+
+
+def note_update(node: UOp) -> None:
+    """This thread has assigned to a tensor, which is this node now."""
+    trace = traces.get(get_ident()) if traces else None
+    if trace is not None:
+        trace.pending.add(update_of(node))
+
+
+def update_of(node: UOp) -> UOp:
+    """The ASSIGN that a node is a reshape of; other nodes as they are."""
+    while node.op is Ops.RESHAPE:
+        node = node.src[0]
+    return node
+
+
+def check_updates(assigns: Iterable[UOp]) -> None:
+    """`BeingTraced` where one of these belongs to a call that another thread traces."""
+    own = traces.get(get_ident())
+    for trace in list(traces.values()):
+        if trace is not own and not trace.is_given_up and any(node in trace.pending for node in assigns):
+            if own is None:
+                raise BeingTraced(trace)
+            _give_up(trace)  # two calls that are traced at once do not wait for each other
+
+
+def note_computed(assigns: Iterable[UOp]) -> None:
+    """These updates are done."""
+    for trace in list(traces.values()):
+        for node in assigns:
+            trace.pending.discard(node)
+
+
+def await_end(trace: Trace) -> None:
+    with _ended:
+        if not _ended.wait_for(lambda: trace not in traces.values(), MAX_WAIT_SECONDS):
+            _give_up(trace)
+
+
+def _give_up(trace: Trace) -> None:
+    trace.is_given_up = True
+    trace.spoil("another thread has computed a tensor that the call updates")
+
+
+def _renew() -> None:
+    """In the child of a fork: the other threads, and what they traced, are not there."""
+    global _ended
+    _ended = threading.Condition()
+    for thread in set(traces) - {get_ident()}:
+        del traces[thread]
+
+
+call_in_child(_renew)
+
+
+__all__ = [
+    "BeingTraced",
+    "await_end",
+    "check_updates",
+    "note_computed",
+    "note_update",
+    "traces",
+    "tracing",
+    "update_of",
+]
