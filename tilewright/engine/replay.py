@@ -4,6 +4,7 @@ one device."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from sys import getrefcount
 from typing import Any, NamedTuple
@@ -89,7 +90,9 @@ class Replay(Reader):
         self.outputs = [(*self._source(output.role), output.shape, output.line) for output in outputs]
         # Whether a result lies in memory that another tensor, such as an argument or a second result, has as well.
         sources = [(which, number) for which, number, _, _ in self.outputs]
-        self.is_shared = len(set(sources)) < len(sources) or any(which != 1 for which, _ in sources)
+        counts = Counter(sources)
+        self.aliases = [number for number, source in enumerate(sources) if source[0] != 1 or counts[source] > 1]
+        self.is_shared = bool(self.aliases)
         self.joins = [output.joined for output in outputs] if any(output.joined for output in outputs) else []
         self._share_arenas()
         self._prepare(roles)
@@ -219,9 +222,9 @@ class Replay(Reader):
             results.append(make((made if which == 1 else inputs if which == 0 else self.state)[number], shape, line))
         if self.is_shared:
             # Whoever overwrites that memory looks for readers among nodes.
-            for result in results:
-                register_once(result)
-                result.uop  # noqa: B018
+            for number in self.aliases:
+                register_once(results[number])
+                results[number].uop  # noqa: B018
         return self._join(results) if self.joins else results
 
     def _new_result(self, number: int) -> Buffer:
