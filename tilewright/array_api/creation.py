@@ -158,6 +158,10 @@ def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = N
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
     """Another library's host memory as an array."""
+    if _is_complex(x):
+        import numpy as np
+
+        return as_complex(x.numpy() if isinstance(x, ComplexTensor) else np.from_dlpack(x), device)
     made = Tensor.from_dlpack(x, device=device)
     return made.clone() if copy else made
 

@@ -71,11 +71,11 @@ def sign(z: Any) -> Any:
 
 
 def exp(z: Any) -> Any:
-    size = z.real.exp()
+    size, is_gone = z.real.exp(), z.real.eq(-math.inf)
     is_real = z.imag.eq(0)
     # The imaginary part of a real number stays 0, also where the size is infinite.
-    real = is_real.where(size, size.eq(0).where(0.0, size * z.imag.cos()))
-    imag = is_real.where(z.imag, size.eq(0).where(0.0, size * z.imag.sin()))
+    real = is_real.where(size, is_gone.where(0.0, size * z.imag.cos()))
+    imag = is_real.where(z.imag, is_gone.where(0.0, size * z.imag.sin()))
     return type(z)(_without_angle(z).where(math.inf, real), imag)
 
 
@@ -89,9 +89,9 @@ def expm1(z: Any) -> Any:
     half = (z.imag * 0.5).sin()
     real = z.real.expm1() * z.imag.cos() - 2 * half.square()
     is_real = z.imag.eq(0)
-    size = z.real.exp()
-    real = is_real.where(z.real.eq(0).where(0.0, z.real.expm1()), size.eq(0).where(-1.0, real))
-    imag = is_real.where(z.imag, size.eq(0).where(0.0, size * z.imag.sin()))
+    size, is_gone = z.real.exp(), z.real.eq(-math.inf)
+    real = is_real.where(z.real.eq(0).where(0.0, z.real.expm1()), is_gone.where(-1.0, real))
+    imag = is_real.where(z.imag, is_gone.where(0.0, size * z.imag.sin()))
     return type(z)(_without_angle(z).where(math.inf, real), imag)
 
 
@@ -177,8 +177,9 @@ def tanh(z: Any) -> Any:
     real = is_large.where(x.sign(), hyperbolic * (1 + tangent.square()) / below)
     far = (2 * y).sin() * 2 * (x.abs() * -2).exp()
     imag = is_large.where(x.isinf().where(0.0, far), tangent * (1 - hyperbolic.square()) / below)
-    is_upright = x.eq(0) & y.isfinite().logical_not()
-    return type(z)(is_upright.where(x, real), (x.isnan() & y.eq(0)).where(y, imag))
+    no_angle = y.isfinite().logical_not()
+    real = (x.eq(0) & no_angle).where(x, (x.isfinite() & no_angle).where(math.nan, real))
+    return type(z)(real, (x.isnan() & y.eq(0)).where(y, imag))
 
 
 def _turned(z: Any) -> Any:
@@ -229,7 +230,7 @@ def acos(z: Any) -> Any:
     large = _log_of_size(type(z)(z.real * 2, z.imag * 2))
     x, y = z.real, z.imag
     is_unknown = (x.isfinite() & x.ne(0) & y.isnan()) | (x.isnan() & y.isfinite())
-    real = far.where(y.abs().atan2(x), real)
+    real = far.where(y.abs().atan2(x), (x.eq(0) & y.isnan()).where(math.pi / 2, real))
     imag = far.where(large.copysign(-y), imag)
     return type(z)(is_unknown.where(math.nan, real), is_unknown.where(math.nan, imag))
 
@@ -242,7 +243,8 @@ def acosh(z: Any) -> Any:
     imag = 2 * first.imag.atan2(second.real)
     far = z.abs() > 1e8
     large = log(type(z)(z.real * 2, z.imag * 2))
-    return type(z)(far.where(large.real, real), far.where(large.imag, imag))
+    imag = far.where(large.imag, (z.real.eq(0) & z.imag.isnan()).where(math.pi / 2, imag))
+    return type(z)(far.where(large.real, real), imag)
 
 
 def atanh(z: Any) -> Any:

@@ -150,6 +150,19 @@ class ComplexTensor(Tensor):
     def __repr__(self) -> str:
         return f"ComplexTensor({self.numpy()!r})".replace("array(", "").replace("))", ")")
 
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """A copy, in which the parts of each number lie side by side."""
+        del stream, copy
+        given: dict[str, Any] = {"max_version": max_version, "dl_device": dl_device}
+        return self.numpy().__dlpack__(**{name: value for name, value in given.items() if value is not None})
+
     # ------------------------------------------------------------ elements moved
 
     cat = _of_parts("cat")

@@ -53,12 +53,12 @@ class InteropMixin(NormsMixin):
             raise UnsupportedError("__dlpack__", message, "hand out `tensor.detach()`")
         shared = self.contiguous()
         view = shared._host_view()
-        if copy:
+        is_versioned = max_version is not None and max_version[0] >= 1
+        if view.readonly and not is_versioned and copy is False:
+            raise BufferError("the memory is read-only, which DLPack before 1.0 cannot say: ask for a copy")
+        if copy or (view.readonly and not is_versioned):
             view = memoryview(bytearray(view))
         holder = type(self)._from_uop(shared.uop, self.device)
-        is_versioned = max_version is not None and max_version[0] >= 1
-        if view.readonly and not is_versioned:
-            raise BufferError("the memory is read-only, which DLPack before 1.0 cannot say: ask for a copy")
         return dlpack.export_capsule(view, self.dtype, self.shape, holder, is_versioned)
 
     @classmethod
