@@ -26,8 +26,12 @@ def accept_spellings(owner: type) -> None:
     for name, method in methods.items():
         if name.startswith("_") or not isinstance(method, types.FunctionType):
             continue
-        # The code object, because importing `inspect` would take a tenth of the time to the first result.
-        code = method.__code__
+        # The code object, because importing `inspect` would take a tenth of the time to the first result. That of the
+        # function inside: what wraps a method takes any arguments.
+        inner: Any = method
+        while hasattr(inner, "__wrapped__"):
+            inner = inner.__wrapped__
+        code = inner.__code__
         taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         others = {other: own for own in SPELLINGS if own in taken for other in SPELLINGS[own] if other not in taken}
         if others:
