@@ -10,8 +10,18 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 def run_examples(page: Path) -> int:
     """How many there were."""
-    examples = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    examples = _examples(page)
     namespace: dict[str, object] = {}
     for number, example in enumerate(examples):
         exec(compile(example, f"{page.name}, example {number}", "exec"), namespace)
     return len(examples)
+
+
+def promised_lines(page: Path) -> list[str]:
+    """What the comments behind `print(...)` say that is printed, in their order."""
+    found = re.findall(r"^ *print\(.*\) +# (.*)$", "\n".join(_examples(page)), flags=re.MULTILINE)
+    return [line.rstrip() for line in found]
+
+
+def _examples(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
