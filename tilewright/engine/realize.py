@@ -11,7 +11,7 @@ made without that lock, because compiling can take seconds; then the graph is bo
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -320,7 +320,9 @@ def bind_graph(outputs: Sequence[UOp]) -> BoundGraph:
         else:
             src = tuple([done[s] for s in node.src])
             arg = node.arg
-            if node.op is Ops.CUSTOM_KERNEL:
+            if node.op is Ops.ASSIGN:
+                src = (src[0], _stored_view(node, done), src[2])
+            elif node.op is Ops.CUSTOM_KERNEL:
                 arg = without_gradient(node)
             elif node.op is Ops.CHECK:
                 arg = CheckArg(arg.size, arg.wraps, len(checks))
@@ -335,6 +337,22 @@ def bind_graph(outputs: Sequence[UOp]) -> BoundGraph:
         done[node] = made
     made_outputs = tuple(done[node] for node in outputs)
     return BoundGraph(made_outputs, tuple(params.values()), buffers, assigns, is_spread, checks)
+
+
+def _stored_view(assign: UOp, done: Mapping[UOp, UOp]) -> UOp:
+    """The view that an update stores to, over the memory that it updates. Who reads the same view may have had it
+    computed: that memory holds the old elements, and is not where the update goes."""
+    base, view, _ = assign.src
+    chain: list[UOp] = []
+    while view is not base:
+        chain.append(view)
+        view = view.src[0]
+    if not any(map(_is_held, chain)):
+        return done[assign.src[1]]
+    made = done[base]
+    for step in reversed(chain):
+        made = made if is_seen_by_gradients_alone(step) else UOp(step.op, step.dtype, (made,), step.arg)
+    return made
 
 
 def _parts(bound: BoundGraph) -> tuple[tuple[UOp, ...], tuple[Division, ...]]:

@@ -77,12 +77,20 @@ class GradientMixin(TensorBase):
             parts = parts or _parts_through(nodes[target], found)
             if 0 in target.shape:
                 parts = [build.const(target.dtype, 0, target.shape)]
+            if not parts and self._depends_on(target, nodes[target]):
+                parts = [build.const(target.dtype, 0, target.shape)]
             if not parts:
                 raise _unrelated(number, target)
             fitted = (build.reshape(part, target.shape) for part in parts)
             total = functools.reduce(lambda left, right: build.alu(Ops.ADD, left, right), fitted)
             results.append(type(self)._from_uop(total, target.device, requires_grad))
         return tuple(results)
+
+    def _depends_on(self, target: TensorBase, node: UOp) -> bool:
+        """Whether the target was read for this tensor, if only through integers (a comparison, a sign bit, an index):
+        the slope is zero there. A detached tensor is not read."""
+        read = toposort(self.uop, stop=lambda inner: inner.op is Ops.DETACH and inner.arg is None)
+        return any(inner is node or node in build.goes_past(inner) or parameter_of(inner) is target for inner in read)
 
     def contiguous_backward(self) -> Self:
         """The tensor itself; its gradient is stored in memory of its own before it goes on."""
