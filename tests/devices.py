@@ -31,8 +31,8 @@ from tilewright.runtime.device import open_driver
 QUICK = frozenset({"CPU", "CUDA", "PYTHON"})
 # Of the cases of a table one in so many is run; the edge values of every op and dtype are in tests/backends besides.
 ONE_IN = {"OPENCL": 16, "WEBGPU": 12, "CPU-clang": 12, "CPU-gcc": 12}
-# Compiles and runs nothing, so that there is no value to compare.
-WITHOUT_VALUES = frozenset({"NULL"})
+# Compiles and runs nothing, so that there is no value to compare; or needs the path of a file behind its name.
+WITHOUT_VALUES = frozenset({"NULL", "DISK"})
 
 
 class Setting(NamedTuple):

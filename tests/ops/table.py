@@ -23,7 +23,7 @@ FAMILIES: dict[str, list[Row]] = {
     "Further names of torch and NumPy": rows_families.ROWS,
 }
 # Devices that write kernels and run none, or have run none so far.
-WITHOUT_RESULTS = {"NULL", "HIP", "METAL"}
+WITHOUT_RESULTS = {"DISK", "NULL", "HIP", "METAL"}
 TABLE: list[Row] = [row for rows in FAMILIES.values() for row in rows]
 
 # Names without a row, and why: the reference is not a NumPy expression of one call.

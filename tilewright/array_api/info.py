@@ -21,7 +21,8 @@ class NamespaceInfo:
 
     def devices(self) -> list[str]:
         """The devices that can be used here."""
-        return [name for name, reason in Device.availability().items() if reason is None and name != "NULL"]
+        usable = (name for name, reason in Device.availability().items() if reason is None)
+        return [name for name in usable if name not in ("NULL", "DISK")]
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, DType]:
         del device  # they are the same on every one

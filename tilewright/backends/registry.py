@@ -11,6 +11,7 @@ from tilewright.runtime.device import Driver
 BACKENDS: dict[str, str] = {
     "CPU": "tilewright.backends.cpu.device",
     "CUDA": "tilewright.backends.cuda.device",
+    "DISK": "tilewright.backends.disk.device",
     "HIP": "tilewright.backends.hip.device",
     "METAL": "tilewright.backends.metal.device",
     "NULL": "tilewright.backends.null.device",
@@ -18,6 +19,9 @@ BACKENDS: dict[str, str] = {
     "PYTHON": "tilewright.backends.python.driver",
     "WEBGPU": "tilewright.backends.webgpu.device",
 }
+
+# Those that are named with a path.
+OF_FILES = frozenset({"DISK"})
 
 
 def opener(module_name: str) -> Callable[[str], Driver]:

@@ -3,8 +3,8 @@ Imported with the package, so that a device name can be checked before any drive
 
 from __future__ import annotations
 
-from tilewright.backends.registry import BACKENDS, opener
+from tilewright.backends.registry import BACKENDS, OF_FILES, opener
 from tilewright.runtime.device import register_backend
 
 for _name, _module in BACKENDS.items():
-    register_backend(_name, opener(_module))
+    register_backend(_name, opener(_module), _name in OF_FILES)

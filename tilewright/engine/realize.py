@@ -34,7 +34,7 @@ from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.runtime.access import keep_contents, overwriting
-from tilewright.runtime.buffer import Buffer, buffer_node, buffer_of, lost_buffer
+from tilewright.runtime.buffer import Buffer, FileBuffer, buffer_node, buffer_of, lost_buffer
 
 if TYPE_CHECKING:
     from tilewright.schedule.shard import Division
@@ -182,18 +182,22 @@ def _run(prepared: Prepared, planned: Plan) -> None:
     for slot in plan.slots[len(slots) :]:
         slots.append(Buffer(slot.device, slot.dtype, slot.size) if slot.kind == "output" else None)
     execution = Execution(plan, kernels, slots, len(bound.buffers), [site_of(node) for node in bound.checks])
+    has_file = False
     if bound.assigns:
+        has_file = any(type(slot) is FileBuffer for slot in slots)
         written = {access.slot for item in plan.items for access in item.writes if access.slot < len(bound.buffers)}
         if traces:
             note_computed(bound.assigns)
     else:
         written = set()
+    if has_file:
+        _check_file_written(bound, written)
     if not written:
         execution.run()
         error = _publish(execution, prepared, written)
     else:
         bound.assigns.clear()
-        if threading.active_count() > 1:
+        if has_file or threading.active_count() > 1:
             for node in find_exposed(prepared.wanted, {bound.buffers[number] for number in written}, _is_held):
                 keep_contents(node)
         # Memory that is updated and not noted as such would be updated a second time.
@@ -204,6 +208,16 @@ def _run(prepared: Prepared, planned: Plan) -> None:
         raise error
     if not capture_execution(execution):
         return_words(execution.checked)
+
+
+def _check_file_written(bound: BoundGraph, written: set[int]) -> None:
+    """An update of a file that a plan would make elsewhere, because others still want the version before it as a whole,
+    is refused: the file would silently keep its old contents."""
+    updated = {node for assign in bound.assigns for node in _memory_behind(assign)}
+    for number, node in enumerate(bound.buffers):
+        if node in updated and number not in written and type(buffer_of(node)) is FileBuffer:
+            message = f"two updates of {node.arg.device} at once"
+            raise RealizeError("assign", message, "realize one before the next is made")
 
 
 def _publish(execution: Execution, prepared: Prepared, written: set[int]) -> UserError | None:
@@ -366,8 +380,9 @@ def _parts(bound: BoundGraph) -> tuple[tuple[UOp, ...], tuple[Division, ...]]:
 def find_pinned(bound: BoundGraph, wanted: list[UOp], makes_extra: bool = True) -> tuple[set[UOp], list[UOp]]:
     """What outsiders can still read of the memory that is updated. An outside value that is computed from it is made
     now, along with the update; the contents of a buffer that an outsider merely views are kept, and the update goes to
-    memory of its own. So it does for the values of outsiders where `makes_extra` is not set. Who reads memory that is
-    lost can never be computed, and holds nobody up."""
+    memory of its own. So it does for the values of outsiders where `makes_extra` is not set. An update of a file goes
+    to the file: parts of it are made now, and `_run` copies what outsiders read whole. Who reads memory that is lost
+    can never be computed, and holds nobody up."""
     wanted_set = set(wanted)
     ours = set(bound.assigns)
     updated = {buffer for node in bound.assigns for buffer in _memory_behind(node)}
@@ -383,9 +398,11 @@ def find_pinned(bound: BoundGraph, wanted: list[UOp], makes_extra: bool = True) 
         is_passing_version = any(node in ours and node not in wanted_set for node in reached)
         if not old and not is_passing_version:
             continue
-        if is_passing_version or (makes_extra and not _is_view(held)):
+        in_file = any(type(buffer_of(node)) is FileBuffer for node in old)
+        is_made = not _is_whole(held) if in_file else not _is_view(held)
+        if is_passing_version or (makes_extra and is_made):
             extra.append(held)
-        else:
+        elif not in_file:
             pinned.update(old)
     return pinned, extra
 
@@ -411,6 +428,13 @@ def _buffers_read(node: UOp) -> list[UOp]:
         held = node.cache["realized"]
         return buffers_of(held)
     return [node] if node.op is Ops.BUFFER else []
+
+
+def _is_whole(node: UOp) -> bool:
+    """Whether a value is all that is in memory, in its order."""
+    while not _is_held(node) and node.op in (Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS):
+        node = node.src[0]
+    return node.op is Ops.BUFFER or _is_held(node)
 
 
 def _is_view(node: UOp) -> bool:

@@ -90,6 +90,18 @@ class Buffer:
         return f"Buffer({self.device}, {self.dtype.name}, {self.size})"
 
 
+class FileBuffer(Buffer):
+    """Memory that is a file, to be written. Others see it: an update always goes to it, and never to memory of its own.
+    What is still to be read of the old contents is copied before."""
+
+    __slots__ = ()
+
+
+def file_buffer(device: str, dtype: DType, size: int) -> UOp:
+    """A buffer that is the file which the device is named by; the file grows where it is too short."""
+    return buffer_node(FileBuffer(device, dtype, size, open_driver(device).map_file(size * dtype.itemsize)))
+
+
 def allocate(device: str, nbytes: int) -> Any:
     try:
         return open_driver(device).allocate(nbytes or 1)

@@ -3,6 +3,7 @@ Backends are entered into the table by the engine; a driver is imported and open
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -97,6 +98,11 @@ class Driver(ABC):
     def copy(self, target: Place, source: Place, nbytes: int) -> None:
         """Bytes from one memory of this device to another."""
 
+    def map_file(self, nbytes: int | None) -> Any:
+        """The file that a device of files is named by, as memory: of at least so many bytes, to be read and written;
+        or, without a number, as it is and to be read. Other devices have none."""
+        raise NotImplementedError
+
     # ------------------------------------------------------------ programs
 
     @abstractmethod
@@ -156,12 +162,21 @@ class HostDriver(Driver):
 
 _openers: dict[str, Callable[[str], Driver]] = {}
 _drivers: dict[str, Driver] = {}
+_devices_of_files: set[str] = set()  # those whose name is followed by a path and not by a number
 _lock = renewed_lock()
 
 
-def register_backend(name: str, opener: Callable[[str], Driver]) -> None:
-    """Enters a backend. The first one entered is the default device."""
+def register_backend(name: str, opener: Callable[[str], Driver], is_of_files: bool = False) -> None:
+    """Enters a backend. The first one entered is the default device. A device of files is named with a path, such as
+    'DISK:/tmp/weights'."""
     _openers[name] = opener
+    if is_of_files:
+        _devices_of_files.add(name)
+
+
+def is_of_files(device: Devices) -> bool:
+    """Whether tensors that are made on the device, or moved there, are a file."""
+    return ":" in device and isinstance(device, str) and device.partition(":")[0] in _devices_of_files
 
 
 def device_names() -> list[str]:
@@ -189,7 +204,12 @@ def canonical_device(name: Devices | list[str] | None = None) -> Devices:
         raise DeviceError("device", f"a {type(name).__name__} is no device", "give a name, such as 'CPU:1', or several")
     if not name:
         name = options.DEVICE or next(iter(_openers))
-    kind, _, number = str(name).upper().partition(":")
+    kind, _, number = str(name).partition(":")
+    kind = kind.upper()
+    if kind in _devices_of_files:
+        if not number:
+            raise DeviceError("device", f"{name!r} names no file", f"add a path, such as '{kind}:/tmp/weights'")
+        return f"{kind}:{os.path.abspath(number)}"
     if kind not in _openers or (number and not number.isdigit()):
         raise DeviceError("device", f"there is no device {name!r}", f"use one of: {', '.join(_openers)}")
     return kind if not number or int(number) == 0 else f"{kind}:{int(number)}"

@@ -11,7 +11,6 @@ from typing import Any, Self, cast
 
 from tilewright.base.dtype import DType, Scalar, can_hold, dtype_of_scalar, dtypes, promote, promote_with_scalar
 from tilewright.base.errors import AxisError, DeviceError, DTypeError, ShapeError, UnsupportedError
-from tilewright.base.location import user_location
 from tilewright.engine import devices, live
 from tilewright.engine.traces import note_update
 from tilewright.graph import build
@@ -19,7 +18,8 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices, Kind, Shape
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer
-from tilewright.tensor.holding import has_memory
+from tilewright.runtime.device import is_of_files
+from tilewright.tensor.holding import has_memory, mark_line
 from tilewright.tensor.moves import INVERTIBLE, Move, apply_moves, without_bitcasts
 
 Axes = int | tuple[int, ...] | list[int] | None
@@ -163,19 +163,6 @@ def check_devices(operation: str, *tensors: TensorBase) -> None:
             )
 
 
-def mark_line(node: UOp) -> None:
-    """Gives the user's line to the node and to those below it that have none, which are the ones just made."""
-    if node.line is not None:
-        return
-    line = user_location()
-    stack = [node]
-    while stack:
-        top = stack.pop()
-        if top.line is None:
-            top.line = line
-            stack.extend(top.src)
-
-
 def common_dtype(*operands: TensorBase | Scalar) -> DType:
     """The dtype that tensors and Python numbers compute in; the numbers count only by kind, if there is a tensor."""
     tensors = [operand.dtype for operand in operands if isinstance(operand, TensorBase)]
@@ -255,6 +242,7 @@ class TensorBase:
     _is_buffer: bool = False  # of a model: a statistic or a table, which an optimiser leaves alone
     # (ancestor, movements from it to this tensor), outermost first: where an assignment to this view has to go.
     _ancestors: tuple[tuple[weakref.ref[TensorBase], tuple[Move, ...]], ...] = ()
+    _owner: TensorBase | None = None  # of a view of a file: the tensor it is a view of, which it keeps alive
 
     # NumPy leaves `array + tensor` to the tensor.
     __array_ufunc__ = None
@@ -309,6 +297,8 @@ class TensorBase:
                 *((ancestor, path + moves) for ancestor, path in self._ancestors if ancestor() is not None),
                 (weakref.ref(self), moves),
             )
+            if is_of_files(self.device):
+                made._owner = self  # to assign to the view is to write the file, also where nobody else has `self`
         return made
 
     def _tensor(self, data: Any) -> Self:
@@ -347,6 +337,8 @@ class TensorBase:
         """A second operand: a number stays one, a tensor has to be on this device, anything else is read as data."""
         if isinstance(other, TensorBase):
             if other.device != self.device:
+                if is_of_files(self.device) and operation in ("assign", "setitem", "copy_"):
+                    return self._from_uop(build.copy(other.uop, self.device), self.device, other.requires_grad)
                 check_devices(operation, self, other)
             return cast(Self, other)
         if isinstance(other, bool | int | float):

@@ -12,7 +12,8 @@ from tilewright.engine import live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices
-from tilewright.runtime.device import canonical_device
+from tilewright.runtime.buffer import file_buffer
+from tilewright.runtime.device import canonical_device, is_of_files
 from tilewright.tensor.core import TensorBase, check_holds, check_whole, mark_parameter, parameter_of, shape_from
 from tilewright.tensor.holding import has_memory
 from tilewright.tensor.index_nodes import checked_classes
@@ -104,13 +105,18 @@ class CreationMixin(ReduceMixin):
         dtype: DType | str | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
-        """Memory whose values are whatever they are."""
+        """Memory whose values are whatever they are. On a device of files, such as 'DISK:/tmp/weights', it is that
+        file: the values are those in it, it is made or grows where it is too short, and assignments write to it."""
         sizes = sizes_from("empty", shape)
         if math.prod(sizes) == 0:
             return cls.zeros(sizes, device=device, dtype=dtype or dtypes.default_float, requires_grad=requires_grad)
         place = canonical_device(device)
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
-        made = cls._from_uop(new_memory(place, wanted, sizes), place)
+        if isinstance(place, str) and is_of_files(place):
+            memory = build.reshape(file_buffer(place, wanted, math.prod(sizes)), sizes)
+        else:
+            memory = new_memory(place, wanted, sizes)
+        made = cls._from_uop(memory, place)
         return made._told(requires_grad)
 
     def full_like(

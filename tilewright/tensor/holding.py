@@ -1,16 +1,30 @@
 """Nodes whose value is in memory. In: a node. Out: whether an assignment may write to it, and the promise that none
-overwrites what it stands for. Below `core`: nothing here knows of tensors."""
+overwrites what it stands for; and the line of the user for nodes just made. Below `core`: nothing here knows of tensors."""
 
 from __future__ import annotations
 
 import weakref
 
 from tilewright.base.dtype import dtypes
+from tilewright.base.location import user_location
 from tilewright.engine import live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
+
+
+def mark_line(node: UOp) -> None:
+    """Gives the user's line to the node and to those below it that have none, which are the ones just made."""
+    if node.line is not None:
+        return
+    line = user_location()
+    stack = [node]
+    while stack:
+        top = stack.pop()
+        if top.line is None:
+            top.line = line
+            stack.extend(top.src)
 
 
 def has_memory(node: UOp) -> bool:

@@ -15,7 +15,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import from_host
-from tilewright.runtime.device import canonical_device
+from tilewright.runtime.device import canonical_device, is_of_files
 from tilewright.tensor.core import check_whole
 from tilewright.tensor.creation import sizes_from
 from tilewright.tensor.holding import protect_borrowed
@@ -150,7 +150,9 @@ class InteropMixin(NormsMixin):
         values = self.detach()._read(bytes)
         axis = None if isinstance(self.device, str) else layout_of(self.uop)[0]
         marks = (self._is_parameter or (False if self._asked is False else None), self._is_buffer)
-        return _rebuild, (type(self), values, self.dtype, self.shape, self.device, marks, axis)
+        # To rebuild a tensor must not write to a file.
+        device = canonical_device() if is_of_files(self.device) else self.device
+        return _rebuild, (type(self), values, self.dtype, self.shape, device, marks, axis)
 
     def _own_copy(self) -> Self:
         """Memory of its own with the same values."""

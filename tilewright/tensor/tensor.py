@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from tilewright.base.dtype import DType, dtype_of_scalar, dtypes, to_dtype
 from tilewright.base.errors import DTypeError, ShapeError
@@ -16,7 +17,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import from_host
-from tilewright.runtime.device import canonical_device
+from tilewright.runtime.device import canonical_device, is_of_files
 from tilewright.tensor.arguments import explain_arguments
 from tilewright.tensor.convert import HostData, first_leaf, from_array, from_arrays, from_bytes, from_lists, is_array
 from tilewright.tensor.core import TensorBase, mark_parameter, modes, number_node
@@ -30,9 +31,11 @@ from tilewright.tensor.families.products import ProductsMixin
 from tilewright.tensor.families.regression import RegressionMixin
 from tilewright.tensor.families.selecting import SelectingMixin
 from tilewright.tensor.families.statistics import StatisticsMixin
+from tilewright.tensor.files import map_file, writing_file
 from tilewright.tensor.gradient import GradientMixin
 from tilewright.tensor.holding import has_memory, protect_borrowed
 from tilewright.tensor.interop import InteropMixin
+from tilewright.tensor.moves import Move
 from tilewright.tensor.sharding import first_device
 from tilewright.tensor.spelling import accept_spellings
 
@@ -120,10 +123,11 @@ class Tensor(
 ):
     """An n-dimensional array whose operations build a graph; values are computed when they are needed.
 
-    `data` is a number, nested lists of numbers, tensors or arrays, a NumPy array, bytes or a memoryview. The tensor has
-    the values that an array has now. With `copy=False` (and `Tensor.from_numpy`) the memory of an array, of bytes or of
-    a memoryview is read in place, where the device can: it is never written to, and should not change while tensors
-    made from it are in use."""
+    `data` is a number, nested lists of numbers, tensors or arrays, a NumPy array, bytes, a memoryview or the path of a
+    file (`pathlib.Path`), which is uint8 unless `dtype` is given, and is read when it is needed, and only where. The
+    tensor has the values that an array has now. With `copy=False` (and `Tensor.from_numpy`) the memory of an array, of
+    bytes or of a memoryview is read in place, where the device can: it is never written to, and should not change while
+    tensors made from it are in use."""
 
     def __init__(
         self,
@@ -134,10 +138,18 @@ class Tensor(
         copy: bool = True,
     ) -> None:
         wanted = None if dtype is None else to_dtype(dtype)
+        given = data
+        if isinstance(data, os.PathLike):
+            data = type(self)._from_uop(*map_file(os.fspath(data), wanted))
+        if isinstance(device, str) and is_of_files(canonical_device(device)):
+            data = (data if isinstance(data, Tensor) else type(self)(data, dtype=dtype)).to(device)
         if isinstance(data, TensorBase):
             place = data.device if device is None else canonical_device(device)
             node = build.detach(data.uop) if data.requires_grad else data.uop
             node = node if place == data.device or build.is_everywhere(node) else build.copy(node, place)
+            if data is given and is_of_files(place):
+                # Of two tensors that are one file, an update of one would take it from the other.
+                node = UOp(Ops.CONTIGUOUS, node.dtype, (node,))
         else:
             place = canonical_device(device)
             node = _node_from(data, first_device(place), wanted, copy)
@@ -167,10 +179,26 @@ class Tensor(
 
         return cls(read_address("from_url", url, gunzip, progress), **kwargs)
 
+    def _tensor(self, data: Any) -> Self:
+        if not is_of_files(self.device):
+            return super()._tensor(data)
+        # An operand of what lies in a file does not belong in that file.
+        return self._from_uop(_node_from(data, first_device(self.device), None, copy=True), self.device)
+
     def __iter__(self) -> Iterator[Self]:
         return (self[position] for position in range(len(self)))
 
     # ------------------------------------------------------------ assignment
+
+    def _store(self, moves: tuple[Move, ...], value: UOp, *others: TensorBase) -> None:
+        if not is_of_files(self.device):
+            super()._store(moves, value, *others)
+            return
+        # Whoever else reads the file expects what was assigned, of each of several threads.
+        with writing_file:
+            super()._store(moves, value, *others)
+            owner = next((tensor for tensor, _ in self._living_ancestors()), self)
+            cast(Tensor, owner).realize()
 
     def assign(self, x: Any) -> Self:
         """Overwrites the elements with `x`, broadcast to this shape. Expressions built before keep the old values; a
@@ -224,10 +252,13 @@ class Tensor(
     # ------------------------------------------------------------ places
 
     def to(self, device: Devices | None) -> Self:
-        """The tensor on another device, or a copy of it on each of several."""
+        """The tensor on another device, or a copy of it on each of several. To move it to a device of files, such as
+        'DISK:/tmp/weights', is to write that file, at once."""
         place = canonical_device(device)
         if place == self.device:
             return self
+        if isinstance(place, str) and is_of_files(place) and self.numel():
+            return self.empty(self.shape, dtype=self.dtype, device=place).assign(self.detach())
         moved = self._new(self.uop if build.is_everywhere(self.uop) else build.copy(self.uop, place))
         moved.device = place
         return moved

@@ -1,0 +1,1 @@
+"""The DISK device: files as memory, read and written in place."""
