@@ -1,5 +1,5 @@
 """Nodes whose value is in memory. In: a node. Out: whether an assignment may write to it, and the promise that none
-overwrites what it stands for; and the line of the user for nodes just made. Below `core`: nothing here knows of tensors."""
+overwrites what it stands for; and the line of the user for new nodes. Below `core`: nothing here knows of tensors."""
 
 from __future__ import annotations
 
