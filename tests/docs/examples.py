@@ -1,4 +1,5 @@
-"""The examples of a page of the documentation, run as a reader would: one after the other, each seeing those before."""
+"""The examples of a page of the documentation, run as a reader would: one after the other, each seeing those before;
+what it promises that they print; and the rows of its tables."""
 
 from __future__ import annotations
 
@@ -21,6 +22,12 @@ def promised_lines(page: Path) -> list[str]:
     """What the comments behind `print(...)` say that is printed, in their order."""
     found = re.findall(r"^ *print\(.*\) +# (.*)$", "\n".join(_examples(page)), flags=re.MULTILINE)
     return [line.rstrip() for line in found]
+
+
+def first_column(page: Path, heading: str) -> list[str]:
+    """The first column of the table behind a heading."""
+    text = re.split(r"\n\|[-|]+\|\n", page.read_text().split(heading, 1)[1], maxsplit=1)[1].split("\n\n", 1)[0]
+    return re.findall(r"^\| (.*?) \| ", text, flags=re.MULTILINE)
 
 
 def _examples(page: Path) -> list[str]:

@@ -11,19 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.docs.examples import DOCS
+from tests.docs.examples import DOCS, first_column
 from tilewright import Context, Device, Tensor, dtypes, jit, nn
 from tilewright.base.errors import DTypeError, IndexingError, UnsupportedError, UserError
 from tilewright.nn.state import as_buffer, get_parameters, get_state_dict
 
 Check = Callable[[], Any]
 ROWS = [[1.0, 5.0, 2.0], [4.0, 3.0, 6.0]]
-
-
-def rows_of(name: str, heading: str) -> list[str]:
-    """The first column of the table behind a heading."""
-    text = (DOCS / name).read_text().split(heading, 1)[1].split("\n|---|---|---|\n", 1)[1].split("\n\n", 1)[0]
-    return re.findall(r"^\| (.*?) \| ", text, flags=re.MULTILINE)
 
 
 def refused(kind: type[Exception], function: Check) -> bool:
@@ -127,7 +121,7 @@ FROM_TORCH: dict[str, Check] = {
 
 
 def test_every_row_for_users_of_torch_is_checked() -> None:
-    assert rows_of("from_torch.md", "## What differs") == list(FROM_TORCH)
+    assert first_column(DOCS / "from_torch.md", "## What differs") == list(FROM_TORCH)
 
 
 @pytest.mark.parametrize("row", FROM_TORCH)
@@ -278,7 +272,7 @@ FROM_TINYGRAD: dict[str, Check] = {
 
 
 def test_every_row_for_users_of_tinygrad_is_checked() -> None:
-    assert rows_of("from_tinygrad.md", "# From tinygrad") == list(FROM_TINYGRAD)
+    assert first_column(DOCS / "from_tinygrad.md", "# From tinygrad") == list(FROM_TINYGRAD)
 
 
 @pytest.mark.parametrize("row", FROM_TINYGRAD)

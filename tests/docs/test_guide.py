@@ -1,11 +1,21 @@
 """docs/guide.md and the pages for users of torch and tinygrad: their examples run, one after the other, and print what
-the comments beside them say."""
+the comments beside them say. Each row of the guide's table of what jit takes has a check."""
 
 from __future__ import annotations
 
+import random
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 
-from tests.docs.examples import DOCS, promised_lines, run_examples
+from tests.docs.examples import DOCS, first_column, promised_lines, run_examples
+from tilewright import Tensor, jit, nn
+from tilewright.base.errors import JitError, TilewrightError
 
 
 @pytest.mark.parametrize("name", ["guide.md", "from_torch.md", "from_tinygrad.md"])
@@ -15,3 +25,133 @@ def test_examples_print_what_the_page_says(name: str, capsys: pytest.CaptureFixt
     assert promised
     assert run_examples(page) > 0
     assert capsys.readouterr().out.splitlines() == promised
+
+
+# ---------------------------------------------------------------- what jit takes
+
+CALLS = 6
+
+
+def results_of(function: Callable[..., Any], *more: Any) -> tuple[list[Any], bool]:
+    """What calls with 0, 1, 2, ... give, and whether the last was a replay."""
+    jitted = jit(function)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = [jitted(Tensor([float(number)]), *more) for number in range(CALLS)]
+    return results, jitted.last_reason == ""
+
+
+def returns_containers() -> None:
+    results, was_replayed = results_of(lambda x: {"sum": [x + 1], "name": "a"})
+    assert was_replayed
+    assert [result["sum"][0].item() for result in results] == [number + 1 for number in range(CALLS)]
+
+
+def updates_in_place() -> None:
+    weight = Tensor([0.0])
+    optimizer = nn.optim.SGD([weight], lr=1.0)
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        (weight * x).sum().backward()
+        optimizer.step()
+        return weight + 0
+
+    results, was_replayed = results_of(step)
+    assert was_replayed
+    assert results[-1].item() == -sum(range(CALLS))
+    gradient: Any = weight.grad
+    assert gradient.item() == CALLS - 1
+
+
+def draws_random_numbers() -> None:
+    results, was_replayed = results_of(lambda x: x * 0 + Tensor.rand(1))
+    assert was_replayed
+    assert len({result.item() for result in results}) == CALLS
+
+
+def takes_values() -> None:
+    jitted = jit(lambda x, factor: x * factor)
+    for _ in range(3):
+        assert [jitted(Tensor([2.0]), factor).item() for factor in (1, 3)] == [2.0, 6.0]
+    assert len(jitted.entries) == 2
+    assert jitted.last_reason == ""
+
+
+def has_effects() -> None:
+    log: list[int] = []
+
+    def function(x: Tensor) -> Tensor:
+        log.append(1)
+        return x + 1
+
+    results, _ = results_of(function)
+    assert results[-1].item() == CALLS
+    assert len(log) == 2
+
+
+def reads_the_host() -> None:
+    readers: list[Callable[[Tensor], Any]] = [
+        lambda x: x * x.sum().item(),
+        lambda x: x * float(x.numpy()[0]),
+        lambda x: x[x > -1] * x,
+    ]
+    for reader in readers:
+        results, was_replayed = results_of(reader)
+        assert not was_replayed
+        assert results[-1].item() == (CALLS - 1) ** 2
+    for unknown in (time.time, random.random):
+        assert not results_of(lambda x, read=unknown: x * read())[1]
+    assert not results_of(lambda x: x * len(Path(__file__).read_text()))[1]
+
+
+def makes_tensors() -> None:
+    array = np.ones(1, np.float32)
+    results, was_replayed = results_of(lambda x: x + Tensor(array))
+    assert not was_replayed
+    assert results[-1].item() == CALLS
+    assert results_of(lambda x, other: x + other, Tensor(array))[1]
+
+
+def keeps_a_tensor() -> None:
+    def function(x: Tensor) -> Tensor:
+        global last
+        last = x * 2
+        return x + 1
+
+    assert results_of(function)[1]
+    with pytest.raises(TilewrightError, match="made inside a jitted function"):
+        last.tolist()
+
+
+def is_a_generator() -> None:
+    def function(x: Tensor) -> Iterator[Tensor]:
+        yield x
+
+    with pytest.raises(JitError, match="generator"):
+        jit(function)
+
+
+last = Tensor([0.0])
+JIT_ROWS: dict[str, Callable[[], None]] = {
+    "returns tensors, or": returns_containers,
+    "updates tensors in place": updates_in_place,
+    "draws random numbers": draws_random_numbers,
+    "takes numbers": takes_values,
+    "has an effect on Python": has_effects,
+    "reads a tensor on the host": reads_the_host,
+    "makes a tensor from an array": makes_tensors,
+    "keeps a tensor where": keeps_a_tensor,
+    "is a generator": is_a_generator,
+}
+
+
+def test_every_row_on_jit_is_checked() -> None:
+    rows = first_column(DOCS / "guide.md", "## jit")
+    assert len(rows) == len(JIT_ROWS)
+    assert all(row.startswith(start) for row, start in zip(rows, JIT_ROWS))
+
+
+@pytest.mark.parametrize("row", JIT_ROWS)
+def test_what_jit_takes(row: str) -> None:
+    JIT_ROWS[row]()
