@@ -205,6 +205,10 @@ def test_names_of_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             made()
     with pytest.raises(DeviceError, match="different devices"):
         t + Tensor([1], device="CPU")
+    with pytest.raises(DeviceError, match=r"\.to\('CPU'\)"):  # and not to the file, which would overwrite it
+        t[Tensor([0], device="CPU")]
+    with pytest.raises(DeviceError, match="name files"):
+        Tensor([1, 2]).shard(("disk:a", "disk:b"), axis=0)
     with pytest.raises(DeviceError, match="no device"):
         Tensor([1]).to("CPU:/tmp/x")
 

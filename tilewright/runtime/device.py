@@ -220,6 +220,8 @@ def _several_devices(names: Sequence[str]) -> tuple[str, ...]:
     if len(places) < 2:
         remedy = "name several, such as ('CPU:0', 'CPU:1'), or move the tensor to one with to()"
         raise DeviceError("device", f"{tuple(names)} is not several devices", remedy)
+    if any(map(is_of_files, places)):
+        raise DeviceError("device", f"{tuple(names)} name files", "move the tensor to one file with to()")
     if len(set(places)) < len(places):
         raise DeviceError("device", f"{tuple(names)} name a device twice", "name each device once")
     return places

@@ -152,7 +152,8 @@ def check_devices(operation: str, *tensors: TensorBase) -> None:
     first = tensors[0]
     for other in tensors[1:]:
         if other.device != first.device:
-            places = sorted((first.device, other.device), key=lambda place: isinstance(place, str))
+            # To move a tensor to a file is to write the file, which is not what is meant here.
+            places = sorted((first.device, other.device), key=lambda at: (is_of_files(at), isinstance(at, str)))
             move = "to" if isinstance(places[0], str) else "shard"
             raise DeviceError(
                 operation,
