@@ -18,6 +18,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -586,20 +587,14 @@ def _() -> Row:
 def _() -> Row:
     import tempfile
 
-    file = tempfile.NamedTemporaryFile("w+")  # noqa: SIM115
-    file.write("2")
-    file.flush()
+    path = Path(tempfile.mkdtemp()) / "factor"
+    path.write_text("2")
 
     def function(x: Tensor) -> Tensor:
-        with open(file.name) as opened:
+        with open(path) as opened:
             return (x * float(opened.read())).realize()
 
-    def change() -> None:
-        file.seek(0)
-        file.write("5")
-        file.flush()
-
-    return function, (), change
+    return function, (), lambda: path.write_text("5")
 
 
 @row("the random module", traced=True)

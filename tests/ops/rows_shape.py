@@ -225,8 +225,8 @@ FACTS = [
     ),
     fact(
         "protocols",
-        lambda x: (float(x), int(x), f"{x!r}"[:7]),
-        lambda x: (2.5, 2, "<Tensor"),
+        lambda x: (float(x), int(x), f"{x!r}"[:11]),
+        lambda x: (2.5, 2, "Tensor(2.50"),
         inputs=(Input(values=2.5),),
         label="number",
     ),
