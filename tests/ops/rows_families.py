@@ -480,6 +480,14 @@ SELECTING = [
     moved(
         "pad_to", lambda x: x.pad_to(None, 5, 4), lambda x: np.pad(x, ((0, 0), (0, 2), (0, 0))), dtypes=FEW, torch=None
     ),
+    moved(
+        "pad_to",
+        lambda x: x.pad_to(2, 4, None, value=1),
+        lambda x: np.pad(x, ((0, 0), (0, 1), (0, 0)), constant_values=1),
+        dtypes=FEW,
+        torch=None,
+        label="value",
+    ),
     moved("shrink_to", lambda x: x.shrink_to((1, None, 3)), lambda x: x[:1, :, :3], dtypes=FEW, torch=None),
     moved("const_like", lambda x: x.const_like(1), np.ones_like, dtypes=EXACT, torch=None, gradient=False),
     moved("argwhere", lambda x: x.argwhere(), np.argwhere, dtypes=("int64", "bool"), gradient=False, result="int64"),

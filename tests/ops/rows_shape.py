@@ -22,6 +22,7 @@ MOVEMENT = [
     moved("reshape", lambda x: x.reshape(4, -1), lambda x: x.reshape(4, -1)),
     moved("reshape", lambda x: x.reshape(shape=(6, 4)), lambda x: x.reshape(6, 4), label="named"),
     moved("reshape", lambda x: x.reshape(()), lambda x: x.reshape(()), (1, 1), label="to 0-d"),
+    moved("reshape", lambda x: x.reshape(None, -1), lambda x: x.reshape(2, 12), torch=None, label="None"),
     moved("view", lambda x: x.view(4, 6), lambda x: x.reshape(4, 6)),
     moved("flatten", lambda x: x.flatten(1), lambda x: x.reshape(2, 12)),
     moved("flatten", lambda x: x.flatten(), lambda x: x.reshape(1), (), label="0-d"),

@@ -75,7 +75,7 @@ class ConvolutionMixin(EinsumMixin):
     ) -> Self:
         """The last axes resized, to a size or by a factor: "linear" (also "bilinear", "trilinear") mixes the two
         nearest elements of each axis, "nearest" and "nearest-exact" take one. With `align_corners` the first and last
-        elements stay where they are. One factor is that of all axes behind the first two."""
+        elements stay where they are. One factor is that of all axes behind the first two. uint8 is rounded."""
         if mode not in (*_LINEAR, "nearest", "nearest-exact"):
             remedy = "give linear (bilinear, trilinear), nearest or nearest-exact"
             raise ShapeError("interpolate", f"mode {mode!r}", remedy)
@@ -85,6 +85,8 @@ class ConvolutionMixin(EinsumMixin):
         first = self.ndim - len(wanted)
         if 0 in self.shape[first:]:
             raise ShapeError("interpolate", f"shape {self.shape} has no elements to read", "give sizes of at least 1")
+        if mode in _LINEAR and self.dtype is dtypes.uint8:  # an image: rounded to the nearest
+            return self.float()._resized(wanted, ratios, align_corners).round().cast(dtypes.uint8)
         if mode in _LINEAR:
             self._check_float("interpolate")
             return self._in_float32(lambda x: x._resized(wanted, ratios, align_corners))

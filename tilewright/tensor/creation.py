@@ -197,6 +197,8 @@ class CreationMixin(ReduceMixin):
         """`steps` values from start to stop, both included; counted from the nearer end, so both are exact."""
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
         check_whole("linspace", "steps", steps, least=0)
+        if wanted.is_bool:
+            raise DTypeError("linspace", "bool has no values between two", "give a float or integer dtype")
         if steps < 2:
             return cls.full((steps,), start, wanted, device)
         compute = wanted if wanted.is_float and wanted.bits >= 32 else dtypes.float32

@@ -255,7 +255,7 @@ def axis_groups(formula: str, side: str) -> list[list[str]]:
     """The axes of one side of the arrow, each a list of the names it is made of; `1` and `()` have none."""
     groups: list[list[str]] = []
     inside: list[str] | None = None
-    for token in re.findall(r"\.\.\.|\w+|[()]|\S", side):
+    for token in re.findall(r"\.\.\.|\w+|[()]|\S", side.replace("…", "...")):
         if token == "(" and inside is None:
             inside = []
         elif token == ")" and inside is not None:

@@ -100,9 +100,20 @@ class ShapeMixin(StorageMixin):
     # ------------------------------------------------------------ sizes of axes
 
     def reshape(self, shape: Any = (), *args: Any) -> Self:
-        """The same elements in row-major order under another shape; one size may be -1."""
-        sizes = resolve_minus_one("reshape", shape_from("reshape", (shape, *args)), math.prod(self.shape), self.shape)
+        """The same elements in row-major order under another shape; one size may be -1, and None keeps the size of the
+        axis at that place."""
+        given = tuple(shape) if not args and isinstance(shape, tuple | list) else (shape, *args)
+        if any(size is None for size in given):
+            given = self._filled_sizes("reshape", given)
+        sizes = resolve_minus_one("reshape", shape_from("reshape", (given,)), math.prod(self.shape), self.shape)
         return self._view((Ops.RESHAPE, sizes))
+
+    def _filled_sizes(self, operation: str, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Sizes with each None replaced by the size of this tensor's axis at the same place."""
+        if any(size is None for size in given[self.ndim :]):
+            message = f"sizes {given} for shape {self.shape}, which has no axis at the last None"
+            raise ShapeError(operation, message, "give None only for axes that there are")
+        return tuple(self.shape[axis] if size is None else size for axis, size in enumerate(given))
 
     def view(self, shape: Any = (), *args: Any) -> Self:
         """As `reshape`."""

@@ -247,10 +247,10 @@ class SelectingMixin(Family):
 
     # ------------------------------------------------------------ sizes
 
-    def pad_to(self, *shape: Any) -> Self:
-        """Zeros behind the elements of each axis, up to a size; None leaves an axis as it is."""
+    def pad_to(self, *shape: Any, value: Scalar = 0.0) -> Self:
+        """Zeros, or another value, behind the elements of each axis, up to a size; None leaves an axis as it is."""
         wanted = self._sizes_to("pad_to", shape)
-        return self.pad(tuple((0, size - own) for size, own in zip(wanted, self.shape)))
+        return self.pad(tuple((0, size - own) for size, own in zip(wanted, self.shape)), value=value)
 
     def shrink_to(self, *shape: Any) -> Self:
         """The first elements of each axis, down to a size; None leaves an axis as it is."""

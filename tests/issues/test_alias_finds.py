@@ -1,0 +1,58 @@
+"""What the test suite of another library reached for in vain, run against an alias of it: None as a size of `reshape`,
+a value for `pad_to` (their values are rows of the op table), images of uint8 in `interpolate`, the ellipsis character
+in `rearrange`; and `linspace` of bool, which gave values that mean nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright import Tensor
+from tilewright.base.errors import DTypeError, ShapeError
+
+
+def test_none_keeps_a_size_of_reshape() -> None:
+    x = Tensor.ones(4, 3, 6, 6)
+    assert x.reshape((None, None, 36)).shape == (4, 3, 36)
+    assert x.reshape([None, -1]).shape == (4, 108)
+    assert x.reshape(2, None, -1).shape == (2, 3, 72)
+    with pytest.raises(ShapeError, match="reshape"):
+        x.reshape(None, 5)
+    with pytest.raises(ShapeError, match="no axis at the last None"):
+        x.reshape(4, 3, 6, 6, None)
+    with pytest.raises(ShapeError, match="no axis at the last None"):
+        Tensor(1.0).reshape(None)
+
+
+def test_the_ellipsis_character() -> None:
+    x = Tensor.arange(24).reshape(2, 3, 4)
+    assert x.rearrange("a b … -> (a b) …").tolist() == x.rearrange("a b ... -> (a b) ...").tolist()
+    assert x.rearrange("a … -> (…) a").tolist() == x.rearrange("a ... -> (...) a").tolist()
+
+
+@pytest.mark.parametrize("size", [(10, 7), (64, 3), (1, 1), (5, 9)])
+@pytest.mark.parametrize("align_corners", [False, True])
+def test_a_resized_image_of_bytes_is_rounded(size: tuple[int, int], align_corners: bool) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (2, 3, 5, 9)).astype(np.uint8)
+    exact = Tensor(image.astype(np.float64)).interpolate(size, "bilinear", align_corners).numpy()
+    found = Tensor(image).interpolate(size, "bilinear", align_corners)
+    assert found.dtype.name == "uint8"
+    assert np.abs(found.numpy() - exact).max() < 0.501
+    with pytest.raises(DTypeError, match="interpolate"):
+        Tensor(image.astype(np.int32)).interpolate(size, "bilinear")
+
+
+@pytest.mark.torch
+def test_a_resized_image_of_bytes_is_near_that_of_torch() -> None:
+    import torch
+
+    image = np.random.default_rng(1).integers(0, 256, (1, 3, 33, 17)).astype(np.uint8)
+    expected = torch.nn.functional.interpolate(torch.tensor(image), size=(64, 40), mode="bilinear").numpy()
+    found = Tensor(image).interpolate((64, 40), "bilinear").numpy()
+    assert np.abs(found.astype(int) - expected).max() <= 1  # torch rounds each axis, and so twice
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_linspace_of_bool_is_refused(steps: int) -> None:
+    with pytest.raises(DTypeError, match="linspace"):
+        Tensor.linspace(0, 1, steps, dtype="bool")
