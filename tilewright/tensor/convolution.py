@@ -86,7 +86,7 @@ class ConvolutionMixin(EinsumMixin):
         if 0 in self.shape[first:]:
             raise ShapeError("interpolate", f"shape {self.shape} has no elements to read", "give sizes of at least 1")
         if mode in _LINEAR and self.dtype is dtypes.uint8:  # an image: rounded to the nearest
-            return self.float()._resized(wanted, ratios, align_corners).round().cast(dtypes.uint8)
+            return self.cast(dtypes.float32)._resized(wanted, ratios, align_corners).round().cast(dtypes.uint8)
         if mode in _LINEAR:
             self._check_float("interpolate")
             return self._in_float32(lambda x: x._resized(wanted, ratios, align_corners))
