@@ -1,6 +1,7 @@
 """What the test suite of another library reached for in vain, run against an alias of it: None as a size of `reshape`,
 a value for `pad_to` (their values are rows of the op table), images of uint8 in `interpolate`, the ellipsis character
-in `rearrange`; and `linspace` of bool, which gave values that mean nothing."""
+in `rearrange`; `linspace` of bool, which gave values that mean nothing; `print` of memory without values, and copies
+between NULL devices, which were errors."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from tilewright import Tensor
-from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.base.errors import DTypeError, RealizeError, ShapeError, UnsupportedError
 
 
 def test_none_keeps_a_size_of_reshape() -> None:
@@ -56,3 +57,31 @@ def test_a_resized_image_of_bytes_is_near_that_of_torch() -> None:
 def test_linspace_of_bool_is_refused(steps: int) -> None:
     with pytest.raises(DTypeError, match="linspace"):
         Tensor.linspace(0, 1, steps, dtype="bool")
+
+
+@pytest.mark.parametrize("device", ["CPU", "PYTHON", "NULL"])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 5)])
+def test_memory_that_was_never_written_is_printed_as_such(device: str, shape: tuple[int, ...]) -> None:
+    tensor = Tensor.empty(*shape, device=device)
+    for text in (repr(tensor), str(tensor.realize()), f"{tensor}"):
+        assert f"on {device}, the buffer was never written" in text
+    with pytest.raises(RealizeError, match="never written"):
+        tensor.numpy()
+    tensor.assign(Tensor.zeros(*shape, device=device)).realize()
+    assert "never written" not in repr(tensor)
+
+
+def test_a_tensor_of_null_is_printed_without_values() -> None:
+    assert "on NULL, the NULL device compiles kernels" in repr((Tensor.ones(4, device="NULL") + 1).realize())
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_programs_over_several_null_devices(axis: int | None) -> None:
+    devices = ("NULL:1", "NULL:2")
+    x = Tensor.empty(8, 6, device="NULL:1").shard(devices, axis=axis)
+    y = (x.sum(0) * 2).realize()
+    assert y.device == devices
+    assert "NULL:1, NULL:2" in repr(y)
+    moved = Tensor.ones(3, device="CPU").to("NULL").realize()
+    with pytest.raises(UnsupportedError, match="no value is there"):
+        moved.to("CPU").numpy()

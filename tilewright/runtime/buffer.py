@@ -152,6 +152,8 @@ def write_bytes(buffer: Buffer, data: memoryview) -> None:
 def transfer(target: Place, target_device: str, source: Place, source_device: str, nbytes: int) -> None:
     """Bytes from one device's memory to another's: directly where one of them is host memory, else through the host."""
     reader, writer = open_driver(source_device), open_driver(target_device)
+    if not writer.keeps_values:
+        return
     if reader is writer:
         reader.copy(target, source, nbytes)
         return

@@ -72,6 +72,8 @@ class Driver(ABC):
         False  # whether it has `launch_of` and `load_kept`, so that a program need not be made to be loaded
     )
 
+    keeps_values = True  # whether what is written to its memory is there afterwards
+
     # ------------------------------------------------------------ memory
 
     @abstractmethod

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tilewright.base.dtype import dtypes
+from tilewright.base.errors import RealizeError, UnsupportedError
 from tilewright.graph import build
 from tilewright.runtime.device import canonical_device
 from tilewright.tensor.core import TensorBase
@@ -35,7 +36,11 @@ def tensor_text(tensor: TensorBase, values: Callable[[], NDArray[Any]]) -> str:
     dtype = "" if tensor.dtype in _PLAIN else f", dtype={tensor.dtype.name}"
     device = "" if tensor.device == canonical_device(None) else f", device={describe_place(tensor)}"
     size = f", size={tensor.shape}" if 0 in tensor.shape and tensor.shape != (0,) else ""
-    return f"Tensor({_array_text(values())}{size}{dtype}{device}{grad})"
+    try:
+        array = values()
+    except (RealizeError, UnsupportedError) as error:  # memory without values: never written, freed, or of NULL
+        return f"<Tensor {tensor._described()} on {describe_place(tensor)}, {error.message}{grad}>"
+    return f"Tensor({_array_text(array)}{size}{dtype}{device}{grad})"
 
 
 def _is_known(tensor: TensorBase) -> bool:

@@ -57,6 +57,8 @@ class NullRunner:
 
 
 class NullDriver(Driver):
+    keeps_values = False
+
     def __init__(self) -> None:
         self.target = Target(
             name="NULL",
