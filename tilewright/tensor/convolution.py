@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
-from typing import Self, cast
+from typing import TYPE_CHECKING, Self, cast
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import ShapeError
@@ -18,6 +17,9 @@ from tilewright.tensor import nodes
 from tilewright.tensor.core import check_devices, check_whole, is_whole
 from tilewright.tensor.einsum import EinsumMixin
 from tilewright.tensor.linalg import Sizes, pads_of, sizes_of
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 _LINEAR = ("linear", "bilinear", "trilinear")
 # A factor such as 0.3 is meant as 3/10, and places computed from it stay in 64 bits.
@@ -103,6 +105,8 @@ class ConvolutionMixin(EinsumMixin):
         self, size: int | Sequence[int] | None, scale_factor: float | Sequence[float] | None
     ) -> tuple[Shape, list[Fraction]]:
         """The sizes of the last axes, and how many old elements one new element stands for, as exact fractions."""
+        from fractions import Fraction  # loads `decimal`, which few programs need
+
         if (size is None) == (scale_factor is None):
             raise ShapeError("interpolate", f"size {size}, scale_factor {scale_factor}", "give one of the two")
         if scale_factor is not None:
