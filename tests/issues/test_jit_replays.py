@@ -377,6 +377,7 @@ def test_a_model_that_is_given_is_replayed() -> None:
     assert call.last_reason == ""
 
 
+@pytest.mark.filterwarnings("ignore::tilewright.base.warning.JitWarning")  # from Python 3.12 on, calls are traced then
 def test_a_profiler_of_the_users_goes_on() -> None:
     import cProfile
 
