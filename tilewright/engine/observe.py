@@ -23,7 +23,9 @@ from tilewright.engine import known_python
 _LIBRARY_FOLDER = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 # What the package itself calls. Other installed packages are users of it, as a library of models is.
-_DEPENDENCIES = ("numpy", "llvmlite", "ml_dtypes", "rich", "typer", "platformdirs", "pyopencl", "cuda", "wgpu", "objc")
+_DEPENDENCIES = ("numpy", "ml_dtypes", "rich", "typer", "platformdirs")
+# What drivers are made of: the package calls them, also from destructors, which run inside of whatever runs just then.
+_DRIVERS = ("llvmlite", "pyopencl", "pytools", "cuda", "wgpu", "cffi", "objc")
 
 _GRADIENTS = frozenset(["backward", "grad", "gradient", "requires_grad", "requires_grad_", "zero_grad"])
 _METHOD = re.compile(r"<(?:method|slot wrapper) '([^']+)' of '([^']+)' objects>")
@@ -116,7 +118,10 @@ def origin_of(code: types.CodeType) -> str:
     for installed in _INSTALLED:
         _, found, rest = file.rpartition(installed)
         if found:
-            return "library" if rest.partition(os.sep)[0].partition(".")[0] in _DEPENDENCIES else "user"
+            family = rest.partition(os.sep)[0].partition(".")[0]
+            if family in _DRIVERS:
+                return "package"
+            return "library" if family in _DEPENDENCIES else "user"
     return "library" if file.startswith(_LIBRARY_FOLDER) else "user"
 
 
