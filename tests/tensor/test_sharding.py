@@ -569,3 +569,15 @@ def test_errors_in_a_custom_kernel_name_the_line() -> None:
 def test_mistakes(mistake: Callable[[], Any], kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=f"(?s){words}"):
         mistake()
+
+
+def test_a_row_that_one_device_has_is_written_there() -> None:
+    """The other device's part of the view has no elements, and its index was sought without end."""
+    expected = X.copy()
+    tensor = Tensor(X).shard(TWO, 0).clone().realize()
+    tensor[1] = 5
+    expected[1] = 5
+    np.testing.assert_array_equal(tensor.numpy(), expected)
+    tensor[5].assign(tensor[5] * 2)
+    expected[5] *= 2
+    np.testing.assert_array_equal(tensor.numpy(), expected)

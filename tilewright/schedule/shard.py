@@ -256,7 +256,10 @@ class Divider:
         if all(_is_view(part, own) for part, own in zip(seen.parts, spread.parts, strict=True)):
             values = self._aligned(value, seen.layout, devices)
             rows = zip(spread.parts, seen.parts, values, strict=True)
-            parts = [build.assign(own, part, _shaped(new, part)) for own, part, new in rows]
+            # A device that has nothing of the view has nothing to write.
+            parts = [
+                own if _is_empty(part, own) else build.assign(own, part, _shaped(new, part)) for own, part, new in rows
+            ]
             return spread._replace(parts=tuple(parts))
         whole = move_parts(spread, WHOLE)
         bases = [UOp(Ops.CONTIGUOUS, node.dtype, (part,)) for part in whole.parts]
@@ -382,6 +385,14 @@ def _is_view(node: UOp, of: UOp) -> bool:
     while node is not root and node.op.kind is Kind.MOVEMENT:
         node = node.src[0]
     return node is root
+
+
+def _is_empty(view: UOp, of: UOp) -> bool:
+    """Whether a view has no element on the way to what it is a view of."""
+    root = build.stored_root(of)
+    while view is not root and 0 not in view.shape:
+        view = view.src[0]
+    return view is not root
 
 
 def _shaped(value: UOp, view: UOp) -> UOp:
