@@ -254,27 +254,7 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
 def tensordot(x: Tensor, y: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> Tensor:
     """The sum of products over the last `dims` axes of x and the first of y, or over the pairs of axes that two lists
     name."""
-    if isinstance(dims, int):
-        left, right = list(range(x.ndim - dims, x.ndim)), list(range(dims))
-    else:
-        left, right = ([axis % max(t.ndim, 1) for axis in axes] for t, axes in zip((x, y), dims))
-    if min(left, default=0) < 0 or [x.shape[k] for k in left] != [y.shape[k] for k in right]:
-        raise ShapeError("tensordot", f"shapes {x.shape} and {y.shape}, dims={dims!r}", "name axes of equal sizes")
-    kept = [axis for axis in range(x.ndim) if axis not in left]
-    other = [axis for axis in range(y.ndim) if axis not in right]
-    count = 1
-    for axis in left:
-        count *= x.shape[axis]
-    rows = x.permute(*kept, *left).reshape(-1 if count and 0 not in x.shape else _product(x, kept), count)
-    columns = y.permute(*right, *other).reshape(count, _product(y, other))
-    return (rows @ columns).reshape(*(x.shape[k] for k in kept), *(y.shape[k] for k in other))
-
-
-def _product(tensor: Tensor, axes: Sequence[int]) -> int:
-    count = 1
-    for axis in axes:
-        count *= tensor.shape[axis]
-    return count
+    return x.tensordot(y, dims)
 
 
 def matrix_transpose(A: Tensor) -> Tensor:

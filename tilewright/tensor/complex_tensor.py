@@ -287,7 +287,7 @@ class ComplexTensor(Tensor):
     __hash__ = Tensor.__hash__
 
     def matmul(self, x: Any, reverse: bool = False, dtype: object = None) -> Any:
-        """Three real products do the work of four; the sums they need are small beside them."""
+        """Four real products and two sums."""
         del dtype
         left, right = (self._with(x), self) if reverse else (self, self._with(x))
         real = left._real.matmul(right._real) - left._imag.matmul(right._imag)

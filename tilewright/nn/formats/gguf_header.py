@@ -14,9 +14,9 @@ MAX_AXES = 8
 _STRING, _ARRAY = 8, 9
 # By the number of the type, its struct format.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_LEAST_STRING = 8  # bytes: the length
-_LEAST_PAIR = 8 + 4 + 1  # a key, a type, a value
-_LEAST_INFO = 8 + 4 + 4 + 8  # a name, a number of axes, a type, an offset
+_MIN_STRING = 8  # bytes: the length
+_MIN_PAIR = 8 + 4 + 1  # a key, a type, a value
+_MIN_INFO = 8 + 4 + 4 + 8  # a name, a number of axes, a type, an offset
 _MAX_DEPTH = 4  # of arrays of arrays
 
 
@@ -49,7 +49,7 @@ def read_header(data: memoryview) -> Header:
         if version & 0xFFFF == 0 and version:
             raise ForeignByteOrder
         raise ValueError(f"version {version} of the format, where {VERSIONS} are known")
-    tensors, pairs = reader.count("Q", _LEAST_INFO), reader.count("Q", _LEAST_PAIR)
+    tensors, pairs = reader.count("Q", _MIN_INFO), reader.count("Q", _MIN_PAIR)
     facts: dict[str, Any] = {}
     for _ in range(pairs):
         key = reader.text()
@@ -84,7 +84,7 @@ class _Reader:
         return found
 
     def count(self, code: str, least: int) -> int:
-        """A number of things that take at least so many bytes each."""
+        """A number of entries that take at least `least` bytes each."""
         found = int(self.number(code))
         if found * least > self._left():
             raise ValueError(f"{found} entries are announced, and {self._left()} bytes are left")
@@ -105,7 +105,7 @@ class _Reader:
             raise ValueError("arrays of arrays, too deep")
         inner = int(self.number("I"))
         if inner == _STRING:
-            return [self.text() for _ in range(self.count("Q", _LEAST_STRING))]
+            return [self.text() for _ in range(self.count("Q", _MIN_STRING))]
         if inner == _ARRAY:
             return [self.value(_ARRAY, depth + 1) for _ in range(self.count("Q", 4 + 8))]
         code = self._code(inner)
