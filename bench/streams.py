@@ -10,7 +10,7 @@ import numpy as np
 from tilewright import Context, Tensor
 from tilewright.engine.compile import forget_kernels
 from tilewright.engine.jit import jit
-from tilewright.kernel import heuristic_streams
+from tilewright.kernel.heuristics import streams
 
 ROWS = (1, 2, 4)
 ROUNDS = 60
@@ -22,7 +22,7 @@ def main() -> None:
         x = Tensor(generator.standard_normal(shape, dtype=np.float32)).realize()
         variants = {}
         for rows in ROWS:
-            heuristic_streams.STREAMS = rows
+            streams.STREAMS = rows
             forget_kernels()
             variants[rows] = jit(lambda t, axis=axis: t.sum(axis).realize())
             with Context(CACHE=0):

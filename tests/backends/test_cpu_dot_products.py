@@ -31,7 +31,7 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo, OptOps, Program
 from tilewright.graph.uop import UOp, const
 from tilewright.graph.walk import toposort
-from tilewright.kernel import heuristic_products
+from tilewright.kernel.heuristics import products
 from tilewright.kernel.optimise import optimise
 
 INT8, UINT8, INT16, UINT16, INT32 = dtypes.int8, dtypes.uint8, dtypes.int16, dtypes.uint16, dtypes.int32
@@ -61,8 +61,8 @@ def targets() -> dict[str, Target]:
 
 @pytest.fixture(autouse=True)
 def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heuristic_products, "LEAST_PRODUCTS", 1)
-    monkeypatch.setattr(heuristic_products, "LEAST_SHARED", 1)
+    monkeypatch.setattr(products, "LEAST_PRODUCTS", 1)
+    monkeypatch.setattr(products, "LEAST_SHARED", 1)
     forget_kernels()
 
 

@@ -17,13 +17,13 @@ from tilewright.backends.cpu.panels import CACHE_LINE, Panels, panel_places, pan
 from tilewright.base.errors import OutOfMemoryError
 from tilewright.engine.compile import compile_kernel
 from tilewright.graph.records import KernelInfo
-from tilewright.kernel import heuristic_products
+from tilewright.kernel.heuristics import products
 
 
 @pytest.fixture(autouse=True)
 def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heuristic_products, "LEAST_PRODUCTS", 1)
-    monkeypatch.setattr(heuristic_products, "LEAST_SHARED", 1)
+    monkeypatch.setattr(products, "LEAST_PRODUCTS", 1)
+    monkeypatch.setattr(products, "LEAST_SHARED", 1)
 
 
 def states(found: Panels) -> list[int]:

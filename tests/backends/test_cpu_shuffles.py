@@ -23,7 +23,7 @@ from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp, const
 from tilewright.kernel.axes import view_kernel
-from tilewright.kernel.heuristic import choose_opts
+from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.optimise import apply_opt, prepare_kernel
 
 SHUFFLE = re.compile(r"shufflevector <(\d+) x T> (\S+), <\1 x T> (\S+), <(\d+) x i32> <(.*)>")

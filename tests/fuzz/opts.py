@@ -34,9 +34,9 @@ from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.verify import verify_kernel, verify_program
 from tilewright.graph.walk import substitute, toposort
-from tilewright.kernel.accumulators import recognise_accumulators
 from tilewright.kernel.axes import size_of, view_kernel
 from tilewright.kernel.optimise import TRANSFORMS, apply_opt, check_groups, optimise
+from tilewright.kernel.prepare.accumulators import recognise_accumulators
 from tilewright.runtime.device import open_driver
 from tilewright.schedule.pipeline import schedule
 

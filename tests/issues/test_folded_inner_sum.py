@@ -12,7 +12,7 @@ from tilewright import AxisType, Context, KernelInfo, Ops, Opt, OptOps, Tensor, 
 from tilewright.base.errors import KernelOptError
 from tilewright.graph.kernel_language import make_argument
 from tilewright.graph.walk import toposort
-from tilewright.kernel.accumulators import recognise_accumulators
+from tilewright.kernel.prepare.accumulators import recognise_accumulators
 
 FULL = (50000, 1024)
 SMALL = (48, 5)  # without folding the work grows with the square

@@ -15,7 +15,7 @@ from tilewright.base.errors import KernelOptError
 from tilewright.graph.kernel_language import make_argument
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
-from tilewright.kernel.accumulators import recognise_accumulators
+from tilewright.kernel.prepare.accumulators import recognise_accumulators
 
 AMOUNTS = (2, 8, 32)
 GROUPED = [

@@ -15,8 +15,8 @@ from tilewright.graph.numpy_math import numpy_dtype
 from tilewright.graph.uop import UOp as Node
 from tilewright.graph.verify import verify_kernel
 from tilewright.graph.walk import toposort
-from tilewright.kernel.accumulators import recognise_accumulators
-from tilewright.kernel.versions import are_apart, is_injective
+from tilewright.kernel.analysis.versions import are_apart, is_injective
+from tilewright.kernel.prepare.accumulators import recognise_accumulators
 
 F32 = dtypes.float32
 OUT, X = make_argument(0, F32, (3,)), make_argument(1, F32, (3, 4))

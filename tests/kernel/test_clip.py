@@ -15,8 +15,8 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import index_const
 from tilewright.graph.walk import substitute, toposort
-from tilewright.kernel import heuristic_windows
 from tilewright.kernel.axes import view_kernel
+from tilewright.kernel.heuristics import convolutions
 from tilewright.kernel.optimise import apply_opt
 
 CLIP, UPCAST, UNROLL, STAGE = OptOps.CLIP, OptOps.UPCAST, OptOps.UNROLL, OptOps.STAGE
@@ -80,7 +80,7 @@ def test_what_cannot_be_clipped_is_refused(ast, opts: tuple[Opt, ...], reason: s
 @pytest.mark.parametrize(("size", "window", "padding"), [(9, 3, 0), (7, 3, 1), (12, 5, 2), (28, 3, 1)])
 def test_gradients_of_images(monkeypatch: pytest.MonkeyPatch, size: int, window: int, padding: int) -> None:
     """Weights that are not finite meet the gradients that they belong to, and no zeros of a border."""
-    monkeypatch.setattr(heuristic_windows, "LEAST_GAIN", float("-inf"))
+    monkeypatch.setattr(convolutions, "LEAST_GAIN", float("-inf"))
     forget_kernels()
     generator = np.random.default_rng(size)
     results = size + 2 * padding - window + 1

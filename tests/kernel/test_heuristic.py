@@ -18,10 +18,10 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.threads import local_bytes, threads_of
 from tilewright.graph.uop import UOp
 from tilewright.kernel import optimise as optimise_module
-from tilewright.kernel.accumulators import recognise_accumulators
 from tilewright.kernel.axes import view_kernel
-from tilewright.kernel.heuristic import choose_opts
+from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.optimise import apply_opt, describe_axes, prepare_kernel
+from tilewright.kernel.prepare.accumulators import recognise_accumulators
 
 LARGE = replace(python_target(), cores=132, warp_size=32, max_local_bytes=1 << 17)
 SMALL = replace(python_target(), cores=1, max_group_size=64)

@@ -13,7 +13,7 @@ from tilewright.graph import build
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, size_of, view_kernel
-from tilewright.kernel.heuristic import choose_opts
+from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.optimise import apply_opt, describe_axes, prepare_kernel
 
 WIDE = Target("wide", vector_bytes=64, vector_registers=32, cores=2, has_threads=True, cache_bytes=16 << 20)

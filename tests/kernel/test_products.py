@@ -22,12 +22,12 @@ from tilewright.engine.compile import compile_kernel, forget_kernels
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.uop import UOp
-from tilewright.kernel import heuristic_products, product_sizes
 from tilewright.kernel.axes import size_of, view_kernel
-from tilewright.kernel.heuristic import choose_opts
-from tilewright.kernel.heuristic_dots import evenness
+from tilewright.kernel.heuristics import product_sizes, products
+from tilewright.kernel.heuristics.default import choose_opts
+from tilewright.kernel.heuristics.dot_tiles import evenness
+from tilewright.kernel.heuristics.product_sizes import best_block, choose_tile, row_parts
 from tilewright.kernel.optimise import apply_opt, describe_axes, prepare_kernel
-from tilewright.kernel.product_sizes import best_block, choose_tile, row_parts
 
 CPU = Target("CPU", cores=2, has_threads=True, max_local_bytes=1 << 20, core_cache_bytes=1 << 12)
 TARGETS = {
@@ -39,8 +39,8 @@ TARGETS = {
 
 @pytest.fixture(autouse=True)
 def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heuristic_products, "LEAST_PRODUCTS", 1)
-    monkeypatch.setattr(heuristic_products, "LEAST_SHARED", 1)
+    monkeypatch.setattr(products, "LEAST_PRODUCTS", 1)
+    monkeypatch.setattr(products, "LEAST_SHARED", 1)
     monkeypatch.setattr(product_sizes, "LEAST_SUM_BLOCK", 2)
     forget_kernels()
 
@@ -239,11 +239,11 @@ def test_what_many_cores_share(name: str) -> None:
 
 @pytest.mark.parametrize("ast", [matrices(4, 64, 64, (64, 1, 64, 1)), matrices(64, 64, 1, (64, 1, 1, 1))])
 def test_what_is_no_product_of_matrices_is_left_to_others(ast: UOp) -> None:
-    assert heuristic_products.choose_product_opts(view_kernel(ast), TARGETS["AVX2"]) is None
+    assert products.choose_product_opts(view_kernel(ast), TARGETS["AVX2"]) is None
 
 
 def test_a_small_product_is_neither_packed_nor_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heuristic_products, "LEAST_SHARED", 64**3 + 1)
+    monkeypatch.setattr(products, "LEAST_SHARED", 64**3 + 1)
     opts = choose_opts(view_kernel(matrices(64, 64, 64, (64, 1, 64, 1))), TARGETS["AVX-512"])
     assert {opt.op for opt in opts} == {OptOps.UPCAST, OptOps.SWAP}
 
@@ -278,7 +278,7 @@ def test_rows_are_parted_where_blocks_are_too_few_for_the_cores() -> None:
 
 
 def test_a_long_part_is_shared_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heuristic_products, "LONG_PART", 1)
+    monkeypatch.setattr(products, "LONG_PART", 1)
     sink = prepare_kernel(batched(128))
     for opt in choose_opts(view_kernel(sink), replace(TARGETS["AVX-512"], cores=4)):
         sink = apply_opt(sink, opt)

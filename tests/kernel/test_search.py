@@ -9,7 +9,7 @@ from tilewright.base.target import Target
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import view_kernel
-from tilewright.kernel.heuristic import choose_opts
+from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.optimise import prepare_kernel
 from tilewright.kernel.search import Limits, Opts, Search, Trial, candidate_opts, extend, search_opts
 

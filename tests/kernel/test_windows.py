@@ -22,19 +22,19 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
-from tilewright.kernel import heuristic_windows, window_sizes
 from tilewright.kernel.axes import size_of, view_kernel
-from tilewright.kernel.heuristic_windows import choose_window_opts
+from tilewright.kernel.heuristics import convolution_sizes, convolutions
+from tilewright.kernel.heuristics.convolution_sizes import SumBlock, choose_sum_block, choose_tile
+from tilewright.kernel.heuristics.convolutions import choose_window_opts
 from tilewright.kernel.optimise import apply_opt, describe_axes, prepare_kernel
 from tilewright.kernel.transforms.halo import find_sides
-from tilewright.kernel.window_sizes import SumBlock, choose_sum_block, choose_tile
 from tilewright.schedule.reduction import split_reduction
 
 
 @pytest.fixture(autouse=True)
 def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heuristic_windows, "LEAST_GAIN", float("-inf"))
-    monkeypatch.setattr(heuristic_windows, "SMALL_GAIN", float("-inf"))
+    monkeypatch.setattr(convolutions, "LEAST_GAIN", float("-inf"))
+    monkeypatch.setattr(convolutions, "SMALL_GAIN", float("-inf"))
     forget_kernels()
 
 
@@ -80,14 +80,14 @@ def test_on_the_emulator_for_every_instruction_set(name: str, target: str) -> No
 
 def small_opts(ast: UOp, gain: float, monkeypatch: pytest.MonkeyPatch) -> tuple[Opt, ...] | None:
     """What is chosen where every convolution gains little, and at least so much is wanted where rows are short."""
-    monkeypatch.setattr(heuristic_windows, "LEAST_GAIN", float("inf"))
-    monkeypatch.setattr(heuristic_windows, "SMALL_GAIN", gain)
+    monkeypatch.setattr(convolutions, "LEAST_GAIN", float("inf"))
+    monkeypatch.setattr(convolutions, "SMALL_GAIN", gain)
     return choose_window_opts(view_kernel(prepare_kernel(ast)), TARGETS["AVX-512"])
 
 
 @pytest.mark.parametrize("name", ["plain", "padded, few channels", "gradient of weights", "gradient of images"])
 def test_a_small_convolution_has_a_tile_of_one_vector(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heuristic_windows, "SHORT_ROWS", 0)
+    monkeypatch.setattr(convolutions, "SHORT_ROWS", 0)
     ast = CONVOLUTIONS[name]()
     opts = small_opts(ast, float("-inf"), monkeypatch) or ()
     assert [opt.arg for opt in opts if opt.op is OptOps.UPCAST] == [16]
@@ -133,9 +133,9 @@ def test_a_tile_goes_along_the_row(step: int, row: int, expected: tuple[int, int
         load(param(2, 1 << 20), f * 96 + c * 3 + u),
     )
     view = view_kernel(kernel(store(param(0, 1 << 20), n * (64 * row) + f * row + x, summed(image * weight, c, u))))
-    found = heuristic_windows.find_windows(view, 16)
+    found = convolutions.find_windows(view, 16)
     assert found is not None
-    tile = choose_tile(found, 16, 32, heuristic_windows.find_window(view, found))
+    tile = choose_tile(found, 16, 32, convolutions.find_window(view, found))
     assert (tile.vectors, tile.length, tile.height) == (*expected, 1)
 
 
@@ -156,7 +156,7 @@ def test_weights_that_lie_across_the_sum_are_not_turned_for_each_image() -> None
     assert sum(opt.op is OptOps.STAGE for opt in opts) == 1
     check(pixels(2), opts=None, devices=("CPU",), seed=2)
     # One image turns them once; where its rows are long, that is little beside the products.
-    found = heuristic_windows.find_windows(view_kernel(prepare_kernel(pixels(1))), 16)
+    found = convolutions.find_windows(view_kernel(prepare_kernel(pixels(1))), 16)
     assert found is None
 
 
@@ -278,7 +278,7 @@ def opts_with_a_small_cache(ast: UOp, target: str, cores: int) -> tuple[Opt, ...
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", LONG_SUMS)
 def test_a_sum_that_no_cache_holds_waits_in_memory(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window_sizes, "LEAST_BLOCK", 1)
+    monkeypatch.setattr(convolution_sizes, "LEAST_BLOCK", 1)
     ast = LONG_SUMS[name]()
     opts = opts_with_a_small_cache(ast, target, 2)
     assert sum(opt.op is OptOps.HOLD for opt in opts) == 1
@@ -287,7 +287,7 @@ def test_a_sum_that_no_cache_holds_waits_in_memory(name: str, target: str, monke
 
 def test_sums_do_not_wait_where_the_cores_could_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the one vector of channels nor three sums, of which each core would have one, or none."""
-    monkeypatch.setattr(window_sizes, "LEAST_BLOCK", 1)
+    monkeypatch.setattr(convolution_sizes, "LEAST_BLOCK", 1)
     opts = opts_with_a_small_cache(long_weight_gradient(channels=16), "AVX-512", 2)
     assert OptOps.HOLD not in [opt.op for opt in opts]
     assert Opt(OptOps.THREAD, 0, 3) in opts
@@ -295,7 +295,7 @@ def test_sums_do_not_wait_where_the_cores_could_share_nothing(monkeypatch: pytes
 
 @pytest.mark.parametrize("name", LONG_SUMS)
 def test_the_blocks_of_a_sum_do_not_depend_on_the_cores(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window_sizes, "LEAST_BLOCK", 1)
+    monkeypatch.setattr(convolution_sizes, "LEAST_BLOCK", 1)
     ast = LONG_SUMS[name]()
 
     def order(cores: int) -> list[list[int]]:

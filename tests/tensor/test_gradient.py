@@ -23,7 +23,7 @@ from tilewright.graph.evaluate import evaluate
 from tilewright.graph.gradients import WITHOUT_GRADIENT, exclusive_products, gradients_of
 from tilewright.graph.ops import ALL_OPS, Ops
 from tilewright.graph.verify import verify_tensor_graph
-from tilewright.kernel import heuristic_scatter
+from tilewright.kernel.heuristics import scatter
 
 STEP = 1e-6
 
@@ -315,7 +315,7 @@ def test_casts_between_floats_pass() -> None:
 def test_positions_are_walked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The way that saves work for a long table, taken for short ones."""
     monkeypatch.setattr(gradients_gather, "SMALL_SCATTER", 0)
-    monkeypatch.setattr(heuristic_scatter, "takes_longer", lambda compared, walked: True)
+    monkeypatch.setattr(scatter, "takes_longer", lambda compared, walked: True)
     forget_kernels()
     with Context(CACHE=0):
         check_slopes(*TABLE[name])

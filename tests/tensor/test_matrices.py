@@ -300,9 +300,9 @@ def test_batches_are_shared_among_threads() -> None:
     """Matrices of a batch are independent, and the compiler proves it: rows of computed length stay inside theirs."""
     from tilewright.base.dtype import dtypes
     from tilewright.graph.kernel_language import make_argument
-    from tilewright.kernel.accumulators import recognise_accumulators
+    from tilewright.kernel.analysis.dependence import check_cores
     from tilewright.kernel.axes import view_kernel
-    from tilewright.kernel.effects import check_cores
+    from tilewright.kernel.prepare.accumulators import recognise_accumulators
     from tilewright.tensor.matrices import factors, householder, rotations
 
     matrix, row, order, one = (4, 20, 20), (4, 20), (4, 20), (4,)

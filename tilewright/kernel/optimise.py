@@ -1,6 +1,6 @@
 """The kernel stage. In: a kernel and a target. Out: the same kernel with its axes split and given roles.
 
-accumulators    what users add up by hand becomes reductions (`accumulators.py`)
+accumulators    what users add up by hand becomes reductions (`prepare/accumulators.py`)
 prepare_kernel  loops that walk memory as one become one; one that is only ever divided becomes two
 opts            those the kernel states, those that search found, or the heuristic's choice
 simplify        index maths after the splits"""
@@ -21,11 +21,11 @@ from tilewright.graph.simplify import simplify
 from tilewright.graph.threads import local_bytes, threads_of
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import exchange_axis
-from tilewright.kernel.accumulators import recognise_accumulators
+from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, view_kernel
-from tilewright.kernel.effects import check_cores
-from tilewright.kernel.heuristic import choose_opts
-from tilewright.kernel.loops import merge_loops, split_loops
+from tilewright.kernel.heuristics.default import choose_opts
+from tilewright.kernel.prepare.accumulators import recognise_accumulators
+from tilewright.kernel.prepare.loops import merge_loops, split_loops
 from tilewright.kernel.transforms.block import apply_block, block_candidates, check_block
 from tilewright.kernel.transforms.clip import apply_clip, check_clip, clip_candidates
 from tilewright.kernel.transforms.group import (

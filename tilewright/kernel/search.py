@@ -18,7 +18,7 @@ from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, size_of, view_kernel
-from tilewright.kernel.heuristic import choose_opts
+from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.optimise import TRANSFORMS, apply_opt, check_groups, prepare_kernel
 from tilewright.kernel.transforms.tensor_core import tensor_core_opts
 

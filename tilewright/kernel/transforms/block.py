@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from tilewright.graph.ops import AxisType
 from tilewright.graph.uop import UOp, index_const, memory_of
 from tilewright.graph.walk import exchange_axis
+from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, split_axis
-from tilewright.kernel.effects import has_effects
 from tilewright.kernel.transforms.common import check_amount, divisors
 
 _LOOPS = (AxisType.LOOP, AxisType.REDUCE)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from tilewright.graph.ops import AxisType
 from tilewright.graph.uop import UOp
+from tilewright.kernel.analysis.dependence import check_first_thread, check_reduced
 from tilewright.kernel.axes import KernelView, split_axis
-from tilewright.kernel.effects import check_first_thread, check_reduced
 from tilewright.kernel.transforms.common import check_amount, divisors, prefixed
 from tilewright.kernel.transforms.nolocals import check_allows_locals
 from tilewright.kernel.transforms.unroll import check_is_reduced

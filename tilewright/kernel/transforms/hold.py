@@ -35,8 +35,8 @@ from tilewright.graph.levels import plan_levels
 from tilewright.graph.ops import AxisType, Ops, ParamArg, reduce_identity
 from tilewright.graph.uop import UOp, const, index_const
 from tilewright.graph.walk import substitute
+from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, make_range, size_of, stride
-from tilewright.kernel.effects import has_effects
 
 _LEAST_FLOAT_BYTES = 4
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from tilewright.graph.ops import AxisType
 from tilewright.graph.uop import UOp
+from tilewright.kernel.analysis.dependence import check_group
 from tilewright.kernel.axes import KernelView, split_axis
-from tilewright.kernel.effects import check_group
 from tilewright.kernel.transforms.common import check_output_loop, divisors, prefixed
 from tilewright.kernel.transforms.nolocals import check_allows_locals
 

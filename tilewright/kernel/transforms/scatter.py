@@ -23,9 +23,9 @@ from tilewright.graph.simplify.reduce import difference_in_index, split_range
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, const, memory_of
 from tilewright.graph.walk import toposort
+from tilewright.kernel.analysis.dependence import has_effects
+from tilewright.kernel.analysis.versions import exchange_range
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride
-from tilewright.kernel.effects import has_effects
-from tilewright.kernel.versions import exchange_range
 
 _OUTPUT = (AxisType.LOOP, AxisType.GLOBAL)
 

@@ -27,8 +27,8 @@ from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, index_const, memory_of
 from tilewright.graph.walk import substitute, toposort
+from tilewright.kernel.analysis.dot_terms import term_axis, term_dtype
 from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, make_range, size_of, stride
-from tilewright.kernel.grouped_terms import term_axis, term_dtype
 from tilewright.kernel.transforms.halo import Side, find_sides, make_box
 
 _LOOPS = (AxisType.LOOP, AxisType.REDUCE)

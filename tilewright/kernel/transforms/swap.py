@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from tilewright.graph.ops import AxisType
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import exchange_axis
+from tilewright.kernel.analysis.dependence import check_order
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of
-from tilewright.kernel.effects import check_order
 from tilewright.kernel.transforms.common import prefixed
 
 _BETWEEN = (-1,)  # an id that no axis has

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from tilewright.graph.ops import AxisType
 from tilewright.graph.uop import UOp
+from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.axes import KernelView, is_counted, size_of, split_axis
-from tilewright.kernel.effects import check_cores
 from tilewright.kernel.transforms.common import check_output_loop, prefixed
 
 

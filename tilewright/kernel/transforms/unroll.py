@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from tilewright.graph.ops import AxisType
 from tilewright.graph.uop import UOp
+from tilewright.kernel.analysis.dependence import check_reduced, check_tile
 from tilewright.kernel.axes import KernelView, split_axis
-from tilewright.kernel.effects import check_reduced, check_tile
 from tilewright.kernel.transforms.common import SPLITTABLE, check_amount, divisors, prefixed
 
 

@@ -1,5 +1,5 @@
 """The loops of a matrix product by their names. In: a kernel and a target. Out: the kernel with loops cut into tiles
-and blocks, put into their order and shared. `heuristic_products` chooses the sizes; this writes them as opts and knows
+and blocks, put into their order and shared. `products` chooses the sizes; this writes them as opts and knows
 which loops they leave."""
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, make_range, size_of
-from tilewright.kernel.choice import Choice
-from tilewright.kernel.product_sizes import padded
+from tilewright.kernel.heuristics.opt_builder import Choice
+from tilewright.kernel.heuristics.product_sizes import padded
 from tilewright.kernel.transforms.swap import check_swap
 
 # Outermost first.

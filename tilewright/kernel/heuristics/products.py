@@ -28,12 +28,13 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.threads import local_bytes
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
+from tilewright.kernel.analysis.dependence import has_effects
+from tilewright.kernel.analysis.dot_terms import product_dots, term_axis
+from tilewright.kernel.analysis.versions import is_injective
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride
-from tilewright.kernel.effects import has_effects
-from tilewright.kernel.grouped_terms import product_dots, term_axis
-from tilewright.kernel.heuristic_dots import EVEN, choose_dot_opts, evenness
-from tilewright.kernel.product_nest import Nest
-from tilewright.kernel.product_sizes import (
+from tilewright.kernel.heuristics.dot_tiles import EVEN, choose_dot_opts, evenness
+from tilewright.kernel.heuristics.product_nest import Nest
+from tilewright.kernel.heuristics.product_sizes import (
     COLUMN_PARTS,
     MOST_PARTS,
     MOST_VECTORS,
@@ -47,7 +48,6 @@ from tilewright.kernel.transforms.block import check_block, check_overlap
 from tilewright.kernel.transforms.hold import check_hold
 from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands
 from tilewright.kernel.transforms.thread import check_thread
-from tilewright.kernel.versions import is_injective
 
 # Multiplications below which tiles of several rows gain nothing; and below which other cores, or a copy of what could
 # be read as it lies, cost more than they save.

@@ -12,8 +12,8 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import toposort
+from tilewright.kernel.analysis.versions import are_apart, is_injective, share_digit, writes_of
 from tilewright.kernel.axes import KernelView
-from tilewright.kernel.versions import are_apart, is_injective, share_digit, writes_of
 
 _EFFECTS = frozenset({Ops.END, Ops.AFTER, Ops.GROUP, Ops.BARRIER, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
 _NAMES = {Ops.PARAM: "buffer", Ops.DEFINE_LOCAL: "local placeholder", Ops.DEFINE_REG: "register placeholder"}

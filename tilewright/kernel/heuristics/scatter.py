@@ -11,9 +11,9 @@ from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
+from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
-from tilewright.kernel.choice import Choice, best_divisor
-from tilewright.kernel.effects import check_cores
+from tilewright.kernel.heuristics.opt_builder import Choice, best_divisor
 from tilewright.kernel.transforms.local import check_local
 from tilewright.kernel.transforms.scatter import Terms, check_scatter, match_terms
 

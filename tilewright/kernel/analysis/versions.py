@@ -1,5 +1,5 @@
 """What memory holds after which effects. In: a version of memory (itself, or an AFTER of it) and a position. Out: the
-value that is there, where one store is known to have put it there. Used to recognise accumulators (`accumulators.py`).
+value that is there, where one store is known to have put it there. `prepare/accumulators.py` asks.
 
 A store is found by going back from version to version. One that wrote the same position is the answer, one that
 provably wrote elsewhere is passed by, and at anything else the search ends without an answer."""

@@ -32,19 +32,26 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.threads import local_bytes
 from tilewright.graph.uop import UOp
+from tilewright.kernel.analysis.dependence import has_effects
+from tilewright.kernel.analysis.versions import is_injective
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride, view_kernel
-from tilewright.kernel.choice import Choice
-from tilewright.kernel.effects import has_effects
-from tilewright.kernel.heuristic_dots import EVEN, evenness
-from tilewright.kernel.heuristic_products import LEAST_LANES, factors_of, find_product, own_axes, sum_dtype
+from tilewright.kernel.heuristics.convolution_sizes import (
+    MOST_VECTORS,
+    SumBlock,
+    Window,
+    Windows,
+    choose_sum_block,
+    choose_tile,
+)
+from tilewright.kernel.heuristics.dot_tiles import EVEN, evenness
+from tilewright.kernel.heuristics.opt_builder import Choice
+from tilewright.kernel.heuristics.products import LEAST_LANES, factors_of, find_product, own_axes, sum_dtype
 from tilewright.kernel.transforms.clip import bound_of, check_clip
 from tilewright.kernel.transforms.halo import find_sides
 from tilewright.kernel.transforms.hold import check_hold
 from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands, tile_of
 from tilewright.kernel.transforms.swap import check_swap
 from tilewright.kernel.transforms.thread import check_thread
-from tilewright.kernel.versions import is_injective
-from tilewright.kernel.window_sizes import MOST_VECTORS, SumBlock, Window, Windows, choose_sum_block, choose_tile
 
 # Multiplications' worth of time that must be saved: a tile that is turned in registers takes 40 ms longer to compile.
 # So many take half a millisecond on two cores, and that is made up for in 80 runs. Measured with a quarter of it, with

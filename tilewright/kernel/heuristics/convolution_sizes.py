@@ -1,5 +1,5 @@
 """Sizes for convolutions. In: the loops of windows that overlap, and a target's lanes and registers. Out: the tile of
-sums that is held in registers, and the blocks of a long sum. Loops and numbers alone: what `heuristic_windows` does
+sums that is held in registers, and the blocks of a long sum. Loops and numbers alone: what `convolutions` does
 with them is opts."""
 
 from __future__ import annotations

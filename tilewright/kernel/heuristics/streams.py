@@ -14,8 +14,8 @@ from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride
-from tilewright.kernel.choice import VECTORS_IN_FLIGHT, Choice
-from tilewright.kernel.heuristic_dots import evenness
+from tilewright.kernel.heuristics.dot_tiles import evenness
+from tilewright.kernel.heuristics.opt_builder import VECTORS_IN_FLIGHT, Choice
 from tilewright.kernel.transforms.block import check_block
 from tilewright.kernel.transforms.hold import check_hold
 from tilewright.kernel.transforms.thread import check_thread

@@ -20,7 +20,7 @@ from tilewright.graph.simplify import fold_reductions, simplify
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, const, memory_of
 from tilewright.graph.walk import toposort
-from tilewright.kernel.versions import are_apart, exchange_range, is_injective, value_at, writes_of
+from tilewright.kernel.analysis.versions import are_apart, exchange_range, is_injective, value_at, writes_of
 
 _COUNTED = frozenset({AxisType.LOOP, AxisType.REDUCE, AxisType.UPCAST, AxisType.UNROLL})
 

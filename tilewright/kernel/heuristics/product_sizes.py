@@ -1,12 +1,12 @@
 """Sizes for matrix products. In: how many rows and columns a product has, and a target's lanes, registers and cores.
 Out: the tile of sums that is held in registers, the blocks of columns, and the parts of rows. Numbers alone: what
-`heuristic_products` does with them is opts."""
+`products` does with them is opts."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from tilewright.kernel.heuristic_dots import EVEN, evenness
+from tilewright.kernel.heuristics.dot_tiles import EVEN, evenness
 
 # The rows of a tile are read where they lie, as so many streams: no more than an L1 has ways, or they displace one
 # another where they lie a power of two apart.

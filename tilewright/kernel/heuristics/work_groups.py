@@ -20,7 +20,7 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.threads import local_bytes, threads_of
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
-from tilewright.kernel.choice import Choice
+from tilewright.kernel.heuristics.opt_builder import Choice
 from tilewright.kernel.transforms.group import apply_group, check_group
 from tilewright.kernel.transforms.local import apply_local, check_local
 from tilewright.kernel.transforms.pad import apply_pad, check_pad

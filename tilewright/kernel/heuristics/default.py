@@ -19,13 +19,13 @@ from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
+from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
-from tilewright.kernel.choice import VECTORS_IN_FLIGHT, Choice
-from tilewright.kernel.effects import check_cores
-from tilewright.kernel.heuristic_groups import choose_group_opts
-from tilewright.kernel.heuristic_products import choose_product_opts
-from tilewright.kernel.heuristic_scatter import choose_scatter_opts
-from tilewright.kernel.heuristic_streams import (
+from tilewright.kernel.heuristics.convolutions import choose_window_opts
+from tilewright.kernel.heuristics.opt_builder import VECTORS_IN_FLIGHT, Choice
+from tilewright.kernel.heuristics.products import choose_product_opts
+from tilewright.kernel.heuristics.scatter import choose_scatter_opts
+from tilewright.kernel.heuristics.streams import (
     add_streams,
     crossing_axes,
     fill_flights,
@@ -33,7 +33,7 @@ from tilewright.kernel.heuristic_streams import (
     square_tile,
     stream_rows,
 )
-from tilewright.kernel.heuristic_windows import choose_window_opts
+from tilewright.kernel.heuristics.work_groups import choose_group_opts
 from tilewright.kernel.transforms.keep import check_keep, kept_values
 
 # A tile may be this much larger than the registers that hold accumulators leave room for: operands need some too.

@@ -17,7 +17,7 @@ from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, size_of, stride
-from tilewright.kernel.choice import Choice
+from tilewright.kernel.heuristics.opt_builder import Choice
 from tilewright.kernel.transforms.thread import check_thread
 
 # The least length of the sum, in vectors: its end is a fold of as many instructions as some of its steps.

@@ -1,0 +1,1 @@
+"""Passes before any opt: accumulators become reductions, loops are merged and split."""
