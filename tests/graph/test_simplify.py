@@ -20,11 +20,9 @@ from tilewright.graph.pattern import Rule, RuleSet
 from tilewright.graph.scalar import ScalarMath
 from tilewright.graph.simplify import (
     KERNEL_RULES,
-    MOVEMENT_RULES,
     SCALAR_RULES,
     fold_reductions,
     simplify,
-    simplify_views,
 )
 from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp, const, index_const
@@ -172,17 +170,6 @@ def disordered(op: Any, *operands: UOp) -> UOp:
     return UOp(op, operands[0].dtype, tuple(sorted(operands, key=order_key, reverse=True)))
 
 
-def reshape(node: UOp, *shape: int) -> UOp:
-    return UOp(Ops.RESHAPE, node.dtype, (node,), shape)
-
-
-def move(op: Any, node: UOp, arg: Any) -> UOp:
-    return UOp(op, node.dtype, (node,), arg)
-
-
-T23 = reshape(T, 2, 12)
-T146 = reshape(T, 1, 4, 6)
-
 # rule -> (where it must fire, where it must not)
 CASES: dict[str, tuple[UOp, UOp]] = {
     "fold-unary": (-index_const(3), -X),
@@ -308,38 +295,14 @@ CASES: dict[str, tuple[UOp, UOp]] = {
         reduce((L < X).cast(dtypes.int32) + load(P, L), L),
         reduce(load(P, L) + load(P, L + 2), L),
     ),
-    "view-of-the-same-shape": (reshape(T, 24), T23),
-    "permute-in-order": (move(Ops.PERMUTE, T23, (0, 1)), move(Ops.PERMUTE, T23, (1, 0))),
-    "flip-nothing": (move(Ops.FLIP, T146, (0,)), move(Ops.FLIP, T146, (1,))),
-    "reshape-of-reshape": (reshape(T23, 4, 6), reshape(T, 4, 6)),
-    "expand-of-expand": (
-        move(Ops.EXPAND, move(Ops.EXPAND, reshape(T, 1, 1, 24), (1, 3, 24)), (2, 3, 24)),
-        move(Ops.EXPAND, reshape(T, 1, 24), (2, 24)),
-    ),
-    "permute-of-permute": (
-        move(Ops.PERMUTE, move(Ops.PERMUTE, T146, (1, 2, 0)), (2, 0, 1)),
-        move(Ops.FLIP, T146, (0,)),
-    ),
-    "pad-of-pad": (move(Ops.PAD, move(Ops.PAD, T, ((1, 2),)), ((3, 4),)), move(Ops.PAD, T, ((1, 2),))),
-    "shrink-of-shrink": (move(Ops.SHRINK, move(Ops.SHRINK, T, ((2, 20),)), ((1, 5),)), move(Ops.SHRINK, T, ((2, 20),))),
-    "flip-of-flip": (move(Ops.FLIP, move(Ops.FLIP, T146, (1,)), (1, 2)), move(Ops.FLIP, T146, (1,))),
-    "shrink-of-pad": (
-        move(Ops.SHRINK, move(Ops.PAD, T, ((1, 2),)), ((1, 25),)),
-        move(Ops.SHRINK, move(Ops.PAD, T, ((1, 2),)), ((0, 24),)),
-    ),
-    "permute-of-ones": (move(Ops.PERMUTE, T146, (1, 0, 2)), move(Ops.PERMUTE, T146, (2, 1, 0))),
-    "contiguous-twice": (
-        UOp(Ops.CONTIGUOUS, T.dtype, (UOp(Ops.CONTIGUOUS, T.dtype, (T,)),)),
-        UOp(Ops.CONTIGUOUS, T.dtype, (T,)),
-    ),
 }
 
-RULES: dict[str, Rule] = {rule.name: rule for rule in (*KERNEL_RULES, *MOVEMENT_RULES)}
+RULES: dict[str, Rule] = {rule.name: rule for rule in KERNEL_RULES}
 
 
 def test_every_rule_has_its_cases() -> None:
     assert sorted(CASES) == sorted(RULES)
-    assert len(RULES) == len(KERNEL_RULES) + len(MOVEMENT_RULES), "two rules have one name"
+    assert len(RULES) == len(KERNEL_RULES), "two rules have one name"
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -790,21 +753,10 @@ def test_a_count_that_the_dtype_cannot_hold_stays_a_loop() -> None:
     assert fold_reductions(reduce(F, long)) is F * 5000.0 + 0.0  # of -0.0 a sum is 0.0
 
 
-# ---------------------------------------------------------------- views
-
-
-def test_views_join() -> None:
-    moved = move(Ops.PERMUTE, move(Ops.PERMUTE, reshape(T23, 2, 3, 4), (2, 0, 1)), (1, 2, 0))
-    assert simplify_views(reshape(moved, 24)) is T
-    padded = move(Ops.SHRINK, move(Ops.PAD, move(Ops.PAD, T, ((1, 0),)), ((0, 2),)), ((1, 25),))
-    assert simplify_views(padded) is T
-    assert simplify_views(move(Ops.FLIP, move(Ops.FLIP, T146, (1, 2)), (2, 1))) is T146
-
-
 def test_scalar_rules_are_pure_and_named_apart() -> None:
     assert SCALAR_RULES.pure
     assert KERNEL_RULES.pure
-    assert len({SCALAR_RULES.name, KERNEL_RULES.name, MOVEMENT_RULES.name}) == 3
+    assert SCALAR_RULES.name != KERNEL_RULES.name
 
 
 # ---------------------------------------------------------------- speed

@@ -16,7 +16,7 @@ from tilewright.base.location import Location, user_location
 from tilewright.graph.ops import AddrSpace, Axis, AxisType, Ops, ParamArg
 from tilewright.graph.spec import Op, Shape
 from tilewright.graph.uop import UOp, const, index_const
-from tilewright.graph.walk import consumers, toposort
+from tilewright.graph.walk import consumers, map_graph, toposort
 
 _MEMORY = frozenset({Ops.PARAM, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
 _EFFECTS = frozenset({Ops.STORE, Ops.END, Ops.GROUP, Ops.BARRIER})
@@ -296,19 +296,17 @@ def close_kernel(sink: UOp) -> UOp:
     check_values(order)
     check_placeholders(order)
     check_memory_in_loops(order)
-    done: dict[UOp, UOp] = {}
-    for node in order:
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp:
         if node.op is Ops.RESHAPE or node.op is Ops.VIEW:
-            done[node] = done[node.src[0]]
-            continue
-        src = tuple(
-            load_of(done[source]) if source.op is Ops.INDEX and not _takes_place(node, position) else done[source]
-            for position, source in enumerate(node.src)
+            return src[0]
+        loaded = (
+            load_of(new) if source.op is Ops.INDEX and not _takes_place(node, position) else new
+            for position, (source, new) in enumerate(zip(node.src, src, strict=True))
         )
-        made = node.with_src(src)
-        made.line = node.line or made.line
-        done[node] = made
-    return done[order[-1]]
+        return node.with_src(tuple(loaded))
+
+    return map_graph(order[-1], visit, order)
 
 
 def _takes_place(user: UOp, position: int) -> bool:

@@ -1,5 +1,5 @@
 """Walking and substituting. In: a graph. Out: its nodes in order, or the graph with some nodes exchanged.
-Nothing recurses, so depth is bounded by memory alone."""
+Nothing recurses, so depth is bounded by memory alone. A pass that rebuilds a graph calls `map_graph`, or has rules."""
 
 from __future__ import annotations
 
@@ -50,6 +50,38 @@ def consumers(nodes: Iterable[UOp]) -> dict[UOp, list[UOp]]:
         for src in dict.fromkeys(node.src):
             users.setdefault(src, []).append(node)
     return users
+
+
+# Given a node and its new sources, what stands in its place; None is the same node over the new sources.
+Visit = Callable[[UOp, tuple[UOp, ...]], UOp | None]
+
+
+def map_graph(root: UOp, visit: Visit, nodes: Iterable[UOp] | None = None) -> UOp:
+    """The graph with every node replaced as `visit` says, sources first. `nodes`, in topological order, limits the
+    visit to them; a source that is not among them stays as it is."""
+    return map_nodes(toposort(root) if nodes is None else nodes, visit).get(root, root)
+
+
+def map_graphs(roots: Iterable[UOp], visit: Visit) -> list[UOp]:
+    """`map_graph` of several roots, which share what they have in common."""
+    roots = list(roots)
+    replaced = map_nodes(toposort(*roots), visit)
+    return [replaced[root] for root in roots]
+
+
+def map_nodes(nodes: Iterable[UOp], visit: Visit) -> dict[UOp, UOp]:
+    """What stands in the place of each node, given sources first. A replacement that has no line of the user's program
+    takes that of the node it replaces."""
+    replaced: dict[UOp, UOp] = {}
+    for node in nodes:
+        src = tuple([replaced.get(source, source) for source in node.src])
+        made = visit(node, src)
+        if made is None:
+            made = node.with_src(src)
+        elif made.line is None:
+            made.line = node.line
+        replaced[node] = made
+    return replaced
 
 
 def substitute(root: UOp, exchanges: Mapping[UOp, UOp]) -> UOp:

@@ -11,7 +11,7 @@ from tilewright.base.target import Target
 from tilewright.graph.build import wrap_negative
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import map_graphs, toposort
 from tilewright.schedule.order import find_devices
 
 _NARROW = dtypes.int32
@@ -24,13 +24,11 @@ def keep_checks(
     if not any(node.op is Ops.CHECK for node in order):
         return outputs
     devices = find_devices(order, params, device)
-    done: dict[UOp, UOp] = {}
-    for node in order:
-        made = node.with_src(tuple(done[src] for src in node.src))
-        if node.op is Ops.CHECK:
-            made = kept_check(made, target_of(devices[node]))
-        done[node] = made
-    return [done[node] for node in outputs]
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        return kept_check(node.with_src(src), target_of(devices[node])) if node.op is Ops.CHECK else None
+
+    return map_graphs(outputs, visit)
 
 
 def kept_check(check: UOp, target: Target) -> UOp:

@@ -9,7 +9,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.slices import replace_axis, slice_axis
 from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import substitute, toposort
+from tilewright.graph.walk import map_graph, substitute, toposort
 
 _LEAVES = (Ops.CONST, Ops.IOTA)
 
@@ -23,22 +23,19 @@ def narrow(node: UOp, axis: int, start: int, stop: int) -> UOp:
     def is_cut_here(part: UOp) -> bool:
         return not part.op.is_elementwise and (part.op is not Ops.EXPAND or part.src[0].shape[axis] == 1)
 
-    done: dict[UOp, UOp] = {}
-    for part in toposort(node, stop=lambda part: not part.shape or is_cut_here(part)):
-        shape = replace_axis(part.shape, axis, stop - start) if part.shape else ()
-        if not part.shape:
-            done[part] = part
-        elif part.op is Ops.EXPAND:
-            done[part] = build.expand(done.get(part.src[0], part.src[0]), shape)
-        elif part.op.is_elementwise:
-            done[part] = part.with_src(tuple(done[src] for src in part.src))
-        elif build.stored_root(part).op is Ops.IOTA and part.shape[axis] == build.stored_root(part).arg[0]:
+    def visit(part: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        if not part.shape or part.op.is_elementwise:
+            return None
+        shape = replace_axis(part.shape, axis, stop - start)
+        if part.op is Ops.EXPAND:
+            return build.expand(src[0], shape)
+        if build.stored_root(part).op is Ops.IOTA and part.shape[axis] == build.stored_root(part).arg[0]:
             counted = build.iota(stop - start, part.dtype)
             moved = build.alu(Ops.ADD, counted, build.const(part.dtype, start)) if start else counted
-            done[part] = build.reshape(moved, shape)
-        else:
-            done[part] = slice_axis(part, axis, start, stop)
-    return done[node]
+            return build.reshape(moved, shape)
+        return slice_axis(part, axis, start, stop)
+
+    return map_graph(node, visit, toposort(node, stop=lambda part: not part.shape or is_cut_here(part)))
 
 
 def place_constants(node: UOp, device: str, is_operand: bool = False) -> UOp:

@@ -14,7 +14,7 @@ from tilewright.graph.ops import Axis, AxisType, CheckArg, Ops, ParamArg
 from tilewright.graph.records import Access, Item, KernelInfo, Slot
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, memory_of
-from tilewright.graph.walk import substitute, toposort
+from tilewright.graph.walk import map_graph, substitute, toposort
 from tilewright.schedule.steps import Step
 from tilewright.schedule.uses import size_of
 
@@ -83,13 +83,13 @@ def number_checks(sink: UOp, slots: Slots) -> tuple[UOp, tuple[int, ...], DType]
     # Not all devices have integers of 64 bits.
     dtype = dtypes.int64 if any(node.dtype.bits == 64 for node in checks) else dtypes.int32
     words = {number: word for word, number in enumerate(dict.fromkeys(node.arg.number for node in checks))}
-    done: dict[UOp, UOp] = {}
-    for node in nodes:
-        made = node.with_src(tuple(done[src] for src in node.src))
-        if node.op is Ops.CHECK:
-            made = made.replace(arg=CheckArg(node.arg.size, False, words[node.arg.number], slot, dtype.bits))
-        done[node] = made
-    return done[sink], tuple(words), dtype
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        if node.op is not Ops.CHECK:
+            return None
+        return node.replace(src=src, arg=CheckArg(node.arg.size, False, words[node.arg.number], slot, dtype.bits))
+
+    return map_graph(sink, visit, nodes), tuple(words), dtype
 
 
 def custom_item(node: UOp, device: str, slots: Slots, versions: Mapping[UOp, int]) -> Item:
@@ -162,13 +162,13 @@ def touched_spans(nodes: Sequence[UOp], slots: Slots, alignment: int) -> dict[in
 
 def move_starts(sink: UOp, starts: Mapping[int, int]) -> UOp:
     """The kernel with the indices of each version counted from the element that its buffer begins at."""
-    done: dict[UOp, UOp] = {}
-    for node in toposort(sink):
-        src = tuple(done[s] for s in node.src)
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
         if node.op is Ops.INDEX and (start := starts[node.src[0].arg.slot]):
-            src = (src[0], simplify(src[1] - start), *src[2:])
-        done[node] = node.with_src(src)
-    return done[sink]
+            return node.with_src((src[0], simplify(src[1] - start), *src[2:]))
+        return None
+
+    return map_graph(sink, visit)
 
 
 def kernel_name(ast: UOp, loops: Iterable[UOp], loaded: bytes) -> str:

@@ -10,19 +10,19 @@ from tilewright.graph.ops import Axis, Ops
 from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, index_const
-from tilewright.graph.walk import substitute, toposort
+from tilewright.graph.walk import map_graph, substitute, toposort
 
 
 def shorten_reductions(value: UOp) -> UOp:
     """The value with every reduction as short as it can be."""
-    done: dict[UOp, UOp] = {}
-    for node in toposort(value):
-        src = tuple(done[s] for s in node.src)
-        if node.op is Ops.REDUCE:
-            inner, loops = shorten_reduction(node.arg, src[0], src[1:])
-            src = (inner, *loops)
-        done[node] = node.with_src(src)
-    return done[value]
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        if node.op is not Ops.REDUCE:
+            return None
+        inner, loops = shorten_reduction(node.arg, src[0], src[1:])
+        return node.with_src((inner, *loops))
+
+    return map_graph(value, visit)
 
 
 def shorten_reduction(op: Op, value: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, tuple[UOp, ...]]:

@@ -14,7 +14,7 @@ from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import Axis, Ops
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, const, index_const
-from tilewright.graph.walk import substitute, toposort
+from tilewright.graph.walk import map_graph, substitute
 from tilewright.schedule.indexing import TRUE, both
 from tilewright.schedule.masks import conditions_of, is_selection
 
@@ -31,14 +31,14 @@ class Residue(NamedTuple):
 
 def thin_reductions(value: UOp) -> UOp:
     """The value with every sum walking only the steps that count."""
-    done: dict[UOp, UOp] = {}
-    for node in toposort(value):
-        src = tuple(done[s] for s in node.src)
-        if node.op is Ops.REDUCE and node.arg is Ops.ADD:
-            inner, loops = thin_reduction(src[0], src[1:])
-            src = (inner, *loops)
-        done[node] = node.with_src(src)
-    return done[value]
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        if node.op is not Ops.REDUCE or node.arg is not Ops.ADD:
+            return None
+        inner, loops = thin_reduction(src[0], src[1:])
+        return node.with_src((inner, *loops))
+
+    return map_graph(value, visit)
 
 
 def thin_reduction(value: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, tuple[UOp, ...]]:
@@ -98,13 +98,13 @@ def walk_residue(value: UOp, residue: Residue, step: UOp) -> UOp:
 
 def with_mask(value: UOp, step: UOp, inside: UOp) -> UOp:
     """The value where the condition holds, else 0; what is loaded at the step is loaded there alone."""
-    done: dict[UOp, UOp] = {}
-    for node in toposort(value):
-        src = tuple(done[s] for s in node.src)
-        if node.op is Ops.INDEX and step in node.ranges:
-            src = (*src[:2], both(src[2] if len(src) == 3 else TRUE, inside))
-        done[node] = node.with_src(src)
-    made = done[value]
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        if node.op is not Ops.INDEX or step not in node.ranges:
+            return None
+        return node.with_src((*src[:2], both(src[2] if len(src) == 3 else TRUE, inside)))
+
+    made = map_graph(value, visit)
     if is_selection(made):
         return both(made.src[0], inside).where(made.src[1], made.src[2])
     return inside.where(made, const(made.dtype, 0))

@@ -19,7 +19,7 @@ from tilewright.graph.ops import MultiArg, Ops
 from tilewright.graph.slices import even_sizes, select_parts
 from tilewright.graph.spec import Kind, Op, element_count
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import map_graphs, toposort
 from tilewright.schedule.collectives import all_reduce, arrange, gather_parts, move_parts, pieces_of
 from tilewright.schedule.constants import narrow, place_constants
 from tilewright.schedule.layouts import WHOLE, Layout, Spread, choose_layout, pulled_back, reshaped, shrunk
@@ -39,7 +39,7 @@ def divide_graph(outputs: Sequence[UOp]) -> tuple[Division, ...]:
     if all(node.op is not Ops.MULTI for node in order):
         return tuple(Division((node,), None) for node in outputs)
     if any(node.op is Ops.CAT for node in order):
-        outputs = select_joined(order, outputs)
+        outputs = select_joined(outputs)
         order = toposort(*outputs)
     divider = Divider(order)
     for node in order:
@@ -47,16 +47,17 @@ def divide_graph(outputs: Sequence[UOp]) -> tuple[Division, ...]:
     return tuple(divider.output(node) for node in outputs)
 
 
-def select_joined(order: Sequence[UOp], outputs: Sequence[UOp]) -> list[UOp]:
+def select_joined(outputs: Sequence[UOp]) -> list[UOp]:
     """The outputs with every join written as a selection, which is divided like any other elementwise operation."""
-    done: dict[UOp, UOp] = {}
-    for node in order:
-        made = node.with_src(tuple(done[src] for src in node.src))
-        if made.op is Ops.CAT:
-            made = select_parts(made.src, made.arg)
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        if node.op is not Ops.CAT:
+            return None
+        made = select_parts(src, node.arg)
         note_line(made, node)
-        done[node] = made
-    return [done[node] for node in outputs]
+        return made
+
+    return map_graphs(outputs, visit)
 
 
 class Divider:

@@ -12,7 +12,6 @@ from tilewright.graph.simplify.compare import COMPARE_RULES
 from tilewright.graph.simplify.constants import CONSTANT_RULES
 from tilewright.graph.simplify.divmod import DIVMOD_RULES
 from tilewright.graph.simplify.logic import LOGIC_RULES
-from tilewright.graph.simplify.movement import MOVEMENT_RULES
 from tilewright.graph.simplify.mul import MUL_RULES
 from tilewright.graph.simplify.reduce import REDUCE_RULES
 from tilewright.graph.simplify.select import SELECT_RULES
@@ -45,11 +44,6 @@ def fold_reductions(node: UOp) -> UOp:
     return rewrite(node, KERNEL_RULES if options.FOLD_REDUCE else SCALAR_RULES)
 
 
-def simplify_views(node: UOp) -> UOp:
-    """The tensor graph with movement ops joined and dropped. Shapes stay; nothing else is touched."""
-    return rewrite(node, MOVEMENT_RULES)
-
-
 __all__ = [
     "ADD_RULES",
     "CAST_RULES",
@@ -58,12 +52,10 @@ __all__ = [
     "DIVMOD_RULES",
     "KERNEL_RULES",
     "LOGIC_RULES",
-    "MOVEMENT_RULES",
     "MUL_RULES",
     "REDUCE_RULES",
     "SCALAR_RULES",
     "SELECT_RULES",
     "fold_reductions",
     "simplify",
-    "simplify_views",
 ]

@@ -19,7 +19,7 @@ from tilewright.graph.pattern import Rule, RuleSet, op
 from tilewright.graph.simplify.common import TRUE, both, number, opposite, select
 from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import substitute, toposort
+from tilewright.graph.walk import map_graph, substitute, toposort
 
 # ---------------------------------------------------------------- parts
 
@@ -183,18 +183,15 @@ def at_place(value: UOp, range_: UOp, place: UOp, inside: UOp) -> UOp:
     way of the place is masked: outside of the range no memory is touched."""
     if range_ not in value.ranges:
         return value
-    done: dict[UOp, UOp] = {range_: place}
-    for node in toposort(value, stop=lambda each: range_ not in each.ranges):
-        if node in done:
-            continue
-        if range_ not in node.ranges:
-            done[node] = node
-            continue
-        src = tuple([done[each] for each in node.src])
-        if node.op is Ops.INDEX:
-            src = (*src[:2], inside if len(src) == 2 else both(inside, src[2]))
-        done[node] = UOp(node.op, node.dtype, src, node.arg)
-    return done[value]
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        if node is range_:
+            return place
+        if node.op is Ops.INDEX and range_ in node.ranges:
+            return node.with_src((*src[:2], inside if len(src) == 2 else both(inside, src[2])))
+        return None
+
+    return map_graph(value, visit, toposort(value, stop=lambda each: range_ not in each.ranges))
 
 
 def fold_count(node: UOp) -> UOp | None:
