@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tilewright import Context, Tensor
-from tilewright.backends.cpu import prefetch
+from tilewright.backends.cpu.rendering import prefetch
 from tilewright.engine.compile import forget_kernels
 from tilewright.engine.jit import jit
 

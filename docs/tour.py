@@ -564,7 +564,7 @@ def emulate(body: list[Node], buffers: list[np.ndarray]) -> None:
 # stack slots, which LLVM turns into registers. (The real renderer names registers itself, folds the constant offsets of
 # a tile into its addresses, and writes an axis of stride 1 as vectors.)
 #
-# In the package: tilewright/backends/cpu/renderer.py, with tiles in tilewright/codegen/tiles.py.
+# In the package: tilewright/backends/cpu/rendering/renderer.py, with tiles in tilewright/codegen/tiles.py.
 
 
 LOOP_OPENS = """\
@@ -627,7 +627,7 @@ class Renderer:
 # LLVM makes the text into instructions of this processor, inside this process, and ctypes calls them. (The real backend
 # keeps the object on disk, so that the next process need not load LLVM, and runs kernels on all cores from a pool.)
 #
-# In the package: tilewright/backends/cpu/llvm.py, tilewright/backends/cpu/pool.py, tilewright/runtime/cache.py.
+# In the package: tilewright/backends/cpu/code/, tilewright/backends/cpu/pool/, tilewright/runtime/cache.py.
 
 
 class NativeKernel:

@@ -15,16 +15,16 @@ import pytest
 from tests.devices import Setting, settings
 from tests.golden.texts import EVERYWHERE, WITH_GROUPS, WITH_THREADS, check_golden, leaf, program_of
 from tilewright import Tensor
-from tilewright.backends.cpu.c_language import render_c
+from tilewright.backends.cpu.rendering.c_language import render_c
 from tilewright.backends.opencl.language import OpenCLLanguage
 from tilewright.base.config import Context
 from tilewright.base.dtype import DType, dtypes, to_dtype
 from tilewright.base.errors import UnsupportedError
 from tilewright.base.target import Target
-from tilewright.codegen.c_style import CStyleRenderer
-from tilewright.codegen.c_style_language import Expression, Language
-from tilewright.codegen.c_style_launch import axis_size, plan_launch
-from tilewright.codegen.c_style_memory import MOST_ALIGNED, alignment
+from tilewright.codegen.c_style.language import Expression, Language
+from tilewright.codegen.c_style.launch import axis_size, plan_launch
+from tilewright.codegen.c_style.memory import MOST_ALIGNED, alignment
+from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp, const

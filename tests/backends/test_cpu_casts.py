@@ -14,8 +14,8 @@ from tests.backends.test_cpu_processors import assembly_for
 from tests.kernel.kernels import kernel_of, leaf
 from tilewright import Tensor
 from tilewright.backends.cpu.device import KERNEL_SYMBOL, cpu_target
-from tilewright.backends.cpu.processors import _FLAGS, Processor
-from tilewright.backends.cpu.renderer import render
+from tilewright.backends.cpu.host.processors import _FLAGS, Processor
+from tilewright.backends.cpu.rendering.renderer import render
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.pipeline import lower
 from tilewright.kernel.optimise import optimise

@@ -10,7 +10,7 @@ import pytest
 
 from tilewright import Tensor
 from tilewright.backends.cpu.device import KERNEL_SYMBOL, cpu_target
-from tilewright.backends.cpu.renderer import render
+from tilewright.backends.cpu.rendering.renderer import render
 from tilewright.base.dtype import dtypes
 from tilewright.codegen.pipeline import lower
 from tilewright.graph.detours import detour, find_detours

@@ -16,10 +16,10 @@ from tests.backends.test_cpu_processors import assembly_for
 from tests.fuzz.opts import Pair, check_on_device, draw_opts
 from tests.kernel.kernels import axis, expected, kernel, load, param, store, summed
 from tilewright import Tensor
-from tilewright.backends.cpu import llvm
+from tilewright.backends.cpu.code import llvm
 from tilewright.backends.cpu.device import KERNEL_SYMBOL, cpu_target
-from tilewright.backends.cpu.processors import Processor
-from tilewright.backends.cpu.renderer import render
+from tilewright.backends.cpu.host.processors import Processor
+from tilewright.backends.cpu.rendering.renderer import render
 from tilewright.backends.python.emulator import run_program
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target

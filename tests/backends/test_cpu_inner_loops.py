@@ -12,8 +12,8 @@ import pytest
 from tests.backends.test_cpu_processors import assembly_for
 from tests.kernel.test_products import matrices
 from tilewright.backends.cpu.device import KERNEL_SYMBOL, cpu_target
-from tilewright.backends.cpu.processors import _FLAGS, Processor
-from tilewright.backends.cpu.renderer import render
+from tilewright.backends.cpu.host.processors import _FLAGS, Processor
+from tilewright.backends.cpu.rendering.renderer import render
 from tilewright.codegen.pipeline import lower
 from tilewright.graph.records import KernelInfo
 from tilewright.kernel.optimise import optimise

@@ -23,8 +23,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.backends.cpu import elf, host, llvm, llvm_library, memory, pool, pool_ir
-from tilewright.backends.cpu.processors import Processor, this_processor
+from tilewright.backends.cpu.code import elf, llvm, llvm_library
+from tilewright.backends.cpu.host import memory, system
+from tilewright.backends.cpu.host.processors import Processor, this_processor
+from tilewright.backends.cpu.pool import ir as pool_ir
+from tilewright.backends.cpu.pool import threads as pool
 
 ATTRIBUTES = llvm.FUNCTION_ATTRIBUTES
 # Seconds after which what has not ended is taken to hang: more than a machine that does other things needs.
@@ -135,7 +138,7 @@ def kernels() -> llvm.LoadedCode:
 def pool_object(request: pytest.FixtureRequest) -> bytes:
     """The pool as this system has it (a futex on Linux), and the one with a mutex and a condition variable."""
     system = None if request.param == "native" else "other"
-    return llvm.compile_ir(pool.pool_ir(system=system), optimise=0)
+    return llvm.compile_ir(pool_ir.pool_ir(system=system), optimise=0)
 
 
 @pytest.fixture
@@ -183,7 +186,7 @@ def fake_files(root: Path, files: dict[str, str]) -> Path:
     ("files", "cores"),
     [
         ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "150000 100000\n"}, 2),
-        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "max 100000\n"}, host.UNLIMITED),
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "max 100000\n"}, system.UNLIMITED),
         # the parent's limit holds for the child as well
         (
             {
@@ -209,14 +212,14 @@ def fake_files(root: Path, files: dict[str, str]) -> Path:
                 "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
                 "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
             },
-            host.UNLIMITED,
+            system.UNLIMITED,
         ),
-        ({}, host.UNLIMITED),
-        ({"proc/self/cgroup": "nonsense\n0::\n", "sys/fs/cgroup/cpu.max": "what\n"}, host.UNLIMITED),
+        ({}, system.UNLIMITED),
+        ({"proc/self/cgroup": "nonsense\n0::\n", "sys/fs/cgroup/cpu.max": "what\n"}, system.UNLIMITED),
     ],
 )
 def test_cpu_quota(tmp_path: Path, files: dict[str, str], cores: int) -> None:
-    assert host.cpu_quota(fake_files(tmp_path, files)) == cores
+    assert system.cpu_quota(fake_files(tmp_path, files)) == cores
 
 
 def test_memory_limits_of_both_cgroup_versions(tmp_path: Path) -> None:
@@ -240,16 +243,16 @@ def test_memory_limits_of_both_cgroup_versions(tmp_path: Path) -> None:
             "sys/fs/cgroup/memory/a/memory.usage_in_bytes": "1\n",
         },
     )
-    assert (host.memory_total(second), host.memory_available(second)) == (500000, 250000)
-    assert (host.memory_total(first), host.memory_available(first)) == (1000 * 1024, 800 * 1024)
+    assert (system.memory_total(second), system.memory_available(second)) == (500000, 250000)
+    assert (system.memory_total(first), system.memory_available(first)) == (1000 * 1024, 800 * 1024)
 
 
 def test_core_cache_bytes_is_the_size_of_the_second_level(tmp_path: Path) -> None:
     cache = "sys/devices/system/cpu/cpu0/cache"
     files = {f"{cache}/index{n}/level": level for n, level in enumerate(("1", "1", "2", "3"))}
     files |= {f"{cache}/index{n}/size": size for n, size in enumerate(("32K", "32K", "1280K", "36608K"))}
-    assert host.core_cache_bytes(fake_files(tmp_path, files)) == 1280 * 1024
-    assert host.core_cache_bytes(tmp_path / "nothing") == 512 * 1024
+    assert system.core_cache_bytes(fake_files(tmp_path, files)) == 1280 * 1024
+    assert system.core_cache_bytes(tmp_path / "nothing") == 512 * 1024
 
 
 def test_usable_cores_takes_one_thread_of_a_core_and_lets_the_request_win(tmp_path: Path) -> None:
@@ -257,9 +260,9 @@ def test_usable_cores_takes_one_thread_of_a_core_and_lets_the_request_win(tmp_pa
         sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     )
     siblings = {f"sys/devices/system/cpu/cpu{i}/topology/thread_siblings_list": "0-999\n" for i in processors}
-    assert host.usable_cores(root=tmp_path / "nothing") == len(processors)
-    assert host.usable_cores(root=fake_files(tmp_path, siblings)) == 1
-    assert [host.usable_cores(requested, tmp_path) for requested in (1, 7, 0, -3)] == [1, 7, 1, 1]
+    assert system.usable_cores(root=tmp_path / "nothing") == len(processors)
+    assert system.usable_cores(root=fake_files(tmp_path, siblings)) == 1
+    assert [system.usable_cores(requested, tmp_path) for requested in (1, 7, 0, -3)] == [1, 7, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -273,7 +276,7 @@ def test_usable_cores_takes_one_thread_of_a_core_and_lets_the_request_win(tmp_pa
 )
 def test_vector_facts(tmp_path: Path, machine: str, flags: str, vector: tuple[int, int], half: bool) -> None:
     root = fake_files(tmp_path, {"proc/cpuinfo": f"processor : 0\n{flags}\n\nprocessor : 1\nflags : none\n"})
-    found = Processor(machine, host.cpu_flags(root))
+    found = Processor(machine, system.cpu_flags(root))
     assert found.vector() == vector
     assert found.has_half_casts() is half
 
@@ -376,7 +379,7 @@ def test_loading_a_cached_object_does_not_import_llvmlite(tmp_path: Path) -> Non
     (tmp_path / "object").write_bytes(llvm.compile_ir(FILL))
     script = f"""
         import sys
-        from tilewright.backends.cpu import llvm
+        from tilewright.backends.cpu.code import llvm
         llvm.load_object(open({str(tmp_path / "object")!r}, "rb").read(), "fill")
         print(llvm.toolchain() == {llvm.toolchain()!r}, "llvmlite.binding" in sys.modules, "numpy" in sys.modules)
     """
@@ -386,7 +389,7 @@ def test_loading_a_cached_object_does_not_import_llvmlite(tmp_path: Path) -> Non
 def test_a_compilation_takes_the_library_and_not_the_modules_of_llvmlite() -> None:
     script = f"""
         import sys
-        from tilewright.backends.cpu import llvm
+        from tilewright.backends.cpu.code import llvm
         made = llvm.compile_ir({FILL!r})
         print(len(made) > 100, "llvmlite.binding" in sys.modules)
     """
@@ -630,7 +633,7 @@ def test_each_thread_begins_with_its_own_share(threads: pool.Pool) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="on other systems nothing says where a thread wakes up")
 def test_workers_sleep_off_the_core_of_the_caller_and_wake_up_free() -> None:
-    made = pool.Pool(llvm.compile_ir(pool.pool_ir(), optimise=0), 4)
+    made = pool.Pool(llvm.compile_ir(pool_ir.pool_ir(), optimise=0), 4)
     everywhere = os.sched_getaffinity(0)
     for _ in range(3):
         meeting = Meeting(4)
@@ -649,9 +652,9 @@ def test_workers_sleep_off_the_core_of_the_caller_and_wake_up_free() -> None:
 
 def test_an_arm_fetches_code_anew_before_it_runs_a_chunk() -> None:
     """That it is needed cannot be shown: an emulator sees new code at once, and most processors nearly always."""
-    before_call = pool.pool_ir("aarch64", "linux").split("  call void %function(ptr %buffers, i64 %low")[0]
+    before_call = pool_ir.pool_ir("aarch64", "linux").split("  call void %function(ptr %buffers, i64 %low")[0]
     assert before_call.endswith("  call void @llvm.aarch64.isb(i32 15)\n")
-    assert "isb" not in pool.pool_ir("x86_64", "linux")
+    assert "isb" not in pool_ir.pool_ir("x86_64", "linux")
 
 
 def test_a_closed_pool_runs_alone(pool_object: bytes, kernels: llvm.LoadedCode) -> None:
@@ -755,9 +758,11 @@ def test_interpreter_exit_with_a_daemon_thread_in_the_pool(tmp_path: Path) -> No
     (tmp_path / "text").write_text(SQUARE)
     script = f"""
         import ctypes, threading, time
-        from tilewright.backends.cpu import llvm, memory, pool
+        from tilewright.backends.cpu.code import llvm
+        from tilewright.backends.cpu.host import memory
+        from tilewright.backends.cpu.pool import ir as pool_ir, threads as pool
         code = llvm.load_object(llvm.compile_ir(open({str(tmp_path / "text")!r}).read()), "square")
-        made = pool.Pool(llvm.compile_ir(pool.pool_ir(), 0), 3)
+        made = pool.Pool(llvm.compile_ir(pool_ir.pool_ir(), 0), 3)
         source, result = memory.allocate(80000), memory.allocate(80008)
         source.view()[:] = bytes(80000)
         commands = pool.CommandList(made, [(code.address, [result.address + 8, source.address], 10000, 100)] * 50)
@@ -880,7 +885,7 @@ def test_wrap_of_numpy_arrays() -> None:
 
 def test_too_much_memory_is_refused() -> None:
     allocator = memory.Allocator(limit=1 << 20)
-    for size in (host.memory_total() * 2, 1 << 62, host.memory_available() + (1 << 30)):
+    for size in (system.memory_total() * 2, 1 << 62, system.memory_available() + (1 << 30)):
         with pytest.raises(MemoryError, match="bytes"):
             allocator.allocate(size)
     with pytest.raises(ValueError):

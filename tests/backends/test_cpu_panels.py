@@ -11,9 +11,9 @@ import pytest
 
 from tests.kernel.test_products import matrices
 from tilewright import Tensor
-from tilewright.backends.cpu import panels as module
-from tilewright.backends.cpu.memory import HostMemory
-from tilewright.backends.cpu.panels import CACHE_LINE, Panels, panel_places, panels
+from tilewright.backends.cpu.host import panels as module
+from tilewright.backends.cpu.host.memory import HostMemory
+from tilewright.backends.cpu.host.panels import CACHE_LINE, Panels, panel_places, panels
 from tilewright.base.errors import OutOfMemoryError
 from tilewright.engine.compile import compile_kernel
 from tilewright.graph.records import KernelInfo

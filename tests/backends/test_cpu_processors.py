@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tilewright import Tensor
-from tilewright.backends.cpu import llvm
+from tilewright.backends.cpu.code import llvm
 from tilewright.backends.cpu.device import CpuDriver, cpu_target
-from tilewright.backends.cpu.processors import _FLAGS, Processor, processor, this_processor
+from tilewright.backends.cpu.host.processors import _FLAGS, Processor, processor, this_processor
 from tilewright.base.config import Context
 from tilewright.base.errors import ConfigError
 

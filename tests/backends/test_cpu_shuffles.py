@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from tests.kernel.kernels import add, kernel_of, leaf
-from tilewright.backends.cpu import llvm
+from tilewright.backends.cpu.code import llvm
 from tilewright.backends.cpu.device import cpu_target
-from tilewright.backends.cpu.interleave import MOST_STEP, load_apart
-from tilewright.backends.cpu.renderer import render
-from tilewright.backends.cpu.transpose import transpose
+from tilewright.backends.cpu.rendering.interleave import MOST_STEP, load_apart
+from tilewright.backends.cpu.rendering.renderer import render
+from tilewright.backends.cpu.rendering.transpose import transpose
 from tilewright.base.target import Target
 from tilewright.codegen.pipeline import lower
 from tilewright.graph import build

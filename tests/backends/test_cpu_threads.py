@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.backends.cpu import host
+from tilewright.backends.cpu.host import system
 
 VALUES = """
 import hashlib, json
@@ -102,4 +102,4 @@ def test_affinity_and_quota_limit_the_threads(
     group = tmp_path / "sys/fs/cgroup"
     group.mkdir(parents=True)
     (group / "cpu.max").write_text(quota or "max 100000")
-    assert host.usable_cores(root=tmp_path) == cores
+    assert system.usable_cores(root=tmp_path) == cores

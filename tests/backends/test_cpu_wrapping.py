@@ -12,7 +12,7 @@ from tests.kernel.kernels import kernel_of, leaf
 from tests.kernel.test_products import matrices
 from tilewright import Tensor
 from tilewright.backends.cpu.device import KERNEL_SYMBOL, cpu_target
-from tilewright.backends.cpu.renderer import render
+from tilewright.backends.cpu.rendering.renderer import render
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.pipeline import lower
 from tilewright.graph.records import KernelInfo

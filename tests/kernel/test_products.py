@@ -14,7 +14,8 @@ import pytest
 from tests.fuzz.opts import Pair, check_pair
 from tests.kernel.kernels import axis, load, param, store, summed
 from tests.kernel.test_transforms import check
-from tilewright.backends.cpu import panels, prefetch
+from tilewright.backends.cpu.host import panels
+from tilewright.backends.cpu.rendering import prefetch
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
 from tilewright.codegen.pipeline import lower

@@ -9,11 +9,13 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from tilewright.backends.cpu import host, llvm
-from tilewright.backends.cpu.memory import HostMemory, allocate, wrap
-from tilewright.backends.cpu.panels import STACK_BYTES, SYMBOL, panel_places, panels
-from tilewright.backends.cpu.pool import CommandList, Pool, pool_ir
-from tilewright.backends.cpu.processors import processor
+from tilewright.backends.cpu.code import llvm
+from tilewright.backends.cpu.host import system
+from tilewright.backends.cpu.host.memory import HostMemory, allocate, wrap
+from tilewright.backends.cpu.host.panels import STACK_BYTES, SYMBOL, panel_places, panels
+from tilewright.backends.cpu.host.processors import processor
+from tilewright.backends.cpu.pool.ir import pool_ir
+from tilewright.backends.cpu.pool.threads import CommandList, Pool
 from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import CompileError
@@ -57,7 +59,7 @@ def cpu_target(compiler: str = LLVM, arch: str = "") -> Target:
         toolchain, local_bytes = llvm.toolchain(arch), MOST_PANEL_BYTES
     else:
         # What belongs to C text alone is loaded here and below, not at every start.
-        from tilewright.backends.cpu import c_compiler
+        from tilewright.backends.cpu.code import c_compiler
 
         toolchain, local_bytes = c_compiler.toolchain(compiler, arch), STACK_BYTES
     # C leaves a conversion out of range open; where no instruction has it, LLVM takes vectors apart lane by lane.
@@ -65,18 +67,18 @@ def cpu_target(compiler: str = LLVM, arch: str = "") -> Target:
     return Target(
         name="CPU",
         # Of the machine too: what a search finds best for code of this kind is best for the machine it was timed on.
-        arch=f"{host.machine()} {host.cpu_identity()} {arch}".rstrip(),
+        arch=f"{system.machine()} {system.cpu_identity()} {arch}".rstrip(),
         toolchain=toolchain,
         # C text names every element, and its vectoriser must find them again: wide tiles take seconds and gain little.
         vector_bytes=vector_bytes if compiler == LLVM else 16,
         vector_registers=registers,
-        cores=host.usable_cores(options.TILEWRIGHT_THREADS or None),
+        cores=system.usable_cores(options.TILEWRIGHT_THREADS or None),
         has_threads=True,
         start_alignment=1 if compiler == LLVM else 64,
         # The C text keeps panels on the stack.
         max_local_bytes=local_bytes,
         cache_bytes=CACHE_BYTES,
-        core_cache_bytes=host.core_cache_bytes(),
+        core_cache_bytes=system.core_cache_bytes(),
         native=ALL_DTYPES - SMALL_FLOATS,
         native_casts=frozenset({dtypes.float16}) if compiler == LLVM and compiled_for.has_half_casts() else frozenset(),
         native_ops=_NATIVE_OPS | _names(SATURATING_CAST=saturates, DETOUR=compiler == LLVM),
@@ -149,16 +151,16 @@ class CpuDriver(HostDriver):
     def render(self, program: Program) -> str:
         # Not needed where every kernel is on disk.
         if options.CPU_COMPILER == LLVM:
-            from tilewright.backends.cpu.renderer import render
+            from tilewright.backends.cpu.rendering.renderer import render
 
             return render(program, KERNEL_SYMBOL)
-        from tilewright.backends.cpu.c_language import render_c
+        from tilewright.backends.cpu.rendering.c_language import render_c
 
         return render_c(program)
 
     def compile(self, source: str) -> bytes:
         if options.CPU_COMPILER != LLVM:
-            from tilewright.backends.cpu import c_compiler
+            from tilewright.backends.cpu.code import c_compiler
 
             return c_compiler.compile_c(options.CPU_COMPILER, source, options.CPU_ARCH)
         try:
@@ -179,7 +181,7 @@ class CpuDriver(HostDriver):
         if options.CPU_COMPILER == LLVM:
             _, panel = panel_places(program)
         else:
-            from tilewright.backends.cpu.c_language import CpuCLanguage
+            from tilewright.backends.cpu.rendering.c_language import CpuCLanguage
 
             symbol = CpuCLanguage().kernel_name(program)
         thread = next((axis for axis in program.global_ranges if axis.arg.kind is AxisType.THREAD), None)
@@ -202,7 +204,7 @@ class CpuDriver(HostDriver):
 
     def disassemble(self, source: str) -> str:
         if options.CPU_COMPILER != LLVM:
-            from tilewright.backends.cpu import c_compiler
+            from tilewright.backends.cpu.code import c_compiler
 
             return c_compiler.assembly(options.CPU_COMPILER, source, options.CPU_ARCH)
         return llvm.assembly(source, arch=options.CPU_ARCH)
@@ -222,7 +224,7 @@ _making_pool = renewed_lock()
 def _new_pool() -> Pool:
     source = pool_ir()
     key = cache_key("pool", source, llvm.toolchain())
-    threads = host.usable_cores(options.TILEWRIGHT_THREADS or None)
+    threads = system.usable_cores(options.TILEWRIGHT_THREADS or None)
     kept = read_entry(key)
     if kept is not None:
         try:

@@ -21,7 +21,7 @@ from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import InternalError
 from tilewright.base.target import ALL_DTYPES, SMALL_FLOATS, Target
-from tilewright.codegen.c_style_launch import plan_launch
+from tilewright.codegen.c_style.launch import plan_launch
 from tilewright.graph.records import Program
 from tilewright.runtime.device import Driver, Place
 

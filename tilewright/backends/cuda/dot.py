@@ -17,8 +17,8 @@ from tilewright.backends.cuda.dot_mma import name_threads, render_mma
 from tilewright.backends.cuda.renderer import CudaLanguage, render
 from tilewright.backends.cuda.tensor_map import TensorMap
 from tilewright.base.target import TensorCore
-from tilewright.codegen.c_style import CStyleRenderer, Expression
-from tilewright.codegen.c_style_launch import Launch
+from tilewright.codegen.c_style.launch import Launch
+from tilewright.codegen.c_style.renderer import CStyleRenderer, Expression
 from tilewright.codegen.tiles import axis_size
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import AxisType, Ops

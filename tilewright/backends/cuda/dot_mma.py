@@ -11,7 +11,7 @@ from tilewright.backends.cuda.dot_text import OPERANDS
 from tilewright.backends.cuda.renderer import CudaLanguage
 from tilewright.base.errors import InternalError
 from tilewright.base.target import TensorCore
-from tilewright.codegen.c_style import CStyleRenderer, Expression
+from tilewright.codegen.c_style.renderer import CStyleRenderer, Expression
 from tilewright.codegen.tiles import axis_size
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import AxisType, Ops

@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.codegen.c_style import CStyleRenderer
-from tilewright.codegen.c_style_language import Expression
-from tilewright.codegen.c_style_simt import SimtLanguage, dynamic_local_bytes
+from tilewright.codegen.c_style.language import Expression
+from tilewright.codegen.c_style.renderer import CStyleRenderer
+from tilewright.codegen.c_style.simt import SimtLanguage, dynamic_local_bytes
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.spec import Op

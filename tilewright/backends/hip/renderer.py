@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import ALL_DTYPES, SMALL_FLOATS, Target
-from tilewright.codegen.c_style import CStyleRenderer
-from tilewright.codegen.c_style_simt import SimtLanguage
+from tilewright.codegen.c_style.renderer import CStyleRenderer
+from tilewright.codegen.c_style.simt import SimtLanguage
 from tilewright.graph.records import Program
 
 _NATIVE_OPS = frozenset(

@@ -14,8 +14,8 @@ from tilewright.backends.metal.language import MetalLanguage
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import CompileError, InternalError
 from tilewright.base.target import ALL_DTYPES, Target
-from tilewright.codegen.c_style import CStyleRenderer
-from tilewright.codegen.c_style_launch import Launch, plan_launch
+from tilewright.codegen.c_style.launch import Launch, plan_launch
+from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.graph.records import Program
 from tilewright.runtime.device import Driver, Place, Runner, Unavailable
 

@@ -7,8 +7,8 @@ import struct
 from typing import ClassVar
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.codegen.c_style_language import SHORT_SUFFIXES, SHORT_TYPE_NAMES, Expression, Language
-from tilewright.codegen.c_style_launch import Launch
+from tilewright.codegen.c_style.language import SHORT_SUFFIXES, SHORT_TYPE_NAMES, Expression, Language
+from tilewright.codegen.c_style.launch import Launch
 from tilewright.graph.ops import AddrSpace, Ops
 from tilewright.graph.records import Param, Program
 from tilewright.graph.spec import Op

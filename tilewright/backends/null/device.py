@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from tilewright.base.dtype import DType
 from tilewright.base.errors import UnsupportedError
 from tilewright.base.target import ALL_DTYPES, SMALL_FLOATS, Target
-from tilewright.codegen.c_style import CStyleRenderer
-from tilewright.codegen.c_style_language import Language
+from tilewright.codegen.c_style.language import Language
+from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.graph.records import Program
 from tilewright.runtime.device import Driver, Place
 

@@ -12,8 +12,8 @@ from tilewright.backends.opencl.language import OpenCLLanguage
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import CompileError, OutOfMemoryError
 from tilewright.base.target import ALL_DTYPES, SMALL_FLOATS, Target
-from tilewright.codegen.c_style import CStyleRenderer
-from tilewright.codegen.c_style_launch import Launch, has_groups, plan_launch
+from tilewright.codegen.c_style.launch import Launch, has_groups, plan_launch
+from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.graph.records import Program
 from tilewright.runtime.device import Driver, Place, Unavailable
 

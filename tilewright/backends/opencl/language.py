@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.codegen.c_style_language import (
+from tilewright.codegen.c_style.language import (
     C_KEYWORDS,
     SHORT_SUFFIXES,
     SHORT_TYPE_NAMES,
@@ -14,7 +14,7 @@ from tilewright.codegen.c_style_language import (
     Expression,
     Language,
 )
-from tilewright.codegen.c_style_launch import Launch, has_groups
+from tilewright.codegen.c_style.launch import Launch, has_groups
 from tilewright.graph.ops import AddrSpace, Ops
 from tilewright.graph.records import Param, Program
 from tilewright.graph.spec import Op

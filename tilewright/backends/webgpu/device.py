@@ -13,7 +13,7 @@ from tilewright.backends.webgpu.launches import WebGpuKernel, WebGpuRunner
 from tilewright.backends.webgpu.memory import Copies, WebGpuMemory
 from tilewright.backends.webgpu.renderer import render
 from tilewright.base.errors import CompileError, UnsupportedError
-from tilewright.codegen.c_style_launch import plan_launch
+from tilewright.codegen.c_style.launch import plan_launch
 from tilewright.graph.records import Program
 from tilewright.runtime.device import Driver, Place, Runner
 

@@ -16,7 +16,7 @@ from typing import ClassVar
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.errors import InternalError, UnsupportedError
 from tilewright.base.target import WIDE_INTEGERS, Target
-from tilewright.codegen.c_style_language import (
+from tilewright.codegen.c_style.language import (
     ATOM,
     BIT_AND,
     BIT_OR,
@@ -30,7 +30,7 @@ from tilewright.codegen.c_style_language import (
     Expression,
     Language,
 )
-from tilewright.codegen.c_style_launch import Launch
+from tilewright.codegen.c_style.launch import Launch
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Param, Program
 from tilewright.graph.spec import Op

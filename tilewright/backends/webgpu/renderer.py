@@ -11,8 +11,8 @@ from tilewright.backends.webgpu.language import WgslLanguage
 from tilewright.backends.webgpu.storage import WgslMemory
 from tilewright.base.dtype import DType, Scalar, cast_scalar
 from tilewright.base.target import WIDE_INTEGERS
-from tilewright.codegen.c_style import CStyleRenderer, Expression
-from tilewright.codegen.c_style_folds import fold_body
+from tilewright.codegen.c_style.folds import fold_body
+from tilewright.codegen.c_style.renderer import CStyleRenderer, Expression
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.scalar import ScalarMath

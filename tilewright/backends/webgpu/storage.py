@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from tilewright.backends.webgpu.language import WORD_BITS, WgslLanguage
 from tilewright.base.dtype import DType, dtypes
-from tilewright.codegen.c_style_language import ATOM, Expression
-from tilewright.codegen.c_style_memory import CStyleMemory, Row, stored
+from tilewright.codegen.c_style.language import ATOM, Expression
+from tilewright.codegen.c_style.memory import CStyleMemory, Row, stored
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Param
 from tilewright.graph.uop import UOp, memory_of

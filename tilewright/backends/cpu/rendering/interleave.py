@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilewright.backends.cpu.instructions import of_lanes
-from tilewright.backends.cpu.transpose import Emit, shuffle_mask
+from tilewright.backends.cpu.rendering.instructions import of_lanes
+from tilewright.backends.cpu.rendering.transpose import Emit, shuffle_mask
 
 # With a longer step most of what is loaded is not wanted.
 MOST_STEP = 4

@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
-from tilewright.backends.cpu.groups import interleaved
-from tilewright.backends.cpu.instructions import of_lanes, scalar_type, value_type
+from tilewright.backends.cpu.rendering.groups import interleaved
+from tilewright.backends.cpu.rendering.instructions import of_lanes, scalar_type, value_type
 from tilewright.base.dtype import DType
 from tilewright.codegen.tiles import Coordinates, axis_size, tile_part
 from tilewright.graph.dot_products import DotFit, find_dots, narrow_factors
@@ -20,7 +20,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import consumers
 
 if TYPE_CHECKING:
-    from tilewright.backends.cpu.renderer import Element, Renderer
+    from tilewright.backends.cpu.rendering.renderer import Element, Renderer
 
 # How LLVM names an instruction for so many lanes of 32 bits.
 _NAMES = {

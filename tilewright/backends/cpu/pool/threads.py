@@ -13,12 +13,12 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 
-from tilewright.backends.cpu import python_call
-from tilewright.backends.cpu.llvm import load_object
-from tilewright.backends.cpu.memory import allocate
-from tilewright.backends.cpu.pool_ir import MAXIMUM_THREADS, PLACES, STATE_BYTES, pool_ir
+from tilewright.backends.cpu.code.llvm import load_object
+from tilewright.backends.cpu.host.memory import allocate
+from tilewright.backends.cpu.pool import python_call
+from tilewright.backends.cpu.pool.ir import MAXIMUM_THREADS, PLACES, STATE_BYTES
 
-__all__ = ["Command", "CommandList", "Pool", "pool_ir"]
+__all__ = ["Command", "CommandList", "Pool"]
 
 # Nanoseconds that an idle worker looks for work before it sleeps; waking it takes the caller 25,000 or more. The longer
 # time where commands have come within it, the shorter one after a longer pause: a process that rests takes no time.

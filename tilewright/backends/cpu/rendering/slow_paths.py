@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.backends.cpu.instructions import value_type
+from tilewright.backends.cpu.rendering.instructions import value_type
 from tilewright.base.dtype import dtypes
 from tilewright.graph.detours import find_detours
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 
 if TYPE_CHECKING:
-    from tilewright.backends.cpu.renderer import Element, Renderer
+    from tilewright.backends.cpu.rendering.renderer import Element, Renderer
 
 
 class Detours:

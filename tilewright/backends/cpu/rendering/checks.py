@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.backends.cpu.instructions import constant, of_lanes, scalar_type, value_type
+from tilewright.backends.cpu.rendering.instructions import constant, of_lanes, scalar_type, value_type
 from tilewright.base.dtype import dtypes
 from tilewright.graph.edges import holds_at
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 
 if TYPE_CHECKING:
-    from tilewright.backends.cpu.renderer import Renderer
+    from tilewright.backends.cpu.rendering.renderer import Renderer
 
 # LLVM keeps the block of a failure out of the way of the loop.
 _SELDOM = "!1"

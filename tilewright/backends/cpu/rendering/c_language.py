@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from tilewright.base.dtype import DType
 from tilewright.base.errors import InternalError
-from tilewright.codegen.c_style import CStyleRenderer
-from tilewright.codegen.c_style_language import Language
-from tilewright.codegen.c_style_launch import Launch
+from tilewright.codegen.c_style.language import Language
+from tilewright.codegen.c_style.launch import Launch
+from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.graph.ops import AddrSpace, AxisType
 from tilewright.graph.records import Param, Program
 

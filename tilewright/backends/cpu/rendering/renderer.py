@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from tilewright.backends.cpu.checks import emit_check
-from tilewright.backends.cpu.detours import Detours
-from tilewright.backends.cpu.dot_products import DotProducts
-from tilewright.backends.cpu.instructions import (
+from tilewright.backends.cpu.code.llvm import FUNCTION_ATTRIBUTES
+from tilewright.backends.cpu.rendering.checks import emit_check
+from tilewright.backends.cpu.rendering.dot_products import DotProducts
+from tilewright.backends.cpu.rendering.instructions import (
     Instructions,
     constant,
     is_exact,
@@ -22,9 +22,9 @@ from tilewright.backends.cpu.instructions import (
     scalar_type,
     value_type,
 )
-from tilewright.backends.cpu.llvm import FUNCTION_ATTRIBUTES
-from tilewright.backends.cpu.memory_access import MemoryAccess
-from tilewright.backends.cpu.transpose import vector_across
+from tilewright.backends.cpu.rendering.memory_access import MemoryAccess
+from tilewright.backends.cpu.rendering.slow_paths import Detours
+from tilewright.backends.cpu.rendering.transpose import vector_across
 from tilewright.base.errors import InternalError
 from tilewright.codegen.tiles import Coordinates, TileFacts, axis_size
 from tilewright.graph.edges import holds_at

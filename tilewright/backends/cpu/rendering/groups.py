@@ -9,14 +9,14 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tilewright.backends.cpu.instructions import of_lanes, value_type
-from tilewright.backends.cpu.transpose import Emit, shuffle_mask
+from tilewright.backends.cpu.rendering.instructions import of_lanes, value_type
+from tilewright.backends.cpu.rendering.transpose import Emit, shuffle_mask
 from tilewright.codegen.tiles import axis_size, tile_part
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp, memory_of
 
 if TYPE_CHECKING:
-    from tilewright.backends.cpu.renderer import Renderer
+    from tilewright.backends.cpu.rendering.renderer import Renderer
 
 # What instructions take as one group, in bytes.
 GROUP_BYTES = 4

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.base.dtype import DType, dtypes, wrap_int
-from tilewright.codegen.c_style_language import ATOM, CHOICE, OR, SUM, UNARY, Expression
+from tilewright.codegen.c_style.language import ATOM, CHOICE, OR, SUM, UNARY, Expression
 from tilewright.codegen.tiles import Coordinates, tile_part
 from tilewright.graph.ops import AddrSpace, Ops
 from tilewright.graph.uop import UOp, memory_of
 
 if TYPE_CHECKING:
-    from tilewright.codegen.c_style import CStyleRenderer
+    from tilewright.codegen.c_style.renderer import CStyleRenderer
 
 _SPACES = {Ops.PARAM: AddrSpace.GLOBAL, Ops.DEFINE_LOCAL: AddrSpace.LOCAL, Ops.DEFINE_REG: AddrSpace.REG}
 # No vector is longer, in elements; a base that is a multiple of more tells nothing new.

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError
-from tilewright.codegen.c_style_language import COMPARISONS, UNARY, Expression, Language
-from tilewright.codegen.c_style_launch import AxisPlace, Sizes, plan_launch
-from tilewright.codegen.c_style_memory import CStyleMemory
+from tilewright.codegen.c_style.language import COMPARISONS, UNARY, Expression, Language
+from tilewright.codegen.c_style.launch import AxisPlace, Sizes, plan_launch
+from tilewright.codegen.c_style.memory import CStyleMemory
 from tilewright.codegen.tiles import Coordinates, TileFacts, axis_size, tile_part
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Param, Program

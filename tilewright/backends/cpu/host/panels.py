@@ -8,8 +8,8 @@ import ctypes
 import os
 import threading
 
-from tilewright.backends.cpu import host
-from tilewright.backends.cpu.memory import HostMemory, allocate
+from tilewright.backends.cpu.host import system
+from tilewright.backends.cpu.host.memory import HostMemory, allocate
 from tilewright.base.config import options
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
@@ -96,7 +96,7 @@ class Panels:
         with self._lock:
             if nbytes <= self.nbytes:
                 return
-            count, stride = host.usable_cores(options.TILEWRIGHT_THREADS or None), CACHE_LINE + nbytes
+            count, stride = system.usable_cores(options.TILEWRIGHT_THREADS or None), CACHE_LINE + nbytes
             size = CACHE_LINE + count * stride
             try:
                 memory = allocate(size)

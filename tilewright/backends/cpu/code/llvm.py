@@ -13,9 +13,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tilewright.backends.cpu import host, llvm_library
-from tilewright.backends.cpu.elf import CompileFailure, LoadedCode, ObjectFile
-from tilewright.backends.cpu.processors import processor
+from tilewright.backends.cpu.code import llvm_library
+from tilewright.backends.cpu.code.elf import CompileFailure, LoadedCode, ObjectFile
+from tilewright.backends.cpu.host import system
+from tilewright.backends.cpu.host.processors import processor
 from tilewright.base.forks import renewed_lock, whole
 
 __all__ = [
@@ -58,7 +59,7 @@ def host_has(feature: str) -> bool:
 
 def host_vector() -> tuple[int, int]:
     """The same facts as `Processor.vector` gives of this machine, from LLVM's own detection."""
-    if host.machine() == "aarch64" or host_has("avx512f"):
+    if system.machine() == "aarch64" or host_has("avx512f"):
         return (64 if host_has("avx512f") else 16), 32
     return (32 if host_has("avx2") else 16), 16
 
@@ -74,8 +75,8 @@ def toolchain(arch: str = "") -> str:
     folder = os.path.join(os.path.dirname(llvmlite.__file__), "binding")
     libraries = [name for name in sorted(os.listdir(folder)) if name.endswith((".so", ".dylib", ".dll"))]
     sizes = "+".join(str(os.path.getsize(os.path.join(folder, name))) for name in libraries)
-    cpu = arch or host.cpu_identity()
-    return f"llvmlite {llvmlite.__version__} library {sizes} {host.machine()} {sys.platform} cpu {cpu}"
+    cpu = arch or system.cpu_identity()
+    return f"llvmlite {llvmlite.__version__} library {sizes} {system.machine()} {sys.platform} cpu {cpu}"
 
 
 # ---- text to object ----

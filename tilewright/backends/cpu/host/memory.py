@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import Any
 
-from tilewright.backends.cpu import host
+from tilewright.backends.cpu.host import system
 
 ALIGNMENT = 64
 HUGE_PAGE = 2 << 20
@@ -90,7 +90,7 @@ class Allocator:
     """
 
     def __init__(self, limit: int | None = None) -> None:
-        self.total = host.memory_total()
+        self.total = system.memory_total()
         self.limit = min(1 << 30, self.total // 8) if limit is None else limit
         self.headroom = self.limit
         self.live = 0  # bytes of all blocks, in use and cached
@@ -180,7 +180,7 @@ class Allocator:
         """Refuse what the machine cannot hold: malloc promises any amount, and the process is killed on touching it."""
         room = self.total - self.total // 32 - self.live
         if size >= _CHECKED_FROM:
-            room = min(room, host.memory_available())
+            room = min(room, system.memory_available())
         if size > room:
             room += self._shrink_to(0)
         if size > room:

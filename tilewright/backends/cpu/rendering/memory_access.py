@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.backends.cpu.groups import find_group, store_groups
-from tilewright.backends.cpu.instructions import constant, memory_type, of_lanes, overload, value_type
-from tilewright.backends.cpu.interleave import MOST_STEP, load_apart
-from tilewright.backends.cpu.places import Places
-from tilewright.backends.cpu.prefetch import Prefetch, is_walked
+from tilewright.backends.cpu.rendering.addresses import Places
+from tilewright.backends.cpu.rendering.groups import find_group, store_groups
+from tilewright.backends.cpu.rendering.instructions import constant, memory_type, of_lanes, overload, value_type
+from tilewright.backends.cpu.rendering.interleave import MOST_STEP, load_apart
+from tilewright.backends.cpu.rendering.prefetch import Prefetch, is_walked
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.tiles import axis_size
 from tilewright.graph.affine import affine
@@ -21,7 +21,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp, memory_of
 
 if TYPE_CHECKING:
-    from tilewright.backends.cpu.renderer import Element, Renderer
+    from tilewright.backends.cpu.rendering.renderer import Element, Renderer
 
 
 CACHE_LINE = 64

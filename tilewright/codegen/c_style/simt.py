@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError
-from tilewright.codegen.c_style_language import Expression, Language
-from tilewright.codegen.c_style_launch import Launch
+from tilewright.codegen.c_style.language import Expression, Language
+from tilewright.codegen.c_style.launch import Launch
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Param, Program
 from tilewright.graph.spec import Op

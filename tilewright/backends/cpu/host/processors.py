@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-from tilewright.backends.cpu import host
+from tilewright.backends.cpu.host import system
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import ConfigError
 from tilewright.base.target import DotProduct
@@ -110,7 +110,7 @@ _FLAGS = {
 
 @functools.cache
 def this_processor() -> Processor:
-    return Processor(host.machine(), host.cpu_flags())
+    return Processor(system.machine(), system.cpu_flags())
 
 
 @functools.cache

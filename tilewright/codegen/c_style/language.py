@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.errors import InternalError, UnsupportedError
-from tilewright.codegen.c_style_launch import Launch
+from tilewright.codegen.c_style.launch import Launch
 from tilewright.graph.ops import AddrSpace, Ops
 from tilewright.graph.records import Param, Program
 from tilewright.graph.spec import Op

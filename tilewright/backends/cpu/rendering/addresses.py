@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.backends.cpu import panels
-from tilewright.backends.cpu.instructions import memory_type, of_lanes
+from tilewright.backends.cpu.host import panels
+from tilewright.backends.cpu.rendering.instructions import memory_type, of_lanes
 from tilewright.base.dtype import dtypes, wrap_int
 from tilewright.codegen.tiles import axis_size, tile_part
 from tilewright.graph.edges import holds_at
@@ -16,7 +16,7 @@ from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, memory_of
 
 if TYPE_CHECKING:
-    from tilewright.backends.cpu.renderer import Element, Renderer
+    from tilewright.backends.cpu.rendering.renderer import Element, Renderer
 
 
 class Places:

@@ -1,7 +1,7 @@
 """Takes an instruction set and an operating system.
 
-Gives the thread pool as the text of an LLVM module, so users need no C compiler. Stands behind `pool`, which binds the
-external symbol `tw_state` to a zeroed block of `STATE_BYTES` bytes and calls `tw_run`, from `tw_call`, and `tw_stop`.
+Gives the thread pool as the text of an LLVM module, so users need no C compiler. Stands behind `threads`, which binds
+the symbol `tw_state` to a zeroed block of `STATE_BYTES` bytes and calls `tw_call` (which calls `tw_run`) and `tw_stop`.
 
 How a parallel command runs. The caller deals the chunks into shares, one for each thread, and writes the description
 and then the ticket, one 64-bit word with a generation in its upper half and the chunks nobody is promised in its lower
@@ -10,7 +10,7 @@ caller wrote, because the caller does not go on before all chunks are counted in
 of the thread's own share, so that a thread meets in its cache what it had in the command before, or the last one of
 another share, so that all end together. A worker that arrives late finds no chunk and touches nothing. Nobody waits for
 a thread that took no chunk, so a worker that is slow to wake up costs nothing. Idle threads look for work for a while,
-then sleep on the ticket's generation (`pool_waiting`); seq_cst order between 'publish the ticket, read the sleepers'
+then sleep on the ticket's generation (`waiting`); seq_cst order between 'publish the ticket, read the sleepers'
 and 'count as a sleeper, read the ticket' makes a lost wake-up impossible.
 
 One caller at a time has the workers. Another one, from a second Python thread or from inside a kernel, runs its command
@@ -20,8 +20,9 @@ alone on its own thread: it never waits, so nothing can deadlock.
 import re
 import sys
 
-from tilewright.backends.cpu import host, pool_waiting
-from tilewright.backends.cpu.python_call import CALL_IR
+from tilewright.backends.cpu.host.system import machine
+from tilewright.backends.cpu.pool import waiting
+from tilewright.backends.cpu.pool.python_call import CALL_IR
 
 MAXIMUM_THREADS = 256
 
@@ -410,10 +411,10 @@ def pool_ir(instruction_set: str | None = None, system: str | None = None) -> st
     Compile it with `llvm.compile_ir(text, optimise=0)`: that takes a third of the time of level 2, and costs 2 ns a
     command. The object depends on nothing else, so it can be cached under `llvm.toolchain()`.
     """
-    instruction_set = instruction_set or host.machine()
+    instruction_set = instruction_set or machine()
     system = system or sys.platform
     words = {name: f"getelementptr (i8, ptr @tw_state, i64 {offset})" for name, offset in PLACES.items()}
-    words |= {"SETMASK": "3" if system == "darwin" else "2"} | pool_waiting.words(instruction_set, system)
-    body = pool_waiting.text(instruction_set, system) + _POOL
+    words |= {"SETMASK": "3" if system == "darwin" else "2"} | waiting.words(instruction_set, system)
+    body = waiting.text(instruction_set, system) + _POOL
     text = re.sub(r"\b[A-Z][A-Z_0-9]+\b", lambda match: words[match[0]], body)
     return f"{text}{CALL_IR}\nattributes #0 = {{ nounwind }}\n"

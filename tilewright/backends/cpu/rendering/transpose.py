@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from tilewright.backends.cpu.instructions import of_lanes, scalar_type, value_type
+from tilewright.backends.cpu.rendering.instructions import of_lanes, scalar_type, value_type
 from tilewright.codegen.tiles import axis_size
 from tilewright.graph.uop import UOp
 
 if TYPE_CHECKING:
-    from tilewright.backends.cpu.renderer import Renderer
+    from tilewright.backends.cpu.rendering.renderer import Renderer
 
 # Every instruction set shuffles inside pieces of this size at will; across them it moves whole pieces.
 PIECE_BYTES = 16

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from tilewright.backends.cpu import host
+from tilewright.backends.cpu.host import system
 
 
 class CompileFailure(Exception):
@@ -96,7 +96,7 @@ class ObjectFile:
 
     def __init__(self, data: bytes, instruction_set: str | None = None) -> None:
         self.data = data
-        self.instruction_set = instruction_set or host.machine()
+        self.instruction_set = instruction_set or system.machine()
         header = struct.unpack_from("<16sHHIQQQIHHHHHH", data)
         if header[0][4:6] != b"\x02\x01" or header[1] != 1 or header[2] != _MACHINES.get(self.instruction_set):
             raise CompileFailure(f"the object is not a 64-bit relocatable file for {self.instruction_set}")
@@ -184,15 +184,15 @@ class ObjectFile:
         offsets, bytes_of_sections = self._lay_out()
         outside = {symbol.name for symbol in self.symbols if symbol.section not in offsets}
         size = bytes_of_sections + _STUB_BYTES * (len(outside) + len(self.symbols))
-        system = _libc()
-        base = system.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+        libc = _libc()
+        base = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
         if base is None or base == ctypes.c_void_p(-1).value:
             raise MemoryError(f"no memory for {size} bytes of code")
-        release = functools.partial(system.munmap, base, size)
+        release = functools.partial(libc.munmap, base, size)
         try:
             image = self.build(base, functools.partial(_resolve, imports))
             ctypes.memmove(base, image, len(image))
-            if system.mprotect(base, size, mmap.PROT_READ | mmap.PROT_EXEC):
+            if libc.mprotect(base, size, mmap.PROT_READ | mmap.PROT_EXEC):
                 number = ctypes.get_errno()
                 raise CompileFailure(f"this system does not allow executable memory: {os.strerror(number)}")
         except BaseException:
@@ -256,7 +256,7 @@ def _libm() -> ctypes.CDLL:
 
 def _clear_instruction_cache(base: int, size: int) -> None:
     """ARM keeps no coherent instruction cache. Linux cleans a page that becomes executable; libgcc makes sure."""
-    if host.machine() == "aarch64":
+    if system.machine() == "aarch64":
         library = _libgcc()
         if library is not None:
             library.__clear_cache(ctypes.c_void_p(base), ctypes.c_void_p(base + size))

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 
-from tilewright.backends.cpu import host
+from tilewright.backends.cpu.host import system
 from tilewright.base.errors import CompileError, DeviceError
 
 # What C promises beyond the meaning of ops is given up (errno, unwinding, types that do not alias); IEEE is not.
@@ -42,14 +42,14 @@ def _find(compiler: str) -> str:
 
 def _flags(arch: str) -> tuple[str, ...]:
     cpu = arch or "native"
-    return FLAGS + ((f"-mcpu={cpu}",) if host.machine() == "aarch64" else (f"-march={cpu}", "-fcf-protection=none"))
+    return FLAGS + ((f"-mcpu={cpu}",) if system.machine() == "aarch64" else (f"-march={cpu}", "-fcf-protection=none"))
 
 
 @functools.cache
 def toolchain(compiler: str, arch: str = "") -> str:
     """Names the compiler, its version, its flags and the processor; goes into a cache key."""
     shown = subprocess.run([_find(compiler), "--version"], capture_output=True, text=True, check=True).stdout
-    return f"{shown.splitlines()[0]} {' '.join(_flags(arch))} cpu {host.cpu_identity()}"
+    return f"{shown.splitlines()[0]} {' '.join(_flags(arch))} cpu {system.cpu_identity()}"
 
 
 def compile_c(compiler: str, source: str, arch: str = "") -> bytes:

@@ -1,0 +1,1 @@
+"""What turns kernels into machine code: LLVM, the system's C compiler, and the loader of object files."""

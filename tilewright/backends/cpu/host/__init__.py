@@ -1,0 +1,1 @@
+"""The machine that runs the process: its facts, its processor, its memory."""

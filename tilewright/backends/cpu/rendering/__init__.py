@@ -1,0 +1,1 @@
+"""Programs as LLVM IR, and as C for the system's compiler."""
