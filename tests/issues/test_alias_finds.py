@@ -1,7 +1,8 @@
 """What the test suite of another library reached for in vain, run against an alias of it: None as a size of `reshape`,
 a value for `pad_to` (their values are rows of the op table), images of uint8 in `interpolate`, the ellipsis character
 in `rearrange`; `linspace` of bool, which gave values that mean nothing; `print` of memory without values, and copies
-between NULL devices, which were errors."""
+between NULL devices, which were errors; values that nobody asks for and that need more memory than there is, which were
+computed along with an update of what they read."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from tilewright import Tensor
-from tilewright.base.errors import DTypeError, RealizeError, ShapeError, UnsupportedError
+from tilewright.base.errors import DTypeError, OutOfMemoryError, RealizeError, ShapeError, UnsupportedError
 
 
 def test_none_keeps_a_size_of_reshape() -> None:
@@ -85,3 +86,29 @@ def test_programs_over_several_null_devices(axis: int | None) -> None:
     moved = Tensor.ones(3, device="CPU").to("NULL").realize()
     with pytest.raises(UnsupportedError, match="no value is there"):
         moved.to("CPU").numpy()
+
+
+@pytest.mark.parametrize("size", [(1 << 22, 1 << 22), (1 << 44,)])
+def test_numbers_that_nobody_asks_for_need_no_memory(size: tuple[int, ...]) -> None:
+    """Random numbers read the state of the generator, which the next draw updates: they were computed along with it."""
+    Tensor.manual_seed(3)
+    before, huge, between, also_huge, after = (Tensor.rand(*shape) for shape in ((4,), size, (4,), size, (4,)))
+    found = [after.tolist(), between.tolist(), before.tolist()]
+    Tensor.manual_seed(3)
+    lazy = [Tensor.rand(*shape, contiguous=False) for shape in ((4,), size, (4,), size, (4,))]
+    assert found == [lazy[4].tolist(), lazy[2].tolist(), lazy[0].tolist()]
+    for tensor in (huge, also_huge):
+        with pytest.raises(OutOfMemoryError):
+            tensor.realize()
+
+
+def test_a_sum_that_nobody_asks_for_needs_no_memory() -> None:
+    """An update of what it is computed from keeps the old contents for it."""
+    x = Tensor([1.0, 2.0]).realize()
+    huge = x.reshape(2, 1).expand(2, 1 << 44) + 1
+    x += 1
+    middle = x.reshape(2, 1).expand(2, 1 << 44) + 1
+    x += 1
+    assert x.tolist() == [3.0, 4.0]
+    assert huge[:, :2].tolist() == [[2.0, 2.0], [3.0, 3.0]]
+    assert middle[:, 5].tolist() == [3.0, 4.0]

@@ -18,7 +18,8 @@ from tilewright.base.events import stage_times
 from tilewright.debug import describe
 from tilewright.debug.describe import AxisFacts
 from tilewright.engine.compile import CompiledKernel, compile_kernel
-from tilewright.engine.realize import held_buffer, schedule
+from tilewright.engine.parts import held_buffer
+from tilewright.engine.realize import schedule
 from tilewright.graph.records import Item, Opt, Schedule
 from tilewright.graph.show import show, show_program
 from tilewright.runtime.device import open_driver

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from tilewright.base.dtype import dtypes
 from tilewright.engine import live
-from tilewright.engine.parts import buffers_of, exchange_buffers
-from tilewright.engine.realize import held_buffer, running
+from tilewright.engine.parts import buffers_of, exchange_buffers, held_buffer
+from tilewright.engine.realize import running
 from tilewright.graph.build import new_buffer, reshape
 from tilewright.graph.uop import UOp
 from tilewright.runtime.access import keep_contents, overwriting

@@ -1,5 +1,5 @@
-"""Values on several devices, for the rest of the engine. In: a graph in which MULTI stands for such values; the buffers
-of their parts. Out: nodes of one device each, and what holds a value: a BUFFER node, or a MULTI of them."""
+"""What holds a value: a BUFFER node, or a MULTI of them where it is on several devices. In: a graph in which MULTI
+stands for such values; the buffers of their parts. Out: nodes of one device each, and what holds a value."""
 
 from __future__ import annotations
 
@@ -65,7 +65,30 @@ def exchange_buffers(held: UOp, exchange: Callable[[UOp], UOp]) -> UOp:
     return held.with_src(tuple(exchange_buffers(part, exchange) for part in held.src))
 
 
-def held_parts(node: UOp, held_buffer: Callable[[UOp], UOp | None]) -> UOp | None:
+def held_buffer(node: UOp) -> UOp | None:
+    """The buffer that holds a value already, or the MULTI of those that do: its own, or one seen through reshapes."""
+    while True:
+        if node.op is Ops.BUFFER:
+            return node
+        # Asked without a lock: what another thread exchanges meanwhile is looked up once.
+        held: UOp | None = node._cache.get("realized") if node._cache else None
+        if held is not None and has_contents(held):
+            return held
+        if node.op is Ops.MULTI:
+            return _held_parts(node)
+        if node.op not in (Ops.RESHAPE, Ops.DETACH):
+            return None
+        node = node.src[0]
+
+
+def is_held(node: UOp) -> bool:
+    """Whether memory has the value already. Nodes are shared by all who write the same expression: one of them may have
+    updated that memory since, and the value has to be computed anew for the others."""
+    held = node._cache.get("realized") if node._cache else None
+    return held is not None and has_contents(held)
+
+
+def _held_parts(node: UOp) -> UOp | None:
     """The MULTI of the buffers that hold the parts of a MULTI; None where one is not held."""
     held = [held_buffer(part) for part in node.src]
     if any(part is None for part in held):

@@ -15,14 +15,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from tilewright.base.errors import RealizeError, UserError
+from tilewright.base.errors import OutOfMemoryError, RealizeError, UserError
 from tilewright.base.events import stage_timer
 from tilewright.base.forks import held_lock
 from tilewright.base.interrupts import shielded
 from tilewright.engine.checks import Failure, find_failure, return_words, site_of
 from tilewright.engine.exposed import find_exposed
-from tilewright.engine.live import live_nodes
-from tilewright.engine.parts import buffers_of, divide_outputs, exchange_buffers, has_contents, held_parts, join_parts
+from tilewright.engine.outsiders import find_pinned, memory_behind
+from tilewright.engine.parts import divide_outputs, exchange_buffers, held_buffer, is_held, join_parts
 from tilewright.engine.plan import Plan, Structure, forget_schedules, known_plan, plan_graph, planning, schedule_graph
 from tilewright.engine.run import Execution, capture_execution
 from tilewright.engine.traces import BeingTraced, await_end, check_updates, note_computed, traces
@@ -30,7 +30,6 @@ from tilewright.graph.build import is_seen_by_gradients_alone
 from tilewright.graph.custom import updated_source, without_gradient
 from tilewright.graph.ops import CheckArg, Ops, ParamArg
 from tilewright.graph.records import Schedule
-from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.runtime.access import keep_contents, overwriting
@@ -65,14 +64,16 @@ class Prepared(NamedTuple):
     divisions: tuple[Division, ...]
     structure: Structure
     asked: int  # how many of them were asked for; behind them are values of outsiders
+    makes_extra: bool
 
     @property
     def has_extra(self) -> bool:
-        return self.asked < len(self.wanted)
+        """Whether values of outsiders are made that can be left for later."""
+        return self.makes_extra and self.asked < len(self.wanted)
 
 
 class _OutsiderError(Exception):
-    """A graph with values of outsiders cannot be planned: perhaps theirs are what cannot be compiled."""
+    """A graph with values of outsiders cannot be planned, or memory has no room for it: perhaps because of theirs."""
 
 
 def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
@@ -106,7 +107,7 @@ def _realize(nodes: Sequence[UOp], device: str, makes_extra: bool) -> list[UOp]:
     structure, has_extra = prepared.structure, prepared.has_extra
     del prepared
     for _ in range(MAX_BINDINGS):
-        planned = _planned(structure, has_extra and makes_extra)
+        planned = _planned(structure, has_extra)
         with running:
             prepared = _prepare(nodes, device, makes_extra)
             is_planned = prepared is None or prepared.structure == structure
@@ -118,7 +119,7 @@ def _realize(nodes: Sequence[UOp], device: str, makes_extra: bool) -> list[UOp]:
             del prepared
     with planning, running:
         prepared = _prepare(nodes, device, makes_extra)
-        plan = None if prepared is None else _planned(prepared.structure, prepared.has_extra and makes_extra)
+        plan = None if prepared is None else _planned(prepared.structure, prepared.has_extra)
         return _finished(nodes, prepared, plan)
 
 
@@ -139,22 +140,6 @@ def schedule(nodes: Sequence[UOp], device: str) -> Schedule:
         return schedule_graph(structure)
 
 
-def held_buffer(node: UOp) -> UOp | None:
-    """The buffer that holds a value already, or the MULTI of those that do: its own, or one seen through reshapes."""
-    while True:
-        if node.op is Ops.BUFFER:
-            return node
-        # Asked without a lock: what another thread exchanges meanwhile is looked up once.
-        held: UOp | None = node._cache.get("realized") if node._cache else None
-        if held is not None and has_contents(held):
-            return held
-        if node.op is Ops.MULTI:
-            return held_parts(node, held_buffer)
-        if node.op not in (Ops.RESHAPE, Ops.DETACH):
-            return None
-        node = node.src[0]
-
-
 def _buffer_or_fail(node: UOp) -> UOp:
     found = held_buffer(node)
     if found is None:
@@ -172,7 +157,7 @@ def _prepare(nodes: Sequence[UOp], device: str, makes_extra: bool = True) -> Pre
         check_updates(bound.assigns)
     outputs, divisions = _parts(bound)
     structure = Structure(outputs, bound.params, device, pinned)
-    return Prepared(wanted + extra, bound, divisions, structure, len(wanted))
+    return Prepared(wanted + extra, bound, divisions, structure, len(wanted), makes_extra)
 
 
 def _run(prepared: Prepared, planned: Plan) -> None:
@@ -181,7 +166,15 @@ def _run(prepared: Prepared, planned: Plan) -> None:
     slots: list[Buffer | None] = [buffer_of(node) for node in bound.buffers]
     for slot in plan.slots[len(slots) :]:
         slots.append(Buffer(slot.device, slot.dtype, slot.size) if slot.kind == "output" else None)
-    execution = Execution(plan, kernels, slots, len(bound.buffers), [site_of(node) for node in bound.checks])
+    try:
+        execution = Execution(plan, kernels, slots, len(bound.buffers), [site_of(node) for node in bound.checks])
+        if prepared.has_extra:
+            for buffer in filter(None, slots[len(bound.buffers) :]):
+                buffer.ensure()
+    except OutOfMemoryError as lacking:
+        if prepared.has_extra:
+            raise _OutsiderError from lacking
+        raise
     has_file = False
     if bound.assigns:
         has_file = any(type(slot) is FileBuffer for slot in slots)
@@ -198,7 +191,7 @@ def _run(prepared: Prepared, planned: Plan) -> None:
     else:
         bound.assigns.clear()
         if has_file or threading.active_count() > 1:
-            for node in find_exposed(prepared.wanted, {bound.buffers[number] for number in written}, _is_held):
+            for node in find_exposed(prepared.wanted, {bound.buffers[number] for number in written}, is_held):
                 keep_contents(node)
         # Memory that is updated and not noted as such would be updated a second time.
         with shielded(), overwriting(found for found in map(slots.__getitem__, written) if found is not None):
@@ -213,7 +206,7 @@ def _run(prepared: Prepared, planned: Plan) -> None:
 def _check_file_written(bound: BoundGraph, written: set[int]) -> None:
     """An update of a file that a plan would make elsewhere, because others still want the version before it as a whole,
     is refused: the file would silently keep its old contents."""
-    updated = {node for assign in bound.assigns for node in _memory_behind(assign)}
+    updated = {node for assign in bound.assigns for node in memory_behind(assign)}
     for number, node in enumerate(bound.buffers):
         if node in updated and number not in written and type(buffer_of(node)) is FileBuffer:
             message = f"two updates of {node.arg.device} at once"
@@ -251,7 +244,7 @@ def _find_spoiled(prepared: Prepared, failure: Failure) -> dict[UOp, bool]:
         base = node
         while base.op in (Ops.RESHAPE, Ops.DETACH):
             base = base.src[0]
-        if not failed.isdisjoint(toposort(node, stop=_is_held)):
+        if not failed.isdisjoint(toposort(node, stop=is_held)):
             spoiled[node] = updated_source(base) is not None
     return spoiled
 
@@ -290,18 +283,11 @@ def _bind(wanted: list[UOp], makes_extra: bool = True) -> tuple[BoundGraph, froz
         bound = bind_graph(wanted)
         if not bound.assigns:
             return bound, frozenset(), []
-        pinned_buffers, extra = find_pinned(bound, wanted, makes_extra)
+        pinned_buffers, extra = find_pinned(bound.assigns, wanted, makes_extra)
         if extra:
             bound = bind_graph(wanted + extra)
         pinned = frozenset(n for n, node in enumerate(bound.buffers) if node in pinned_buffers)
         return bound, pinned, extra
-
-
-def _is_held(node: UOp) -> bool:
-    """Whether memory has the value already. Nodes are shared by all who write the same expression: one of them may have
-    updated that memory since, and the value has to be computed anew for the others."""
-    held = node._cache.get("realized") if node._cache else None
-    return held is not None and has_contents(held)
 
 
 def bind_graph(outputs: Sequence[UOp]) -> BoundGraph:
@@ -321,8 +307,8 @@ def bind_graph(outputs: Sequence[UOp]) -> BoundGraph:
             buffers.append(buffer)
         return made
 
-    for node in toposort(*outputs, stop=_is_held):
-        if _is_held(node):
+    for node in toposort(*outputs, stop=is_held):
+        if is_held(node):
             held = exchange_buffers(node.cache["realized"], param_of)
             made = held if held.shape == node.shape else UOp(Ops.RESHAPE, node.dtype, (held,), node.shape)
         elif node.op is Ops.BUFFER:
@@ -361,7 +347,7 @@ def _stored_view(assign: UOp, done: Mapping[UOp, UOp]) -> UOp:
     while view is not base:
         chain.append(view)
         view = view.src[0]
-    if not any(map(_is_held, chain)):
+    if not any(map(is_held, chain)):
         return done[assign.src[1]]
     made = done[base]
     for step in reversed(chain):
@@ -377,72 +363,4 @@ def _parts(bound: BoundGraph) -> tuple[tuple[UOp, ...], tuple[Division, ...]]:
     return tuple(node for division in divisions for node in division.nodes), divisions
 
 
-def find_pinned(bound: BoundGraph, wanted: list[UOp], makes_extra: bool = True) -> tuple[set[UOp], list[UOp]]:
-    """What outsiders can still read of the memory that is updated. An outside value that is computed from it is made
-    now, along with the update; the contents of a buffer that an outsider merely views are kept, and the update goes to
-    memory of its own. So it does for the values of outsiders where `makes_extra` is not set. An update of a file goes
-    to the file: parts of it are made now, and `_run` copies what outsiders read whole. Who reads memory that is lost
-    can never be computed, and holds nobody up."""
-    wanted_set = set(wanted)
-    ours = set(bound.assigns)
-    updated = {buffer for node in bound.assigns for buffer in _memory_behind(node)}
-    pinned: set[UOp] = set()
-    extra: list[UOp] = []
-    for held in live_nodes():
-        if held in wanted_set or held_buffer(held) in wanted_set:
-            continue
-        reached = toposort(held, stop=lambda node: _is_held(node) or node in wanted_set)
-        if any(node.op is Ops.BUFFER and not has_contents(node) for node in reached):
-            continue
-        old = updated.intersection(buffer for node in reached for buffer in _buffers_read(node))
-        is_passing_version = any(node in ours and node not in wanted_set for node in reached)
-        if not old and not is_passing_version:
-            continue
-        in_file = any(type(buffer_of(node)) is FileBuffer for node in old)
-        is_made = not _is_whole(held) if in_file else not _is_view(held)
-        if is_passing_version or (makes_extra and is_made):
-            extra.append(held)
-        elif not in_file:
-            pinned.update(old)
-    return pinned, extra
-
-
-def _memory_behind(assign: UOp) -> list[UOp]:
-    """The buffers that a chain of updates goes to; none where they are not there yet."""
-    base = assign
-    while not _is_held(base):
-        inner = updated_source(base)
-        if inner is None and base.op in (Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS):
-            inner = base.src[0]
-        if inner is None:
-            break
-        base = inner
-    if base.op is Ops.MULTI and not _is_held(base):
-        return [buffer for part in base.src for buffer in _memory_behind(part)]
-    return _buffers_read(base)
-
-
-def _buffers_read(node: UOp) -> list[UOp]:
-    """The memory that a node is, or is held in."""
-    if _is_held(node):
-        held = node.cache["realized"]
-        return buffers_of(held)
-    return [node] if node.op is Ops.BUFFER else []
-
-
-def _is_whole(node: UOp) -> bool:
-    """Whether a value is all that is in memory, in its order."""
-    while not _is_held(node) and node.op in (Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS):
-        node = node.src[0]
-    return node.op is Ops.BUFFER or _is_held(node)
-
-
-def _is_view(node: UOp) -> bool:
-    while not _is_held(node) and (node.op.kind is Kind.MOVEMENT or node.op is Ops.DETACH):
-        node = node.src[0]
-    if node.op is Ops.MULTI and not _is_held(node):
-        return all(map(_is_view, node.src))
-    return node.op is Ops.BUFFER or _is_held(node)
-
-
-__all__ = ["bind_graph", "forget_schedules", "held_buffer", "realize", "running", "schedule"]
+__all__ = ["bind_graph", "forget_schedules", "realize", "running", "schedule"]

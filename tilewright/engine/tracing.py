@@ -18,8 +18,8 @@ from tilewright.engine import live
 from tilewright.engine.arguments import OBJECT, flatten, leaves_in
 from tilewright.engine.guards import Guards, memory_of
 from tilewright.engine.observe import Observation, observe
+from tilewright.engine.parts import held_buffer
 from tilewright.engine.reach import Reach
-from tilewright.engine.realize import held_buffer
 from tilewright.engine.replay import Result, Role, role_of, roles_of
 from tilewright.engine.run import Execution, captures
 from tilewright.engine.traces import Trace, tracing, update_of

@@ -51,7 +51,7 @@ def reads_memory(node: UOp) -> bool:
 def place_of_element(node: UOp) -> tuple[UOp, int] | None:
     """The BUFFER and the number of the element in it that a view of one element shows; None where the element is not
     in memory, or is padding."""
-    from tilewright.engine.realize import held_buffer
+    from tilewright.engine.parts import held_buffer
 
     index = [0] * len(node.shape)
     while (held := held_buffer(node)) is None:
@@ -162,7 +162,7 @@ class StorageMixin(TensorBase):
             root = build.stored_root(node)
             if root.op is Ops.BUFFER:
                 return root
-            from tilewright.engine.realize import held_buffer
+            from tilewright.engine.parts import held_buffer
 
             held = held_buffer(node)
             if held is not None:  # else another thread has assigned to it since
