@@ -247,14 +247,6 @@ def test_memory_limits_of_both_cgroup_versions(tmp_path: Path) -> None:
     assert (system.memory_total(first), system.memory_available(first)) == (1000 * 1024, 800 * 1024)
 
 
-def test_core_cache_bytes_is_the_size_of_the_second_level(tmp_path: Path) -> None:
-    cache = "sys/devices/system/cpu/cpu0/cache"
-    files = {f"{cache}/index{n}/level": level for n, level in enumerate(("1", "1", "2", "3"))}
-    files |= {f"{cache}/index{n}/size": size for n, size in enumerate(("32K", "32K", "1280K", "36608K"))}
-    assert system.core_cache_bytes(fake_files(tmp_path, files)) == 1280 * 1024
-    assert system.core_cache_bytes(tmp_path / "nothing") == 512 * 1024
-
-
 def test_usable_cores_takes_one_thread_of_a_core_and_lets_the_request_win(tmp_path: Path) -> None:
     processors = (
         sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))

@@ -13,7 +13,7 @@ from tests.kernel.test_products import matrices
 from tilewright import Tensor
 from tilewright.backends.cpu.host import panels as module
 from tilewright.backends.cpu.host.memory import HostMemory
-from tilewright.backends.cpu.host.panels import CACHE_LINE, Panels, panel_places, panels
+from tilewright.backends.cpu.host.panels import SLOT_BYTES, Panels, panel_places, panels
 from tilewright.base.errors import OutOfMemoryError
 from tilewright.engine.compile import compile_kernel
 from tilewright.graph.records import KernelInfo
@@ -28,7 +28,7 @@ def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def states(found: Panels) -> list[int]:
     memory, count, stride = found.made[-1]
-    lines = range(memory.address + CACHE_LINE, memory.address + CACHE_LINE + count * stride, stride)
+    lines = range(memory.address + SLOT_BYTES, memory.address + SLOT_BYTES + count * stride, stride)
     return [ctypes.c_int32.from_address(line).value for line in lines]
 
 
@@ -40,7 +40,7 @@ def test_placeholders_beyond_the_stack_lie_apart_in_one_panel(monkeypatch: pytes
     (node,) = places
     size = node.arg.size * node.dtype.itemsize
     assert size > 1 << 12
-    assert (places[node], nbytes) == (0, -(-size // CACHE_LINE) * CACHE_LINE)
+    assert (places[node], nbytes) == (0, -(-size // SLOT_BYTES) * SLOT_BYTES)
     assert panels.nbytes >= nbytes
 
 
@@ -97,7 +97,7 @@ def test_the_child_of_a_fork_finds_every_panel_free() -> None:
     made = Panels()
     made.ensure(1 << 12)
     memory, _, _ = made.made[-1]
-    ctypes.c_int32.from_address(memory.address + CACHE_LINE).value = 1
+    ctypes.c_int32.from_address(memory.address + SLOT_BYTES).value = 1
     assert 1 in states(made)
     made.renew()
     assert set(states(made)) == {0}

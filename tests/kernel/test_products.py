@@ -161,7 +161,7 @@ def test_a_copy_asks_for_rows_further_on_where_it_takes_less_than_a_page_of_each
 
     def ahead(step: int) -> int:
         place = UOp(Ops.INDEX, dtypes.float32, (param(1, 64 * step), row * step + lane))
-        return prefetch.rows_ahead(place, 16 * 4, [row])
+        return prefetch.rows_ahead(place, 16 * 4, [row], 4096)
 
     assert ahead(256) == prefetch.ROWS_AHEAD * 256 * 4
     assert ahead(16) == 0  # the copy walks all of every row

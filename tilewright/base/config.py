@@ -98,6 +98,11 @@ class Options:
         "What compiles kernels for the CPU device: LLVM in this process, or the system's clang or gcc on C text.",
         choices=("llvm", "clang", "gcc"),
     )
+    CPU_FACTS = _option(
+        "",
+        "Facts of the CPU's caches and pages in place of those that the system gives, such as "
+        "`core_cache_bytes=2M page_bytes=16K`; `tilewright devices` prints those in use.",
+    )
     CUDA_ARCH = _option("sm_90a", "The architecture that CUDA text is compiled for where there is no card to ask.")
     DEBUG = _option(
         0,

@@ -78,8 +78,14 @@ class Target:
     # A kernel's buffer begins at a multiple of so many bytes inside its memory. Some OpenCL drivers need 512.
     start_alignment: int = 512
     warp_size: int = 1
-    cache_bytes: int = 1 << 20
+    # The memory hierarchy. A CPU's is read from the host (backends/cpu/host/caches.py), and CPU_FACTS overrides it.
+    line_bytes: int = 64  # of a cache line
+    page_bytes: int = 4096
+    l1_bytes: int = 32 << 10  # of the first-level data cache
+    l1_ways: int = 8
     core_cache_bytes: int = 1 << 19  # of the largest cache that a core has to itself
+    cache_bytes: int = 1 << 20  # of the last-level cache, which the cores share
+    tlb_entries: int = 64  # pages whose translation the first-level TLB of a core holds
     native: frozenset[DType] = field(default=ALL_DTYPES)
     # Small floats without arithmetic of their own that the renderer converts to and from float32 itself.
     native_casts: frozenset[DType] = frozenset()
@@ -97,6 +103,11 @@ class Target:
     def held_in(self, dtype: DType) -> DType:
         """The dtype that values have in registers: a small float that the target lacks is computed in float32."""
         return dtypes.float32 if dtype in SMALL_FLOATS and dtype not in self.native else dtype
+
+    @property
+    def l1_way_bytes(self) -> int:
+        """Addresses this far apart fall into one set of the first-level cache, which holds `l1_ways` of them."""
+        return max(self.line_bytes, self.l1_bytes // self.l1_ways)
 
     def lanes(self, dtype: DType) -> int:
         """Elements of `dtype` in one vector register."""

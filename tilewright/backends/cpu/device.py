@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from tilewright.backends.cpu.code import llvm
 from tilewright.backends.cpu.host import system
+from tilewright.backends.cpu.host.caches import memory_facts
 from tilewright.backends.cpu.host.memory import HostMemory, allocate, wrap
 from tilewright.backends.cpu.host.panels import STACK_BYTES, SYMBOL, panel_places, panels
 from tilewright.backends.cpu.host.processors import processor
@@ -34,8 +35,6 @@ LEAST_GRAIN = 1 << 15
 # Small chunks let the cores end together, also when one of them starts late. In each one memory has to be fetched ahead
 # anew: with 32 the exponential of 4M numbers takes 3 % longer, a sum of 256k numbers a fifth.
 CHUNKS_PER_THREAD = 16
-# A buffer larger than this streams from memory: prefetching pays for it and costs where a cache holds the data.
-CACHE_BYTES = 16 << 20
 # What each thread of a kernel may pack its operands into: more would not stay in any cache.
 MOST_PANEL_BYTES = 8 << 20
 
@@ -52,7 +51,7 @@ def _names(**has: bool) -> frozenset[str]:
 
 
 @functools.cache
-def cpu_target(compiler: str = LLVM, arch: str = "") -> Target:
+def cpu_target(compiler: str = LLVM, arch: str = "", facts: str = "") -> Target:
     compiled_for = processor(arch)
     vector_bytes, registers = compiled_for.vector()
     if compiler == LLVM:
@@ -77,8 +76,7 @@ def cpu_target(compiler: str = LLVM, arch: str = "") -> Target:
         start_alignment=1 if compiler == LLVM else 64,
         # The C text keeps panels on the stack.
         max_local_bytes=local_bytes,
-        cache_bytes=CACHE_BYTES,
-        core_cache_bytes=system.core_cache_bytes(),
+        **memory_facts(facts),
         native=ALL_DTYPES - SMALL_FLOATS,
         native_casts=frozenset({dtypes.float16}) if compiler == LLVM and compiled_for.has_half_casts() else frozenset(),
         native_ops=_NATIVE_OPS | _names(SATURATING_CAST=saturates, DETOUR=compiler == LLVM),
@@ -139,7 +137,7 @@ class CpuDriver(HostDriver):
 
     @property
     def target(self) -> Target:  # type: ignore[override]  # the options may change under an open device
-        return cpu_target(options.CPU_COMPILER, options.CPU_ARCH)
+        return cpu_target(options.CPU_COMPILER, options.CPU_ARCH, options.CPU_FACTS)
 
     @property
     def compile_threads(self) -> int:  # type: ignore[override]

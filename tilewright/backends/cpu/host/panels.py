@@ -16,7 +16,8 @@ from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import out_of_memory
 
-CACHE_LINE = 64
+# Between the panels, and before the first. Compiled code has it too, so it is no fact of the machine at hand.
+SLOT_BYTES = 64
 # The most that placeholders take of a thread's stack, of which some systems give 512 KiB.
 STACK_BYTES = 256 * 1024
 SYMBOL = "tw_panels"
@@ -39,7 +40,7 @@ round:
 look:
   %number = phi i64 [ 0, %round ], [ %next, %skip ]
   %distance = mul i64 %number, %stride
-  %offset = add i64 %distance, LINE
+  %offset = add i64 %distance, SLOT
   %place = getelementptr i8, ptr %panels, i64 %offset
   %state = load atomic i32, ptr %place monotonic, align 4
   %used = icmp ne i32 %state, 0
@@ -56,14 +57,14 @@ wait:
   %yielded = call i32 @sched_yield()
   br label %round
 found:
-  %panel = getelementptr i8, ptr %place, i64 LINE
+  %panel = getelementptr i8, ptr %place, i64 SLOT
   ret ptr %panel
 }
 define internal void @give_panel(ptr %panel) {
-  %place = getelementptr i8, ptr %panel, i64 -LINE
+  %place = getelementptr i8, ptr %panel, i64 -SLOT
   store atomic i32 0, ptr %place release, align 4
   ret void
-}""".replace("LINE", str(CACHE_LINE))
+}""".replace("SLOT", str(SLOT_BYTES))
 
 
 def panel_places(program: Program) -> tuple[dict[UOp, int], int]:
@@ -78,7 +79,7 @@ def panel_places(program: Program) -> tuple[dict[UOp, int], int]:
             on_stack += nbytes
         else:
             places[node] = in_panel
-            in_panel += -(-nbytes // CACHE_LINE) * CACHE_LINE
+            in_panel += -(-nbytes // SLOT_BYTES) * SLOT_BYTES
     return places, in_panel
 
 
@@ -96,8 +97,8 @@ class Panels:
         with self._lock:
             if nbytes <= self.nbytes:
                 return
-            count, stride = system.usable_cores(options.TILEWRIGHT_THREADS or None), CACHE_LINE + nbytes
-            size = CACHE_LINE + count * stride
+            count, stride = system.usable_cores(options.TILEWRIGHT_THREADS or None), SLOT_BYTES + nbytes
+            size = SLOT_BYTES + count * stride
             try:
                 memory = allocate(size)
             except MemoryError as error:
@@ -113,7 +114,7 @@ class Panels:
             header = (ctypes.c_int64 * 2).from_address(memory.address)
             header[:] = [count, stride]
             for number in range(count):
-                ctypes.c_int32.from_address(memory.address + CACHE_LINE + number * stride).value = 0
+                ctypes.c_int32.from_address(memory.address + SLOT_BYTES + number * stride).value = 0
 
     def renew(self) -> None:
         """In the child of a fork, the threads that used panels do not exist, nor may the lock's holder."""

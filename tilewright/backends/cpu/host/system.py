@@ -1,6 +1,6 @@
 """Takes nothing, or a file-system root for tests: reads /proc, /sys and the cgroup files of this machine.
 
-Gives the facts that a target record and the thread pool need: the processor's flags, cores, caches, memory. Imports
+Gives the facts that a target record and the thread pool need: the processor's flags, cores, memory. Imports
 neither llvmlite nor numpy, so that `Device` can answer before the first kernel is compiled; `processors`, `llvm`,
 `pool` and `memory` use it.
 """
@@ -22,7 +22,7 @@ def machine() -> str:
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
     """The text of a system file; "" where this system has no such file or hides it."""
     try:
         return path.read_text()
@@ -32,7 +32,7 @@ def _read(path: Path) -> str:
 
 def _cpuinfo(root: Path) -> dict[str, str]:
     """The fields of the first processor in /proc/cpuinfo, keys in lower case."""
-    first = _read(root / "proc/cpuinfo").split("\n\n")[0]
+    first = read_text(root / "proc/cpuinfo").split("\n\n")[0]
     fields = (line.partition(":") for line in first.splitlines())
     return {key.strip().lower(): value.strip() for key, _, value in fields}
 
@@ -64,15 +64,6 @@ def _darwin_brand() -> str:
     return name.value.decode(errors="replace")
 
 
-def core_cache_bytes(root: Path = ROOT) -> int:
-    """Bytes of the L2, which a core has to itself; 512 KiB where the system does not say."""
-    for folder in sorted((root / "sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        size = _read(folder / "size").strip()
-        if _read(folder / "level").strip() == "2" and size.endswith("K") and _is_number(size[:-1]):
-            return int(size[:-1]) * 1024
-    return 512 * 1024
-
-
 def usable_cores(requested: int | None = None, root: Path = ROOT) -> int:
     """Threads worth starting: `requested` if given, else the physical cores this process may use, under its quota.
 
@@ -83,7 +74,9 @@ def usable_cores(requested: int | None = None, root: Path = ROOT) -> int:
     processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     # Two hardware threads of one core share its vector units, so a second one adds synchronisation and no speed.
     topology = root / "sys/devices/system/cpu"
-    cores = {_read(topology / f"cpu{number}/topology/thread_siblings_list").strip() or number for number in processors}
+    cores = {
+        read_text(topology / f"cpu{number}/topology/thread_siblings_list").strip() or number for number in processors
+    }
     return max(1, min(len(cores), cpu_quota(root)))
 
 
@@ -91,17 +84,17 @@ def cpu_quota(root: Path = ROOT) -> int:
     """Whole cores the cgroup allows (v1 or v2), rounded up; a huge number where there is no quota."""
     cores = float(UNLIMITED)
     for folder in _cgroup_folders("cpu", root):
-        quota, _, period = _read(folder / "cpu.max").partition(" ")
+        quota, _, period = read_text(folder / "cpu.max").partition(" ")
         if not quota:
-            quota, period = _read(folder / "cpu.cfs_quota_us").strip(), _read(folder / "cpu.cfs_period_us")
-        if _is_number(quota) and _is_number(period) and int(period):
+            quota, period = read_text(folder / "cpu.cfs_quota_us").strip(), read_text(folder / "cpu.cfs_period_us")
+        if is_number(quota) and is_number(period) and int(period):
             cores = min(cores, int(quota) / int(period))
     return max(1, math.ceil(cores))
 
 
 def memory_total(root: Path = ROOT) -> int:
     """Bytes of memory this process can ever have: the machine's RAM or the cgroup's limit."""
-    limits = [int(text) for folder in _cgroup_folders("memory", root) if _is_number(text := _memory_limit(folder))]
+    limits = [int(text) for folder in _cgroup_folders("memory", root) if is_number(text := _memory_limit(folder))]
     return min([_meminfo(root).get("MemTotal", UNLIMITED), *limits])
 
 
@@ -110,36 +103,36 @@ def memory_available(root: Path = ROOT) -> int:
     free = _meminfo(root).get("MemAvailable", UNLIMITED)
     for folder in _cgroup_folders("memory", root):
         limit = _memory_limit(folder)
-        if not _is_number(limit) or int(limit) >= UNLIMITED:
+        if not is_number(limit) or int(limit) >= UNLIMITED:
             continue
-        used = (_read(folder / "memory.current") or _read(folder / "memory.usage_in_bytes")).strip()
-        if _is_number(used):
+        used = (read_text(folder / "memory.current") or read_text(folder / "memory.usage_in_bytes")).strip()
+        if is_number(used):
             # Clean page cache is charged to the group but is given up under pressure.
-            stat = dict(line.split(" ", 1) for line in _read(folder / "memory.stat").splitlines() if " " in line)
+            stat = dict(line.split(" ", 1) for line in read_text(folder / "memory.stat").splitlines() if " " in line)
             cache = stat.get("inactive_file", stat.get("total_inactive_file", "0"))
-            free = min(free, int(limit) - int(used) + (int(cache) if _is_number(cache) else 0))
+            free = min(free, int(limit) - int(used) + (int(cache) if is_number(cache) else 0))
     return max(0, free)
 
 
 def _memory_limit(folder: Path) -> str:
     """The group's limit as text: a number, "max" or ""."""
-    return (_read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")).strip()
+    return (read_text(folder / "memory.max") or read_text(folder / "memory.limit_in_bytes")).strip()
 
 
 def _meminfo(root: Path) -> dict[str, int]:
     """The fields of /proc/meminfo in bytes; RAM alone where the system has no such file."""
     fields: dict[str, int] = {}
-    for line in _read(root / "proc/meminfo").splitlines():
+    for line in read_text(root / "proc/meminfo").splitlines():
         name, _, value = line.partition(":")
         number = value.split()[0] if value.split() else ""
-        if _is_number(number):
+        if is_number(number):
             fields[name] = int(number) * 1024
     if not fields and root == ROOT and "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         fields["MemTotal"] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return fields
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
     return text.strip().isdecimal()
 
 
@@ -153,7 +146,7 @@ def _cgroup_folders(controller: str, root: Path) -> list[Path]:
     limits = {"cpu": ("cpu.max", "cpu.cfs_quota_us"), "memory": ("memory.max", "memory.limit_in_bytes")}[controller]
     folders: list[Path] = []
     base = root / "sys/fs/cgroup"
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in read_text(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         group = path.strip("/")
@@ -166,4 +159,4 @@ def _cgroup_folders(controller: str, root: Path) -> list[Path]:
         for mount in mounts:
             own = mount / group
             folders += [folder for folder in (own, *own.parents) if folder == mount or mount in folder.parents]
-    return [folder for folder in dict.fromkeys(folders) if any(_read(folder / name) for name in limits)]
+    return [folder for folder in dict.fromkeys(folders) if any(read_text(folder / name) for name in limits)]

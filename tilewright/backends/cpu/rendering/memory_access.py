@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tilewright.backends.cpu.rendering.renderer import Element, Renderer
 
 
-CACHE_LINE = 64
 _FENCE = "  fence seq_cst"
 
 
@@ -32,6 +31,7 @@ class MemoryAccess(Places):
     def __init__(self, renderer: Renderer) -> None:
         super().__init__(renderer)
         self.prefetch = Prefetch(renderer.program)
+        self.line_bytes = renderer.program.target.line_bytes
 
     # ------------------------------------------------------------ loads
 
@@ -134,7 +134,7 @@ class MemoryAccess(Places):
         """Asks for the lines that are reached soon. Asking for lines past the end of the buffer does no harm."""
         renderer = self.renderer
         distance = self.prefetch.bytes_ahead(place, row_bytes, renderer.loop_axes)
-        for line in range(0, row_bytes if distance else 0, CACHE_LINE):
+        for line in range(0, row_bytes if distance else 0, self.line_bytes):
             ahead = self._moved(pointer, "i8", distance + line)
             text = renderer.instructions.call(
                 "llvm.prefetch.p0", "void", ("ptr", ahead.name), ("i32", "0"), ("i32", "3"), ("i32", "1")
@@ -205,7 +205,7 @@ class MemoryAccess(Places):
         is_aligned = self._is_aligned(place)
         label = f"rows{next(renderer.counter)}"
         renderer.line(f"  br i1 {is_aligned}, label %{label}.aligned, label %{label}.any")
-        for name, ending in (("aligned", f"{CACHE_LINE}, !nontemporal !0"), ("any", str(dtype.itemsize))):
+        for name, ending in (("aligned", f"{self.line_bytes}, !nontemporal !0"), ("any", str(dtype.itemsize))):
             renderer.line(f"{label}.{name}:")
             for text in texts:
                 renderer.line(f"{text}{ending}")
@@ -221,13 +221,13 @@ class MemoryAccess(Places):
         is_only_written = buffer.op is Ops.PARAM and not any(
             p.is_read for p in program.params if p.slot == buffer.arg.slot
         )
-        if not is_only_written or row_bytes % CACHE_LINE or is_walked(place, row_bytes, self.renderer.loop_axes):
+        if not is_only_written or row_bytes % self.line_bytes or is_walked(place, row_bytes, self.renderer.loop_axes):
             return False
         itemsize = _memory_dtype(place.dtype).itemsize
         position = affine(place.src[1])
         steps = [position.constant, *(step for atom, step in position.terms.items() if atom is not axis)]
         is_large = buffer.arg.size * itemsize >= program.target.cache_bytes
-        return is_large and all(step * itemsize % CACHE_LINE == 0 for step in steps)
+        return is_large and all(step * itemsize % self.line_bytes == 0 for step in steps)
 
     def _is_aligned(self, place: UOp) -> str:
         """Whether a buffer starts at a line, known on entry. Stores past the caches are in order with nothing that
@@ -236,7 +236,7 @@ class MemoryAccess(Places):
         key = (f"{buffer.name} aligned", 0)
         if key not in renderer.splats:
             address = renderer.emit(f"ptrtoint ptr {buffer.name} to i64", 0)
-            rest = renderer.emit(f"and i64 {address.name}, {CACHE_LINE - 1}", 0)
+            rest = renderer.emit(f"and i64 {address.name}, {self.line_bytes - 1}", 0)
             renderer.splats[key] = renderer.emit(f"icmp eq i64 {rest.name}, 0", 0)
             renderer.instructions.declarations["!0"] = "!0 = !{i32 1}"
             if _FENCE not in self.releases:

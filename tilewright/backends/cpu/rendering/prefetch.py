@@ -19,8 +19,7 @@ from tilewright.graph.uop import UOp, memory_of
 PREFETCH_BYTES = 4096
 # A loop that walks fewer such distances asks for too much past its end.
 LONG_WALK = 4
-# Processors fetch ahead inside a page. A copy that takes less from each row asks for rows this many further on.
-PAGE_BYTES = 4096
+# Processors prefetch inside a page. A copy that takes less than a page from each row prefetches rows this many ahead.
 ROWS_AHEAD = 12
 
 Row = tuple[UOp, frozenset[tuple[UOp, int]], int]
@@ -29,7 +28,7 @@ Row = tuple[UOp, frozenset[tuple[UOp, int]], int]
 
 class Prefetch:
     def __init__(self, program: Program) -> None:
-        self.large = program.target.cache_bytes
+        self.target = program.target
         self.copied = _copied_places(program)
         self.last: dict[Row, UOp] = {}  # of the loops that walk a row, the last one
         loops: list[UOp] = []
@@ -44,9 +43,9 @@ class Prefetch:
     def bytes_ahead(self, place: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
         """`loops` are those around the load, the innermost last; `row_bytes` is what it takes at once."""
         buffer = memory_of(place)
-        if buffer.arg.size * buffer.dtype.itemsize >= self.large and is_walked(place, row_bytes, loops):
+        if buffer.arg.size * buffer.dtype.itemsize >= self.target.cache_bytes and is_walked(place, row_bytes, loops):
             return self._stream_ahead(place, row_bytes, loops)
-        return rows_ahead(place, row_bytes, loops) if place in self.copied else 0
+        return rows_ahead(place, row_bytes, loops, self.target.page_bytes) if place in self.copied else 0
 
     def _stream_ahead(self, place: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
         """Where a loop is short and something else follows in memory, the same place in the next iteration of the loop
@@ -72,7 +71,7 @@ def is_walked(place: UOp, row_bytes: int, loops: Sequence[UOp]) -> bool:
     return coefficient(base, loops[-1]) * memory_of(place).dtype.itemsize == row_bytes
 
 
-def rows_ahead(place: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
+def rows_ahead(place: UOp, row_bytes: int, loops: Sequence[UOp], page_bytes: int) -> int:
     """How far from what a copy reads now lies what it reads some rows later; 0 where it reads whole pages."""
     base, _ = tile_part(place.src[1])
     if base is None:
@@ -80,7 +79,7 @@ def rows_ahead(place: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
     for axis in reversed(loops):
         step = coefficient(base, axis) * memory_of(place).dtype.itemsize
         if step != row_bytes:
-            return ROWS_AHEAD * step if row_bytes < min(PAGE_BYTES, step) else 0
+            return ROWS_AHEAD * step if row_bytes < min(page_bytes, step) else 0
         row_bytes *= axis_size(axis)
     return 0
 
