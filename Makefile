@@ -12,7 +12,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-bare test-slow test-torch test-cuda-text test-devices test-arm lint types fuzz fuzz-opts bench clean
+.PHONY: help demo test test-bare test-slow test-torch test-cuda-text test-devices test-arm test-wheel lint types docs fuzz fuzz-opts bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -59,12 +59,19 @@ test-devices: $(INSTALLED) ## the op table over all dtypes and tests/issues, who
 test-arm: $(INSTALLED) ## a sample of the tests of the CPU device on an emulated 64-bit ARM, MACHINE (slow)
 	$(BIN)/python -m tests.arm.run --machine $(MACHINE)
 
+# pip fetches the dependencies, or takes them from its cache.
+test-wheel: $(INSTALLED) ## builds the wheel, installs it into a new virtual environment and runs the README's example there
+	$(BIN)/python -m tests.wheel
+
 lint: $(INSTALLED) ## ruff: rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 types: $(INSTALLED) ## mypy --strict on the package
 	$(BIN)/mypy --strict -p tilewright
+
+docs: $(INSTALLED) ## writes the pages of docs/ that are made from the code
+	$(BIN)/python -m tools.docs
 
 fuzz: $(INSTALLED) ## fresh random expressions on every device, for FUZZ_SECONDS
 	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS)

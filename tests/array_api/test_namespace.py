@@ -1,8 +1,9 @@
-"""The array API over our tensors: the standard's own suite where it lies beside the clone, what its tests are thin on,
-and functions of SciPy and scikit-learn that take any array of the standard."""
+"""The array API over our tensors: every name of the standard with its parameters, what the standard's own suite is thin
+on, functions of SciPy and scikit-learn that take any array of the standard, and that suite where a copy is given."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ from tilewright import Tensor
 from tilewright.base.errors import UnsupportedError
 
 ROOT = Path(__file__).resolve().parents[2]
-SUITES = [folder / "shared" / "array-api-tests" for folder in (ROOT, ROOT.parent)]
+STANDARD = Path(__file__).with_name("standard.txt")
 KNOWN = Path(__file__).with_name("known_failures.txt")
 RNG = np.random.default_rng(0)
 VALUES = RNG.standard_normal((12, 4))
@@ -33,6 +34,31 @@ def test_a_tensor_leads_to_its_namespace() -> None:
     assert xp.__array_api_version__ == "2024.12"
     assert all(hasattr(xp, name) for name in xp.__all__)
     assert tensor.to_device("CPU") is tensor
+
+
+def functions_of_the_standard() -> list[str]:
+    return [line for line in STANDARD.read_text().splitlines() if not line.startswith("#")]
+
+
+def shape_of(function: Any) -> list[tuple[Any, ...]]:
+    """How a function is called: the kind, the name and the default of each parameter. A positional one has no name."""
+    return [
+        (one.kind, one.name if one.kind is inspect.Parameter.KEYWORD_ONLY else "", one.default)
+        for one in inspect.signature(function).parameters.values()
+    ]
+
+
+@pytest.mark.parametrize("line", functions_of_the_standard())
+def test_a_name_of_the_standard_is_called_as_the_standard_says(line: str) -> None:
+    prefix = "__array_namespace_info__()."
+    path, _, parameters = line.removeprefix(prefix).partition("(")
+    found: Any = xp.__array_namespace_info__() if line.startswith(prefix) else xp
+    for part in path.split("."):
+        found = getattr(found, part)
+    if parameters:
+        namespace: dict[str, Any] = {}
+        exec(f"def wanted({parameters}: ...", namespace)
+        assert shape_of(found) == shape_of(namespace["wanted"])
 
 
 def test_functions_promote_and_keep_dtypes() -> None:
@@ -106,11 +132,11 @@ def test_scipy_and_scikit_learn_take_our_tensors() -> None:
 
 
 @pytest.mark.slow
-def test_the_standards_own_suite(tmp_path: Path) -> None:
+def test_the_standards_own_suite() -> None:
     """All of it, with few examples a test; what is listed in known_failures.txt, with its reason, may fail."""
-    present = [suite for suite in SUITES if suite.is_dir()]
-    if not present:
-        pytest.skip("the suite does not lie beside this clone")
+    folder = os.environ.get("ARRAY_API_TESTS", "")
+    if not folder:
+        pytest.skip("ARRAY_API_TESTS does not name a copy of github.com/data-apis/array-api-tests")
     for package in ("ndindex", "pytest_jsonreport"):
         pytest.importorskip(package, reason="the suite needs ndindex and pytest-json-report")
     environment = {
@@ -121,6 +147,6 @@ def test_the_standards_own_suite(tmp_path: Path) -> None:
     }
     command = [sys.executable, "-m", "pytest", "array_api_tests", "-q", "--max-examples", "5", "-p", "no:cacheprovider"]
     command += ["--xfails-file", str(KNOWN), "--disable-deadline"]
-    done = subprocess.run(command, cwd=present[0], capture_output=True, text=True, env=environment)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     assert done.returncode == 0, "\n".join(failed) or done.stdout[-2000:]

@@ -8,7 +8,6 @@ import itertools
 import math
 import pickle
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,11 +25,9 @@ from tilewright.base.dtype import (
     promote_with_scalar,
     to_dtype,
 )
-from tilewright.base.dtype_docs import promotion_markdown
 from tilewright.base.errors import DTypeError
 from tilewright.graph.numpy_math import Array, bitcast_array, cast_array, dtype_of_array, numpy_dtype
 
-ROOT = Path(__file__).resolve().parents[2]
 SMALL_FLOATS = tuple(dtype for dtype in dtypes.floats if dtype.bits <= 16)
 INTEGERS = dtypes.ints + dtypes.uints
 
@@ -344,8 +341,3 @@ def test_limits_and_sizes_are_those_of_numpy(dtype: DType) -> None:
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(DTypeError, match="bfloat16"):
         to_dtype("float31")
-
-
-def test_the_page_is_made_from_the_code() -> None:
-    page = (ROOT / "docs" / "dtypes.md").read_text()
-    assert page == promotion_markdown(), "run: python -m tilewright.base.dtype_docs > docs/dtypes.md"

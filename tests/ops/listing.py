@@ -12,8 +12,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 API_LIST = ROOT / "docs" / "api" / "tensor.txt"
-# The list that people of the project agree on lies beside the clones; what is tested is the copy in this one.
-SHARED_LISTS = [folder / "shared" / "api" / "tensor.txt" for folder in (ROOT, ROOT.parent)]
 NO_DEFAULT = "no default"
 
 # name -> parameter -> default, or NO_DEFAULT. A property has no parameters, and neither has a line that ends in (...).

@@ -1,17 +1,14 @@
 """The op table: every case of every name of docs/api/tensor.txt, and the page made of it.
 
 Rows stand in rows_*.py by family; `TABLE` is all of them. Names that have no row stand here with the reason.
-`python -m tests.ops.table` writes docs/ops.md.
+`make docs` writes docs/ops.md.
 """
 
 from __future__ import annotations
 
+from tests.devices import ONE_IN, QUICK
 from tests.ops import rows_elementwise, rows_families, rows_indexing, rows_linalg, rows_reduce, rows_shape, rows_windows
-from tests.ops.listing import ROOT
 from tests.ops.rows import BOOL, FLOATS, INTS, SIGNED, UNSIGNED, Row
-from tilewright import Device
-
-PAGE = ROOT / "docs" / "ops.md"
 
 FAMILIES: dict[str, list[Row]] = {
     "Elementwise": rows_elementwise.ROWS,
@@ -22,8 +19,6 @@ FAMILIES: dict[str, list[Row]] = {
     "Indexing and scattering": rows_indexing.ROWS,
     "Further names of torch and NumPy": rows_families.ROWS,
 }
-# Devices that write kernels and run none, or have run none so far.
-WITHOUT_RESULTS = {"DISK", "NULL", "HIP", "METAL"}
 TABLE: list[Row] = [row for rows in FAMILIES.values() for row in rows]
 
 # Names without a row, and why: the reference is not a NumPy expression of one call.
@@ -55,26 +50,30 @@ def dtypes_text(dtypes: set[str]) -> str:
 
 
 def ops_markdown() -> str:
-    """docs/ops.md: each op with its dtypes, devices and gradient, and the cases that are tested."""
-    devices = ", ".join(name for name in Device if name not in WITHOUT_RESULTS)
+    """docs/ops.md: each op with its dtypes and gradient, and the cases that are tested."""
     lines = [
         "# Ops",
         "",
-        "Generated from the op table, `tests/ops/table.py`, by `python -m tests.ops.table`; a test compares.",
-        f"Every case runs on each of {devices} that a machine has, and in the graph interpreter, for all the",
-        "dtypes named, against NumPy and SciPy, and against torch where that is installed. Names and parameters are",
-        "those of `docs/api/tensor.txt`.",
+        "Made from the op table, `tests/ops/table.py`, by `make docs`. Names and parameters are those of",
+        "`docs/api/tensor.txt`. A reference in NumPy or SciPy judges values, central differences judge gradients, and",
+        "`make test-torch` compares both with torch. The last column names the cases beside that of ordinary inputs.",
+        "",
+        "| `make test` runs | in |",
+        "|---|---|",
+        f"| every case on {', '.join(sorted(QUICK))}, where the machine has the device | all its dtypes |",
+        "| every case but `svd`, which iterates, in the graph interpreter | one of its dtypes |",
+        *(f"| one case in {share} on {device} | one of its dtypes |" for device, share in ONE_IN.items()),
+        "",
+        "CPU-clang and CPU-gcc are the CPU device with `CPU_COMPILER=clang` and `gcc`; the first of the two that is",
+        "installed is taken. `make test-devices` runs every case in all its dtypes on every device of the machine. A",
+        "dtype that a device does not compute with (`Target.computes`) is skipped there.",
     ]
     for family, rows in FAMILIES.items():
-        lines += ["", f"## {family}", "", "| op | dtypes | gradient | devices | cases |", "|---|---|---|---|---|"]
+        lines += ["", f"## {family}", "", "| op | dtypes | gradient | cases |", "|---|---|---|---|"]
         for op in dict.fromkeys(row.op for row in rows):
             cases = [row for row in rows if row.op == op]
             dtypes = dtypes_text({dtype for row in cases for dtype in row.dtypes})
             gradient = "yes" if any(row.gradient for row in cases) else "no"
             labels = ", ".join(row.label for row in cases if row.label)
-            lines.append(f"| `{op}` | {dtypes} | {gradient} | {devices} | {labels} |")
+            lines.append(f"| `{op}` | {dtypes} | {gradient} | {labels} |")
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(ops_markdown())

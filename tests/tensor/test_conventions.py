@@ -236,3 +236,10 @@ def test_the_command_line_tells_version_and_devices() -> None:
     assert "yes" in rows["CPU"]
     assert "default" in rows["CPU"]
     assert "yes" in rows["PYTHON"]
+
+
+def test_the_command_line_names_extras_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brackets are markup to the library that prints the table."""
+    reasons = {"CPU": None, "WEBGPU": "wgpu is not installed; pip install 'tilewright[webgpu]'"}
+    monkeypatch.setattr(type(tilewright.Device), "availability", lambda self: reasons)
+    assert "'tilewright[webgpu]'" in CliRunner().invoke(app, ["devices"]).stdout

@@ -4,6 +4,7 @@ made for it. Stands behind `main`, before `runtime/device`."""
 
 from __future__ import annotations
 
+from rich.markup import escape
 from rich.table import Table
 
 from tilewright.base.target import Target
@@ -20,7 +21,7 @@ def devices_table() -> Table:
         target = None if reason else open_driver(name).target
         # A device that runs on another one's target has nothing of its own to tell.
         has = describe_memory(target) if target and target.has_threads and target.name == name else ""
-        table.add_row(name, f"{usable}, default" if name == default else usable, reason or has)
+        table.add_row(name, f"{usable}, default" if name == default else usable, escape(reason or has))
     return table
 
 

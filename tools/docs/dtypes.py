@@ -1,6 +1,4 @@
-"""The text of docs/dtypes.md. In: the types and the promotion table of `dtype.py`. Out: Markdown.
-A test keeps the file equal to this text; `python -m tilewright.base.dtype_docs > docs/dtypes.md` writes it.
-Nothing of the library imports this module."""
+"""The text of docs/dtypes.md. In: the types and the promotion table of tilewright/base/dtype.py. Out: Markdown."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ _SHORT = {"bool": "b", "int": "i", "uint": "u", "float": "f"}
 _INTRODUCTION = """\
 # Element types
 
-Made from `tilewright/base/dtype.py` by `python -m tilewright.base.dtype_docs > docs/dtypes.md`.
+Made from `tilewright/base/dtype.py` by `make docs`.
 
 | type | aliases | bits | least | greatest |
 |---|---|---|---|---|
@@ -129,7 +127,7 @@ def _type_row(dtype: DType) -> str:
     return f"| `{dtype.name}` | {_aliases(dtype)} | {dtype.bits} | {limits} |"
 
 
-def promotion_markdown() -> str:
+def dtypes_markdown() -> str:
     """The whole of docs/dtypes.md."""
     types = dtypes.all
     lines = [_type_row(dtype) for dtype in types]
@@ -154,7 +152,3 @@ def promotion_markdown() -> str:
         + "\n".join(examples)
         + "\n"
     )
-
-
-if __name__ == "__main__":
-    print(promotion_markdown(), end="")
