@@ -375,8 +375,8 @@ def _detach(node: UOp, upstream: UOp) -> Gradients:
     if node.arg is None:
         return _stop(node, upstream)
     if isinstance(node.arg, Slopes):
-        value, *inputs = node.src
-        slopes = zip(node.arg.rule(value, *inputs), inputs, strict=True)
+        inputs = node.src[1:]
+        slopes = zip(node.arg.rule(node, *inputs), inputs, strict=True)
         return (None, *(None if slope is None else _fit(_multiply(upstream, slope), x) for slope, x in slopes))
     rest = (None,) * (len(node.src) - 1)
     return (build.contiguous(upstream) if node.arg == "contiguous_backward" else upstream, *rest)

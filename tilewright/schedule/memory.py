@@ -3,12 +3,16 @@ per device, so that two temps share bytes only when their lives do not meet. Liv
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from tilewright.graph.records import Item, Slot
 
 # Of every temp. Some OpenCL drivers let a view of a buffer begin at multiples of 512 bytes only.
 ALIGNMENT = 512
+# Times that a span has at least: so many are looked at one by one.
+MIN_SPAN = 64
 
 
 def lifetimes(items: Sequence[Item]) -> dict[int, tuple[int, int]]:
@@ -27,24 +31,81 @@ def place_temps(
     """Offsets of the temps and the size of each device's arena. Largest first, each at the lowest free offset."""
     lives = lifetimes(items)
     temps = sorted((n for n in lives if slots[n].kind == "temp"), key=lambda n: (-slots[n].nbytes, n))
-    placed: dict[str, list[tuple[int, int, int, int]]] = {}
+    taken: dict[str, _TakenBytes] = {}
     offsets: list[tuple[int, int]] = []
     arenas: dict[str, int] = {}
     for number in temps:
         slot = slots[number]
-        first, last = lives[number]
         size = -(-max(slot.nbytes, 1) // ALIGNMENT) * ALIGNMENT
-        offset = 0
-        for start, stop, other_first, other_last in sorted(placed.get(slot.device, ())):
-            if last < other_first or other_last < first:
-                continue
-            if offset + size <= start:
-                break
-            offset = max(offset, stop)
-        placed.setdefault(slot.device, []).append((offset, offset + size, first, last))
+        if slot.device not in taken:
+            taken[slot.device] = _TakenBytes(len(items))
+        offset = taken[slot.device].take(size, *lives[number])
         offsets.append((number, offset))
         arenas[slot.device] = max(arenas.get(slot.device, 0), offset + size)
     return tuple(sorted(offsets)), tuple(sorted(arenas.items()))
+
+
+class _TakenBytes:
+    """The bytes of an arena that are taken at each of a number of times. The times are cut into spans. Bytes that are
+    taken during a whole span, or at some time of it, are kept as disjoint intervals: memory is packed densely, so these
+    are few. Only of what begins or ends inside of a span are the times kept. So taking bytes looks at a temp that was
+    placed before only where both begin or end in the same span."""
+
+    def __init__(self, times: int) -> None:
+        self.length = max(MIN_SPAN, math.isqrt(times))
+        self.spans = [_Span() for _ in range(-(-times // self.length))]
+
+    def take(self, size: int, first: int, last: int) -> int:
+        """Takes `size` bytes from the time `first` until the end of `last`: the lowest offset where they are free."""
+        begin, end = first // self.length, last // self.length
+        ends = [self.spans[number] for number in {begin, end}]
+        inner = self.spans[begin + 1 : end]
+        met: list[tuple[int, int]] = []
+        for span in ends:
+            met += [(start, stop) for start, stop, since, until in span.partly if since <= last and first <= until]
+            met += span.wholly.pairs()
+        for span in inner:
+            met += span.anytime.pairs()
+        offset = 0
+        for start, stop in sorted(met):
+            if offset + size <= start:
+                break
+            offset = max(offset, stop)
+        for span in ends:
+            span.partly.append((offset, offset + size, first, last))
+            span.anytime.add(offset, offset + size)
+        for span in inner:
+            span.wholly.add(offset, offset + size)
+            span.anytime.add(offset, offset + size)
+        return offset
+
+
+class _Intervals:
+    """Disjoint intervals in order; those that touch are one."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.stops: list[int] = []
+
+    def add(self, start: int, stop: int) -> None:
+        low = bisect_left(self.stops, start)
+        high = bisect_right(self.starts, stop)
+        if low < high:
+            start, stop = min(start, self.starts[low]), max(stop, self.stops[high - 1])
+        self.starts[low:high] = [start]
+        self.stops[low:high] = [stop]
+
+    def pairs(self) -> zip[tuple[int, int]]:
+        return zip(self.starts, self.stops, strict=True)
+
+
+class _Span:
+    """What is taken in a span of times: partly (with the times), wholly, and at any time of it."""
+
+    def __init__(self) -> None:
+        self.partly: list[tuple[int, int, int, int]] = []
+        self.wholly = _Intervals()
+        self.anytime = _Intervals()
 
 
 def check_placement(items: Sequence[Item], slots: Sequence[Slot], offsets: Sequence[tuple[int, int]]) -> str | None:

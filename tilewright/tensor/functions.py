@@ -227,11 +227,19 @@ def logaddexp(x: UOp, y: UOp) -> UOp:
 
 def sigmoid(x: UOp) -> UOp:
     shrunk = exp(minus_abs(x))  # at most 1, so nothing overflows on either side
-    return (x < 0).where(shrunk, 1.0) / (1 + shrunk)
+    return build.with_slopes((x < 0).where(shrunk, 1.0) / (1 + shrunk), _sigmoid_slope, x)
+
+
+def _sigmoid_slope(value: UOp, _: UOp) -> tuple[UOp]:
+    return (value * (1 - value),)
 
 
 def softplus(x: UOp) -> UOp:
-    return (x < 0).where(x.const_like(0.0), x) + log1p(exp(minus_abs(x)))
+    return build.with_slopes((x < 0).where(x.const_like(0.0), x) + log1p(exp(minus_abs(x))), _softplus_slope, x)
+
+
+def _softplus_slope(_: UOp, x: UOp) -> tuple[UOp]:
+    return (sigmoid(x),)
 
 
 # ---------------------------------------------------------------- powers
@@ -375,7 +383,11 @@ def tanh(x: UOp) -> UOp:
         ratio = numerator / is_small.where(polynomial(square, _TANH_Q), 1 + shrunk)
         small = near + ratio
     # The sum of zeros of unlike sign would lose that of x.
-    return is_small.where(near.eq(0).where(near, small), with_sign_of(x, ratio))
+    return build.with_slopes(is_small.where(near.eq(0).where(near, small), with_sign_of(x, ratio)), _tanh_slope, x)
+
+
+def _tanh_slope(value: UOp, _: UOp) -> tuple[UOp]:
+    return (1 - value * value,)
 
 
 def sinh(x: UOp) -> UOp:
@@ -431,4 +443,8 @@ def erf(x: UOp) -> UOp:
     else:
         small = near_zero * polynomial(square, _ERF_T) / polynomial(square, _ERF_U)
         tail = shrunk * polynomial(limited, ERFC_P) / polynomial(limited, ERFC_Q)
-    return is_small.where(small, with_sign_of(x, 1 - tail))
+    return build.with_slopes(is_small.where(small, with_sign_of(x, 1 - tail)), _erf_slope, x)
+
+
+def _erf_slope(_: UOp, x: UOp) -> tuple[UOp]:
+    return (exp(-(x * x)) * (2 / math.sqrt(math.pi)),)

@@ -1,0 +1,104 @@
+"""Issue 12, C: the work that a long program costs before it runs. It is counted (nodes, walks, kernels), not timed."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tilewright import Tensor
+from tilewright.base.dtype import dtypes
+from tilewright.graph.records import Access, Item, Slot
+from tilewright.graph.walk import toposort
+from tilewright.schedule.memory import ALIGNMENT, MIN_SPAN, lifetimes, place_temps
+
+# ---------------------------------------------------------------- gradients of activations
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+
+
+FIRST: dict[str, Callable[[float], float]] = {
+    "sigmoid": lambda x: _sigmoid(x) * _sigmoid(-x),
+    "tanh": lambda x: 1 - math.tanh(x) ** 2,
+    "softplus": _sigmoid,
+    "erf": lambda x: 2 / math.sqrt(math.pi) * math.exp(-x * x),
+}
+SECOND: dict[str, Callable[[float], float]] = {
+    "sigmoid": lambda x: _sigmoid(x) * _sigmoid(-x) * (_sigmoid(-x) - _sigmoid(x)),
+    "tanh": lambda x: -2 * math.tanh(x) * (1 - math.tanh(x) ** 2),
+    "softplus": lambda x: _sigmoid(x) * _sigmoid(-x),
+    "erf": lambda x: -4 * x / math.sqrt(math.pi) * math.exp(-x * x),
+}
+POINTS = [-1e30, -700.0, -90.0, -20.5, -3.0, -0.625, -1e-3, -0.0, 0.0, 1e-30, 0.3, 0.625, 1.0, 2.5, 19.5, 90.0, 1e30]
+
+
+@pytest.mark.parametrize("name", FIRST)
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64])
+def test_activations_have_the_derivatives_of_the_function(name: str, dtype: object) -> None:
+    """Not of the formula that computes it, which is selected from cases."""
+    x = Tensor(POINTS, dtype=dtype, requires_grad=True)
+    (first,) = getattr(x, name)().sum().gradient(x)
+    (second,) = first.sum().gradient(x)
+    tolerance = 1e-6 if dtype is dtypes.float32 else 1e-12
+    points = [min(max(point, -1e6), 1e6) for point in POINTS]
+    np.testing.assert_allclose(first.numpy(), [FIRST[name](point) for point in points], rtol=1e-5, atol=tolerance)
+    np.testing.assert_allclose(second.numpy()[1:-1], [SECOND[name](p) for p in points[1:-1]], rtol=1e-5, atol=tolerance)
+    infinite = Tensor([-math.inf, math.inf, math.nan], dtype=dtype, requires_grad=True)
+    (ends,) = getattr(infinite, name)().sum().gradient(infinite)
+    expected = [0.0, 1.0 if name == "softplus" else 0.0, math.nan]
+    np.testing.assert_array_equal(ends.numpy(), expected)
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_the_gradient_of_an_activation_is_a_few_nodes(name: str) -> None:
+    """A step of a recurrent network has five of them, and a graph for training as many steps."""
+    x = Tensor.rand(3, 4).realize().requires_grad_()
+    y = getattr(x, name)()
+    (gradient,) = (y * 3).gradient(x, gradient=Tensor.ones(3, 4))
+    forward = set(toposort(y.uop))
+    assert sum(node.op.is_elementwise for node in toposort(gradient.uop) if node not in forward) <= 12
+
+
+# ---------------------------------------------------------------- memory for temps
+
+
+def first_fit(lives: dict[int, tuple[int, int]], slots: list[Slot]) -> dict[int, int]:
+    """What `place_temps` means: every temp is compared with every other."""
+    placed: list[tuple[int, int, int, int]] = []
+    offsets: dict[int, int] = {}
+    for number in sorted(lives, key=lambda n: (-slots[n].nbytes, n)):
+        first, last = lives[number]
+        size = -(-slots[number].nbytes // ALIGNMENT) * ALIGNMENT
+        offset = 0
+        for start, stop, since, until in sorted(placed):
+            if since <= last and first <= until:
+                if offset + size <= start:
+                    break
+                offset = max(offset, stop)
+        placed.append((offset, offset + size, first, last))
+        offsets[number] = offset
+    return offsets
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_temp_lies_at_the_lowest_free_offset(seed: int) -> None:
+    """Also over many spans of times."""
+    chance = random.Random(seed)
+    count = chance.choice([1, 7, MIN_SPAN, 3 * MIN_SPAN, 9 * MIN_SPAN + 5])
+    touched: list[set[int]] = [set() for _ in range(count)]
+    slots = []
+    for number in range(chance.randint(1, 150)):
+        first = chance.randrange(count)
+        last = min(count - 1, first + chance.choice([0, 1, 5, MIN_SPAN, count]))
+        slots.append(Slot(dtypes.uint8, chance.choice([1, 512, 513, 2000, 5000]), "CPU", "temp"))
+        touched[first].add(number)
+        touched[last].add(number)
+    writes = [tuple(Access(n, 0, slots[n].nbytes) for n in sorted(numbers)) for numbers in touched]
+    items = [Item(None, (), (), found, "CPU") for found in writes]
+    offsets, _ = place_temps(items, slots)
+    assert dict(offsets) == first_fit(lifetimes(items), slots)
