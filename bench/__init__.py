@@ -1,1 +1,1 @@
-"""Measurements of Tilewright by itself; shared comparisons with other frameworks are made by compare.py."""
+"""Measurements of Tilewright, by itself and, in compare.py, beside other frameworks."""

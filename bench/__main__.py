@@ -34,7 +34,7 @@ def matmul() -> object:
 
 
 def convnet16() -> object:
-    """The 16 convolutions of compare.py's cold suite."""
+    """The 16 convolutions of the suite `cold` of bench/compare.py."""
     from tilewright import Tensor
 
     x = Tensor.rand(1, 3, 64, 64)
@@ -48,7 +48,7 @@ def convnet16() -> object:
 
 
 def mnist_step() -> object:
-    """The first Adam step of the convolutional network of compare.py's train suite."""
+    """The first Adam step of the convolutional network of the suite `train` of bench/compare.py."""
     from tilewright import Tensor, nn
 
     layers = [nn.Conv2d(1, 32, 5), Tensor.relu, nn.Conv2d(32, 32, 5), Tensor.relu, nn.BatchNorm2d(32)]
