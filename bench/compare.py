@@ -230,15 +230,33 @@ def keep_best(table: Table, name: str, rows: Rows) -> None:
             entries[name] = row
 
 
-def table_lines(table: Table, names: list[str]) -> list[str]:
-    """The table as text; below a row what went wrong in it."""
-    lines = [f"{'row':34}" + "".join(f"{name:>14}" for name in names) + f"{'best peer':>12}{'ratio':>8}"]
+def table_cells(table: Table, names: list[str]) -> dict[str, list[str]]:
+    """The cells of each row: the time of each framework, the best peer, and its time divided by ours."""
+    found = {}
     for row_name, entries in table.items():
         times = {name: entries[name]["seconds"] for name in names if "seconds" in entries.get(name, {})}
-        cells = [f"{times[name] * 1e3:.3f}ms" if name in times else "-" for name in names]
         best_peer = min((name for name in times if name != OURS), key=times.__getitem__, default="-")
         ratio = f"{times[best_peer] / times[OURS]:.2f}" if OURS in times and best_peer != "-" else "-"
-        lines.append(f"{row_name:34}" + "".join(f"{cell:>14}" for cell in cells) + f"{best_peer:>12}{ratio:>8}")
+        found[row_name] = [
+            *(f"{times[name] * 1e3:.3f}ms" if name in times else "-" for name in names),
+            best_peer,
+            ratio,
+        ]
+    return found
+
+
+def markdown_lines(table: Table, names: list[str]) -> list[str]:
+    """The table as BENCHMARKS.md has it."""
+    lines = ["| row | " + " | ".join(names) + " | best peer | ratio |", "|---" * (len(names) + 3) + "|"]
+    return lines + [f"| {name} | " + " | ".join(cells) + " |" for name, cells in table_cells(table, names).items()]
+
+
+def table_lines(table: Table, names: list[str]) -> list[str]:
+    """The table as text; below a row what went wrong in it."""
+    lines = [f"{'row':34}" + "".join(f"{heading:>14}" for heading in (*names, "best peer", "ratio"))]
+    for row_name, cells in table_cells(table, names).items():
+        entries = table[row_name]
+        lines.append(f"{row_name:34}" + "".join(f"{cell:>14}" for cell in cells))
         lines += [f"    {name}: {entries[name]['error']}" for name in names if "error" in entries.get(name, {})]
         magnitudes = [entry["magnitude"] for entry in entries.values() if "magnitude" in entry]
         if magnitudes and not max(magnitudes) - min(magnitudes) <= TOLERANCE * max(magnitudes):  # NaN differs too
@@ -266,6 +284,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="kernels whose names contain this text")
     parser.add_argument("--rounds", type=int, default=2, help="processes of each framework")
     parser.add_argument("--seconds", type=float, default=1.5, help="of each kernel in a round")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--json", help="write every number to a file, or to stdout for `-`")
     parser.add_argument("--child", choices=tuple(FRAMEWORKS), help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -283,7 +302,7 @@ def main() -> None:
                 failures[name] = str(error)
         for name, reason in failures.items():
             print(f"{suite}: {name} did not run: {reason}", flush=True)
-    print("\n".join(table_lines(table, names)))
+    print("\n".join((markdown_lines if given.markdown else table_lines)(table, names)))
     if given.json:
         text = json.dumps(table, indent=1) + "\n"
         if given.json == "-":

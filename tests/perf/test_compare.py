@@ -45,6 +45,11 @@ def test_the_ratio_is_that_of_the_best_peer_and_other_values_are_seen() -> None:
     assert c.split() == ["c", "2.000ms", "-", "-", "-", "-"]
     assert error.strip() == "jax: OutOfMemory: no"
     assert "VALUES DIFFER" in nan
+    assert compare.markdown_lines({"a": table["a"]}, ["tilewright", "jax"]) == [
+        "| row | tilewright | jax | best peer | ratio |",
+        "|---|---|---|---|---|",
+        "| a | 2.000ms | 1.000ms | jax | 0.50 |",
+    ]
 
 
 def gelu(x: np.ndarray) -> Any:
