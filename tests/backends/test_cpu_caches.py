@@ -181,7 +181,12 @@ def test_devices_prints_them() -> None:
         assert fact in shown
 
 
-def test_addresses_that_share_a_set() -> None:
-    assert Target("T", l1_bytes=32 * KIB, l1_ways=8).l1_way_bytes == 4096
-    assert Target("T", l1_bytes=64 * KIB, l1_ways=4).l1_way_bytes == 16 * KIB
-    assert Target("T", l1_bytes=32 * KIB, l1_ways=255, line_bytes=128).l1_way_bytes == 128
+def test_lines_at_a_stride_that_the_first_cache_holds() -> None:
+    """Those of one set displace one another: steps of a whole way use one set, of half a way two."""
+    cache = Target("T", l1_bytes=32 * KIB, l1_ways=8)
+    assert [cache.l1_lines(step) for step in (4096, 3 * 4096, 1 << 20, 2048, 4096 + 64, 64, 4)] == [
+        *(8, 8, 8, 16, 512, 512, 512),
+    ]
+    few_ways = Target("T", l1_bytes=64 * KIB, l1_ways=4)
+    assert [few_ways.l1_lines(step) for step in (4096, 8192, 16384)] == [16, 8, 4]
+    assert Target("T", l1_bytes=32 * KIB, l1_ways=255).l1_lines(1 << 20) >= 255

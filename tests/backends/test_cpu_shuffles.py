@@ -22,9 +22,10 @@ from tilewright.codegen.pipeline import lower
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp, const
+from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.heuristics.default import choose_opts
-from tilewright.kernel.optimise import apply_opt, prepare_kernel
+from tilewright.kernel.optimise import prepare_kernel
 
 SHUFFLE = re.compile(r"shufflevector <(\d+) x T> (\S+), <\1 x T> (\S+), <(\d+) x i32> <(.*)>")
 LOAD = re.compile(r"load <(\d+) x T>, ptr (\d+), align 4")
@@ -92,7 +93,7 @@ def test_elements_apart_are_picked_and_none_after_the_last_is_touched(lanes: int
 def text_of(graph: UOp, target: Target) -> tuple[str, int]:
     """The program of a graph's one kernel, and the iterations of its outermost loop."""
     sink = prepare_kernel(kernel_of(graph))
-    for opt in choose_opts(view_kernel(sink), target):
+    for opt in choose_opts(view_kernel(sink, target)):
         sink = apply_opt(sink, opt, target)
     program = lower(sink, target)
     return render(program, "kernel"), max((int(axis.src[0].arg) for axis in program.global_ranges), default=1)

@@ -34,9 +34,11 @@ from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.verify import verify_kernel, verify_program
 from tilewright.graph.walk import substitute, toposort
+from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import size_of, view_kernel
-from tilewright.kernel.optimise import TRANSFORMS, apply_opt, check_groups, optimise
+from tilewright.kernel.optimise import optimise
 from tilewright.kernel.prepare.accumulators import recognise_accumulators
+from tilewright.kernel.transforms.registry import TRANSFORMS
 from tilewright.runtime.device import open_driver
 from tilewright.schedule.pipeline import schedule
 
@@ -139,8 +141,7 @@ def draw_opts(ast: UOp, chance: random.Random, target: Target) -> tuple[Opt, ...
         if opt is None or len(opts) == MOST_OPTS:
             continue
         try:
-            made = apply_opt(sink, opt)
-            check_groups(view_kernel(made), opt, target)
+            made = apply_opt(sink, opt, target)
         except KernelOptError:
             continue
         view = view_kernel(made)

@@ -17,8 +17,8 @@ from tests.fuzz.opts import TARGETS, Pair, check_on_device, check_pair, compilin
 from tests.kernel.kernels import kernel
 from tilewright.base.target import Target
 from tilewright.graph.records import Opt, OptOps
+from tilewright.kernel.apply import apply_opt, describe_axes
 from tilewright.kernel.axes import view_kernel
-from tilewright.kernel.optimise import apply_opt, describe_axes
 
 
 def failure_of(name: str, *opts: Opt, target: Target = TARGETS[0]) -> str | None:

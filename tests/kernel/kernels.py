@@ -22,7 +22,7 @@ from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.records import KernelInfo, Opt
 from tilewright.graph.uop import UOp, const, index_const, memory_of
 from tilewright.graph.walk import toposort
-from tilewright.kernel.optimise import apply_opt
+from tilewright.kernel.apply import apply_opt
 from tilewright.schedule.pipeline import schedule
 
 F32 = dtypes.float32

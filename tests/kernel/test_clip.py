@@ -15,9 +15,9 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import index_const
 from tilewright.graph.walk import substitute, toposort
+from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.heuristics import convolutions
-from tilewright.kernel.optimise import apply_opt
 
 CLIP, UPCAST, UNROLL, STAGE = OptOps.CLIP, OptOps.UPCAST, OptOps.UNROLL, OptOps.STAGE
 THREAD, LOCAL = OptOps.THREAD, OptOps.LOCAL

@@ -18,9 +18,10 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.threads import local_bytes, threads_of
 from tilewright.graph.uop import UOp
 from tilewright.kernel import optimise as optimise_module
+from tilewright.kernel.apply import apply_opt, describe_axes
 from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.heuristics.default import choose_opts
-from tilewright.kernel.optimise import apply_opt, describe_axes, prepare_kernel
+from tilewright.kernel.optimise import prepare_kernel
 from tilewright.kernel.prepare.accumulators import recognise_accumulators
 
 LARGE = replace(python_target(), cores=132, warp_size=32, max_local_bytes=1 << 17)
@@ -87,24 +88,24 @@ CASES: dict[str, tuple[Builder, str]] = {
 def test_the_axes_of_a_kernel(name: str) -> None:
     graph, axes = CASES[name]
     sink = prepare_kernel(kernel_of(graph()))
-    for opt in choose_opts(view_kernel(sink), LARGE):
+    for opt in choose_opts(view_kernel(sink, LARGE)):
         sink = apply_opt(sink, opt)
     assert describe_axes(view_kernel(sink)) == axes
 
 
 def test_operands_of_a_product_are_copied_and_only_those() -> None:
     sink = prepare_kernel(kernel_of(matrix_product(256, 256, 256)))
-    staged = [opt for opt in choose_opts(view_kernel(sink), LARGE) if opt.op is OptOps.STAGE]
+    staged = [opt for opt in choose_opts(view_kernel(sink, LARGE)) if opt.op is OptOps.STAGE]
     assert len(staged) == 2
     rows = prepare_kernel(kernel_of(softmax(64, 256)))
-    assert not any(opt.op is OptOps.STAGE for opt in choose_opts(view_kernel(rows), LARGE))
+    assert not any(opt.op is OptOps.STAGE for opt in choose_opts(view_kernel(rows, LARGE)))
 
 
 def test_the_limits_of_the_target_are_kept() -> None:
     tight = replace(SMALL, max_local_bytes=4096)
     for graph in (matrix_product(128, 128, 128), softmax(64, 4096), leaf(0, 4096)):
         sink = prepare_kernel(kernel_of(build.alu(Ops.NEG, graph)))
-        for opt in choose_opts(view_kernel(sink), tight):
+        for opt in choose_opts(view_kernel(sink, tight)):
             sink = apply_opt(sink, opt)
         assert threads_of(sink).count <= 64
         assert local_bytes(sink, tight.warp_size) <= 4096
@@ -113,9 +114,9 @@ def test_the_limits_of_the_target_are_kept() -> None:
 def test_an_accumulator_is_no_load() -> None:
     """A running update keeps its register and its loop; threads take the rows."""
     sink = recognise_accumulators(kernel("polynomial"))
-    view = view_kernel(sink)
+    view = view_kernel(sink, LARGE)
     assert len(view.accesses) == 2
-    chosen = choose_opts(view, LARGE)
+    chosen = choose_opts(view)
     assert all(opt.op is OptOps.LOCAL and opt.axis == 0 for opt in chosen)
 
 

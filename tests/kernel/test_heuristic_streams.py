@@ -12,9 +12,10 @@ from tilewright.base.target import Target
 from tilewright.graph import build
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp
+from tilewright.kernel.apply import apply_opt, describe_axes
 from tilewright.kernel.axes import KernelView, size_of, view_kernel
 from tilewright.kernel.heuristics.default import choose_opts
-from tilewright.kernel.optimise import apply_opt, describe_axes, prepare_kernel
+from tilewright.kernel.optimise import prepare_kernel
 
 WIDE = Target("wide", vector_bytes=64, vector_registers=32, cores=2, has_threads=True, cache_bytes=16 << 20)
 NARROW = replace(WIDE, vector_bytes=16)
@@ -45,7 +46,7 @@ def every_second(rows: int, columns: int) -> UOp:
 
 def chosen(graph: UOp, target: Target) -> KernelView:
     sink = prepare_kernel(kernel_of(graph))
-    for opt in choose_opts(view_kernel(sink), target):
+    for opt in choose_opts(view_kernel(sink, target)):
         sink = apply_opt(sink, opt, target)
     return view_kernel(sink)
 

@@ -15,7 +15,8 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
-from tilewright.kernel.optimise import apply_opt, optimise
+from tilewright.kernel.apply import apply_opt
+from tilewright.kernel.optimise import optimise
 
 HOLD, UPCAST, UNROLL, THREAD, BLOCK, PADTO, SWAP = (
     OptOps.HOLD,

@@ -18,8 +18,9 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
+from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import view_kernel
-from tilewright.kernel.optimise import apply_opt, optimise
+from tilewright.kernel.optimise import optimise
 
 KEEP, UPCAST, UNROLL, THREAD, LOCAL, PADTO = (
     OptOps.KEEP,

@@ -23,12 +23,13 @@ from tilewright.engine.compile import compile_kernel, forget_kernels
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.uop import UOp
+from tilewright.kernel.apply import apply_opt, describe_axes
 from tilewright.kernel.axes import size_of, view_kernel
 from tilewright.kernel.heuristics import product_sizes, products
 from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.heuristics.dot_tiles import evenness
 from tilewright.kernel.heuristics.product_sizes import best_block, choose_tile, row_parts
-from tilewright.kernel.optimise import apply_opt, describe_axes, prepare_kernel
+from tilewright.kernel.optimise import prepare_kernel
 
 CPU = Target("CPU", cores=2, has_threads=True, max_local_bytes=1 << 20, core_cache_bytes=1 << 12)
 TARGETS = {
@@ -138,7 +139,7 @@ PRODUCTS: dict[str, Callable[[], UOp]] = {
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_on_the_emulator_for_every_instruction_set(name: str, target: str) -> None:
     ast = PRODUCTS[name]()
-    opts = choose_opts(view_kernel(prepare_kernel(ast)), TARGETS[target])
+    opts = choose_opts(view_kernel(prepare_kernel(ast), TARGETS[target]))
     assert sum(opt.op is OptOps.UPCAST for opt in opts) >= 2
     assert check_pair(Pair(0, name, ast, None, TARGETS[target])) is None  # type: ignore[arg-type]
 
@@ -208,7 +209,7 @@ CUTS: dict[str, tuple[Callable[[], UOp], str]] = {
 def test_the_axes_of_a_product(name: str) -> None:
     graph, axes = CUTS[name]
     sink = prepare_kernel(graph())
-    for opt in choose_opts(view_kernel(sink), LARGE_CACHES):
+    for opt in choose_opts(view_kernel(sink, LARGE_CACHES)):
         sink = apply_opt(sink, opt)
     assert describe_axes(view_kernel(sink)) == axes
 
@@ -229,7 +230,7 @@ def test_what_many_cores_share(name: str) -> None:
     graph, cores, shared = MANY_CORES[name]
     ast, target = graph(), replace(TARGETS["AVX-512"], cores=cores)
     sink = prepare_kernel(ast)
-    for opt in choose_opts(view_kernel(sink), target):
+    for opt in choose_opts(view_kernel(sink, target)):
         sink = apply_opt(sink, opt)
     found = view_kernel(sink).of_kind(AxisType.THREAD)
     assert ", ".join(f"THREAD({size_of(axis)})" for axis in found) == shared
@@ -240,12 +241,12 @@ def test_what_many_cores_share(name: str) -> None:
 
 @pytest.mark.parametrize("ast", [matrices(4, 64, 64, (64, 1, 64, 1)), matrices(64, 64, 1, (64, 1, 1, 1))])
 def test_what_is_no_product_of_matrices_is_left_to_others(ast: UOp) -> None:
-    assert products.choose_product_opts(view_kernel(ast), TARGETS["AVX2"]) is None
+    assert products.choose_product_opts(view_kernel(ast, TARGETS["AVX2"])) is None
 
 
 def test_a_small_product_is_neither_packed_nor_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "LEAST_SHARED", 64**3 + 1)
-    opts = choose_opts(view_kernel(matrices(64, 64, 64, (64, 1, 64, 1))), TARGETS["AVX-512"])
+    opts = choose_opts(view_kernel(matrices(64, 64, 64, (64, 1, 64, 1)), TARGETS["AVX-512"]))
     assert {opt.op for opt in opts} == {OptOps.UPCAST, OptOps.SWAP}
 
 
@@ -281,7 +282,7 @@ def test_rows_are_parted_where_blocks_are_too_few_for_the_cores() -> None:
 def test_a_long_part_is_shared_further(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "LONG_PART", 1)
     sink = prepare_kernel(batched(128))
-    for opt in choose_opts(view_kernel(sink), replace(TARGETS["AVX-512"], cores=4)):
+    for opt in choose_opts(view_kernel(sink, replace(TARGETS["AVX-512"], cores=4))):
         sink = apply_opt(sink, opt)
     assert [size_of(axis) for axis in view_kernel(sink).of_kind(AxisType.THREAD)] == [4, 2]
 
@@ -290,7 +291,7 @@ def test_the_order_of_a_long_sum_does_not_depend_on_the_number_of_cores() -> Non
     def blocks(rows: int, depth: int, columns: int, cores: int) -> list[int]:
         ast = prepare_kernel(matrices(rows, depth, columns, (depth, 1, columns, 1)))
         target = TARGETS["AVX-512"] if depth < 4096 else LARGE_CACHES
-        opts = choose_opts(view_kernel(ast), replace(target, cores=cores))
+        opts = choose_opts(view_kernel(ast, replace(target, cores=cores)))
         held = [opt for opt in opts if opt.op is OptOps.HOLD]
         return [opt.arg for opt, after in itertools.pairwise(opts) if after in held]
 

@@ -24,8 +24,9 @@ from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.kernel.analysis.versions import digit_of, share_digit
+from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import view_kernel
-from tilewright.kernel.optimise import apply_opt, optimise
+from tilewright.kernel.optimise import optimise
 
 SCATTER, UPCAST, THREAD, LOCAL = OptOps.SCATTER, OptOps.UPCAST, OptOps.THREAD, OptOps.LOCAL
 generator = np.random.default_rng(5)

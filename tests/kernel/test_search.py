@@ -8,10 +8,11 @@ from tilewright import Tensor
 from tilewright.base.target import Target
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
+from tilewright.kernel.apply import candidate_opts
 from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.optimise import prepare_kernel
-from tilewright.kernel.search import Limits, Opts, Search, Trial, candidate_opts, extend, search_opts
+from tilewright.kernel.search import Limits, Opts, Search, Trial, extend, search_opts
 
 TARGET = Target("TEST", vector_bytes=32, vector_registers=16, cores=4, has_threads=True)
 WIDE = Limits(width=2, candidates=10_000, seconds=1e9)
@@ -64,7 +65,7 @@ def test_it_finds_the_fastest_tile() -> None:
 
 def test_the_heuristic_is_a_candidate() -> None:
     """Where nothing beats it, it wins, although it lies several opts away from the start."""
-    guess = choose_opts(view_kernel(prepare_kernel(matmul_kernel())), TARGET)
+    guess = choose_opts(view_kernel(prepare_kernel(matmul_kernel()), TARGET))
     assert len(guess) > 1
     search = run(Measurements(lambda opts: 1.0 if opts == guess else 2.0))
     assert search.best is not None
@@ -110,7 +111,7 @@ def test_time_is_limited_and_the_next_call_goes_on() -> None:
 
 def test_every_proposal_is_checked_like_a_users() -> None:
     kernel = prepare_kernel(matmul_kernel())
-    legal = [opt for opt in candidate_opts(view_kernel(kernel), TARGET) if extend(kernel, (opt,), TARGET) is not None]
+    legal = [opt for opt in candidate_opts(view_kernel(kernel, TARGET)) if extend(kernel, (opt,), TARGET) is not None]
     assert {opt.op for opt in legal} >= {OptOps.UPCAST, OptOps.UNROLL, OptOps.THREAD}
     assert OptOps.LOCAL not in {opt.op for opt in legal}, "the target has no work-groups"
     assert extend(kernel, (Opt(OptOps.UPCAST, 0, 7),), TARGET) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,8 +21,9 @@ from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp
 from tilewright.graph.verify import verify_kernel, verify_program
 from tilewright.kernel.axes import view_kernel
+from tilewright.kernel.heuristics.work_groups import choose_tensor_core
 from tilewright.kernel.optimise import optimise, prepare_kernel, to_launch_axes
-from tilewright.kernel.transforms.tensor_core import apply_tensor_core, check_tensor_core, choose_tensor_core
+from tilewright.kernel.transforms.tensor_core import apply_tensor_core, check_tensor_core
 
 BF16, F16, F32 = dtypes.bfloat16, dtypes.float16, dtypes.float32
 CORE = warp_group_core(BF16, 64, 64)
@@ -38,8 +40,8 @@ def kernel_of(value: Tensor) -> UOp:
 
 
 def reason(sink: UOp, core: TensorCore) -> str | None:
-    view = view_kernel(sink)
-    return check_tensor_core(view, view.reduces[0].src[-1], core)
+    view = view_kernel(sink, Target("TEST", tensor_cores=(core,)))
+    return check_tensor_core(view, view.reduces[0].src[-1], core.name)
 
 
 TAKEN: dict[str, Callable[[], Tensor]] = {
@@ -75,10 +77,10 @@ REFUSED: dict[str, tuple[Callable[[], Tensor], TensorCore, str]] = {
 def test_the_emulator_agrees(name: str) -> None:
     """The kernel with a DOT and the kernel as scheduled, on the same numbers, whose sums are exact."""
     sink = kernel_of(TAKEN[name]())
-    view = view_kernel(sink)
     assert reason(sink, CORE) is None
-    target = python_target()
-    tensor_core = simplify(to_launch_axes(apply_tensor_core(view, view.reduces[0].src[-1], CORE), target))
+    target = replace(python_target(), tensor_cores=(CORE,))
+    view = view_kernel(sink, target)
+    tensor_core = simplify(to_launch_axes(apply_tensor_core(view, view.reduces[0].src[-1], CORE.name), target))
     verify_kernel(tensor_core)
     plain = optimise(sink.replace(arg=KernelInfo("plain", ())), target)
     results = []
@@ -109,7 +111,7 @@ def test_the_largest_tile_that_keeps_every_multiprocessor_busy() -> None:
     target = Target("TEST", has_local=True, cores=32, tensor_cores=cores)
     chosen = {}
     for size in (4096, 1024, 768, 128):
-        found = choose_tensor_core(view_kernel(kernel_of(empty(size, 512) @ empty(512, size))), target)
+        found = choose_tensor_core(view_kernel(kernel_of(empty(size, 512) @ empty(512, size)), target))
         assert found is not None
         chosen[size] = found.arg.rpartition("_")[2]
     assert chosen == {4096: "128x256", 1024: "128x256", 768: "128x128", 128: "64x64"}

@@ -24,9 +24,10 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
+from tilewright.kernel.apply import apply_opt, describe_axes
 from tilewright.kernel.axes import size_of, view_kernel
-from tilewright.kernel.optimise import TRANSFORMS, apply_opt, describe_axes
 from tilewright.kernel.prepare.accumulators import recognise_accumulators
+from tilewright.kernel.transforms.registry import TRANSFORMS
 from tilewright.runtime.device import open_driver
 
 UPCAST, UNROLL, THREAD, LOCAL, PADTO = OptOps.UPCAST, OptOps.UNROLL, OptOps.THREAD, OptOps.LOCAL, OptOps.PADTO

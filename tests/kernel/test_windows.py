@@ -22,11 +22,12 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
+from tilewright.kernel.apply import apply_opt, describe_axes
 from tilewright.kernel.axes import size_of, view_kernel
 from tilewright.kernel.heuristics import convolution_sizes, convolutions
 from tilewright.kernel.heuristics.convolution_sizes import SumBlock, choose_sum_block, choose_tile
 from tilewright.kernel.heuristics.convolutions import choose_window_opts
-from tilewright.kernel.optimise import apply_opt, describe_axes, prepare_kernel
+from tilewright.kernel.optimise import prepare_kernel
 from tilewright.kernel.transforms.halo import find_sides
 from tilewright.schedule.reduction import split_reduction
 
@@ -74,7 +75,7 @@ CONVOLUTIONS: dict[str, Callable[[], UOp]] = {
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_on_the_emulator_for_every_instruction_set(name: str, target: str) -> None:
     ast = CONVOLUTIONS[name]()
-    assert choose_window_opts(view_kernel(prepare_kernel(ast)), TARGETS[target]) is not None
+    assert choose_window_opts(view_kernel(prepare_kernel(ast), TARGETS[target])) is not None
     assert check_pair(Pair(0, name, ast, None, TARGETS[target])) is None  # type: ignore[arg-type]
 
 
@@ -82,7 +83,7 @@ def small_opts(ast: UOp, gain: float, monkeypatch: pytest.MonkeyPatch) -> tuple[
     """What is chosen where every convolution gains little, and at least so much is wanted where rows are short."""
     monkeypatch.setattr(convolutions, "LEAST_GAIN", float("inf"))
     monkeypatch.setattr(convolutions, "SMALL_GAIN", gain)
-    return choose_window_opts(view_kernel(prepare_kernel(ast)), TARGETS["AVX-512"])
+    return choose_window_opts(view_kernel(prepare_kernel(ast), TARGETS["AVX-512"]))
 
 
 @pytest.mark.parametrize("name", ["plain", "padded, few channels", "gradient of weights", "gradient of images"])
@@ -110,7 +111,7 @@ def test_on_this_machine(name: str) -> None:
 def test_the_axes_of_a_convolution() -> None:
     """Two images side by side, 8 points of a row each, and 8 of 16 lanes; the copy of the weights comes last."""
     sink = prepare_kernel(convolution())
-    for opt in choose_window_opts(view_kernel(sink), replace(TARGETS["AVX-512"], core_cache_bytes=1 << 20)) or ():
+    for opt in choose_window_opts(view_kernel(sink, replace(TARGETS["AVX-512"], core_cache_bytes=1 << 20))) or ():
         sink = apply_opt(sink, opt)
     assert describe_axes(view_kernel(sink)) == (
         "0:THREAD(4), 1:LOOP(2), 2:REDUCE(3), 3:REDUCE(3), 4:UPCAST(16), 5:UNROLL(2), 6:UNROLL(8), 7:UNROLL(3), "
@@ -151,7 +152,7 @@ def pixels(images: int = 8, size: int = 49) -> UOp:
 
 def test_weights_that_lie_across_the_sum_are_not_turned_for_each_image() -> None:
     target = TARGETS["AVX-512"]
-    opts = choose_window_opts(view_kernel(prepare_kernel(pixels())), target)
+    opts = choose_window_opts(view_kernel(prepare_kernel(pixels()), target))
     assert opts is not None
     assert sum(opt.op is OptOps.STAGE for opt in opts) == 1
     check(pixels(2), opts=None, devices=("CPU",), seed=2)
@@ -174,7 +175,7 @@ def test_channels_are_turned_into_lanes_where_pixels_and_the_sum_have_none() -> 
     """Rows of 7 pixels leave most of 16 lanes empty and fill those of 8."""
 
     def is_window(ast: UOp, target: str) -> bool:
-        return choose_window_opts(view_kernel(prepare_kernel(ast)), TARGETS[target]) is not None
+        return choose_window_opts(view_kernel(prepare_kernel(ast), TARGETS[target])) is not None
 
     assert [is_window(every_second_pixel(row), "AVX-512") for row in (7, 8)] == [True, False]
     assert [is_window(every_second_pixel(row), "AVX2") for row in (3, 7)] == [True, False]
@@ -205,7 +206,7 @@ def test_the_gradient_of_windows_that_are_apart_is_vectors_of_pixels() -> None:
 
 def test_only_a_border_makes_a_copy_of_the_image() -> None:
     def copies(ast: UOp) -> int:
-        opts = choose_window_opts(view_kernel(prepare_kernel(ast)), TARGETS["AVX-512"]) or ()
+        opts = choose_window_opts(view_kernel(prepare_kernel(ast), TARGETS["AVX-512"])) or ()
         return sum(opt.op is OptOps.STAGE for opt in opts)
 
     assert (copies(convolution()), copies(padded())) == (1, 2)
@@ -227,7 +228,7 @@ def test_a_sum_that_comes_through_many_pages_reads_a_copy() -> None:
     target = replace(TARGETS["AVX-512"], core_cache_bytes=1 << 20)
 
     def copies(channels: int) -> int:
-        opts = choose_window_opts(view_kernel(prepare_kernel(wide_gradient(channels))), target) or ()
+        opts = choose_window_opts(view_kernel(prepare_kernel(wide_gradient(channels)), target)) or ()
         return sum(opt.op is OptOps.STAGE for opt in opts)
 
     assert (copies(63), copies(64)) == (1, 2)
@@ -236,12 +237,12 @@ def test_a_sum_that_comes_through_many_pages_reads_a_copy() -> None:
 
 def test_what_gains_little_or_has_no_windows_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     target = TARGETS["AVX-512"]
-    product = view_kernel(prepare_kernel(matrices(24, 10, 64, (10, 1, 64, 1))))
-    assert choose_window_opts(product, target) is None
-    bytes_of = view_kernel(prepare_kernel(padded(dtype=dtypes.int8)))
-    assert choose_window_opts(bytes_of, target) is None
+    product = view_kernel(prepare_kernel(matrices(24, 10, 64, (10, 1, 64, 1))), target)
+    assert choose_window_opts(product) is None
+    bytes_of = view_kernel(prepare_kernel(padded(dtype=dtypes.int8)), target)
+    assert choose_window_opts(bytes_of) is None
     monkeypatch.undo()
-    assert choose_window_opts(view_kernel(prepare_kernel(convolution())), target) is None
+    assert choose_window_opts(view_kernel(prepare_kernel(convolution()), target)) is None
 
 
 # ---------------------------------------------------------------- sums in blocks
@@ -272,7 +273,7 @@ LONG_SUMS: dict[str, Callable[[], UOp]] = {
 def opts_with_a_small_cache(ast: UOp, target: str, cores: int) -> tuple[Opt, ...]:
     large = TARGETS[target]
     small = replace(large, core_cache_bytes=48 * large.vector_bytes, cores=cores)
-    return choose_window_opts(view_kernel(prepare_kernel(ast)), small) or ()
+    return choose_window_opts(view_kernel(prepare_kernel(ast), small)) or ()
 
 
 @pytest.mark.parametrize("target", TARGETS)

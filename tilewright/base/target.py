@@ -3,6 +3,7 @@ Stages decide by these facts and never by a device's name."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from tilewright.base.dtype import DType, dtypes
@@ -104,10 +105,11 @@ class Target:
         """The dtype that values have in registers: a small float that the target lacks is computed in float32."""
         return dtypes.float32 if dtype in SMALL_FLOATS and dtype not in self.native else dtype
 
-    @property
-    def l1_way_bytes(self) -> int:
-        """Addresses this far apart fall into one set of the first-level cache, which holds `l1_ways` of them."""
-        return max(self.line_bytes, self.l1_bytes // self.l1_ways)
+    def l1_lines(self, step_bytes: int) -> int:
+        """How many lines the first-level cache holds of those at addresses `step_bytes` apart. A step of a large power
+        of two reaches few of its sets."""
+        way_bytes = max(self.line_bytes, self.l1_bytes // self.l1_ways)
+        return self.l1_ways * (way_bytes // math.gcd(way_bytes, max(self.line_bytes, step_bytes)))
 
     def lanes(self, dtype: DType) -> int:
         """Elements of `dtype` in one vector register."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilewright.base.dtype import dtypes
+from tilewright.base.target import Target
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.records import Opt
@@ -29,6 +30,9 @@ _KIND_ORDER = {
 }
 
 
+# A target that allows every opt, for those who ask for no device's facts.
+ANY_TARGET = Target("ANY", has_threads=True, has_local=True, max_local_bytes=1 << 62, max_group_size=1 << 62)
+
 # From here on the ids of axes that a transform adds. They are numbered after all others, whose numbers stay.
 ADDED_ID = 1 << 20
 
@@ -49,9 +53,10 @@ def make_range(size: int, identity: tuple[int, ...], kind: AxisType) -> UOp:
 
 @dataclass(frozen=True)
 class KernelView:
-    """A kernel with the facts that transforms and heuristics ask for."""
+    """A kernel and the target it is for, with the facts that transforms and heuristics ask for."""
 
     sink: UOp
+    target: Target
     nodes: tuple[UOp, ...]
     axes: tuple[UOp, ...]
     reduces: tuple[UOp, ...]
@@ -79,7 +84,7 @@ class KernelView:
         return [node for node in self.nodes if node.op in (Ops.REDUCE, Ops.END) and axis in node.src[1:]]
 
 
-def view_kernel(sink: UOp, trail: dict[tuple[UOp, Opt], UOp] | None = None) -> KernelView:
+def view_kernel(sink: UOp, target: Target = ANY_TARGET, trail: dict[tuple[UOp, Opt], UOp] | None = None) -> KernelView:
     nodes = tuple(toposort(sink))
     reduces = tuple(node for node in nodes if node.op is Ops.REDUCE)
     users = {axis: 0 for axis in nodes if axis.op is Ops.RANGE}
@@ -96,7 +101,7 @@ def view_kernel(sink: UOp, trail: dict[tuple[UOp, Opt], UOp] | None = None) -> K
     accesses = tuple(place for place in places if memory_of(place).op is Ops.PARAM)
     written = {node.src[0] for node in nodes if node.op is Ops.STORE}
     stores = tuple(access for access in accesses if access in written)
-    return KernelView(sink, nodes, axes, reduces, places, accesses, stores, {} if trail is None else trail)
+    return KernelView(sink, target, nodes, axes, reduces, places, accesses, stores, {} if trail is None else trail)
 
 
 def stride(access: UOp, axis: UOp) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tilewright.base.errors import KernelOptError
@@ -17,10 +17,10 @@ from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, size_of, view_kernel
+from tilewright.kernel.apply import apply_opt, candidate_opts
+from tilewright.kernel.axes import size_of, view_kernel
 from tilewright.kernel.heuristics.default import choose_opts
-from tilewright.kernel.optimise import TRANSFORMS, apply_opt, check_groups, prepare_kernel
-from tilewright.kernel.transforms.tensor_core import tensor_core_opts
+from tilewright.kernel.optimise import prepare_kernel
 
 Opts = tuple[Opt, ...]
 
@@ -78,7 +78,7 @@ def search_opts(sink: UOp, target: Target, measure: Measure, limits: Limits, sea
     start = prepare_kernel(sink)
     # The heuristic's choice is a candidate like any other, so what search gives is never slower than that.
     first: dict[Opts, UOp] = {(): start}
-    guess = choose_opts(view_kernel(start), target)
+    guess = choose_opts(view_kernel(start, target))
     kernel = extend(start, guess, target)
     if kernel is not None:
         first.setdefault(guess, kernel)
@@ -90,7 +90,7 @@ def search_opts(sink: UOp, target: Target, measure: Measure, limits: Limits, sea
         before = _least_time(beam, search)
         fresh: dict[Opts, UOp] = {}
         for opts, kernel in beam.items():
-            for opt in candidate_opts(view_kernel(kernel), target):
+            for opt in candidate_opts(view_kernel(kernel, target)):
                 made = extend(kernel, (opt,), target)
                 if made is not None and made not in seen:
                     seen.add(made)
@@ -103,20 +103,11 @@ def search_opts(sink: UOp, target: Target, measure: Measure, limits: Limits, sea
     search.is_complete = True
 
 
-def candidate_opts(view: KernelView, target: Target) -> Iterator[Opt]:
-    """Every opt that some transform proposes for the kernel as it stands."""
-    for op, transform in TRANSFORMS.items():
-        for axis, argument in transform.candidates(view):
-            yield Opt(op, view.axes.index(axis) if transform.takes_axis else None, argument)
-    yield from tensor_core_opts(view, target)
-
-
 def extend(sink: UOp, opts: Opts, target: Target) -> UOp | None:
     """The kernel after more opts; None where one is illegal or the tile outgrows the registers."""
     try:
         for opt in opts:
             sink = apply_opt(sink, opt, target)
-            check_groups(view_kernel(sink), opt, target)
     except KernelOptError:
         return None
     tile = math.prod(size_of(axis) for axis in view_kernel(sink).of_kind(AxisType.UPCAST, AxisType.UNROLL))

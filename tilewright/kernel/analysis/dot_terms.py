@@ -7,19 +7,18 @@ sum is unrolled by as many terms, and a packed panel has them side by side, so t
 from __future__ import annotations
 
 from tilewright.base.dtype import DType
-from tilewright.base.target import Target
 from tilewright.graph.dot_products import DotFit, find_dots, group_dtype, narrow_factors
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, size_of
 
 
-def product_dots(view: KernelView, target: Target) -> list[DotFit]:
+def product_dots(view: KernelView) -> list[DotFit]:
     """The ways in which the target computes the kernel's innermost sum as dot products; none where it has none."""
-    factors = narrow_factors(view.reduces[0].src[0]) if target.dot_products else None
+    factors = narrow_factors(view.reduces[0].src[0]) if view.target.dot_products else None
     if factors is None:
         return []
-    return find_dots(factors[0].dtype, factors[1].dtype, view.reduces[0].dtype, target)
+    return find_dots(factors[0].dtype, factors[1].dtype, view.reduces[0].dtype, view.target)
 
 
 def term_axis(view: KernelView, place: UOp) -> UOp | None:

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import math
 
-from tilewright.base.target import Target
 from tilewright.graph.edges import holds_at
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
@@ -34,7 +33,7 @@ from tilewright.graph.threads import local_bytes
 from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.analysis.versions import is_injective
-from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride, view_kernel
+from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride
 from tilewright.kernel.heuristics.convolution_sizes import (
     MOST_VECTORS,
     SumBlock,
@@ -44,7 +43,7 @@ from tilewright.kernel.heuristics.convolution_sizes import (
     choose_tile,
 )
 from tilewright.kernel.heuristics.dot_tiles import EVEN, evenness
-from tilewright.kernel.heuristics.opt_builder import Choice
+from tilewright.kernel.heuristics.opt_builder import OptBuilder
 from tilewright.kernel.heuristics.products import LEAST_LANES, factors_of, find_product, own_axes, sum_dtype
 from tilewright.kernel.transforms.clip import bound_of, check_clip
 from tilewright.kernel.transforms.halo import find_sides
@@ -81,9 +80,6 @@ MOST_MASKED_STEPS = 8
 PANEL_SHARE = 2
 BOX_SHARE = 16
 HELD_SHARE = 8
-# Pages that a core finds without looking up where they are. Rows of a sum's channels that lie in as many are copied.
-MOST_PAGES = 64
-PAGE_BYTES = 4096
 # The part of all memory for panels that the sums take that wait.
 WAITING_SHARE = 4
 # The weights are packed again in each part that the cores share: so many a core are enough to be shared evenly.
@@ -92,10 +88,10 @@ MOST_PARTS = 2
 MOST_TASKS = 1024
 
 
-def choose_window_opts(view: KernelView, target: Target) -> tuple[Opt, ...] | None:
-    if not target.has_threads or has_effects(view) or not all(is_counted(axis) for axis in view.axes):
+def choose_window_opts(view: KernelView) -> tuple[Opt, ...] | None:
+    if not view.target.has_threads or has_effects(view) or not all(is_counted(axis) for axis in view.axes):
         return None
-    lanes = target.lanes(sum_dtype(view, target)) if factors_of(view) else 1
+    lanes = view.target.lanes(sum_dtype(view)) if factors_of(view) else 1
     windows = find_windows(view, lanes)
     if windows is None:
         return None
@@ -110,7 +106,7 @@ def choose_window_opts(view: KernelView, target: Target) -> tuple[Opt, ...] | No
     gain = products / row_speed - products / speed
     if gain < (LEAST_GAIN if speed < SHORT_ROWS * row_speed else SMALL_GAIN):
         return None
-    return _Plan(view, target, windows, lanes, is_small=gain < LEAST_GAIN).choose()
+    return _Plan(view, windows, lanes, is_small=gain < LEAST_GAIN).choose()
 
 
 def find_windows(view: KernelView, lanes: int) -> Windows | None:
@@ -157,7 +153,7 @@ def filled(size: int, lanes: int) -> float:
 def pages_of(view: KernelView, image: UOp) -> int:
     """The pages in which a sum reads the image, about: those that its longest walk comes through."""
     walks = ((size_of(axis), abs(stride(image, axis) or 0) * image.dtype.itemsize) for axis in view.reduce_axes)
-    return max(min(size, size * step // PAGE_BYTES) for size, step in walks)
+    return max(min(size, size * step // view.target.page_bytes) for size, step in walks)
 
 
 def row_filled(view: KernelView, lanes: int) -> float:
@@ -207,11 +203,11 @@ def find_masked_window(view: KernelView, windows: Windows) -> Window | None:
     return Window(along[0], window, masked) if window <= MOST_MASKED_STEPS else None
 
 
-class _Plan(Choice):
+class _Plan(OptBuilder):
     """The nest of a convolution whose lanes are channels."""
 
-    def __init__(self, view: KernelView, target: Target, windows: Windows, lanes: int, is_small: bool) -> None:
-        super().__init__(view, target)
+    def __init__(self, view: KernelView, windows: Windows, lanes: int, is_small: bool) -> None:
+        super().__init__(view)
         self.windows = windows._replace(others=[]) if is_small else windows
         self.lanes = lanes
         self.most_vectors = 1 if is_small else MOST_VECTORS
@@ -343,7 +339,7 @@ class _Plan(Choice):
         if not self._copy(self.held or around[-1], other):
             return False
         is_read = self.is_clipped or (len(image.src) < 3 and image.dtype is self.view.reduces[0].dtype)
-        if is_read and (self.held is not None or pages_of(self.view, image) < MOST_PAGES):
+        if is_read and (self.held is not None or pages_of(self.view, image) < self.target.tlb_entries):
             return True
         if self.held is not None:
             return self._copy(self.held, image)
@@ -364,10 +360,9 @@ class _Plan(Choice):
         number = operands(self.view).index(place)
         if check_stage(self.view, axis, number) is not None:
             return False
-        made = view_kernel(apply_stage(self.view, axis, number))
-        used, before = (local_bytes(view.sink, self.target.warp_size) for view in (made, self.view))
+        made = apply_stage(self.view, axis, number)
+        used, before = (local_bytes(sink, self.target.warp_size) for sink in (made, self.view.sink))
         if used > self.target.max_local_bytes or (room is not None and used - before > room):
             return False
-        self.opts.append(Opt(OptOps.STAGE, self.view.axes.index(axis), number))
-        self.view = made
+        self.accept(OptOps.STAGE, axis, number, made)
         return True

@@ -15,14 +15,13 @@ from __future__ import annotations
 import math
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
 from tilewright.kernel.heuristics.convolutions import choose_window_opts
-from tilewright.kernel.heuristics.opt_builder import VECTORS_IN_FLIGHT, Choice
+from tilewright.kernel.heuristics.opt_builder import VECTORS_IN_FLIGHT, OptBuilder
 from tilewright.kernel.heuristics.products import choose_product_opts
 from tilewright.kernel.heuristics.scatter import choose_scatter_opts
 from tilewright.kernel.heuristics.streams import (
@@ -50,74 +49,74 @@ LEAST_KEPT_COST = 8
 LEAST_WORK = 1 << 14
 
 
-def choose_opts(view: KernelView, target: Target) -> tuple[Opt, ...]:
-    scattered = choose_scatter_opts(view, target)
+def choose_opts(view: KernelView) -> tuple[Opt, ...]:
+    scattered = choose_scatter_opts(view)
     if scattered is not None:
         return scattered
-    if target.has_local:
-        return choose_group_opts(view, target)
-    product = choose_window_opts(view, target) or choose_product_opts(view, target)
+    if view.target.has_local:
+        return choose_group_opts(view)
+    product = choose_window_opts(view) or choose_product_opts(view)
     if product is not None:
         return product
-    choice = Choice(view, target)
-    lanes = target.lanes(widest_dtype_of(view, target))
+    builder = OptBuilder(view)
+    lanes = view.target.lanes(widest_dtype_of(view))
     axis = common_vector_axis(view)
     woven = woven_axes(view) if axis is None or size_of(axis) <= MOST_STRANDS else None
     crossing = crossing_axes(view) if axis is None and woven is None else None
     if axis is None and crossing is None:
         axis = common_vector_axis(view, NEAR_STEPS)
     if woven is not None:
-        weave(choice, *woven, lanes)
+        weave(builder, *woven, lanes)
     elif axis is not None:
-        tile_along(choice, axis, lanes)
+        tile_along(builder, axis, lanes)
     elif crossing is not None:
-        square_tile(choice, *crossing)
+        square_tile(builder, *crossing)
     else:
         for inner in inner_vector_axes(view):
             # What does not lie side by side is fetched lane by lane: more of it at once only makes more text.
             is_scattered = any(stride(access, inner) not in (*NEAR_STEPS, -1) for access in view.accesses)
-            choice.vectorise(inner, 1 if is_scattered else VECTORS_IN_FLIGHT, lanes)
-        fill_flights(choice, lanes)
-        add_streams(choice)
-    add_threads(choice)
-    keep_values(choice)
-    return tuple(choice.opts)
+            builder.vectorise(inner, 1 if is_scattered else VECTORS_IN_FLIGHT, lanes)
+        fill_flights(builder, lanes)
+        add_streams(builder)
+    add_threads(builder)
+    keep_values(builder)
+    return tuple(builder.opts)
 
 
-def tile_along(choice: Choice, axis: UOp, lanes: int) -> None:
+def tile_along(builder: OptBuilder, axis: UOp, lanes: int) -> None:
     """A tile of vectors along the axis, and of rows where that uses a load again."""
-    view, registers = choice.view, choice.target.vector_registers // 2
-    if spills_constants(view, choice.target):
-        choice.vectorise(axis, 1, lanes)
+    view, registers = builder.view, builder.target.vector_registers // 2
+    if spills_constants(view):
+        builder.vectorise(axis, 1, lanes)
         return
     rows = tile_axes(view, axis)
     count = math.prod(size_of(row) for row in rows)
-    wide = row_vectors(view, axis, choice.target, lanes)
+    wide = row_vectors(view, axis, lanes)
     wide = min(wide, registers // count) if rows else wide
     if wide >= VECTORS_IN_FLIGHT:
         for row in rows:
-            choice.upcast(row, size_of(row))
-        stream_rows(choice, axis, wide, lanes)
+            builder.upcast(row, size_of(row))
+        stream_rows(builder, axis, wide, lanes)
         return
     vectors = VECTORS_IN_FLIGHT if len(view.accesses) <= 4 and not rows else 2
-    register_tile(choice, axis, min(vectors, max(1, size_of(axis) // lanes)))
-    choice.vectorise(axis, vectors, lanes)
+    register_tile(builder, axis, min(vectors, max(1, size_of(axis) // lanes)))
+    builder.vectorise(axis, vectors, lanes)
 
 
-def spills_constants(view: KernelView, target: Target) -> bool:
+def spills_constants(view: KernelView) -> bool:
     """Whether a kernel without sums has more numbers than registers could hold beside its values. Several vectors at a
     time then gain nothing: 128 additions and products of other numbers each are compiled in a sixth of the time, and
     run as fast, one vector at a time."""
     numbers = {node for node in view.nodes if node.op is Ops.CONST and node.dtype.is_float}
-    return not view.reduces and len(numbers) > 2 * target.vector_registers
+    return not view.reduces and len(numbers) > 2 * view.target.vector_registers
 
 
-def widest_dtype_of(view: KernelView, target: Target) -> DType:
+def widest_dtype_of(view: KernelView) -> DType:
     """The dtype that fills a register soonest: of what is stored, loaded, computed and accumulated. A float that the
     target lacks is computed in float32."""
     nodes = [*view.accesses, *view.reduces, *(node for node in view.nodes if node.op.is_elementwise)]
     found = {node.dtype for node in nodes if node.dtype.is_float or node.dtype.kind in ("int", "uint")}
-    return max(map(target.held_in, found), key=lambda dtype: dtype.itemsize, default=dtypes.uint8)
+    return max(map(view.target.held_in, found), key=lambda dtype: dtype.itemsize, default=dtypes.uint8)
 
 
 def common_vector_axis(view: KernelView, allowed: tuple[int, ...] = (0, 1)) -> UOp | None:
@@ -156,23 +155,23 @@ def woven_axes(view: KernelView) -> tuple[UOp, UOp] | None:
     return None
 
 
-def weave(choice: Choice, axis: UOp, strand: UOp, lanes: int) -> None:
+def weave(builder: OptBuilder, axis: UOp, strand: UOp, lanes: int) -> None:
     """Vectors along the axis for each of the strands, and windows written out, with the short loops that their masks
     depend on: the masks are then known. Strands are written out too, as neighbours that are no vectors."""
-    steps = math.prod(size_of(each) for each in choice.view.reduce_axes)
-    masks = [mask for access in choice.view.accesses for mask in access.src[2:]]
-    others = [each for each in choice.view.of_kind(AxisType.LOOP) if each not in (axis, strand)]
+    steps = math.prod(size_of(each) for each in builder.view.reduce_axes)
+    masks = [mask for access in builder.view.accesses for mask in access.src[2:]]
+    others = [each for each in builder.view.of_kind(AxisType.LOOP) if each not in (axis, strand)]
     short = [each for each in others if size_of(each) <= MOST_STRANDS and any(each in mask.ranges for mask in masks)]
-    choice.unroll(strand, size_of(strand))
+    builder.unroll(strand, size_of(strand))
     # A part of each vector is left empty rather than one of some: those would be masked.
     amount = max(n for n in range(1, lanes + 1) if size_of(axis) % n == 0)
     if 2 * amount > lanes:
-        choice.upcast(axis, amount)
+        builder.upcast(axis, amount)
     else:
-        choice.vectorise(axis, 1, lanes)
-    if steps <= MOST_WINDOW and all(is_counted(each) for each in choice.view.reduce_axes):
-        for each in (*choice.view.of_kind(AxisType.REDUCE), *short):
-            choice.unroll(each, size_of(each))
+        builder.vectorise(axis, 1, lanes)
+    if steps <= MOST_WINDOW and all(is_counted(each) for each in builder.view.reduce_axes):
+        for each in (*builder.view.of_kind(AxisType.REDUCE), *short):
+            builder.unroll(each, size_of(each))
 
 
 def inner_vector_axes(view: KernelView) -> list[UOp]:
@@ -210,21 +209,21 @@ def tile_axes(view: KernelView, vector_axis: UOp) -> list[UOp]:
     return sorted(found, key=lambda axis: any(axis in load.ranges for load in masked))
 
 
-def register_tile(choice: Choice, vector_axis: UOp, vectors: int) -> None:
+def register_tile(builder: OptBuilder, vector_axis: UOp, vectors: int) -> None:
     """Tiles one output loop so that accumulators fill the registers that operands leave free."""
-    free = choice.target.vector_registers - OPERAND_REGISTERS - vectors
-    most = max(1, free // (vectors * max(1, len(choice.view.reduces))))
-    for axis in tile_axes(choice.view, vector_axis):
+    free = builder.target.vector_registers - OPERAND_REGISTERS - vectors
+    most = max(1, free // (vectors * max(1, len(builder.view.reduces))))
+    for axis in tile_axes(builder.view, vector_axis):
         amount = max((d for d in range(1, min(most, 12) + 1) if size_of(axis) % d == 0), default=1)
         if amount > 1:
-            choice.upcast(axis, amount)
+            builder.upcast(axis, amount)
             return
 
 
-def add_threads(choice: Choice) -> None:
+def add_threads(builder: OptBuilder) -> None:
     """The outermost output loop that every store depends on is shared among the cores."""
-    view = choice.view
-    if not choice.target.has_threads or view.of_kind(AxisType.THREAD):
+    view = builder.view
+    if not builder.target.has_threads or view.of_kind(AxisType.THREAD):
         return
     work = 1
     for axis in view.axes:
@@ -237,19 +236,19 @@ def add_threads(choice: Choice) -> None:
     ]
     if work < 2 * LEAST_WORK or not candidates:
         return
-    enough = [axis for axis in candidates if size_of(axis) >= 4 * choice.target.cores]
+    enough = [axis for axis in candidates if size_of(axis) >= 4 * builder.target.cores]
     axis = enough[0] if enough else max(candidates, key=size_of)
     if size_of(axis) > 1:
-        choice.apply(OptOps.THREAD, axis, size_of(axis))
+        builder.apply(OptOps.THREAD, axis, size_of(axis))
 
 
-def keep_values(choice: Choice) -> None:
+def keep_values(builder: OptBuilder) -> None:
     """Keeps in the cache of a core what takes longer to compute again than to fetch."""
-    room = min(choice.target.core_cache_bytes // 2, choice.target.max_local_bytes)
-    for axis in choice.view.of_kind(AxisType.REDUCE):
-        if check_keep(choice.view, axis, None) is None:
-            kept = kept_values(choice.view, axis)
+    room = min(builder.target.core_cache_bytes // 2, builder.target.max_local_bytes)
+    for axis in builder.view.of_kind(AxisType.REDUCE):
+        if check_keep(builder.view, axis, None) is None:
+            kept = kept_values(builder.view, axis)
             nbytes = sum(found.size * found.value.dtype.itemsize for found in kept)
             if min(found.cost for found in kept) >= LEAST_KEPT_COST and nbytes <= room:
-                choice.apply(OptOps.KEEP, axis)
+                builder.apply(OptOps.KEEP, axis)
                 room -= nbytes

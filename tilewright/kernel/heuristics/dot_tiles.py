@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, size_of, stride
-from tilewright.kernel.heuristics.opt_builder import Choice
+from tilewright.kernel.heuristics.opt_builder import OptBuilder
 from tilewright.kernel.transforms.thread import check_thread
 
 # The least length of the sum, in vectors: its end is a fold of as many instructions as some of its steps.
@@ -36,7 +35,7 @@ class DotTile(NamedTuple):
 
 
 def choose_dot_opts(
-    view: KernelView, target: Target, rows: list[UOp], columns: list[UOp], left: UOp, right: UOp, lanes: int
+    view: KernelView, rows: list[UOp], columns: list[UOp], left: UOp, right: UOp, lanes: int
 ) -> tuple[Opt, ...] | None:
     """`rows` and `columns` are the output loops that only the one factor depends on, or only the other."""
     along = [a for a in view.of_kind(AxisType.REDUCE) if all(stride(place, a) == 1 for place in (left, right))]
@@ -46,22 +45,22 @@ def choose_dot_opts(
     length = 1
     for each in view.reduce_axes:
         length *= size_of(each)
-    tile = choose_dot_tile(rows, columns, target.vector_registers)
+    tile = choose_dot_tile(rows, columns, view.target.vector_registers)
     if tile is None or size_of(axis) < lanes or length < LEAST_VECTORS * lanes:
         return None
-    choice = Choice(view, target)
+    builder = OptBuilder(view)
     if size_of(axis) % lanes:
-        axis = choice.pad(axis, lanes)
-    choice.apply(OptOps.UPCAST, axis, lanes)
+        axis = builder.pad(axis, lanes)
+    builder.apply(OptOps.UPCAST, axis, lanes)
     for side, amount in ((tile.row_axis, tile.rows), (tile.column_axis, tile.columns)):
         if amount > 1:
-            choice.apply(OptOps.UPCAST, side, amount)
-    loops = [a for a in choice.view.of_kind(AxisType.LOOP) if check_thread(choice.view, a, size_of(a)) is None]
-    if loops and target.cores > 1:
-        shared = max(loops, key=lambda each: min(evenness(size_of(each), target.cores), EVEN))
+            builder.apply(OptOps.UPCAST, side, amount)
+    loops = [a for a in builder.view.of_kind(AxisType.LOOP) if check_thread(builder.view, a, size_of(a)) is None]
+    if loops and view.target.cores > 1:
+        shared = max(loops, key=lambda each: min(evenness(size_of(each), view.target.cores), EVEN))
         if size_of(shared) > 1:
-            choice.apply(OptOps.THREAD, shared, size_of(shared))
-    return tuple(choice.opts)
+            builder.apply(OptOps.THREAD, shared, size_of(shared))
+    return tuple(builder.opts)
 
 
 def choose_dot_tile(rows: list[UOp], columns: list[UOp], registers: int) -> DotTile | None:

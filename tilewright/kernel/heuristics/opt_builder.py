@@ -3,60 +3,36 @@ they make. The heuristics are written with this."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from tilewright.base.target import Target
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, size_of, view_kernel
-from tilewright.kernel.transforms.block import apply_block
-from tilewright.kernel.transforms.clip import apply_clip
-from tilewright.kernel.transforms.hold import apply_hold
-from tilewright.kernel.transforms.keep import apply_keep
-from tilewright.kernel.transforms.local import apply_local
-from tilewright.kernel.transforms.pad import apply_pad
-from tilewright.kernel.transforms.scatter import apply_scatter
-from tilewright.kernel.transforms.swap import apply_swap, check_swap
-from tilewright.kernel.transforms.thread import apply_thread
-from tilewright.kernel.transforms.unroll import apply_unroll, check_unroll
-from tilewright.kernel.transforms.upcast import apply_upcast, check_upcast
+from tilewright.kernel.transforms.registry import TRANSFORMS
+from tilewright.kernel.transforms.swap import check_swap
+from tilewright.kernel.transforms.unroll import check_unroll
+from tilewright.kernel.transforms.upcast import check_upcast
 
-_APPLY: dict[OptOps, Callable[[KernelView, UOp, Any], UOp]] = {
-    OptOps.BLOCK: apply_block,
-    OptOps.CLIP: apply_clip,
-    OptOps.HOLD: apply_hold,
-    OptOps.KEEP: apply_keep,
-    OptOps.LOCAL: apply_local,
-    OptOps.PADTO: apply_pad,
-    OptOps.SCATTER: apply_scatter,
-    OptOps.SWAP: apply_swap,
-    OptOps.THREAD: apply_thread,
-    OptOps.UNROLL: apply_unroll,
-    OptOps.UPCAST: apply_upcast,
-}
 # Vectors a memory-bound loop has in flight, so that loads overlap.
 VECTORS_IN_FLIGHT = 4
 
 
-class Choice:
+class OptBuilder:
     """Applies opts as it chooses them, so that each choice sees the kernel as it is by then."""
 
-    def __init__(self, view: KernelView, target: Target) -> None:
+    def __init__(self, view: KernelView) -> None:
         self.view = view
-        self.target = target
+        self.target = view.target
         self.opts: list[Opt] = []
 
     def apply(self, op: OptOps, axis: UOp, argument: int | None = None) -> None:
         """One that is known to be legal."""
-        self.accept(op, axis, argument, _APPLY[op](self.view, axis, argument))
+        self.accept(op, axis, argument, TRANSFORMS[op].apply(self.view, axis, argument))
 
     def accept(self, op: OptOps, axis: UOp, argument: int | None, made: UOp) -> None:
         """Chooses an opt that was tried and has made this kernel."""
         opt = Opt(op, self.view.axes.index(axis), argument)
         self.opts.append(opt)
         self.view.trail[self.view.sink, opt] = made
-        self.view = view_kernel(made, self.view.trail)
+        self.view = view_kernel(made, self.target, self.view.trail)
 
     def upcast(self, axis: UOp, amount: int) -> None:
         if check_upcast(self.view, axis, amount) is None:

@@ -4,12 +4,11 @@ which loops they leave."""
 
 from __future__ import annotations
 
-from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, make_range, size_of
-from tilewright.kernel.heuristics.opt_builder import Choice
+from tilewright.kernel.heuristics.opt_builder import OptBuilder
 from tilewright.kernel.heuristics.product_sizes import padded
 from tilewright.kernel.transforms.swap import check_swap
 
@@ -17,11 +16,11 @@ from tilewright.kernel.transforms.swap import check_swap
 NEST = ("blocks of columns", "blocks of rows", "rows", "columns")
 
 
-class Nest(Choice):
+class Nest(OptBuilder):
     """A loop that is not needed is not there. Those around the nest come first, once it is in order."""
 
-    def __init__(self, view: KernelView, target: Target) -> None:
-        super().__init__(view, target)
+    def __init__(self, view: KernelView) -> None:
+        super().__init__(view)
         self.loops: dict[str, UOp] = {}
 
     def cut(self, name: str, axis: UOp, amount: int) -> None:

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from tilewright.kernel.heuristics.dot_tiles import EVEN, evenness
 
-# The rows of a tile are read where they lie, as so many streams: no more than an L1 has ways, or they displace one
-# another where they lie a power of two apart.
-MOST_ROWS = 8
+# Rows of a tile, which are read in place, one stream each. Where their stride leaves an L1 room for fewer lines than
+# that, lines displace one another, so there are fewer; tiles of less than MIN_ROWS load more than that costs.
+MAX_ROWS = 8
+MIN_ROWS = 4
 MOST_VECTORS = 4
 # Sums that are updated side by side, at the least, so that none waits for the one before it.
 LEAST_SUMS = 8
@@ -51,6 +52,7 @@ def choose_tile(
     are_copied: bool = False,
     cores: int = 1,
     may_overlap: bool = False,
+    max_rows: int = MAX_ROWS,
 ) -> Tile:
     """The tile that wastes least: in what it computes beyond the edges, in loads, and in cores that wait for others
     where they share the product. A sum of sums needs two `sets` of accumulators. Where rows `are_copied` those of a
@@ -73,7 +75,7 @@ def choose_tile(
     tiles = [
         Tile(height, vectors)
         for vectors in range(1, MOST_VECTORS + 1)
-        for height in range(1, MOST_ROWS + 1)
+        for height in range(1, max_rows + 1)
         if sets * height * vectors + vectors + 1 <= registers
     ]
     return min(tiles, key=cost)

@@ -22,7 +22,6 @@ import math
 from typing import NamedTuple
 
 from tilewright.base.dtype import DType
-from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.threads import local_bytes
@@ -36,6 +35,8 @@ from tilewright.kernel.heuristics.dot_tiles import EVEN, choose_dot_opts, evenne
 from tilewright.kernel.heuristics.product_nest import Nest
 from tilewright.kernel.heuristics.product_sizes import (
     COLUMN_PARTS,
+    MAX_ROWS,
+    MIN_ROWS,
     MOST_PARTS,
     MOST_VECTORS,
     best_block,
@@ -87,19 +88,19 @@ class Product(NamedTuple):
     number: int
 
 
-def choose_product_opts(view: KernelView, target: Target) -> tuple[Opt, ...] | None:
-    if not target.has_threads or has_effects(view) or not all(is_counted(axis) for axis in view.axes):
+def choose_product_opts(view: KernelView) -> tuple[Opt, ...] | None:
+    if not view.target.has_threads or has_effects(view) or not all(is_counted(axis) for axis in view.axes):
         return None
     places = factors_of(view)
     if not places or _products(view) < LEAST_PRODUCTS:
         return None
-    lanes = target.lanes(sum_dtype(view, target))
+    lanes = view.target.lanes(sum_dtype(view))
     product = find_product(view)
     if product is not None and size_of(product.columns) >= LEAST_LANES * lanes:
-        return _Plan(view, target, product).choose() if size_of(product.rows) >= LEAST_ROWS else None
+        return _Plan(view, product).choose() if size_of(product.rows) >= LEAST_ROWS else None
     left, right = places
-    lanes *= max((dot.instruction.terms for dot in product_dots(view, target)), default=1)
-    return choose_dot_opts(view, target, own_axes(view, left, right), own_axes(view, right, left), left, right, lanes)
+    lanes *= max((dot.instruction.terms for dot in product_dots(view)), default=1)
+    return choose_dot_opts(view, own_axes(view, left, right), own_axes(view, right, left), left, right, lanes)
 
 
 # ---------------------------------------------------------------- what is a product
@@ -140,9 +141,9 @@ def _products(view: KernelView) -> int:
     return math.prod(size_of(axis) for axis in view.axes)
 
 
-def sum_dtype(view: KernelView, target: Target) -> DType:
+def sum_dtype(view: KernelView) -> DType:
     """What the sums are held in."""
-    return target.held_in(view.reduces[0].dtype)
+    return view.target.held_in(view.reduces[0].dtype)
 
 
 def _without_casts(node: UOp) -> UOp:
@@ -155,8 +156,8 @@ def _without_casts(node: UOp) -> UOp:
 
 
 class _Plan(Nest):
-    def __init__(self, view: KernelView, target: Target, product: Product) -> None:
-        super().__init__(view, target)
+    def __init__(self, view: KernelView, product: Product) -> None:
+        super().__init__(view)
         self.product = product
         self.is_whole = False
         self.sum_block: int | None = None  # steps of the sum in a block, where it is taken in blocks
@@ -165,14 +166,14 @@ class _Plan(Nest):
         self.products = _products(view)
         self.is_large = self.products >= LEAST_SHARED
         self.itemsize = max(node.dtype.itemsize for node in (product.left, product.right, view.reduces[0]))
-        dots = product_dots(view, target)
+        dots = product_dots(view)
         self.dot = dots[0] if dots else None
         if self.dot is not None:
             self.itemsize = self.dot.instruction.left.itemsize
 
     def choose(self) -> tuple[Opt, ...]:
         rows, columns = self.product.rows, self.product.columns
-        lanes = self.target.lanes(sum_dtype(self.view, self.target))
+        lanes = self.target.lanes(sum_dtype(self.view))
         inner = math.prod(size_of(axis) for axis in self.view.reduces[0].src[1:])
         # Beside a long sum, the one that it is a term of may wait in memory.
         sets, registers = 1 if inner >= LONG_SUM else len(self.view.reduces), self.target.vector_registers
@@ -183,7 +184,9 @@ class _Plan(Nest):
         may_overlap = not self._has_neighbouring_rows() and check_overlap(self.view, rows) is None
         self.sum_block = self._choose_sum_block(lanes) if may_overlap else None
         sharing = (self._has_neighbouring_rows(), cores, may_overlap)
-        tile = choose_tile(size_of(rows), size_of(columns), lanes, registers, sets, *sharing)
+        lines = self.target.l1_lines(abs(stride(self.product.left, rows) or 0) * self.product.left.dtype.itemsize)
+        max_rows = min(MAX_ROWS, max(MIN_ROWS, lines))
+        tile = choose_tile(size_of(rows), size_of(columns), lanes, registers, sets, *sharing, max_rows)
         self.cut("columns", columns, tile.vectors * lanes)
         room = self.target.core_cache_bytes // PANEL_SHARE // (self.depth * self.itemsize)
         if "columns" in self.loops:

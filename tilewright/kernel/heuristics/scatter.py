@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 
-from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
-from tilewright.kernel.heuristics.opt_builder import Choice, best_divisor
+from tilewright.kernel.heuristics.opt_builder import OptBuilder, best_divisor
 from tilewright.kernel.transforms.local import check_local
 from tilewright.kernel.transforms.scatter import Terms, check_scatter, match_terms
 
@@ -33,11 +32,11 @@ GROUP_THREADS = 256
 LEAST_PLACES = 16
 
 
-def choose_scatter_opts(view: KernelView, target: Target) -> tuple[Opt, ...] | None:
+def choose_scatter_opts(view: KernelView) -> tuple[Opt, ...] | None:
     for axis in view.of_kind(AxisType.LOOP):
         if axis not in view.reduce_axes and is_counted(axis) and check_scatter(view, axis, 1) is None:
-            choose = share_among_groups if target.has_local else share_among_cores
-            return choose(view, axis, target)
+            choose = share_among_groups if view.target.has_local else share_among_cores
+            return choose(view, axis)
     return None
 
 
@@ -69,8 +68,9 @@ def divisor(axis: UOp, most: int) -> int:
 # ---------------------------------------------------------------- cores
 
 
-def share_among_cores(view: KernelView, axis: UOp, target: Target) -> tuple[Opt, ...] | None:
+def share_among_cores(view: KernelView, axis: UOp) -> tuple[Opt, ...] | None:
     """Vectors along the columns; a core for each part of the places, or for other loops where there are enough."""
+    target = view.target
     columns = columns_of(view, axis)
     lanes = min(target.lanes(store.dtype) for store in view.stores)
     row = columns[-1] if columns and all(stride(store, columns[-1]) == 1 for store in view.stores) else None
@@ -84,19 +84,19 @@ def share_among_cores(view: KernelView, axis: UOp, target: Target) -> tuple[Opt,
     walked = (STEPS_A_TERM * (width if is_spread else 1) + 2 * vectors) * (1 if is_shared else target.cores)
     if not takes_longer(size_of(axis) * width // lanes, walked):
         return None
-    choice = Choice(view, target)
-    choice.apply(OptOps.SCATTER, axis, max(1, min(target.cores, size_of(axis) // LEAST_PLACES)) if has_parts else 1)
+    builder = OptBuilder(view)
+    builder.apply(OptOps.SCATTER, axis, max(1, min(target.cores, size_of(axis) // LEAST_PLACES)) if has_parts else 1)
     if row is not None:
         amount = best_divisor(width, min(vectors, MOST_VECTORS) * lanes, lanes) if width > lanes else None
         amount = amount or divisor(row, lanes)
         if amount > 1:
-            choice.upcast(row, amount)
-    loops = shared_loops(choice.view)
+            builder.upcast(row, amount)
+    loops = shared_loops(builder.view)
     if target.has_threads and loops:
         loop = next((loop for loop in loops if size_of(loop) >= target.cores), max(loops, key=size_of))
         if size_of(loop) > 1:
-            choice.apply(OptOps.THREAD, loop, size_of(loop))
-    return tuple(choice.opts)
+            builder.apply(OptOps.THREAD, loop, size_of(loop))
+    return tuple(builder.opts)
 
 
 def places_of(view: KernelView, axis: UOp) -> list[UOp]:
@@ -107,20 +107,20 @@ def places_of(view: KernelView, axis: UOp) -> list[UOp]:
 # ---------------------------------------------------------------- work-groups
 
 
-def share_among_groups(view: KernelView, axis: UOp, target: Target) -> tuple[Opt, ...] | None:
+def share_among_groups(view: KernelView, axis: UOp) -> tuple[Opt, ...] | None:
     """A thread for each column of each part of the places, neighbours in memory side by side. Comparing has a thread
     for each place: as long as they all run at once, it takes no longer."""
     threads = math.prod(map(size_of, columns_of(view, axis)))
-    busy = target.cores * (COMPARING_THREADS if threads == 1 else COMPARING_ROWS)
+    busy = view.target.cores * (COMPARING_THREADS if threads == 1 else COMPARING_ROWS)
     if not takes_longer(threads * size_of(axis), busy):
         return None
-    wanted = min(target.cores * WALKING_THREADS // threads, size_of(axis) // LEAST_PLACES)
-    choice = Choice(view, target)
-    choice.apply(OptOps.SCATTER, axis, 1 << max(0, wanted.bit_length() - 1))
-    room = min(GROUP_THREADS, target.max_group_size)
-    for loop in reversed(by_steps(shared_loops(choice.view), choice.view)):
+    wanted = min(view.target.cores * WALKING_THREADS // threads, size_of(axis) // LEAST_PLACES)
+    builder = OptBuilder(view)
+    builder.apply(OptOps.SCATTER, axis, 1 << max(0, wanted.bit_length() - 1))
+    room = min(GROUP_THREADS, view.target.max_group_size)
+    for loop in reversed(by_steps(shared_loops(builder.view), builder.view)):
         amount = divisor(loop, room)
-        if amount > 1 and check_local(choice.view, loop, amount) is None:
-            choice.apply(OptOps.LOCAL, loop, amount)
+        if amount > 1 and check_local(builder.view, loop, amount) is None:
+            builder.apply(OptOps.LOCAL, loop, amount)
             room //= amount
-    return tuple(choice.opts)
+    return tuple(builder.opts)

@@ -15,7 +15,7 @@ from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride
 from tilewright.kernel.heuristics.dot_tiles import evenness
-from tilewright.kernel.heuristics.opt_builder import VECTORS_IN_FLIGHT, Choice
+from tilewright.kernel.heuristics.opt_builder import VECTORS_IN_FLIGHT, OptBuilder
 from tilewright.kernel.transforms.block import check_block
 from tilewright.kernel.transforms.hold import check_hold
 from tilewright.kernel.transforms.thread import check_thread
@@ -23,12 +23,8 @@ from tilewright.kernel.transforms.thread import check_thread
 # Rows that a reduction walks side by side: four streams keep memory busier than one or two (bench/streams.py).
 STREAMS = 4
 LEAST_ROWS = 64
-# Parts of a row that are shorter than this are prefetched badly.
-PAGE_BYTES = 4096
-# Sums that are held in memory: half of an L1, which the rows pass through as well.
-HELD_BYTES = 16 << 10
-# What is written at once, so that no part of a line is written on its own.
-LINE_BYTES = 64
+# The part of an L1 that sums held in memory take: the rows pass through it as well.
+HELD_SHARE = 2
 # A square with a shorter side has vectors that are mostly empty.
 LEAST_SIDE = 4
 
@@ -49,108 +45,111 @@ def crossing_axes(view: KernelView) -> tuple[UOp, UOp] | None:
     return None
 
 
-def square_tile(choice: Choice, outer: UOp, inner: UOp) -> None:
+def square_tile(builder: OptBuilder, outer: UOp, inner: UOp) -> None:
     """Tiles both loops, so that vectors are read along one, transposed in registers, and written along the other as
     whole lines. The loop along which is read lies inside: its lines are fetched ahead, those written are not, and the
     renderer writes them past the caches."""
-    itemsize = max(store.dtype.itemsize for store in choice.view.stores)
-    lanes = max(1, LINE_BYTES // itemsize)
-    outer, inner = choice.put_outside(outer, inner)
-    choice.vectorise(outer, 1, lanes)
-    choice.vectorise(inner, 1, min(lanes, choice.target.vector_registers // 2))
+    itemsize = max(store.dtype.itemsize for store in builder.view.stores)
+    lanes = max(1, builder.target.line_bytes // itemsize)
+    outer, inner = builder.put_outside(outer, inner)
+    builder.vectorise(outer, 1, lanes)
+    builder.vectorise(inner, 1, min(lanes, builder.target.vector_registers // 2))
 
 
-def row_vectors(view: KernelView, axis: UOp, target: Target, lanes: int) -> int:
+def row_vectors(view: KernelView, axis: UOp, lanes: int) -> int:
     """How many vectors of a row a sum over the rows of a large matrix takes at a time: as many as there is room to hold
     sums of, or less where that would leave cores idle. Whether they are held follows from the shape alone."""
-    if not view.reduces or not target.has_threads or size_of(axis) % max(1, lanes // 2):
+    if not view.reduces or not view.target.has_threads or size_of(axis) % max(1, lanes // 2):
         return 0
     inside = [access for access in view.accesses if access.ranges & view.reduce_axes and stride(access, axis) == 1]
-    if not any(memory_of(load).arg.size * load.dtype.itemsize >= target.cache_bytes for load in inside):
+    if not any(memory_of(load).arg.size * load.dtype.itemsize >= view.target.cache_bytes for load in inside):
         return 0
-    room = HELD_BYTES // max(node.dtype.itemsize for node in view.reduces)
-    least = VECTORS_IN_FLIGHT if is_held(view, axis, target, lanes) else 0
-    return max(min(size_of(axis) // (2 * target.cores), room) // lanes, least)
+    room = view.target.l1_bytes // HELD_SHARE // max(node.dtype.itemsize for node in view.reduces)
+    least = VECTORS_IN_FLIGHT if is_held(view, axis, lanes) else 0
+    return max(min(size_of(axis) // (2 * view.target.cores), room) // lanes, least)
 
 
-def is_held(view: KernelView, axis: UOp, target: Target, lanes: int) -> bool:
+def is_held(view: KernelView, axis: UOp, lanes: int) -> bool:
     """Whether the sums of a row are more than registers, and can be held in memory."""
-    return size_of(axis) > target.vector_registers // 2 * lanes and check_hold(view, axis, None) is None
+    return size_of(axis) > view.target.vector_registers // 2 * lanes and check_hold(view, axis, None) is None
 
 
-def stream_rows(choice: Choice, axis: UOp, vectors: int, lanes: int) -> None:
+def stream_rows(builder: OptBuilder, axis: UOp, vectors: int, lanes: int) -> None:
     """Sums of so many vectors of a row at a time: in registers where they suffice, else held in memory, of which then
     several rows at a time make the most. Cores share the parts of a row."""
-    if choice.view.of_kind(AxisType.UPCAST) or not is_held(choice.view, axis, choice.target, lanes):
-        choice.vectorise(axis, min(vectors, choice.target.vector_registers // 2), lanes)
+    if builder.view.of_kind(AxisType.UPCAST) or not is_held(builder.view, axis, lanes):
+        builder.vectorise(axis, min(vectors, builder.target.vector_registers // 2), lanes)
         return
     loads = [
-        access for access in choice.view.accesses if stride(access, axis) == 1 and access not in choice.view.stores
+        access for access in builder.view.accesses if stride(access, axis) == 1 and access not in builder.view.stores
     ]
     itemsize = min(load.dtype.itemsize for load in loads)
-    choice.vectorise(axis, max(1, LINE_BYTES // (lanes * itemsize)), lanes)
-    rows = [found for found in choice.view.of_kind(AxisType.REDUCE) if found in choice.view.reduce_axes]
+    builder.vectorise(axis, max(1, builder.target.line_bytes // (lanes * itemsize)), lanes)
+    rows = [found for found in builder.view.of_kind(AxisType.REDUCE) if found in builder.view.reduce_axes]
     if rows and is_counted(rows[-1]):
-        walk_apart(choice, rows[-1], OptOps.UNROLL, STREAMS)
-    columns = choice.view.of_kind(AxisType.LOOP)[-1]
-    tile = math.prod(size_of(found) for found in choice.view.of_kind(AxisType.UPCAST))
-    amount = part_of_row(size_of(columns), vectors * lanes // tile, tile * itemsize, choice.target)
-    if check_block(choice.view, columns, amount) is None:
-        choice.apply(OptOps.BLOCK, columns, amount)
-    *around, columns = choice.view.of_kind(AxisType.LOOP)
-    shared = next((loop for loop in around if size_of(loop) >= 2 * choice.target.cores), around[-1] if around else None)
-    if shared is not None and check_thread(choice.view, shared, size_of(shared)) is None:
-        choice.apply(OptOps.THREAD, shared, size_of(shared))
-    if check_hold(choice.view, columns, None) is None:
-        choice.apply(OptOps.HOLD, columns)
+        walk_apart(builder, rows[-1], OptOps.UNROLL, STREAMS)
+    columns = builder.view.of_kind(AxisType.LOOP)[-1]
+    tile = math.prod(size_of(found) for found in builder.view.of_kind(AxisType.UPCAST))
+    amount = part_of_row(size_of(columns), vectors * lanes // tile, tile * itemsize, builder.target)
+    if check_block(builder.view, columns, amount) is None:
+        builder.apply(OptOps.BLOCK, columns, amount)
+    *around, columns = builder.view.of_kind(AxisType.LOOP)
+    shared = next(
+        (loop for loop in around if size_of(loop) >= 2 * builder.target.cores), around[-1] if around else None
+    )
+    if shared is not None and check_thread(builder.view, shared, size_of(shared)) is None:
+        builder.apply(OptOps.THREAD, shared, size_of(shared))
+    if check_hold(builder.view, columns, None) is None:
+        builder.apply(OptOps.HOLD, columns)
 
 
 def part_of_row(tiles: int, most: int, tile_bytes: int, target: Target) -> int:
-    """How many tiles of a row a core takes at a time: parts that are about a page long, and that cores end together."""
+    """How many tiles of a row a core takes at a time: parts that are about a page long, as shorter ones are
+    prefetched badly, and that cores end together."""
     fitting = [amount for amount in range(1, max(1, most) + 1) if tiles % amount == 0]
 
     def worth(amount: int) -> float:
-        return evenness(tiles // amount, target.cores) * min(1.0, amount * tile_bytes / PAGE_BYTES)
+        return evenness(tiles // amount, target.cores) * min(1.0, amount * tile_bytes / target.page_bytes)
 
     return max(fitting, key=lambda amount: (worth(amount), amount))
 
 
-def walk_apart(choice: Choice, axis: UOp, op: OptOps, most: int) -> None:
+def walk_apart(builder: OptBuilder, axis: UOp, op: OptOps, most: int) -> None:
     """Cuts a loop over rows into as many equal parts as divide it, up to `most`, and writes out one row of each: every
     part is then one long stream, which goes on where a row ends. Rows next to each other would each be a short one."""
     parts = next((n for n in range(most, 1, -1) if size_of(axis) % n == 0), 1)
-    if parts == 1 or check_block(choice.view, axis, size_of(axis) // parts) is not None:
+    if parts == 1 or check_block(builder.view, axis, size_of(axis) // parts) is not None:
         return
-    choice.apply(OptOps.BLOCK, axis, size_of(axis) // parts)
+    builder.apply(OptOps.BLOCK, axis, size_of(axis) // parts)
     outer = make_range(parts, (*axis.arg.id, 0), axis.arg.kind)
-    choice.apply(op, outer, parts)
+    builder.apply(op, outer, parts)
 
 
-def fill_flights(choice: Choice, lanes: int) -> None:
+def fill_flights(builder: OptBuilder, lanes: int) -> None:
     """A reduction whose vector axis is short goes along another one as well: more accumulators overlap better, and each
     sums less, so it rounds less."""
-    for number in range(len(choice.view.reduces)):
-        node = choice.view.reduces[number]
+    for number in range(len(builder.view.reduces)):
+        node = builder.view.reduces[number]
         tile = math.prod(size_of(axis) for axis in node.src[1:] if axis.arg.kind is AxisType.UPCAST)
         room = min(VECTORS_IN_FLIGHT, VECTORS_IN_FLIGHT * lanes // tile)
         loops = [a for a in node.src[1:] if a.arg.kind is AxisType.REDUCE and is_counted(a)]
         for axis in loops if 1 < tile and 1 < room else ():
             amount = max(d for d in range(1, room + 1) if size_of(axis) % d == 0)
             if amount > 1:
-                choice.upcast(axis, amount)
+                builder.upcast(axis, amount)
                 break
 
 
-def add_streams(choice: Choice) -> None:
+def add_streams(builder: OptBuilder) -> None:
     """One reduction that walks its rows as vectors, and nothing else inside them, takes several rows at a time."""
-    view = choice.view
-    if not choice.target.has_threads or len(view.reduces) != 1 or not any(a.arg.kind.is_tile for a in view.axes):
+    view = builder.view
+    if not builder.target.has_threads or len(view.reduces) != 1 or not any(a.arg.kind.is_tile for a in view.axes):
         return
     rows = [axis for axis in view.of_kind(AxisType.LOOP) if axis not in view.reduce_axes]
     if not rows or any(axis not in view.reduces[0].ranges for axis in rows):
         return
     sums = math.prod(size_of(axis) for axis in view.reduces[0].src[1:] if axis.arg.kind is AxisType.UPCAST)
-    lanes = choice.target.lanes(view.reduces[0].dtype)
-    room = choice.target.vector_registers // 2 // max(1, -(-sums // lanes))
+    lanes = builder.target.lanes(view.reduces[0].dtype)
+    room = builder.target.vector_registers // 2 // max(1, -(-sums // lanes))
     if size_of(rows[-1]) >= LEAST_ROWS:
-        walk_apart(choice, rows[-1], OptOps.UPCAST, min(STREAMS, room))
+        walk_apart(builder, rows[-1], OptOps.UPCAST, min(STREAMS, room))

@@ -14,29 +14,17 @@ from __future__ import annotations
 
 import math
 
-from tilewright.base.target import Target
+from tilewright.base.target import Target, TensorCore
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
-from tilewright.graph.threads import local_bytes, threads_of
+from tilewright.graph.threads import threads_of
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
-from tilewright.kernel.heuristics.opt_builder import Choice
-from tilewright.kernel.transforms.group import apply_group, check_group
-from tilewright.kernel.transforms.local import apply_local, check_local
-from tilewright.kernel.transforms.pad import apply_pad, check_pad
-from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands
-from tilewright.kernel.transforms.tensor_core import choose_tensor_core
-from tilewright.kernel.transforms.unroll import apply_unroll, check_unroll
-from tilewright.kernel.transforms.upcast import apply_upcast, check_upcast
-
-_TRANSFORMS = {
-    OptOps.UPCAST: (check_upcast, apply_upcast),
-    OptOps.UNROLL: (check_unroll, apply_unroll),
-    OptOps.LOCAL: (check_local, apply_local),
-    OptOps.GROUP: (check_group, apply_group),
-    OptOps.PADTO: (check_pad, apply_pad),
-    OptOps.STAGE: (check_stage, apply_stage),
-}
+from tilewright.kernel.apply import fits_target
+from tilewright.kernel.axes import KernelView, is_counted, size_of, stride, view_kernel
+from tilewright.kernel.heuristics.opt_builder import OptBuilder
+from tilewright.kernel.transforms.registry import TRANSFORMS
+from tilewright.kernel.transforms.stage import operands
+from tilewright.kernel.transforms.tensor_core import Product, find_product
 
 # Threads of a work-group that has nothing to share, and of one side of a tile.
 GROUP_THREADS = 256
@@ -45,22 +33,22 @@ TILE_THREADS = 16
 THREADS_PER_CORE = 2048
 # Vectors of a row that one thread should at least have to itself.
 VECTORS_PER_THREAD = 4
+# Below this many rows, columns and steps altogether tiles of tensor cores are mostly empty.
+MIN_SIDE = 16
+MIN_PRODUCT = 1 << 18
 # Elements along the reduction that are copied at a time.
 STAGED_DEPTH = (16, 8, 4)
 
 
-class GroupChoice(Choice):
+class GroupOptBuilder(OptBuilder):
     """Takes an opt only where the target has room for the threads and the memory of a work-group that it makes."""
 
     def take(self, op: OptOps, axis: UOp, argument: int) -> bool:
         """Applies an opt if it is legal and the target has room for it."""
-        check, apply = _TRANSFORMS[op]
-        if check(self.view, axis, argument) is not None:
+        if TRANSFORMS[op].check(self.view, axis, argument) is not None:
             return False
-        made = apply(self.view, axis, argument)
-        if threads_of(made).count > self.target.max_group_size:
-            return False
-        if local_bytes(made, self.target.warp_size) > self.target.max_local_bytes:
+        made = TRANSFORMS[op].apply(self.view, axis, argument)
+        if not fits_target(view_kernel(made, self.target)):
             return False
         self.accept(op, axis, argument, made)
         return True
@@ -92,21 +80,47 @@ class GroupChoice(Choice):
         return self.target.max_group_size // threads_of(self.view.sink).count
 
 
-def choose_group_opts(view: KernelView, target: Target) -> tuple[Opt, ...]:
-    core = choose_tensor_core(view, target)
+def choose_group_opts(view: KernelView) -> tuple[Opt, ...]:
+    core = choose_tensor_core(view)
     if core is not None:
         return (core,)
-    choice = GroupChoice(view, target)
+    builder = GroupOptBuilder(view)
     pair = product_axes(view)
     if pair is not None:
-        tile_product(choice, *pair)
+        tile_product(builder, *pair)
     elif any(unit_axis(view, node) is not None for node in view.reduces):
-        share_rows(choice)
+        share_rows(builder)
     else:
         if view.reduces:
-            share_columns(choice)
-        fill_groups(choice)
-    return tuple(choice.opts)
+            share_columns(builder)
+        fill_groups(builder)
+    return tuple(builder.opts)
+
+
+# ---------------------------------------------------------------- tensor cores
+
+
+def choose_tensor_core(view: KernelView) -> Opt | None:
+    """The first core whose tiles keep every multiprocessor busy, else the one with the smallest tiles; None where the
+    kernel is no product that a core takes, or one so small that tiles would be mostly empty."""
+    fitting = [(axis, name) for axis, name in TRANSFORMS[OptOps.TC].candidates(view)]
+    if not fitting:
+        return None
+    axis, cores = fitting[0][0], {core.name: core for core in view.target.tensor_cores}
+    product = find_product(view, axis)
+    assert isinstance(product, Product)
+    rows, columns = size_of(product.left.axis), size_of(product.right.axis)
+    if min(rows, columns) < MIN_SIDE or rows * columns * size_of(axis) < MIN_PRODUCT:
+        return None
+    batch = math.prod(size_of(a) for a in view.axes if a not in (product.left.axis, product.right.axis, axis))
+
+    def tiles(core: TensorCore) -> int:
+        return batch * -(-rows // core.rows) * -(-columns // core.columns)
+
+    found = [cores[name] for _, name in fitting]
+    smallest = min(found, key=lambda core: core.rows * core.columns)
+    chosen = next((core for core in found if tiles(core) >= view.target.cores), smallest)
+    return Opt(OptOps.TC, view.axes.index(axis), chosen.name)
 
 
 def output_loops(view: KernelView) -> list[UOp]:
@@ -131,9 +145,9 @@ def divisor(size: int, most: int, least: int = 1) -> int:
 # ---------------------------------------------------------------- elementwise
 
 
-def fill_groups(choice: GroupChoice) -> None:
+def fill_groups(builder: GroupOptBuilder) -> None:
     """Vectors along the fast loop, then threads, until the work-group is full."""
-    view = choice.view
+    view = builder.view
     loops = sorted(output_loops(view), key=lambda axis: step_of(axis, view.stores))
     if not loops:
         return
@@ -141,17 +155,17 @@ def fill_groups(choice: GroupChoice) -> None:
     assert first is not None
     steps = [stride(access, first) for access in view.accesses]
     if all(step in (0, 1) for step in steps) and not view.reduces:
-        amount = math.gcd(size_of(first), choice.lanes)
-        first = choice.split(OptOps.UPCAST, first, amount)
+        amount = math.gcd(size_of(first), builder.lanes)
+        first = builder.split(OptOps.UPCAST, first, amount)
     for axis in (first, *loops[1:]):
-        if axis is None or axis not in choice.view.axes:
+        if axis is None or axis not in builder.view.axes:
             continue
-        most = min(choice.room, GROUP_THREADS // max(1, threads_of(choice.view.sink).count))
+        most = min(builder.room, GROUP_THREADS // max(1, threads_of(builder.view.sink).count))
         if most <= 1:
             return
-        if size_of(axis) > 2 * most and divisor(size_of(axis), most) < min(most, choice.target.warp_size, 32):
-            axis = choice.fill_up(axis, most if size_of(axis) >= 64 * most else min(most, 64))
-        choice.split(OptOps.LOCAL, axis, divisor(size_of(axis), most))
+        if size_of(axis) > 2 * most and divisor(size_of(axis), most) < min(most, builder.target.warp_size, 32):
+            axis = builder.fill_up(axis, most if size_of(axis) >= 64 * most else min(most, 64))
+        builder.split(OptOps.LOCAL, axis, divisor(size_of(axis), most))
 
 
 # ---------------------------------------------------------------- reductions along memory
@@ -165,25 +179,25 @@ def unit_axis(view: KernelView, reduce: UOp) -> UOp | None:
     return max(found, key=size_of, default=None)
 
 
-def share_rows(choice: GroupChoice) -> None:
+def share_rows(builder: GroupOptBuilder) -> None:
     """Every reduction of a row, and the loop that writes the row, by the same threads."""
-    view = choice.view
+    view = builder.view
     found = [unit_axis(view, node) for node in view.reduces]
     axes = list(dict.fromkeys(axis for axis in found if axis is not None))
     inner = [loop for loop in output_loops(view) if not all(loop in node.ranges for node in view.reduces)]
     inner = [loop for loop in inner if any(stride(store, loop) == 1 for store in view.stores)]
-    lanes = choice.lanes
+    lanes = builder.lanes
     length = max(size_of(axis) for axis in axes)
     rows = math.prod(size_of(loop) for loop in output_loops(view) if loop not in inner)
-    threads = threads_for_rows(choice.target, -(-length // lanes), rows)
+    threads = threads_for_rows(builder.target, -(-length // lanes), rows)
     for axis, op in [*((a, OptOps.GROUP) for a in axes), *((a, OptOps.LOCAL) for a in inner)]:
         if size_of(axis) % lanes or divisor(size_of(axis) // lanes, threads) < min(threads, 32):
             if size_of(axis) > lanes * threads:
-                axis = choice.fill_up(axis, lanes * min(threads, 64))
-        rest = choice.split(OptOps.UPCAST, axis, math.gcd(size_of(axis), lanes))
+                axis = builder.fill_up(axis, lanes * min(threads, 64))
+        rest = builder.split(OptOps.UPCAST, axis, math.gcd(size_of(axis), lanes))
         if rest is not None:
-            choice.split(op, rest, divisor(size_of(rest), threads))
-    add_rows(choice)
+            builder.split(op, rest, divisor(size_of(rest), threads))
+    add_rows(builder)
 
 
 def threads_for_rows(target: Target, vectors: int, rows: int) -> int:
@@ -196,33 +210,33 @@ def threads_for_rows(target: Target, vectors: int, rows: int) -> int:
     return min(most, 1 << (count.bit_length() - 1))
 
 
-def add_rows(choice: GroupChoice) -> None:
+def add_rows(builder: GroupOptBuilder) -> None:
     """A group with few threads for its row takes several rows."""
-    loops = [a for a in output_loops(choice.view) if all(a in node.ranges for node in choice.view.reduces)]
-    count = threads_of(choice.view.sink).count
+    loops = [a for a in output_loops(builder.view) if all(a in node.ranges for node in builder.view.reduces)]
+    count = threads_of(builder.view.sink).count
     if loops and 1 < count < GROUP_THREADS // 2:
         axis = max(loops, key=lambda loop: loop.arg.id)
-        choice.split(OptOps.LOCAL, axis, divisor(size_of(axis), min(choice.room, GROUP_THREADS // (2 * count))))
+        builder.split(OptOps.LOCAL, axis, divisor(size_of(axis), min(builder.room, GROUP_THREADS // (2 * count))))
 
 
 # ---------------------------------------------------------------- reductions across memory
 
 
-def share_columns(choice: GroupChoice) -> None:
+def share_columns(builder: GroupOptBuilder) -> None:
     """Threads along the fast output loop; where all of them together are few, they share the reduction."""
-    view = choice.view
+    view = builder.view
     loops = sorted(output_loops(view), key=lambda axis: step_of(axis, view.accesses))
     count = math.prod(size_of(loop) for loop in loops)
-    wanted = choice.target.cores * THREADS_PER_CORE
-    sharing = min(32, max(1, wanted // max(count, 1)), choice.target.max_group_size)
+    wanted = builder.target.cores * THREADS_PER_CORE
+    sharing = min(32, max(1, wanted // max(count, 1)), builder.target.max_group_size)
     axes = [axis for node in view.reduces for axis in node.src[1:] if axis.arg.kind is AxisType.REDUCE]
     if sharing < 2 or len(view.reduces) != 1 or not axes:
         return
     longest = max(axes, key=size_of)
     if loops:
-        choice.split(OptOps.LOCAL, loops[0], divisor(size_of(loops[0]), 32))
-    if longest in choice.view.axes:
-        choice.split(OptOps.GROUP, longest, divisor(size_of(longest), min(sharing, choice.room)))
+        builder.split(OptOps.LOCAL, loops[0], divisor(size_of(loops[0]), 32))
+    if longest in builder.view.axes:
+        builder.split(OptOps.GROUP, longest, divisor(size_of(longest), min(sharing, builder.room)))
 
 
 # ---------------------------------------------------------------- products
@@ -249,31 +263,31 @@ def product_axes(view: KernelView) -> tuple[UOp, UOp] | None:
     return None
 
 
-def tile_product(choice: GroupChoice, row: UOp, column: UOp) -> None:
+def tile_product(builder: GroupOptBuilder, row: UOp, column: UOp) -> None:
     """A tile of output per thread, a larger one per work-group, and the operands' tiles in local memory."""
-    view = choice.view
+    view = builder.view
     reduce = view.reduces[0]
     inside = [access for access in view.loads if access.ranges & frozenset(reduce.src[1:])]
     outputs = math.prod(size_of(loop) for loop in output_loops(view))
-    side = 8 if outputs >= choice.target.cores * (8 * TILE_THREADS) ** 2 else 4
+    side = 8 if outputs >= builder.target.cores * (8 * TILE_THREADS) ** 2 else 4
     for axis in (row, column):
         tile = side * TILE_THREADS
         if size_of(axis) % tile and size_of(axis) > TILE_THREADS:
-            axis = choice.fill_up(axis, tile if size_of(axis) >= 4 * tile else TILE_THREADS)
-        rest = choice.split(OptOps.UPCAST, axis, divisor(size_of(axis), min(side, max(1, size_of(axis) // 8))))
+            axis = builder.fill_up(axis, tile if size_of(axis) >= 4 * tile else TILE_THREADS)
+        rest = builder.split(OptOps.UPCAST, axis, divisor(size_of(axis), min(side, max(1, size_of(axis) // 8))))
         if rest is not None:
-            choice.split(OptOps.LOCAL, rest, divisor(size_of(rest), TILE_THREADS))
-    axes = [axis for axis in choice.view.reduces[0].src[1:] if axis.arg.kind is AxisType.REDUCE and is_counted(axis)]
+            builder.split(OptOps.LOCAL, rest, divisor(size_of(rest), TILE_THREADS))
+    axes = [axis for axis in builder.view.reduces[0].src[1:] if axis.arg.kind is AxisType.REDUCE and is_counted(axis)]
     if not axes:
         return
     deep = max(axes, key=lambda axis: (size_of(axis), axis.arg.id))
     depth = next((d for d in STAGED_DEPTH if size_of(deep) % d == 0 and size_of(deep) > d), 1)
     if depth == 1 and size_of(deep) > 64:
-        deep = choice.fill_up(deep, STAGED_DEPTH[1])
+        deep = builder.fill_up(deep, STAGED_DEPTH[1])
         depth = STAGED_DEPTH[1]
-    loop = choice.split(OptOps.UNROLL, deep, depth)
+    loop = builder.split(OptOps.UNROLL, deep, depth)
     # Operands that a mask may cut off are read again and again from where they are: half of a tile may not exist.
     if loop is not None and depth > 1 and len(axes) == 1 and len(inside) == 2:
         for _ in inside:
-            if operands(choice.view):
-                choice.take(OptOps.STAGE, loop, 0)
+            if operands(builder.view):
+                builder.take(OptOps.STAGE, loop, 0)

@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.graph.ops import AxisType
+from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp, index_const, memory_of
 from tilewright.graph.walk import exchange_axis
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, split_axis
-from tilewright.kernel.transforms.common import check_amount, divisors
+from tilewright.kernel.transforms.common import Transform, check_amount, divisors
 
 _LOOPS = (AxisType.LOOP, AxisType.REDUCE)
 
@@ -70,3 +71,6 @@ def block_candidates(view: KernelView) -> Iterator[tuple[UOp, int]]:
         for amount in divisors(axis, (2, 4, 8, 16, 32)):
             if amount < size_of(axis):
                 yield axis, amount
+
+
+BLOCK = Transform(OptOps.BLOCK, check_block, apply_block, block_candidates, "the length of a block")

@@ -17,11 +17,13 @@ from typing import NamedTuple
 
 from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import AxisType, Ops, reduce_identity
+from tilewright.graph.records import OptOps
 from tilewright.graph.simplify import simplify
 from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import toposort
 from tilewright.kernel.axes import KernelView, is_counted, size_of
+from tilewright.kernel.transforms.common import Transform
 
 
 class Bound(NamedTuple):
@@ -139,3 +141,6 @@ def clip_candidates(view: KernelView) -> Iterator[tuple[UOp, None]]:
     for axis in view.of_kind(AxisType.REDUCE, AxisType.UNROLL):
         if axis in view.reduce_axes and check_clip(view, axis, None) is None:
             yield axis, None
+
+
+CLIP = Transform(OptOps.CLIP, check_clip, apply_clip, clip_candidates, "none")

@@ -1,11 +1,40 @@
-"""What several transforms ask alike. In: a kernel, an axis, an amount. Out: None, or the reason that names the rule,
-the axis and its size."""
+"""The record of a transform, and the checks that several of them share. In: a kernel, an axis, an amount. Out: None,
+or the reason that names the rule, the axis and its size."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
 from tilewright.graph.ops import AxisType
+from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, is_counted, size_of
+
+
+class Transform(NamedTuple):
+    """One kernel transform, all that is known of it. `check` gives the reason why it may not be applied, or None;
+    `apply` gives the kernel after it, and is called only where `check` allowed it; `candidates` proposes axes and
+    arguments for search, which are checked like those that a user gives. All three may read `view.target`. A transform
+    that takes no axis is given the kernel's SINK in its place."""
+
+    op: OptOps
+    check: Callable[[KernelView, UOp, Any], str | None]
+    apply: Callable[[KernelView, UOp, Any], UOp]
+    candidates: Callable[[KernelView], Iterator[tuple[UOp, Any]]]
+    argument: str  # what `Opt.arg` means
+    takes_axis: bool = True
+    needs_groups: bool = False  # whether the target must have work-groups
+
+    @property
+    def example(self) -> str:
+        """The program before and after, from the docstring of the transform's file."""
+        text = sys.modules[self.apply.__module__].__doc__ or ""
+        lines = text.splitlines()
+        first = next((number for number, line in enumerate(lines) if line.startswith("    before:")), len(lines))
+        return "\n".join(lines[first:]).rstrip()
+
 
 SPLITTABLE = (AxisType.LOOP, AxisType.REDUCE, AxisType.GLOBAL, AxisType.THREAD)
 

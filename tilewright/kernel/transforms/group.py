@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.graph.ops import AxisType
+from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import check_first_thread, check_reduced
 from tilewright.kernel.axes import KernelView, split_axis
-from tilewright.kernel.transforms.common import check_amount, divisors, prefixed
+from tilewright.kernel.transforms.common import Transform, check_amount, divisors, prefixed
 from tilewright.kernel.transforms.nolocals import check_allows_locals
 from tilewright.kernel.transforms.unroll import check_is_reduced
 
@@ -54,3 +55,8 @@ def group_candidates(view: KernelView) -> Iterator[tuple[UOp, int]]:
         if axis in view.reduce_axes:
             for amount in divisors(axis, AMOUNTS):
                 yield axis, amount
+
+
+THREADS = "the number of threads that share the reduction"
+GROUP = Transform(OptOps.GROUP, check_group, apply_group, group_candidates, THREADS, needs_groups=True)
+GROUPTOP = Transform(OptOps.GROUPTOP, check_grouptop, apply_grouptop, group_candidates, THREADS, needs_groups=True)

@@ -33,10 +33,12 @@ from collections.abc import Iterator
 from tilewright.base.dtype import dtypes
 from tilewright.graph.levels import plan_levels
 from tilewright.graph.ops import AxisType, Ops, ParamArg, reduce_identity
+from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp, const, index_const
 from tilewright.graph.walk import substitute
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, make_range, size_of, stride
+from tilewright.kernel.transforms.common import Transform
 
 _LEAST_FLOAT_BYTES = 4
 
@@ -161,3 +163,6 @@ def hold_candidates(view: KernelView) -> Iterator[tuple[UOp, int | None]]:
             (reduction,) = _reductions(view, axis)
             yield axis, None
             yield from ((axis, count) for count in range(1, len(_loops(view, reduction))))
+
+
+HOLD = Transform(OptOps.HOLD, check_hold, apply_hold, hold_candidates, "how many loops of the reduction move out")

@@ -19,9 +19,11 @@ from typing import NamedTuple
 from tilewright.base.dtype import dtypes
 from tilewright.graph.cost import own_cost
 from tilewright.graph.ops import AxisType, Ops, ParamArg
+from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import substitute, toposort
 from tilewright.kernel.axes import KernelView, is_counted, size_of
+from tilewright.kernel.transforms.common import Transform
 
 _THREADS = (AxisType.LOCAL, AxisType.GROUP)
 
@@ -126,3 +128,6 @@ def keep_candidates(view: KernelView) -> Iterator[tuple[UOp, None]]:
     for axis in view.of_kind(AxisType.REDUCE):
         if check_keep(view, axis, None) is None:
             yield axis, None
+
+
+KEEP = Transform(OptOps.KEEP, check_keep, apply_keep, keep_candidates, "none")

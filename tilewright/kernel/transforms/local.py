@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.graph.ops import AxisType
+from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import check_group
 from tilewright.kernel.axes import KernelView, split_axis
-from tilewright.kernel.transforms.common import check_output_loop, divisors, prefixed
+from tilewright.kernel.transforms.common import Transform, check_output_loop, divisors, prefixed
 from tilewright.kernel.transforms.nolocals import check_allows_locals
 
 AMOUNTS = (2, 3, 4, 8, 16, 32, 64, 128, 256)
@@ -35,3 +36,6 @@ def local_candidates(view: KernelView) -> Iterator[tuple[UOp, int]]:
         if axis not in view.reduce_axes:
             for amount in divisors(axis, AMOUNTS):
                 yield axis, amount
+
+
+LOCAL = Transform(OptOps.LOCAL, check_local, apply_local, local_candidates, "the number of threads", needs_groups=True)

@@ -13,6 +13,7 @@ from tilewright.graph.ops import AxisType
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, size_of
+from tilewright.kernel.transforms.common import Transform
 
 _MARK = Opt(OptOps.NOLOCALS)
 
@@ -41,3 +42,6 @@ def apply_nolocals(view: KernelView, _kernel: UOp, _argument: object) -> UOp:
 def nolocals_candidates(_view: KernelView) -> Iterator[tuple[UOp, None]]:
     """It makes no other kernel: search has nothing to gain from it."""
     yield from ()
+
+
+NOLOCALS = Transform(OptOps.NOLOCALS, check_nolocals, apply_nolocals, nolocals_candidates, "none", takes_axis=False)

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.graph.ops import AxisType, Ops, reduce_identity
+from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import exchange_axis, toposort
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of
+from tilewright.kernel.transforms.common import Transform
 
 
 def check_pad(view: KernelView, axis: UOp, multiple: int) -> str | None:
@@ -77,3 +79,6 @@ def pad_candidates(view: KernelView) -> Iterator[tuple[UOp, int]]:
         for multiple in (8, 16, 32):
             if is_counted(axis) and size_of(axis) % multiple and size_of(axis) > multiple:
                 yield axis, multiple
+
+
+PADTO = Transform(OptOps.PADTO, check_pad, apply_pad, pad_candidates, "what the size becomes a multiple of")

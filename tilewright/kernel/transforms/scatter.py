@@ -17,6 +17,7 @@ from typing import NamedTuple
 from tilewright.base.dtype import dtypes
 from tilewright.graph.affine import from_affine
 from tilewright.graph.ops import Axis, AxisType, Ops, reduce_identity
+from tilewright.graph.records import OptOps
 from tilewright.graph.simplify.common import both, opposite
 from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.simplify.reduce import difference_in_index, split_range
@@ -26,6 +27,7 @@ from tilewright.graph.walk import toposort
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.analysis.versions import exchange_range
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride
+from tilewright.kernel.transforms.common import Transform
 
 _OUTPUT = (AxisType.LOOP, AxisType.GLOBAL)
 
@@ -181,3 +183,6 @@ def scatter_candidates(view: KernelView) -> Iterator[tuple[UOp, int]]:
         for parts in (1, 2, 3, 8):
             if check_scatter(view, axis, parts) is None:
                 yield axis, parts
+
+
+SCATTER = Transform(OptOps.SCATTER, check_scatter, apply_scatter, scatter_candidates, "the number of parts")

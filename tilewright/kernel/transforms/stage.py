@@ -23,12 +23,15 @@ import math
 from collections.abc import Iterator
 
 from tilewright.base.dtype import DType, dtypes
+from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType, Ops, ParamArg
+from tilewright.graph.records import OptOps
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, index_const, memory_of
 from tilewright.graph.walk import substitute, toposort
 from tilewright.kernel.analysis.dot_terms import term_axis, term_dtype
 from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, make_range, size_of, stride
+from tilewright.kernel.transforms.common import Transform
 from tilewright.kernel.transforms.halo import Side, find_sides, make_box
 
 _LOOPS = (AxisType.LOOP, AxisType.REDUCE)
@@ -38,11 +41,9 @@ _PLACES = (*_LOOPS, AxisType.THREAD)
 _LAYOUT = (AxisType.LOOP, AxisType.REDUCE, AxisType.UNROLL, AxisType.LOCAL, AxisType.UPCAST)
 # Bytes that one thread copies at a time where neighbours allow it.
 _VECTOR_BYTES = 16
-# The same without threads: a cache line, as whole registers of whatever width; and so many of them at a time.
-_PANEL_VECTOR_BYTES = 64
+# The same without threads, in cache lines.
 _MOST_PANEL_VECTORS = 4
 _MOST_STREAMS = 8
-_PAGE_BYTES = 4096
 # What a position is computed from if not from loops alone; a CHECK is to be done once, where it stands.
 _COMPUTED = frozenset({Ops.LOAD, Ops.REDUCE, Ops.CHECK})
 # What tells the barrier before a copy from others in the same loops. All copies there share it.
@@ -123,7 +124,7 @@ def apply_stage(view: KernelView, axis: UOp, operand: int) -> UOp:
     sides = None if threads else find_sides(tile, place)
     if sides is not None:
         return _copy_box(view, axis, place, dtype, slot, sides)
-    steps, size = _layout(tile, 0 if threads else dtype.itemsize)
+    steps, size = _layout(tile, dtype.itemsize, None if threads else view.target)
     memory = UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(slot, size))
     made, coordinates, inside = _copy_axes(view, tile, place, threads, slot)
     source = [simplify(substitute(each, coordinates)) for each in place.src[1:]]
@@ -147,7 +148,7 @@ def apply_stage(view: KernelView, axis: UOp, operand: int) -> UOp:
 
 def _copy_box(view: KernelView, axis: UOp, place: UOp, dtype: DType, slot: int, sides: list[Side]) -> UOp:
     """The kernel with a copy of all that overlapping windows cover."""
-    box = make_box(sides, place, max(1, _PANEL_VECTOR_BYTES // max(place.dtype.itemsize, dtype.itemsize)), slot)
+    box = make_box(sides, place, max(1, view.target.line_bytes // max(place.dtype.itemsize, dtype.itemsize)), slot)
     memory = UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(slot, box.size))
     loaded = UOp(Ops.LOAD, place.dtype, (UOp(Ops.INDEX, place.dtype, (place.src[0], *box.source)),))
     value = loaded if dtype is place.dtype else UOp(Ops.CAST, dtype, (loaded,))
@@ -175,14 +176,14 @@ def _all(conditions: list[UOp]) -> tuple[UOp, ...]:
     return (functools.reduce(UOp.__and__, conditions),) if conditions else ()
 
 
-def _layout(tile: list[UOp], itemsize: int) -> tuple[dict[UOp, int], int]:
-    """How far apart neighbours along each axis lie in the copy, the last axis being the fastest, and its length. Given
-    the size of an element, steps of whole pages are made a line longer: caches hold few places so far apart."""
+def _layout(tile: list[UOp], itemsize: int, target: Target | None) -> tuple[dict[UOp, int], int]:
+    """The stride of each axis in the copy, the last axis being the fastest, and its length. On a CPU, whose target is
+    given, a stride at which its L1 holds few lines is made a line longer."""
     steps: dict[UOp, int] = {}
     length = 1
     for axis in reversed(tile):
-        if itemsize and length > 1 and length * itemsize % _PAGE_BYTES == 0:
-            length += _PANEL_VECTOR_BYTES // itemsize
+        if target is not None and length > 1 and target.l1_lines(length * itemsize) < 2 * _MOST_STREAMS:
+            length += target.line_bytes // itemsize
         steps[axis] = length
         length *= size_of(axis)
     return {axis: steps[axis] for axis in tile}, length
@@ -198,7 +199,8 @@ def _copy_axes(
 ) -> tuple[list[UOp], dict[UOp, UOp], UOp | None]:
     """The axes of the copy, each coordinate of the tile in terms of them, and where they count."""
     if not threads:
-        return _panel_axes(tile, place, max(place.dtype.itemsize, staged_dtype(view, place).itemsize), slot)
+        itemsize = max(place.dtype.itemsize, staged_dtype(view, place).itemsize)
+        return _panel_axes(tile, place, max(1, view.target.line_bytes // itemsize), slot)
     count = math.prod(size_of(axis) for axis in tile)
     team = math.prod(size_of(axis) for axis in threads)
     # Neighbours in the buffer are copied by neighbouring threads.
@@ -227,10 +229,9 @@ def _copy_axes(
     return made, coordinates, number < count if rounds * team * lanes > count else None
 
 
-def _panel_axes(tile: list[UOp], place: UOp, itemsize: int, slot: int) -> tuple[list[UOp], dict[UOp, UOp], UOp | None]:
+def _panel_axes(tile: list[UOp], place: UOp, lanes: int, slot: int) -> tuple[list[UOp], dict[UOp, UOp], UOp | None]:
     """One loop per axis, those that take the longest steps in the buffer outside. Of the axis that is walked there
     element by element whole vectors are loaded; of a tile that is the fastest axis in the copy, they are stored."""
-    lanes = max(1, _PANEL_VECTOR_BYTES // itemsize)
     walked = [axis for axis in reversed(tile) if stride(place, axis) == 1]
     vectors = {*walked[:1], *(axis for axis in tile[-1:] if axis.arg.kind.is_tile)}
     # Two axes at once are transposed in registers, which hold so many vectors.
@@ -322,3 +323,6 @@ def stage_candidates(view: KernelView) -> Iterator[tuple[UOp, int]]:
         for operand in range(len(operands(view))):
             if check_stage(view, axis, operand) is None:
                 yield axis, operand
+
+
+STAGE = Transform(OptOps.STAGE, check_stage, apply_stage, stage_candidates, "the number of the operand")

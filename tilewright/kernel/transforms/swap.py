@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.graph.ops import AxisType
+from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import exchange_axis
 from tilewright.kernel.analysis.dependence import check_order
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of
-from tilewright.kernel.transforms.common import prefixed
+from tilewright.kernel.transforms.common import Transform, prefixed
 
 _BETWEEN = (-1,)  # an id that no axis has
 
@@ -49,3 +50,6 @@ def swap_candidates(view: KernelView) -> Iterator[tuple[UOp, int]]:
         for other in range(position + 1, len(view.axes)):
             if check_swap(view, axis, other) is None:
                 yield axis, other
+
+
+SWAP = Transform(OptOps.SWAP, check_swap, apply_swap, swap_candidates, "the number of the other axis")

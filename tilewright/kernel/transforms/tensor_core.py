@@ -8,26 +8,23 @@ What follows the product, f, stays as it is and is computed on the elements that
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilewright.base.target import CoreAxis, Target, TensorCore
 from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import AxisType, DotArg, Ops
-from tilewright.graph.records import Opt, OptOps
+from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import exchange_axis, substitute
 from tilewright.kernel.axes import KernelView, make_range, size_of
+from tilewright.kernel.transforms.common import Transform
 from tilewright.kernel.transforms.pad import mask_axis
 
 # The copy engine moves 16 bytes at least, from places that are multiples of 16 bytes.
 ALIGNMENT = 16
 # Loops around the product that an operand may depend on: a copy has five dimensions, two are the operand's own.
 MOST_BATCH_AXES = 3
-# Below this many rows, columns and steps altogether other kernels are faster.
-LEAST_SIDE = 16
-LEAST_PRODUCT = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -48,15 +45,22 @@ class Product:
     right: Operand
 
 
-def check_tensor_core(view: KernelView, axis: UOp, core: TensorCore) -> str | None:
+def check_tensor_core(view: KernelView, axis: UOp, name: str) -> str | None:
+    core = find_core(view.target, name)
+    if core is None:
+        known = ", ".join(each.name for each in view.target.tensor_cores) or "none"
+        return f"TC: {view.target.name} has no tensor core {name!r}, of those that it has: {known}"
     found = find_product(view, axis)
-    if isinstance(found, str):
-        return f"TC {core.name}: {found}"
-    return _check_core(view, found, core)
+    return f"TC {name}: {found}" if isinstance(found, str) else _check_core(view, found, core)
 
 
-def apply_tensor_core(view: KernelView, axis: UOp, core: TensorCore) -> UOp:
-    found = find_product(view, axis)
+def find_core(target: Target, name: str) -> TensorCore | None:
+    return next((core for core in target.tensor_cores if core.name == name), None)
+
+
+def apply_tensor_core(view: KernelView, axis: UOp, name: str) -> UOp:
+    core, found = find_core(view.target, name), find_product(view, axis)
+    assert core is not None
     assert isinstance(found, Product)
     row, column = found.left.axis, found.right.axis
     argument = DotArg(
@@ -164,28 +168,19 @@ def _lay_out(
     return exchange_axis(padded, longer, position)
 
 
-def tensor_core_opts(view: KernelView, target: Target) -> Iterator[Opt]:
-    """The opts for every core that the kernel's product fits."""
+def tensor_core_candidates(view: KernelView) -> Iterator[tuple[UOp, str]]:
+    """Every core that the kernel's product fits, those to be preferred first."""
     for axis in view.reduces[0].src[1:] if len(view.reduces) == 1 else ():
-        for core in target.tensor_cores:
-            if check_tensor_core(view, axis, core) is None:
-                yield Opt(OptOps.TC, view.axes.index(axis), core.name)
+        for core in view.target.tensor_cores:
+            if check_tensor_core(view, axis, core.name) is None:
+                yield axis, core.name
 
 
-def choose_tensor_core(view: KernelView, target: Target) -> Opt | None:
-    """The first core whose tiles keep every multiprocessor busy, else the one with the smallest tiles; None where the
-    kernel is no product that a core takes, or one so small that tiles would be mostly empty."""
-    fitting = list(tensor_core_opts(view, target))
-    if not fitting:
-        return None
-    axis, cores = view.reduces[0].src[1], {core.name: core for core in target.tensor_cores}
-    product = find_product(view, axis)
-    assert isinstance(product, Product)
-    rows, columns = size_of(product.left.axis), size_of(product.right.axis)
-    if min(rows, columns) < LEAST_SIDE or rows * columns * size_of(axis) < LEAST_PRODUCT:
-        return None
-    batch = math.prod(size_of(a) for a in view.axes if a not in (product.left.axis, product.right.axis, axis))
-    for opt in fitting:
-        if batch * -(-rows // cores[opt.arg].rows) * -(-columns // cores[opt.arg].columns) >= target.cores:
-            return opt
-    return min(fitting, key=lambda opt: cores[opt.arg].rows * cores[opt.arg].columns)
+TC = Transform(
+    OptOps.TC,
+    check_tensor_core,
+    apply_tensor_core,
+    tensor_core_candidates,
+    "the name of a tensor core of the target",
+    needs_groups=True,
+)

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.graph.ops import AxisType
+from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.axes import KernelView, is_counted, size_of, split_axis
-from tilewright.kernel.transforms.common import check_output_loop, prefixed
+from tilewright.kernel.transforms.common import Transform, check_output_loop, prefixed
 
 
 def check_thread(view: KernelView, axis: UOp, amount: int) -> str | None:
@@ -29,3 +30,6 @@ def thread_candidates(view: KernelView) -> Iterator[tuple[UOp, int]]:
     for axis in view.of_kind(AxisType.LOOP):
         if axis not in view.reduce_axes and is_counted(axis):
             yield axis, size_of(axis)
+
+
+THREAD = Transform(OptOps.THREAD, check_thread, apply_thread, thread_candidates, "the number of parts")

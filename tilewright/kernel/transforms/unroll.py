@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.graph.ops import AxisType
+from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import check_reduced, check_tile
 from tilewright.kernel.axes import KernelView, split_axis
-from tilewright.kernel.transforms.common import SPLITTABLE, check_amount, divisors, prefixed
+from tilewright.kernel.transforms.common import SPLITTABLE, Transform, check_amount, divisors, prefixed
 
 
 def check_is_reduced(view: KernelView, axis: UOp, name: str) -> str | None:
@@ -43,3 +44,6 @@ def unroll_candidates(view: KernelView) -> Iterator[tuple[UOp, int]]:
     for axis in view.of_kind(AxisType.REDUCE):
         for amount in divisors(axis, (2, 3, 4, 5, 7, 8)):
             yield axis, amount
+
+
+UNROLL = Transform(OptOps.UNROLL, check_unroll, apply_unroll, unroll_candidates, "the unroll factor")

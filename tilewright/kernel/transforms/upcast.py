@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.graph.ops import AxisType
+from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import check_reduced, check_tile
 from tilewright.kernel.axes import KernelView, split_axis
-from tilewright.kernel.transforms.common import SPLITTABLE, check_amount, divisors, prefixed
+from tilewright.kernel.transforms.common import SPLITTABLE, Transform, check_amount, divisors, prefixed
 
 
 def check_upcast(view: KernelView, axis: UOp, amount: int) -> str | None:
@@ -31,3 +32,6 @@ def upcast_candidates(view: KernelView) -> Iterator[tuple[UOp, int]]:
     for axis in view.of_kind(*SPLITTABLE):
         for amount in divisors(axis, (2, 3, 4, 5, 6, 8, 12, 16, 32, 64)):
             yield axis, amount
+
+
+UPCAST = Transform(OptOps.UPCAST, check_upcast, apply_upcast, upcast_candidates, "the length of the tile")
