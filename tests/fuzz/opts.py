@@ -50,10 +50,10 @@ WEIGHTS: dict[OptOps, float] = {
     OptOps.GROUP: 5,
     OptOps.GROUPTOP: 5,
     OptOps.STAGE: 5,
-    OptOps.KEEP: 3,
+    OptOps.MEMOISE: 3,
     OptOps.SCATTER: 3,
     OptOps.CLIP: 1,
-    OptOps.HOLD: 2,
+    OptOps.SPILL: 2,
     OptOps.BLOCK: 3,
     OptOps.PADTO: 2,
     OptOps.SWAP: 2,
@@ -69,7 +69,7 @@ MOST_OPTS = 6
 PAIRS_PER_COMPILATION = {"CPU": 25, "OPENCL": 250}
 CASES_WITH_KERNELS = 120
 # What few kernels have a place for is tried first, on every other of those that have.
-RARE = (OptOps.KEEP, OptOps.SCATTER, OptOps.CLIP)
+RARE = (OptOps.MEMOISE, OptOps.SCATTER, OptOps.CLIP)
 # Kernels that few transforms are for (dot-product instructions, sums that end where a mask does); their part of all.
 SPECIAL = ("narrow_product", *MASKED)
 SPECIAL_SHARE = 0.09

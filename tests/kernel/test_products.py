@@ -292,7 +292,7 @@ def test_the_order_of_a_long_sum_does_not_depend_on_the_number_of_cores() -> Non
         ast = prepare_kernel(matrices(rows, depth, columns, (depth, 1, columns, 1)))
         target = TARGETS["AVX-512"] if depth < 4096 else LARGE_CACHES
         opts = choose_opts(view_kernel(ast, replace(target, cores=cores)))
-        held = [opt for opt in opts if opt.op is OptOps.HOLD]
+        held = [opt for opt in opts if opt.op is OptOps.SPILL]
         return [opt.arg for opt, after in itertools.pairwise(opts) if after in held]
 
     few_rows = ((32, 4096, 16), (36, 4096, 128), (48, 4096, 48), (36, 8192, 512))

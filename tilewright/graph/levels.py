@@ -1,6 +1,6 @@
 """Levels of a long sum. In: the loops of a reduction, outermost first, and what it adds up. Out: the loops split and
 divided into levels, so that no accumulator of a level takes in more than a fixed number of terms; None where the loops
-are short enough as they are. `codegen/cascade.py` gives every level an accumulator, HOLD gives it memory.
+are short enough as they are. `codegen/cascade.py` gives every level an accumulator, SPILL gives it memory.
 
 One accumulator rounds once a term, to the precision of the whole sum, and its error grows with the number of terms.
 With accumulators of blocks, which are added up in their turn, it grows with the terms of a block times the number of

@@ -28,9 +28,9 @@ class OptOps(enum.Enum):
     SWAP = "swap"
     BLOCK = "block"
     STAGE = "stage"
-    KEEP = "keep"
+    MEMOISE = "memoise"
     SCATTER = "scatter"
-    HOLD = "hold"
+    SPILL = "spill"
     CLIP = "clip"
 
     __hash__ = object.__hash__

@@ -47,7 +47,7 @@ from tilewright.kernel.heuristics.opt_builder import OptBuilder
 from tilewright.kernel.heuristics.products import LEAST_LANES, factors_of, find_product, own_axes, sum_dtype
 from tilewright.kernel.transforms.clip import bound_of, check_clip
 from tilewright.kernel.transforms.halo import find_sides
-from tilewright.kernel.transforms.hold import check_hold
+from tilewright.kernel.transforms.spill import check_spill
 from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands, tile_of
 from tilewright.kernel.transforms.swap import check_swap
 from tilewright.kernel.transforms.thread import check_thread
@@ -79,9 +79,9 @@ MOST_MASKED_STEPS = 8
 # that wait and the box of all channels.
 PANEL_SHARE = 2
 BOX_SHARE = 16
-HELD_SHARE = 8
+SPILL_SHARE = 8
 # The part of all memory for panels that the sums take that wait.
-WAITING_SHARE = 4
+SPILLED_SUMS_SHARE = 4
 # The weights are packed again in each part that the cores share: so many a core are enough to be shared evenly.
 MOST_PARTS = 2
 # Where each part has weights of its own, or there is no even way, there are more of them.
@@ -214,7 +214,7 @@ class _Plan(OptBuilder):
         self.channels: UOp | None = None  # the loop over tiles of them
         self.is_clipped = False  # whether the sum goes over no more than its mask chooses
         self.block: SumBlock | None = None  # where the sum is taken in blocks
-        self.held: UOp | None = None  # the innermost loop over those
+        self.spill_loop: UOp | None = None  # the innermost loop over those
 
     def choose(self) -> tuple[Opt, ...] | None:
         windows = self.windows
@@ -245,7 +245,7 @@ class _Plan(OptBuilder):
             self.block = self._choose_block(panel)
         if not self._share():
             return None
-        self._hold()
+        self._spill()
         if not self._stage():
             return None
         self._clip(AxisType.REDUCE)
@@ -312,21 +312,21 @@ class _Plan(OptBuilder):
             return None
         results = [axis for axis in self.view.reduces[0].ranges if axis in own or axis.arg.kind.is_tile]
         sums = math.prod(size_of(axis) for axis in results) * self.view.reduces[0].dtype.itemsize
-        if WAITING_SHARE * sums > self.target.max_local_bytes:
+        if SPILLED_SUMS_SHARE * sums > self.target.max_local_bytes:
             return None
         steps = math.prod(size_of(loop) for loop in loops)
-        found = choose_sum_block(loops, self.target.core_cache_bytes // HELD_SHARE * steps // panel)
-        return found if check_hold(self.view, own[0], None) is None else None
+        found = choose_sum_block(loops, self.target.core_cache_bytes // SPILL_SHARE * steps // panel)
+        return found if check_spill(self.view, own[0], None) is None else None
 
-    def _hold(self) -> None:
+    def _spill(self) -> None:
         """Sums wait in memory from one block to the next."""
         if self.block is None:
             return
         axis, amount, loops = self.block
         if amount > 1:
             self.apply(OptOps.BLOCK, axis, amount)
-        self.apply(OptOps.HOLD, self._own_loops()[0], loops)
-        self.held = self.view.of_kind(AxisType.REDUCE)[loops - 1]
+        self.apply(OptOps.SPILL, self._own_loops()[0], loops)
+        self.spill_loop = self.view.of_kind(AxisType.REDUCE)[loops - 1]
 
     def _stage(self) -> bool:
         """Packs the channels, and copies the image where some of it does not exist or is converted, or where it lies
@@ -336,13 +336,13 @@ class _Plan(OptBuilder):
         self._clip(AxisType.UNROLL)
         loops = self.view.of_kind(AxisType.THREAD, AxisType.LOOP)
         around = [a for a in loops if a.arg.kind is AxisType.THREAD or (a in other.ranges and a is not self.channels)]
-        if not self._copy(self.held or around[-1], other):
+        if not self._copy(self.spill_loop or around[-1], other):
             return False
         is_read = self.is_clipped or (len(image.src) < 3 and image.dtype is self.view.reduces[0].dtype)
-        if is_read and (self.held is not None or pages_of(self.view, image) < self.target.tlb_entries):
+        if is_read and (self.spill_loop is not None or pages_of(self.view, image) < self.target.tlb_entries):
             return True
-        if self.held is not None:
-            return self._copy(self.held, image)
+        if self.spill_loop is not None:
+            return self._copy(self.spill_loop, image)
         inside = [axis for axis in loops if axis in image.ranges and find_sides(tile_of(self.view, axis, image), image)]
         room = self.target.core_cache_bytes // BOX_SHARE
         if any(self._copy(axis, image, room) for axis in inside) or is_read:

@@ -33,7 +33,7 @@ from tilewright.kernel.heuristics.streams import (
     stream_rows,
 )
 from tilewright.kernel.heuristics.work_groups import choose_group_opts
-from tilewright.kernel.transforms.keep import check_keep, kept_values
+from tilewright.kernel.transforms.memoise import check_memoise, repeated_values
 
 # A tile may be this much larger than the registers that hold accumulators leave room for: operands need some too.
 OPERAND_REGISTERS = 4
@@ -44,7 +44,7 @@ MOST_STRANDS = 4
 # Steps of a window that is written out.
 MOST_WINDOW = 16
 # Additions that take about as long as storing a value and fetching it from a near cache.
-LEAST_KEPT_COST = 8
+MIN_MEMOISED_COST = 8
 # A kernel with less work than this per thread gains nothing from threads.
 LEAST_WORK = 1 << 14
 
@@ -79,7 +79,7 @@ def choose_opts(view: KernelView) -> tuple[Opt, ...]:
         fill_flights(builder, lanes)
         add_streams(builder)
     add_threads(builder)
-    keep_values(builder)
+    memoise_values(builder)
     return tuple(builder.opts)
 
 
@@ -242,13 +242,13 @@ def add_threads(builder: OptBuilder) -> None:
         builder.apply(OptOps.THREAD, axis, size_of(axis))
 
 
-def keep_values(builder: OptBuilder) -> None:
+def memoise_values(builder: OptBuilder) -> None:
     """Keeps in the cache of a core what takes longer to compute again than to fetch."""
     room = min(builder.target.core_cache_bytes // 2, builder.target.max_local_bytes)
     for axis in builder.view.of_kind(AxisType.REDUCE):
-        if check_keep(builder.view, axis, None) is None:
-            kept = kept_values(builder.view, axis)
+        if check_memoise(builder.view, axis, None) is None:
+            kept = repeated_values(builder.view, axis)
             nbytes = sum(found.size * found.value.dtype.itemsize for found in kept)
-            if min(found.cost for found in kept) >= LEAST_KEPT_COST and nbytes <= room:
-                builder.apply(OptOps.KEEP, axis)
+            if min(found.cost for found in kept) >= MIN_MEMOISED_COST and nbytes <= room:
+                builder.apply(OptOps.MEMOISE, axis)
                 room -= nbytes

@@ -46,7 +46,7 @@ from tilewright.kernel.heuristics.product_sizes import (
     row_parts,
 )
 from tilewright.kernel.transforms.block import check_block, check_overlap
-from tilewright.kernel.transforms.hold import check_hold
+from tilewright.kernel.transforms.spill import check_spill
 from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands
 from tilewright.kernel.transforms.thread import check_thread
 
@@ -161,7 +161,7 @@ class _Plan(Nest):
         self.product = product
         self.is_whole = False
         self.sum_block: int | None = None  # steps of the sum in a block, where it is taken in blocks
-        self.held: UOp | None = None  # the loop over those
+        self.spill_loop: UOp | None = None  # the loop over those
         self.depth = math.prod(size_of(axis) for axis in view.reduce_axes)
         self.products = _products(view)
         self.is_large = self.products >= LEAST_SHARED
@@ -208,7 +208,7 @@ class _Plan(Nest):
             self.block("rows", best_block(size_of(self.loops["rows"]), most, 1))
         self.order()
         self._share()
-        self._hold()
+        self._spill()
         self._stage()
         self._write_out_steps()
         return tuple(self.opts)
@@ -311,16 +311,16 @@ class _Plan(Nest):
             self.apply(OptOps.THREAD, part, amount)
         return make_range(size // amount, (*rows.arg.id, 1), rows.arg.kind)
 
-    def _hold(self) -> None:
+    def _spill(self) -> None:
         """The rows of a part pass once for each block of the sum, and their sums wait in memory."""
         rows, axis = self.loops.get("rows"), self.view.reduces[0].src[1]
-        if self.sum_block is None or rows is None or check_hold(self.view, rows, None) is not None:
+        if self.sum_block is None or rows is None or check_spill(self.view, rows, None) is not None:
             return
         self.apply(OptOps.BLOCK, axis, self.sum_block)
-        self.apply(OptOps.HOLD, rows, 1)
+        self.apply(OptOps.SPILL, rows, 1)
         # Very many blocks are added up in levels; a block is packed in the innermost loop over them.
-        over_blocks = (*axis.arg.id, 0)
-        self.held = [a for a in self.view.of_kind(AxisType.REDUCE) if a.arg.id[: len(over_blocks)] == over_blocks][-1]
+        block = (*axis.arg.id, 0)
+        self.spill_loop = [a for a in self.view.of_kind(AxisType.REDUCE) if a.arg.id[: len(block)] == block][-1]
 
     def _stage(self) -> None:
         """Packs the right factor at the innermost loop around the rows that it depends on, and the left one, where it
@@ -335,7 +335,7 @@ class _Plan(Nest):
         if self._is_right_packed():
             outer = self.view.axes[: self.view.axes.index(rows)]
             around = [axis for axis in outer if axis in right.ranges or axis.arg.kind is AxisType.THREAD]
-            around += [] if self.held is None else [self.held]
+            around += [] if self.spill_loop is None else [self.spill_loop]
             if around:
                 self._pack(around[-1], right)
 

@@ -17,14 +17,14 @@ from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, 
 from tilewright.kernel.heuristics.dot_tiles import evenness
 from tilewright.kernel.heuristics.opt_builder import VECTORS_IN_FLIGHT, OptBuilder
 from tilewright.kernel.transforms.block import check_block
-from tilewright.kernel.transforms.hold import check_hold
+from tilewright.kernel.transforms.spill import check_spill
 from tilewright.kernel.transforms.thread import check_thread
 
 # Rows that a reduction walks side by side: four streams keep memory busier than one or two (bench/streams.py).
 STREAMS = 4
 LEAST_ROWS = 64
 # The part of an L1 that sums held in memory take: the rows pass through it as well.
-HELD_SHARE = 2
+SPILL_SHARE = 2
 # A square with a shorter side has vectors that are mostly empty.
 LEAST_SIDE = 4
 
@@ -64,20 +64,20 @@ def row_vectors(view: KernelView, axis: UOp, lanes: int) -> int:
     inside = [access for access in view.accesses if access.ranges & view.reduce_axes and stride(access, axis) == 1]
     if not any(memory_of(load).arg.size * load.dtype.itemsize >= view.target.cache_bytes for load in inside):
         return 0
-    room = view.target.l1_bytes // HELD_SHARE // max(node.dtype.itemsize for node in view.reduces)
-    least = VECTORS_IN_FLIGHT if is_held(view, axis, lanes) else 0
+    room = view.target.l1_bytes // SPILL_SHARE // max(node.dtype.itemsize for node in view.reduces)
+    least = VECTORS_IN_FLIGHT if is_spilled(view, axis, lanes) else 0
     return max(min(size_of(axis) // (2 * view.target.cores), room) // lanes, least)
 
 
-def is_held(view: KernelView, axis: UOp, lanes: int) -> bool:
+def is_spilled(view: KernelView, axis: UOp, lanes: int) -> bool:
     """Whether the sums of a row are more than registers, and can be held in memory."""
-    return size_of(axis) > view.target.vector_registers // 2 * lanes and check_hold(view, axis, None) is None
+    return size_of(axis) > view.target.vector_registers // 2 * lanes and check_spill(view, axis, None) is None
 
 
 def stream_rows(builder: OptBuilder, axis: UOp, vectors: int, lanes: int) -> None:
     """Sums of so many vectors of a row at a time: in registers where they suffice, else held in memory, of which then
     several rows at a time make the most. Cores share the parts of a row."""
-    if builder.view.of_kind(AxisType.UPCAST) or not is_held(builder.view, axis, lanes):
+    if builder.view.of_kind(AxisType.UPCAST) or not is_spilled(builder.view, axis, lanes):
         builder.vectorise(axis, min(vectors, builder.target.vector_registers // 2), lanes)
         return
     loads = [
@@ -99,8 +99,8 @@ def stream_rows(builder: OptBuilder, axis: UOp, vectors: int, lanes: int) -> Non
     )
     if shared is not None and check_thread(builder.view, shared, size_of(shared)) is None:
         builder.apply(OptOps.THREAD, shared, size_of(shared))
-    if check_hold(builder.view, columns, None) is None:
-        builder.apply(OptOps.HOLD, columns)
+    if check_spill(builder.view, columns, None) is None:
+        builder.apply(OptOps.SPILL, columns)
 
 
 def part_of_row(tiles: int, most: int, tile_bytes: int, target: Target) -> int:

@@ -1,4 +1,4 @@
-"""HOLD: sums held in memory, row after row, are those that a loop for each of them gives; what cannot be held is
+"""SPILL: sums held in memory, row after row, are those that a loop for each of them gives; what cannot be held is
 refused. The heuristic holds the sums of large rows."""
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tilewright.graph.walk import toposort
 from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.optimise import optimise
 
-HOLD, UPCAST, UNROLL, THREAD, BLOCK, PADTO, SWAP = (
-    OptOps.HOLD,
+SPILL, UPCAST, UNROLL, THREAD, BLOCK, PADTO, SWAP = (
+    OptOps.SPILL,
     OptOps.UPCAST,
     OptOps.UNROLL,
     OptOps.THREAD,
@@ -39,22 +39,22 @@ def column_results(op: Ops, dtype=dtypes.float32) -> UOp:
 @pytest.mark.parametrize(
     "opts",
     [
-        (Opt(HOLD, 1),),
-        (Opt(UPCAST, 1, 5), Opt(HOLD, 1)),
-        (Opt(UPCAST, 0, 3), Opt(UPCAST, 0, 5), Opt(HOLD, 0)),
-        (Opt(UNROLL, 2, 4), Opt(HOLD, 1)),
-        (Opt(BLOCK, 2, 3), Opt(UNROLL, 2, 4), Opt(HOLD, 1)),
-        (Opt(UPCAST, 2, 4), Opt(HOLD, 1)),
-        (Opt(THREAD, 0, 3), Opt(HOLD, 1)),
-        (Opt(BLOCK, 1, 5), Opt(THREAD, 1, 2), Opt(HOLD, 2)),
-        (Opt(PADTO, 1, 4), Opt(UPCAST, 1, 4), Opt(PADTO, 2, 5), Opt(UNROLL, 2, 5), Opt(HOLD, 1)),
-        (Opt(SWAP, 0, 1), Opt(HOLD, 1)),
-        (Opt(HOLD, 0),),
-        (Opt(BLOCK, 1, 5), Opt(UPCAST, 2, 5), Opt(HOLD, 0)),
-        (Opt(BLOCK, 2, 4), Opt(HOLD, 0, 1)),
-        (Opt(BLOCK, 2, 3), Opt(HOLD, 1, 1)),
-        (Opt(BLOCK, 2, 6), Opt(UNROLL, 3, 2), Opt(UPCAST, 1, 5), Opt(HOLD, 1, 1)),
-        (Opt(BLOCK, 2, 6), Opt(BLOCK, 3, 3), Opt(THREAD, 0, 3), Opt(HOLD, 1, 2)),
+        (Opt(SPILL, 1),),
+        (Opt(UPCAST, 1, 5), Opt(SPILL, 1)),
+        (Opt(UPCAST, 0, 3), Opt(UPCAST, 0, 5), Opt(SPILL, 0)),
+        (Opt(UNROLL, 2, 4), Opt(SPILL, 1)),
+        (Opt(BLOCK, 2, 3), Opt(UNROLL, 2, 4), Opt(SPILL, 1)),
+        (Opt(UPCAST, 2, 4), Opt(SPILL, 1)),
+        (Opt(THREAD, 0, 3), Opt(SPILL, 1)),
+        (Opt(BLOCK, 1, 5), Opt(THREAD, 1, 2), Opt(SPILL, 2)),
+        (Opt(PADTO, 1, 4), Opt(UPCAST, 1, 4), Opt(PADTO, 2, 5), Opt(UNROLL, 2, 5), Opt(SPILL, 1)),
+        (Opt(SWAP, 0, 1), Opt(SPILL, 1)),
+        (Opt(SPILL, 0),),
+        (Opt(BLOCK, 1, 5), Opt(UPCAST, 2, 5), Opt(SPILL, 0)),
+        (Opt(BLOCK, 2, 4), Opt(SPILL, 0, 1)),
+        (Opt(BLOCK, 2, 3), Opt(SPILL, 1, 1)),
+        (Opt(BLOCK, 2, 6), Opt(UNROLL, 3, 2), Opt(UPCAST, 1, 5), Opt(SPILL, 1, 1)),
+        (Opt(BLOCK, 2, 6), Opt(BLOCK, 3, 3), Opt(THREAD, 0, 3), Opt(SPILL, 1, 2)),
     ],
     ids=str,
 )
@@ -69,19 +69,19 @@ def test_what_is_held_is_what_was_reduced(opts: tuple[Opt, ...], op: Ops) -> Non
 
 @pytest.mark.parametrize("dtype", [dtypes.int32, dtypes.int8, dtypes.uint8, dtypes.float64], ids=str)
 def test_other_dtypes(dtype) -> None:
-    check(kernel_of(column_results(Ops.ADD, dtype)), (Opt(UPCAST, 1, 5), Opt(HOLD, 1)), ("CPU", "PYTHON"))
+    check(kernel_of(column_results(Ops.ADD, dtype)), (Opt(UPCAST, 1, 5), Opt(SPILL, 1)), ("CPU", "PYTHON"))
 
 
 @pytest.mark.parametrize(
     ("ast", "opts", "words"),
     [
-        (column_results(Ops.ADD), (Opt(HOLD, 1, 4),), ("how many loops", "4 is none of 1 to 1")),
-        (column_results(Ops.ADD), (Opt(HOLD, 2),), ("output loop", "axis 2", "REDUCE")),
-        (column_results(Ops.ADD), (Opt(THREAD, 1, 10), Opt(HOLD, 0)), ("output loop", "THREAD")),
-        (column_results(Ops.ADD), (Opt(HOLD, 1), Opt(HOLD, 1)), ("states an order",)),
-        (column_results(Ops.ADD), (Opt(UNROLL, 2, 12), Opt(HOLD, 1)), ("loop of its own", "there are 0")),
-        (column_results(Ops.ADD), (Opt(OptOps.LOCAL, 0, 3), Opt(HOLD, 1)), ("share the sums",)),
-        (column_results(Ops.MAX, dtypes.float16), (Opt(HOLD, 1),), ("round", "float16")),
+        (column_results(Ops.ADD), (Opt(SPILL, 1, 4),), ("how many loops", "4 is none of 1 to 1")),
+        (column_results(Ops.ADD), (Opt(SPILL, 2),), ("output loop", "axis 2", "REDUCE")),
+        (column_results(Ops.ADD), (Opt(THREAD, 1, 10), Opt(SPILL, 0)), ("output loop", "THREAD")),
+        (column_results(Ops.ADD), (Opt(SPILL, 1), Opt(SPILL, 1)), ("states an order",)),
+        (column_results(Ops.ADD), (Opt(UNROLL, 2, 12), Opt(SPILL, 1)), ("loop of its own", "there are 0")),
+        (column_results(Ops.ADD), (Opt(OptOps.LOCAL, 0, 3), Opt(SPILL, 1)), ("share the sums",)),
+        (column_results(Ops.MAX, dtypes.float16), (Opt(SPILL, 1),), ("round", "float16")),
     ],
     ids=str,
 )
@@ -91,14 +91,14 @@ def test_what_cannot_be_held_is_refused(ast: UOp, opts: tuple[Opt, ...], words: 
 
 
 def test_two_reductions_over_one_loop_are_not_held() -> None:
-    with pytest.raises(KernelOptError, match="HOLD"):
-        apply_opt(kernel("rows_less_their_greatest"), Opt(HOLD, 0))
+    with pytest.raises(KernelOptError, match="SPILL"):
+        apply_opt(kernel("rows_less_their_greatest"), Opt(SPILL, 0))
 
 
 def test_the_heuristic_holds_sums_of_large_rows_alone() -> None:
     def holds(rows: int, columns: int) -> bool:
         graph = build.reduce_axis(Ops.ADD, leaf(0, rows, columns), (0,))
-        return any(opt.op is HOLD for opt in optimise(kernel_of(graph), cpu_target()).arg.applied)
+        return any(opt.op is SPILL for opt in optimise(kernel_of(graph), cpu_target()).arg.applied)
 
     large = cpu_target().cache_bytes // 4 // 4096 + 64
     assert holds(large, 4096)

@@ -1,13 +1,13 @@
-"""KEEP: what a reduction computes for each of its elements, and a later loop would compute again, is kept in local
-memory. In: a kernel, a loop of a reduction. Out: the kernel in which that loop also stores and the later one loads.
+"""MEMOISE: a value that a reduction computes for each element, and a later loop would compute again, is stored in local
+memory and loaded by the later loop. In: a kernel, a loop of a reduction. Out: the kernel with that store and load.
 
     before: for r in 1024: s += exp(x[r] - m)
             for i in 1024: out[i] = exp(x[i] - m) / s
-    after:  for r in 1024: local[r] = exp(x[r] - m); s += exp(x[r] - m)     one node: it is computed once
+    after:  for r in 1024: local[r] = exp(x[r] - m); s += exp(x[r] - m)     one node, computed once
             for i in 1024: out[i] = local[i] / s
 
-KEEP comes after the opts that take apart the two loops, and those have to take them apart alike: a value is the same
-one where exchanging the loops gives it node for node."""
+MEMOISE comes after the opts that split the two loops, which must be split alike: two values are the same if replacing
+the loops of the one by those of the other gives the identical node."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tilewright.kernel.transforms.common import Transform
 _THREADS = (AxisType.LOCAL, AxisType.GROUP)
 
 
-class Kept(NamedTuple):
-    """A value inside a reduction, and its equal once each loop there is exchanged for a later one."""
+class Memoised(NamedTuple):
+    """A value inside a reduction, and the node that it equals once its loops are replaced by the later ones."""
 
     value: UOp
     again: UOp
@@ -37,7 +37,7 @@ class Kept(NamedTuple):
 
     @property
     def layout(self) -> list[UOp]:
-        """The axes that number the kept elements, the fastest last. The elements of a tile each have their own."""
+        """The axes of the local memory, the fastest last; tiles have elements of their own."""
         tiles = [axis for axis in self.value.ranges if axis.arg.kind.is_tile and axis not in self.loops]
         return [*sorted(tiles, key=lambda axis: axis.arg.id), *self.loops]
 
@@ -47,14 +47,14 @@ class Kept(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """The work that it takes for each element."""
+        """The cost of computing one element."""
         return sum(own_cost(node) for node in toposort(self.value) if not node.ranges.isdisjoint(self.loops))
 
 
-def kept_values(view: KernelView, axis: UOp) -> list[Kept]:
-    """What KEEP keeps at the axis. Where one value holds another, the larger alone."""
+def repeated_values(view: KernelView, axis: UOp) -> list[Memoised]:
+    """The values that MEMOISE stores at the axis. Of nested ones, the outer one only."""
     nodes = frozenset(view.nodes)
-    found: dict[UOp, Kept] = {}
+    found: dict[UOp, Memoised] = {}
     for reduce in view.closers(axis):
         for loops in _later_loops(view, reduce):
             inside: set[UOp] = set()
@@ -65,19 +65,19 @@ def kept_values(view: KernelView, axis: UOp) -> list[Kept]:
                     again = substitute(value, loops)
                     if again not in nodes:
                         continue
-                    found.setdefault(value, Kept(value, again, loops))
+                    found.setdefault(value, Memoised(value, again, loops))
                 inside.update(value.src)
     return list(found.values())
 
 
 def _is_computed(value: UOp) -> bool:
-    """Whether it is data, and took more than fetching it."""
+    """Whether it is data that costs more than a load."""
     return value.op is Ops.REDUCE or (own_cost(value) >= 1 and value.dtype is not dtypes.index)
 
 
 def _later_loops(view: KernelView, reduce: UOp) -> Iterator[dict[UOp, UOp]]:
-    """The ways to exchange the loops of a reduction for others of the same size and kind, around stores alone. Nothing
-    that shares a loop with the reduction needs those: all of it can be over before they begin."""
+    """The ways to replace the loops of a reduction by later loops of the same size and kind. Nothing that shares a loop
+    with the reduction depends on a later loop, so the reduction is complete before these begin."""
     if reduce.op is not Ops.REDUCE or not all(map(is_counted, reduce.src[1:])):
         return
     closed = [axis for axis in view.axes if axis in reduce.src[1:]]
@@ -92,25 +92,25 @@ def _later_loops(view: KernelView, reduce: UOp) -> Iterator[dict[UOp, UOp]]:
             yield dict(zip(closed, chosen, strict=True))
 
 
-def check_keep(view: KernelView, axis: UOp, argument: object) -> str | None:
+def check_memoise(view: KernelView, axis: UOp, argument: object) -> str | None:
     position = view.axes.index(axis)
     if argument is not None:
-        return f"KEEP takes no argument, {argument!r} is one"
+        return f"MEMOISE takes no argument, {argument!r} is one"
     if axis.arg.kind is not AxisType.REDUCE or axis not in view.reduce_axes:
-        return f"KEEP needs a loop of a reduction, axis {position} is {axis.arg.kind.name}"
+        return f"MEMOISE needs a loop of a reduction, axis {position} is {axis.arg.kind.name}"
     threads = view.of_kind(*_THREADS)
     if threads:
         number = view.axes.index(threads[0])
-        return f"KEEP needs memory of its own, {size_of(threads[0])} threads along axis {number} would share it"
-    if not kept_values(view, axis):
-        return f"KEEP at axis {position} of size {size_of(axis)}: no later loop computes again what is reduced there"
+        return f"MEMOISE needs memory per thread, {size_of(threads[0])} threads along axis {number} would share it"
+    if not repeated_values(view, axis):
+        return f"MEMOISE at axis {position} of size {size_of(axis)}: no later loop computes the reduced value again"
     return None
 
 
-def apply_keep(view: KernelView, axis: UOp, argument: object) -> UOp:
+def apply_memoise(view: KernelView, axis: UOp, argument: object) -> UOp:
     slot = max((node.arg.slot for node in view.nodes if node.op is Ops.DEFINE_LOCAL), default=-1)
     exchanges: dict[UOp, UOp] = {}
-    for kept in kept_values(view, axis):
+    for kept in repeated_values(view, axis):
         slot += 1
         dtype = kept.value.dtype
         memory = UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(slot, kept.size))
@@ -124,10 +124,10 @@ def apply_keep(view: KernelView, axis: UOp, argument: object) -> UOp:
     return substitute(view.sink, exchanges)
 
 
-def keep_candidates(view: KernelView) -> Iterator[tuple[UOp, None]]:
+def memoise_candidates(view: KernelView) -> Iterator[tuple[UOp, None]]:
     for axis in view.of_kind(AxisType.REDUCE):
-        if check_keep(view, axis, None) is None:
+        if check_memoise(view, axis, None) is None:
             yield axis, None
 
 
-KEEP = Transform(OptOps.KEEP, check_keep, apply_keep, keep_candidates, "none")
+MEMOISE = Transform(OptOps.MEMOISE, check_memoise, apply_memoise, memoise_candidates, "none")

@@ -282,7 +282,7 @@ def test_a_sum_that_no_cache_holds_waits_in_memory(name: str, target: str, monke
     monkeypatch.setattr(convolution_sizes, "LEAST_BLOCK", 1)
     ast = LONG_SUMS[name]()
     opts = opts_with_a_small_cache(ast, target, 2)
-    assert sum(opt.op is OptOps.HOLD for opt in opts) == 1
+    assert sum(opt.op is OptOps.SPILL for opt in opts) == 1
     check(ast, opts, ("CPU", "PYTHON") if target == "AVX-512" else ("PYTHON",), seed=4)
 
 
@@ -290,7 +290,7 @@ def test_sums_do_not_wait_where_the_cores_could_share_nothing(monkeypatch: pytes
     """Neither the one vector of channels nor three sums, of which each core would have one, or none."""
     monkeypatch.setattr(convolution_sizes, "LEAST_BLOCK", 1)
     opts = opts_with_a_small_cache(long_weight_gradient(channels=16), "AVX-512", 2)
-    assert OptOps.HOLD not in [opt.op for opt in opts]
+    assert OptOps.SPILL not in [opt.op for opt in opts]
     assert Opt(OptOps.THREAD, 0, 3) in opts
 
 
@@ -303,7 +303,7 @@ def test_the_blocks_of_a_sum_do_not_depend_on_the_cores(name: str, monkeypatch: 
         """The lengths of the loops of the sum that pass outside of those of the results, and of those inside."""
         sink = prepare_kernel(ast)
         for opt in opts_with_a_small_cache(ast, "AVX-512", cores):
-            if opt.op is OptOps.HOLD:
+            if opt.op is OptOps.SPILL:
                 loops = [size_of(loop) for loop in view_kernel(sink).of_kind(AxisType.REDUCE)]
                 return [loops[: opt.arg], loops[opt.arg :]]
             sink = apply_opt(sink, opt)

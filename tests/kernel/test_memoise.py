@@ -1,5 +1,5 @@
-"""KEEP: a value that a reduction and a later loop share is computed once, kept, and right; whatever else cannot be kept
-is refused. The heuristic keeps what is dear, and nothing else."""
+"""MEMOISE: a value that a reduction and a later loop share is computed once and right; anything else is refused. The
+heuristic memoises expensive values only."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.kernel.kernels import kernel, kernel_of, leaf, refusal_of
-from tests.kernel.test_heuristic import softmax
 from tests.kernel.test_transforms import check
+from tests.kernel.test_work_groups import softmax
 from tilewright import Tensor
 from tilewright.backends.cpu.device import cpu_target
 from tilewright.graph import build
@@ -22,8 +22,8 @@ from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.optimise import optimise
 
-KEEP, UPCAST, UNROLL, THREAD, LOCAL, PADTO = (
-    OptOps.KEEP,
+MEMOISE, UPCAST, UNROLL, THREAD, LOCAL, PADTO = (
+    OptOps.MEMOISE,
     OptOps.UPCAST,
     OptOps.UNROLL,
     OptOps.THREAD,
@@ -40,14 +40,14 @@ def operations(sink: UOp, op: object) -> int:
 @pytest.mark.parametrize(
     "opts",
     [
-        (Opt(KEEP, 3),),
-        (Opt(THREAD, 0, 8), Opt(KEEP, 3)),
-        (Opt(KEEP, 3), Opt(THREAD, 0, 8)),
-        (Opt(UPCAST, 1, 4), Opt(UPCAST, 3, 4), Opt(KEEP, 3)),
-        (Opt(PADTO, 1, 8), Opt(PADTO, 3, 8), Opt(KEEP, 3)),
-        (Opt(UPCAST, 0, 2), Opt(KEEP, 3)),
-        (Opt(KEEP, 3), Opt(UPCAST, 1, 6)),
-        (Opt(KEEP, 3), Opt(THREAD, 1, 12)),
+        (Opt(MEMOISE, 3),),
+        (Opt(THREAD, 0, 8), Opt(MEMOISE, 3)),
+        (Opt(MEMOISE, 3), Opt(THREAD, 0, 8)),
+        (Opt(UPCAST, 1, 4), Opt(UPCAST, 3, 4), Opt(MEMOISE, 3)),
+        (Opt(PADTO, 1, 8), Opt(PADTO, 3, 8), Opt(MEMOISE, 3)),
+        (Opt(UPCAST, 0, 2), Opt(MEMOISE, 3)),
+        (Opt(MEMOISE, 3), Opt(UPCAST, 1, 6)),
+        (Opt(MEMOISE, 3), Opt(THREAD, 1, 12)),
     ],
     ids=str,
 )
@@ -64,16 +64,16 @@ def test_what_is_kept_is_what_was_computed(opts: tuple[Opt, ...]) -> None:
 @pytest.mark.parametrize(
     ("opts", "words"),
     [
-        ((Opt(KEEP, 0),), ("loop of a reduction", "axis 0", "LOOP")),
-        ((Opt(KEEP, 2),), ("axis 2 of size 12", "no later loop")),
-        ((Opt(KEEP, 3, 4),), ("no argument", "4")),
-        ((Opt(UPCAST, 1, 4), Opt(KEEP, 3)), ("axis 3", "no later loop")),
-        ((Opt(LOCAL, 0, 4), Opt(KEEP, 4)), ("4 threads", "axis 0")),
-        ((Opt(KEEP, 3), Opt(LOCAL, 0, 4)), ("LOCAL", "local placeholder 0", "same place")),
-        ((Opt(KEEP, 3), Opt(UNROLL, 3, 4)), ("UNROLL", "stores")),
-        ((Opt(KEEP, 3), Opt(UPCAST, 0, 2)), ("UPCAST", "local placeholder 0", "same place")),
-        ((Opt(KEEP, 3), Opt(KEEP, 3)), ("axis 3", "no later loop")),
-        ((Opt(THREAD, 1, 12), Opt(KEEP, 3)), ("axis 3", "no later loop")),
+        ((Opt(MEMOISE, 0),), ("loop of a reduction", "axis 0", "LOOP")),
+        ((Opt(MEMOISE, 2),), ("axis 2 of size 12", "no later loop")),
+        ((Opt(MEMOISE, 3, 4),), ("no argument", "4")),
+        ((Opt(UPCAST, 1, 4), Opt(MEMOISE, 3)), ("axis 3", "no later loop")),
+        ((Opt(LOCAL, 0, 4), Opt(MEMOISE, 4)), ("4 threads", "axis 0")),
+        ((Opt(MEMOISE, 3), Opt(LOCAL, 0, 4)), ("LOCAL", "local placeholder 0", "same place")),
+        ((Opt(MEMOISE, 3), Opt(UNROLL, 3, 4)), ("UNROLL", "stores")),
+        ((Opt(MEMOISE, 3), Opt(UPCAST, 0, 2)), ("UPCAST", "local placeholder 0", "same place")),
+        ((Opt(MEMOISE, 3), Opt(MEMOISE, 3)), ("axis 3", "no later loop")),
+        ((Opt(THREAD, 1, 12), Opt(MEMOISE, 3)), ("axis 3", "no later loop")),
     ],
     ids=str,
 )
@@ -84,13 +84,13 @@ def test_what_cannot_be_kept_is_refused(opts: tuple[Opt, ...], words: tuple[str,
 
 def test_a_loop_that_comes_before_is_no_later_loop() -> None:
     """The loop that copies an operand asks for the same places as the sum that reads the copy."""
-    opts = (Opt(PADTO, 2, 5), Opt(OptOps.STAGE, 1, 1), Opt(KEEP, 2))
+    opts = (Opt(PADTO, 2, 5), Opt(OptOps.STAGE, 1, 1), Opt(MEMOISE, 2))
     assert "no later loop" in refusal_of(kernel("narrow_product"), opts)
 
 
 def keeps(graph: UOp, **facts: int) -> bool:
     target = replace(cpu_target(), **facts)  # type: ignore[arg-type]
-    return any(opt.op is KEEP for opt in optimise(kernel_of(graph), target).arg.applied)
+    return any(opt.op is MEMOISE for opt in optimise(kernel_of(graph), target).arg.applied)
 
 
 def test_dear_values_are_kept_and_cheap_ones_computed_again() -> None:

@@ -1,25 +1,25 @@
-"""HOLD: loops of results move into the reduction around which they lie, and their sums are held in local memory. In: a
-kernel, a loop around a reduction. Out: the kernel with the reduction's loops outside, and inside that loop and those
-that lie between the two.
+"""SPILL: the accumulators of a reduction are spilled to local memory, and output loops move inside its loop. In: a
+kernel, an output loop around a reduction. Out: the kernel with the reduction's loops outside of that output loop.
 
     before: for i in 64: s = 0; for k in 512: s += a[k, i]; out[i] = s
     after:  for i in 64: local[i] = 0
             for k in 512: for i in 64: local[i] += a[k, i]
             for i in 64: out[i] = local[i]
 
-A row of many results is then read from end to end before the next one is begun, however few registers there are. HOLD
-comes after the opts that take apart the loops; rows that UNROLL writes out are added up before they meet the memory.
+Each row of `a` is then read to its end before the next, even if its results need more accumulators than there are
+registers. SPILL comes after the opts that split the loops. Rows that UNROLL takes are summed before they are added to
+the accumulator in memory.
 
-`Opt(HOLD, axis, n)` moves the outermost n loops of the reduction alone; those inside of them are added up in registers:
+`Opt(SPILL, axis, n)` moves the outermost n loops of the reduction only; the loops inside them accumulate in registers:
 
-    after:  for i in 64: local[i] = 0                                       BLOCK of k by 128, then HOLD of i with 1
+    after:  for i in 64: local[i] = 0                                       BLOCK of k by 128, then SPILL of i with 1
             for k0 in 4: for i in 64:
               s = 0; for k1 in 128: s += a[k0*128 + k1, i]
               local[i] += s
             for i in 64: out[i] = local[i]
 
-HOLD of a loop around others, `for j: for i:`, holds the sums of all of them: those of both j and i. A long float sum is
-held in levels (`graph/levels.py`), each in memory of its own:
+SPILL of the outer loop of a nest `for j: for i:` spills the accumulators of all (j, i). A long float sum has one memory
+for each of its levels (`graph/levels.py`):
 
     after:  for k0 in 32:
               for i in 64: inner[i] = 0
@@ -40,37 +40,37 @@ from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, make_range, size_of, stride
 from tilewright.kernel.transforms.common import Transform
 
-_LEAST_FLOAT_BYTES = 4
+_MIN_FLOAT_BYTES = 4
 
 
-def check_hold(view: KernelView, axis: UOp, argument: object) -> str | None:
+def check_spill(view: KernelView, axis: UOp, argument: object) -> str | None:
     position = view.axes.index(axis)
     if axis.arg.kind is not AxisType.LOOP or axis in view.reduce_axes:
-        return f"HOLD needs an output loop, axis {position} is {axis.arg.kind.name}"
+        return f"SPILL needs an output loop, axis {position} is {axis.arg.kind.name}"
     if has_effects(view) or view.of_kind(AxisType.LOCAL, AxisType.GROUP):
-        return f"HOLD moves axis {position}, and the kernel states an order or has threads that would share the sums"
+        return f"SPILL moves axis {position}, and the kernel states an order or has threads that would share the sums"
     found = _reductions(view, axis)
     if len(found) != 1 or any(view.closers(loop) != found for loop in _loops(view, found[0])):
-        return f"HOLD needs one reduction with a loop of its own inside axis {position}, there are {len(found)}"
+        return f"SPILL needs one reduction with a loop of its own inside axis {position}, there are {len(found)}"
     for moved in _moved(view, found[0], axis):
         if not is_counted(moved) or any(moved in loop.src[0].ranges for loop in view.axes):
             number = view.axes.index(moved)
-            return f"HOLD needs loops of known size, axis {number} counts another or is counted by one"
+            return f"SPILL needs loops of known size, axis {number} counts another or is counted by one"
     count = len(_loops(view, found[0]))
     if argument is not None and (isinstance(argument, bool) or argument not in range(1, count + 1)):
-        return f"HOLD takes how many loops of the reduction it moves, {argument!r} is none of 1 to {count}"
-    if found[0].dtype.is_float and found[0].dtype.itemsize < _LEAST_FLOAT_BYTES:
-        return f"HOLD would round a sum of {found[0].dtype} at every step"
+        return f"SPILL takes how many loops of the reduction it moves, {argument!r} is none of 1 to {count}"
+    if found[0].dtype.is_float and found[0].dtype.itemsize < _MIN_FLOAT_BYTES:
+        return f"SPILL would round a sum of {found[0].dtype} at every step"
     return None
 
 
 def _reductions(view: KernelView, axis: UOp) -> list[UOp]:
-    """Those that happen in every iteration of the axis, and are more than a tile."""
+    """The reductions inside the axis that have a loop, not only tiles."""
     return [node for node in view.reduces if axis in node.ranges and _loops(view, node)]
 
 
 def _loops(view: KernelView, reduction: UOp) -> list[UOp]:
-    """Outermost first."""
+    """The loops of a reduction, outermost first."""
     return sorted((axis for axis in reduction.src[1:] if not axis.arg.kind.is_tile), key=view.axes.index)
 
 
@@ -80,19 +80,19 @@ def _moved(view: KernelView, reduction: UOp, axis: UOp) -> list[UOp]:
     return around[around.index(axis) :]
 
 
-def apply_hold(view: KernelView, axis: UOp, argument: int | None) -> UOp:
+def apply_spill(view: KernelView, axis: UOp, argument: int | None) -> UOp:
     (reduction,) = _reductions(view, axis)
-    return substitute(view.sink, {reduction: _Held(view, reduction, axis, argument).total()})
+    return substitute(view.sink, {reduction: _SpilledReduction(view, reduction, axis, argument).total()})
 
 
-class _Held:
-    """One reduction whose sums are held: in one memory for each level of its loops."""
+class _SpilledReduction:
+    """One reduction whose accumulators are in local memory: one memory for each level of its loops."""
 
     def __init__(self, view: KernelView, reduction: UOp, axis: UOp, argument: int | None) -> None:
         self.reduction = reduction
         self.moved = _moved(view, reduction, axis)
         self.loops = _loops(view, reduction)[:argument]
-        # One addition for each iteration: what is inside is added up before.
+        # An iteration adds one term to the accumulator in memory: what is inside is summed in registers.
         plan = plan_levels(reduction, self.loops, terms=1)
         self.levels = plan.loops[::-1] if plan else (tuple(self.loops),)
         self.exchanges = plan.exchanges if plan else {}
@@ -105,8 +105,8 @@ class _Held:
         return UOp(Ops.LOAD, self.reduction.dtype, (self._place(self._summed(0, ()), self.moved),))
 
     def _summed(self, level: int, outer: tuple[UOp, ...]) -> UOp:
-        """The memory of a level, the outermost being 0, with the sums of its loops, in an iteration of the `outer`
-        ones."""
+        """The memory of a level (0 is the outermost) after the loops of that level, in one iteration of the `outer`
+        loops."""
         dtype, op, loops = self.reduction.dtype, self.reduction.arg, self.levels[level]
         memory = UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(self.slot + level, self.size))
         around = (*self.around, *outer)
@@ -124,7 +124,7 @@ class _Held:
         return UOp(Ops.AFTER, dtype, (memory, UOp(Ops.END, dtypes.void, (row, *loops))))
 
     def _term(self, inside: list[UOp]) -> UOp:
-        """What an iteration of the loops that HOLD moves adds to a sum."""
+        """The term that one iteration of the moved loops adds to the accumulator."""
         added_up = [each for each in self.reduction.src[1:] if each not in self.loops]
         exchanges = dict(zip(self.moved, inside, strict=True)) | self.exchanges
         value = substitute(self.reduction.src[0], exchanges)
@@ -143,8 +143,8 @@ class _Held:
 
 
 def _layout(view: KernelView, reduction: UOp, moved: list[UOp]) -> tuple[dict[UOp, int], int]:
-    """The steps of the axes that number the sums, and how many there are: tiles lie inside, those that are vectors
-    first, as neighbours where the kernel's own accesses are such."""
+    """The stride of each axis in the accumulators' memory, and their number. Tiles are innermost; of these, the tile
+    that the kernel's accesses walk with stride 1 has stride 1 here too."""
 
     def order(tile: UOp) -> tuple[bool, bool, tuple[int, ...]]:
         is_walked = any(stride(access, tile) == 1 for access in view.accesses)
@@ -157,12 +157,12 @@ def _layout(view: KernelView, reduction: UOp, moved: list[UOp]) -> tuple[dict[UO
     return steps, size
 
 
-def hold_candidates(view: KernelView) -> Iterator[tuple[UOp, int | None]]:
+def spill_candidates(view: KernelView) -> Iterator[tuple[UOp, int | None]]:
     for axis in view.of_kind(AxisType.LOOP):
-        if check_hold(view, axis, None) is None:
+        if check_spill(view, axis, None) is None:
             (reduction,) = _reductions(view, axis)
             yield axis, None
             yield from ((axis, count) for count in range(1, len(_loops(view, reduction))))
 
 
-HOLD = Transform(OptOps.HOLD, check_hold, apply_hold, hold_candidates, "how many loops of the reduction move out")
+SPILL = Transform(OptOps.SPILL, check_spill, apply_spill, spill_candidates, "how many loops of the reduction move out")
