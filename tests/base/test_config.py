@@ -58,12 +58,14 @@ def read_in_thread(name: str, context: Context | None = None) -> Value:
         ("FUSE", 1),
         ("JIT", 1),
         ("NOOPT", 0),
+        ("PASS_LIMIT", -1),
         ("REWRITE_LIMIT", -1),
         ("SEED", 0),
         ("SPLIT_REDUCE", 1),
         ("TILEWRIGHT_CACHE_DIR", ""),
         ("TILEWRIGHT_THREADS", 0),
         ("VERIFY", 0),
+        ("SHOW_PASS", ""),
         ("VERIFY_GRAPH", 0),
     ],
 )
@@ -210,7 +212,7 @@ def test_set_option_is_for_the_process() -> None:
     [
         ({"DEBGU": 1}, "did you mean DEBUG?"),
         ({"tilewright_cache": "x"}, "did you mean TILEWRIGHT_CACHE_DIR?"),
-        ({"QQQQ": 1}, "JIT, NOOPT, PLAN_CACHE, REWRITE_LIMIT,"),
+        ({"QQQQ": 1}, "JIT, NOOPT, PASS_LIMIT, PLAN_CACHE, REWRITE_LIMIT,"),
         ({"DEBUG": "2"}, "'2' is not an integer of at least 0"),
         ({"DEBUG": -1}, "-1 is not an integer of at least 0"),
         ({"DEBUG": 1.0}, "1.0 is not an integer"),

@@ -66,6 +66,9 @@ BY_LEVEL = {
     4: (r"^---- source of {name}$", r"^define void @kernel\("),
     5: (
         r"^---- tensor graph 0",
+        r"^---- schedule, after pass prepare_graph in [\d.]+ [um]?s",
+        r"^---- kernel, after pass apply_opts in [\d.]+ [um]?s: 0",
+        r"^---- codegen, after pass decompose in [\d.]+ [um]?s",
         r"^%\d+ = REDUCE_AXIS float32 %\d+ \(Ops.ADD, \(2,\)\)",
         r"^---- kernel {name}, as scheduled$",
         r"^---- kernel {name}, optimised$",

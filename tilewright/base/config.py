@@ -27,17 +27,22 @@ R = TypeVar("R")
 
 
 class Option:
-    """The declaration of one option. An integer option may have a `minimum`; a text option may list its `choices`."""
+    """The declaration of one option. An integer option may have a `minimum`; a text option may list its `choices`.
+    `affects` says whose results depend on it, the stages' or the record of a target: the keys of every cache of such
+    results are made from this."""
 
-    __slots__ = ("choices", "default", "doc", "kind", "minimum", "name")
+    __slots__ = ("affects", "choices", "default", "doc", "kind", "minimum", "name")
 
-    def __init__(self, default: Value, doc: str, minimum: int, choices: tuple[str, ...]) -> None:
+    def __init__(
+        self, default: Value, doc: str, minimum: int, choices: tuple[str, ...], affects: tuple[str, ...]
+    ) -> None:
         self.name = ""
         self.kind: type[int] | type[str] = type(default)
         self.default = default
         self.doc = doc
         self.minimum = minimum
         self.choices = choices
+        self.affects = affects
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -73,37 +78,57 @@ class Option:
         return "text"
 
 
-def _option(default: T, doc: str, *, minimum: int = 0, choices: tuple[str, ...] = ()) -> T:
+SCHEDULE = ("schedule",)
+KERNEL = ("kernel",)
+BOTH = ("schedule", "kernel")
+TARGET = ("target",)
+
+
+def _option(
+    default: T, doc: str, *, minimum: int = 0, choices: tuple[str, ...] = (), affects: tuple[str, ...] = ()
+) -> T:
     """Declare an option. The type checker sees the value that a read gives, which is what the attribute becomes."""
-    return cast(T, Option(default, doc, minimum, choices))
+    return cast(T, Option(default, doc, minimum, choices, affects))
 
 
 class Options:
     """The options, one attribute each. Read them as `options.DEBUG`; change them with `Context` or `set_option`."""
 
-    ALLOW_TF32 = _option(0, "1 lets tensor cores multiply float32 with 10 bits of fraction, as tf32.")
-    BEAM = _option(0, "n searches for the opts of each kernel and keeps the n best of each round; 0 is the heuristic.")
+    ALLOW_TF32 = _option(0, "1 lets tensor cores multiply float32 with 10 bits of fraction, as tf32.", affects=TARGET)
+    BEAM = _option(
+        0,
+        "n searches for the opts of each kernel and keeps the n best of each round; 0 is the heuristic.",
+        affects=KERNEL,
+    )
     BEAM_CANDIDATES = _option(500, "The most candidates that a search measures for one kernel.", minimum=1)
     BEAM_SECONDS = _option(60, "Seconds after which a search for one kernel stops; the next call goes on from there.")
     CACHE = _option(1, "0 neither reads nor writes compiled programs on disk.")
     CHECK = _option(
-        0, "1 checks on every device that indices and class labels are in range; the CPU does so in any case."
+        0,
+        "1 checks on every device that indices and class labels are in range; the CPU does so in any case.",
+        affects=SCHEDULE,
     )
     CPU_ARCH = _option(
-        "", "The processor, in LLVM's words, that CPU code is compiled for, such as `haswell`; empty is this one."
+        "",
+        "The processor, in LLVM's words, that CPU code is compiled for, such as `haswell`; empty is this one.",
+        affects=TARGET,
     )
     CACHE_MEGABYTES = _option(2048, "What the disk cache may grow to, those unused longest going first; 0 is no limit.")
     CPU_COMPILER = _option(
         "llvm",
         "What compiles kernels for the CPU device: LLVM in this process, or the system's clang or gcc on C text.",
         choices=("llvm", "clang", "gcc"),
+        affects=TARGET,
     )
     CPU_FACTS = _option(
         "",
         "Facts of the CPU's caches and pages in place of those that the system gives, such as "
         "`core_cache_bytes=2M page_bytes=16K`; `tilewright devices` prints those in use.",
+        affects=TARGET,
     )
-    CUDA_ARCH = _option("sm_90a", "The architecture that CUDA text is compiled for where there is no card to ask.")
+    CUDA_ARCH = _option(
+        "sm_90a", "The architecture that CUDA text is compiled for where there is no card to ask.", affects=TARGET
+    )
     DEBUG = _option(
         0,
         "How much is printed: 1 devices and caches, 2 a line per kernel, 3 schedule and axes, 4 source, 5 graphs, "
@@ -112,23 +137,38 @@ class Options:
     DEVICE = _option(
         "", "The device of tensors that name none, such as `CPU` or `CPU:1`; empty is the first available."
     )
-    FOLD_REDUCE = _option(1, "0 keeps a loop for a sum that has a closed form, such as a count.")
-    FUSE = _option(1, "0 gives every operation a kernel of its own.")
+    FOLD_REDUCE = _option(1, "0 keeps a loop for a sum that has a closed form, such as a count.", affects=BOTH)
+    FUSE = _option(1, "0 gives every operation a kernel of its own.", affects=SCHEDULE)
     JIT = _option(1, "0 makes `jit` call the function plainly, each time.")
-    NOOPT = _option(0, "1 leaves every kernel as the scheduler made it.")
+    NOOPT = _option(0, "1 leaves every kernel as the scheduler made it.", affects=KERNEL)
+    PASS_LIMIT = _option(
+        -1,
+        "Run only the first n of the passes that a right result does not need, to find the one that breaks; -1 is all.",
+        minimum=-1,
+        affects=BOTH,
+    )
     PLAN_CACHE = _option(
         256,
         "Schedules that a process keeps in memory, with eight kernels each, the oldest going first; 0 is no limit.",
     )
-    REWRITE_LIMIT = _option(-1, "Apply only the first n rewrites, to find the one that breaks; -1 is all.", minimum=-1)
+    REWRITE_LIMIT = _option(
+        -1, "Apply only the first n rewrites, to find the one that breaks; -1 is all.", minimum=-1, affects=BOTH
+    )
     SEED = _option(0, "The seed of random numbers until `Tensor.manual_seed` is called.")
+    SHOW_PASS = _option(
+        "", "The one pass, such as `decompose`, after which DEBUG=5 prints the graph; empty is every pass."
+    )
     SPLIT_REDUCE = _option(
-        1, "0 keeps a large reduction with few outputs in one kernel instead of splitting it in two."
+        1, "0 keeps a large reduction with few outputs in one kernel instead of splitting it in two.", affects=SCHEDULE
     )
     TILEWRIGHT_CACHE_DIR = _option("", "The folder of the disk cache; empty is the user's cache folder.")
-    TILEWRIGHT_THREADS = _option(0, "Threads the CPU device uses; 0 is every core the process may run on.")
-    VERIFY = _option(0, "1 checks each optimised kernel against the unoptimised one on the emulator.")
-    VERIFY_GRAPH = _option(0, "1 verifies the graph after every pass.")
+    TILEWRIGHT_THREADS = _option(
+        0, "Threads the CPU device uses; 0 is every core the process may run on.", affects=TARGET
+    )
+    VERIFY = _option(0, "1 checks each optimised kernel against the unoptimised one on the emulator.", affects=KERNEL)
+    VERIFY_GRAPH = _option(
+        0, "1 verifies the graph after every pass of every stage; the error names the pass.", affects=BOTH
+    )
 
     def __setattr__(self, name: str, value: object) -> None:
         _declaration(name)
@@ -142,6 +182,13 @@ class Options:
 DECLARATIONS: dict[str, Option] = {
     name: attribute for name, attribute in sorted(vars(Options).items()) if isinstance(attribute, Option)
 }
+
+
+def options_that_affect(*results: str) -> tuple[str, ...]:
+    """The names of the options that any of "schedule", "kernel" and "target" depends on."""
+    return tuple(name for name, option in DECLARATIONS.items() if not set(results).isdisjoint(option.affects))
+
+
 for _name in DECLARATIONS:
     # An attribute of the class that an attribute of the object hides keeps Python from specialising the read.
     delattr(Options, _name)

@@ -137,6 +137,7 @@ PRINTED: dict[str, int] = {
     "copy": 2,
     "kernel-compiled": 2,
     "kernel-run": 2,
+    "pass-end": 5,
     "replay": 2,
     "schedule-run": 2,
 }
@@ -271,12 +272,21 @@ GlobalCounters = Counters()
 
 # Nanoseconds by stage name, each counting only what no timer nested in it counts, so that the sum is the wall time.
 stage_times: dict[str, int] = {}
+# Nanoseconds by stage and pass, in the order in which the passes ran first. They are part of the stage's time.
+pass_times: dict[tuple[str, str], int] = {}
 
 
 def reset_stage_times() -> None:
-    """Forget the stage times, so that what follows is measured alone."""
+    """Forget the times of stages and passes, so that what follows is measured alone."""
     with _lock:
         stage_times.clear()
+        pass_times.clear()
+
+
+def add_pass_time(stage: str, name: str, nanoseconds: int) -> None:
+    """Count the time of one run of a pass."""
+    with _lock:
+        pass_times[stage, name] = pass_times.get((stage, name), 0) + nanoseconds
 
 
 class _TimerStack(threading.local):

@@ -1,20 +1,12 @@
-"""The codegen stage. In: an optimised kernel and a target. Out: a linear `Program`.
-
-separate_loops      needs: any reductions        gives: each loop one nest
-emulate_dtypes      needs: any dtypes            gives: arithmetic in dtypes the target has
-share_threads       needs: LOCAL and GROUP axes  gives: axes that may share threads as one
-lower_groups        needs: GROUP axes            gives: local memory and barriers
-settle_threads      needs: no grouped reduction  gives: LOCAL axes alone, one thread storing what is the same for all
-cascade_sums        needs: no grouped reduction  gives: float sums of bounded length, long ones nested
-decompose           needs: any ops               gives: ops the target has
-split_vectors       needs: tile axes             gives: those that are lanes as long as vectors can be
-split_addresses     needs: index maths           gives: positions as base + tile
-choose_index_width  needs: bounds                gives: int32 or int64 instead of index
-split_wide_integers needs: 64-bit integers      gives: pairs of 32-bit words, where the target lacks them
-linearise           needs: a graph               gives: nodes in order, inside their loops"""
+"""The codegen stage. In: an optimised kernel and a target. Out: a linear `Program`. `PASSES` says what is done in
+which order."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
 from tilewright.base.events import stage_timer
 from tilewright.base.target import Target
@@ -29,42 +21,116 @@ from tilewright.codegen.separate_loops import separate_loops
 from tilewright.codegen.vectors import split_vectors
 from tilewright.codegen.wide_integers import split_wide_integers
 from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.passes import Pass, run_passes
 from tilewright.graph.records import KernelInfo, Param, Program
+from tilewright.graph.threads import Threads
 from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.verify import verify_kernel, verify_program
 from tilewright.graph.walk import toposort
+
+NO_THREADS = Threads(())
+
+
+@dataclass
+class Lowering:
+    """A kernel on its way to a program. `threads` are the axes of the work-group, once they are settled."""
+
+    sink: UOp
+    target: Target
+    threads: Threads = NO_THREADS
+    body: tuple[UOp, ...] | None = None
+
+    @property
+    def graph(self) -> tuple[UOp, ...]:
+        return (self.sink,)
+
+    def verify(self, pass_name: str) -> None:
+        verify_kernel(self.sink, pass_name)
+
+
+def on_sink(run: Callable[[UOp], UOp]) -> Callable[[Lowering], None]:
+    """A pass of the kernel alone."""
+
+    def run_pass(lowering: Lowering) -> None:
+        lowering.sink = run(lowering.sink)
+
+    return run_pass
+
+
+def on_target(run: Callable[[UOp, Target], UOp]) -> Callable[[Lowering], None]:
+    """A pass that depends on what the target has."""
+
+    def run_pass(lowering: Lowering) -> None:
+        lowering.sink = run(lowering.sink, lowering.target)
+
+    return run_pass
+
+
+def share_work_group(lowering: Lowering) -> None:
+    lowering.sink, lowering.threads = share_threads(lowering.sink)
+
+
+def lower_grouped_reductions(lowering: Lowering) -> None:
+    lowering.sink = lower_groups(lowering.sink, lowering.threads, lowering.target)
+
+
+def linearise(lowering: Lowering) -> None:
+    lowering.body = tuple(Lineariser(lowering.sink, loop_order(lowering.sink)).body())
+
+
+PASSES: tuple[Pass[Lowering], ...] = (
+    Pass("join_cores", on_sink(join_cores), "any THREAD axes", "at most one THREAD axis"),
+    Pass("separate_loops", on_sink(separate_loops), "any reductions", "each loop belongs to one nest"),
+    Pass("emulate_dtypes", on_target(emulate_dtypes), "any dtypes", "arithmetic in dtypes the target has"),
+    Pass("share_threads", share_work_group, "LOCAL and GROUP axes", "one axis per axis of the work-group"),
+    Pass("lower_groups", lower_grouped_reductions, "GROUP axes", "local memory and barriers"),
+    Pass(
+        "settle_threads", on_sink(settle_threads), "no grouped reduction", "LOCAL axes alone; one thread stores a value"
+    ),
+    Pass("cascade_sums", on_sink(cascade_sums), "no grouped reduction", "long float sums nested", is_optional=True),
+    Pass("decompose", on_target(decompose), "any ops", "ops the target has"),
+    Pass("split_vectors", on_target(split_vectors), "tile axes", "lanes no longer than the target's vectors"),
+    Pass("split_addresses", on_sink(split_addresses), "index maths", "positions as base + tile", is_optional=True),
+    Pass("choose_index_width", on_sink(choose_index_width), "bounds", "int32 or int64 instead of index"),
+    Pass(
+        "split_wide_integers", on_target(split_wide_integers), "64-bit integers", "32-bit words where those are missing"
+    ),
+    Pass("linearise", linearise, "a graph", "nodes in order, inside their loops"),
+)
 
 
 def lower(sink: UOp, target: Target, scheduled: UOp | None = None) -> Program:
     """`scheduled` is the kernel before its transforms: what they pad it with is not counted as its work."""
     with stage_timer("codegen"):
         flops, bytes_moved = estimate_work(sink if scheduled is None else scheduled)
-        sink = emulate_dtypes(separate_loops(join_cores(sink)), target)
-        sink, threads = share_threads(sink)
-        sink = settle_threads(lower_groups(sink, threads, target))
-        sink = cascade_sums(sink)
-        sink = decompose(sink, target)
-        sink = split_addresses(split_vectors(sink, target))
-        sink = split_wide_integers(choose_index_width(sink), target)
-        loops = loop_order(sink)
-        body = Lineariser(sink, loops).body()
-        name = sink.arg.name if isinstance(sink.arg, KernelInfo) and sink.arg.name else "kernel"
-        launch = sorted(
-            (n for n in toposort(sink) if n.op is Ops.RANGE and n.arg.kind in LAUNCH_KINDS), key=_launch_key
-        )
-        in_grid = (AxisType.GLOBAL, AxisType.THREAD)
-        local = {axis.arg.id: axis for axis in launch if axis.arg.kind not in in_grid}
-        local_order = [axis.arg.id for (axis,) in threads.lanes]
-        return Program(
-            name,
-            tuple(body),
-            program_params(sink),
-            tuple(axis for axis in launch if axis.arg.kind in in_grid),
-            tuple(local[found] for found in local_order if found in local),
-            target,
-            flops,
-            bytes_moved,
-            sink.arg.fills if isinstance(sink.arg, KernelInfo) else (),
-        )
+        lowering = Lowering(sink, target)
+        run_passes("codegen", PASSES, lowering)
+        program = assemble_program(lowering, flops, bytes_moved)
+        if options.VERIFY_GRAPH:
+            verify_program(program, PASSES[-1].name)
+        return program
+
+
+def assemble_program(lowering: Lowering, flops: int, bytes_moved: int) -> Program:
+    """The record of what the passes left: the body, its parameters and its launch axes."""
+    sink, body = lowering.sink, lowering.body
+    assert body is not None
+    name = sink.arg.name if isinstance(sink.arg, KernelInfo) and sink.arg.name else "kernel"
+    launch = sorted((n for n in toposort(sink) if n.op is Ops.RANGE and n.arg.kind in LAUNCH_KINDS), key=_launch_key)
+    in_grid = (AxisType.GLOBAL, AxisType.THREAD)
+    local = {axis.arg.id: axis for axis in launch if axis.arg.kind not in in_grid}
+    local_order = [axis.arg.id for (axis,) in lowering.threads.lanes]
+    return Program(
+        name,
+        body,
+        program_params(sink),
+        tuple(axis for axis in launch if axis.arg.kind in in_grid),
+        tuple(local[found] for found in local_order if found in local),
+        lowering.target,
+        flops,
+        bytes_moved,
+        sink.arg.fills if isinstance(sink.arg, KernelInfo) else (),
+    )
 
 
 def _launch_key(axis: UOp) -> tuple[str, tuple[int, ...]]:

@@ -40,6 +40,7 @@ class Printer:
     def __init__(self) -> None:
         self.caches: Counter[tuple[str, str]] = Counter()  # (cache, "hit" or "miss")
         self.devices: set[str] = set()
+        self.last_graph: object = None  # that a pass left
         self.lock = renewed_lock()
         # Once the process was in a mode that prints, its end has something to sum up.
         atexit.register(self.print_summary)
@@ -100,6 +101,19 @@ class Printer:
             for number, item in enumerate(plan.items):
                 lines.append(f"{paint('schedule', 'blue')} {describe.show_item(number, item, plan)}")
         return lines
+
+    def on_pass_end(self, kind: str, fields: Fields, level: int) -> list[str]:
+        """The graph as a pass left it; one that left it as it was is only named."""
+        if options.SHOW_PASS not in ("", fields["name"]):
+            return []
+        is_same, self.last_graph = fields["graph"] == self.last_graph, fields["graph"]
+        spent = describe.show_seconds(fields["nanoseconds"] / 1e9)
+        title = f"{fields['stage']}, after pass {fields['name']} in {spent}"
+        if is_same:
+            return [paint(f"---- {title}: the same", "cyan")]
+        return [
+            line for number, node in enumerate(fields["graph"]) for line in section(f"{title}: {number}", show(node))
+        ]
 
     # ------------------------------------------------------------ kernels
 
@@ -182,6 +196,7 @@ _HANDLERS: dict[str, Callable[[Printer, str, Fields, int], list[str]]] = {
     "copy": Printer.on_copy,
     "kernel-compiled": Printer.on_kernel_compiled,
     "kernel-run": Printer.on_kernel_run,
+    "pass-end": Printer.on_pass_end,
     "replay": Printer.on_replay,
     "schedule": Printer.on_schedule,
     "schedule-run": Printer.on_schedule_run,

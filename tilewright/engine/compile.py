@@ -12,11 +12,10 @@ from tilewright.base.config import options
 from tilewright.base.events import emit, listeners, stage_timer, stage_times
 from tilewright.base.forks import renewed_lock
 from tilewright.engine.recent import KERNELS_PER_PLAN, RecentTable
-from tilewright.engine.stored import is_usable, kernel_key, read_kernel, write_kernel
+from tilewright.engine.stored import is_usable, kernel_key, kernel_options, read_kernel, write_kernel
 from tilewright.engine.workers import Workers, tuned_interpreter
 from tilewright.graph.records import Opt, Program
 from tilewright.graph.uop import UOp
-from tilewright.graph.verify import verify_kernel, verify_program
 from tilewright.runtime.cache import cache_key, read_entry, write_entry
 from tilewright.runtime.device import Driver, open_driver
 
@@ -135,7 +134,7 @@ def start_compilers(device: str) -> Workers:
 
 def _kernel_key(ast: UOp, device: str) -> tuple[object, ...]:
     target = open_driver(device).target
-    return (ast, device, target, options.NOOPT, options.VERIFY, options.BEAM, options.FOLD_REDUCE)
+    return (ast, device, target, kernel_options())
 
 
 def _compile_missing(wanted: dict[tuple[object, ...], tuple[UOp, str]], workers: Workers) -> None:
@@ -238,14 +237,8 @@ def draft_kernel(ast: UOp, device: str, opts: tuple[Opt, ...] | None) -> Draft:
 
     driver = open_driver(device)
     before = dict(stage_times)
-    if options.VERIFY_GRAPH:
-        verify_kernel(ast)
     optimised = optimise(ast, driver.target, opts)
-    if options.VERIFY_GRAPH:
-        verify_kernel(optimised)
     program = lower(optimised, driver.target, ast)
-    if options.VERIFY_GRAPH:
-        verify_program(program)
     with stage_timer("render"):
         source = driver.render(program)
     with stage_timer("cache"):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from tilewright.base.config import options
 from tilewright.base.events import emit, listeners, stage_timer
 from tilewright.base.forks import renewed_lock
 from tilewright.base.target import Target
@@ -23,12 +22,11 @@ from tilewright.engine.compile import (
 )
 from tilewright.engine.parts import divisions
 from tilewright.engine.recent import RecentTable
-from tilewright.engine.stored import chosen_options, is_usable, is_watched
+from tilewright.engine.stored import is_usable, is_watched, plan_options, schedule_options
 from tilewright.engine.stored_schedules import read_schedule, schedule_key, write_schedule
 from tilewright.engine.workers import Workers, tuned_interpreter
 from tilewright.graph.records import Schedule
 from tilewright.graph.uop import UOp
-from tilewright.graph.verify import verify_tensor_graph
 from tilewright.runtime.device import open_driver
 
 
@@ -57,7 +55,7 @@ kernel_tables.append(_plans)
 
 def known_plan(structure: Structure) -> Plan | None:
     """The plan, where this process has made it before; whoever watches the stages sees it made anew."""
-    return None if is_watched() else _plans.get((structure, chosen_options()))
+    return None if is_watched() else _plans.get((structure, plan_options()))
 
 
 def plan_graph(structure: Structure) -> Plan:
@@ -68,7 +66,7 @@ def plan_graph(structure: Structure) -> Plan:
 
 def _new_plan(structure: Structure) -> Plan:
     watched = is_watched()
-    key = (structure, chosen_options())
+    key = (structure, plan_options())
     plan = None
     stored_key = None
     if is_usable():
@@ -90,7 +88,7 @@ def _new_plan(structure: Structure) -> Plan:
 
 def schedule_graph(structure: Structure) -> Schedule:
     """The schedule with its kernels' graphs, from memory where the structure is known."""
-    key = (structure, options.SPLIT_REDUCE, options.FUSE, options.FOLD_REDUCE, options.CHECK)
+    key = (structure, schedule_options())
     start = time.perf_counter_ns()
     found = _schedules.get(key)
     is_cached = found is not None
@@ -98,9 +96,6 @@ def schedule_graph(structure: Structure) -> Schedule:
         # A start that finds every schedule on disk does without this.
         from tilewright.schedule.pipeline import schedule
 
-        if options.VERIFY_GRAPH:
-            for output in structure.outputs:
-                verify_tensor_graph(output)
         found = schedule(*structure, _target_of)
         _schedules[key] = found
         _schedules.trim()

@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from tilewright.base.config import DECLARATIONS, options
+from tilewright.base.config import options, options_that_affect
 from tilewright.base.events import emit, listeners
 from tilewright.base.target import Target
 from tilewright.graph.ops import Ops
@@ -23,10 +23,10 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.runtime.cache import cache_key, read_entry, write_entry
 
-# Options that no stage from a graph to the binaries of its kernels reads.
-_ELSEWHERE = frozenset({"CACHE", "DEBUG", "DEVICE", "JIT", "SEED", "TILEWRIGHT_CACHE_DIR"})
-_OPTIONS = tuple(name for name in DECLARATIONS if name not in _ELSEWHERE)
-_read_options = operator.attrgetter(*_OPTIONS)
+_PLAN_OPTIONS = options_that_affect("schedule", "kernel", "target")
+_read_plan_options = operator.attrgetter(*_PLAN_OPTIONS)
+_read_schedule_options = operator.attrgetter(*options_that_affect("schedule", "target"))
+_read_kernel_options = operator.attrgetter(*options_that_affect("kernel"))
 
 # What only stages that run tell, and what names a user's line.
 _WATCHED = frozenset(
@@ -44,9 +44,11 @@ class StoredKernel:
 
 
 def is_usable() -> bool:
-    """Whether stored kernels and schedules will do: nobody watches the stages, checks them, or searches for opts."""
-    checked = options.VERIFY or options.VERIFY_GRAPH or options.BEAM or options.REWRITE_LIMIT >= 0
-    return bool(options.CACHE) and not checked and not is_watched()
+    """Whether stored kernels and schedules will do: nobody watches the stages, bisects or checks them, or searches for
+    opts."""
+    is_bisected = options.REWRITE_LIMIT >= 0 or options.PASS_LIMIT >= 0
+    is_checked = options.VERIFY or options.VERIFY_GRAPH or options.BEAM
+    return bool(options.CACHE) and not is_bisected and not is_checked and not is_watched()
 
 
 def is_watched() -> bool:
@@ -94,14 +96,26 @@ def write_kernel(key: str, program: Program, launch: dict[str, Any], program_key
     write_entry(key, json.dumps({**dict(zip(_NOTED, noted, strict=True)), "program": program_key}).encode())
 
 
-def chosen_options() -> tuple[object, ...]:
+def plan_options() -> tuple[object, ...]:
     """What is set of the options that change what a graph becomes. Every run of a graph asks, a small one too."""
-    chosen: tuple[object, ...] = _read_options(options)
+    chosen: tuple[object, ...] = _read_plan_options(options)
+    return chosen
+
+
+def schedule_options() -> tuple[object, ...]:
+    """Those that change its schedule."""
+    chosen: tuple[object, ...] = _read_schedule_options(options)
+    return chosen
+
+
+def kernel_options() -> tuple[object, ...]:
+    """Those that change what a kernel becomes on a given target."""
+    chosen: tuple[object, ...] = _read_kernel_options(options)
     return chosen
 
 
 def options_text() -> str:
-    return " ".join([f"{name}={value}" for name, value in zip(_OPTIONS, chosen_options(), strict=True)])
+    return " ".join([f"{name}={value}" for name, value in zip(_PLAN_OPTIONS, plan_options(), strict=True)])
 
 
 @functools.cache
@@ -131,14 +145,16 @@ def package_identity() -> str:
 
 __all__ = [
     "StoredKernel",
-    "chosen_options",
     "is_usable",
     "is_watched",
     "kernel_key",
+    "kernel_options",
     "nodes_text",
     "options_text",
     "package_identity",
+    "plan_options",
     "read_kernel",
+    "schedule_options",
     "target_text",
     "write_kernel",
 ]

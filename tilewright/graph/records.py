@@ -140,8 +140,9 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Items in order. `inputs` are the first slots, in the order of the graph's PARAMs; `outputs[k]` is the slot that
-    holds the k-th requested value; `lifetimes` places temps into one arena per device: slot -> byte offset."""
+    """Items in order. The first slots are the inputs, in the order of the graph's PARAMs; `outputs[k]` is the slot that
+    holds the k-th requested value. Temps share one arena per device: `offsets` has (slot, byte offset) for each,
+    `arenas` (device, bytes)."""
 
     items: tuple[Item, ...]
     slots: tuple[Slot, ...]

@@ -1,5 +1,6 @@
 """The rewriting engine. In: a graph and a rule set. Out: the graph in which no rule fires any more.
-Every pass goes through here, so tracing, counting and bisecting rewrites need nothing from the passes."""
+Every rule is applied here, so tracing, counting and bisecting rewrites need nothing from the passes that have rules;
+`passes.py` does the same for passes."""
 
 from __future__ import annotations
 

@@ -197,13 +197,18 @@ def _verify_graph(stage: Stage, root: UOp, pass_name: str) -> None:
 
 
 def _verify_nodes(stage: Stage, nodes: Iterable[UOp], pass_name: str) -> None:
+    """A node and its sources never change, so one that has passed is not checked again in this stage."""
+    mark = f"verified-{stage.name}"
     for node in nodes:
+        if mark in node.cache:
+            continue
         if node.op not in stage.ops:
             _refuse(stage, "stage-ops", (node, f"{node.op.name} does not belong to this stage"), pass_name)
         for rule in _RULES_OF[node.op]:
             complaint = rule.check(node)
             if complaint is not None:
                 _refuse(stage, rule.name, (node, f"{node.op.name} {complaint}"), pass_name)
+        node.cache[mark] = True
 
 
 def _refuse(stage: Stage, rule: str, fault: Fault | None, pass_name: str) -> None:

@@ -1,21 +1,19 @@
-"""The kernel stage. In: a kernel and a target. Out: the same kernel with its axes split and given roles.
-
-accumulators    what users add up by hand becomes reductions (`prepare/accumulators.py`)
-prepare_kernel  loops that walk memory as one become one; one that is only ever divided becomes two
-opts            those the kernel states, those that search found, or the heuristic's choice
-simplify        index maths after the splits"""
+"""The kernel stage. In: a kernel and a target. Out: the same kernel with its axes split and given roles. `PASSES` says
+what is done in which order."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from tilewright.base.config import options
 from tilewright.base.events import stage_timer
 from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
+from tilewright.graph.passes import Pass, run_passes
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp
+from tilewright.graph.verify import verify_kernel
 from tilewright.graph.walk import exchange_axis
 from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.apply import apply_opt, check_limits
@@ -25,32 +23,86 @@ from tilewright.kernel.prepare.accumulators import recognise_accumulators
 from tilewright.kernel.prepare.loops import merge_loops, split_loops
 
 
+@dataclass
+class Optimisation:
+    """A kernel on its way through the stage. `found` are opts for the prepared kernel in place of the heuristic's."""
+
+    sink: UOp
+    target: Target
+    info: KernelInfo
+    found: tuple[Opt, ...] | None
+    opts: tuple[Opt, ...]
+    # What the heuristic made when it tried an opt, by the kernel it was applied to.
+    trail: dict[tuple[UOp, Opt], UOp] = field(default_factory=dict)
+
+    @property
+    def graph(self) -> tuple[UOp, ...]:
+        return (self.sink,)
+
+    def verify(self, pass_name: str) -> None:
+        verify_kernel(self.sink, pass_name)
+
+
+def recognise_sums(state: Optimisation) -> None:
+    state.sink = recognise_accumulators(state.sink)
+
+
+def choose_loops(state: Optimisation) -> None:
+    """Loops to choose opts for, and the opts; a kernel that states its opts states them for the loops it has."""
+    if state.info.opts_to_apply is not None or options.NOOPT:
+        return
+    state.sink = prepare_kernel(state.sink)
+    view = view_kernel(state.sink, state.target)
+    state.opts = choose_opts(view) if state.found is None else state.found
+    # The heuristic applies what it chooses, legal opts alone; where graphs are verified that is not believed.
+    state.trail = {} if options.VERIFY_GRAPH else view.trail
+
+
+def apply_opts(state: Optimisation) -> None:
+    for opt in state.opts:
+        made = state.trail.get((state.sink, opt))
+        if made is None:
+            made = apply_opt(state.sink, opt, state.target)
+        state.sink = made
+    if not state.opts:
+        check_limits(view_kernel(state.sink, state.target), state.info.name or "kernel")
+    state.sink = state.sink.replace(arg=replace(state.info, applied=state.opts))
+
+
+def merge_staged_loops(state: Optimisation) -> None:
+    """A copy lies as the kernel reads it: loops at a stride in a buffer may walk its copy as one."""
+    if any(opt.op is OptOps.STAGE for opt in state.opts):
+        state.sink = merge_loops(state.sink)
+
+
+def launch_loops(state: Optimisation) -> None:
+    state.sink = to_launch_axes(state.sink, state.target)
+
+
+def simplify_sink(state: Optimisation) -> None:
+    state.sink = simplify(state.sink)
+
+
+PASSES: tuple[Pass[Optimisation], ...] = (
+    Pass(
+        "recognise_accumulators", recognise_sums, "a kernel as scheduled or written", "sums made by hand as reductions"
+    ),
+    Pass("choose_opts", choose_loops, "reductions", "loops merged and split for opts, and the opts", is_optional=True),
+    Pass("apply_opts", apply_opts, "legal opts", "axes with roles, within the target's limits"),
+    Pass("merge_loops", merge_staged_loops, "staged operands", "loops that walk a copy as one", is_optional=True),
+    Pass("to_launch_axes", launch_loops, "output loops", "those that no work-group has as the grid"),
+    Pass("simplify", simplify_sink, "split axes", "small index expressions", is_optional=True),
+)
+
+
 def optimise(sink: UOp, target: Target, found: tuple[Opt, ...] | None = None) -> UOp:
     """The kernel as it will be lowered. A kernel that states its opts gets exactly those; `found` are opts for the
     prepared kernel in place of the heuristic's."""
     with stage_timer("kernel"):
         info = sink.arg if isinstance(sink.arg, KernelInfo) else KernelInfo()
-        opts = info.opts_to_apply or ()
-        trail: dict[tuple[UOp, Opt], UOp] = {}
-        sink = recognise_accumulators(sink)
-        if info.opts_to_apply is None and not options.NOOPT:
-            sink = prepare_kernel(sink)
-            view = view_kernel(sink, target)
-            opts = choose_opts(view) if found is None else found
-            # The heuristic applies what it chooses, legal opts alone; where graphs are verified that is not believed.
-            trail = {} if options.VERIFY_GRAPH else view.trail
-        for opt in opts:
-            made = trail.get((sink, opt))
-            if made is None:
-                made = apply_opt(sink, opt, target)
-            sink = made
-        if any(opt.op is OptOps.STAGE for opt in opts):
-            # A copy lies as the kernel reads it: loops that leap in a buffer may walk its copy as one.
-            sink = merge_loops(sink)
-        if not opts:
-            check_limits(view_kernel(sink, target), info.name or "kernel")
-        sink = sink.replace(arg=replace(info, applied=opts))
-        return simplify(to_launch_axes(sink, target))
+        state = Optimisation(sink, target, info, found, info.opts_to_apply or ())
+        run_passes("kernel", PASSES, state)
+        return state.sink
 
 
 def prepare_kernel(sink: UOp) -> UOp:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tilewright.base.config import options
 from tilewright.base.errors import InternalError
 from tilewright.base.target import Target
 from tilewright.graph.build import placed_on
@@ -64,27 +63,44 @@ class ItemBuilder:
             self.guests.setdefault(root, []).append(guest)
             self.devices[guest] = self.devices[root]
         self.modes: dict[UOp, str] = {}
-        self.values = KernelWriter(plan, self.versions).write_values()
+        self.values: Mapping[UOp, UOp] = {}
+        self.steps: list[Step] = []
+        self.order: list[int] = []
+        self.ordered: list[Step] = []
+        self.temp_sizes: dict[int, int] = {}
 
-    def build(self) -> tuple[list[Item], list[Slot], list[int]]:
+    def write_values(self) -> None:
+        """The value of every stored node, as loops, loads and reductions."""
+        self.values = KernelWriter(self.plan, self.versions).write_values()
+
+    def order_steps(self) -> None:
+        """The steps in an order in which every read sees the version it means; how each update is done follows."""
         taken: set[UOp] = set()  # of two updates of one version only one can have its memory
         for node in list(self.versions):
             if updated_source(node) is not None:
                 self.modes[node] = "fresh" if self._base(node) in taken else self._first_mode(node)
                 if self.modes[node] != "fresh":
                     taken.add(self._base(node))
-        temp_sizes = self._temp_sizes()
+        self.temp_sizes = self._temp_sizes()
         while True:
-            steps = self._steps()
-            order, cycle = order_steps(steps, temp_sizes)
+            self.steps = self._steps()
+            self.order, cycle = order_steps(self.steps, self.temp_sizes)
             if not cycle:
                 break
-            self._yield_to_cycle(cycle, steps)
-        ordered = [steps[position] for position in order]
-        if options.FUSE:
-            ordered = merge_steps(steps, order, frozenset(temp_sizes), self.devices, self.most_buffers)
+            self._yield_to_cycle(cycle, self.steps)
+        self.ordered = [self.steps[position] for position in self.order]
+
+    def merge_steps(self) -> None:
+        """Steps that load the same memory become one."""
+        temps = frozenset(self.temp_sizes)
+        self.ordered = merge_steps(self.steps, self.order, temps, self.devices, self.most_buffers)
+
+    def write_items(self) -> tuple[list[Item], list[Slot], list[int]]:
+        """An item for each step, the slots of memory, and the slots of the outputs."""
         slots = self._slots()
-        items = [write_item(step, self.devices[step.node], slots, self.versions, self.target_of) for step in ordered]
+        items = [
+            write_item(step, self.devices[step.node], slots, self.versions, self.target_of) for step in self.ordered
+        ]
         return items, slots.table, [slots.of[self.versions[node]] for node in self.outputs]
 
     def _temp_sizes(self) -> dict[int, int]:

@@ -1,30 +1,22 @@
-"""The schedule stage. In: the nodes to realise, over PARAM leaves. Out: a `Schedule`.
-
-keep_checks      needs: a verified graph          gives: CHECK where the device does it, and nowhere else
-prepare_graph    needs: any graph                 gives: large reductions split, copies read whole buffers, joined
-                                                  values in parts, an order
-plan_fusion      needs: the nodes to store        gives: what is stored by which kernel, and every index asked for
-factors_to_turn  needs: the plan                  gives: more nodes to store, where a product would read across rows
-nodes_to_part    needs: the plan                  gives: more nodes to store, where a kernel has too many buffers
-write kernels    needs: the plan                  gives: a value per stored node, as loops, loads and reductions
-place updates    needs: the values                gives: how each in-place update is done without harm
-order steps      needs: declared accesses         gives: steps such that every read sees the version it means
-merge_steps      needs: the order                 gives: fewer steps: those that load the same memory are joined
-write items      needs: the steps                 gives: items over slots, equal kernels as one node
-place_temps      needs: the items                 gives: arenas"""
+"""The schedule stage. In: the nodes to realise, over PARAM leaves. Out: a `Schedule`. `PASSES` says what is done in
+which order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from tilewright.base.config import options
+from tilewright.base.dtype import dtypes
 from tilewright.base.events import stage_timer
 from tilewright.base.target import Target
 from tilewright.graph.ops import Ops
+from tilewright.graph.passes import Pass, run_passes
 from tilewright.graph.records import Schedule
 from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import toposort
+from tilewright.graph.verify import verify_kernel, verify_tensor_graph
+from tilewright.graph.walk import map_nodes, toposort
 from tilewright.schedule.checks import keep_checks
 from tilewright.schedule.fuse import SEPARATE, plan_fusion
 from tilewright.schedule.joins import is_part, slice_of_source, with_parts
@@ -33,10 +25,124 @@ from tilewright.schedule.memory import place_temps
 from tilewright.schedule.order import ItemBuilder, find_devices
 from tilewright.schedule.reduction import split_reduction
 from tilewright.schedule.turn import factors_to_turn
+from tilewright.schedule.uses import Plan
 
 
 def any_target(device: str) -> Target:
     return Target(device)
+
+
+@dataclass
+class Scheduling:
+    """A graph on its way to a schedule: what is given, then what each pass adds."""
+
+    outputs: Sequence[UOp]
+    params: Sequence[UOp]
+    device: str
+    pinned: frozenset[int]
+    target_of: Callable[[str], Target]
+    # The order to be kept among nodes, where one waits for another; empty if none does.
+    sequence: tuple[UOp, ...] = ()
+    must_store: frozenset[UOp] = frozenset()
+    whole: frozenset[UOp] = frozenset()  # stored without a view around it
+    plan: Plan = field(init=False)
+    devices: dict[UOp, str] = field(init=False)
+    builder: ItemBuilder = field(init=False)
+    made: Schedule | None = None
+
+    @property
+    def graph(self) -> tuple[UOp, ...]:
+        if self.made is None:
+            return tuple(self.outputs)
+        return tuple(item.ast for item in self.made.items if item.ast is not None)
+
+    def verify(self, pass_name: str) -> None:
+        if self.made is None:
+            verify_tensor_graph(UOp(Ops.SINK, dtypes.void, self.graph), pass_name)
+        else:
+            for kernel in dict.fromkeys(self.graph):
+                verify_kernel(kernel, pass_name)
+
+    def plan_again(self) -> None:
+        self.plan = plan_fusion(self.outputs, self.must_store, self.sequence, self.whole)
+
+    def facts_of(self, node: UOp) -> Target:
+        return self.target_of(self.devices[node])
+
+    def max_buffers(self, root: UOp) -> int:
+        return self.facts_of(root).max_buffers
+
+
+def lower_checks(state: Scheduling) -> None:
+    state.outputs = keep_checks(state.outputs, state.params, state.device, state.target_of)
+
+
+def prepare_outputs(state: Scheduling) -> None:
+    prepared, state.sequence = prepare_graph(state.outputs)
+    state.outputs = [storage_node(node) for node in prepared]
+
+
+def fuse_kernels(state: Scheduling) -> None:
+    state.must_store, state.whole = nodes_to_store(state.outputs), nodes_taken_whole(state.outputs)
+    state.plan_again()
+    state.devices = find_devices(state.plan.order, state.params, state.device)
+
+
+def store_transposed(state: Scheduling) -> None:
+    if operands := factors_to_turn(state.plan, state.facts_of):
+        state.must_store |= operands
+        state.plan_again()
+
+
+def limit_buffers(state: Scheduling) -> None:
+    while apart := nodes_to_part(state.plan, state.max_buffers):
+        state.must_store, state.whole = state.must_store | apart, state.whole | apart
+        state.plan_again()
+
+
+def write_values(state: Scheduling) -> None:
+    given = (state.plan, state.params, state.outputs, state.devices, state.pinned, state.max_buffers, state.target_of)
+    state.builder = ItemBuilder(*given)
+    state.builder.write_values()
+
+
+def merge_kernels(state: Scheduling) -> None:
+    if options.FUSE:
+        state.builder.merge_steps()
+
+
+def write_schedule(state: Scheduling) -> None:
+    items, slots, output_slots = state.builder.write_items()
+    state.made = Schedule(tuple(items), tuple(slots), tuple(output_slots), *place_temps(items, slots))
+
+
+PASSES: tuple[Pass[Scheduling], ...] = (
+    Pass("lower_checks", lower_checks, "a verified graph", "CHECK only where the device does it"),
+    Pass(
+        "prepare_graph",
+        prepare_outputs,
+        "any graph",
+        "large reductions split, copies read whole buffers, joins in parts",
+    ),
+    Pass("fuse_kernels", fuse_kernels, "the nodes to store", "what each kernel stores, and every index it asks for"),
+    Pass(
+        "store_transposed",
+        store_transposed,
+        "the plan",
+        "operands stored that a product reads across rows",
+        is_optional=True,
+    ),
+    Pass("limit_buffers", limit_buffers, "the plan", "no kernel with more buffers than the target has"),
+    Pass("write_values", write_values, "the plan", "each stored node as loops, loads and reductions"),
+    Pass(
+        "order_steps",
+        lambda state: state.builder.order_steps(),
+        "declared accesses",
+        "every read sees the version it means",
+    ),
+    Pass("merge_steps", merge_kernels, "the order", "steps that load the same memory joined", is_optional=True),
+    Pass("write_items", write_schedule, "the steps", "items over slots, equal kernels as one node, temps in arenas"),
+)
 
 
 def schedule(
@@ -49,61 +155,43 @@ def schedule(
     """`params` are the PARAM nodes in slot order. `pinned` are the slots whose present contents someone else still
     reads: an update of one of them goes to memory of its own. `target_of` gives the facts of a device."""
     with stage_timer("schedule"):
-        prepared, sequence = prepare_graph(keep_checks(outputs, params, device, target_of))
-        stored = [storage_node(node) for node in prepared]
-        must_store, whole = nodes_to_store(stored), nodes_taken_whole(stored)
-        plan = plan_fusion(stored, must_store, sequence, whole)
-        devices = find_devices(plan.order, params, device)
-
-        def facts_of(node: UOp) -> Target:
-            return target_of(devices[node])
-
-        def most_buffers(root: UOp) -> int:
-            return facts_of(root).max_buffers
-
-        if turned := factors_to_turn(plan, facts_of):
-            must_store |= turned
-            plan = plan_fusion(stored, must_store, sequence, whole)
-        while apart := nodes_to_part(plan, most_buffers):
-            must_store, whole = must_store | apart, whole | apart
-            plan = plan_fusion(stored, must_store, sequence, whole)
-        builder = ItemBuilder(plan, params, stored, devices, pinned, most_buffers, target_of)
-        items, slots, output_slots = builder.build()
-        offsets, arenas = place_temps(items, slots)
-        return Schedule(tuple(items), tuple(slots), tuple(output_slots), offsets, arenas)
+        state = Scheduling(outputs, params, device, pinned, target_of)
+        run_passes("schedule", PASSES, state)
+        assert state.made is not None
+        return state.made
 
 
 def prepare_graph(outputs: Sequence[UOp]) -> tuple[list[UOp], tuple[UOp, ...]]:
     """Large reductions split; the source of a copy is a buffer that it can copy whole. A value that waits for another
     (a DETACH of two) waits no more; instead the nodes come in an order to be kept, which is empty if nothing waits."""
-    done: dict[UOp, UOp] = {}
     has_waiting = False
     part_count = 0
-    for node in toposort(*outputs):
-        src = tuple(done[s] for s in node.src)
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp:
+        nonlocal has_waiting, part_count
         if node.op is Ops.DETACH and len(src) > 1:
             src = src[:1]
             has_waiting = True
-        made = node if src == node.src else UOp(node.op, node.dtype, src, node.arg)
+        made = node.with_src(src)
         split = split_reduction(made)
         if split is not None:
             note_line(split, node.line, made.src[0])
-            made = split
-        elif made.op is Ops.COPY and not is_stored_view(made.src[0]):
+            return split
+        if made.op is Ops.COPY and not is_stored_view(made.src[0]):
             whole = UOp(Ops.CONTIGUOUS, made.dtype, made.src)
             whole.line = whole.line or node.line
-            made = made.replace(src=(whole,))
-        elif made.op is Ops.CAT:
+            return made.replace(src=(whole,))
+        if made.op is Ops.CAT:
             made = with_parts(made, part_count)
             part_count += len(made.src)
         elif made.op is Ops.SHRINK:
             made = slice_of_source(made) or made
         elif made.op is Ops.CUSTOM_KERNEL:
             made = made.replace(src=tuple(stored_whole(s) for s in made.src))
-        if made.line is None:
-            made.line = node.line
-        done[node] = made
-    return [done[node] for node in outputs], tuple(done.values()) if has_waiting else ()
+        return made
+
+    replaced = map_nodes(toposort(*outputs), visit)
+    return [replaced[node] for node in outputs], tuple(replaced.values()) if has_waiting else ()
 
 
 def note_line(node: UOp, line: tuple[str, int] | None, source: UOp) -> None:
