@@ -1,7 +1,7 @@
 """The API reference. In: the public names of the package, their signatures and docstrings. Out: the pages of docs/api.
 
-A page is a list of sections; a section is a heading and the names below it. Every public name must have a docstring:
-`undocumented_names` lists those that have none."""
+A page is a list of sections; a section is a heading and the names below it. `undocumented_names` lists public names
+without a docstring, of which a test allows none."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import enum
 import importlib
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import tilewright
-from tilewright import AddrSpace, AxisType, KernelInfo, Opt, OptOps, Tensor, UOp
+from tilewright import AddrSpace, AxisType, OptOps, Tensor, UOp
 from tilewright.base import errors
+from tilewright.kernel.transforms.registry import TRANSFORMS
 
 NOTE = "Made from the docstrings by `make docs`."
-# Attributes of a tensor that are set in `__init__` and have no docstring of their own.
-ATTRIBUTES = {"grad": "The gradient that `backward` has added up, or None.", "requires_grad": "Whether `backward` fills `grad`."}
 
 
 class Entry(NamedTuple):
@@ -40,7 +39,7 @@ class Section(NamedTuple):
 
 
 def signature_text(function: Any, is_method: bool) -> str:
-    """`(axis: int | None = None)`: annotations as they are written, `Any` and the result left out, `self` too."""
+    """`(axis=None, keepdim=False)`: names and defaults, without `self`."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -49,8 +48,7 @@ def signature_text(function: Any, is_method: bool) -> str:
     if is_method and parameters and parameters[0].name in ("self", "cls"):
         parameters = parameters[1:]
     plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
-    text = str(inspect.Signature(plain))
-    return re.sub(r"<[\w.]*?(\w+) object at 0x[0-9a-f]+>", r"\1", text)
+    return re.sub(r"<([\w.]+): [^>]*>", r"\1", str(inspect.Signature(plain)))  # members of enumerations
 
 
 def document_of(value: Any) -> str:
@@ -73,9 +71,11 @@ def entry_of(owner: Any, name: str, is_method: bool = False) -> Entry:
     return Entry(name, "", document_of(value))
 
 
-def public_names(owner: Any) -> list[str]:
-    """The names of `__all__`, or those that do not begin with an underscore, sorted."""
-    names: Iterable[str] = getattr(owner, "__all__", None) or vars(owner)
+def public_names(module: ModuleType) -> list[str]:
+    """The names of `__all__`, or else what the module itself defines, sorted."""
+    names = getattr(module, "__all__", None)
+    if names is None:
+        names = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
     return sorted(name for name in names if not name.startswith("_"))
 
 
@@ -114,15 +114,26 @@ def method_sections(owner: type) -> list[Section]:
         by_module.setdefault(defining_module(owner, name), []).append(entry_of(owner, name, is_method=True))
     sections = []
     for module_name, entries in sorted(by_module.items()):
-        heading = module_name.rpartition(".")[2].replace("_", " ").capitalize()
+        last = module_name.rpartition(".")[2]
+        heading = owner.__name__ if last == owner.__name__.lower() else last.replace("_", " ").capitalize()
         module = importlib.import_module(module_name)
         sections.append(Section(heading, first_sentence(document_of(module)), entries))
     return sections
 
 
 def enum_section(owner: type[enum.Enum]) -> Section:
-    """The members of an enumeration, with the comment-like docstring of the class."""
-    return Section(owner.__name__, document_of(owner), [Entry(member.name, "", "") for member in owner])
+    """The members of an enumeration, which its docstring explains."""
+    members = ", ".join(f"`{member.name}`" for member in owner)
+    return Section(owner.__name__, f"{document_of(owner)}\n\n{members}", [])
+
+
+def transform_section() -> Section:
+    """Every kernel transform, with the docstring of the file that has it."""
+    entries = []
+    for op, transform in TRANSFORMS.items():
+        module = importlib.import_module(inspect.unwrap(transform.check).__module__)
+        entries.append(Entry(op.name, "", document_of(module)))
+    return Section("OptOps", document_of(OptOps), entries)
 
 
 def error_section() -> Section:
@@ -135,22 +146,24 @@ def error_section() -> Section:
     return Section("tilewright.base.errors", "", [entry_of(errors, name) for name in sorted(classes)])
 
 
+def modules(*names: str) -> list[Section]:
+    """A section for each module of the package."""
+    return [module_section(importlib.import_module(f"tilewright.{name}")) for name in names]
+
+
 def pages() -> dict[str, tuple[str, list[Section]]]:
     """The title and the sections of each page, by file name."""
-    package = [name for name in public_names(tilewright) if not isinstance(getattr(tilewright, name), ModuleType)]
-    elsewhere = {"AddrSpace", "AxisType", "KernelInfo", "Opt", "OptOps", "Ops", "Tensor", "UOp"}
-    top = [entry_of(tilewright, name) for name in package if name not in elsewhere]
-    modules = {name: importlib.import_module(f"tilewright.{name}") for name in ("fft", "linalg", "debug")}
-    nn_modules = [importlib.import_module(f"tilewright.nn{name}") for name in ("", ".optim", ".state", ".datasets")]
-    records = [entry_of(tilewright, record.__name__) for record in (KernelInfo, Opt)]
+    of_tensors, of_kernels = {"Tensor"}, {"AddrSpace", "AxisType", "KernelInfo", "Ops", "Opt", "OptOps", "UOp"}
+    rest = [name for name in public_names(tilewright) if name not in of_tensors | of_kernels]
+    top = [entry_of(tilewright, name) for name in rest if not isinstance(getattr(tilewright, name), ModuleType)]
+    tensor = Section("Making one", "", [entry_of(tilewright, "Tensor")])
+    records = Section("Records", "", [entry_of(tilewright, name) for name in ("KernelInfo", "Opt")])
+    kernels = [*method_sections(UOp), records, enum_section(AddrSpace), enum_section(AxisType), transform_section()]
     return {
-        "tensor.md": ("Tensor", [Section("Making one", "", [entry_of(tilewright, "Tensor")]), *method_sections(Tensor)]),
-        "package.md": ("The package", [Section("tilewright", "", top), *map(module_section, modules.values())]),
-        "nn.md": ("Layers, optimisers, weights, datasets", [module_section(module) for module in nn_modules]),
-        "kernels.md": (
-            "Writing kernels",
-            [*method_sections(UOp), Section("Records", "", records), *map(enum_section, (AddrSpace, AxisType, OptOps))],
-        ),
+        "tensor.md": ("Tensor", [tensor, *method_sections(Tensor)]),
+        "package.md": ("The package", [Section("tilewright", "", top), *modules("fft", "linalg", "debug")]),
+        "nn.md": ("Layers, optimisers, weights, datasets", modules("nn", "nn.optim", "nn.state", "nn.datasets")),
+        "kernels.md": ("Writing kernels", kernels),
         "errors.md": ("Errors", [error_section()]),
     }
 
@@ -167,7 +180,7 @@ def page_text(title: str, sections: list[Section]) -> str:
 
 
 def entry_lines(entry: Entry) -> Iterator[str]:
-    """A name in bold, and its docstring as it is written: paragraphs are indented code only where they were."""
+    """A name in bold, and its docstring as it is written; what is indented there is code."""
     yield f"**`{entry.name}{entry.signature}`**"
     if entry.doc:
         yield ""
@@ -199,5 +212,5 @@ def undocumented_names() -> list[str]:
         for name, (_, sections) in pages().items()
         for section in sections
         for entry in section.entries
-        if not entry.doc and not section.introduction.startswith("An enum")
+        if not entry.doc
     ]
