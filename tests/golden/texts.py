@@ -13,7 +13,7 @@ import pytest
 
 import tilewright.engine.devices  # noqa: F401 (enters the devices)
 from tilewright.base.dtype import DType, dtypes
-from tilewright.base.target import Target
+from tilewright.base.target import ALL_DTYPES, SMALL_FLOATS, Target
 from tilewright.codegen.pipeline import lower
 from tilewright.graph import build
 from tilewright.graph.ops import Ops, ParamArg
@@ -25,6 +25,19 @@ from tilewright.kernel.optimise import optimise
 from tilewright.schedule.pipeline import schedule
 
 FOLDER = Path(__file__).parent
+# The CPU of golden texts, whatever the machine at hand is.
+CPU = Target(
+    "CPU",
+    vector_bytes=32,
+    cores=2,
+    has_threads=True,
+    max_local_bytes=1 << 20,
+    native=ALL_DTYPES - SMALL_FLOATS,
+    native_ops=frozenset(
+        {"NEG", "SQRT", "TRUNC", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR"}
+        | {"CMPLT", "CMPEQ", "CMPNE", "WHERE", "CAST"}
+    ),
+)
 
 
 def leaf(slot: int, *shape: int, dtype: DType = dtypes.float32) -> UOp:
@@ -90,4 +103,25 @@ WITH_GROUPS: dict[str, Case] = {
 }
 WITH_THREADS: dict[str, Case] = {
     "rows_thread": (rows, (Opt(THREAD, 0, 8),)),
+}
+
+# ---------------------------------------------------------------- a kernel for each transform
+
+# The name of a kernel of tests/kernel/kernels.py, and opts of which the last is the transform.
+TRANSFORMED: dict[OptOps, tuple[str, tuple[Opt, ...]]] = {
+    OptOps.UPCAST: ("elementwise", (Opt(UPCAST, 0, 4),)),
+    OptOps.UNROLL: ("row_sums", (Opt(UNROLL, 1, 4),)),
+    OptOps.THREAD: ("elementwise", (Opt(THREAD, 0, 4),)),
+    OptOps.LOCAL: ("elementwise", (Opt(LOCAL, 0, 4),)),
+    OptOps.GROUP: ("row_sums", (Opt(GROUP, 1, 8),)),
+    OptOps.GROUPTOP: ("row_sums", (Opt(OptOps.GROUPTOP, 1, 8),)),
+    OptOps.NOLOCALS: ("whole_sum", (Opt(OptOps.NOLOCALS),)),
+    OptOps.PADTO: ("elementwise", (Opt(OptOps.PADTO, 1, 16),)),
+    OptOps.SWAP: ("product", (Opt(OptOps.SWAP, 0, 1),)),
+    OptOps.BLOCK: ("product", (Opt(OptOps.BLOCK, 0, 4),)),
+    OptOps.STAGE: ("product", (Opt(UPCAST, 1, 5), Opt(OptOps.STAGE, 1, 1))),
+    OptOps.MEMOISE: ("rows_less_their_greatest", (Opt(OptOps.MEMOISE, 3),)),
+    OptOps.SCATTER: ("added_by_index", (Opt(OptOps.SCATTER, 0, 2),)),
+    OptOps.SPILL: ("column_sums", (Opt(OptOps.SPILL, 0),)),
+    OptOps.CLIP: ("shifted_sums", (Opt(OptOps.CLIP, 1),)),
 }

@@ -35,8 +35,8 @@ def apply_opt(sink: UOp, opt: Opt, target: Target = ANY_TARGET) -> UOp:
     axis = view.sink if opt.axis is None else view.axes[opt.axis]
     reason = transform.check(view, axis, opt.arg)
     if reason is not None:
-        takes = f"; the argument of {opt.op.name} is {transform.argument}"
-        raise KernelOptError(f"{opt}", f"{reason}; axes: {describe_axes(view)}", f"choose others{takes}")
+        remedy = f"choose an axis and an argument that satisfy this; {opt.op.name} takes {transform.argument}"
+        raise KernelOptError(f"{opt}", f"{reason}; axes: {describe_axes(view)}", remedy)
     made = transform.apply(view, axis, opt.arg)
     after = view_kernel(made, target)
     if after.of_kind(AxisType.LOCAL, AxisType.GROUP) and not target.has_local:

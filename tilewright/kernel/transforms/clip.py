@@ -143,4 +143,4 @@ def clip_candidates(view: KernelView) -> Iterator[tuple[UOp, None]]:
             yield axis, None
 
 
-CLIP = Transform(OptOps.CLIP, check_clip, apply_clip, clip_candidates, "none")
+CLIP = Transform(OptOps.CLIP, check_clip, apply_clip, clip_candidates, "no argument")

@@ -130,4 +130,4 @@ def memoise_candidates(view: KernelView) -> Iterator[tuple[UOp, None]]:
             yield axis, None
 
 
-MEMOISE = Transform(OptOps.MEMOISE, check_memoise, apply_memoise, memoise_candidates, "none")
+MEMOISE = Transform(OptOps.MEMOISE, check_memoise, apply_memoise, memoise_candidates, "no argument")

@@ -44,4 +44,6 @@ def nolocals_candidates(_view: KernelView) -> Iterator[tuple[UOp, None]]:
     yield from ()
 
 
-NOLOCALS = Transform(OptOps.NOLOCALS, check_nolocals, apply_nolocals, nolocals_candidates, "none", takes_axis=False)
+NOLOCALS = Transform(
+    OptOps.NOLOCALS, check_nolocals, apply_nolocals, nolocals_candidates, "no argument", takes_axis=False
+)
