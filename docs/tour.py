@@ -185,7 +185,7 @@ assert number(2) * 3 is number(2) * 3, "interned: equal is identical"
 
 # An interpreter comes free with the specs, and it is the definition: what we compile later has to equal this.
 #
-# In the package: tilewright/graph/evaluate.py.
+# In the package: tilewright/graph/interpreter/evaluate.py.
 
 
 def evaluate(root: Node, inputs: dict[str, np.ndarray]) -> np.ndarray:

@@ -13,7 +13,7 @@ from tilewright.backends.cpu.device import KERNEL_SYMBOL, cpu_target
 from tilewright.backends.cpu.rendering.renderer import render
 from tilewright.base.dtype import dtypes
 from tilewright.codegen.pipeline import lower
-from tilewright.graph.detours import detour, find_detours
+from tilewright.graph.kernels.slow_path import detour, find_detours
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.uop import UOp

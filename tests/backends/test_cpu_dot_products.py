@@ -25,8 +25,8 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
 from tilewright.codegen.pipeline import lower
 from tilewright.engine.compile import forget_kernels
-from tilewright.graph.dot_products import find_dots
-from tilewright.graph.evaluate import numpy_dtype
+from tilewright.graph.interpreter.evaluate import numpy_dtype
+from tilewright.graph.kernels.dot_products import find_dots
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo, OptOps, Program
 from tilewright.graph.uop import UOp, const

@@ -26,7 +26,7 @@ from tilewright.base.errors import InternalError, UnsupportedError
 from tilewright.base.target import Target
 from tilewright.codegen.c_style.language import Expression
 from tilewright.graph import build
-from tilewright.graph.numpy_math import numpy_dtype
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.records import Opt, OptOps, Program
 from tilewright.graph.uop import UOp, const

@@ -13,11 +13,11 @@ from tilewright import Tensor
 from tilewright.base.config import Context
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.cascade import cascade_sums
-from tilewright.graph.levels import TERMS, is_contraction, plan_levels
+from tilewright.graph.kernels.levels import TERMS, is_contraction, plan_levels
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, index_const
-from tilewright.graph.verify import verify_kernel
+from tilewright.graph.verification.verify import verify_kernel
 from tilewright.graph.walk import toposort
 
 

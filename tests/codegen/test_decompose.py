@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
 from tilewright.codegen.decompose import BUILDERS, decompose
-from tilewright.graph.evaluate import evaluate, numpy_dtype
+from tilewright.graph.interpreter.evaluate import evaluate, numpy_dtype
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, const, index_const

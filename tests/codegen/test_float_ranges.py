@@ -11,7 +11,7 @@ import pytest
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen import transcendental
 from tilewright.codegen.float_ranges import UNKNOWN, Range, float_range
-from tilewright.graph.evaluate import evaluate
+from tilewright.graph.interpreter.evaluate import evaluate
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort

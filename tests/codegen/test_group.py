@@ -15,12 +15,12 @@ from tilewright.backends.python.faults import barrier_count, drop_barrier, share
 from tilewright.base.errors import EmulatorError, KernelOptError
 from tilewright.base.target import Target
 from tilewright.codegen.pipeline import lower
+from tilewright.graph.kernels.threads import local_bytes, threads_of
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Program
-from tilewright.graph.show import show_program
-from tilewright.graph.threads import local_bytes, threads_of
+from tilewright.graph.text.show import show_program
 from tilewright.graph.uop import UOp
-from tilewright.graph.verify import verify_kernel, verify_program
+from tilewright.graph.verification.verify import verify_kernel, verify_program
 from tilewright.kernel.optimise import optimise
 
 GROUP, GROUPTOP, LOCAL, UPCAST = OptOps.GROUP, OptOps.GROUPTOP, OptOps.LOCAL, OptOps.UPCAST

@@ -33,9 +33,9 @@ from tilewright.base.target import Target
 from tilewright.codegen.pipeline import lower
 from tilewright.engine.compile import compile_kernel
 from tilewright.graph.ops import AxisType, Ops
-from tilewright.graph.show import parse, show, show_program
+from tilewright.graph.text.show import parse, show, show_program
 from tilewright.graph.uop import UOp
-from tilewright.graph.verify import verify_kernel, verify_program
+from tilewright.graph.verification.verify import verify_kernel, verify_program
 from tilewright.runtime.device import open_driver
 
 PLAIN = Target("PLAIN", native_ops=python_target().native_ops)

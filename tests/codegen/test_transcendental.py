@@ -16,8 +16,8 @@ import pytest
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen import sine, transcendental
-from tilewright.graph.detours import find_detours
-from tilewright.graph.evaluate import NumpyMath, bitcast_array, cast_array, evaluate, numpy_dtype
+from tilewright.graph.interpreter.evaluate import NumpyMath, bitcast_array, cast_array, evaluate, numpy_dtype
+from tilewright.graph.kernels.slow_path import find_detours
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort

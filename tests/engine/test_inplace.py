@@ -20,7 +20,7 @@ from tilewright.base.errors import RealizeError
 from tilewright.engine.live import register
 from tilewright.engine.realize import realize, schedule
 from tilewright.graph import build
-from tilewright.graph.evaluate import evaluate_all, numpy_dtype
+from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import buffer_of, from_host

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.graph import evaluate as interpreter
-from tilewright.graph.evaluate import cast_array, evaluate_all
+from tilewright.graph.interpreter import evaluate as interpreter
+from tilewright.graph.interpreter.evaluate import cast_array, evaluate_all
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind, Op
 from tilewright.graph.uop import UOp

@@ -25,10 +25,10 @@ from tilewright.base.config import Context
 from tilewright.engine.compile import forget_kernels
 from tilewright.engine.realize import forget_schedules, realize
 from tilewright.graph import build
-from tilewright.graph.evaluate import numpy_dtype
+from tilewright.graph.interpreter.evaluate import numpy_dtype
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
-from tilewright.graph.verify import verify_tensor_graph
+from tilewright.graph.verification.verify import verify_tensor_graph
 from tilewright.graph.walk import substitute, toposort
 from tilewright.runtime.buffer import buffer_of, from_host, new_buffer
 

@@ -6,7 +6,7 @@ movement, reduction, gather, IOTA, CONTIGUOUS, a copy to another device and back
 The nodes that nobody used become the outputs, so that what they share is shared in the graph as well.
 
 The same seed gives the same case in every process: nothing but `random.Random(seed)` and a NumPy generator made from it
-decides. `describe` writes a case as text that `tilewright.graph.parse` reads."""
+decides. `describe` writes a case as text that `tilewright.graph.text.parse` reads."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
 from tilewright.graph import build
-from tilewright.graph.evaluate import cast_array, numpy_dtype
-from tilewright.graph.numpy_math import bitcast_array
+from tilewright.graph.interpreter.evaluate import cast_array, numpy_dtype
+from tilewright.graph.interpreter.numpy_math import bitcast_array
 from tilewright.graph.ops import Ops, ParamArg
-from tilewright.graph.show import show
 from tilewright.graph.spec import Op, Shape
+from tilewright.graph.text.show import show
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 

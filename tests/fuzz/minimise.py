@@ -16,7 +16,7 @@ from tests.fuzz.execute import Failure, check_case
 from tests.fuzz.generate import Case
 from tilewright.base.errors import TilewrightError
 from tilewright.graph import build
-from tilewright.graph.evaluate import evaluate_all, numpy_dtype
+from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import substitute, toposort

@@ -32,7 +32,7 @@ from tilewright.engine.compile import compile_kernel, forget_kernels
 from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.uop import UOp
-from tilewright.graph.verify import verify_kernel, verify_program
+from tilewright.graph.verification.verify import verify_kernel, verify_program
 from tilewright.graph.walk import substitute, toposort
 from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import size_of, view_kernel

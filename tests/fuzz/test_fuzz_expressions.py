@@ -13,7 +13,7 @@ from tests.fuzz.minimise import minimise
 from tilewright.base.dtype import dtypes
 from tilewright.graph import build
 from tilewright.graph.ops import Ops, ParamArg
-from tilewright.graph.show import parse, show
+from tilewright.graph.text.show import parse, show
 from tilewright.graph.uop import UOp
 
 GRAPHS = 2000

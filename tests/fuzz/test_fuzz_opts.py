@@ -13,7 +13,7 @@ from tests.kernel.kernels import kernel
 from tilewright.backends.python import emulator
 from tilewright.backends.python.device import python_target
 from tilewright.engine.compile import forget_kernels
-from tilewright.graph import levels
+from tilewright.graph.kernels import levels
 from tilewright.graph.records import Opt, OptOps
 
 PAIRS = 5000

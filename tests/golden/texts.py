@@ -19,7 +19,7 @@ from tilewright.graph import build
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Program
 from tilewright.graph.uop import UOp
-from tilewright.graph.verify import verify_program
+from tilewright.graph.verification.verify import verify_program
 from tilewright.graph.walk import toposort
 from tilewright.kernel.optimise import optimise
 from tilewright.schedule.pipeline import schedule

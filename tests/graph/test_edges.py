@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from tests.kernel.kernels import axis
-from tilewright.graph.edges import holds_at
-from tilewright.graph.evaluate import evaluate
+from tilewright.graph.interpreter.evaluate import evaluate
+from tilewright.graph.kernels.edges import holds_at
 from tilewright.graph.ops import AxisType
 from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import substitute

@@ -11,11 +11,11 @@ import pytest
 
 from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
 from tilewright.base.errors import InternalError, OutOfBoundsError
-from tilewright.graph.evaluate import evaluate, evaluate_all, evaluate_kernel
-from tilewright.graph.numpy_math import Array, cast_array, numpy_dtype
+from tilewright.graph.interpreter.evaluate import evaluate, evaluate_all, evaluate_kernel
+from tilewright.graph.interpreter.numpy_math import Array, cast_array, numpy_dtype
+from tilewright.graph.interpreter.scalar import ScalarMath
 from tilewright.graph.ops import ALL_OPS, REDUCTIONS, Axis, AxisType, BufferArg, Ops, ParamArg
 from tilewright.graph.records import KernelInfo
-from tilewright.graph.scalar import ScalarMath
 from tilewright.graph.spec import Kind, Op
 from tilewright.graph.uop import UOp, const, index_const
 

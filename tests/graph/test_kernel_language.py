@@ -11,12 +11,12 @@ import pytest
 
 from tilewright import AddrSpace, AxisType, KernelInfo, Ops, UOp, dtypes
 from tilewright.base.errors import AxisError, DTypeError, IndexingError, KernelError, ShapeError, UserError
-from tilewright.graph.evaluate_effects import run_effects
-from tilewright.graph.kernel_language import make_argument
-from tilewright.graph.parse import parse
-from tilewright.graph.show import show, show_expression
+from tilewright.graph.interpreter.effects import run_effects
+from tilewright.graph.kernels.language import make_argument
+from tilewright.graph.text.parse import parse
+from tilewright.graph.text.show import show, show_expression
 from tilewright.graph.uop import const
-from tilewright.graph.verify import verify_kernel
+from tilewright.graph.verification.verify import verify_kernel
 from tilewright.graph.walk import toposort
 
 F32, I32 = dtypes.float32, dtypes.int32

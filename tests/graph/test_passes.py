@@ -19,7 +19,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.passes import Pass, optional_passes_run, reset_pass_count, run_passes
 from tilewright.graph.rewrite import reset_rewrite_count, rewrites_applied
 from tilewright.graph.uop import UOp, const
-from tilewright.graph.verify import verify_tensor_graph
+from tilewright.graph.verification.verify import verify_tensor_graph
 from tilewright.kernel.optimise import PASSES as KERNEL
 from tilewright.schedule.pipeline import PASSES as SCHEDULE
 

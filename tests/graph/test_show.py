@@ -17,10 +17,10 @@ from tilewright.base.dtype import DType, cast_scalar, dtypes
 from tilewright.base.errors import InternalError, ParseError
 from tilewright.base.target import Target
 from tilewright.graph.ops import ALL_OPS, REDUCTIONS, AddrSpace, Axis, AxisType, BufferArg, Ops, ParamArg
-from tilewright.graph.parse import literal
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Param, Program
-from tilewright.graph.show import parse, show, show_expression, show_program, show_tree
 from tilewright.graph.spec import Kind
+from tilewright.graph.text.parse import literal
+from tilewright.graph.text.show import parse, show, show_expression, show_program, show_tree
 from tilewright.graph.uop import UOp, const, index_const
 from tilewright.graph.walk import toposort
 
@@ -142,7 +142,7 @@ def test_an_argument_without_text_is_our_error() -> None:
 
 def test_equal_graphs_give_equal_text_in_every_process() -> None:
     program = (
-        "import sys; from tilewright.graph.show import parse, show;"
+        "import sys; from tilewright.graph.text.show import parse, show;"
         "text = sys.stdin.read(); assert show(parse(text)) == text; print('same')"
     )
     command = [sys.executable, "-c", program]

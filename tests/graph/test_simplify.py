@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tests.effort import count_calls
 from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
 from tilewright.graph.affine import order_key
+from tilewright.graph.interpreter.scalar import ScalarMath
 from tilewright.graph.ops import Axis, AxisType, CheckArg, Ops, ParamArg
 from tilewright.graph.pattern import Rule, RuleSet
-from tilewright.graph.scalar import ScalarMath
 from tilewright.graph.simplify import (
     KERNEL_RULES,
     SCALAR_RULES,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tilewright.base.dtype import dtypes
+from tilewright.graph.kernels.threads import threads_of
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
-from tilewright.graph.threads import threads_of
 from tilewright.graph.uop import UOp, index_const
 
 

@@ -11,12 +11,13 @@ import pytest
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError, VerifyError
 from tilewright.base.target import Target
-from tilewright.graph.custom import CustomKernel
+from tilewright.graph.kernels.custom import CustomKernel
 from tilewright.graph.ops import Axis, AxisType, BufferArg, CheckArg, MultiArg, Ops, ParamArg
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Param, Program
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, const, index_const
-from tilewright.graph.verify import (
+from tilewright.graph.verification.program import PROGRAM_RULES
+from tilewright.graph.verification.verify import (
     KERNEL_STAGE,
     NODE_RULES,
     PROGRAM_STAGE,
@@ -25,7 +26,6 @@ from tilewright.graph.verify import (
     verify_program,
     verify_tensor_graph,
 )
-from tilewright.graph.verify_program import PROGRAM_RULES
 
 F32 = dtypes.float32
 I32 = dtypes.int32

@@ -1,5 +1,5 @@
 """Graphs that the fuzzer found to be wrong, as small as it could make them, each with its story. The text of a graph is
-what `tilewright.graph.show` writes; the contents of its leaves are given by slot. Devices agree with `evaluate`."""
+what `tilewright.graph.text.show` writes; the contents of its leaves are given by slot. Devices agree with it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from tests.fuzz.execute import check_case
 from tests.fuzz.generate import Case
-from tilewright.graph.evaluate import numpy_dtype
+from tilewright.graph.interpreter.evaluate import numpy_dtype
 from tilewright.graph.ops import Ops
-from tilewright.graph.show import parse
+from tilewright.graph.text.show import parse
 from tilewright.graph.walk import toposort
 
 FINDS: dict[str, tuple[str, dict[int, list[float]]]] = {

@@ -372,9 +372,9 @@ def test_the_ignored_label_by_default() -> None:
 
 def test_a_check_is_a_node_like_others() -> None:
     """Its text comes back, and the interpreter knows it."""
-    from tilewright.graph.evaluate import evaluate
-    from tilewright.graph.parse import parse
-    from tilewright.graph.show import show
+    from tilewright.graph.interpreter.evaluate import evaluate
+    from tilewright.graph.text.parse import parse
+    from tilewright.graph.text.show import show
 
     buffer = Tensor([-1, 2]).uop
     index = table(4)[Tensor._from_uop(buffer, "CPU")].uop.src[1]

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from tilewright import AxisType, DType, KernelInfo, Ops, Tensor, UOp, dtypes
-from tilewright.graph.evaluate import evaluate_kernel
-from tilewright.graph.evaluate_effects import run_effects
-from tilewright.graph.kernel_language import make_argument
-from tilewright.graph.numpy_math import numpy_dtype
+from tilewright.graph.interpreter.effects import run_effects
+from tilewright.graph.interpreter.evaluate import evaluate_kernel
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
+from tilewright.graph.kernels.language import make_argument
 from tilewright.graph.uop import UOp as Node
-from tilewright.graph.verify import verify_kernel
+from tilewright.graph.verification.verify import verify_kernel
 from tilewright.graph.walk import toposort
 from tilewright.kernel.analysis.versions import are_apart, is_injective
 from tilewright.kernel.prepare.accumulators import recognise_accumulators

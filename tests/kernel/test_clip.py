@@ -10,7 +10,7 @@ from tests.kernel.kernels import image_gradient, kernel, refusal_of, shifted_sum
 from tests.kernel.test_transforms import check
 from tilewright import Tensor
 from tilewright.engine.compile import forget_kernels
-from tilewright.graph.evaluate import evaluate
+from tilewright.graph.interpreter.evaluate import evaluate
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import index_const

@@ -15,11 +15,11 @@ from tilewright.backends.python.emulator import run_program
 from tilewright.base.dtype import DType
 from tilewright.base.target import Target, TensorCore
 from tilewright.codegen.pipeline import lower
-from tilewright.graph.evaluate import cast_array, numpy_dtype
+from tilewright.graph.interpreter.evaluate import cast_array, numpy_dtype
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp
-from tilewright.graph.verify import verify_kernel, verify_program
+from tilewright.graph.verification.verify import verify_kernel, verify_program
 from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.heuristics.work_groups import choose_tensor_core
 from tilewright.kernel.optimise import optimise, prepare_kernel, to_launch_axes

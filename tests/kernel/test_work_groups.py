@@ -13,9 +13,9 @@ from tilewright.base.config import Context
 from tilewright.base.dtype import dtypes
 from tilewright.base.target import Target
 from tilewright.graph import build
+from tilewright.graph.kernels.threads import local_bytes, threads_of
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Opt, OptOps
-from tilewright.graph.threads import local_bytes, threads_of
 from tilewright.graph.uop import UOp
 from tilewright.kernel import optimise as optimise_module
 from tilewright.kernel.apply import apply_opt, describe_axes

@@ -67,8 +67,8 @@ CYCLES: list[set[str]] = [
     {
         "graph/affine.py",
         "graph/bounds.py",
-        "graph/kernel_language.py",
-        "graph/kernel_views.py",
+        "graph/kernels/language.py",
+        "graph/kernels/views.py",
         "graph/ops.py",
         "graph/spec.py",
         "graph/uop.py",

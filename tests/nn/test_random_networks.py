@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.tensor.conftest import bindings_of, run_on
 from tilewright import Tensor, nn
 from tilewright.graph import build
-from tilewright.graph.evaluate import evaluate
+from tilewright.graph.interpreter.evaluate import evaluate
 from tilewright.nn.state import get_parameters
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.base.dtype import to_dtype
-from tilewright.graph.numpy_math import numpy_dtype
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
 
 FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3", "float8_e5m2")
 # Products and sums of several values are judged in floats that hold them; float8 is for storage.

@@ -18,10 +18,10 @@ from tests.ops.table import TABLE
 from tilewright import Tensor
 from tilewright.base.dtype import to_dtype
 from tilewright.graph import build
-from tilewright.graph.evaluate import evaluate
-from tilewright.graph.numpy_math import numpy_dtype
+from tilewright.graph.interpreter.evaluate import evaluate
+from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.ops import Ops
-from tilewright.graph.verify import verify_tensor_graph
+from tilewright.graph.verification.verify import verify_tensor_graph
 from tilewright.graph.walk import toposort
 from tilewright.runtime.buffer import buffer_of
 

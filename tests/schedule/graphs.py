@@ -13,7 +13,7 @@ from tilewright import Tensor
 from tilewright.base.dtype import DType, dtypes
 from tilewright.engine.realize import realize, schedule
 from tilewright.graph import build
-from tilewright.graph.evaluate import evaluate_all, numpy_dtype
+from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Schedule
 from tilewright.graph.uop import UOp

@@ -32,7 +32,7 @@ from tilewright.base.dtype import dtypes
 from tilewright.codegen.pipeline import estimate_work
 from tilewright.engine.realize import forget_schedules, schedule
 from tilewright.graph import build
-from tilewright.graph.evaluate import evaluate_kernel, numpy_dtype
+from tilewright.graph.interpreter.evaluate import evaluate_kernel, numpy_dtype
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.records import Access, Item, Schedule, Slot
 from tilewright.graph.uop import UOp

@@ -15,7 +15,7 @@ from tilewright import Tensor
 from tilewright.base.dtype import DType, dtypes
 from tilewright.engine.realize import bind_graph
 from tilewright.graph import build
-from tilewright.graph.evaluate import evaluate
+from tilewright.graph.interpreter.evaluate import evaluate
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.uop import UOp, const, index_const
 from tilewright.graph.walk import consumers, toposort

@@ -14,10 +14,10 @@ from tests.ops.table import TABLE
 from tilewright import Tensor, dtypes
 from tilewright.base.errors import UnsupportedError
 from tilewright.graph.build import multi, placed_on
-from tilewright.graph.evaluate import evaluate, evaluate_all
+from tilewright.graph.interpreter.evaluate import evaluate, evaluate_all
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
-from tilewright.graph.verify import verify_tensor_graph
+from tilewright.graph.verification.verify import verify_tensor_graph
 from tilewright.graph.walk import toposort
 from tilewright.runtime.buffer import buffer_of
 from tilewright.schedule.layouts import Layout, reshaped, shrunk

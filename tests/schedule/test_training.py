@@ -27,7 +27,7 @@ from tilewright import Tensor, nn
 from tilewright.base.config import Context
 from tilewright.engine.realize import realize, schedule
 from tilewright.graph import build
-from tilewright.graph.evaluate import evaluate_all
+from tilewright.graph.interpreter.evaluate import evaluate_all
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort

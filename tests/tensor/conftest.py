@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from tilewright.graph import build
-from tilewright.graph.evaluate import evaluate, numpy_dtype
+from tilewright.graph.interpreter.evaluate import evaluate, numpy_dtype
 from tilewright.graph.ops import Ops
-from tilewright.graph.verify import verify_tensor_graph
+from tilewright.graph.verification.verify import verify_tensor_graph
 from tilewright.graph.walk import toposort
 from tilewright.runtime.buffer import buffer_of
 from tilewright.tensor.tensor import Tensor

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from tilewright.base.dtype import dtypes
 from tilewright.graph import build
-from tilewright.graph.evaluate import evaluate
+from tilewright.graph.interpreter.evaluate import evaluate
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
-from tilewright.graph.verify import verify_tensor_graph
+from tilewright.graph.verification.verify import verify_tensor_graph
 
 
 def counted(*shape: int) -> UOp:

@@ -19,10 +19,10 @@ from tilewright.base.config import Context
 from tilewright.base.errors import UnsupportedError
 from tilewright.engine.compile import forget_kernels
 from tilewright.graph import build, gradients_gather
-from tilewright.graph.evaluate import evaluate
-from tilewright.graph.gradients import WITHOUT_GRADIENT, exclusive_products, gradients_of
+from tilewright.graph.gradients.rules import WITHOUT_GRADIENT, exclusive_products, gradients_of
+from tilewright.graph.interpreter.evaluate import evaluate
 from tilewright.graph.ops import ALL_OPS, Ops
-from tilewright.graph.verify import verify_tensor_graph
+from tilewright.graph.verification.verify import verify_tensor_graph
 from tilewright.kernel.heuristics import scatter
 
 STEP = 1e-6

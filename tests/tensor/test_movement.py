@@ -139,7 +139,7 @@ def test_bits_of_nan_survive_joining(run: Any, device: str) -> None:
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 20])
 def test_windows_of_every_kind(size: int, step: int) -> None:
     """unfold for all window lengths and steps, through the interpreter alone."""
-    from tilewright.graph.evaluate import evaluate
+    from tilewright.graph.interpreter.evaluate import evaluate
     from tilewright.tensor import nodes
 
     node = Tensor.arange(size).uop

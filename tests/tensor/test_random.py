@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tilewright.graph.scalar import threefry2x32
+from tilewright.graph.interpreter.scalar import threefry2x32
 from tilewright.tensor.tensor import Tensor
 
 

@@ -1,5 +1,5 @@
 """Long float sums in levels. In: a kernel whose reductions have no GROUP axes. Out: the same kernel, in which no
-accumulator of a float sum takes in more than a fixed number of terms (`graph/levels.py`).
+accumulator of a float sum takes in more than a fixed number of terms (`graph/kernels/levels.py`).
 
     before: for k in 256: acc += a[k]
     after:  for k0 in 16:
@@ -14,7 +14,7 @@ to spill others to."""
 from __future__ import annotations
 
 from tilewright.codegen.linearise import is_loop
-from tilewright.graph.levels import Levels, plan_levels
+from tilewright.graph.kernels.levels import Levels, plan_levels
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import named_ranges, toposort

@@ -7,7 +7,7 @@ What is left of an IDIV or MOD that is not native has a dividend of at least 0 a
 division will do; what is left of an SHL or SHR has an amount from 0 to below the width. A CAST from float to integer
 is native where the name "SATURATING_CAST" is; what is left of others has its argument in the integer's range. What is
 taken apart into float64 arithmetic is done in integers where the target has none (to the builders, the name "FLOAT64").
-Where the name "DETOUR" is, what few elements need is marked (`graph/detours.py`), and the renderer jumps over it.
+Where the name "DETOUR" is, what few elements need is marked (`kernels/slow_path.py`) and jumped over by the renderer.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tilewright.base.dtype import DType, cast_scalar, dtypes
 from tilewright.base.target import WIDE_INTEGERS, Target
 from tilewright.codegen import sine, transcendental
 from tilewright.graph.bounds import dtype_bounds
-from tilewright.graph.detours import DETOUR
+from tilewright.graph.interpreter.scalar import THREEFRY_ROTATIONS
+from tilewright.graph.kernels.slow_path import DETOUR
 from tilewright.graph.ops import Ops
-from tilewright.graph.scalar import THREEFRY_ROTATIONS
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort

@@ -15,9 +15,9 @@ import itertools
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.target import Target
+from tilewright.graph.kernels.threads import GroupLayout, Threads
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.simplify import simplify
-from tilewright.graph.threads import GroupLayout, Threads
 from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import toposort
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 import math
 
 from tilewright.base.dtype import dtypes
+from tilewright.graph.kernels.threads import THREAD_KINDS, Threads, threads_of
 from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.simplify import simplify
-from tilewright.graph.threads import THREAD_KINDS, Threads, threads_of
 from tilewright.graph.uop import UOp, index_const, memory_of
 from tilewright.graph.walk import exchange_axis, substitute, toposort
 

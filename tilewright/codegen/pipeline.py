@@ -20,12 +20,12 @@ from tilewright.codegen.linearise import LAUNCH_KINDS, Lineariser
 from tilewright.codegen.separate_loops import separate_loops
 from tilewright.codegen.vectors import split_vectors
 from tilewright.codegen.wide_integers import split_wide_integers
+from tilewright.graph.kernels.threads import Threads
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.passes import Pass, run_passes
 from tilewright.graph.records import KernelInfo, Param, Program
-from tilewright.graph.threads import Threads
 from tilewright.graph.uop import UOp, memory_of
-from tilewright.graph.verify import verify_kernel, verify_program
+from tilewright.graph.verification.verify import verify_kernel, verify_program
 from tilewright.graph.walk import toposort
 
 NO_THREADS = Threads(())

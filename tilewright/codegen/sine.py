@@ -15,7 +15,7 @@ import math
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.transcendental import FORMATS, Format, polynomial, through_float32
-from tilewright.graph.detours import detour
+from tilewright.graph.kernels.slow_path import detour
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 

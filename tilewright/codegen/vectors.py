@@ -10,7 +10,7 @@ from __future__ import annotations
 from tilewright.base.dtype import DType
 from tilewright.base.target import Target
 from tilewright.graph.affine import coefficient
-from tilewright.graph.dot_products import find_dots, group_dtype, narrow_factors
+from tilewright.graph.kernels.dot_products import find_dots, group_dtype, narrow_factors
 from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.uop import UOp, index_const, memory_of
 from tilewright.graph.walk import exchange_axis, toposort

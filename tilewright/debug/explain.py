@@ -21,7 +21,7 @@ from tilewright.engine.compile import CompiledKernel, compile_kernel
 from tilewright.engine.parts import held_buffer
 from tilewright.engine.realize import schedule
 from tilewright.graph.records import Item, Opt, Schedule
-from tilewright.graph.show import show, show_program
+from tilewright.graph.text.show import show, show_program
 from tilewright.runtime.device import open_driver
 
 

@@ -18,7 +18,7 @@ from tilewright.base.events import PRINTED, Event, GlobalCounters, stage_times
 from tilewright.base.forks import renewed_lock
 from tilewright.debug import describe
 from tilewright.graph.records import Schedule
-from tilewright.graph.show import show, show_program
+from tilewright.graph.text.show import show, show_program
 from tilewright.runtime.device import open_driver
 
 _STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}

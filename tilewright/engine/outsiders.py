@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tilewright.engine.live import live_nodes
 from tilewright.engine.parts import buffers_of, has_contents, held_buffer, is_held
-from tilewright.graph.custom import updated_source
+from tilewright.graph.kernels.custom import updated_source
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp

@@ -27,7 +27,7 @@ from tilewright.engine.plan import Plan, Structure, forget_schedules, known_plan
 from tilewright.engine.run import Execution, capture_execution
 from tilewright.engine.traces import BeingTraced, await_end, check_updates, note_computed, traces
 from tilewright.graph.build import is_seen_by_gradients_alone
-from tilewright.graph.custom import updated_source, without_gradient
+from tilewright.graph.kernels.custom import updated_source, without_gradient
 from tilewright.graph.ops import CheckArg, Ops, ParamArg
 from tilewright.graph.records import Schedule
 from tilewright.graph.uop import UOp

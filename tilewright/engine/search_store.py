@@ -13,7 +13,7 @@ from tilewright.base.config import options
 from tilewright.base.events import emit, listeners
 from tilewright.base.target import Target
 from tilewright.graph.records import KernelInfo, Opt, OptOps
-from tilewright.graph.show import show
+from tilewright.graph.text.show import show
 from tilewright.graph.uop import UOp
 from tilewright.kernel.search import Opts, Search, Trial
 from tilewright.runtime.cache import cache_folder, usable_folder

@@ -19,9 +19,9 @@ from tilewright.engine import devices
 from tilewright.engine.compile import compile_with
 from tilewright.engine.search_process import Task
 from tilewright.engine.verify import agrees, random_bytes
-from tilewright.graph.evaluate import numpy_dtype
-from tilewright.graph.parse import parse
+from tilewright.graph.interpreter.evaluate import numpy_dtype
 from tilewright.graph.records import KernelInfo, Opt, Param
+from tilewright.graph.text.parse import parse
 from tilewright.kernel.optimise import optimise
 from tilewright.runtime.device import Driver, open_driver
 

@@ -16,9 +16,9 @@ from tilewright.base.config import options, options_that_affect
 from tilewright.base.events import emit, listeners
 from tilewright.base.target import Target
 from tilewright.graph.ops import Ops
-from tilewright.graph.parse import literal
 from tilewright.graph.records import Program
 from tilewright.graph.spec import Kind
+from tilewright.graph.text.parse import literal
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.runtime.cache import cache_key, read_entry, write_entry

@@ -22,7 +22,7 @@ REFERENCE_DEVICE = "PYTHON"
 def verify_optimised(compiled: CompiledKernel, device: str) -> None:
     import numpy as np
 
-    from tilewright.graph.evaluate import numpy_dtype
+    from tilewright.graph.interpreter.evaluate import numpy_dtype
 
     driver, reference = open_driver(device), open_driver(REFERENCE_DEVICE)
     name = compiled.program.name
@@ -61,7 +61,7 @@ def read_bytes(driver: Driver, memory: Any, nbytes: int) -> bytes:
 
 def random_bytes(param: Param, generator: Any) -> bytes:
     """Modest multiples of 1/8: their products and sums are exact, so a sum may be taken in any order."""
-    from tilewright.graph.evaluate import cast_array
+    from tilewright.graph.interpreter.evaluate import cast_array
 
     if param.dtype.is_float:
         values = generator.integers(-16, 17, param.size) / 8

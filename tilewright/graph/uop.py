@@ -411,5 +411,5 @@ def index_const(value: int) -> UOp:
 
 
 # Last, because it builds nodes: the class above must be there.
-from tilewright.graph import kernel_language as language  # noqa: E402
-from tilewright.graph import kernel_views as views  # noqa: E402
+from tilewright.graph.kernels import language as language  # noqa: E402
+from tilewright.graph.kernels import views as views  # noqa: E402

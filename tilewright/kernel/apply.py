@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from tilewright.base.errors import KernelOptError
 from tilewright.base.target import Target
+from tilewright.graph.kernels.threads import local_bytes, threads_of
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt
-from tilewright.graph.threads import local_bytes, threads_of
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import ANY_TARGET, KernelView, is_counted, size_of, view_kernel
 from tilewright.kernel.transforms.registry import TRANSFORMS

@@ -13,7 +13,7 @@ from tilewright.graph.passes import Pass, run_passes
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp
-from tilewright.graph.verify import verify_kernel
+from tilewright.graph.verification.verify import verify_kernel
 from tilewright.graph.walk import exchange_axis
 from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.apply import apply_opt, check_limits

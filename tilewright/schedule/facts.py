@@ -12,7 +12,7 @@ import operator
 from dataclasses import dataclass
 
 from tilewright.graph.cost import own_cost
-from tilewright.graph.custom import updated_source
+from tilewright.graph.kernels.custom import updated_source
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import element_count
 from tilewright.graph.uop import UOp

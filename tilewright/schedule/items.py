@@ -9,7 +9,7 @@ from hashlib import blake2b
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
 from tilewright.graph.affine import digest
-from tilewright.graph.custom import output_node
+from tilewright.graph.kernels.custom import output_node
 from tilewright.graph.ops import Axis, AxisType, CheckArg, Ops, ParamArg
 from tilewright.graph.records import Access, Item, KernelInfo, Slot
 from tilewright.graph.simplify import simplify

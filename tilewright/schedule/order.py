@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tilewright.base.errors import InternalError
 from tilewright.base.target import Target
 from tilewright.graph.build import placed_on
-from tilewright.graph.custom import output_node, updated_source
+from tilewright.graph.kernels.custom import output_node, updated_source
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.records import Item, Slot
 from tilewright.graph.spec import element_count

@@ -15,7 +15,7 @@ from tilewright.graph.passes import Pass, run_passes
 from tilewright.graph.records import Schedule
 from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
-from tilewright.graph.verify import verify_kernel, verify_tensor_graph
+from tilewright.graph.verification.verify import verify_kernel, verify_tensor_graph
 from tilewright.graph.walk import map_nodes, toposort
 from tilewright.schedule.checks import keep_checks
 from tilewright.schedule.fuse import SEPARATE, plan_fusion

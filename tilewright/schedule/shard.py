@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from tilewright.base.errors import InternalError
 from tilewright.graph import build
-from tilewright.graph.custom import updated_source
-from tilewright.graph.gradients_gather import counting_axis
+from tilewright.graph.gradients.gather import counting_axis
+from tilewright.graph.kernels.custom import updated_source
 from tilewright.graph.ops import MultiArg, Ops
 from tilewright.graph.slices import even_sizes, select_parts
 from tilewright.graph.spec import Kind, Op, element_count

@@ -1,6 +1,6 @@
 """Kernels written by hand. In: tensors and a function that writes a kernel over them. Out: the tensors as the kernel
 leaves them, lazy like any others: they are scheduled, differentiated and jitted with the rest of the graph.
-The language of kernels is in `graph/kernel_language.py`; docs/custom_kernels.md shows it."""
+The language of kernels is in `graph/kernels/language.py`; docs/custom_kernels.md shows it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, Self
 from tilewright.base.errors import KernelError, ShapeError, UnsupportedError
 from tilewright.engine.parts import layout_of
 from tilewright.graph import build
-from tilewright.graph.custom import CustomKernel, arguments_used, check_kernel, output_node
-from tilewright.graph.kernel_language import make_argument
+from tilewright.graph.kernels.custom import CustomKernel, arguments_used, check_kernel, output_node
+from tilewright.graph.kernels.language import make_argument
 from tilewright.graph.ops import Ops
 from tilewright.graph.slices import bounds_of, slice_axis
 from tilewright.graph.spec import Devices

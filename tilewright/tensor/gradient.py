@@ -1,5 +1,5 @@
 """Gradients of tensors. In: a result and what it is to be differentiated by. Out: tensors, lazy like any others.
-`backward` adds to `.grad` of the parameters, `gradient` returns; both apply the rules of `graph/gradients.py` along one
+`backward` adds to `.grad` of the parameters, `gradient` returns; both apply `graph/gradients/rules.py` along one
 walk from the result down. What a result depends on is read from its graph: detach() and no_grad() cut it there."""
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _moved_from(node: UOp) -> list[UOp]:
 
 def _moved_back(target: UOp, node: UOp, gradient: UOp) -> UOp:
     """The gradient of a movement of `target` as one of `target`: down to what both are made from, and up again."""
-    from tilewright.graph.gradients import gradients_of, total
+    from tilewright.graph.gradients.rules import gradients_of, total
 
     chain = _moved_from(target)
     while node not in chain:
@@ -264,8 +264,8 @@ class Flow:
 
     def _descend(self, order: Sequence[UOp], sums: dict[UOp, list[UOp]], found: dict[UOp, UOp]) -> None:
         """Users before sources: when a node is met, `sums` holds its whole gradient, a part from each user."""
-        from tilewright.graph.gradient_sums import fold, gather_terms
-        from tilewright.graph.gradients import gradients_of
+        from tilewright.graph.gradients.rules import gradients_of
+        from tilewright.graph.gradients.sums import fold, gather_terms
 
         for node in reversed(order):
             if node not in self.carries:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import IndexingError
 from tilewright.graph import build
-from tilewright.graph.gradients_gather import flat_number, stored_if_large
+from tilewright.graph.gradients.gather import flat_number, stored_if_large
 from tilewright.graph.ops import CheckArg, Ops
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp

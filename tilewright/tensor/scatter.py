@@ -10,7 +10,7 @@ from typing import Self
 from tilewright.base.dtype import Scalar, dtypes
 from tilewright.base.errors import DTypeError, IndexingError, ShapeError
 from tilewright.graph import build
-from tilewright.graph.gradients_gather import flat_number, stored_if_large
+from tilewright.graph.gradients.gather import flat_number, stored_if_large
 from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp

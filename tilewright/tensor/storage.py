@@ -195,7 +195,7 @@ class StorageMixin(TensorBase):
         if self.dtype.code:
             dtype = numpy.dtype(self.dtype.name)
         else:
-            from tilewright.graph.numpy_math import numpy_dtype
+            from tilewright.graph.interpreter.numpy_math import numpy_dtype
 
             dtype = numpy_dtype(self.dtype)
         raw = numpy.empty(self.nbytes(), dtype=numpy.uint8)

@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.backends.python.launch import FIRST_TILE_AXIS, Launch
 from tilewright.backends.python.memory import Conflict, View
 from tilewright.base.errors import EmulatorError, InternalError, OutOfBoundsError, RaceError, UninitialisedReadError
-from tilewright.graph.numpy_math import Array
+from tilewright.graph.interpreter.numpy_math import Array
 from tilewright.graph.uop import UOp
 
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}

@@ -10,8 +10,8 @@ import numpy as np
 from tilewright.backends.python import access
 from tilewright.backends.python.access import Site
 from tilewright.backends.python.memory import View
-from tilewright.graph.evaluate import numpy_dtype
-from tilewright.graph.numpy_math import Array
+from tilewright.graph.interpreter.evaluate import numpy_dtype
+from tilewright.graph.interpreter.numpy_math import Array
 from tilewright.graph.uop import UOp
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.backends.python.device import python_target
 from tilewright.backends.python.emulator import run_program
 from tilewright.base.errors import UnwrittenOutputError
-from tilewright.graph.evaluate import numpy_dtype
+from tilewright.graph.interpreter.evaluate import numpy_dtype
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import memory_of
@@ -94,7 +94,7 @@ class PythonDriver(HostDriver):
         memory.mark_written(offset, offset + data.nbytes)
 
     def render(self, program: Program) -> str:
-        from tilewright.graph.show import show_program
+        from tilewright.graph.text.show import show_program
 
         return show_program(program)
 

@@ -18,8 +18,8 @@ from tilewright.backends.python.memory import View, make_parameter_views, make_s
 from tilewright.backends.python.plan import is_loop, make_plan
 from tilewright.base.dtype import DType
 from tilewright.base.errors import EmulatorError, InternalError, UninitialisedReadError
-from tilewright.graph.evaluate import NumpyMath, bitcast_array, cast_array, evaluate, numpy_dtype
-from tilewright.graph.numpy_math import Array
+from tilewright.graph.interpreter.evaluate import NumpyMath, bitcast_array, cast_array, evaluate, numpy_dtype
+from tilewright.graph.interpreter.numpy_math import Array
 from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.records import Program
 from tilewright.graph.spec import Op

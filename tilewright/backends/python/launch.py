@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from tilewright.base.errors import InternalError
-from tilewright.graph.evaluate import numpy_dtype
-from tilewright.graph.numpy_math import Array
+from tilewright.graph.interpreter.evaluate import numpy_dtype
+from tilewright.graph.interpreter.numpy_math import Array
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tilewright.backends.python.launch import Launch
-from tilewright.graph.evaluate import numpy_dtype
-from tilewright.graph.numpy_math import Array
+from tilewright.graph.interpreter.evaluate import numpy_dtype
+from tilewright.graph.interpreter.numpy_math import Array
 from tilewright.graph.uop import UOp
 
 # Slots begin at multiples of the largest dtype, as they do on every device.

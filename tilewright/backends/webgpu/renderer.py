@@ -13,9 +13,9 @@ from tilewright.base.dtype import DType, Scalar, cast_scalar
 from tilewright.base.target import WIDE_INTEGERS
 from tilewright.codegen.c_style.folds import fold_body
 from tilewright.codegen.c_style.renderer import CStyleRenderer, Expression
+from tilewright.graph.interpreter.scalar import ScalarMath
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
-from tilewright.graph.scalar import ScalarMath
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 
 from tilewright.base.dtype import DType, cast_scalar, dtypes
+from tilewright.graph.interpreter.scalar import ScalarMath
 from tilewright.graph.ops import Ops
 from tilewright.graph.pattern import Rule, RuleSet, const, op, var, where
-from tilewright.graph.scalar import ScalarMath
 from tilewright.graph.simplify.common import holds, number, opposite, select, truth
 from tilewright.graph.uop import UOp
 

@@ -4,9 +4,9 @@ the dtype holds it. First of the rule files: the others may assume that a consta
 from __future__ import annotations
 
 from tilewright.graph.bounds import bounds_of
+from tilewright.graph.interpreter.scalar import ScalarMath
 from tilewright.graph.ops import ALL_OPS, Ops
 from tilewright.graph.pattern import Rule, RuleSet, const, op, var, where
-from tilewright.graph.scalar import ScalarMath
 from tilewright.graph.simplify.common import number
 from tilewright.graph.spec import Kind, Op
 from tilewright.graph.uop import UOp

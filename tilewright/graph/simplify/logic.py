@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph.affine import affine, order_key
+from tilewright.graph.interpreter.scalar import ScalarMath
 from tilewright.graph.ops import Ops
 from tilewright.graph.pattern import Rule, RuleSet, const, op, var
-from tilewright.graph.scalar import ScalarMath
 from tilewright.graph.simplify.common import FALSE, TRUE, both, either, number, opposite
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp

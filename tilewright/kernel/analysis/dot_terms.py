@@ -1,13 +1,13 @@
 """Which factors of a kernel are groups of terms. In: a kernel, and the place of a factor or a target record. Out: the
 UNROLL axis that numbers the terms of a group, what a copy of them holds, and the instruction that the target has.
 
-A target may add several products of narrow integers to a lane of a sum at once (graph/dot_products.py). For that the
-sum is unrolled by as many terms, and a packed panel has them side by side, so that a group fills the bits of a sum."""
+A target may add several products of narrow integers to a lane of a sum at once (graph/kernels/dot_products.py). Then
+the sum is unrolled by as many terms, which a packed panel holds side by side: a group fills the bits of a sum."""
 
 from __future__ import annotations
 
 from tilewright.base.dtype import DType
-from tilewright.graph.dot_products import DotFit, find_dots, group_dtype, narrow_factors
+from tilewright.graph.kernels.dot_products import DotFit, find_dots, group_dtype, narrow_factors
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, size_of

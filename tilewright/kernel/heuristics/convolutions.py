@@ -25,11 +25,11 @@ from __future__ import annotations
 
 import math
 
-from tilewright.graph.edges import holds_at
+from tilewright.graph.kernels.edges import holds_at
+from tilewright.graph.kernels.threads import local_bytes
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.simplify.logic import parts_of
-from tilewright.graph.threads import local_bytes
 from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.analysis.versions import is_injective

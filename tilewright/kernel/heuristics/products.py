@@ -11,8 +11,8 @@ if stores walk one of them as neighbours; those that only the other depends on a
           for k: a tile of sums, held in registers      a row of the panel as vectors, the left factor's as scalars
 
 A sum whose panel is too large for L2 is taken in blocks, outside of the rows, and held in memory between them; any
-other is in registers over the whole of k (long float sums in levels, `graph/levels.py`). Either way its order is that
-of k, in blocks that follow from shapes and caches, whatever the number of cores. What follows it (a bias, an
+other is in registers over the whole of k (long float sums in levels, `graph/kernels/levels.py`). Either way its order
+is that of k, in blocks that follow from shapes and caches, whatever the number of cores. What follows it (a bias, an
 activation) happens where the whole sum is in registers."""
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import math
 from typing import NamedTuple
 
 from tilewright.base.dtype import DType
+from tilewright.graph.kernels.threads import local_bytes
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
-from tilewright.graph.threads import local_bytes
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.kernel.analysis.dependence import has_effects

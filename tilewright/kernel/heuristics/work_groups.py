@@ -15,9 +15,9 @@ from __future__ import annotations
 import math
 
 from tilewright.base.target import Target, TensorCore
+from tilewright.graph.kernels.threads import threads_of
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
-from tilewright.graph.threads import threads_of
 from tilewright.graph.uop import UOp
 from tilewright.kernel.apply import fits_target
 from tilewright.kernel.axes import KernelView, is_counted, size_of, stride, view_kernel

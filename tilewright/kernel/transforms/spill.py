@@ -19,7 +19,7 @@ the accumulator in memory.
             for i in 64: out[i] = local[i]
 
 SPILL of the outer loop of a nest `for j: for i:` spills the accumulators of all (j, i). A long float sum has one memory
-for each of its levels (`graph/levels.py`):
+for each of its levels (`graph/kernels/levels.py`):
 
     after:  for k0 in 32:
               for i in 64: inner[i] = 0
@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.base.dtype import dtypes
-from tilewright.graph.levels import plan_levels
+from tilewright.graph.kernels.levels import plan_levels
 from tilewright.graph.ops import AxisType, Ops, ParamArg, reduce_identity
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp, const, index_const

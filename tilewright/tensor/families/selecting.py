@@ -8,7 +8,7 @@ from typing import Any, Self
 from tilewright.base.dtype import Scalar
 from tilewright.base.errors import DTypeError, IndexingError, ShapeError
 from tilewright.graph import build
-from tilewright.graph.gradients_gather import gather_gradient
+from tilewright.graph.gradients.gather import gather_gradient
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import Axes, TensorBase, broadcast_shape, check_axes, check_axis, check_devices, check_whole
 from tilewright.tensor.families.base import Family

@@ -10,7 +10,7 @@ from tilewright.backends.cpu.host import panels
 from tilewright.backends.cpu.rendering.instructions import memory_type, of_lanes
 from tilewright.base.dtype import dtypes, wrap_int
 from tilewright.codegen.tiles import axis_size, tile_part
-from tilewright.graph.edges import holds_at
+from tilewright.graph.kernels.edges import holds_at
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, memory_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.backends.cpu.rendering.instructions import constant, of_lanes, scalar_type, value_type
 from tilewright.base.dtype import dtypes
-from tilewright.graph.edges import holds_at
+from tilewright.graph.kernels.edges import holds_at
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 

@@ -14,7 +14,7 @@ from tilewright.backends.cpu.rendering.groups import interleaved
 from tilewright.backends.cpu.rendering.instructions import of_lanes, scalar_type, value_type
 from tilewright.base.dtype import DType
 from tilewright.codegen.tiles import Coordinates, axis_size, tile_part
-from tilewright.graph.dot_products import DotFit, find_dots, narrow_factors
+from tilewright.graph.kernels.dot_products import DotFit, find_dots, narrow_factors
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import consumers

@@ -27,7 +27,7 @@ from tilewright.backends.cpu.rendering.slow_paths import Detours
 from tilewright.backends.cpu.rendering.transpose import vector_across
 from tilewright.base.errors import InternalError
 from tilewright.codegen.tiles import Coordinates, TileFacts, axis_size
-from tilewright.graph.edges import holds_at
+from tilewright.graph.kernels.edges import holds_at
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp

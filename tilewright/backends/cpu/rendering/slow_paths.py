@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.backends.cpu.rendering.instructions import value_type
 from tilewright.base.dtype import dtypes
-from tilewright.graph.detours import find_detours
+from tilewright.graph.kernels.slow_path import find_detours
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 

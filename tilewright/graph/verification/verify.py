@@ -12,9 +12,16 @@ from tilewright.graph.ops import ALL_OPS, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.spec import Kind, Op
 from tilewright.graph.uop import UOp
-from tilewright.graph.verify_kernel_nodes import EFFECTS, KERNEL_RULES
-from tilewright.graph.verify_nodes import ELEMENTWISE, MOVEMENT, PLACEHOLDERS, TENSOR_RULES, NodeRule, ops_of_kind
-from tilewright.graph.verify_program import PROGRAM_RULES
+from tilewright.graph.verification.kernel_nodes import EFFECTS, KERNEL_RULES
+from tilewright.graph.verification.program import PROGRAM_RULES
+from tilewright.graph.verification.tensor_nodes import (
+    ELEMENTWISE,
+    MOVEMENT,
+    PLACEHOLDERS,
+    TENSOR_RULES,
+    NodeRule,
+    ops_of_kind,
+)
 from tilewright.graph.walk import toposort
 
 NODE_RULES: tuple[NodeRule, ...] = TENSOR_RULES + KERNEL_RULES

@@ -14,7 +14,7 @@ from typing import Any
 
 from tilewright.base.dtype import DType, Scalar, dtype_of_scalar, dtypes, promote, to_dtype
 from tilewright.base.errors import AxisError, DTypeError, IndexingError, KernelError, ShapeError
-from tilewright.graph import kernel_language as language
+from tilewright.graph.kernels import language as language
 from tilewright.graph.ops import Axis, AxisType, Ops, ViewArg
 from tilewright.graph.spec import Op, Shape
 from tilewright.graph.uop import UOp, const, index_const

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from tilewright.base.dtype import dtypes
 from tilewright.graph.ops import Ops
-from tilewright.graph.parse import literal, node_text, parse
 from tilewright.graph.records import Program
 from tilewright.graph.spec import Kind, Op
+from tilewright.graph.text.parse import literal, node_text, parse
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import consumers, toposort
 

@@ -378,4 +378,4 @@ def check_placeholders(order: list[UOp]) -> None:
 
 
 # Last, because it builds on what is above.
-from tilewright.graph import kernel_views as views  # noqa: E402
+from tilewright.graph.kernels import views as views  # noqa: E402

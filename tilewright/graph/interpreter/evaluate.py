@@ -11,8 +11,8 @@ import numpy as np
 
 from tilewright.base.dtype import DType, cast_scalar
 from tilewright.base.errors import InternalError, OutOfBoundsError
-from tilewright.graph.evaluate_effects import run_effects
-from tilewright.graph.numpy_math import Array, NumpyMath, bitcast_array, cast_array, numpy_dtype
+from tilewright.graph.interpreter.effects import run_effects
+from tilewright.graph.interpreter.numpy_math import Array, NumpyMath, bitcast_array, cast_array, numpy_dtype
 from tilewright.graph.ops import Ops, ParamArg, reduce_identity
 from tilewright.graph.spec import Kind, Op, element_count
 from tilewright.graph.uop import UOp

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
-from tilewright.graph.custom import check_custom_kernel
-from tilewright.graph.detours import MARK, is_detour
+from tilewright.graph.kernels.custom import check_custom_kernel
+from tilewright.graph.kernels.slow_path import MARK, is_detour
 from tilewright.graph.ops import ALL_OPS, REDUCTIONS, BufferArg, CheckArg, MultiArg, Ops, ParamArg
 from tilewright.graph.spec import Kind, Op, Shape, element_count
 from tilewright.graph.uop import UOp

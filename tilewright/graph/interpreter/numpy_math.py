@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError
-from tilewright.graph.scalar import THREEFRY_ROTATIONS
+from tilewright.graph.interpreter.scalar import THREEFRY_ROTATIONS
 
 Array = NDArray[Any]
 

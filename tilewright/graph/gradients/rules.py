@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import UnsupportedError
 from tilewright.graph import build
-from tilewright.graph.custom import custom_gradient
-from tilewright.graph.gradient_sums import sum_behind
-from tilewright.graph.gradients_gather import gather_gradient
+from tilewright.graph.gradients.gather import gather_gradient
+from tilewright.graph.gradients.sums import sum_behind
+from tilewright.graph.kernels.custom import custom_gradient
 from tilewright.graph.ops import Ops, Slopes
 from tilewright.graph.slices import bounds_of, replace_axis, slice_axis
 from tilewright.graph.spec import Kind, Op, Shape

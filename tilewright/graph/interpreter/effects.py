@@ -12,9 +12,9 @@ import numpy as np
 
 from tilewright.base.dtype import cast_scalar
 from tilewright.base.errors import InternalError, OutOfBoundsError
-from tilewright.graph.numpy_math import Array, bitcast_array, numpy_dtype
+from tilewright.graph.interpreter.numpy_math import Array, bitcast_array, numpy_dtype
+from tilewright.graph.interpreter.scalar import ScalarMath
 from tilewright.graph.ops import Ops, reduce_identity
-from tilewright.graph.scalar import ScalarMath
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import toposort
 

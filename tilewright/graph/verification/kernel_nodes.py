@@ -8,7 +8,7 @@ from tilewright.base.dtype import dtypes
 from tilewright.graph.ops import REDUCTIONS, Axis, AxisType, DotArg, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp
-from tilewright.graph.verify_nodes import PLACEHOLDERS, Complaint, NodeRule, is_int_tuple
+from tilewright.graph.verification.tensor_nodes import PLACEHOLDERS, Complaint, NodeRule, is_int_tuple
 
 INDEXABLE = PLACEHOLDERS | {Ops.BUFFER}
 SCALAR_OPS = frozenset(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError, ParseError
-from tilewright.graph.custom import CustomKernel
+from tilewright.graph.kernels.custom import CustomKernel
 from tilewright.graph.ops import (
     ALL_OPS,
     AddrSpace,
@@ -29,8 +29,8 @@ from tilewright.graph.ops import (
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
-from tilewright.graph.verify_kernel_nodes import KERNEL_RULES
-from tilewright.graph.verify_nodes import TENSOR_RULES, is_int, is_int_tuple
+from tilewright.graph.verification.kernel_nodes import KERNEL_RULES
+from tilewright.graph.verification.tensor_nodes import TENSOR_RULES, is_int, is_int_tuple
 from tilewright.graph.walk import toposort
 
 _OPS: dict[str, Op] = {op.name: op for op in ALL_OPS}

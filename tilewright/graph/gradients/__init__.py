@@ -1,0 +1,1 @@
+"""The gradient rule of every op."""

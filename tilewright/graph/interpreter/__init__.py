@@ -1,0 +1,1 @@
+"""What a graph means: every op computed in Python and NumPy."""

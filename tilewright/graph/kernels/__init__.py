@@ -1,0 +1,1 @@
+"""What only kernels have: the language users write them in, threads, tiles and levels."""

@@ -1,0 +1,1 @@
+"""Whether a graph keeps the rules of its stage. Entry: `verify`."""
