@@ -6,9 +6,10 @@ import hashlib
 import math
 
 import numpy as np
-from scipy import ndimage, spatial, special
+from scipy import linalg, ndimage, spatial, special
 
-from tests.ops.rows import FEW, FLOATS, NUMBERS, Input, Row, binary, moved, unary
+from tests.ops.rows import FEW, FLOATS, NUMBERS, Input, Row, binary, made, moved, unary
+from tilewright import Tensor
 
 # The mechanisms are those of the core ops, whose rows have every dtype: a wide float, the default and a short one here.
 SOME = ("float64", "float32", "bfloat16")
@@ -779,6 +780,112 @@ IMAGES = [
     ),
 ]
 
+TWO = ((3, 4), (3, 4))
+
+
+def mode_of(x, axis):
+    """The most frequent element, of several the least, and its last place."""
+
+    def of_row(row):
+        values, counts = np.unique(row, return_counts=True)
+        value = values[counts.argmax()]
+        return value, np.flatnonzero(row == value)[-1]
+
+    rows = [of_row(row) for row in np.moveaxis(x, axis, -1).reshape(-1, x.shape[axis])]
+    shape = np.delete(x.shape, axis)
+    return tuple(np.array(each).reshape(shape) for each in zip(*rows))
+
+
+def stacked(op, reference, *shapes, **more):
+    """A method that joins tensors, given as a list."""
+    call = more.pop("call", lambda *tensors: getattr(type(tensors[0]), op)(tensors))
+    return moved(op, call, lambda *arrays: reference(arrays), *shapes, dtypes=FEW, torch=of_torch_list(op), **more)
+
+
+def of_torch_list(op):
+    return lambda t, *tensors: getattr(t, op)(tensors)
+
+
+STACKING = [
+    stacked("hstack", np.hstack, *TWO),
+    stacked("hstack", np.hstack, (3,), (5,), label="vectors"),
+    stacked("hstack", np.hstack, (), (), label="numbers"),
+    stacked("hstack", np.hstack, (2, 3, 4), (2, 1, 4), label="one by one", call=lambda x, y: x.hstack(y)),
+    stacked("vstack", np.vstack, (3, 4), (1, 4)),
+    stacked("vstack", np.vstack, (4,), (2, 4), label="vector"),
+    stacked("dstack", np.dstack, *TWO),
+    stacked("dstack", np.dstack, (4,), (4,), label="vectors"),
+    stacked("dstack", np.dstack, (2, 3, 4), (2, 3, 1), label="cubes"),
+    stacked("column_stack", np.column_stack, (3,), (3, 2)),
+    Row(
+        "block_diag",
+        lambda *tensors: type(tensors[0]).block_diag(*tensors),
+        lambda *arrays: linalg.block_diag(*arrays),
+        (Input((2, 3)), Input((4,)), Input((3, 1))),
+        ("float64", "float32"),
+        torch=lambda t, *tensors: t.block_diag(*tensors),
+    ),
+    Row(
+        "cartesian_prod",
+        lambda *tensors: type(tensors[0]).cartesian_prod(*tensors),
+        lambda *arrays: np.stack([grid.reshape(-1) for grid in np.meshgrid(*arrays, indexing="ij")], 1),
+        (Input((2,)), Input((3,)), Input((4,))),
+        FEW,
+        torch=lambda t, *tensors: t.cartesian_prod(*tensors),
+    ),
+    moved("hsplit", lambda x: x.hsplit(3), lambda x: tuple(np.hsplit(x, 3)), dtypes=FEW),
+    moved("hsplit", lambda x: x.hsplit([1, 3]), lambda x: tuple(np.hsplit(x, [1, 3])), (5,), label="vector"),
+    moved("vsplit", lambda x: x.vsplit(2), lambda x: tuple(np.vsplit(x, 2)), dtypes=FEW),
+    moved("dsplit", lambda x: x.dsplit((1, 2)), lambda x: tuple(np.dsplit(x, (1, 2))), dtypes=FEW),
+    moved("diag_embed", lambda x: x.diag_embed(), lambda x: x[..., None] * np.eye(4, dtype=x.dtype), dtypes=FEW),
+    Row(
+        "mode",
+        lambda x: tuple(x.mode(1)),
+        lambda x: mode_of(x, 1),
+        (Input((3, 9, 2), 0, 3),),
+        ("int64", "uint8"),
+        False,
+        result=("same", "int64"),
+        torch=None,
+    ),
+    Row(
+        "mode",
+        lambda x: tuple(x.mode()),
+        lambda x: mode_of(x, 0),
+        (Input(values=[2.0, 5.0, 2.0, 5.0, 1.0]),),
+        ("float32", "int32"),
+        False,
+        result=("same", "int64"),
+        label="ties",
+        torch=None,
+    ),
+    Row(
+        "dist",
+        lambda x, y: x.dist(y, 3),
+        lambda x, y: (np.abs(x - y) ** 3).sum() ** (1 / 3),
+        PAIR,
+        ("float64", "float32"),
+    ),
+    made(
+        "logspace",
+        lambda device, dtype: Tensor.logspace(-1, 2, 7, 2.0, dtype, device),
+        lambda: np.logspace(-1, 2, 7, base=2.0),
+        ("float64", "float32", "float16"),
+    ),
+    made(
+        "tril_indices",
+        lambda device, dtype: Tensor.tril_indices(3, 5, 1, device).cast(dtype),
+        lambda: np.stack(np.tril_indices(3, 1, 5)),
+        ("int64",),
+    ),
+    made(
+        "triu_indices",
+        lambda device, dtype: Tensor.triu_indices(4, 3, -1, device).cast(dtype),
+        lambda: np.stack(np.triu_indices(4, -1, 3)),
+        ("int64",),
+    ),
+]
+
 HASHES = [
     Row(
         "keccak",
@@ -791,4 +898,4 @@ HASHES = [
     ),
 ]
 
-ROWS = [*POINTWISE, *STATISTICS, *SELECTING, *PRODUCTS, *IMAGES, *HASHES]
+ROWS = [*POINTWISE, *STATISTICS, *SELECTING, *PRODUCTS, *IMAGES, *STACKING, *HASHES]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import Any
 
-from tilewright.base.dtype import DType, cast_scalar, dtypes, promote, to_dtype
+from tilewright.base.dtype import DType, FloatLimits, IntegerLimits, cast_scalar, dtypes, promote, to_dtype
 from tilewright.base.errors import DTypeError
 from tilewright.tensor.complex_tensor import (
     COMPLEX_DTYPES,
@@ -39,46 +37,19 @@ ALL = KINDS["bool"] + KINDS["numeric"]
 _EXTRA = {"real floating": dtypes.floats, "numeric": dtypes.floats}
 
 
-@dataclass(frozen=True)
-class IntegerLimits:
-    bits: int
-    max: int
-    min: int
-    dtype: DType
-
-
-@dataclass(frozen=True)
-class FloatLimits:
-    bits: int
-    eps: float
-    max: float
-    min: float
-    smallest_normal: float
-    dtype: DType
-
-
 def _dtype_of(type: Any) -> DType:
     return type.dtype if isinstance(type, Tensor) else to_dtype(type)
 
 
 def iinfo(type: Any, /) -> IntegerLimits:
     """The limits of an integer dtype."""
-    dtype = _dtype_of(type)
-    if not dtype.is_int:
-        raise DTypeError("iinfo", f"{dtype!r} is no integer dtype", "use finfo for floats")
-    return IntegerLimits(dtype.bits, int(dtype.max), int(dtype.min), dtype)
+    return dtypes.iinfo(_dtype_of(type))
 
 
 def finfo(type: Any, /) -> FloatLimits:
     """The limits of a float dtype; of a complex one those of its parts."""
     dtype = _dtype_of(type)
-    dtype = PART_DTYPES.get(dtype, dtype)
-    if not dtype.is_float:
-        raise DTypeError("finfo", f"{dtype!r} is no float dtype", "use iinfo for integers")
-    bias = (1 << (dtype.exponent_bits - 1)) - 1
-    eps = math.ldexp(1.0, -dtype.mantissa_bits)
-    greatest = 448.0 if dtype is dtypes.float8_e4m3 else math.ldexp(2.0 - eps, bias)
-    return FloatLimits(dtype.bits, eps, greatest, -greatest, math.ldexp(1.0, 1 - bias), dtype)
+    return dtypes.finfo(PART_DTYPES.get(dtype, dtype))
 
 
 def isdtype(dtype: DType, kind: Any) -> bool:

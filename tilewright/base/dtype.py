@@ -67,6 +67,51 @@ class DType:
         return to_dtype, (self.name,)
 
 
+@dataclass(frozen=True)
+class IntegerLimits:
+    """What an integer dtype holds."""
+
+    bits: int
+    max: int
+    min: int
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class FloatLimits:
+    """What a float dtype holds; `eps` is the distance from 1 to the next number."""
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    dtype: DType
+
+
+def _integer_limits(dtype: object) -> IntegerLimits:
+    """The limits of an integer dtype."""
+    wanted = to_dtype(dtype)
+    if not wanted.is_int:
+        from tilewright.base.errors import DTypeError
+
+        raise DTypeError("iinfo", f"{wanted!r} is no integer dtype", "use finfo for floats")
+    return IntegerLimits(wanted.bits, int(wanted.max), int(wanted.min), wanted)
+
+
+def _float_limits(dtype: object) -> FloatLimits:
+    """The limits of a float dtype."""
+    wanted = to_dtype(dtype)
+    if not wanted.is_float:
+        from tilewright.base.errors import DTypeError
+
+        raise DTypeError("finfo", f"{wanted!r} is no float dtype", "use iinfo for integers")
+    bias = (1 << (wanted.exponent_bits - 1)) - 1
+    eps = math.ldexp(1.0, -wanted.mantissa_bits)
+    greatest = 448.0 if wanted is dtypes.float8_e4m3 else math.ldexp(2.0 - eps, bias)
+    return FloatLimits(wanted.bits, eps, greatest, -greatest, math.ldexp(1.0, 1 - bias), wanted)
+
+
 class dtypes:  # noqa: N801 (users write dtypes.float32)
     """The namespace of types. `index` is the integer of index maths: unbounded until codegen picks 32 or 64 bits."""
 
@@ -109,6 +154,9 @@ class dtypes:  # noqa: N801 (users write dtypes.float32)
     default_int = int32
     default_float = float32
 
+    iinfo = staticmethod(_integer_limits)
+    finfo = staticmethod(_float_limits)
+
 
 _BY_NAME: dict[str, DType] = {name: value for name, value in vars(dtypes).items() if isinstance(value, DType)}
 
@@ -129,6 +177,11 @@ def to_dtype(value: object) -> DType:
         known = ", ".join(sorted(_BY_NAME))
         raise DTypeError("dtype", f"{value!r} is not the name of a dtype", f"use one of: {known}")
     return _BY_NAME[name]
+
+
+def is_dtype(value: object) -> bool:
+    """Whether `to_dtype` knows a value."""
+    return (value if isinstance(value, str) else _foreign_name(value)) in _BY_NAME
 
 
 def _foreign_name(value: object) -> str:

@@ -190,7 +190,7 @@ def canonical_device(name: str | None = None) -> str: ...
 
 
 @overload
-def canonical_device(name: tuple[str, ...] | list[str]) -> tuple[str, ...]: ...
+def canonical_device(name: tuple[str, ...] | list[str]) -> Devices: ...
 
 
 @overload
@@ -217,11 +217,12 @@ def canonical_device(name: Devices | list[str] | None = None) -> Devices:
     return kind if not number or int(number) == 0 else f"{kind}:{int(number)}"
 
 
-def _several_devices(names: Sequence[str]) -> tuple[str, ...]:
+def _several_devices(names: Sequence[str]) -> Devices:
     places = tuple(canonical_device(name) for name in names)
-    if len(places) < 2:
-        remedy = "name several, such as ('CPU:0', 'CPU:1'), or move the tensor to one with to()"
-        raise DeviceError("device", f"{tuple(names)} is not several devices", remedy)
+    if len(places) == 1:
+        return places[0]
+    if not places:
+        raise DeviceError("device", "() names no device", "name one or several, such as ('CPU:0', 'CPU:1')")
     if any(map(is_of_files, places)):
         raise DeviceError("device", f"{tuple(names)} name files", "move the tensor to one file with to()")
     if len(set(places)) < len(places):

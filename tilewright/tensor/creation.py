@@ -166,6 +166,9 @@ class CreationMixin(ReduceMixin):
         last = start + step * max(count - 1, 0)
         if dtype is not None:
             wanted = to_dtype(dtype)
+            if count and wanted.is_int and not wanted.min <= min(start, last) <= max(start, last) <= wanted.max:
+                message = f"{wanted.name} does not hold {start}..{last}"
+                raise DTypeError("arange", message, f"give a wider dtype, or numbers in {wanted.min}..{wanted.max}")
         elif is_whole:
             wanted = dtype_for_range(int(min(start, last)), int(max(start, last)))
         else:

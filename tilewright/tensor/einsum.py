@@ -132,6 +132,14 @@ class EinsumMixin(PoolingMixin):
         spread = build.expand(build.reshape(self.uop, (size, 1)), (size, size))
         return self._new(build.where(rows.eq(columns), spread, build.const(self.dtype, 0)))
 
+    def diag_embed(self) -> Self:
+        """Matrices with the last axis on their diagonals."""
+        if not self.ndim:
+            raise ShapeError("diag_embed", "a number has no axis", "give a vector or rows of them")
+        size = self.shape[-1]
+        rows, columns = (self.arange(size, device=self.device).unsqueeze(axis) for axis in (1, 0))
+        return rows.eq(columns).where(self.unsqueeze(-1), 0).cast(self.dtype)
+
 
 # ---------------------------------------------------------------- einsum: reading the formula
 

@@ -177,6 +177,16 @@ class RandomMixin(CreationMixin):
         moved = build.alu(Ops.ADD, build.cast(number, dtypes.int64), build.const(dtypes.int64, low))
         return cls._from_uop(build.reshape(build.cast(moved, wanted), sizes), place).contiguous()
 
+    def randint_like(self, low: int = 0, high: int = 10, **kwargs: Any) -> Self:
+        """Whole numbers in low..high-1, of the shape, dtype and device of this tensor."""
+        return self.randint(*self.shape, low=low, high=high, **{"device": self.device, "dtype": self.dtype, **kwargs})
+
+    def bernoulli(self, p: float | None = None) -> Self:
+        """1 with the probability that each element is, or with probability p, else 0."""
+        chance = self if p is None else p
+        dtype = self.dtype if self.dtype.is_float else dtypes.default_float
+        return (self.rand(*self.shape, device=self.device, dtype=dtype) < chance).cast(self.dtype)
+
     @classmethod
     def uniform(
         cls,

@@ -23,6 +23,7 @@ from tilewright.tensor.core import (
     check_devices,
     check_holds,
     check_whole,
+    is_whole,
     shape_from,
 )
 from tilewright.tensor.storage import StorageMixin
@@ -82,6 +83,13 @@ def joined_tensors(first: T, others: Sequence[T | Sequence[T]]) -> list[T]:
     if not found:
         raise ShapeError("cat", "no tensors", "give at least one")
     return found
+
+
+def joined_along(first: T, others: tuple[Any, ...], dim: int) -> tuple[list[T], int]:
+    """The tensors and the axis, which stands behind a list in `Tensor.cat([a, b, c], 1)`."""
+    if isinstance(first, tuple | list) and len(others) == 1 and is_whole(others[0]):
+        return joined_tensors(first, ()), others[0]
+    return joined_tensors(first, others), dim
 
 
 def check_joinable(operation: str, tensors: Sequence[TensorBase], axis: int) -> None:
@@ -361,9 +369,10 @@ class ShapeMixin(StorageMixin):
 
     # ------------------------------------------------------------ joining
 
-    def cat(self, *args: Self | Sequence[Self], dim: int = 0) -> Self:
-        """Tensors one after another along an axis: `Tensor.cat(a, b, dim=1)` or `a.cat(b, dim=1)`."""
-        tensors = joined_tensors(self, args)
+    def cat(self, *args: Any, dim: int = 0) -> Self:
+        """Tensors one after another along an axis: `Tensor.cat(a, b, dim=1)`, `a.cat(b, dim=1)` or
+        `Tensor.cat([a, b], 1)`."""
+        tensors, dim = joined_along(self, args, dim)
         check_devices("cat", *tensors)
         # torch lets a tensor of shape (0,) join anything.
         parts = [tensor for tensor in tensors if tensor.shape != (0,)] or tensors[:1]
@@ -373,9 +382,9 @@ class ShapeMixin(StorageMixin):
         joined = nodes.cat([build.cast(tensor.uop, dtype) for tensor in parts], axis)
         return tensors[0]._new(joined, *tensors[1:])
 
-    def stack(self, *args: Self | Sequence[Self], dim: int = 0) -> Self:
+    def stack(self, *args: Any, dim: int = 0) -> Self:
         """Tensors of one shape along a new axis."""
-        tensors = joined_tensors(self, args)
+        tensors, dim = joined_along(self, args, dim)
         check_devices("stack", *tensors)
         for tensor in tensors[1:]:
             if tensor.shape != tensors[0].shape:

@@ -78,6 +78,9 @@ class ShardingMixin(TensorBase):
         be, the first ones larger. What is on several devices already is divided anew."""
         places = _check_places(devices)
         wanted = None if axis is None else _check_axis(axis, self.shape)
+        if isinstance(places, str):
+            moved: Any = self
+            return moved.to(places)  # type: ignore[no-any-return]
         return self._spread(places, wanted)
 
     def shard_(self, devices: tuple[str, ...] | list[str], axis: int | None = None) -> Self:
@@ -119,12 +122,11 @@ class ShardingMixin(TensorBase):
         return made
 
 
-def _check_places(devices: object) -> tuple[str, ...]:
+def _check_places(devices: object) -> Devices:
     if not isinstance(devices, tuple | list):
         remedy = "give a tuple of devices, such as ('CPU:0', 'CPU:1'), or use to() for one device"
         raise DeviceError("shard", f"{devices!r} is not several devices", remedy)
-    places: tuple[str, ...] = canonical_device(tuple(devices))
-    return places
+    return canonical_device(tuple(devices))
 
 
 def _check_axis(axis: int, shape: Shape) -> int:

@@ -14,9 +14,12 @@ from tilewright.base.errors import AxisError
 # For the name that a method has, the other names it is given under.
 SPELLINGS: dict[str, tuple[str, ...]] = {
     "axis": ("dim",),
+    "correction": ("unbiased",),  # True is 1
     "dim": ("axis",),
     "dims": ("dim", "axis", "axes"),
     "keepdim": ("keepdims",),
+    "max_": ("max",),
+    "min_": ("min",),
 }
 
 

@@ -276,8 +276,17 @@ class StorageMixin(TensorBase):
         """The shape, or the size of one axis."""
         return self.shape if dim is None else self.shape[check_axis("size", dim, self.ndim)]
 
+    def dim(self) -> int:
+        """The number of axes."""
+        return self.ndim
+
     def is_floating_point(self) -> bool:
         return self.dtype.is_float
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of one element."""
+        return self.dtype.itemsize
 
     def __len__(self) -> int:
         if not self.shape:

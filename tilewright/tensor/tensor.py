@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
-from tilewright.base.dtype import DType, dtype_of_scalar, dtypes, to_dtype
+from tilewright.base.dtype import DType, dtype_of_scalar, dtypes, is_dtype, to_dtype
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.engine import live
 from tilewright.graph import build
@@ -30,6 +30,7 @@ from tilewright.tensor.families.pointwise import PointwiseMixin
 from tilewright.tensor.families.products import ProductsMixin
 from tilewright.tensor.families.regression import RegressionMixin
 from tilewright.tensor.families.selecting import SelectingMixin
+from tilewright.tensor.families.stacking import StackingMixin
 from tilewright.tensor.families.statistics import StatisticsMixin
 from tilewright.tensor.files import map_file, writing_file
 from tilewright.tensor.gradient import GradientMixin
@@ -66,6 +67,18 @@ class CastMixin(InteropMixin):
 
     def long(self) -> Self:
         return self.cast(dtypes.int64)
+
+    def byte(self) -> Self:
+        """As uint8."""
+        return self.cast(dtypes.uint8)
+
+    def char(self) -> Self:
+        """As int8."""
+        return self.cast(dtypes.int8)
+
+    def type(self, dtype: Any) -> Self:
+        """As `cast`."""
+        return self.cast(dtype)
 
     def bool(self) -> Self:
         return self.cast(dtypes.bool)
@@ -112,6 +125,7 @@ class Tensor(
     PointwiseMixin,
     StatisticsMixin,
     SelectingMixin,
+    StackingMixin,
     ProductsMixin,
     RegressionMixin,
     ImagesMixin,
@@ -205,6 +219,8 @@ class Tensor(
         tensor this one is a view of is written as well."""
         operand = self._operand("assign", x)
         if isinstance(operand, TensorBase):
+            if operand is not x and (self.dtype.is_float or not operand.dtype.is_float):
+                operand = operand.cast(self.dtype)  # lists and arrays have no dtype that the user chose for this
             if operand.dtype is not self.dtype:
                 message = f"{operand.dtype.name} values for a tensor of {self.dtype.name}"
                 raise DTypeError("assign", message, f"cast them, such as `.cast({self.dtype.name!r})`")
@@ -251,9 +267,17 @@ class Tensor(
 
     # ------------------------------------------------------------ places
 
-    def to(self, device: Devices | None) -> Self:
-        """The tensor on another device, or a copy of it on each of several. To move it to a device of files, such as
+    def to(self, device: Any = None, dtype: Any = None, *, non_blocking: bool = False) -> Self:
+        """The tensor on another device, or a copy of it on each of several; in another dtype; or both:
+        `to("CUDA")`, `to("float16")`, `to("CUDA", "float16")`, `to(other)`. To move it to a device of files, such as
         'DISK:/tmp/weights', is to write that file, at once."""
+        del non_blocking  # work is queued on every device
+        if isinstance(device, TensorBase):
+            return self.cast(device.dtype).to(device.device)
+        if dtype is None and is_dtype(device):
+            device, dtype = self.device, device
+        if dtype is not None:
+            return self.cast(dtype).to(self.device if device is None else device)
         place = canonical_device(device)
         if place == self.device:
             return self
@@ -262,6 +286,14 @@ class Tensor(
         moved = self._new(self.uop if build.is_everywhere(self.uop) else build.copy(self.uop, place))
         moved.device = place
         return moved
+
+    def cpu(self) -> Self:
+        """The tensor on the CPU."""
+        return self.to("CPU")
+
+    def cuda(self) -> Self:
+        """The tensor on the first CUDA device."""
+        return self.to("CUDA")
 
     def to_(self, device: Devices | None) -> Self:
         """Moves this tensor to another device."""

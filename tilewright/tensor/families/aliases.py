@@ -30,6 +30,7 @@ ALIASES = {
     "less_equal": "le",
     "moveaxis": "movedim",
     "multiply": "mul",
+    "ndimension": "dim",
     "negative": "neg",
     "nelement": "numel",
     "not_equal": "ne",

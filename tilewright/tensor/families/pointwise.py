@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Self
 
 from tilewright.base.dtype import Scalar, dtypes
-from tilewright.base.errors import DTypeError
+from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.uop import UOp
 from tilewright.tensor import functions
-from tilewright.tensor.core import TensorBase
+from tilewright.tensor.core import TensorBase, check_axis
 from tilewright.tensor.families.base import Family
 
 _BITS = {8: dtypes.int8, 16: dtypes.int16, 32: dtypes.int32, 64: dtypes.int64}
@@ -215,7 +215,10 @@ class PointwiseMixin(Family):
 
     def glu(self, dim: int = -1) -> Self:
         """The first half of an axis times the sigmoid of the second."""
-        first, second = self.chunk(2, dim)
+        axis = check_axis("glu", dim, self.ndim)
+        if not self.ndim or self.shape[axis] % 2:
+            raise ShapeError("glu", f"axis {dim} of shape {self.shape} has no halves", "give an axis of even size")
+        first, second = self.chunk(2, axis)
         return first * second.sigmoid()
 
 

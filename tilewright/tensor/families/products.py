@@ -119,6 +119,10 @@ class ProductsMixin(Family):
             raise ShapeError("cdist", f"shapes {self.shape} and {x2.shape}", "give (..., n, d) and (..., m, d)")
         return (self.unsqueeze(-2) - x2.unsqueeze(-3))._norm(p, (max(self.ndim, x2.ndim),)).squeeze(-1)
 
+    def dist(self, other: Self, p: float = 2.0) -> Self:
+        """The p-norm of the difference of all elements."""
+        return (self - other).flatten()._norm(p, (0,)).squeeze(-1)
+
     def pairwise_distance(self, x2: Self, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Self:
         """The distance of rows from rows, one by one, in the p-norm."""
         length = (self - x2 + eps)._norm(p, (max(self.ndim, x2.ndim) - 1,))

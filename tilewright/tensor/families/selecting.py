@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from tilewright.base.dtype import Scalar
+from tilewright.base.dtype import Scalar, dtypes, to_dtype
 from tilewright.base.errors import DTypeError, IndexingError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.gradients.gather import gather_gradient
@@ -285,6 +285,25 @@ class SelectingMixin(Family):
 
     def new_tensor(self, data: Any, dtype: Any = None) -> Self:
         return self._tensor(data).cast(dtype or self.dtype)
+
+    @classmethod
+    def logspace(
+        cls, start: Scalar, stop: Scalar, steps: int, base: float = 10.0, dtype: Any = None, device: Any = None
+    ) -> Self:
+        """`steps` powers of a base, the exponents evenly from start to stop."""
+        wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
+        exponents = cls.linspace(start, stop, steps, wanted if wanted.is_float else None, device)
+        return (base**exponents).cast(wanted)
+
+    @classmethod
+    def tril_indices(cls, row: int, col: int, offset: int = 0, device: Any = None) -> Self:
+        """Rows and columns of the elements of a matrix on the diagonal and below."""
+        return cls.ones(row, col, dtype=dtypes.bool, device=device).tril(offset).nonzero().transpose()
+
+    @classmethod
+    def triu_indices(cls, row: int, col: int, offset: int = 0, device: Any = None) -> Self:
+        """Rows and columns of the elements of a matrix on the diagonal and above."""
+        return cls.ones(row, col, dtype=dtypes.bool, device=device).triu(offset).nonzero().transpose()
 
 
 def _listed(axes: Axes) -> tuple[int, ...]:

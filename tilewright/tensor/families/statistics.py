@@ -93,6 +93,22 @@ class StatisticsMixin(Family):
         first_nan = self.isnan().cast(dtypes.int32).argmax(axis, keepdim)
         return ValuesAndIndices(has_nan.where(last.values, middle.values), has_nan.where(first_nan, middle.indices))
 
+    def mode(self, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
+        """The most frequent element along an axis, of several the least, and where it stands last."""
+        self._check_not_empty("mode", dim)
+        axis = check_axis("mode", dim, self.ndim)
+        if not self.ndim:
+            return ValuesAndIndices(self, self._new(build.const(dtypes.int64, 0)))
+        ordered, order = self.sort(axis)
+        size = self.shape[axis]
+        # Of a run of equal elements the last has the highest number among them.
+        place = self.arange(size, device=self.device).reshape(tuple(size if k == axis else 1 for k in range(self.ndim)))
+        is_first = ordered.ne(ordered.roll(1, axis)) | place.eq(0)
+        start = is_first.where(place, 0).cummax(axis)[0]
+        last = (place - start).argmax(axis, keepdim=True)
+        values, indices = ordered.gather(axis, last), order.gather(axis, last)
+        return ValuesAndIndices(*(each if keepdim else each.squeeze(axis) for each in (values, indices)))
+
     def quantile(
         self, q: float | Self, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear"
     ) -> Self:

@@ -1,0 +1,95 @@
+"""Tensors joined and taken apart by the names of their directions: hstack, vstack, dstack, hsplit, ... In: tensors, one
+by one or as a list. Out: tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from tilewright.base.errors import ShapeError
+from tilewright.tensor.core import check_devices
+from tilewright.tensor.families.base import Family
+from tilewright.tensor.shape import joined_tensors
+
+Sections = int | list[int] | tuple[int, ...]
+T = TypeVar("T", bound="StackingMixin")
+
+
+class StackingMixin(Family):
+    """hstack, vstack, dstack, column_stack, block_diag, cartesian_prod, hsplit, vsplit, dsplit."""
+
+    # ------------------------------------------------------------ joined
+
+    def hstack(self, *args: Self | Sequence[Self]) -> Self:
+        """Tensors side by side: along axis 1, vectors along their only one."""
+        tensors = _with_axes("hstack", self, args, 1)
+        return tensors[0].cat(*tensors[1:], dim=0 if tensors[0].ndim == 1 else 1)
+
+    def vstack(self, *args: Self | Sequence[Self]) -> Self:
+        """Tensors below each other: along axis 0, a vector as one row."""
+        tensors = _with_axes("vstack", self, args, 2)
+        return tensors[0].cat(*tensors[1:], dim=0)
+
+    def dstack(self, *args: Self | Sequence[Self]) -> Self:
+        """Tensors behind each other: along axis 2, a vector as one row."""
+        tensors = _with_axes("dstack", self, args, 2)
+        tensors = [tensor.unsqueeze(-1) if tensor.ndim == 2 else tensor for tensor in tensors]
+        return tensors[0].cat(*tensors[1:], dim=2)
+
+    def column_stack(self, *args: Self | Sequence[Self]) -> Self:
+        """Tensors side by side, a vector as one column."""
+        tensors = _with_axes("column_stack", self, args, 1)
+        columns = [tensor.unsqueeze(1) if tensor.ndim == 1 else tensor for tensor in tensors]
+        return columns[0].cat(*columns[1:], dim=1)
+
+    def block_diag(self, *args: Self | Sequence[Self]) -> Self:
+        """Matrices along the diagonal of one, zeros around them."""
+        blocks = _with_axes("block_diag", self, args, 2)
+        if any(block.ndim > 2 for block in blocks):
+            raise ShapeError("block_diag", "a block of more than two axes", "give matrices, vectors or numbers")
+        width, place, rows = sum(block.shape[1] for block in blocks), 0, []
+        for block in blocks:
+            rows.append(block.pad(((0, 0), (place, width - place - block.shape[1]))))
+            place += block.shape[1]
+        return rows[0].cat(*rows[1:], dim=0)
+
+    def cartesian_prod(self, *args: Self | Sequence[Self]) -> Self:
+        """A row for every choice of one element from each of the vectors."""
+        tensors = joined_tensors(self, args)
+        if len(tensors) == 1:
+            return tensors[0]
+        grids = tensors[0].meshgrid(*tensors[1:])
+        return grids[0].stack(*grids[1:], dim=-1).reshape((-1, len(tensors)))
+
+    # ------------------------------------------------------------ taken apart
+
+    def hsplit(self, indices_or_sections: Sections) -> tuple[Self, ...]:
+        """Parts side by side, as `hstack` joins them."""
+        return self._split_along("hsplit", indices_or_sections, 0 if self.ndim == 1 else 1)
+
+    def vsplit(self, indices_or_sections: Sections) -> tuple[Self, ...]:
+        """Parts below each other, as `vstack` joins them."""
+        return self._split_along("vsplit", indices_or_sections, 0)
+
+    def dsplit(self, indices_or_sections: Sections) -> tuple[Self, ...]:
+        """Parts behind each other, as `dstack` joins them."""
+        return self._split_along("dsplit", indices_or_sections, 2)
+
+    def _split_along(self, name: str, indices_or_sections: Sections, axis: int) -> tuple[Self, ...]:
+        if self.ndim <= max(axis, name == "vsplit"):
+            raise ShapeError(name, f"shape {self.shape} has no axis for it", "give a tensor with more axes")
+        if isinstance(indices_or_sections, int) and indices_or_sections and self.shape[axis] % indices_or_sections:
+            message = f"axis {axis} of size {self.shape[axis]} in {indices_or_sections} equal parts"
+            raise ShapeError(name, message, "give a number that divides it, or use tensor_split")
+        return self.tensor_split(indices_or_sections, axis)
+
+    if TYPE_CHECKING:
+
+        def tensor_split(self, indices_or_sections: Sections, dim: int = 0) -> tuple[Self, ...]: ...
+
+
+def _with_axes(name: str, first: T, others: Sequence[T | Sequence[T]], least: int) -> list[T]:
+    """The tensors that are joined, each with that many axes: new ones stand in front."""
+    tensors = joined_tensors(first, others)
+    check_devices(name, *tensors)
+    return [tensor.reshape((*(1,) * (least - tensor.ndim), *tensor.shape)) for tensor in tensors]
