@@ -201,7 +201,7 @@ def evaluate(root: Node, inputs: dict[str, np.ndarray]) -> np.ndarray:
 # A tensor computes nothing. It holds a node, and its methods make bigger ones. Even a matrix product is no op of its
 # own: it is two views, a product and a sum. What makes it fast is decided much later, where the facts are.
 #
-# In the package: tilewright/tensor/, such as elementwise.py for arithmetic, shape.py for views, linalg.py for products.
+# In the package: tilewright/tensor/, such as primitives/shape.py for views, families/linalg/ for products.
 
 
 class Tensor:

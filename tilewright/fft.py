@@ -16,9 +16,9 @@ from typing import Any
 from tilewright.base.dtype import DType, to_dtype
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph.spec import Devices
-from tilewright.tensor import fourier
-from tilewright.tensor.complex_tensor import ComplexTensor
-from tilewright.tensor.core import check_tensors, check_whole
+from tilewright.tensor.complex import fourier
+from tilewright.tensor.complex.tensor import ComplexTensor
+from tilewright.tensor.core.base import check_tensors, check_whole
 from tilewright.tensor.tensor import Tensor
 
 __all__ = [

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from tilewright.base.dtype import DType
 from tilewright.base.errors import ShapeError
-from tilewright.tensor.norms import Order
-from tilewright.tensor.solve_linalg import Lstsq, Slogdet
+from tilewright.tensor.families.linalg.norms import Order
+from tilewright.tensor.families.linalg.solvers import Lstsq, Slogdet
 from tilewright.tensor.tensor import Tensor
 
 __all__ = [

@@ -1,8 +1,8 @@
 """Takes a function, a weight, an interval and a number of terms. Gives a polynomial of nearly least greatest error.
 
 `python tools/minimax.py` prints the tables of tilewright/codegen/transcendental.py, and those of float32 in
-tilewright/tensor/functions.py (there highest power first), with the greatest relative error that the exact polynomial
-leaves. It stands outside the flow: the package holds only the printed numbers. Needs mpmath.
+tilewright/tensor/primitives/functions.py (there highest power first), with the greatest relative error that the exact
+polynomial leaves. It stands outside the flow: the package holds only the printed numbers. Needs mpmath.
 """
 
 from __future__ import annotations

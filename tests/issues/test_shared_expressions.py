@@ -14,7 +14,7 @@ import pytest
 from tilewright import Tensor, jit
 from tilewright.base.errors import RealizeError, UserError
 from tilewright.runtime.buffer import lost_buffer
-from tilewright.tensor.core import TensorBase
+from tilewright.tensor.core.base import TensorBase
 
 TWO = ("CPU:0", "CPU:1")
 BASE = Tensor([1.0, 2.0, 3.0, 4.0]).realize()

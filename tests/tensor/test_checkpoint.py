@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.tensor.test_gradient import A, B, check_slopes, numbers
 from tilewright import Tensor
-from tilewright.tensor.gradient import checkpoint
+from tilewright.tensor.core.gradient import checkpoint
 
 
 def blocks(keep: Callable[..., Tensor], depth: int = 6, width: int = 16) -> tuple[Tensor, list[Tensor]]:

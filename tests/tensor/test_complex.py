@@ -8,8 +8,8 @@ import pytest
 
 from tilewright import Tensor
 from tilewright.base.errors import DTypeError, UnsupportedError
-from tilewright.tensor import complex_functions
-from tilewright.tensor.complex_tensor import ComplexTensor, as_complex, complex64, complex128
+from tilewright.tensor.complex import functions as complex_functions
+from tilewright.tensor.complex.tensor import ComplexTensor, as_complex, complex64, complex128
 
 RNG = np.random.default_rng(0)
 SPREAD = np.concatenate(

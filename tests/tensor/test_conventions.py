@@ -15,8 +15,8 @@ import tilewright
 from tilewright import Tensor, dtypes
 from tilewright.base.errors import AxisError, DTypeError, ShapeError
 from tilewright.cli.main import app
+from tilewright.tensor.core.spelling import SPELLINGS
 from tilewright.tensor.families.aliases import ALIASES
-from tilewright.tensor.spelling import SPELLINGS
 
 VALUES = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 

@@ -10,8 +10,8 @@ import pytest
 
 from tilewright import Tensor, fft, jit
 from tilewright.base.errors import DTypeError, ShapeError
-from tilewright.tensor.complex_tensor import ComplexTensor
-from tilewright.tensor.fourier import MAX_DENSE, convolution_length, first_factor, prime_factors
+from tilewright.tensor.complex.fourier import MAX_DENSE, convolution_length, first_factor, prime_factors
+from tilewright.tensor.complex.tensor import ComplexTensor
 
 GENERATOR = np.random.default_rng(5)
 

@@ -13,7 +13,7 @@ import pytest
 
 from tilewright import Tensor, dtypes
 from tilewright.base.errors import DTypeError, UnsupportedError
-from tilewright.tensor import dlpack
+from tilewright.tensor.core import dlpack
 
 NAMES = [
     "bool",

@@ -140,7 +140,7 @@ def test_bits_of_nan_survive_joining(run: Any, device: str) -> None:
 def test_windows_of_every_kind(size: int, step: int) -> None:
     """unfold for all window lengths and steps, through the interpreter alone."""
     from tilewright.graph.interpreter.evaluate import evaluate
-    from tilewright.tensor import nodes
+    from tilewright.tensor.core import nodes
 
     node = Tensor.arange(size).uop
     for window in range(1, size + 1):

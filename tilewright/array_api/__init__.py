@@ -159,7 +159,7 @@ from tilewright.array_api.statistics import (
     sum,
     var,
 )
-from tilewright.tensor.complex_tensor import complex64, complex128
+from tilewright.tensor.complex.tensor import complex64, complex128
 
 __array_api_version__ = "2024.12"
 SUPPORTED_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")

@@ -7,8 +7,8 @@ from typing import Any
 from tilewright.array_api.dtypes import as_dtype
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import ShapeError, UnsupportedError
-from tilewright.tensor.complex_tensor import COMPLEX_DTYPES, PART_DTYPES, ComplexTensor, as_complex, complex_dtype
-from tilewright.tensor.convert import flatten
+from tilewright.tensor.complex.tensor import COMPLEX_DTYPES, PART_DTYPES, ComplexTensor, as_complex, complex_dtype
+from tilewright.tensor.core.convert import flatten
 from tilewright.tensor.tensor import Tensor
 
 

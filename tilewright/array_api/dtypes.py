@@ -6,7 +6,7 @@ from typing import Any
 
 from tilewright.base.dtype import DType, FloatLimits, IntegerLimits, cast_scalar, dtypes, promote, to_dtype
 from tilewright.base.errors import DTypeError
-from tilewright.tensor.complex_tensor import (
+from tilewright.tensor.complex.tensor import (
     COMPLEX_DTYPES,
     PART_DTYPES,
     ComplexTensor,

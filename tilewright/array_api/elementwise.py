@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from tilewright.array_api.dtypes import as_dtype, number_in, result_type
 from tilewright.base.errors import DTypeError
-from tilewright.tensor.complex_tensor import PART_DTYPES, ComplexTensor, as_complex
+from tilewright.tensor.complex.tensor import PART_DTYPES, ComplexTensor, as_complex
 from tilewright.tensor.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -10,7 +10,7 @@ from tilewright.array_api.dtypes import as_dtype, promote_dtypes
 from tilewright.array_api.products import matmul, matrix_transpose, tensordot, vecdot
 from tilewright.array_api.statistics import sum as sum_of
 from tilewright.base.errors import ShapeError
-from tilewright.tensor.complex_tensor import ComplexTensor
+from tilewright.tensor.complex.tensor import ComplexTensor
 from tilewright.tensor.tensor import Tensor
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import Any
 from tilewright.array_api.elementwise import conj, operands
 from tilewright.array_api.manipulation import broadcast_shapes
 from tilewright.base.errors import ShapeError
-from tilewright.tensor.complex_tensor import ComplexTensor
+from tilewright.tensor.complex.tensor import ComplexTensor
 from tilewright.tensor.tensor import Tensor
 
 

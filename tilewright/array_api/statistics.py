@@ -9,7 +9,7 @@ from tilewright.array_api.dtypes import as_dtype
 from tilewright.array_api.manipulation import concat
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import ShapeError
-from tilewright.tensor.complex_tensor import PART_DTYPES
+from tilewright.tensor.complex.tensor import PART_DTYPES
 from tilewright.tensor.tensor import Tensor
 
 

@@ -4,7 +4,7 @@ files and devices treat a buffer as they treat a parameter."""
 from __future__ import annotations
 
 from tilewright.base.errors import UnsupportedError
-from tilewright.tensor.core import check_tensors
+from tilewright.tensor.core.base import check_tensors
 from tilewright.tensor.tensor import Tensor
 
 

@@ -18,27 +18,35 @@ from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import from_host
 from tilewright.runtime.device import canonical_device, is_of_files
-from tilewright.tensor.arguments import explain_arguments
-from tilewright.tensor.convert import HostData, first_leaf, from_array, from_arrays, from_bytes, from_lists, is_array
-from tilewright.tensor.core import TensorBase, mark_parameter, modes, number_node
-from tilewright.tensor.custom import CustomMixin
+from tilewright.tensor.core.arguments import explain_arguments
+from tilewright.tensor.core.base import TensorBase, mark_parameter, modes, number_node
+from tilewright.tensor.core.convert import (
+    HostData,
+    first_leaf,
+    from_array,
+    from_arrays,
+    from_bytes,
+    from_lists,
+    is_array,
+)
+from tilewright.tensor.core.files import map_file, writing_file
+from tilewright.tensor.core.gradient import GradientMixin
+from tilewright.tensor.core.holding import has_memory, protect_borrowed
+from tilewright.tensor.core.moves import Move
+from tilewright.tensor.core.sharding import first_device
+from tilewright.tensor.core.spelling import accept_spellings
 from tilewright.tensor.families.aliases import add_aliases
+from tilewright.tensor.families.custom import CustomMixin
 from tilewright.tensor.families.hashing import HashingMixin
-from tilewright.tensor.families.images import ImagesMixin
 from tilewright.tensor.families.in_place import InPlaceMixin
+from tilewright.tensor.families.interop import InteropMixin
+from tilewright.tensor.families.linalg.products import ProductsMixin
+from tilewright.tensor.families.networks.images import ImagesMixin
 from tilewright.tensor.families.pointwise import PointwiseMixin
-from tilewright.tensor.families.products import ProductsMixin
 from tilewright.tensor.families.regression import RegressionMixin
 from tilewright.tensor.families.selecting import SelectingMixin
 from tilewright.tensor.families.stacking import StackingMixin
 from tilewright.tensor.families.statistics import StatisticsMixin
-from tilewright.tensor.files import map_file, writing_file
-from tilewright.tensor.gradient import GradientMixin
-from tilewright.tensor.holding import has_memory, protect_borrowed
-from tilewright.tensor.interop import InteropMixin
-from tilewright.tensor.moves import Move
-from tilewright.tensor.sharding import first_device
-from tilewright.tensor.spelling import accept_spellings
 
 P = ParamSpec("P")
 R = TypeVar("R")

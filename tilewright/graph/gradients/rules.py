@@ -1,6 +1,6 @@
 """The gradient rule of every op. In: a node and the gradient of a result with respect to it, of the node's shape.
 Out: the gradient with respect to each source, of that source's shape; None where it is zero or not defined.
-Importing this module fills `Op.gradient`; `tensor/gradient.py` walks the graph and applies the rules.
+Importing this module fills `Op.gradient`; `tensor/core/gradient.py` walks the graph and applies the rules.
 
 Rules build ordinary nodes, so the gradient of a gradient needs nothing more. Where a value is selected, so is its
 gradient (WHERE, never a product with a mask): what was not selected may be infinite and must not become NaN."""

@@ -1,6 +1,6 @@
 """Custom kernels as values of a tensor graph. In: a user's kernel (a SINK) and tensors. Out: CUSTOM_KERNEL nodes, one
-for each argument that the kernel writes: its contents afterwards. `tensor/custom.py` makes them, `schedule/` runs the
-nodes of one call as one kernel. A node's sources are what the kernel is given to read or to overwrite in part."""
+for each argument that the kernel writes: its contents afterwards. `tensor/families/custom.py` makes them, `schedule/`
+runs the nodes of one call as one kernel. A node's sources are what the kernel reads or overwrites in part."""
 
 from __future__ import annotations
 

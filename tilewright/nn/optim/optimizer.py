@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
 from tilewright.graph import build
-from tilewright.tensor.core import place_of
+from tilewright.tensor.core.base import place_of
 from tilewright.tensor.tensor import Tensor
 
 Update = tuple[Tensor, Tensor]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from tilewright.tensor.interop import InteropMixin
+from tilewright.tensor.families.interop import InteropMixin
 
 
 class Family(InteropMixin):

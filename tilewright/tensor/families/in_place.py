@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.errors import DTypeError, ShapeError
-from tilewright.tensor.core import check_tensors
+from tilewright.tensor.core.base import check_tensors
 from tilewright.tensor.families.base import Family
 
 

@@ -12,9 +12,9 @@ from tilewright.base.dtype import Scalar, dtypes
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.uop import UOp
-from tilewright.tensor import functions
-from tilewright.tensor.core import TensorBase, check_axis
+from tilewright.tensor.core.base import TensorBase, check_axis
 from tilewright.tensor.families.base import Family
+from tilewright.tensor.primitives import functions
 
 _BITS = {8: dtypes.int8, 16: dtypes.int16, 32: dtypes.int32, 64: dtypes.int64}
 

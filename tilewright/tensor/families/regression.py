@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Self
 
 from tilewright.base.errors import ShapeError
-from tilewright.tensor.core import check_devices
+from tilewright.tensor.core.base import check_devices
 from tilewright.tensor.families.base import Family
-from tilewright.tensor.losses import check_reduction
+from tilewright.tensor.families.networks.losses import check_reduction
 
 # As torch's: what keeps the cosine of a row of zeros finite.
 _COSINE_EPS = 1e-12

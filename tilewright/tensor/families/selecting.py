@@ -10,10 +10,18 @@ from tilewright.base.errors import DTypeError, IndexingError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.gradients.gather import gather_gradient
 from tilewright.graph.uop import UOp
-from tilewright.tensor.core import Axes, TensorBase, broadcast_shape, check_axes, check_axis, check_devices, check_whole
+from tilewright.tensor.core.base import (
+    Axes,
+    TensorBase,
+    broadcast_shape,
+    check_axes,
+    check_axis,
+    check_devices,
+    check_whole,
+)
 from tilewright.tensor.families.base import Family
-from tilewright.tensor.index_nodes import checked_index
-from tilewright.tensor.shape import check_axis_of_some
+from tilewright.tensor.primitives.index_nodes import checked_index
+from tilewright.tensor.primitives.shape import check_axis_of_some
 
 
 class SelectingMixin(Family):

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from tilewright.base.errors import ShapeError
-from tilewright.tensor.core import check_devices
+from tilewright.tensor.core.base import check_devices
 from tilewright.tensor.families.base import Family
-from tilewright.tensor.shape import joined_tensors
+from tilewright.tensor.primitives.shape import joined_tensors
 
 Sections = int | list[int] | tuple[int, ...]
 T = TypeVar("T", bound="StackingMixin")

@@ -11,10 +11,10 @@ from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
-from tilewright.tensor import nodes
-from tilewright.tensor.core import Axes, TensorBase, check_axis, check_devices, check_whole
+from tilewright.tensor.core import nodes
+from tilewright.tensor.core.base import Axes, TensorBase, check_axis, check_devices, check_whole
 from tilewright.tensor.families.base import Family
-from tilewright.tensor.shape import check_axis_of_some
+from tilewright.tensor.primitives.shape import check_axis_of_some
 
 _INTERPOLATIONS = ("linear", "lower", "higher", "nearest", "midpoint")
 

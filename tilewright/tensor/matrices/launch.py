@@ -16,7 +16,7 @@ from tilewright.engine.parts import layout_of
 from tilewright.graph import build
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp
-from tilewright.tensor.core import TensorBase
+from tilewright.tensor.core.base import TensorBase
 from tilewright.tensor.matrices.loops import MAX_KERNELS, Loops
 
 T = TypeVar("T", bound=TensorBase)

@@ -1,0 +1,1 @@
+"""Complex tensors, and Fourier transforms of tensors."""

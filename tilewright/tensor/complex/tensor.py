@@ -1,0 +1,423 @@
+"""Complex numbers as pairs of real tensors. In: a real and an imaginary part of one shape and float dtype. Out: a
+tensor whose dtype is complex64 or complex128, with the operations that complex numbers have. The compiler knows real
+numbers only, so every operation is made of real ones, is lazy, and carries gradients to both parts. What is not defined
+here is refused. Functions of one number stand in complex_functions.py."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+from tilewright.base.dtype import DType, dtypes, promote
+from tilewright.base.errors import DTypeError, UnsupportedError
+from tilewright.graph.spec import Devices, Shape
+from tilewright.graph.uop import UOp
+from tilewright.tensor.complex import functions as complex_functions
+from tilewright.tensor.core.base import Axes, TensorBase
+from tilewright.tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+complex64 = DType("complex64", "complex", 64)
+complex128 = DType("complex128", "complex", 128)
+PART_DTYPES = {complex64: dtypes.float32, complex128: dtypes.float64}
+COMPLEX_DTYPES = {part: whole for whole, part in PART_DTYPES.items()}
+_BY_NAME = {"complex64": complex64, "complex128": complex128, "complex": complex128}
+
+
+def complex_dtype(value: object) -> DType | None:
+    """The complex dtype that a value names, or None: ours, NumPy's, torch's, a string, Python's `complex`."""
+    if isinstance(value, DType):
+        return value if value in PART_DTYPES else None
+    name = value.__name__ if isinstance(value, type) else str(getattr(value, "name", value)).removeprefix("torch.")
+    return _BY_NAME.get(name)
+
+
+def _of_parts(name: str) -> Callable[..., Any]:
+    """A method that moves elements and does the same to both parts."""
+
+    def method(self: ComplexTensor, *args: Any, **kwargs: Any) -> Any:
+        real, imag = (
+            getattr(part, name)(*(_part(argument, k) for argument in args), **kwargs)
+            for k, part in enumerate((self.real, self.imag))
+        )
+        if isinstance(real, tuple):
+            return tuple(map(ComplexTensor, real, imag))
+        return ComplexTensor(real, imag)
+
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = f"`Tensor.{name}`."
+    return method
+
+
+def _part(argument: Any, number: int) -> Any:
+    """An argument's own real or imaginary part, where it has parts: the other tensors of `cat` and `stack`."""
+    if isinstance(argument, list | tuple):
+        return type(argument)(_part(entry, number) for entry in argument)
+    if not isinstance(argument, ComplexTensor):
+        return argument
+    return argument.imag if number else argument.real
+
+
+class ComplexTensor(Tensor):
+    """A tensor of complex numbers. `ComplexTensor(real, imag)` takes tensors or anything that `Tensor` takes."""
+
+    def __init__(self, real: Any, imag: Any = 0.0, device: Devices | None = None) -> None:
+        parts = [part if isinstance(part, Tensor) else Tensor(part, device=device) for part in (real, imag)]
+        dtype = promote(*(part.dtype if part.dtype.is_float else dtypes.float32 for part in parts))
+        dtype = dtype if dtype is dtypes.float64 else dtypes.float32
+        shape = parts[0].shape if parts[0].shape == parts[1].shape else (parts[0] + parts[1]).shape
+        self._real, self._imag = (part.cast(dtype).expand(shape) for part in parts)
+        self.device = self._real.device
+
+    # ------------------------------------------------------------ facts
+
+    @property
+    def uop(self) -> UOp:  # type: ignore[override]
+        message = "this operation is defined for real numbers only"
+        raise UnsupportedError("complex", message, "use the parts, `.real` and `.imag`")
+
+    @property
+    def real(self) -> Tensor:
+        """The real part."""
+        return self._real
+
+    @property
+    def imag(self) -> Tensor:
+        """The imaginary part."""
+        return self._imag
+
+    @property
+    def shape(self) -> Shape:
+        return self._real.shape
+
+    @property
+    def ndim(self) -> int:
+        return self._real.ndim
+
+    @property
+    def dtype(self) -> DType:
+        return COMPLEX_DTYPES[self._real.dtype]
+
+    @property  # type: ignore[misc]
+    def requires_grad(self) -> bool:
+        return self._real.requires_grad or self._imag.requires_grad
+
+    def numel(self) -> int:
+        return self._real.numel()
+
+    def is_floating_point(self) -> bool:
+        return False
+
+    # ------------------------------------------------------------ values
+
+    def realize(self, *lst: Any, do_update_stats: bool = True) -> Self:
+        others = [part for other in lst for part in (_part(other, 0), _part(other, 1))]
+        self._real.realize(self._imag, *others, do_update_stats=do_update_stats)
+        return self
+
+    def numpy(self) -> NDArray[Any]:
+        import numpy as np
+
+        self.realize()
+        result = np.empty(self.shape, np.complex64 if self.dtype is complex64 else np.complex128)
+        result.real, result.imag = self._real.numpy(), self._imag.numpy()
+        return result
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        del copy  # the parts lie apart, so it is always one
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
+
+    def tolist(self) -> Any:
+        return self.numpy().tolist()
+
+    def item(self) -> Any:
+        return complex(self._real.item(), self._imag.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        raise DTypeError("float", "a complex number is no float", "take `.real`, `.imag` or `.abs()`")
+
+    __int__ = __index__ = __float__  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"ComplexTensor({self.numpy()!r})".replace("array(", "").replace("))", ")")
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """A copy, in which the parts of each number lie side by side."""
+        del stream, copy
+        given: dict[str, Any] = {"max_version": max_version, "dl_device": dl_device}
+        return self.numpy().__dlpack__(**{name: value for name, value in given.items() if value is not None})
+
+    # ------------------------------------------------------------ elements moved
+
+    cat = _of_parts("cat")
+    chunk = _of_parts("chunk")
+    clone = _of_parts("clone")
+    contiguous = _of_parts("contiguous")
+    detach = _of_parts("detach")
+    diagonal = _of_parts("diagonal")
+    expand = _of_parts("expand")
+    flatten = _of_parts("flatten")
+    flip = _of_parts("flip")
+    gather = _of_parts("gather")
+    index_select = _of_parts("index_select")
+    movedim = _of_parts("movedim")
+    pad = _of_parts("pad")
+    permute = _of_parts("permute")
+    repeat = _of_parts("repeat")
+    repeat_interleave = _of_parts("repeat_interleave")
+    reshape = _of_parts("reshape")
+    roll = _of_parts("roll")
+    shrink = _of_parts("shrink")
+    split = _of_parts("split")
+    squeeze = _of_parts("squeeze")
+    stack = _of_parts("stack")
+    take_along_dim = _of_parts("take_along_dim")
+    tile = _of_parts("tile")
+    to = _of_parts("to")
+    transpose = _of_parts("transpose")
+    tril = _of_parts("tril")
+    triu = _of_parts("triu")
+    unbind = _of_parts("unbind")
+    unflatten = _of_parts("unflatten")
+    unsqueeze = _of_parts("unsqueeze")
+    view = _of_parts("view")
+
+    @property
+    def T(self) -> Self:
+        return self.permute(tuple(reversed(range(self.ndim))))  # type: ignore[no-any-return]
+
+    @property
+    def mT(self) -> Self:
+        return self.transpose(-2, -1)  # type: ignore[no-any-return]
+
+    def __len__(self) -> int:
+        return len(self._real)
+
+    def __getitem__(self, index: Any) -> Any:
+        return ComplexTensor(self._real[index], self._imag[index])
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        given = as_complex(value, self.device)
+        self._real, self._imag = self._real.contiguous(), self._imag.contiguous()
+        self._real[index] = given.real.cast(self._real.dtype)
+        self._imag[index] = given.imag.cast(self._imag.dtype)
+
+    def cast(self, dtype: object) -> Any:
+        """As another complex dtype; a real one would lose the imaginary part and is refused."""
+        wanted = complex_dtype(dtype)
+        if wanted is None:
+            message = f"{self.dtype.name} as {dtype!r} loses the imaginary part"
+            raise DTypeError("cast", message, "take `.real` or `.abs()` first")
+        part = PART_DTYPES[wanted]
+        return ComplexTensor(self._real.cast(part), self._imag.cast(part))
+
+    # ------------------------------------------------------------ arithmetic
+
+    def _with(self, x: Any) -> ComplexTensor:
+        return as_complex(x, self.device, self._real.dtype)
+
+    def add(self, x: Any, reverse: bool = False) -> Any:
+        other = self._with(x)
+        return ComplexTensor(self._real + other._real, self._imag + other._imag)
+
+    def sub(self, x: Any, reverse: bool = False) -> Any:
+        left, right = (self._with(x), self) if reverse else (self, self._with(x))
+        return ComplexTensor(left._real - right._real, left._imag - right._imag)
+
+    def mul(self, x: Any, reverse: bool = False) -> Any:
+        other = self._with(x)
+        return ComplexTensor(
+            self._real * other._real - self._imag * other._imag, self._real * other._imag + self._imag * other._real
+        )
+
+    def div(self, x: Any, reverse: bool = False, rounding_mode: str | None = None) -> Any:
+        if rounding_mode is not None:
+            raise DTypeError("div", "complex numbers are not rounded", "leave out rounding_mode")
+        left, right = (self._with(x), self) if reverse else (self, self._with(x))
+        return complex_functions.divide(left, right)
+
+    def neg(self) -> Any:
+        return ComplexTensor(-self._real, -self._imag)
+
+    def pow(self, x: Any, reverse: bool = False) -> Any:
+        left, right = (self._with(x), self) if reverse else (self, self._with(x))
+        return complex_functions.power(left, right)
+
+    def eq(self, x: Any) -> Tensor:  # type: ignore[override]
+        other = self._with(x)
+        return self._real.eq(other._real) & self._imag.eq(other._imag)
+
+    def ne(self, x: Any) -> Tensor:  # type: ignore[override]
+        return self.eq(x).logical_not()
+
+    # Python asks the right operand first where its class says more than that of the left one: `tensor * complex`.
+    def __radd__(self, x: Any) -> Any:
+        return self.add(x, reverse=True)
+
+    def __rsub__(self, x: Any) -> Any:
+        return self.sub(x, reverse=True)
+
+    def __rmul__(self, x: Any) -> Any:
+        return self.mul(x, reverse=True)
+
+    def __rtruediv__(self, x: Any) -> Any:
+        return self.div(x, reverse=True)
+
+    def __rpow__(self, x: Any) -> Any:
+        return self.pow(x, reverse=True)
+
+    __eq__ = eq  # type: ignore[assignment]
+    __ne__ = ne  # type: ignore[assignment]
+    __hash__ = Tensor.__hash__
+
+    def matmul(self, x: Any, reverse: bool = False, dtype: object = None) -> Any:
+        """Four real products and two sums."""
+        del dtype
+        left, right = (self._with(x), self) if reverse else (self, self._with(x))
+        real = left._real.matmul(right._real) - left._imag.matmul(right._imag)
+        imag = left._real.matmul(right._imag) + left._imag.matmul(right._real)
+        return ComplexTensor(real, imag)
+
+    dot = matmul  # type: ignore[assignment]
+
+    def __matmul__(self, x: Any) -> Any:
+        return self.matmul(x)
+
+    def __rmatmul__(self, x: Any) -> Any:
+        return self.matmul(x, reverse=True)
+
+    def _refuse_order(self, x: Any) -> Any:
+        raise DTypeError("compare", "complex numbers have no order", "compare `.abs()` or the parts")
+
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse_order
+
+    def _in_place(self, symbol: str, result: Any) -> Any:
+        """`z += w` makes `z` the result; parts are tensors of their own."""
+        del symbol
+        self._real, self._imag = result._real, result._imag
+        return self
+
+    # ------------------------------------------------------------ parts and tests
+
+    def conj(self) -> Any:
+        return ComplexTensor(self._real, -self._imag)
+
+    def abs(self) -> Tensor:  # type: ignore[override]
+        return self._real.hypot(self._imag)
+
+    def angle(self) -> Tensor:
+        return self._imag.atan2(self._real)
+
+    def isnan(self) -> Tensor:  # type: ignore[override]
+        return self._real.isnan() | self._imag.isnan()
+
+    def isinf(self, detect_positive: bool = True, detect_negative: bool = True) -> Tensor:  # type: ignore[override]
+        return self._real.isinf() | self._imag.isinf()
+
+    def isfinite(self) -> Tensor:  # type: ignore[override]
+        return self._real.isfinite() & self._imag.isfinite()
+
+    def round(self) -> Any:
+        return ComplexTensor(self._real.round(), self._imag.round())
+
+    # ------------------------------------------------------------ reductions
+
+    def sum(self, axis: Axes = None, keepdim: bool = False, dtype: object = None) -> Any:
+        source = self if dtype is None else self.cast(dtype)
+        return ComplexTensor(source.real.sum(axis, keepdim), source.imag.sum(axis, keepdim))
+
+    def mean(self, axis: Axes = None, keepdim: bool = False) -> Any:
+        return ComplexTensor(self._real.mean(axis, keepdim), self._imag.mean(axis, keepdim))
+
+    def prod(self, axis: Axes = None, keepdim: bool = False, dtype: object = None) -> Any:
+        """Halves are multiplied with each other until one slice is left."""
+        source: Any = self if dtype is None else self.cast(dtype)
+        axes = tuple(range(self.ndim)) if axis is None else axis if isinstance(axis, tuple | list) else (axis,)
+        for place in sorted((number % max(self.ndim, 1) for number in axes), reverse=True):
+            if self.ndim:
+                source = _product_along(source, place)
+        return source if keepdim or not self.ndim else source.squeeze(tuple(axes))
+
+    def cumsum(self, axis: int = 0) -> Any:
+        return ComplexTensor(self._real.cumsum(axis), self._imag.cumsum(axis))
+
+    def cumprod(self, axis: int) -> Any:
+        """By doubling: each step multiplies with what stands 1, 2, 4, ... elements before."""
+        result: Any = self
+        size, step = self.shape[axis], 1
+        while step < size:
+            moved = result.movedim(axis, 0)
+            later = moved[step:] * moved[:-step]
+            result = moved[:step].cat(later).movedim(0, axis).contiguous()
+            step *= 2
+        return result
+
+    def any(self, axis: Axes = None, keepdim: bool = False) -> Tensor:  # type: ignore[override]
+        return self.ne(0).any(axis, keepdim)
+
+    def all(self, axis: Axes = None, keepdim: bool = False) -> Tensor:  # type: ignore[override]
+        return self.ne(0).all(axis, keepdim)
+
+    def count_nonzero(self, dim: Axes = None) -> Tensor:  # type: ignore[override]
+        return self.ne(0).sum(dim)
+
+    def nonzero(self, size: int | None = None, fill_value: int = 0) -> Tensor:  # type: ignore[override]
+        return self.ne(0).nonzero(size, fill_value)
+
+
+def _product_along(source: Any, axis: int) -> Any:
+    moved = source.movedim(axis, 0)
+    if moved.shape[0] == 0:
+        return ComplexTensor(source.real.prod(axis, keepdim=True), source.imag.sum(axis, keepdim=True))
+    while moved.shape[0] > 1:
+        half = moved.shape[0] // 2
+        product = moved[:half] * moved[half : 2 * half]
+        moved = (product.cat(moved[2 * half :]) if moved.shape[0] % 2 else product).contiguous()
+    return moved.movedim(0, axis)
+
+
+def as_complex(value: Any, device: Devices | None = None, part: DType | None = None) -> ComplexTensor:
+    """A number, a real tensor or host data as complex numbers; a number counts only by kind."""
+    if isinstance(value, ComplexTensor):
+        return value
+    if type(value) in (bool, int, float, complex):  # NumPy's complex128 is a complex too, but has a dtype to keep
+        number = complex(value)
+        dtype = dtypes.float32 if part is None else part
+        parts = [Tensor(each, device=device, dtype=dtype) for each in (number.real, number.imag)]
+        return ComplexTensor(parts[0], parts[1])
+    if isinstance(value, TensorBase):
+        real: Any = value
+        return ComplexTensor(real, real.zeros_like() if real.dtype.is_float else real.zeros_like(dtype=dtypes.float32))
+    import numpy as np
+
+    array = np.asarray(value)
+    wide = np.float64 if array.dtype in (np.complex128, np.float64) else np.float32
+    parts = [Tensor(np.array(each, wide), device=device) for each in (array.real, array.imag)]
+    return ComplexTensor(parts[0], parts[1])
+
+
+def _install_functions() -> None:
+    """Functions of one number, under the names of `Tensor`."""
+    for name in complex_functions.FUNCTIONS:
+        function = getattr(complex_functions, complex_functions.FUNCTIONS[name])
+        method = functools.partialmethod(lambda self, apply: apply(self), function)
+        setattr(ComplexTensor, name, method)
+
+
+_install_functions()

@@ -1,0 +1,95 @@
+"""Running extremes and logarithms of running sums. In: a tensor and an axis. Out: tensors of its shape.
+`cumsum` and `cumprod` stand with the reductions; these need the places of the extremes, or a running maximum, besides.
+A long axis goes by blocks and running totals of them, so that no square of its length is computed."""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+from tilewright.base.dtype import dtypes
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Op
+from tilewright.graph.uop import UOp
+from tilewright.tensor.core import nodes
+from tilewright.tensor.core.base import check_axis
+from tilewright.tensor.primitives import functions
+from tilewright.tensor.primitives.indexing import IndexingMixin
+from tilewright.tensor.primitives.reduce import SCAN_BLOCK, is_short_scan, scan_axis
+
+
+class CumulativeMixin(IndexingMixin):
+    """cummax, cummin, logcumsumexp."""
+
+    def cummax(self, axis: int = 0) -> tuple[Self, Self]:
+        """The greatest element so far and where it stands, the later one of equals; NaN is the greatest."""
+        return self._running_extreme("cummax", Ops.MAX, axis)
+
+    def cummin(self, axis: int = 0) -> tuple[Self, Self]:
+        """The least element so far and where it stands, the later one of equals; NaN is the least."""
+        return self._running_extreme("cummin", Ops.MIN, axis)
+
+    def _running_extreme(self, name: str, op: Op, axis: int) -> tuple[Self, Self]:
+        place = check_axis(name, axis, self.ndim)
+        if self.ndim == 0:
+            return self, self._new(build.const(dtypes.int64, 0))
+        if 0 in self.shape:
+            return self, self._new(build.const(dtypes.int64, 0, self.shape))
+        extreme = scan_axis(self.uop, op, place)
+        # An element equals the extreme so far exactly where it takes its place.
+        takes = build.alu(Ops.CMPEQ, self.uop, extreme)
+        if self.dtype.is_float:
+            takes = build.alu(Ops.OR, takes, build.alu(Ops.CMPNE, self.uop, self.uop))
+        number = build.axis_iota(self.shape, place)
+        # Stored, so that the blocks of the second scan do not each compute the first one again.
+        places = build.contiguous(build.where(takes, number, build.const(number.dtype, -1)))
+        indices = self._new(build.cast(scan_axis(places, Ops.MAX, place), dtypes.int64))
+        # Read by place, the value has the gradient of the one element that it is.
+        values = self.gather(place, indices) if self.dtype.is_float else self._new(extreme)
+        return values, indices
+
+    def logcumsumexp(self, axis: int = 0) -> Self:
+        """The logarithm of the running sum of exponentials, without overflow."""
+        place = check_axis("logcumsumexp", axis, self.ndim)
+        self._check_float("logcumsumexp")
+        if self.ndim == 0 or 0 in self.shape:
+            return self
+
+        def function(x: Self) -> Self:
+            return x._new(nodes.move_from_last(running_logsumexp(nodes.move_to_last(x.uop, place)), place))
+
+        return self._in_float32(function)
+
+
+def running_logsumexp(node: UOp) -> UOp:
+    """Along the last axis. Each sum is taken over distances from the greatest element in it."""
+    outer, size = node.shape[:-1], node.shape[-1]
+    if not is_short_scan(node.shape, len(outer)):
+        return _logsumexp_of_blocks(node)
+    greatest = build.detach(scan_axis(node, Ops.MAX, len(outer)))
+    infinite = functions.absolute(greatest).eq(math.inf)
+    safe = build.where(infinite, greatest.const_like(0.0), greatest)
+    square = (*outer, size, size)
+    ends = build.expand(build.reshape(safe, (*outer, size, 1)), square)
+    terms = build.expand(build.reshape(node, (*outer, 1, size)), square)
+    counted = nodes.triangle_mask(square, 0, upper=False)
+    # What does not count is made minus infinity before the exponential, which might overflow otherwise.
+    distance = build.where(counted, terms, node.const_like(-math.inf)) - ends
+    total = build.reduce_axis(Ops.ADD, functions.exp(distance), (len(square) - 1,))
+    return functions.log(build.reshape(total, node.shape)) + safe
+
+
+def _logsumexp_of_blocks(node: UOp) -> UOp:
+    outer, size = node.shape[:-1], node.shape[-1]
+    count = -(-size // SCAN_BLOCK)
+    none = ((0, 0),) * len(outer)
+    padded = nodes.pad_with(node, (*none, (0, count * SCAN_BLOCK - size)), -math.inf)
+    blocks = running_logsumexp(build.reshape(padded, (*outer, count, SCAN_BLOCK)))
+    last = len(outer) + 1
+    totals = build.reshape(nodes.slice_axis(blocks, last, SCAN_BLOCK - 1, SCAN_BLOCK), (*outer, count))
+    running = nodes.slice_axis(running_logsumexp(build.contiguous(totals)), last - 1, 0, count - 1)
+    before = build.contiguous(nodes.pad_with(running, (*none, (1, 0)), -math.inf))
+    spread = build.expand(build.reshape(before, (*outer, count, 1)), blocks.shape)
+    whole = build.reshape(functions.logaddexp(spread, blocks), (*outer, count * SCAN_BLOCK))
+    return nodes.slice_axis(whole, len(outer), 0, size)

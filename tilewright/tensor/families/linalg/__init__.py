@@ -1,0 +1,1 @@
+"""Families of linear algebra: products, decompositions, solvers, norms."""

@@ -1,0 +1,192 @@
+"""Norms, and products of vectors and of several matrices. In: tensors. Out: tensors. All are made of other operations;
+those of them that need singular values ask `decompose_linalg`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+from tilewright.base.dtype import DType, to_dtype
+from tilewright.base.errors import ShapeError
+from tilewright.tensor.core.base import Axes, check_axes, check_axis, check_devices
+from tilewright.tensor.families.linalg.solvers import SolveMixin
+
+Order = int | float | str | None
+
+
+class NormsMixin(SolveMixin):
+    """norm, trace, outer, cross, multi_dot."""
+
+    # ------------------------------------------------------------ norms
+
+    def norm(self, p: Order = "fro", dim: Axes = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
+        """The norm of all elements, or along `dim`: (sum of |x| ** p) ** (1 / p). "fro" is p=2; inf, -inf and 0 are the
+        largest, the smallest and the number of those that are not 0; "nuc" is the sum of the singular values of the
+        matrices that two axes make."""
+        if p == "nuc":
+            axes = (0, 1) if dim is None and self.ndim == 2 else dim if isinstance(dim, tuple | list) else None
+            return self.matrix_norm("nuc", axes, keepdim, dtype=dtype)
+        if isinstance(p, str) and p != "fro":
+            raise ShapeError("norm", f"p={p!r}", "give a number, 'fro' or 'nuc'")
+        return self.vector_norm(2 if p is None or isinstance(p, str) else p, dim, keepdim, dtype=dtype)
+
+    def _for_norm(self, name: str, dtype: DType | str | None) -> Self:
+        wide = self if dtype is None else self.cast(to_dtype(dtype))
+        wide._check_float(name)
+        return wide
+
+    def vector_norm(
+        self, ord: Order = 2, dim: Axes = None, keepdim: bool = False, *, dtype: DType | str | None = None
+    ) -> Self:
+        """(sum of |x| ** ord) ** (1 / ord) of all elements, or along `dim`; inf, -inf and 0 are the largest, the
+        smallest and the number of those that are not 0. The gradient of ord=2 at zero is zero."""
+        if not isinstance(ord, int | float):
+            raise ShapeError("vector_norm", f"ord={ord!r}", "give a number; matrix_norm knows 'fro' and 'nuc'")
+        given = self._for_norm("vector_norm", dtype)
+        axes = check_axes("vector_norm", dim, self.ndim)
+        wide = given._wide()
+        sizes = wide.abs()
+        if ord == 0:
+            found = wide.ne(0).cast(wide.dtype).sum(axes, keepdim)
+        elif ord in (math.inf, -math.inf):
+            self._check_extreme("vector_norm", axes, ord)
+            found = sizes.max(axes, keepdim) if ord > 0 else sizes.min(axes, keepdim)
+        elif ord == 1:
+            found = sizes.sum(axes, keepdim)
+        elif ord == 2:
+            total = wide.square().sum(axes, keepdim)
+            is_zero = total.eq(0)
+            found = is_zero.where(0.0, is_zero.where(1.0, total).sqrt())
+        else:
+            found = sizes.pow(ord).sum(axes, keepdim).pow(1.0 / ord)
+        return found.cast(given.dtype)
+
+    def _check_extreme(self, name: str, axes: Sequence[int], ord: Order) -> None:
+        if any(self.shape[axis] == 0 for axis in axes):
+            raise ShapeError(name, f"ord={ord} of no elements, shape {self.shape}", "there is no largest of none")
+
+    def matrix_norm(
+        self,
+        ord: Order = "fro",
+        dim: Sequence[int] | None = (-2, -1),
+        keepdim: bool = False,
+        *,
+        dtype: DType | str | None = None,
+    ) -> Self:
+        """The norm of the matrices that two axes make. "fro": the root of the sum of squares; "nuc": the sum of the
+        singular values; 2 and -2: the largest and the smallest of them; 1 and -1: the largest and smallest sum of
+        absolute values of a column; inf and -inf: of a row."""
+        axes = dim if isinstance(dim, tuple | list) else ()
+        if len(axes) != 2:
+            raise ShapeError("matrix_norm", f"dim={dim!r}", "name the two axes of the matrices, such as (-2, -1)")
+        given = self._for_norm("matrix_norm", dtype)
+        row, column = check_axes("matrix_norm", tuple(axes), self.ndim)
+        if ord == "fro":
+            return given.vector_norm(2, (row, column), keepdim)
+        if ord in ("nuc", 2, -2):
+            rest = [axis for axis in range(self.ndim) if axis not in (row, column)]
+            values = given.permute(*rest, row, column).svdvals()
+            if ord == "nuc":
+                found = values.sum(-1)
+            else:
+                values._check_extreme("matrix_norm", (values.ndim - 1,), ord)
+                found = values.max(-1) if ord == 2 else values.min(-1)
+            return found.reshape(*given._kept_shape(row, column)) if keepdim else found
+        if isinstance(ord, str) or ord not in (1, -1, math.inf, -math.inf):
+            raise ShapeError("matrix_norm", f"ord={ord!r}", "give 'fro', 'nuc', 1, -1, 2, -2, inf or -inf")
+        summed, compared = (row, column) if ord in (1, -1) else (column, row)
+        self._check_extreme("matrix_norm", (compared,), ord)
+        sums = given.abs().sum(summed, keepdim=True)
+        found = sums.max(compared, keepdim=True) if ord in (1, math.inf) else sums.min(compared, keepdim=True)
+        return found if keepdim else found.reshape(*given._kept_shape(row, column, is_kept=False))
+
+    def _kept_shape(self, *axes: int, is_kept: bool = True) -> tuple[int, ...]:
+        shape = (1 if axis in axes else size for axis, size in enumerate(self.shape))
+        return tuple(shape) if is_kept else tuple(s for axis, s in enumerate(self.shape) if axis not in axes)
+
+    def cond(self, p: Order = None) -> Self:
+        """The condition number of a matrix in a norm that `matrix_norm` knows, 2 unless it is given."""
+        self._check_matrices("cond", is_square=p not in (None, 2, -2))
+        if p in (None, 2, -2):
+            values = self.svdvals()
+            values._check_extreme("cond", (values.ndim - 1,), p)
+            largest, smallest = values.max(-1), values.min(-1)
+            return smallest / largest if p == -2 else largest / smallest
+        return self.matrix_norm(p) * self.inv().matrix_norm(p)
+
+    # ------------------------------------------------------------ sums and products
+
+    def trace(self, offset: int = 0) -> Self:
+        """The sum of a diagonal of each matrix: the main one, or one `offset` to the right of it."""
+        if self.ndim < 2:
+            raise ShapeError("trace", f"shape {self.shape} is no matrix", "give a tensor of at least 2 axes")
+        return self.diagonal(offset, -2, -1).sum(-1)
+
+    def outer(self, vec2: Self) -> Self:
+        """The products of each element of this vector with each of another: (n,) and (m,) give (n, m)."""
+        check_devices("outer", self, vec2)
+        if self.ndim != 1 or vec2.ndim != 1:
+            message = f"shapes {self.shape} and {vec2.shape} are not both vectors"
+            raise ShapeError("outer", message, "flatten() them first")
+        return self.unsqueeze(-1) * vec2.unsqueeze(0)
+
+    def cross(self, other: Self, dim: int = -1) -> Self:
+        """The cross product of vectors of 3 elements along `dim`; all other axes broadcast."""
+        check_devices("cross", self, other)
+        axis = check_axis("cross", dim, max(self.ndim, other.ndim))
+        for tensor in (self, other):
+            place = axis - max(self.ndim, other.ndim)
+            if tensor.ndim < -place or tensor.shape[place] != 3:
+                message = f"shapes {self.shape} and {other.shape}: axis {dim} is not 3 long in both"
+                raise ShapeError("cross", message, "give vectors of 3 elements, and their axis as dim=")
+        place = axis - max(self.ndim, other.ndim)
+        return self.roll(-1, place) * other.roll(1, place) - self.roll(1, place) * other.roll(-1, place)
+
+    def vecdot(self, other: Self, dim: int = -1) -> Self:
+        """The sum of products along an axis; all other axes broadcast."""
+        check_devices("vecdot", self, other)
+        return (self * other).sum(dim)
+
+    def multi_dot(self, *others: Self) -> Self:
+        """The product of this and further matrices, in the order that takes the fewest multiplications. The first and
+        the last may be vectors."""
+        matrices: list[Any] = [self, *others]
+        check_devices("multi_dot", *matrices)
+        if len(matrices) < 2:
+            raise ShapeError("multi_dot", "one matrix is no product", "give two or more")
+        is_row, is_column = self.ndim == 1, matrices[-1].ndim == 1
+        if is_row:
+            matrices[0] = self.unsqueeze(0)
+        if is_column:
+            matrices[-1] = matrices[-1].unsqueeze(-1)
+        for number, matrix in enumerate(matrices):
+            if matrix.ndim != 2 or (number and matrices[number - 1].shape[1] != matrix.shape[0]):
+                shapes = ", ".join(str(each.shape) for each in matrices)
+                raise ShapeError("multi_dot", f"shapes {shapes} do not chain", "give matrices that can be multiplied")
+        found: Any = _chain(matrices)
+        if is_row:
+            found = found.squeeze(0)
+        return found.squeeze(-1) if is_column else found  # type: ignore[no-any-return]
+
+
+def _chain(matrices: list[Any]) -> Any:
+    """The product, split where the two parts together cost least."""
+    sizes = [matrices[0].shape[0], *(matrix.shape[1] for matrix in matrices)]
+    count = len(matrices)
+    cost = {(k, k): (0, k) for k in range(count)}
+    for length in range(1, count):
+        for first in range(count - length):
+            last = first + length
+            cost[first, last] = min(
+                (cost[first, k][0] + cost[k + 1, last][0] + sizes[first] * sizes[k + 1] * sizes[last + 1], k)
+                for k in range(first, last)
+            )
+
+    def product(first: int, last: int) -> Any:
+        if first == last:
+            return matrices[first]
+        split = cost[first, last][1]
+        return product(first, split) @ product(split + 1, last)
+
+    return product(0, count - 1)

@@ -1,0 +1,1 @@
+"""Families of neural networks: activations, convolutions, pooling, attention, losses, images."""

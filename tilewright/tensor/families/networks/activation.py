@@ -1,0 +1,94 @@
+"""The nonlinear functions of networks. In: a tensor. Out: a tensor of its shape.
+They have torch's meaning at infinities and NaN; those of several steps round a short float once."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Self
+
+from tilewright.base.dtype import DType, promote_with_scalar
+from tilewright.base.errors import DTypeError
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+from tilewright.tensor.primitives import functions
+from tilewright.tensor.primitives.elementwise import ElementwiseMixin
+
+
+@functools.cache
+def _relu_bound(dtype: DType) -> UOp:
+    """0 without a gradient at 0; kept, because networks ask for it more often than for anything."""
+    return build.taking_ties(build.const(dtype, 0))
+
+
+class ActivationMixin(ElementwiseMixin):
+    """relu, sigmoid, gelu, ..."""
+
+    # ------------------------------------------------------------ pieces of lines
+
+    def relu(self) -> Self:
+        dtype = promote_with_scalar(self.dtype, 0)
+        return self._new(build.alu(Ops.MAX, build.cast(self.uop, dtype), _relu_bound(dtype)))
+
+    def relu6(self) -> Self:
+        return self.hardtanh(0, 6)
+
+    def leaky_relu(self, neg_slope: float = 0.01) -> Self:
+        return (self > 0).where(self, self * neg_slope)
+
+    def hardtanh(self, min_val: float = -1, max_val: float = 1) -> Self:
+        # Flat at the bounds, where clamp is not.
+        return self._bounded(Ops.MAX, min_val, "hardtanh")._bounded(Ops.MIN, max_val, "hardtanh")
+
+    def hardsigmoid(self, alpha: float = 1 / 6, beta: float = 0.5) -> Self:
+        return (self * alpha + beta).hardtanh(0, 1)
+
+    def hardswish(self) -> Self:
+        return self * (self + 3).relu6() * (1 / 6)
+
+    def softsign(self) -> Self:
+        return self / (1 + self.abs())
+
+    # ------------------------------------------------------------ exponentials
+
+    def sigmoid(self) -> Self:
+        return self._function(functions.sigmoid)
+
+    def logsigmoid(self) -> Self:
+        return self._function(lambda x: -functions.softplus(-x))
+
+    def silu(self) -> Self:
+        return self._function(lambda x: x * functions.sigmoid(x))
+
+    def swish(self) -> Self:
+        """As `silu`."""
+        return self.silu()
+
+    def quick_gelu(self) -> Self:
+        return self._function(lambda x: x * functions.sigmoid(x * 1.702))
+
+    def softplus(self, beta: float = 1.0) -> Self:
+        return self._function(lambda x: functions.softplus(x * beta) * (1 / beta))
+
+    def mish(self) -> Self:
+        return self._function(lambda x: x * functions.tanh(functions.softplus(x)))
+
+    def elu(self, alpha: float = 1.0) -> Self:
+        return self._function(lambda x: (x > 0).where(x, functions.expm1_below_zero(x) * alpha))
+
+    def celu(self, alpha: float = 1.0) -> Self:
+        return self._function(lambda x: (x > 0).where(x, functions.expm1_below_zero(x * (1 / alpha)) * alpha))
+
+    def selu(self, alpha: float = 1.67326, gamma: float = 1.0507) -> Self:
+        return self._function(lambda x: (x > 0).where(x, functions.expm1_below_zero(x) * alpha) * gamma)
+
+    def gelu(self, approximate: str = "tanh") -> Self:
+        """x times the normal distribution's probability below x; `approximate` is "tanh" or "none" (by erf)."""
+        if approximate == "tanh":
+            # (1 + tanh(u)) / 2 is sigmoid(2u), which takes fewer steps and keeps its digits where tanh is near -1.
+            scale = 2 * math.sqrt(2 / math.pi)
+            return self._function(lambda x: x * functions.sigmoid((x + x * x * x * 0.044715) * scale))
+        if approximate == "none":
+            return self._function(lambda x: x * 0.5 * (1 + functions.erf(x * math.sqrt(0.5))))
+        raise DTypeError("gelu", f"approximate={approximate!r}", 'give "tanh" or "none"')

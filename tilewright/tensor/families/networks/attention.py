@@ -1,0 +1,88 @@
+"""Attention. In: queries, keys and values. Out: for each query the values, weighted by how well their keys fit it.
+A query needs its own scores alone, so where the matrix of all scores is large only some rows of it are there at a time.
+Gradients of such parts compute their scores a second time."""
+
+from __future__ import annotations
+
+import math
+from typing import Self, TypeVar
+
+from tilewright.base.dtype import DType, promote
+from tilewright.base.errors import ShapeError
+from tilewright.graph import build
+from tilewright.tensor.core import nodes
+from tilewright.tensor.core.base import broadcast_shape, check_devices
+from tilewright.tensor.core.gradient import checkpoint
+from tilewright.tensor.families.linalg.matmul import LinalgMixin
+from tilewright.tensor.primitives.reduce import accumulate_dtype
+
+# Scores that are there at a time: 128 MiB in float32. Each part is compiled for its own place in the queries, which
+# takes about as long as computing so many scores.
+MOST_SCORES = 1 << 25
+
+T = TypeVar("T", bound=LinalgMixin)
+
+
+class AttentionMixin(LinalgMixin):
+    def scaled_dot_product_attention(
+        self,
+        key: Self,
+        value: Self,
+        attn_mask: Self | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        enable_gqa: bool = False,
+    ) -> Self:
+        """softmax(q @ k.T / sqrt(d) + mask) @ v; a bool mask keeps where it is true."""
+        name = "scaled_dot_product_attention"
+        check_devices(name, self, key, value, *(() if attn_mask is None else (attn_mask,)))
+        if is_causal and attn_mask is not None:
+            raise ShapeError(name, "is_causal with a mask", "give one of the two")
+        if enable_gqa:
+            if min(self.ndim, key.ndim, value.ndim) < 3 or key.shape[-3] == 0 or self.shape[-3] % key.shape[-3]:
+                message = f"the heads of {self.shape} are not shared evenly among those of {key.shape}"
+                raise ShapeError(name, message, "give (..., heads, time, features), the query's heads a multiple")
+            repeats = self.shape[-3] // key.shape[-3]
+            key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
+        parts = rows_at_a_time(self, key)
+        if not parts:
+            return self._attend(key, value, attn_mask, dropout_p, 0 if is_causal else None)
+        results: list[Self] = []
+        for first, end in parts:
+            given = [take_rows(self, first, end), key, value]
+            if is_causal:  # what lies after the last of these rows has no weight
+                given[1:] = (take_rows(each, 0, min(end, each.shape[-2])) for each in (key, value))
+            if attn_mask is not None:
+                has_rows = attn_mask.ndim >= 2 and attn_mask.shape[-2] != 1
+                given.append(take_rows(attn_mask, first, end) if has_rows else attn_mask)
+            row = first if is_causal else None
+            results.append(checkpoint(lambda q, k, v, m=None, row=row: q._attend(k, v, m, dropout_p, row), *given))
+        return results[0].cat(*results[1:], dim=-2)
+
+    def _attend(self, key: Self, value: Self, mask: Self | None, dropout_p: float, first_row: int | None) -> Self:
+        """All rows of `self` at once; with `first_row`, its number among all queries, none looks at later keys."""
+        carrier: DType = accumulate_dtype(promote(self.dtype, key.dtype))
+        scores = self.dot(key.transpose(-2, -1), dtype=carrier) * (1 / math.sqrt(self.shape[-1]))
+        if first_row is not None:
+            keep = nodes.triangle_mask(scores.shape, first_row, upper=False)
+            scores = scores._new(build.where(keep, scores.uop, build.const(carrier, -math.inf)))
+        elif mask is not None:
+            scores = mask.where(scores, -math.inf) if mask.dtype.is_bool else scores + mask
+        weights = scores.softmax(-1).cast(self.dtype)
+        return weights.dropout(dropout_p).dot(value)
+
+
+def rows_at_a_time(query: LinalgMixin, key: LinalgMixin) -> list[tuple[int, int]]:
+    """The parts into which the queries are split, first row and end; none where all scores may be there at once."""
+    if min(query.ndim, key.ndim) < 2:
+        return []
+    rows, columns = query.shape[-2], key.shape[-2]
+    scores = math.prod(broadcast_shape("scaled_dot_product_attention", query.shape[:-2], key.shape[:-2])) * columns
+    if scores * rows <= MOST_SCORES:
+        return []
+    step = max(1, MOST_SCORES // scores)
+    return [(first, min(first + step, rows)) for first in range(0, rows, step)]
+
+
+def take_rows(tensor: T, first: int, end: int) -> T:
+    return tensor.shrink((*((0, size) for size in tensor.shape[:-2]), (first, end), (0, tensor.shape[-1])))

@@ -1,0 +1,231 @@
+"""Losses and normalisation. In: predictions and what they should have been. Out: a loss for each element, their sum or
+their mean. Logarithms of probabilities come from `log_softmax` and `logsigmoid`, so nothing overflows; a short float is
+carried in float32 and rounded once. A label outside of the classes is an error when the loss is computed; on a device
+that does not check it makes the loss NaN, and never counts as right."""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.tensor.core.base import Axes, broadcast_shape, check_axes, check_devices
+from tilewright.tensor.families.networks.convolution import ConvolutionMixin
+from tilewright.tensor.primitives.index_nodes import checked_classes
+from tilewright.tensor.primitives.reduce import accumulate_dtype
+
+# The label that does not count unless another one is named, as in torch.
+_IGNORED = -100
+# The least logarithm of a probability that binary cross entropy counts, as in torch.
+_LEAST_LOG = -100.0
+
+
+def check_reduction(name: str, reduction: str) -> None:
+    if reduction not in ("mean", "sum", "none"):
+        raise ShapeError(name, f"reduction {reduction!r}", 'give "mean", "sum" or "none"')
+
+
+def _check_smoothing(name: str, label_smoothing: float) -> None:
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ShapeError(name, f"label_smoothing={label_smoothing}", "give a number in 0..1")
+
+
+class LossesMixin(ConvolutionMixin):
+    """cross_entropy, nll_loss, ..., batchnorm, normalize."""
+
+    # ------------------------------------------------------------ what the losses are made of
+
+    def _wide(self) -> Self:
+        """This tensor in the float type that its sums are carried in."""
+        return self.cast(accumulate_dtype(self._as_float().dtype))
+
+    def _reduced(self, reduction: str) -> Self:
+        if reduction == "none":
+            return self
+        return self.mean() if reduction == "mean" else self.sum()
+
+    def _labels(self, name: str, labels: Self, axis: int, ignored: int | None) -> tuple[Self, Self]:
+        """Where each class of `axis` is the one that the labels name, and where the labels name any. A label that names
+        none, and is not the ignored one, is an error."""
+        check_devices(name, self, labels)
+        wanted = (*self.shape[:axis], *self.shape[axis + 1 :])
+        if labels.shape != wanted:
+            message = f"labels of shape {labels.shape} for predictions of shape {self.shape}"
+            raise ShapeError(name, message, f"give one class for each prediction, so shape {wanted}")
+        classes = self.shape[axis]
+        shape = tuple(classes if k == axis else 1 for k in range(self.ndim))
+        numbers = self.arange(classes, device=self.device).reshape(shape)
+        checked = labels._new(checked_classes(name, labels.uop, classes, ignored))
+        return checked.unsqueeze(axis).cast("int64").eq(numbers), (checked >= 0) & (checked < classes)
+
+    def _picked_loss(
+        self,
+        name: str,
+        labels: Self,
+        axis: int,
+        weight: Self | None,
+        ignored: int | None,
+        reduction: str,
+        smoothing: float = 0.0,
+    ) -> Self:
+        """Minus the logarithm that this tensor gives to the labels' classes, mixed with the mean over all classes."""
+        check_devices(name, self, labels, *(() if weight is None else (weight,)))
+        if not labels.dtype.is_int:
+            raise DTypeError(name, f"labels of dtype {labels.dtype.name}", "give class numbers as integers")
+        ignored = _IGNORED if ignored is None else ignored
+        if not labels.dtype.min <= ignored <= labels.dtype.max:
+            ignored = None  # no label can be it
+        named, is_class = self._labels(name, labels, axis, ignored)
+        rows = weights = None
+        if weight is not None:
+            if weight.shape != (self.shape[axis],):
+                message = f"weights of shape {weight.shape} for {self.shape[axis]} classes"
+                raise ShapeError(name, message, f"give one weight for each class, so shape ({self.shape[axis]},)")
+            shape = tuple(self.shape[axis] if k == axis else 1 for k in range(self.ndim))
+            rows = weight.cast(self.dtype).reshape(shape)
+            weights = named.where(rows, 0.0).sum(axis)
+        loss = -named.where(self if rows is None else self * rows, 0.0).sum(axis)
+        if smoothing:
+            even = -(self if rows is None else self * rows).sum(axis) * (smoothing / self.shape[axis])
+            loss = loss * (1 - smoothing) + even
+        loss = is_class.where(loss, math.nan)
+        if ignored is not None:
+            kept = labels.ne(ignored)
+            loss = kept.where(loss, 0.0)
+            weights = kept.cast(self.dtype) if weights is None else kept.where(weights, 0.0)
+        if reduction != "mean" or weights is None:
+            return loss._reduced(reduction)
+        return loss.sum() / weights.sum()
+
+    # ------------------------------------------------------------ two classes
+
+    def binary_crossentropy(self, Y: Self, reduction: str = "mean") -> Self:
+        """-(Y log p + (1 - Y) log(1 - p)) of probabilities p; a logarithm counts no less than -100."""
+        check_reduction("binary_crossentropy", reduction)
+        self._check_float("binary_crossentropy")
+        probability, truth = self._wide(), self._truth("binary_crossentropy", Y)
+
+        def log(p: Self) -> Self:
+            # The logarithm of 0 has no gradient to give, so it is not taken.
+            return p.eq(0).where(_LEAST_LOG, p.eq(0).where(1.0, p).log().maximum(_LEAST_LOG))
+
+        loss = -(truth * log(probability) + (1 - truth) * log(1 - probability))
+        return loss._reduced(reduction).cast(self.dtype)
+
+    def binary_crossentropy_logits(self, Y: Self, reduction: str = "mean", pos_weight: Self | None = None) -> Self:
+        """`binary_crossentropy` of sigmoid(x), without overflow; `pos_weight` scales the loss of the true ones."""
+        check_reduction("binary_crossentropy_logits", reduction)
+        self._check_float("binary_crossentropy_logits")
+        logit, truth = self._wide(), self._truth("binary_crossentropy_logits", Y)
+        positive = truth * logit.logsigmoid()
+        if pos_weight is not None:
+            positive = positive * pos_weight
+        return -(positive + (1 - truth) * (-logit).logsigmoid())._reduced(reduction).cast(self.dtype)
+
+    def _truth(self, name: str, Y: Self) -> Self:
+        check_devices(name, self, Y)
+        if broadcast_shape(name, self.shape, Y.shape) != self.shape:
+            message = f"a truth of shape {Y.shape} for predictions of shape {self.shape}"
+            raise ShapeError(name, message, "give a truth for each prediction")
+        return Y.cast(accumulate_dtype(self.dtype))
+
+    # ------------------------------------------------------------ many classes
+
+    def nll_loss(
+        self, Y: Self, weight: Self | None = None, ignore_index: int | None = None, reduction: str = "mean"
+    ) -> Self:
+        """Minus the logarithm of the probability of class Y, from (batch, classes, ...) logarithms. The mean is over
+        the weights of the labels; `ignore_index` is a label that does not count, -100 where none is named."""
+        check_reduction("nll_loss", reduction)
+        self._check_float("nll_loss")
+        axis = self._class_axis("nll_loss")
+        loss = self._wide()._picked_loss("nll_loss", Y, axis, weight, ignore_index, reduction)
+        return loss.cast(self.dtype)
+
+    def _class_axis(self, name: str) -> int:
+        if self.ndim == 0:
+            raise ShapeError(name, "a 0-d tensor has no classes", "give (batch, classes, ...) or (classes,)")
+        return min(1, self.ndim - 1)
+
+    def cross_entropy(
+        self,
+        Y: Self,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+        ignore_index: int | None = None,
+    ) -> Self:
+        """The loss of (batch, classes, ...) logits against class numbers, or probabilities of the same shape.
+        `label_smoothing` moves that much of the truth evenly to all classes; `ignore_index` is a label that does not
+        count, -100 where none is named."""
+        check_reduction("cross_entropy", reduction)
+        _check_smoothing("cross_entropy", label_smoothing)
+        self._check_float("cross_entropy")
+        axis = self._class_axis("cross_entropy")
+        check_devices("cross_entropy", self, Y)
+        logs = self._wide().log_softmax(axis)
+        if Y.dtype.is_int:
+            loss = logs._picked_loss("cross_entropy", Y, axis, None, ignore_index, reduction, label_smoothing)
+            return loss.cast(self.dtype)
+        if Y.shape != self.shape:
+            message = f"probabilities of shape {Y.shape} for logits of shape {self.shape}"
+            raise ShapeError("cross_entropy", message, "give one for each class, or class numbers as integers")
+        truth = Y.cast(logs.dtype)
+        if label_smoothing:
+            truth = truth * (1 - label_smoothing) + label_smoothing / self.shape[axis]
+        return -(truth * logs).sum(axis)._reduced(reduction).cast(self.dtype)
+
+    def sparse_categorical_crossentropy(
+        self, Y: Self, ignore_index: int = -1, label_smoothing: float = 0.0, reduction: str = "mean"
+    ) -> Self:
+        """As `cross_entropy` with class numbers, the classes standing in the last axis."""
+        name = "sparse_categorical_crossentropy"
+        check_reduction(name, reduction)
+        _check_smoothing(name, label_smoothing)
+        self._check_float(name)
+        self._class_axis(name)
+        logs = self._wide().log_softmax(-1)
+        loss = logs._picked_loss(name, Y, self.ndim - 1, None, ignore_index, reduction, label_smoothing)
+        return loss.cast(self.dtype)
+
+    # ------------------------------------------------------------ normalisation
+
+    def batchnorm(
+        self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self, axis: int | tuple[int, ...] = 1
+    ) -> Self:
+        """(x - mean) * invstd * weight + bias, each given for the elements of `axis`."""
+        axes = check_axes("batchnorm", axis, self.ndim)
+        shape = tuple(size if k in axes else 1 for k, size in enumerate(self.shape))
+
+        def aligned(what: str, given: Self) -> Self:
+            check_devices("batchnorm", self, given)
+            if given.numel() != math.prod(shape):
+                message = f"{what} of shape {given.shape} for axis {axis} of shape {self.shape}"
+                raise ShapeError("batchnorm", message, f"give {math.prod(shape)} elements")
+            return given.reshape(shape)
+
+        scale = aligned("invstd", invstd)
+        if weight is not None:
+            scale = scale * aligned("weight", weight)
+        result = (self - aligned("mean", mean)) * scale
+        return (result if bias is None else result + aligned("bias", bias)).cast(self.dtype)
+
+    def normalize(self, p: float = 2.0, dim: Axes = 1, eps: float = 1e-12) -> Self:
+        """Each vector along `dim` over its p-norm, or over `eps` where the norm is less."""
+        self._check_float("normalize")
+        axes = check_axes("normalize", dim, self.ndim)
+        if not isinstance(p, int | float) or p != p:
+            raise DTypeError("normalize", f"p={p!r} is no norm", "give a number, such as 2, or math.inf")
+        return self._in_float32(lambda x: x / x._norm(p, axes).maximum(eps))
+
+    def _norm(self, p: float, axes: tuple[int, ...]) -> Self:
+        size = self.abs()
+        if abs(p) == math.inf:
+            return size.max(axes, keepdim=True) if p > 0 else size.min(axes, keepdim=True)
+        if p == 0:
+            return size.ne(0).cast(size.dtype).sum(axes, keepdim=True)
+        if p == 1:
+            return size.sum(axes, keepdim=True)
+        total = (self * self if p == 2 else size.pow(p)).sum(axes, keepdim=True)
+        # The root of 0 has no gradient to give, so it is not taken.
+        safe = total.eq(0).where(1.0, total)
+        return total.eq(0).where(0.0, safe.sqrt() if p == 2 else safe.pow(1 / p))

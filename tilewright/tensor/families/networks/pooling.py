@@ -1,0 +1,255 @@
+"""Pooling. In: tensors whose last axes are space. Out: the greatest element or the mean of each window.
+A window's maximum is chosen by its place, the first one that holds it, so its gradient goes to one element as in torch;
+a reduction to the maximum would share the gradient among equal elements."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import NamedTuple, Self
+
+from tilewright.base.dtype import dtypes
+from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Shape
+from tilewright.graph.uop import UOp
+from tilewright.tensor.core import nodes
+from tilewright.tensor.core.base import check_devices
+from tilewright.tensor.core.moves import apply_moves
+from tilewright.tensor.families.linalg.matmul import Sizes, pads_of, sizes_of
+from tilewright.tensor.families.sorting import SortingMixin
+from tilewright.tensor.primitives.index_nodes import AxisRange, range_moves
+from tilewright.tensor.primitives.reduce import accumulate_dtype
+
+Pads = tuple[tuple[int, int], ...]
+# Windows of more elements than this are reduced, smaller ones compared element by element.
+_MOST_SLICES = 16
+
+
+class Windows(NamedTuple):
+    """Kernel, stride and dilation of the last axes, and the padding of all."""
+
+    kernel: Shape
+    steps: Shape
+    gaps: Shape
+    pads: Pads
+
+    @property
+    def is_padded(self) -> bool:
+        return any(before or after for before, after in self.pads)
+
+
+class PoolingMixin(SortingMixin):
+    """max_pool2d, avg_pool2d, max_unpool2d."""
+
+    def _pooled(
+        self, name: str, kernel_size: Sizes, stride: Sizes | None, dilation: Sizes, padding: Sizes, ceil_mode: bool
+    ) -> Windows:
+        """Kernel, stride, dilation and padding of every axis; `ceil_mode` adds padding behind for a last window."""
+        count = len(kernel_size) if isinstance(kernel_size, tuple | list) else 2
+        kernel = sizes_of(name, "kernel_size", kernel_size, count)
+        if self.ndim < count:
+            message = f"shape {self.shape} has fewer than {count} axes"
+            raise ShapeError(name, message, "give (batch, channels, height, width)")
+        steps = kernel if stride is None else sizes_of(name, "stride", stride, count)
+        gaps = sizes_of(name, "dilation", dilation, count)
+        pads = list(pads_of(name, padding, count))
+        sizes = self.shape[self.ndim - count :]
+        for axis, (size, k, s, d) in enumerate(zip(sizes, kernel, steps, gaps)):
+            before, after = pads[axis]
+            self._check_windows(name, (before + size + after,), (k,), (d,))
+            if max(before, after) > (d * (k - 1) + 1) // 2:
+                message = f"padding {(before, after)} around windows of {d * (k - 1) + 1}"
+                raise ShapeError(name, message, "pad by at most half of the window, so that none lies in the padding")
+            if ceil_mode:
+                rest = before + size + after - d * (k - 1) - 1
+                windows = -(-rest // s) + 1
+                # A window that would start in the padding behind is left out.
+                windows -= (windows - 1) * s >= before + size
+                after += max(0, (windows - 1) * s + d * (k - 1) + 1 - (before + size + after))
+                pads[axis] = (before, after)
+        return Windows(kernel, steps, gaps, ((0, 0),) * (self.ndim - count) + tuple(pads))
+
+    def max_pool2d(
+        self,
+        kernel_size: Sizes = (2, 2),
+        stride: Sizes | None = None,
+        dilation: Sizes = 1,
+        padding: Sizes = 0,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Self | tuple[Self, Self]:
+        """The greatest element of each window over the last axes; with indices, where it stands in the flat space."""
+        windows = self._pooled("max_pool2d", kernel_size, stride, dilation, padding, ceil_mode)
+        choose = choose_among_slices if math.prod(windows.kernel) <= _MOST_SLICES else choose_in_windows
+        value, first = choose(self.uop, windows, self.requires_grad)
+        result = self._new(value)
+        if not return_indices:
+            return result
+        return result, self._new(place_in_space(first, self.shape, windows))
+
+    def avg_pool2d(
+        self,
+        kernel_size: Sizes = (2, 2),
+        stride: Sizes | None = None,
+        dilation: Sizes = 1,
+        padding: Sizes = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+    ) -> Self:
+        """The mean of each window over the last axes; padding counts unless told otherwise."""
+        self._check_float("avg_pool2d")
+        kernel, steps, gaps, pads = self._pooled("avg_pool2d", kernel_size, stride, dilation, padding, ceil_mode)
+        axes = tuple(range(-len(kernel), 0))
+
+        def windows(node: UOp, around: Pads) -> UOp:
+            return nodes.pool(build.pad(node, around), kernel, steps, gaps)
+
+        carrier = accumulate_dtype(self.dtype)
+        total = self._new(windows(self.uop, pads)).sum(axes, dtype=carrier)
+        asked = ((0, 0),) * (self.ndim - len(kernel)) + pads_of("avg_pool2d", padding, len(kernel))
+        if count_include_pad and asked == pads:
+            return (total / math.prod(kernel)).cast(self.dtype)
+        # The padding that ceil_mode adds never counts; the padding asked for counts where count_include_pad says so.
+        counted = asked if count_include_pad else ((0, 0),) * self.ndim
+        shape = tuple(size + before + after for size, (before, after) in zip(self.shape, counted))
+        outside = tuple((b - inner_b, a - inner_a) for (b, a), (inner_b, inner_a) in zip(pads, counted))
+        ones = self._new(windows(build.const(carrier, 1, shape), outside)).sum(axes)
+        return (total / ones).cast(self.dtype)
+
+    def max_unpool2d(
+        self,
+        indices: Self,
+        kernel_size: Sizes = (2, 2),
+        stride: Sizes | None = None,
+        dilation: Sizes = 1,
+        padding: Sizes = 0,
+        output_size: Shape | None = None,
+    ) -> Self:
+        """Puts each element where `max_pool2d` found it, zeros elsewhere. Without `output_size`, the space is the
+        smallest that the windows come from."""
+        check_devices("max_unpool2d", self, indices)
+        if indices.shape != self.shape:
+            message = f"indices of shape {indices.shape} for a tensor of shape {self.shape}"
+            raise ShapeError("max_unpool2d", message, "give the indices that max_pool2d returned with this tensor")
+        if not indices.dtype.is_int:
+            raise DTypeError("max_unpool2d", f"indices of dtype {indices.dtype.name}", "give integers")
+        count = len(kernel_size) if isinstance(kernel_size, tuple | list) else 2
+        if self.ndim < count:
+            message = f"shape {self.shape} has fewer than {count} axes"
+            raise ShapeError("max_unpool2d", message, "give (batch, channels, height, width)")
+        kernel = sizes_of("max_unpool2d", "kernel_size", kernel_size, count)
+        steps = kernel if stride is None else sizes_of("max_unpool2d", "stride", stride, count)
+        gaps = sizes_of("max_unpool2d", "dilation", dilation, count)
+        pads = pads_of("max_unpool2d", padding, count)
+        outer = self.shape[: self.ndim - count]
+        if output_size is None:
+            sizes = zip(self.shape[self.ndim - count :], kernel, steps, gaps, pads)
+            space = tuple((n - 1) * s + d * (k - 1) + 1 - before - after for n, k, s, d, (before, after) in sizes)
+        else:
+            space = tuple(output_size)[-count:]
+        flat = self.reshape(*outer, math.prod(self.shape[self.ndim - count :]))
+        places = indices.reshape(flat.shape)
+        target = self.zeros(*outer, math.prod(space), dtype=self.dtype, device=self.device)
+        return target.scatter(-1, places, flat).reshape(*outer, *space)
+
+
+# ---------------------------------------------------------------- the greatest of a window
+
+
+def choose_among_slices(node: UOp, windows: Windows, keep_place: bool) -> tuple[UOp, UOp]:
+    """The greatest element of each window and its number there, from one slice of the input for each element of a
+    window, compared one by one. With `keep_place` the numbers are stored and the elements selected by them: a gradient
+    then needs nothing but the numbers."""
+    # The zeros of the padding are never chosen: only what lies inside can be.
+    slices = window_slices(build.pad(node, windows.pads), windows)
+    inside: list[UOp] | None = None
+    if windows.is_padded:
+        mask = build.pad(build.const(dtypes.bool, True, node.shape), windows.pads)
+        inside = window_slices(mask, windows)
+    best, first = slices[0], build.const(dtypes.int8, 0, slices[0].shape)
+    if inside is not None:
+        first = build.where(inside[0], first, build.const(dtypes.int8, -1))
+        best = build.where(inside[0], best, build.const(node.dtype, node.dtype.min))
+    for number, candidate in enumerate(slices[1:], start=1):
+        better = best < candidate
+        if node.dtype.is_float:
+            better = better | candidate.ne(candidate)
+        if inside is not None:
+            better = (better | (first < 0)) & inside[number]
+        best = build.where(better, candidate, best)
+        first = build.where(better, build.const(dtypes.int8, number), first)
+    if keep_place:
+        first = build.contiguous(first)
+        best = element_of_windows(node, windows, first)
+    return best, first
+
+
+def element_of_windows(node: UOp, windows: Windows, first: UOp) -> UOp:
+    """The element of each window that `first` numbers; the least value where it numbers none."""
+    elements, number = numbered_windows(node, windows)
+    axes = range(len(node.shape), len(elements.shape))
+    spread = build.reshape(first, (*first.shape, *(1,) * len(axes)))
+    is_first = build.alu(Ops.CMPEQ, number, build.cast(build.expand(spread, elements.shape), number.dtype))
+    picked = build.reduce_axis(Ops.ADD, build.where(is_first, elements, build.const(node.dtype, 0)), axes)
+    picked = build.reshape(picked, first.shape)
+    return build.where(first < 0, build.const(node.dtype, node.dtype.min), picked) if windows.is_padded else picked
+
+
+def numbered_windows(node: UOp, windows: Windows) -> tuple[UOp, UOp]:
+    """The elements of all windows, and for each its number within its window."""
+    padded = nodes.pad_with(node, windows.pads, node.dtype.min)
+    elements = nodes.pool(padded, windows.kernel, windows.steps, windows.gaps)
+    number = build.const(dtypes.int32, 0, elements.shape)
+    for axis in range(len(node.shape), len(elements.shape)):
+        number = build.alu(Ops.ADD, number * elements.shape[axis], build.axis_iota(elements.shape, axis))
+    return elements, number
+
+
+def window_slices(node: UOp, windows: Windows) -> list[UOp]:
+    """For each element of a window, in order, that element of all windows."""
+    outer = len(node.shape) - len(windows.kernel)
+    whole = [AxisRange(0, size) for size in node.shape[:outer]]
+    axes = list(zip(node.shape[outer:], windows.kernel, windows.steps, windows.gaps))
+    counts = [nodes.output_size(size, k, s, d) for size, k, s, d in axes]
+    found = []
+    for offsets in itertools.product(*(range(k) for k in windows.kernel)):
+        ranges = [AxisRange(offset * d, count, s) for offset, count, (_, _, s, d) in zip(offsets, counts, axes)]
+        found.append(apply_moves(node, range_moves(whole + ranges, node.shape)))
+    return found
+
+
+def choose_in_windows(node: UOp, windows: Windows, keep_place: bool) -> tuple[UOp, UOp]:
+    """The same for large windows, by reductions: the maximum, the first place that holds it, the element there."""
+    del keep_place
+    elements, number = numbered_windows(node, windows)
+    axes = range(len(node.shape), len(elements.shape))
+    best = build.reduce_axis(Ops.MAX, elements, axes)
+    is_best = build.alu(Ops.CMPEQ, elements, build.expand(best, elements.shape))
+    if node.dtype.is_float:
+        is_best = build.alu(Ops.OR, is_best, elements.ne(elements))
+    if windows.is_padded:
+        inside = build.pad(build.const(dtypes.bool, True, node.shape), windows.pads)
+        is_inside = nodes.pool(inside, windows.kernel, windows.steps, windows.gaps)
+        is_best = build.alu(Ops.AND, is_best, is_inside)
+    none = number.const_like(math.prod(windows.kernel))
+    least = build.reduce_axis(Ops.MIN, build.where(is_best, number, none), axes)
+    least = build.reshape(least, least.shape[: len(node.shape)])
+    first = build.contiguous(build.where(least.eq(none), least.const_like(-1), least))
+    return element_of_windows(node, windows, first), first
+
+
+def place_in_space(first: UOp, shape: Shape, windows: Windows) -> UOp:
+    """The flat position in the input's space of an element that is known by its number within its window."""
+    outer = len(shape) - len(windows.kernel)
+    number = build.cast(first, dtypes.int64)
+    place = build.const(dtypes.int64, 0, first.shape)
+    rest = math.prod(windows.kernel)
+    for axis, (size, step, gap) in enumerate(zip(windows.kernel, windows.steps, windows.gaps)):
+        rest //= size
+        output = build.cast(build.axis_iota(first.shape, outer + axis), dtypes.int64)
+        within = (number // rest) % size
+        moved = build.alu(Ops.ADD, output * step, within * gap) - windows.pads[outer + axis][0]
+        place = build.alu(Ops.ADD, place * shape[outer + axis], moved)
+    return place

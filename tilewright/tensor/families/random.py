@@ -1,0 +1,263 @@
+"""Random numbers. In: a seed and shapes. Out: lazy tensors of numbers that depend on the seed and on what was drawn
+before, and on nothing else: the same on every device.
+
+Element i of a draw is THREEFRY(offset + i, key). Key and offset are a small tensor on each device, which a draw reads
+and then advances by assignment; so a captured function draws new numbers each time it is replayed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+from tilewright.base.config import options
+from tilewright.base.dtype import DType, dtypes, to_dtype
+from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.engine import live
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Devices
+from tilewright.graph.uop import UOp
+from tilewright.runtime.device import canonical_device
+from tilewright.tensor.core.base import TensorBase, check_whole, is_whole, modes
+from tilewright.tensor.core.holding import keep_value
+from tilewright.tensor.primitives.creation import CreationMixin, check_number, sizes_from
+
+_generators: dict[Devices, TensorBase] = {}
+_seed: int | None = None
+
+_MASK = (1 << 64) - 1
+
+
+class RandomMixin(CreationMixin):
+    """rand, randn, randint, ..., dropout."""
+
+    # ------------------------------------------------------------ the generator
+
+    @classmethod
+    def manual_seed(cls, seed: int = 0) -> None:
+        """Starts the random numbers of every device over, from a seed."""
+        global _seed
+        if not is_whole(seed):
+            raise DTypeError("manual_seed", f"{seed!r} is no seed", "give a whole number")
+        with live.exchanging:
+            _seed = seed & _MASK
+            for device, state in _generators.items():
+                # The same memory is written, so that a captured function sees the new seed.
+                start = cls._state(device)
+                assert isinstance(state, RandomMixin)
+                state._forget_history()
+                state._store((), start.uop)
+
+    @classmethod
+    def _state(cls, device: Devices) -> Self:
+        """Key and offset at the start."""
+        seed = (options.SEED if _seed is None else _seed) & _MASK
+        made = cls([seed, 0], device=device, dtype=dtypes.uint64)  # type: ignore[call-arg]
+        assert isinstance(made, cls)
+        return made
+
+    @classmethod
+    def _random_bits(cls, count: int, device: Devices) -> UOp:
+        """`count` random uint64; the generator of the device moves on by as many."""
+        with live.exchanging:
+            state = _generators.get(device)
+            if state is None:
+                state = _generators[device] = cls._state(device)
+                live.register_library_state(state)
+            assert isinstance(state, RandomMixin)
+            state._forget_history()
+            key, offset = (build.reshape(build.shrink(state.uop, (pair,)), ()) for pair in ((0, 1), (1, 2)))
+            counter = build.alu(Ops.ADD, build.iota(count, dtypes.uint64), offset)
+            bits = build.alu(Ops.THREEFRY, counter, key)
+            advanced = build.alu(Ops.ADD, offset, build.const(dtypes.uint64, count))
+            state._store(((Ops.SHRINK, ((1, 2),)),), build.reshape(advanced, (1,)))
+            return bits
+
+    def _forget_history(self) -> None:
+        """A state that was computed along with something else is its buffer from now on."""
+        held = self.uop.cache.get("realized")
+        if isinstance(held, UOp):
+            self.uop = build.reshape(held, self.shape)
+
+    def _drawn(self) -> Self:
+        """Random numbers stored once: the generator moves on, and gradients need the same numbers again."""
+        made = self.contiguous()
+        keep_value(made.uop, made.device)
+        return made
+
+    # ------------------------------------------------------------ distributions
+
+    @classmethod
+    def rand(
+        cls,
+        *shape: Any,
+        device: Devices | None = None,
+        dtype: DType | str | None = None,
+        contiguous: bool = True,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """Uniform in [0, 1). `contiguous=False` lets the numbers be computed again wherever they are used."""
+        sizes = sizes_from("rand", shape)
+        wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
+        if not wanted.is_float:
+            message = f"uniform numbers in [0, 1) of {wanted.name}"
+            raise DTypeError("rand", message, "use randint for integers, or give a float dtype")
+        place = canonical_device(device)
+        count = math.prod(sizes)
+        if count == 0:
+            return cls.zeros(sizes, device=device, dtype=wanted, requires_grad=requires_grad)
+        # As many bits as the type holds exactly: the result is a whole number of steps below 1, never 1 itself.
+        digits = wanted.mantissa_bits + 1
+        bits = build.alu(Ops.SHR, cls._random_bits(count, place), build.const(dtypes.uint64, 64 - digits))
+        whole = build.cast(build.cast(bits, dtypes.int32 if digits < 32 else dtypes.int64), wanted)
+        node = build.alu(Ops.MUL, whole, build.const(wanted, 2.0**-digits))
+        made = cls._from_uop(build.reshape(node, sizes), place)
+        made = made._drawn() if contiguous else made
+        return made._told(requires_grad)
+
+    def rand_like(self, **kwargs: Any) -> Self:
+        return self.rand(*self.shape, **{"device": self.device, "dtype": self.dtype, **kwargs})
+
+    @classmethod
+    def randn(
+        cls, *shape: Any, dtype: DType | str | None = None, requires_grad: bool | None = None, **kwargs: Any
+    ) -> Self:
+        """Normal with mean 0 and deviation 1, from pairs of uniform numbers (Box and Muller)."""
+        sizes = sizes_from("randn", shape)
+        wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
+        compute = wanted if wanted.bits >= 32 else dtypes.float32
+        kwargs["contiguous"] = False
+        # One draw of both, so that the generator is read once and moves on once.
+        both = cls.rand(2, *sizes, dtype=compute, **kwargs)
+        radius, angle = (part.reshape(sizes) for part in both.split(1))
+        # 1 - u lies in (0, 1], where the logarithm is finite.
+        made = ((1 - radius).log() * -2).sqrt() * (angle * (2 * math.pi)).cos()
+        made = made.cast(wanted)._drawn()
+        return made._told(requires_grad)
+
+    def randn_like(self, dtype: DType | str | None = None, **kwargs: Any) -> Self:
+        return self.randn(*self.shape, dtype=dtype or self.dtype, **{"device": self.device, **kwargs})
+
+    @classmethod
+    def randint(
+        cls,
+        *shape: Any,
+        low: int = 0,
+        high: int = 10,
+        dtype: DType | str = dtypes.int32,
+        device: Devices | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """Whole numbers in low..high-1."""
+        sizes = sizes_from("randint", shape)
+        wanted = to_dtype(dtype)
+        if not wanted.is_int:
+            raise DTypeError("randint", f"whole numbers of {wanted.name}", "give an integer dtype")
+        if requires_grad:
+            raise DTypeError("randint", "integers have no gradients", "leave requires_grad out")
+        check_whole("randint", "low and high", low, high)
+        if low >= high:
+            raise ShapeError("randint", f"no number lies in {low}..{high - 1}", "give low < high")
+        if not wanted.min <= low < high <= wanted.max + 1:
+            message = f"{wanted.name} does not hold {low}..{high - 1}"
+            raise DTypeError("randint", message, "give a wider dtype, or numbers that it holds")
+        place = canonical_device(device)
+        count = math.prod(sizes)
+        if count == 0:
+            return cls.zeros(sizes, device=device, dtype=wanted)
+        bits = cls._random_bits(count, place)
+        # The high bits of a product with the span are uniform to 2**-32 and need no division.
+        span = high - low
+        if span <= 1 << 32:
+            top = build.alu(Ops.SHR, bits, build.const(dtypes.uint64, 32))
+            scaled = build.alu(Ops.MUL, top, build.const(dtypes.uint64, span))
+            number = build.alu(Ops.SHR, scaled, build.const(dtypes.uint64, 32))
+        else:
+            number = build.alu(Ops.MOD, bits, build.const(dtypes.uint64, span))
+        moved = build.alu(Ops.ADD, build.cast(number, dtypes.int64), build.const(dtypes.int64, low))
+        return cls._from_uop(build.reshape(build.cast(moved, wanted), sizes), place).contiguous()
+
+    def randint_like(self, low: int = 0, high: int = 10, **kwargs: Any) -> Self:
+        """Whole numbers in low..high-1, of the shape, dtype and device of this tensor."""
+        return self.randint(*self.shape, low=low, high=high, **{"device": self.device, "dtype": self.dtype, **kwargs})
+
+    def bernoulli(self, p: float | None = None) -> Self:
+        """1 with the probability that each element is, or with probability p, else 0."""
+        chance = self if p is None else p
+        dtype = self.dtype if self.dtype.is_float else dtypes.default_float
+        return (self.rand(*self.shape, device=self.device, dtype=dtype) < chance).cast(self.dtype)
+
+    @classmethod
+    def uniform(
+        cls,
+        *shape: Any,
+        low: float = 0.0,
+        high: float = 1.0,
+        dtype: DType | str | None = None,
+        requires_grad: bool | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Uniform in [low, high); for an integer dtype rounded towards zero."""
+        for number in (low, high):
+            check_number("uniform", number)
+        if not -math.inf < low <= high < math.inf:
+            raise ShapeError("uniform", f"low={low}, high={high}", "give finite numbers, low no more than high")
+        wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
+        compute = wanted if wanted.is_float else dtypes.default_float
+        made = (cls.rand(*shape, dtype=compute, **kwargs) * (high - low) + low).cast(wanted)
+        return made._told(requires_grad)
+
+    @classmethod
+    def normal(
+        cls, *shape: Any, mean: float = 0.0, std: float = 1.0, requires_grad: bool | None = None, **kwargs: Any
+    ) -> Self:
+        """Normal with that mean and deviation."""
+        for number in (mean, std):
+            check_number("normal", number)
+        if not std >= 0:
+            raise ShapeError("normal", f"std={std} is no deviation", "give a number of at least 0")
+        made = cls.randn(*shape, **kwargs) * std + mean
+        return made._told(requires_grad)
+
+    @classmethod
+    def scaled_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
+        """Uniform in [-1, 1) over the root of the number of elements."""
+        count = math.prod(sizes_from("scaled_uniform", shape))
+        return cls.uniform(*shape, low=-1.0, high=1.0, **kwargs) * (1 / math.sqrt(max(count, 1)))
+
+    @classmethod
+    def glorot_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
+        """Uniform with bound sqrt(6 / (fan in + fan out))."""
+        sizes = sizes_from("glorot_uniform", shape)
+        if not sizes:
+            raise ShapeError("glorot_uniform", "shape () has no fan", "give at least one axis")
+        bound = math.sqrt(6 / max(sizes[0] + math.prod(sizes[1:]), 1))
+        return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
+
+    @classmethod
+    def kaiming_uniform(cls, *shape: Any, a: float = 0.01, **kwargs: Any) -> Self:
+        """Uniform with bound sqrt(6 / ((1 + a^2) fan in))."""
+        sizes = sizes_from("kaiming_uniform", shape)
+        bound = math.sqrt(3.0) * math.sqrt(2.0 / (1 + a**2)) / math.sqrt(max(math.prod(sizes[1:]), 1))
+        return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
+
+    @classmethod
+    def kaiming_normal(cls, *shape: Any, a: float = 0.01, **kwargs: Any) -> Self:
+        """Normal with deviation sqrt(2 / ((1 + a^2) fan in))."""
+        sizes = sizes_from("kaiming_normal", shape)
+        std = math.sqrt(2.0 / (1 + a**2)) / math.sqrt(max(math.prod(sizes[1:]), 1))
+        return cls.normal(*shape, mean=0.0, std=std, **kwargs)
+
+    # ------------------------------------------------------------ dropout
+
+    def dropout(self, p: float = 0.5) -> Self:
+        """In training, elements become 0 with probability p and the others grow by 1/(1-p)."""
+        if not 0 <= p <= 1:
+            raise ShapeError("dropout", f"p={p} is no probability", "give p in 0..1")
+        if not modes.training or p == 0:
+            return self
+        if p == 1:
+            # Never selected, but gradients flow there: they are zeros.
+            return (self < -math.inf).where(self, 0)
+        kept = self.rand(*self.shape, device=self.device, dtype=dtypes.float32, contiguous=False) >= p
+        return kept._drawn().where(self * (1 / (1 - p)), 0)

@@ -1,0 +1,186 @@
+"""Writing by index, and picking by truth. In: a tensor, an index or a mask. Out: a tensor with values put or added at
+the places the index names; or the elements a mask keeps, which are as many as the mask has true ones.
+Each element of the result combines the values that are meant for it in their order, whatever runs it."""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+from tilewright.base.dtype import Scalar, dtypes
+from tilewright.base.errors import DTypeError, IndexingError, ShapeError
+from tilewright.graph import build
+from tilewright.graph.gradients.gather import flat_number, stored_if_large
+from tilewright.graph.ops import Ops, reduce_identity
+from tilewright.graph.spec import Op
+from tilewright.graph.uop import UOp
+from tilewright.tensor.core import nodes
+from tilewright.tensor.core.base import TensorBase, broadcast_shape, check_axis, check_devices, check_whole
+from tilewright.tensor.families.cumulative import CumulativeMixin
+from tilewright.tensor.primitives.index_nodes import checked_index, places_of_true
+from tilewright.tensor.primitives.reduce import accumulate_dtype
+
+_COMBINE: dict[str, Op] = {"sum": Ops.ADD, "mean": Ops.ADD, "prod": Ops.MUL, "amax": Ops.MAX, "amin": Ops.MIN}
+
+
+class ScatterMixin(CumulativeMixin):
+    """scatter, scatter_reduce, masked_select, nonzero."""
+
+    # ------------------------------------------------------------ writing by index
+
+    def scatter(self, dim: int, index: Self, src: Self | Scalar, reduce: str | None = None) -> Self:
+        """This tensor with src[i][j] put at [index[i][j]][j] for dim 0, and so on; of several values for a place the
+        last one stays. `reduce` "add" or "multiply" combines them with what is there."""
+        if reduce is not None:
+            if reduce not in ("add", "multiply"):
+                raise DTypeError("scatter", f"reduce {reduce!r}", 'give None, "add" or "multiply"')
+            return self.scatter_reduce(dim, index, src, "sum" if reduce == "add" else "prod")
+        axis, source = self._scattered("scatter", dim, index, src)
+        if self.ndim == 0:
+            return source if index.numel() else self
+        if 0 in index.shape or 0 in self.shape:
+            return self
+        match, values = self._matches("scatter", axis, index, source)
+        turn = build.axis_iota(match.shape, axis + 1)
+        last = _combined(Ops.MAX, match, turn, axis)
+        places = [last if k == axis else build.axis_iota(self.shape, k) for k in range(self.ndim)]
+        is_named = build.alu(Ops.CMPLT, last, build.const(last.dtype, 0)).logical_not()
+        return self._new(build.where(is_named, build.gather(values, *places), self.uop), source)
+
+    def scatter_reduce(self, dim: int, index: Self, src: Self | Scalar, reduce: str, include_self: bool = True) -> Self:
+        """As `scatter`, where all the values for a place are combined: "sum", "prod", "mean", "amax" or "amin".
+        `include_self=False` leaves out what was there before."""
+        if reduce not in _COMBINE:
+            raise DTypeError("scatter_reduce", f"reduce {reduce!r}", f"give one of {', '.join(_COMBINE)}")
+        axis, source = self._scattered("scatter_reduce", dim, index, src)
+        if self.ndim == 0:
+            return (
+                self.reshape(1).scatter_reduce(0, index.reshape(1), source.reshape(1), reduce, include_self).reshape(())
+            )
+        if 0 in index.shape or 0 in self.shape:
+            return self
+        match, values = self._matches("scatter_reduce", axis, index, source)
+        wide = accumulate_dtype(self.dtype)
+        op = _COMBINE[reduce]
+        if self.dtype.is_bool:
+            op = {Ops.ADD: Ops.MAX, Ops.MUL: Ops.MIN}.get(op, op)
+        offered = build.reshape(build.cast(values, wide), nodes.replace_axis(values.shape, axis, 1, values.shape[axis]))
+        combined = _combined(op, match, build.expand(offered, match.shape), axis)
+        own = build.cast(self.uop, wide)
+        if include_self and reduce != "mean":
+            node = _with_own(op, combined, own)
+        else:
+            count = _combined(Ops.ADD, match, build.const(dtypes.int32, 1, match.shape), axis)
+            if include_self:
+                combined = build.alu(op, combined, own)
+            if reduce == "mean":
+                combined = _divided(combined, count + int(include_self))
+            node = build.where(build.alu(Ops.CMPEQ, count, build.const(count.dtype, 0)), own, combined)
+        return self._new(build.cast(node, self.dtype), source)
+
+    def _scattered(self, name: str, dim: int, index: Self, src: Self | Scalar) -> tuple[int, Self]:
+        """The axis, and the values as a tensor of the index's shape."""
+        axis = check_axis(name, dim, self.ndim)
+        source = self._operand(name, src)
+        if not isinstance(source, TensorBase):
+            source = self.full(index.shape, source, self.dtype, self.device)
+        check_devices(name, self, index, source)
+        if not index.dtype.is_int:
+            raise IndexingError(name, f"an index of dtype {index.dtype.name}", "index with integers")
+        if source.dtype is not self.dtype:
+            message = f"{source.dtype.name} values for a tensor of {self.dtype.name}"
+            raise DTypeError(name, message, f"cast them, such as `.cast({self.dtype.name!r})`")
+        fits = index.ndim == self.ndim == source.ndim and all(
+            size <= given and (k == axis or size <= own)
+            for k, (size, given, own) in enumerate(zip(index.shape, source.shape, self.shape))
+        )
+        if not fits:
+            message = f"index {index.shape} does not lie in src {source.shape} and in {self.shape} (axis {dim} aside)"
+            raise ShapeError(name, message, "give as many axes, none larger than those of src and of the tensor")
+        return axis, source.shrink([(0, size) for size in index.shape])
+
+    def _matches(self, name: str, axis: int, index: Self, source: Self) -> tuple[UOp, UOp]:
+        """With (place, number) in the place of the axis: true where value `number` is meant for `place`; and the
+        values. What the index does not cover names no place."""
+        size, count = self.shape[axis], index.shape[axis]
+        dtype = dtypes.int32 if size < 1 << 31 else dtypes.int64
+        numbers = flat_number([checked_index(name, index.uop, axis, self.shape)], [size], dtype)
+        pairs = tuple((0, 0 if k == axis else self.shape[k] - part) for k, part in enumerate(index.shape))
+        table = nodes.replace_axis(self.shape, axis, size, count)
+        padded = nodes.pad_with(numbers, pairs, -1)
+        named = build.expand(build.reshape(padded, nodes.replace_axis(padded.shape, axis, 1, count)), table)
+        place = build.cast(build.axis_iota(table, axis), dtype)
+        return build.alu(Ops.CMPEQ, named, place), build.pad(source.uop, pairs)
+
+    # ------------------------------------------------------------ picking by truth
+
+    def masked_select(self, mask: Self, size: int | None = None, fill_value: Scalar = 0) -> Self:
+        """The elements where the mask is true, in order. How many there are is read from the mask, unless `size` says
+        how many to give: then `fill_value` stands for those that are missing, and nothing is read."""
+        check_devices("masked_select", self, mask)
+        if not mask.dtype.is_bool:
+            message = f"the mask has dtype {mask.dtype.name}"
+            raise DTypeError("masked_select", message, "give a bool mask, such as `t > 0`")
+        shape = broadcast_shape("masked_select", self.shape, mask.shape)
+        flat = build.reshape(build.broadcast_to(self.uop, shape), (math.prod(shape),))
+        places, found = mask.expand(shape)._true_places("masked_select", size)
+        if places.shape == (0,):
+            return self._new(nodes.nothing_of(flat, (0,)))
+        if flat.shape == (0,):
+            return self._new(build.const(self.dtype, fill_value, places.shape))
+        picked = build.gather(flat, places)
+        if found is not None:
+            picked = build.where(found, picked, build.const(self.dtype, fill_value))
+        return self._new(picked)
+
+    def nonzero(self, size: int | None = None, fill_value: int = 0) -> Self:
+        """The indices of the elements other than 0, a row for each with a column for each axis; `size` and `fill_value`
+        as in `masked_select`."""
+        places, found = self.ne(0)._true_places("nonzero", size)
+        columns = []
+        stride = math.prod(self.shape)
+        for length in self.shape:
+            stride //= max(length, 1)
+            column = build.cast((places // max(stride, 1)) % max(length, 1), dtypes.int64)
+            if found is not None:
+                column = build.where(found, column, build.const(dtypes.int64, fill_value))
+            columns.append(build.reshape(column, (*places.shape, 1)))
+        if not columns or places.shape == (0,):
+            return self._new(build.const(dtypes.int64, 0, (*places.shape, self.ndim)))
+        return self._new(nodes.cat(columns, 1))
+
+    def _true_places(self, name: str, size: int | None) -> tuple[UOp, UOp | None]:
+        """The flat positions where this bool tensor is true; with a size, also which of them there are."""
+        if size is not None:
+            check_whole(name, "size", size, least=0)
+        if self.numel() == 0:
+            places = build.const(dtypes.int32, 0, (size or 0,))
+            return places, None if size is None else build.const(dtypes.bool, False, places.shape)
+        flat = self.contiguous().flatten()
+        count = int(flat.sum().item()) if size is None else size
+        if count == 0:
+            return build.const(dtypes.int32, 0, (0,)), None
+        places = places_of_true(flat.uop, count)
+        return places, None if size is None else build.alu(Ops.CMPLT, places, places.const_like(self.numel()))
+
+
+def _combined(op: Op, match: UOp, offered: UOp, axis: int) -> UOp:
+    """For each place of the axis what is offered to it, combined; the identity where nothing is."""
+    identity = build.const(offered.dtype, reduce_identity(op, offered.dtype))
+    total = build.reduce_axis(op, build.where(match, offered, identity), (axis + 1,))
+    shape = (*match.shape[: axis + 1], *match.shape[axis + 2 :])
+    return stored_if_large(build.reshape(total, shape), math.prod(match.shape))
+
+
+def _with_own(op: Op, combined: UOp, own: UOp) -> UOp:
+    """What was there, and what is added to it. Nothing more, also to -0.0, where that is 0."""
+    whole = build.alu(op, own, combined)
+    if op is not Ops.ADD or not own.dtype.is_float:
+        return whole
+    return build.where(build.alu(Ops.CMPEQ, combined, build.const(combined.dtype, 0)), own, whole)
+
+
+def _divided(total: UOp, count: UOp) -> UOp:
+    """Over the number of values; integers are rounded down."""
+    count = build.cast(count.maximum(1), total.dtype)
+    return build.alu(Ops.FDIV if total.dtype.is_float else Ops.IDIV, total, count)

@@ -1,0 +1,262 @@
+"""Sorting and drawing by weight. In: a tensor and an axis. Out: its elements in order, and where they came from.
+Elements are compared by integer keys, which have one order for all dtypes: NaN is the greatest, equal ones keep their
+order. Blocks are sorted by counting the smaller elements; sorted blocks are merged two by two: one place in eight of
+the result finds its element by bisection, the others follow from there. So n elements take about n*(block + log(n))
+steps in few kernels, none of which waits on the host."""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+from tilewright.base.dtype import DType, dtypes, to_dtype
+from tilewright.base.errors import ShapeError
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+from tilewright.runtime.device import canonical_device
+from tilewright.tensor.core import nodes
+from tilewright.tensor.core.base import check_axis, check_whole
+from tilewright.tensor.families.scatter import ScatterMixin
+
+# Axes up to this length are sorted as one block, longer ones in blocks of half of it.
+_ONE_BLOCK = 256
+# Of a merged row every so many places are found first, and those between them from there. A byte has a bit for each.
+_STRIDE = 8
+# Of rows that are at least so many times as long, the first elements are found without sorting the rest.
+_FEW = 16
+_SIGNED = {8: dtypes.int8, 16: dtypes.int16, 32: dtypes.int32, 64: dtypes.int64}
+
+
+class SortingMixin(ScatterMixin):
+    """sort, argsort, topk, multinomial, randperm."""
+
+    def argsort(self, dim: int = -1, descending: bool = False) -> Self:
+        """Where the elements in order came from, along an axis."""
+        axis = check_axis("argsort", dim, self.ndim)
+        if 0 in self.shape or self.ndim == 0:
+            return self._new(build.const(dtypes.int64, 0, self.shape))
+        keys = nodes.move_to_last(sort_keys(self.uop, descending), axis)
+        places = build.cast(order_of_last_axis(keys), dtypes.int64)
+        return self._new(nodes.move_from_last(places, axis))
+
+    def sort(self, dim: int = -1, descending: bool = False) -> tuple[Self, Self]:
+        """The elements in order along an axis, and where they came from; equal elements keep their order."""
+        places = self.argsort(dim, descending)
+        return (self.gather(dim, places) if self.ndim else self), places
+
+    def topk(self, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> tuple[Self, Self]:
+        """The k greatest (or least) elements along an axis and where they stand, the first of them first."""
+        del sorted_  # they are in order whether that is asked for or not
+        axis = check_axis("topk", dim, self.ndim)
+        size = self.shape[axis] if self.ndim else 1
+        check_whole("topk", "k", k)
+        if not 0 <= k <= size:
+            raise ShapeError("topk", f"{k} of the {size} elements of axis {dim}", f"give k in 0..{size}")
+        if self.ndim == 0 or 0 in self.shape or k == 0:
+            places = self.argsort(axis, descending=largest)
+            places = places._slice_axis(axis, 0, k).contiguous() if self.ndim else places
+        else:
+            keys = nodes.move_to_last(sort_keys(self.uop, largest), axis)
+            found = build.cast(first_of_last_axis(keys, k), dtypes.int64)
+            places = self._new(nodes.move_from_last(found, axis)).contiguous()
+        return (self.gather(axis, places) if self.ndim else self), places
+
+    # ------------------------------------------------------------ random order
+
+    def multinomial(self, num_samples: int = 1, replacement: bool = False) -> Self:
+        """Places along the last axis, drawn with probabilities in proportion to the elements there."""
+        self._check_float("multinomial")
+        if self.ndim not in (1, 2) or self.shape[-1] == 0:
+            message = f"shape {self.shape}"
+            raise ShapeError("multinomial", message, "give (classes,) or (rows, classes), with at least one class")
+        count = self.shape[-1]
+        check_whole("multinomial", "num_samples", num_samples)
+        if num_samples < 1 or (num_samples > count and not replacement):
+            message = f"{num_samples} samples of {count} classes without replacement"
+            raise ShapeError("multinomial", message, f"give 1..{count} samples, or replacement=True")
+        weights = self.detach().cast(dtypes.float64 if self.dtype is dtypes.float64 else dtypes.float32)
+        if not replacement:
+            # Of waiting times with these rates the shortest is each class's with its probability.
+            uniform = weights.rand(*self.shape, device=self.device, dtype=weights.dtype)
+            return (weights / -(1 - uniform).log()).topk(num_samples)[1]
+        running = weights.cumsum(-1).contiguous()
+        total = running[..., -1:]
+        draws = weights.rand(*self.shape[:-1], num_samples, device=self.device, dtype=weights.dtype) * total
+        found = self._new(nodes.count_not_greater(running.uop, draws.contiguous().uop))
+        # A product that is rounded up to the total belongs to the last class that has any weight.
+        last = (running < total).cast(dtypes.int32).sum(-1, keepdim=True)
+        return found.cast(dtypes.int64).minimum(last)
+
+    @classmethod
+    def randperm(cls, n: int, device: str | None = None, dtype: DType | str = dtypes.int32) -> Self:
+        """The numbers below n in random order: the order of n random numbers."""
+        check_whole("randperm", "n", n, least=0)
+        if n == 0:
+            return cls.zeros(0, device=device, dtype=dtype)
+        place = canonical_device(device)
+        order = order_of_last_axis(cls._random_bits(n, place))
+        return cls._from_uop(build.cast(order, to_dtype(dtype)), place).contiguous()
+
+
+# ---------------------------------------------------------------- keys
+
+
+def sort_keys(node: UOp, descending: bool) -> UOp:
+    """Integers in the order of the elements."""
+    dtype = node.dtype
+    if dtype.is_bool:
+        keys = build.cast(node, dtypes.uint8)
+    elif dtype.is_float:
+        keys = _keys_of_floats(node)
+    else:
+        keys = node
+    if descending:
+        keys = build.alu(Ops.XOR, keys, build.const(keys.dtype, -1 if not keys.dtype.is_unsigned else keys.dtype.max))
+    return build.contiguous(keys)
+
+
+def _keys_of_floats(node: UOp) -> UOp:
+    """The bits of a positive float are in order, those of a negative one in reverse; zeros are equal, NaN is last."""
+    integer = _SIGNED[node.dtype.bits]
+    plain = build.where(build.alu(Ops.CMPEQ, node, build.const(node.dtype, 0)), build.const(node.dtype, 0), node)
+    bits = build.bitcast(plain, integer)
+    turned = build.alu(Ops.XOR, bits, build.const(integer, integer.max))
+    keys = build.where(build.alu(Ops.CMPLT, bits, build.const(integer, 0)), turned, bits)
+    return build.where(build.alu(Ops.CMPNE, node, node), build.const(integer, integer.max), keys)
+
+
+# ---------------------------------------------------------------- order
+
+
+def order_of_last_axis(keys: UOp) -> UOp:
+    """For each row of integer keys the positions of its elements in ascending order, as int32."""
+    keys = build.contiguous(keys)
+    outer, size = keys.shape[:-1], keys.shape[-1]
+    if size <= _ONE_BLOCK:
+        return order_of_blocks(keys)
+    block = _ONE_BLOCK // 2
+    none = ((0, 0),) * len(outer)
+    count = -(-size // block)
+    padded = nodes.pad_with(keys, (*none, (0, count * block - size)), keys.dtype.max)
+    keys = build.contiguous(build.reshape(padded, (*outer, count, block)))
+    places = order_of_blocks(keys)
+    keys = build.contiguous(nodes.read_rows(keys, places))
+    start = build.axis_iota(places.shape, len(outer)) * block
+    places = build.contiguous(build.alu(Ops.ADD, places, start))
+    while count > 1:
+        count = -(-count // 2)
+        pairs = (*none, (0, 2 * count - keys.shape[-2]), (0, 0))
+        # A block of padding goes with the last one where their number is odd; it stays behind every element.
+        wide = (*outer, count, 2 * block)
+        keys = build.reshape(build.contiguous(nodes.pad_with(keys, pairs, keys.dtype.max)), wide)
+        places = build.reshape(build.contiguous(nodes.pad_with(places, pairs, size)), wide)
+        source = build.contiguous(merge_sources(keys, block))
+        places = build.contiguous(nodes.read_rows(places, source))
+        block *= 2
+        if count > 1:
+            keys = build.contiguous(nodes.read_rows(keys, source))
+    return nodes.slice_axis(build.reshape(places, (*outer, block)), len(outer), 0, size)
+
+
+def first_of_last_axis(keys: UOp, k: int) -> UOp:
+    """For each row the positions of its k first elements in ascending order, as int32. Where they are few, they lie in
+    those k blocks whose first elements are least: as many elements stand before any element of another block. So most
+    of a row is read once and not sorted."""
+    keys = build.contiguous(keys)
+    outer, size = keys.shape[:-1], keys.shape[-1]
+    if size <= _ONE_BLOCK or size < k * _FEW:
+        return nodes.slice_axis(order_of_last_axis(keys), len(outer), 0, k)
+    # About as many blocks as there are elements in those that are chosen.
+    block = math.isqrt(size // k)
+    count = -(-size // block)
+    padded = nodes.pad_with(keys, (*((0, 0),) * len(outer), (0, count * block - size)), keys.dtype.max)
+    padded = build.contiguous(padded)
+    least = build.reduce_axis(Ops.MIN, build.reshape(padded, (*outer, count, block)), (len(outer) + 1,))
+    chosen = build.contiguous(first_of_last_axis(build.reshape(least, (*outer, count)), k))
+    # In the order of their places, so that equal elements of two blocks keep theirs.
+    chosen = build.contiguous(nodes.read_rows(chosen, order_of_last_axis(chosen)))
+    inside = (*outer, k, block)
+    start = build.expand(build.reshape(chosen * block, (*outer, k, 1)), inside)
+    places = build.alu(Ops.ADD, start, build.axis_iota(inside, len(outer) + 1))
+    places = build.contiguous(build.reshape(places, (*outer, k * block)))
+    found = first_of_last_axis(nodes.read_rows(padded, places), k)
+    return nodes.read_rows(places, build.contiguous(found))
+
+
+def order_of_blocks(keys: UOp) -> UOp:
+    """Each row sorted by itself: an element's place is the number of those before it."""
+    outer, size = keys.shape[:-1], keys.shape[-1]
+    if size == 1:
+        return build.const(dtypes.int32, 0, keys.shape)
+    square = (*outer, size, size)
+    last = len(square) - 1
+    own = build.expand(build.reshape(keys, (*outer, size, 1)), square)
+    other = build.expand(build.reshape(keys, (*outer, 1, size)), square)
+    is_earlier = build.alu(Ops.CMPLT, build.axis_iota(square, last), build.axis_iota(square, last - 1))
+    is_tied = build.alu(Ops.AND, build.alu(Ops.CMPEQ, other, own), is_earlier)
+    before = build.alu(Ops.OR, build.alu(Ops.CMPLT, other, own), is_tied)
+    rank = build.contiguous(build.reduce_axis(Ops.ADD, build.cast(before, dtypes.int32), (last,)))
+    # The element whose rank is k stands at k.
+    ranks = build.expand(build.reshape(rank, (*outer, 1, size)), square)
+    is_here = build.alu(Ops.CMPEQ, ranks, build.axis_iota(square, last - 1))
+    number = build.where(is_here, build.axis_iota(square, last), build.const(dtypes.int32, 0))
+    return build.reshape(build.reduce_axis(Ops.ADD, number, (last,)), keys.shape)
+
+
+def merge_sources(keys: UOp, half: int) -> UOp:
+    """Rows that are two sorted halves: for each place of the merged row the position of its element in the row.
+
+    Of the first k elements of the merged row as many come from the first half as there are elements i in it that stand
+    before element k-1-i of the second. That number is looked for in all of the row for one place in `_STRIDE` ** 2,
+    between two of those for one in `_STRIDE`; from there the elements are taken one by one."""
+    outer, size = keys.shape[:-1], keys.shape[-1]
+    far = build.axis_iota((*outer, size // _STRIDE**2), len(outer)) * _STRIDE**2
+    known = build.contiguous(_count_of_first(keys, half, far, (far - half).maximum(0), half))
+    near = build.axis_iota((*outer, size // _STRIDE), len(outer)) * _STRIDE
+    least = build.expand(build.reshape(known, (*known.shape, 1)), (*known.shape, _STRIDE))
+    least = build.reshape(least, near.shape).maximum(near - half)
+    count = build.contiguous(_count_of_first(keys, half, near, least, _STRIDE * (_STRIDE - 1)))
+    turns = build.contiguous(_turns_of_first(keys, half, near, count))
+    shape = (*near.shape, _STRIDE)
+    turns, count, near = (build.expand(build.reshape(x, (*x.shape, 1)), shape) for x in (turns, count, near))
+    step = build.axis_iota(shape, len(shape) - 1)
+    # As many were taken from the first half before as bits below this one are set.
+    count = count + _ones(turns & ((build.const(dtypes.int32, 1) << step) - 1))
+    is_first = ((turns >> step) & 1).ne(0)
+    return build.reshape(build.where(is_first, count, near + step - count + half), keys.shape)
+
+
+def _count_of_first(keys: UOp, half: int, k: UOp, least: UOp, span: int) -> UOp:
+    """How many of the first k elements of each merged row come from its first half: a number in least..least+span."""
+    most = k.minimum(half)
+
+    def goes_on(count: UOp) -> UOp:
+        first, second = nodes.read_rows(keys, count - 1), nodes.read_rows(keys, k - count + half)
+        return (most < count).logical_not() & (second < first).logical_not()
+
+    return nodes.bisect(least, span, goes_on)
+
+
+def _turns_of_first(keys: UOp, half: int, k: UOp, count: UOp) -> UOp:
+    """`_STRIDE` elements of each merged row from k on, of the first k of which `count` came from the first half: bit t
+    is set where element k+t does as well. Like those of a bisection, turns are stored every few."""
+    turns = build.const(dtypes.int32, 0, k.shape)
+    taken = count
+    for step in range(_STRIDE):
+        if step == _STRIDE // 2:
+            turns = build.contiguous(turns)
+            taken = count + _ones(turns)
+        other = k + step - taken
+        first, second = nodes.read_rows(keys, taken), nodes.read_rows(keys, other + half)
+        is_first = (taken < half) & (other.eq(half) | (second < first).logical_not())
+        turns = turns + build.cast(is_first, dtypes.int32) * (1 << step)
+        taken = taken + build.cast(is_first, dtypes.int32)
+    return turns
+
+
+def _ones(byte: UOp) -> UOp:
+    """How many bits of a number below 256 are set: counted in pairs, fours, then all eight."""
+    pairs = byte - ((byte >> 1) & 0x55)
+    fours = (pairs & 0x33) + ((pairs >> 2) & 0x33)
+    return (fours + (fours >> 4)) & 0x0F

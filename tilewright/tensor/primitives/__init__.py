@@ -1,0 +1,1 @@
+"""The operations that every family is written with: shape, arithmetic, reductions, creation, indexing."""

@@ -1,0 +1,354 @@
+"""Arithmetic, comparison and selection, with Python's operators. In: tensors and Python numbers, which are weak: they
+lift the kind of a dtype, never its width. Out: tensors of the broadcast shape and the promoted dtype.
+An in-place operator is an assignment: it keeps shape and dtype, and writes through a view."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from tilewright.base.dtype import DType, Scalar, dtypes
+from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Op
+from tilewright.tensor.core.base import TensorBase, broadcast_shape, check_devices, common_dtype, fit, number_node
+from tilewright.tensor.primitives.shape import ShapeMixin
+
+# What arithmetic on truth values means.
+_BOOL_OPS = {Ops.ADD: Ops.OR, Ops.MUL: Ops.AND, Ops.MAX: Ops.OR, Ops.MIN: Ops.AND}
+
+
+def kind_rank(dtype: DType) -> int:
+    """bool < integer < float."""
+    return 2 if dtype.is_float else (0 if dtype.is_bool else 1)
+
+
+class ArithmeticMixin(ShapeMixin):
+    """add, div, eq, where, ... and the operators."""
+
+    # ------------------------------------------------------------ what the methods are made of
+
+    def _binary(self, op: Op, x: object, reverse: bool = False, name: str = "") -> Self:
+        left, right, others = self._promoted(name or op.name.lower(), x)
+        if left.dtype.is_bool:
+            op = _BOOL_OPS.get(op, op)
+        if reverse:
+            left, right = right, left
+        return self._new(build.alu(op, left, right), *others)
+
+    def _bits(self, op: Op, x: object, reverse: bool, symbol: str, allow_bool: bool = True) -> Self:
+        """A binary op that floats do not have."""
+        operand = self._operand(symbol, x)
+        dtype = common_dtype(self, operand)
+        if dtype.is_float or (dtype.is_bool and not allow_bool):
+            other = operand.dtype.name if isinstance(operand, TensorBase) else type(operand).__name__
+            message = f"{symbol} is not defined for {self.dtype.name} and {other}"
+            raise DTypeError(symbol, message, "cast to an integer dtype first, such as `.cast('int32')`")
+        return self._binary(op, operand, reverse, symbol)
+
+    def _compare(self, op: Op, x: object, reverse: bool = False, negate: bool = False, name: str = "") -> Self:
+        operand = self._operand(name, x)
+        source = self
+        if isinstance(operand, int) and self.dtype.is_int and not self.dtype.min <= operand <= self.dtype.max:
+            # A number that the dtype cannot hold is compared as the number it is, not wrapped.
+            wide = dtypes.int64 if dtypes.int64.min <= operand <= dtypes.int64.max else dtypes.float64
+            source = self._new(build.cast(self.uop, wide))
+        result = source._binary(op, operand, reverse, name)
+        return result.logical_not() if negate else result
+
+    # ------------------------------------------------------------ arithmetic
+
+    def add(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        return self._binary(Ops.ADD, x, reverse)
+
+    def sub(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        operand = self._operand("sub", x)
+        if common_dtype(self, operand).is_bool:
+            raise DTypeError("sub", "subtraction is not defined for bool and bool", "use ^, or cast to an integer")
+        return self._binary(Ops.SUB, operand, reverse)
+
+    def mul(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        return self._binary(Ops.MUL, x, reverse)
+
+    def neg(self) -> Self:
+        if self.dtype.is_bool:
+            raise DTypeError("neg", "negation is not defined for bool", "use ~ or logical_not")
+        return self._new(build.alu(Ops.NEG, self.uop))
+
+    def div(self, x: Self | Scalar, reverse: bool = False, rounding_mode: str | None = None) -> Self:
+        """Division; integers give floats. `rounding_mode` "trunc" and "floor" keep the dtype."""
+        if rounding_mode not in (None, "trunc", "floor"):
+            raise DTypeError("div", f"rounding_mode {rounding_mode!r}", 'give None, "trunc" or "floor"')
+        left, right, others = self._promoted("div", x)
+        if reverse:
+            left, right = right, left
+        dtype = left.dtype
+        if dtype.is_float or rounding_mode is None:
+            real = dtype if dtype.is_float else dtypes.default_float
+            quotient = self._new(build.alu(Ops.FDIV, build.cast(left, real), build.cast(right, real)), *others)
+            if rounding_mode is None:
+                return quotient
+            return quotient.trunc() if rounding_mode == "trunc" else quotient.floor()
+        floored = build.alu(Ops.IDIV, left, right)
+        if rounding_mode == "floor":
+            return self._new(floored, *others)
+        # Towards zero is one more than down where the quotient is negative and something remains.
+        zero = build.const(dtype, 0)
+        remains = build.alu(Ops.CMPNE, build.alu(Ops.MOD, left, right), zero)
+        inexact = build.alu(Ops.AND, remains, build.alu(Ops.CMPLT, floored, zero))
+        return self._new(build.where(inexact, build.alu(Ops.ADD, floored, build.const(dtype, 1)), floored), *others)
+
+    def floordiv(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        """The quotient rounded down."""
+        return self.div(x, reverse, rounding_mode="floor")
+
+    def fmod(self, x: Self | Scalar) -> Self:
+        """The remainder with the dividend's sign, as C's fmod."""
+        return self._remainder(x, reverse=False)
+
+    def mod(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        """The remainder with the divisor's sign, as Python's %."""
+        left, right, others = self._promoted("mod", x)
+        if not left.dtype.is_float:
+            return self._binary(Ops.MOD, x, reverse)
+        remainder = self._remainder(x, reverse, signs_zero=True)
+        divisor = self._new(left if reverse else right, *others)
+        wrong_sign = remainder.ne(0) & ((remainder < 0) ^ (divisor < 0))
+        return wrong_sign.where(remainder + divisor, remainder)
+
+    def _remainder(self, x: Self | Scalar, reverse: bool, signs_zero: bool = False) -> Self:
+        """x - trunc(x/y)*y; a finite x is its own remainder of an infinite y. `signs_zero` gives a zero the sign of the
+        divisor, as Python does: a difference of equal numbers is +0, and is taken the other way round where y < 0."""
+        left, right, others = self._promoted("fmod", x)
+        if reverse:
+            left, right = right, left
+        dividend, divisor = self._new(left, *others), self._new(right, *others)
+        multiple = dividend.div(divisor, rounding_mode="trunc") * divisor
+        remainder = dividend - multiple
+        if not left.dtype.is_float:
+            return remainder
+        if signs_zero:
+            remainder = (divisor < 0).where(-(multiple - dividend), remainder)
+            zero = build.where((divisor < 0).uop, build.const(left.dtype, -0.0), build.const(left.dtype, 0.0))
+            dividend = dividend.eq(0).where(self._new(zero), dividend)
+        infinity = float("inf")
+        infinite = divisor.eq(infinity) | divisor.eq(-infinity)
+        return (infinite & (dividend < infinity) & (dividend > -infinity)).where(dividend, remainder)
+
+    def _bounded(self, op: Op, bound: Scalar, name: str) -> Self:
+        """The greater (MAX) or lesser (MIN) of this tensor and a number, with no gradient at the number itself."""
+        left, right, _ = self._promoted(name, bound)
+        return self._new(build.alu(op, left, build.taking_ties(right)))
+
+    def maximum(self, x: Self | Scalar) -> Self:
+        """The greater of two; the gradient of equal ones is shared evenly."""
+        return self._binary(Ops.MAX, x, name="maximum")
+
+    def minimum(self, x: Self | Scalar) -> Self:
+        """The lesser of two; the gradient of equal ones is shared evenly."""
+        return self._binary(Ops.MIN, x, name="minimum")
+
+    def trunc(self) -> Self:
+        """Rounded towards zero."""
+        return self._new(build.alu(Ops.TRUNC, self.uop)) if self.dtype.is_float else self
+
+    def floor(self) -> Self:
+        """Rounded down."""
+        whole = self.trunc()
+        return (self < whole).where(whole - 1, whole) if self.dtype.is_float else self
+
+    def ceil(self) -> Self:
+        """Rounded up."""
+        whole = self.trunc()
+        return (whole < self).where(whole + 1, whole) if self.dtype.is_float else self
+
+    # ------------------------------------------------------------ bits
+
+    def bitwise_and(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        return self._bits(Ops.AND, x, reverse, "bitwise_and")
+
+    def bitwise_or(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        return self._bits(Ops.OR, x, reverse, "bitwise_or")
+
+    def bitwise_xor(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        return self._bits(Ops.XOR, x, reverse, "bitwise_xor")
+
+    def bitwise_not(self) -> Self:
+        return self._bits(Ops.XOR, True if self.dtype.is_bool else -1, False, "bitwise_not")
+
+    def lshift(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        return self._bits(Ops.SHL, x, reverse, "lshift", allow_bool=False)
+
+    def rshift(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        return self._bits(Ops.SHR, x, reverse, "rshift", allow_bool=False)
+
+    def logical_not(self) -> Self:
+        truth = build.cast(self.uop, dtypes.bool)
+        return self._new(build.alu(Ops.XOR, truth, build.const(dtypes.bool, True)))
+
+    # ------------------------------------------------------------ comparison and selection
+
+    def eq(self, x: Self | Scalar) -> Self:
+        return self._compare(Ops.CMPEQ, x, name="eq")
+
+    def ne(self, x: Self | Scalar) -> Self:
+        return self._compare(Ops.CMPNE, x, name="ne")
+
+    def where(self, x: Self | Scalar, y: Self | Scalar) -> Self:
+        """`x` where this bool tensor is true, else `y`."""
+        if not self.dtype.is_bool:
+            message = f"the condition has dtype {self.dtype.name}"
+            raise DTypeError("where", message, "give a bool condition, such as `t != 0`")
+        values = (self._operand("where", x), self._operand("where", y))
+        tensors = [value for value in values if isinstance(value, TensorBase)]
+        check_devices("where", self, *tensors)
+        dtype = common_dtype(*values)
+        shape = broadcast_shape("where", self.shape, *(tensor.shape for tensor in tensors))
+        yes, no = (
+            fit(value.uop, dtype, shape) if isinstance(value, TensorBase) else number_node("where", dtype, value)
+            for value in values
+        )
+        return self._new(build.where(fit(self.uop, dtypes.bool, shape), yes, no), *tensors)
+
+    # ------------------------------------------------------------ operators
+
+    def __add__(self, x: Self | Scalar) -> Self:
+        return self.add(x)
+
+    def __radd__(self, x: Scalar) -> Self:
+        return self.add(x, reverse=True)
+
+    def __sub__(self, x: Self | Scalar) -> Self:
+        return self.sub(x)
+
+    def __rsub__(self, x: Scalar) -> Self:
+        return self.sub(x, reverse=True)
+
+    def __mul__(self, x: Self | Scalar) -> Self:
+        return self.mul(x)
+
+    def __rmul__(self, x: Scalar) -> Self:
+        return self.mul(x, reverse=True)
+
+    def __truediv__(self, x: Self | Scalar) -> Self:
+        return self.div(x)
+
+    def __rtruediv__(self, x: Scalar) -> Self:
+        return self.div(x, reverse=True)
+
+    def __floordiv__(self, x: Self | Scalar) -> Self:
+        return self.floordiv(x)
+
+    def __rfloordiv__(self, x: Scalar) -> Self:
+        return self.floordiv(x, reverse=True)
+
+    def __mod__(self, x: Self | Scalar) -> Self:
+        return self.mod(x)
+
+    def __rmod__(self, x: Scalar) -> Self:
+        return self.mod(x, reverse=True)
+
+    def __and__(self, x: Self | Scalar) -> Self:
+        return self.bitwise_and(x)
+
+    def __rand__(self, x: Scalar) -> Self:
+        return self.bitwise_and(x, reverse=True)
+
+    def __or__(self, x: Self | Scalar) -> Self:
+        return self.bitwise_or(x)
+
+    def __ror__(self, x: Scalar) -> Self:
+        return self.bitwise_or(x, reverse=True)
+
+    def __xor__(self, x: Self | Scalar) -> Self:
+        return self.bitwise_xor(x)
+
+    def __rxor__(self, x: Scalar) -> Self:
+        return self.bitwise_xor(x, reverse=True)
+
+    def __lshift__(self, x: Self | Scalar) -> Self:
+        return self.lshift(x)
+
+    def __rlshift__(self, x: Scalar) -> Self:
+        return self.lshift(x, reverse=True)
+
+    def __rshift__(self, x: Self | Scalar) -> Self:
+        return self.rshift(x)
+
+    def __rrshift__(self, x: Scalar) -> Self:
+        return self.rshift(x, reverse=True)
+
+    def __neg__(self) -> Self:
+        return self.neg()
+
+    def __invert__(self) -> Self:
+        return self.bitwise_not()
+
+    def __lt__(self, x: Self | Scalar) -> Self:
+        return self._compare(Ops.CMPLT, x, name="lt")
+
+    def __gt__(self, x: Self | Scalar) -> Self:
+        return self._compare(Ops.CMPLT, x, reverse=True, name="gt")
+
+    def __le__(self, x: Self | Scalar) -> Self:
+        if common_dtype(self, self._operand("le", x)).is_float:
+            return self.__lt__(x) | self.eq(x)  # NaN is neither
+        return self._compare(Ops.CMPLT, x, reverse=True, negate=True, name="le")
+
+    def __ge__(self, x: Self | Scalar) -> Self:
+        if common_dtype(self, self._operand("ge", x)).is_float:
+            return self.__gt__(x) | self.eq(x)
+        return self._compare(Ops.CMPLT, x, negate=True, name="ge")
+
+    def __eq__(self, x: object) -> Self:  # type: ignore[override]
+        return self._compare(Ops.CMPEQ, x, name="eq")
+
+    def __ne__(self, x: object) -> Self:  # type: ignore[override]
+        return self._compare(Ops.CMPNE, x, name="ne")
+
+    __hash__ = object.__hash__
+
+    # ------------------------------------------------------------ in place
+
+    def _in_place(self, symbol: str, result: Self) -> Self:
+        if result.shape != self.shape:
+            message = f"the result has shape {result.shape}, the tensor keeps shape {self.shape}"
+            raise ShapeError(symbol, message, f"write `a = a {symbol[:-1]} b` to make a new tensor")
+        if kind_rank(result.dtype) > kind_rank(self.dtype):
+            message = f"the result is {result.dtype.name}, the tensor stays {self.dtype.name}"
+            raise DTypeError(symbol, message, f"write `a = a {symbol[:-1]} b`, or cast the operand")
+        self._store((), build.cast(result.uop, self.dtype), result)
+        return self
+
+    def __iadd__(self, x: Self | Scalar) -> Self:
+        return self._in_place("+=", self.add(x))
+
+    def __isub__(self, x: Self | Scalar) -> Self:
+        return self._in_place("-=", self.sub(x))
+
+    def __imul__(self, x: Self | Scalar) -> Self:
+        return self._in_place("*=", self.mul(x))
+
+    def __itruediv__(self, x: Self | Scalar) -> Self:
+        return self._in_place("/=", self.div(x))
+
+    def __ifloordiv__(self, x: Self | Scalar) -> Self:
+        return self._in_place("//=", self.floordiv(x))
+
+    def __imod__(self, x: Self | Scalar) -> Self:
+        return self._in_place("%=", self.mod(x))
+
+    def __iand__(self, x: Self | Scalar) -> Self:
+        return self._in_place("&=", self.bitwise_and(x))
+
+    def __ior__(self, x: Self | Scalar) -> Self:
+        return self._in_place("|=", self.bitwise_or(x))
+
+    def __ixor__(self, x: Self | Scalar) -> Self:
+        return self._in_place("^=", self.bitwise_xor(x))
+
+    def __ilshift__(self, x: Self | Scalar) -> Self:
+        return self._in_place("<<=", self.lshift(x))
+
+    def __irshift__(self, x: Self | Scalar) -> Self:
+        return self._in_place(">>=", self.rshift(x))

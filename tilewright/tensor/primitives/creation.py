@@ -1,0 +1,237 @@
+"""Tensors from nothing: constants, ranges, diagonals. In: shapes and numbers. Out: lazy tensors.
+All are expressions of constants and IOTA, so they are folded into whoever uses them and take no memory."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+from tilewright.base.dtype import DType, Scalar, dtype_for_range, dtype_of_scalar, dtypes, promote, to_dtype
+from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.engine import live
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Devices
+from tilewright.runtime.buffer import file_buffer
+from tilewright.runtime.device import canonical_device, is_of_files
+from tilewright.tensor.core.base import TensorBase, check_holds, check_whole, mark_parameter, parameter_of, shape_from
+from tilewright.tensor.core.holding import has_memory
+from tilewright.tensor.core.sharding import memory_like, new_memory
+from tilewright.tensor.primitives.index_nodes import checked_classes
+from tilewright.tensor.primitives.reduce import ReduceMixin
+
+
+def check_number(operation: str, value: object) -> None:
+    """A number of Python's or NumPy's."""
+    if not hasattr(value, "__float__") or isinstance(value, TensorBase):
+        raise DTypeError(operation, f"{value!r} is no number", "give an int, a float or a bool")
+
+
+def sizes_from(operation: str, shape: Any) -> tuple[int, ...]:
+    """The sizes of a new tensor."""
+    sizes = shape_from(operation, shape)
+    if any(size < 0 for size in sizes):
+        raise ShapeError(operation, f"shape {sizes} has a negative size", "give sizes of at least 0")
+    return sizes
+
+
+class CreationMixin(ReduceMixin):
+    """full, zeros, arange, eye, ..."""
+
+    @classmethod
+    def full(
+        cls,
+        shape: Any,
+        fill_value: Scalar,
+        dtype: DType | str | None = None,
+        device: Devices | None = None,
+        buffer: bool = True,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """One value everywhere. It takes memory only when it is written to or asked to `realize`."""
+        del buffer  # a constant becomes memory when it has to, whatever is asked for
+        sizes = sizes_from("full", shape if isinstance(shape, tuple | list) else (shape,))
+        check_number("full", fill_value)
+        wanted = dtype_of_scalar(fill_value) if dtype is None else to_dtype(dtype)
+        made = cls._from_uop(build.const(wanted, fill_value, sizes), canonical_device(device))
+        return made._told(requires_grad)
+
+    def requires_grad_(self, value: bool = True) -> Self:
+        """Asks for a gradient. A parameter gets memory of its own, so that equal values never make two of them one."""
+        self._asked = bool(value)
+        if value and self.requires_grad:
+            return self  # a result that depends on parameters stays one
+        if value and not self.dtype.is_float:
+            message = f"a gradient with respect to {self.dtype.name}"
+            raise DTypeError("requires_grad_", message, "only float tensors have gradients; cast first")
+        self._requires_grad = self._is_parameter = value
+        if value:
+            self._take_identity()
+        return self
+
+    def _told(self, requires_grad: bool | None) -> Self:
+        """What the argument `requires_grad` of a constructor said, if anything."""
+        return self if requires_grad is None else self.requires_grad_(requires_grad)
+
+    def _take_identity(self) -> None:
+        """Makes the node of a parameter one that no other tensor has."""
+        root = build.stored_root(self.uop)
+        owner = parameter_of(root)
+        is_own = has_memory(root) and (owner is None or owner is self)
+        if not self.numel():
+            return  # nothing flows, and constants are shared
+        if not is_own:
+            with live.exchanging:
+                self.uop = build.detach(self.uop)
+                self._give_memory()
+        self._ancestors = ()
+        mark_parameter(self)
+
+    @classmethod
+    def zeros(cls, *shape: Any, **kwargs: Any) -> Self:
+        kwargs.setdefault("dtype", dtypes.default_float)
+        return cls.full(shape_from("zeros", shape), 0, **kwargs)
+
+    @classmethod
+    def ones(cls, *shape: Any, **kwargs: Any) -> Self:
+        kwargs.setdefault("dtype", dtypes.default_float)
+        return cls.full(shape_from("ones", shape), 1, **kwargs)
+
+    @classmethod
+    def empty(
+        cls,
+        *shape: Any,
+        device: Devices | None = None,
+        dtype: DType | str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """Memory whose values are whatever they are. On a device of files, such as 'DISK:/tmp/weights', it is that
+        file: the values are those in it, it is made or grows where it is too short, and assignments write to it."""
+        sizes = sizes_from("empty", shape)
+        if math.prod(sizes) == 0:
+            return cls.zeros(sizes, device=device, dtype=dtype or dtypes.default_float, requires_grad=requires_grad)
+        place = canonical_device(device)
+        wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
+        if isinstance(place, str) and is_of_files(place):
+            memory = build.reshape(file_buffer(place, wanted, math.prod(sizes)), sizes)
+        else:
+            memory = new_memory(place, wanted, sizes)
+        made = cls._from_uop(memory, place)
+        return made._told(requires_grad)
+
+    def full_like(
+        self, fill_value: Scalar, dtype: DType | str | None = None, device: Devices | None = None, buffer: bool = True
+    ) -> Self:
+        check_number("full_like", fill_value)
+        if dtype is None:
+            check_holds("full_like", self.dtype, fill_value)
+        return self.full(self.shape, fill_value, self.dtype if dtype is None else dtype, device or self.device, buffer)
+
+    def zeros_like(self, **kwargs: Any) -> Self:
+        return self.full_like(0, **kwargs)
+
+    def ones_like(self, **kwargs: Any) -> Self:
+        return self.full_like(1, **kwargs)
+
+    def empty_like(self, dtype: DType | str | None = None, device: Devices | None = None) -> Self:
+        if device is not None or not self.numel():
+            return self.empty(self.shape, device=device or self.device, dtype=dtype or self.dtype)
+        wanted = None if dtype is None else to_dtype(dtype)
+        return type(self)._from_uop(memory_like(self, wanted), self.device)
+
+    # ------------------------------------------------------------ ranges
+
+    @classmethod
+    def arange(
+        cls,
+        start: Scalar,
+        stop: Scalar | None = None,
+        step: Scalar = 1,
+        dtype: DType | str | None = None,
+        device: Devices | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """start, start + step, ... before stop; `arange(n)` starts at 0."""
+        if stop is None:
+            start, stop = 0, start
+        for number in (start, stop, step):
+            check_number("arange", number)
+        if step == 0:
+            raise ShapeError("arange", "a step of 0 never arrives", "give a step other than 0")
+        if not all(math.isfinite(number) for number in (start, stop, step)):
+            raise ShapeError("arange", f"from {start} to {stop} by {step}", "give finite numbers")
+        is_whole = all(isinstance(number, int) for number in (start, stop, step))
+        steps = -((start - stop) // step) if is_whole else math.ceil((stop - start) / step)
+        count = max(0, int(steps))
+        last = start + step * max(count - 1, 0)
+        if dtype is not None:
+            wanted = to_dtype(dtype)
+            if count and wanted.is_int and not wanted.min <= min(start, last) <= max(start, last) <= wanted.max:
+                message = f"{wanted.name} does not hold {start}..{last}"
+                raise DTypeError("arange", message, f"give a wider dtype, or numbers in {wanted.min}..{wanted.max}")
+        elif is_whole:
+            wanted = dtype_for_range(int(min(start, last)), int(max(start, last)))
+        else:
+            wanted = promote(*map(dtype_of_scalar, (start, stop, step)))
+        made = cls._from_uop(build.const(wanted, 0, (0,)), canonical_device(device))
+        if count:
+            made = made._ramp(count, start, step, wanted)
+        return made._told(requires_grad)
+
+    def _ramp(self, count: int, start: Scalar, step: Scalar, dtype: DType) -> Self:
+        """start + step*i. Whole numbers are computed as integers, so they are exact whatever the float type."""
+        numbers = (start, start + step * (count - 1))
+        is_whole = all(number == int(number) for number in (start, step))
+        if is_whole and dtypes.int64.min <= min(numbers) and max(numbers) <= dtypes.uint64.max:
+            start, step = int(start), int(step)
+            exact = dtype_for_range(int(min(numbers)), int(max(numbers)))
+        else:
+            exact = dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
+        index = build.cast(build.iota(count, dtypes.int32 if count <= 1 << 31 else dtypes.int64), exact)
+        # A product or sum that wraps comes back into the range of the result, which the dtype holds.
+        scaled = index if step == 1 else build.alu(Ops.MUL, index, build.const(exact, step))
+        moved = scaled if start == 0 else build.alu(Ops.ADD, scaled, build.const(exact, start))
+        return self._new(build.cast(moved, dtype))
+
+    @classmethod
+    def linspace(
+        cls, start: Scalar, stop: Scalar, steps: int, dtype: DType | str | None = None, device: Devices | None = None
+    ) -> Self:
+        """`steps` values from start to stop, both included; counted from the nearer end, so both are exact."""
+        wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
+        check_whole("linspace", "steps", steps, least=0)
+        if wanted.is_bool:
+            raise DTypeError("linspace", "bool has no values between two", "give a float or integer dtype")
+        if steps < 2:
+            return cls.full((steps,), start, wanted, device)
+        compute = wanted if wanted.is_float and wanted.bits >= 32 else dtypes.float32
+        place = cls.arange(steps, device=device)
+        distance = (stop - start) / (steps - 1)
+        near = place.cast(compute) * distance + start
+        far = (steps - 1 - place).cast(compute) * -distance + stop
+        return (place < steps // 2).where(near, far).cast(wanted)
+
+    @classmethod
+    def eye(cls, n: int, m: int | None = None, dtype: DType | str | None = None, device: Devices | None = None) -> Self:
+        """Ones on the diagonal."""
+        columns = n if m is None else m
+        check_whole("eye", "size", n, columns, least=0)
+        shape = (n, columns)
+        wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
+        made = cls._from_uop(build.const(wanted, 0, shape), canonical_device(device))
+        if 0 in shape:
+            return made
+        equal = build.alu(Ops.CMPEQ, build.axis_iota(shape, 0), build.axis_iota(shape, 1))
+        return made._new(build.where(equal, build.const(wanted, 1), build.const(wanted, 0)))
+
+    def one_hot(self, num_classes: int) -> Self:
+        """A last axis with 1 at the position that each element names, 0 elsewhere. Each lies in 0..num_classes-1."""
+        if not self.dtype.is_int:
+            message = f"dtype {self.dtype.name} names no positions"
+            raise DTypeError("one_hot", message, "cast to an integer dtype first")
+        check_whole("one_hot", "num_classes", num_classes, least=0)
+        # uint64 meets a signed integer in float64, which not every device has.
+        kind = dtypes.uint64 if self.dtype is dtypes.uint64 else dtypes.int32
+        classes = self.arange(num_classes, device=self.device, dtype=kind)
+        checked = self._new(checked_classes("one_hot", self.uop, num_classes))
+        return checked.unsqueeze(-1).eq(classes).cast(dtypes.int64)

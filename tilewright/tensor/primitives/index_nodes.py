@@ -1,0 +1,245 @@
+"""What indexing is made of. In: an index taken apart, one entry for each axis. Out: movements for the plain parts, and
+one GATHER, or one selection, for the index tensors.
+What a user gets wrong about a single entry is reported from here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tilewright.base.dtype import dtypes
+from tilewright.base.errors import IndexingError
+from tilewright.graph import build
+from tilewright.graph.gradients.gather import flat_number, stored_if_large
+from tilewright.graph.ops import CheckArg, Ops
+from tilewright.graph.spec import Shape
+from tilewright.graph.uop import UOp
+from tilewright.tensor.core import nodes
+from tilewright.tensor.core.base import broadcast_shape
+from tilewright.tensor.core.moves import Move
+from tilewright.tensor.primitives.reduce import scan_axis
+
+
+class TensorIndex(NamedTuple):
+    """An index tensor for one axis; where the host knows its values, their range and the size the axis must have."""
+
+    node: UOp
+    least: int | None = None
+    greatest: int | None = None
+    size: int | None = None
+
+
+class AxisRange(NamedTuple):
+    """`length` elements of an axis, `step` apart; `start` is the lowest, `is_reversed` reads them backwards."""
+
+    start: int
+    length: int
+    step: int = 1
+    is_reversed: bool = False
+
+
+class Parsed(NamedTuple):
+    """An index taken apart: movements for the plain parts, then index tensors for some axes of their result."""
+
+    moves: tuple[Move, ...]
+    tensors: dict[int, UOp]  # axis after the movements -> index
+    place: int  # where the axes of the index tensors stand in the result
+
+
+# ---------------------------------------------------------------- positions and ranges
+
+
+_KEEPING_ALL = (Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.FLIP)
+
+
+def check_known_range(operation: str, index: UOp, axis: int, shape: Shape) -> None:
+    """An index whose values are known, those of a constant or of a list of the user's, lies in the axis."""
+    if index.vmin >= shape[axis] or index.vmax < -shape[axis]:
+        check_position(operation, int(index.vmin), axis, shape)
+        check_position(operation, int(index.vmax), axis, shape)
+    for limit in known_limits(index):
+        check_position(operation, limit, axis, shape)
+
+
+def known_limits(index: UOp) -> Sequence[int]:
+    """The least and the greatest of the values, where they were made from host data; nothing elsewhere. Memory that is
+    written to gets another node."""
+    while index.op in _KEEPING_ALL:
+        index = index.src[0]
+    return index.cache.get("limits", ()) if index.op is Ops.BUFFER else ()
+
+
+def check_position(operation: str, position: int, axis: int, shape: Shape) -> int:
+    size = shape[axis]
+    if not -size <= position < size:
+        message = f"index {position} is out of range for axis {axis} of shape {shape}"
+        remedy = f"give an index in {-size}..{size - 1}" if size else "the axis has no elements"
+        raise IndexingError(operation, message, remedy)
+    return position + size if position < 0 else position
+
+
+def checked_index(operation: str, index: UOp, axis: int, shape: Shape) -> UOp:
+    """An index into an axis with negative ones counted from the end. What lies outside is an error: at once where the
+    values are known, else when it is computed. A known buffer is checked too: jit may run the graph on another."""
+    if 0 in index.shape:
+        return index
+    size = shape[axis]
+    if size == 0:
+        raise IndexingError(operation, f"axis {axis} of shape {shape} is indexed", "the axis has no elements")
+    check_known_range(operation, index, axis, shape)
+    if -size <= index.vmin and index.vmax < size:
+        return build.wrap_negative(index, size)
+    return build.check_range(index, CheckArg(size, True, operation=operation, of_what=f"axis {axis} of shape {shape}"))
+
+
+def checked_classes(operation: str, classes: UOp, count: int, ignored: int | None = None) -> UOp:
+    """Numbers of classes, of which one may stand for none; the others are in 0..count-1, or it is an error."""
+    if count == 0 or 0 in classes.shape or (0 <= classes.vmin and classes.vmax < count):
+        return classes
+    for limit in known_limits(classes):
+        if not 0 <= limit < count and limit != ignored:
+            message = f"class {limit} is out of range for {count} classes"
+            raise IndexingError(operation, message, f"give numbers in 0..{count - 1}")
+    valid = None
+    if ignored is not None:
+        valid = build.alu(Ops.CMPNE, classes, build.const(classes.dtype, ignored))
+    return build.check_range(classes, CheckArg(count, operation=operation, of_what=f"{count} classes"), valid)
+
+
+def check_tensor_index(operation: str, index: TensorIndex, axis: int, shape: Shape) -> None:
+    if index.size is not None and index.size != shape[axis]:
+        message = f"a mask with an axis of {index.size} for axis {axis} of shape {shape}"
+        raise IndexingError(operation, message, "give a mask of the same sizes")
+    if index.least is not None and index.greatest is not None:
+        check_position(operation, index.least, axis, shape)
+        check_position(operation, index.greatest, axis, shape)
+
+
+def slice_range(operation: str, entry: slice, size: int) -> AxisRange:
+    """A slice as Python means it, with the lowest element first."""
+    try:
+        start, stop, step = entry.indices(size)
+    except (TypeError, ValueError) as error:
+        raise IndexingError(operation, f"{entry}: {error}", "give integers, and a step other than 0") from error
+    count = len(range(start, stop, step))
+    if count == 0:
+        return AxisRange(0, 0)
+    return AxisRange(start, count, step) if step > 0 else AxisRange(start + (count - 1) * step, count, -step, True)
+
+
+def range_moves(ranges: list[AxisRange], shape: Shape) -> list[Move]:
+    """The movements that keep those elements. With a step, each axis is cut into rows of `step` elements, of which one
+    column stays; the rows reach past the last element, which padding allows where the axis ends there."""
+    bounds, pads, rows, columns, kept = [], [], [], [], []
+    for (start, count, step, _), size in zip(ranges, shape):
+        step = step if count > 1 else 1
+        over = max(0, start + count * step - size)
+        # Rows may begin before the first element instead of ending behind the last one.
+        back = over if over <= start else 0
+        stop = min(start - back + count * step, size)
+        bounds.append((start - back, stop))
+        pads.append((0, start - back + count * step - stop))
+        rows += [count, step]
+        columns += [(0, count), (back, back + 1) if step > 1 else (0, 1)]
+        kept.append(count)
+    moves: list[Move] = []
+    if tuple(bounds) != tuple((0, size) for size in shape):
+        moves.append((Ops.SHRINK, tuple(bounds)))
+    if any(entry.step > 1 and entry.length > 1 for entry in ranges):
+        moves += [(Ops.PAD, tuple(pads)), (Ops.RESHAPE, tuple(rows)), (Ops.SHRINK, tuple(columns))]
+        moves.append((Ops.RESHAPE, tuple(kept)))
+    backwards = tuple(axis for axis, entry in enumerate(ranges) if entry.is_reversed)
+    if backwards:
+        moves.append((Ops.FLIP, backwards))
+    return moves
+
+
+# ---------------------------------------------------------------- index tensors
+
+
+def places_of_true(mask: UOp, count: int) -> UOp:
+    """The positions of the first `count` true elements of a row of bools; the row's length where there are fewer."""
+    running = build.contiguous(scan_axis(build.cast(mask, dtypes.int32), Ops.ADD, 0))
+    return nodes.count_not_greater(running, build.iota(count))
+
+
+def place_of_index_axes(tensors: dict[int, UOp]) -> int:
+    """Where the axes of the index tensors stand in the result: in the place of the first one, or in front of all where
+    an axis lies between two of them. As in torch, ints and 0-d tensors do not count: they have no axes."""
+    with_axes = [axis for axis in sorted(tensors) if tensors[axis].shape]
+    if not with_axes:
+        return 0
+    without = [axis for axis in tensors if not tensors[axis].shape]
+    apart = [axis - sum(other < axis for other in without) for axis in with_axes]
+    if apart != list(range(apart[0], apart[0] + len(apart))):
+        return 0
+    return apart[0]
+
+
+def _index_shape(parsed: Parsed) -> Shape:
+    """The shape that all index tensors broadcast to."""
+    return broadcast_shape("getitem", *(index.shape for index in parsed.tensors.values()))
+
+
+def _other_axes(shape: Shape, parsed: Parsed) -> list[int]:
+    return [axis for axis in range(len(shape)) if axis not in parsed.tensors]
+
+
+def indexed_shape(shape: Shape, parsed: Parsed) -> Shape:
+    """The shape of the result, from that after the movements."""
+    if not parsed.tensors:
+        return shape
+    rest = [shape[axis] for axis in _other_axes(shape, parsed)]
+    return (*rest[: parsed.place], *_index_shape(parsed), *rest[parsed.place :])
+
+
+def gather_axes(node: UOp, parsed: Parsed) -> UOp:
+    """The elements that the index tensors name; the other axes are read as they are."""
+    shape = indexed_shape(node.shape, parsed)
+    if 0 in shape:
+        return nodes.nothing_of(node, shape)
+    if 0 in node.shape:
+        return build.const(node.dtype, 0, shape)
+    inner = _index_shape(parsed)
+    others = _other_axes(node.shape, parsed)
+    indices = []
+    for axis in range(len(node.shape)):
+        if axis in parsed.tensors:
+            wide = build.broadcast_to(parsed.tensors[axis], inner)
+            behind = len(shape) - parsed.place - len(inner)
+            aligned = build.reshape(wide, (*(1,) * parsed.place, *inner, *(1,) * behind))
+            indices.append(build.expand(aligned, shape))
+        else:
+            number = others.index(axis)
+            indices.append(build.axis_iota(shape, number if number < parsed.place else number + len(inner)))
+    return build.gather(node, *indices)
+
+
+def scatter_axes(node: UOp, parsed: Parsed, value: UOp) -> UOp:
+    """`node` with `value` (of the indexed shape) at the places the index tensors name; of several values for a place
+    the last one stays."""
+    inner = _index_shape(parsed)
+    count = math.prod(inner)
+    if count == 0 or 0 in node.shape:
+        return node
+    axes = sorted(parsed.tensors)
+    sizes = tuple(node.shape[axis] for axis in axes)
+    # last[p] is the number of the last index that names place p, or negative.
+    dtype = dtypes.int32 if math.prod(sizes) < 1 << 31 else dtypes.int64
+    wide = [build.reshape(build.broadcast_to(parsed.tensors[axis], inner), (count,)) for axis in axes]
+    table = (math.prod(sizes), count)
+    named = build.expand(build.reshape(flat_number(wide, list(sizes), dtype), (1, count)), table)
+    matches = build.alu(Ops.CMPEQ, named, build.cast(build.axis_iota(table, 0), dtype))
+    turn = build.axis_iota(table, 1)
+    offered = build.where(matches, turn, build.const(turn.dtype, turn.dtype.min))
+    last = stored_if_large(build.reduce_axis(Ops.MAX, offered, (1,)), math.prod(table))
+    aligned = tuple(node.shape[axis] if axis in parsed.tensors else 1 for axis in range(len(node.shape)))
+    last = build.expand(build.reshape(last, aligned), node.shape)
+    # The value with the axes of the index flattened and in front.
+    place, width = parsed.place, len(inner)
+    order = (*range(place, place + width), *range(place), *range(place + width, len(value.shape)))
+    others = _other_axes(node.shape, parsed)
+    rows = build.reshape(build.permute(value, order), (count, *(node.shape[axis] for axis in others)))
+    chosen = build.gather(rows, last, *(build.axis_iota(node.shape, axis) for axis in others))
+    return build.where(build.alu(Ops.CMPLT, last, build.const(last.dtype, 0)), node, chosen)

@@ -1,0 +1,295 @@
+"""Indexing. In: ints, slices, None, Ellipsis, lists, integer and bool tensors in brackets. Out: views for the first
+four; one GATHER for lists and tensors, never a sum over the axis. Assignment in brackets writes through views; with
+tensor indices it selects, for each element, the last value that was meant for it."""
+
+from __future__ import annotations
+
+import math
+from itertools import compress
+from typing import Any, Self, cast
+
+from tilewright.base.dtype import dtypes
+from tilewright.base.errors import DTypeError, IndexingError, ShapeError
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Shape
+from tilewright.graph.uop import UOp
+from tilewright.tensor.core import nodes
+from tilewright.tensor.core.base import TensorBase, broadcast_shape, check_axis, check_devices, number_node
+from tilewright.tensor.core.convert import flatten, is_array
+from tilewright.tensor.core.moves import apply_moves
+from tilewright.tensor.families.networks.attention import AttentionMixin
+from tilewright.tensor.primitives.index_nodes import (
+    AxisRange,
+    Parsed,
+    TensorIndex,
+    check_position,
+    check_tensor_index,
+    checked_index,
+    gather_axes,
+    indexed_shape,
+    place_of_index_axes,
+    places_of_true,
+    range_moves,
+    scatter_axes,
+    slice_range,
+)
+from tilewright.tensor.primitives.reduce import scan_axis
+
+_ALLOWED = "give ints, slices, None, ..., lists or tensors of integers or bools"
+
+
+class IndexingMixin(AttentionMixin):
+    """t[...], t[...] = v, gather."""
+
+    def __getitem__(self, index: Any) -> Self:
+        if _has_single_truth(index):
+            widened, index = self._with_axis_per_truth(index)
+            return widened[index]
+        parsed = self._parse_index("getitem", index)
+        view = self._view(*parsed.moves)
+        return view._new(gather_axes(view.uop, parsed)) if parsed.tensors else view
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if _has_single_truth(index):
+            widened, index = self._with_axis_per_truth(index)
+            widened[index] = value
+            return
+        operand = self._operand("setitem", value)
+        others = (operand,) if isinstance(operand, TensorBase) else ()
+        node = operand.uop if isinstance(operand, TensorBase) else number_node("setitem", self.dtype, operand)
+        if node.dtype.is_float and not self.dtype.is_float:
+            message = f"{node.dtype.name} values do not fit into {self.dtype.name} elements"
+            raise DTypeError("setitem", message, f"cast them, such as `.cast({self.dtype.name!r})`")
+        node = build.cast(node, self.dtype)
+        mask = self._leading_mask(index)
+        if mask is not None:
+            self._store((), self._with_masked_values(mask, node), *others)
+            return
+        parsed = self._parse_index("setitem", index)
+        view = apply_moves(self.uop, parsed.moves)
+        node = self._fitted(node, indexed_shape(view.shape, parsed))
+        if parsed.tensors:
+            node = scatter_axes(view, parsed, node)
+        if node is not view:  # `t[i] += v` has stored its result when it comes here
+            self._store(parsed.moves, node, *others)
+
+    def _fitted(self, node: UOp, shape: Shape) -> UOp:
+        """A value broadcast to the place it is stored in; axes of size 1 in front of it are dropped."""
+        while len(node.shape) > len(shape) and node.shape[0] == 1:
+            node = build.reshape(node, node.shape[1:])
+        self._check_fits("setitem", node.shape, shape)
+        return build.broadcast_to(node, shape)
+
+    def _leading_mask(self, index: Any) -> Self | None:
+        """The bool tensor that is the whole index and covers this tensor's first axes; None for any other index."""
+        entries = [entry for entry in index if entry is not Ellipsis] if isinstance(index, tuple) else [index]
+        if len(entries) != 1 or (isinstance(index, tuple) and index[0] is Ellipsis):
+            return None
+        mask = entries[0]
+        if is_array(mask) and not isinstance(mask, TensorBase) and _is_bool_array(mask):
+            mask = self._tensor(mask)
+        if not isinstance(mask, TensorBase) or not mask.dtype.is_bool or mask.shape != self.shape[: mask.ndim]:
+            return None
+        check_devices("setitem", self, mask)
+        return cast(Self, mask)
+
+    def _with_masked_values(self, mask: Self, value: UOp) -> UOp:
+        """This tensor with a value selected where the mask is true; only a value for each true element has to be found
+        by counting those before it."""
+        rest = self.shape[mask.ndim :]
+        if len(value.shape) > len(rest) and value.shape[0] != 1:
+            count = int(mask._true_count())
+            fitted = self._fitted(value, (count, *rest))
+            if count == 0:
+                return self.uop
+            ones = build.reshape(build.cast(mask.uop, dtypes.int32), (mask._size(),))
+            turn = build.contiguous(scan_axis(ones, Ops.ADD, 0)) - 1
+            wide = build.expand(build.reshape(turn, (*mask.shape, *(1,) * len(rest))), self.shape)
+            others = (build.axis_iota(self.shape, axis) for axis in range(mask.ndim, self.ndim))
+            fitted = build.gather(fitted, wide, *others)
+        else:
+            fitted = build.broadcast_to(self._fitted(value, (1, *rest)), (1, *rest))
+            fitted = build.broadcast_to(build.reshape(fitted, rest), self.shape)
+        condition = build.reshape(mask.uop, (*mask.shape, *(1,) * len(rest)))
+        return build.where(build.expand(condition, self.shape), fitted, self.uop)
+
+    def _size(self) -> int:
+        return math.prod(self.shape)
+
+    def _true_count(self) -> int:
+        """How many elements of this bool tensor are true: the one thing about a mask that the host has to know."""
+        return int(self.sum().item()) if self._size() else 0
+
+    def _check_fits(self, operation: str, given: Shape, wanted: Shape) -> None:
+        """A value broadcasts to what it is stored in, which does not grow."""
+        if len(given) > len(wanted) or broadcast_shape(operation, given, wanted) != wanted:
+            message = f"a value of shape {given} does not fit into shape {wanted}"
+            raise ShapeError(operation, message, "give a value that broadcasts to the place it is stored in")
+
+    def gather(self, dim: int, index: Self) -> Self:
+        """out[i][j] = self[index[i][j]][j] for dim 0, and so on: along `dim` the index says where to read."""
+        axis = check_axis("gather", dim, self.ndim)
+        check_devices("gather", self, index)
+        if not index.dtype.is_int:
+            raise IndexingError("gather", f"an index of dtype {index.dtype.name}", "index with integers")
+        if index.ndim != self.ndim or any(
+            size > own for k, (size, own) in enumerate(zip(index.shape, self.shape)) if k != axis
+        ):
+            message = f"index {index.shape} does not lie in shape {self.shape} (axis {dim} aside)"
+            raise ShapeError("gather", message, "give as many axes, none larger than the tensor's except the one read")
+        if 0 in index.shape:
+            return self._new(nodes.nothing_of(self.uop, index.shape))
+        if self.ndim == 0:
+            return self
+        places = [build.axis_iota(index.shape, k) for k in range(index.ndim)]
+        places[axis] = checked_index("gather", index.uop, axis, self.shape)
+        return self._new(build.gather(self.uop, *places))
+
+    # ------------------------------------------------------------ reading the index
+
+    def _parse_index(self, operation: str, index: Any) -> Parsed:
+        entries = self._entries_per_axis(operation, index)
+        ranges: list[AxisRange] = []
+        sizes: list[int] = []  # of the result of the movements
+        tensors: dict[int, UOp] = {}
+        for entry in entries:
+            if entry is None:
+                sizes.append(1)
+                continue
+            axis = len(ranges)
+            if isinstance(entry, slice):
+                ranges.append(slice_range(operation, entry, self.shape[axis]))
+                sizes.append(ranges[-1].length)
+                continue
+            if isinstance(entry, TensorIndex):
+                check_tensor_index(operation, entry, axis, self.shape)
+                is_known = entry.least is not None
+                tensors[len(sizes)] = (
+                    build.wrap_negative(entry.node, self.shape[axis])
+                    if is_known
+                    else checked_index(operation, entry.node, axis, self.shape)
+                )
+                ranges.append(AxisRange(0, self.shape[axis]))
+                sizes.append(self.shape[axis])
+            else:
+                ranges.append(AxisRange(check_position(operation, entry, axis, self.shape), 1))
+        moves = (*range_moves(ranges, self.shape), (Ops.RESHAPE, tuple(sizes)))
+        return Parsed(moves, tensors, place_of_index_axes(tensors))
+
+    def _entries_per_axis(self, operation: str, index: Any) -> list[Any]:
+        """One entry for each axis, besides the Nones: lists are index tensors, what is missing is a full slice."""
+        given = index if isinstance(index, tuple) else (index,)
+        entries = [made for entry in given for made in self._index_entry(operation, entry)]
+        used = sum(entry is not None and entry is not Ellipsis for entry in entries)
+        if used > self.ndim:
+            message = f"{used} indices for shape {self.shape}, which has {self.ndim} axes"
+            raise IndexingError(operation, message, f"give at most {self.ndim}")
+        places = [place for place, entry in enumerate(entries) if entry is Ellipsis]
+        if len(places) > 1:
+            raise IndexingError(operation, "more than one Ellipsis", "use ... once")
+        place = places[0] if places else len(entries)
+        return entries[:place] + [slice(None)] * (self.ndim - used) + entries[place + 1 :]
+
+    def _index_entry(self, operation: str, entry: Any) -> list[Any]:
+        if entry is None or entry is Ellipsis or isinstance(entry, slice):
+            return [entry]
+        if isinstance(entry, TensorBase):
+            check_devices(operation, self, entry)
+            if entry.dtype.is_bool:
+                return self._places_of_mask(cast(Self, entry))
+            if entry.dtype.is_int:
+                return [TensorIndex(entry.uop)]
+            raise IndexingError(operation, f"an index of dtype {entry.dtype.name}", _ALLOWED)
+        if isinstance(entry, list | tuple) or (is_array(entry) and getattr(entry, "ndim", None)):
+            return self._host_index(operation, entry if isinstance(entry, list | tuple) else entry.tolist())
+        if isinstance(entry, bool) or not hasattr(entry, "__index__"):
+            raise IndexingError(operation, f"{entry!r} ({type(entry).__name__}) is no index", _ALLOWED)
+        return [entry.__index__()]
+
+    def _host_index(self, operation: str, data: Any) -> list[Any]:
+        leaves, shape = flatten(data)
+        if leaves and all(isinstance(leaf, bool) for leaf in leaves):
+            return self._places_of_true(leaves, shape)
+        if not all(hasattr(leaf, "__index__") for leaf in leaves):
+            raise IndexingError(operation, "a list that holds more than integers", _ALLOWED)
+        numbers = [leaf.__index__() for leaf in leaves]
+        return [self._known_index(numbers, shape)]
+
+    def _known_index(self, numbers: list[int], shape: Shape, size: int | None = None) -> TensorIndex:
+        if not numbers:
+            return TensorIndex(build.const(dtypes.int32, 0, shape), size=size)
+        node = build.reshape(self._tensor(numbers).uop, shape)
+        return TensorIndex(node, min(numbers), max(numbers), size)
+
+    def _places_of_mask(self, mask: Self) -> list[Any]:
+        """A mask of this device as one index for each of its axes."""
+        mask = mask.contiguous()
+        count = mask._true_count()
+        if count == 0:
+            return [TensorIndex(build.const(dtypes.int32, 0, (0,)), size=size) for size in mask.shape]
+        flat = build.contiguous(places_of_true(build.reshape(mask.uop, (mask._size(),)), count))
+        found = []
+        stride = mask._size()
+        for size in mask.shape:
+            stride //= size
+            found.append(TensorIndex((flat // stride) % size, size=size))
+        return found
+
+    def _with_axis_per_truth(self, index: Any) -> tuple[Self, Any]:
+        """For an index that holds single truth values: this tensor with an axis of size 1 for each, and the index with
+        the first element or no element of that axis in the truth value's place."""
+        entries = list(index) if isinstance(index, tuple) else [index]
+        widened = self
+        axis = 0
+        for number, entry in enumerate(entries):
+            if entry is Ellipsis:
+                behind = sum(map(_axes_used, entries[number + 1 :]))
+                axis = max(self.ndim - behind, axis) + widened.ndim - self.ndim
+            elif _is_single_truth(entry):
+                widened = widened.unsqueeze(axis)
+                entries[number] = [0] if bool(entry) else []
+                axis += 1
+            else:
+                axis += _axes_used(entry)
+        return widened, tuple(entries)
+
+    def _places_of_true(self, flags: list[Any], shape: Shape) -> list[Any]:
+        """A mask as one index for each of its axes. How many are true is known from the values alone, so the mask has
+        been computed by now."""
+        flat = list(compress(range(len(flags)), flags))
+        found = []
+        stride = math.prod(shape)
+        for size in shape:
+            stride //= max(size, 1)
+            found.append(self._known_index([place // stride % size for place in flat], (len(flat),), size))
+        return found
+
+
+# ---------------------------------------------------------------- truth values
+
+
+def _is_single_truth(entry: Any) -> bool:
+    is_tensor = isinstance(entry, TensorBase) and entry.dtype.is_bool and entry.ndim == 0
+    return isinstance(entry, bool) or is_tensor or type(entry).__name__ in ("bool_", "bool")
+
+
+def _has_single_truth(index: Any) -> bool:
+    return any(map(_is_single_truth, index)) if isinstance(index, tuple) else _is_single_truth(index)
+
+
+def _is_bool_array(entry: Any) -> bool:
+    """A mask of NumPy's."""
+    return getattr(getattr(entry, "dtype", None), "kind", "") == "b"
+
+
+def _axes_used(entry: Any) -> int:
+    """How many axes of the tensor an entry stands for."""
+    if entry is None or _is_single_truth(entry):
+        return 0
+    if isinstance(entry, TensorBase):
+        return entry.ndim if entry.dtype.is_bool else 1
+    if isinstance(entry, list | tuple):
+        leaves, shape = flatten(entry)
+        return len(shape) if leaves and all(isinstance(leaf, bool) for leaf in leaves) else 1
+    return int(entry.ndim) if _is_bool_array(entry) else 1

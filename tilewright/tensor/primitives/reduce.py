@@ -1,0 +1,288 @@
+"""Reductions and what is made of them. In: a tensor, axes (None is all), keepdim. Out: a tensor with those axes gone.
+Short floats are summed in float32 and rounded once; integers and bools are summed in int64, as torch does."""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+from tilewright.base.dtype import DType, Scalar, dtypes, to_dtype
+from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.graph import build
+from tilewright.graph.build import Pairs
+from tilewright.graph.ops import Ops, reduce_identity
+from tilewright.graph.spec import Op, Shape
+from tilewright.graph.uop import UOp
+from tilewright.tensor.core import nodes
+from tilewright.tensor.core.base import Axes, check_axes, check_axis
+from tilewright.tensor.families.networks.activation import ActivationMixin
+
+# A running reduction is cut into blocks of this many elements, each of which combines those before it in its block;
+# what comes before a block is a running reduction of the blocks' totals. A vector's worth: larger blocks compute more,
+# smaller ones read and write more totals (bench/memory_rows.py).
+SCAN_BLOCK = 16
+# Up to this many steps in all, one kernel without blocks takes less time than launching several.
+_SMALL_SCAN = 1 << 16
+
+
+def sum_dtype(dtype: DType) -> DType:
+    """The dtype a sum has: that of a float, uint64 for itself, int64 for every other integer."""
+    return dtype if dtype.is_float or dtype is dtypes.uint64 else dtypes.int64
+
+
+def accumulate_dtype(dtype: DType) -> DType:
+    """The dtype a sum is carried in."""
+    return dtypes.float32 if dtype.is_float and dtype.bits < 32 else dtype
+
+
+class ReduceMixin(ActivationMixin):
+    """sum, max, softmax, ..."""
+
+    def _reduce(self, name: str, op: Op, axis: Axes, keepdim: bool, dtype: DType | None = None) -> Self:
+        """The reduction carried in `dtype` (this tensor's own by default)."""
+        axes = check_axes(name, axis, self.ndim)
+        node = build.cast(self.uop, self.dtype if dtype is None else dtype)
+        return self._new(_without_axes(build.reduce_axis(op, node, axes), axes, keepdim))
+
+    def _check_not_empty(self, name: str, axis: Axes) -> None:
+        for place in check_axes(name, axis, self.ndim):
+            if self.shape[place] == 0:
+                message = f"axis {place} of shape {self.shape} has no elements"
+                raise ShapeError(name, message, "reduce over axes that have at least one element")
+
+    def _check_float(self, name: str) -> None:
+        if not self.dtype.is_float:
+            message = f"{name} of {self.dtype.name} is not defined"
+            raise DTypeError(name, message, "cast to a float dtype first, such as `.float()`")
+
+    # ------------------------------------------------------------ sums and extremes
+
+    def sum(self, axis: Axes = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
+        """The sum; `dtype` is that of the sum and its carrier."""
+        return self._accumulate("sum", Ops.ADD, axis, keepdim, dtype)
+
+    def prod(self, axis: Axes = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
+        """The product; `dtype` is that of the product and its carrier."""
+        return self._accumulate("prod", Ops.MUL, axis, keepdim, dtype)
+
+    def _accumulate(self, name: str, op: Op, axis: Axes, keepdim: bool, dtype: DType | str | None) -> Self:
+        wanted = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
+        if wanted.is_bool:
+            # Adding truth values is `or`, multiplying them is `and`.
+            return self._reduce(name, Ops.MAX if op is Ops.ADD else Ops.MIN, axis, keepdim, wanted)
+        carried = self._reduce(name, op, axis, keepdim, accumulate_dtype(wanted))
+        return carried._new(build.cast(carried.uop, wanted))
+
+    def max(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """The greatest element; NaN where there is one."""
+        self._check_not_empty("max", axis)
+        return self._reduce("max", Ops.MAX, axis, keepdim)
+
+    def min(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """The least element; NaN where there is one."""
+        self._check_not_empty("min", axis)
+        return self._reduce("min", Ops.MIN, axis, keepdim)
+
+    def any(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        return self._reduce("any", Ops.MAX, axis, keepdim, dtypes.bool)
+
+    def all(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        return self._reduce("all", Ops.MIN, axis, keepdim, dtypes.bool)
+
+    def allclose(self, other: Self | Scalar, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+        """Whether every element is close (see `isclose`); the tensors are computed for it."""
+        return bool(self.isclose(other, rtol, atol, equal_nan).all())
+
+    # ------------------------------------------------------------ places of extremes
+
+    def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
+        """The index of the first greatest element, along an axis or of the flattened tensor; NaN is the greatest."""
+        return self._place_of_extreme("argmax", Ops.MAX, axis, keepdim)
+
+    def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
+        """The index of the first least element; NaN is the least."""
+        return self._place_of_extreme("argmin", Ops.MIN, axis, keepdim)
+
+    def _place_of_extreme(self, name: str, op: Op, axis: int | None, keepdim: bool) -> Self:
+        if axis is None:
+            found = self.flatten()._place_of_extreme(name, op, 0, False)
+            return found.reshape((1,) * self.ndim) if keepdim else found
+        if self.ndim == 0:
+            check_axis(name, axis, 0)
+            return self._new(build.const(dtypes.int64, 0))
+        self._check_not_empty(name, axis)
+        place = check_axis(name, axis, self.ndim)
+        extreme = self._reduce(name, op, place, True)
+        is_extreme = self.eq(extreme)
+        if self.dtype.is_float:
+            is_extreme = is_extreme | self.isnan()
+        # The first index is the least, so every other element offers one that is too large.
+        index = build.axis_iota(self.shape, place)
+        offered = build.where(is_extreme.uop, index, build.const(index.dtype, self.shape[place]))
+        least = build.cast(build.reduce_axis(Ops.MIN, offered, (place,)), dtypes.int64)
+        return self._new(_without_axes(least, (place,), keepdim))
+
+    # ------------------------------------------------------------ moments
+
+    def mean(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """The sum over the number of elements; of integers and bools in the default float type."""
+        if not self.dtype.is_float:
+            return self._as_float().mean(axis, keepdim)
+        count = self._count("mean", axis)
+        carried = self._reduce("mean", Ops.ADD, axis, keepdim, accumulate_dtype(self.dtype))
+        mean = carried * (1 / count) if count & (count - 1) == 0 and count else carried / count
+        return mean._new(build.cast(mean.uop, self.dtype))
+
+    def _count(self, name: str, axis: Axes) -> int:
+        return math.prod(self.shape[place] for place in check_axes(name, axis, self.ndim))
+
+    def var(self, axis: Axes = None, keepdim: bool = False, correction: float = 1) -> Self:
+        """The mean square distance from the mean, over n - correction."""
+        return self.var_mean(axis, keepdim, correction)[0]
+
+    def var_mean(self, axis: Axes = None, keepdim: bool = False, correction: float = 1) -> tuple[Self, Self]:
+        """Variance and mean, from one pass over the distances."""
+        self._check_float("var")
+        wide = self._new(build.cast(self.uop, accumulate_dtype(self.dtype)))
+        mean = wide.mean(axis, keepdim=True)
+        total = (wide - mean).square().sum(axis, keepdim)
+        count = max(0, self._count("var", axis) - correction)
+        variance = total / count
+        axes = check_axes("var", axis, self.ndim)
+        centre = mean._new(_without_axes(mean.uop, axes, keepdim))
+        return (
+            variance._new(build.cast(variance.uop, self.dtype)),
+            centre._new(build.cast(centre.uop, self.dtype)),
+        )
+
+    def std(self, axis: Axes = None, keepdim: bool = False, correction: float = 1) -> Self:
+        """The root of the variance."""
+        return self.std_mean(axis, keepdim, correction)[0]
+
+    def std_mean(self, axis: Axes = None, keepdim: bool = False, correction: float = 1) -> tuple[Self, Self]:
+        variance, mean = self.var_mean(axis, keepdim, correction)
+        # The root is steep at 0, but elements that are all equal have a gradient of 0, as in torch.
+        is_zero = variance.eq(0)
+        return is_zero.where(0.0, is_zero.where(1.0, variance).sqrt()), mean
+
+    def layernorm(self, axis: int | tuple[int, ...] = -1, eps: float = 1e-05) -> Self:
+        """Mean 0 and variance 1 over the axes."""
+
+        def function(x: Self) -> Self:
+            centred = x - x.mean(axis, keepdim=True)
+            return centred * (centred.square().mean(axis, keepdim=True) + eps).rsqrt()
+
+        return self._in_float32(function)
+
+    # ------------------------------------------------------------ exponentials
+
+    def logsumexp(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """log(sum(exp(x))) without overflow."""
+
+        def function(x: Self) -> Self:
+            if 0 in x.shape:  # of no elements, the sum is 0 and there is no greatest
+                return x.exp().sum(axis, keepdim).log()
+            greatest = x.max(axis, keepdim=True).detach()
+            safe = greatest.isfinite().where(greatest, 0.0)
+            total = (x - safe).exp().sum(axis, keepdim=True).log() + safe
+            return total._new(_without_axes(total.uop, check_axes("logsumexp", axis, x.ndim), keepdim))
+
+        return self._in_float32(function)
+
+    def softmax(self, axis: int = -1, dtype: DType | str | None = None) -> Self:
+        """exp(x) / sum(exp(x)) along an axis, without overflow."""
+
+        def function(x: Self) -> Self:
+            if 0 in x.shape:
+                return x
+            # The result does not depend on what is subtracted, so no gradient needs to go there.
+            powers = (x - x.max(axis, keepdim=True).detach()).exp()
+            # One division per row: a vector division takes as long as the rest of the loop.
+            return powers * powers.sum(axis, keepdim=True).reciprocal()
+
+        return self._for_softmax("softmax", axis, dtype)._in_float32(function)
+
+    def log_softmax(self, axis: int = -1, dtype: DType | str | None = None) -> Self:
+        """log(softmax(x)), computed without the softmax."""
+
+        def function(x: Self) -> Self:
+            if 0 in x.shape:
+                return x
+            moved = x - x.max(axis, keepdim=True).detach()
+            return moved - moved.exp().sum(axis, keepdim=True).log()
+
+        return self._for_softmax("log_softmax", axis, dtype)._in_float32(function)
+
+    def softmin(self, axis: int = -1, dtype: DType | str | None = None) -> Self:
+        return self._for_softmax("softmin", axis, dtype).neg().softmax(axis)
+
+    def _for_softmax(self, name: str, axis: int, dtype: DType | str | None) -> Self:
+        check_axis(name, axis, self.ndim)
+        source = self if dtype is None else self._new(build.cast(self.uop, to_dtype(dtype)))
+        return source._as_float()
+
+    # ------------------------------------------------------------ running reductions
+
+    def cumsum(self, axis: int = 0) -> Self:
+        """Each element with all before it added."""
+        return self._scan("cumsum", Ops.ADD, axis, sum_dtype(self.dtype))
+
+    def cumprod(self, axis: int) -> Self:
+        """Each element with all before it multiplied."""
+        return self._scan("cumprod", Ops.MUL, axis, sum_dtype(self.dtype))
+
+    def _scan(self, name: str, op: Op, axis: int, dtype: DType) -> Self:
+        place = check_axis(name, axis, self.ndim)
+        node = build.cast(self.uop, accumulate_dtype(dtype))
+        if self.ndim and 0 not in self.shape:
+            node = scan_axis(node, op, place)
+        return self._new(build.cast(node, dtype))
+
+
+def _without_axes(node: UOp, axes: tuple[int, ...], keepdim: bool) -> UOp:
+    """The reduced axes, which have size 1, taken away unless they are to be kept."""
+    if keepdim:
+        return node
+    return build.reshape(node, tuple(size for axis, size in enumerate(node.shape) if axis not in axes))
+
+
+def is_short_scan(shape: Shape, axis: int) -> bool:
+    """Whether a running reduction needs no blocks."""
+    return shape[axis] <= SCAN_BLOCK or math.prod(shape) * shape[axis] <= _SMALL_SCAN
+
+
+def scan_axis(node: UOp, op: Op, axis: int) -> UOp:
+    """The running reduction along an axis, where it lies: what is side by side in memory stays so in every kernel.
+
+    before: y[i] = op of x[0..i]
+    after:  total[b] = op of block b; before[b] = op of total[0..b-1]; y[b, k] = op(before[b], op of x[b, 0..k])"""
+    shape, size = node.shape, node.shape[axis]
+    if is_short_scan(shape, axis):
+        return _scan_at_once(node, op, axis)
+    identity = reduce_identity(op, node.dtype)
+    count = -(-size // SCAN_BLOCK)
+    padded = nodes.pad_with(node, _pairs(shape, axis, (0, count * SCAN_BLOCK - size)), identity)
+    blocks = build.reshape(padded, nodes.replace_axis(shape, axis, count, SCAN_BLOCK))
+    totals = build.reshape(build.reduce_axis(op, blocks, (axis + 1,)), nodes.replace_axis(shape, axis, count))
+    running = nodes.slice_axis(scan_axis(build.contiguous(totals), op, axis), axis, 0, count - 1)
+    before = build.contiguous(nodes.pad_with(running, _pairs(shape, axis, (1, 0)), identity))
+    spread = build.expand(build.reshape(before, nodes.replace_axis(shape, axis, count, 1)), blocks.shape)
+    whole = build.alu(op, spread, _scan_at_once(blocks, op, axis + 1))
+    flat = build.reshape(whole, nodes.replace_axis(shape, axis, count * SCAN_BLOCK))
+    return nodes.slice_axis(flat, axis, 0, size)
+
+
+def _scan_at_once(node: UOp, op: Op, axis: int) -> UOp:
+    """The running reduction as a masked one over a square of the axis."""
+    size = node.shape[axis]
+    square = nodes.replace_axis(node.shape, axis, size, size)
+    terms = build.expand(build.reshape(node, nodes.replace_axis(node.shape, axis, 1, size)), square)
+    ends, places = build.axis_iota(square, axis), build.axis_iota(square, axis + 1)
+    is_later = build.alu(Ops.CMPLT, ends, places)
+    masked = build.where(is_later, build.const(node.dtype, reduce_identity(op, node.dtype)), terms)
+    return build.reshape(build.reduce_axis(op, masked, (axis + 1,)), node.shape)
+
+
+def _pairs(shape: Shape, axis: int, pair: tuple[int, int]) -> Pairs:
+    """Padding of one axis alone."""
+    return tuple(pair if place == axis else (0, 0) for place in range(len(shape)))
