@@ -18,9 +18,9 @@ from tests.engine.calls import Calls
 from tilewright import Context, Tensor, UOp, jit
 from tilewright.base.events import subscribe
 from tilewright.engine import plan as planning
+from tilewright.engine.bind import BoundGraph
 from tilewright.engine.compile import forget_kernels
 from tilewright.engine.plan import Structure, forget_schedules, schedule_graph
-from tilewright.engine.realize import bind_graph
 from tilewright.engine.stored_schedules import read_schedule, schedule_key, write_schedule
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp as Node
@@ -161,7 +161,7 @@ def test_another_process_schedules_nothing(folder: Path) -> None:
 
 
 def structure_of(*tensors: Tensor, pinned: frozenset[int] = frozenset()) -> Structure:
-    bound = bind_graph([tensor.uop for tensor in tensors])
+    bound = BoundGraph([tensor.uop for tensor in tensors])
     return Structure(bound.outputs, bound.params, "CPU", pinned)
 
 
@@ -387,5 +387,5 @@ def test_every_field_comes_back(folder: Path) -> None:
 
 def test_nodes_of_a_custom_kernel_are_part_of_the_key(folder: Path) -> None:
     nodes: list[Node] = [Tensor.empty(3).custom_kernel(filled(3), fxn=kernel)[0].uop for kernel in (double, triple)]
-    bound = [bind_graph([node]).outputs for node in nodes]
+    bound = [BoundGraph([node]).outputs for node in nodes]
     assert schedule_key(bound[0], "CPU", frozenset()) != schedule_key(bound[1], "CPU", frozenset())

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
+import tilewright.engine.realize as realize_module
 from tilewright import Tensor
 from tilewright.base.dtype import dtypes
+from tilewright.engine import bind, outsiders
+from tilewright.engine.plan import forget_schedules
 from tilewright.graph.records import Access, Item, Slot
+from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.schedule.memory import ALIGNMENT, MIN_SPAN, lifetimes, place_temps
 
@@ -102,3 +110,75 @@ def test_every_temp_lies_at_the_lowest_free_offset(seed: int) -> None:
     items = [Item(None, (), (), found, "CPU") for found in writes]
     offsets, _ = place_temps(items, slots)
     assert dict(offsets) == first_fit(lifetimes(items), slots)
+
+
+# ---------------------------------------------------------------- walks before a run
+
+
+@contextmanager
+def counted_nodes(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> Iterator[list[int]]:
+    """The length of every walk that a module does."""
+    found: list[int] = []
+
+    def counted(*roots: UOp, **options: Any) -> list[UOp]:
+        order = toposort(*roots, **options)
+        found.append(len(order))
+        return order
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "toposort", counted)
+        yield found
+
+
+def test_values_that_outsiders_hold_are_walked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain of live tensors, each computed from the one before and from memory that is updated."""
+
+    def visited(count: int) -> int:
+        w = Tensor.ones(4).contiguous().realize()
+        live = [w * 2]
+        for _ in range(count):
+            live.append(live[-1] + w)
+        w.assign(w + 1)
+        with counted_nodes(monkeypatch, outsiders) as found:
+            w.realize()
+        np.testing.assert_array_equal(live[-1].numpy(), np.full(4, 2.0 + count))
+        return sum(found)
+
+    gc.collect()
+    few, many = visited(10), visited(110)
+    assert many - few < 10 * 100
+
+
+def test_a_graph_is_bound_once_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it has to be planned first, and where values of outsiders are computed along with an update."""
+    forget_schedules()
+    w = Tensor.rand(4, 7).realize()
+    loss = (w * 3).exp().sum()
+    w.assign(w - loss * 0.25)
+    size = len(toposort(w.uop, loss.uop))
+    with counted_nodes(monkeypatch, bind) as found:
+        w.realize()
+    assert sum(found) <= size + 2
+    assert loss.item() > 28
+
+
+def test_a_graph_that_changed_while_it_was_planned_is_bound_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread computes and overwrites a part of it meanwhile."""
+    forget_schedules()
+    base = Tensor.full((4,), 2.0).contiguous().realize()
+    part = base * 5
+    whole = part + 1
+    planned = realize_module.plan_graph
+    changed: list[bool] = []
+
+    def plan_graph(structure: Any) -> Any:
+        found = planned(structure)
+        if not changed:
+            changed.append(True)
+            part.realize()
+            base.assign(base * 100).realize()
+        return found
+
+    monkeypatch.setattr(realize_module, "plan_graph", plan_graph)
+    np.testing.assert_array_equal(whole.numpy(), np.full(4, 11.0))
+    np.testing.assert_array_equal(base.numpy(), np.full(4, 200.0))

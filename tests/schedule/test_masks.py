@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.schedule.graphs import DEVICE, Graph, add, exp
 from tilewright import Tensor
 from tilewright.base.dtype import DType, dtypes
-from tilewright.engine.realize import bind_graph
+from tilewright.engine.bind import BoundGraph
 from tilewright.graph import build
 from tilewright.graph.interpreter.evaluate import evaluate
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
@@ -159,7 +159,7 @@ def filled_nodes(links: int) -> int:
     for _ in range(links):
         index = build.cast(exp(graph.input(64)), dtypes.int32)
         node = build.gather(add(node, node), index)
-    bound = bind_graph([node])
+    bound = BoundGraph([node])
     plan = plan_fusion(bound.outputs, frozenset(bound.outputs))
     slots = {each: number for number, each in enumerate((*bound.params, *plan.stored))}
     writer = KernelWriter(plan, slots)

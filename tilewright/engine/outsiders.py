@@ -19,31 +19,62 @@ def find_pinned(assigns: list[UOp], wanted: list[UOp], makes_extra: bool = True)
     memory of its own. So it does for the values of outsiders where `makes_extra` is not set; of a chain of updates the
     versions that they read are kept then. An update of a file goes to the file: parts of it are made now, and the run
     copies what outsiders read whole. Who reads memory that is lost can never be computed, and holds nobody up."""
-    wanted_set = set(wanted)
-    ours = set(assigns)
+    if not assigns:
+        return set(), []
+    asked = set(wanted)
+    passing = set(assigns).difference(asked)  # versions of memory that nobody has asked for
     updated = {buffer for node in assigns for buffer in memory_behind(node)}
+    outside = [held for held in live_nodes() if held not in asked and held_buffer(held) not in asked]
+    reached = _Reached(outside, asked, passing, updated)
     pinned: set[UOp] = set()
     extra: list[UOp] = []
-    for held in live_nodes():
-        if held in wanted_set or held_buffer(held) in wanted_set:
+    for held in outside:
+        bits = reached.bits[held]
+        if bits & _LOST or not bits:
             continue
-        reached = toposort(held, stop=lambda node: is_held(node) or node in wanted_set)
-        if any(node.op is Ops.BUFFER and not has_contents(node) for node in reached):
-            continue
-        old = updated.intersection(buffer for node in reached for buffer in _buffers_read(node))
-        is_passing_version = any(node in ours and node not in wanted_set for node in reached)
-        if not old and not is_passing_version:
-            continue
+        old = reached.buffers(bits)
         in_file = any(type(buffer_of(node)) is FileBuffer for node in old)
         is_made = not _is_whole(held) if in_file else not _is_view(held)
-        if makes_extra and (is_passing_version or is_made):
+        if makes_extra and (bits & _PASSING or is_made):
             extra.append(held)
             continue
-        if is_passing_version:
-            extra += [node for node in reached if node in ours and node not in wanted_set]
+        if bits & _PASSING:
+            extra += [node for node in reached.nodes_below(held) if node in passing]
         if not in_file:
             pinned.update(old)
     return pinned, list(dict.fromkeys(extra))
+
+
+_LOST, _PASSING, _FIRST_BUFFER = 1, 2, 4
+
+
+class _Reached:
+    """What the values of outsiders are computed from, all found in one walk: a bit for memory that is lost, one for a
+    passing version, and one for each buffer that is updated."""
+
+    def __init__(self, outside: list[UOp], asked: set[UOp], passing: set[UOp], updated: set[UOp]) -> None:
+        self.asked = asked
+        self.updated = {buffer: _FIRST_BUFFER << number for number, buffer in enumerate(updated)}
+        self.bits: dict[UOp, int] = {}
+        for node in toposort(*outside, stop=self._is_end):
+            bits = _PASSING if node in passing else 0
+            if node.op is Ops.BUFFER and not has_contents(node):
+                bits |= _LOST
+            for buffer in _buffers_read(node):
+                bits |= self.updated.get(buffer, 0)
+            if node.src and not self._is_end(node):
+                for src in node.src:
+                    bits |= self.bits[src]
+            self.bits[node] = bits
+
+    def _is_end(self, node: UOp) -> bool:
+        return is_held(node) or node in self.asked
+
+    def buffers(self, bits: int) -> list[UOp]:
+        return [buffer for buffer, bit in self.updated.items() if bits & bit]
+
+    def nodes_below(self, held: UOp) -> list[UOp]:
+        return toposort(held, stop=self._is_end)
 
 
 def memory_behind(assign: UOp) -> list[UOp]:

@@ -1,4 +1,4 @@
-"""What to run for a graph. In: a graph over PARAMs, as `bind_graph` writes it. Out: a `Plan`: its schedule and kernels.
+"""What to run for a graph. In: a graph over PARAMs, as `BoundGraph` holds it. Out: a `Plan`: its schedule and kernels.
 
 known in this process    the structure of the graph was planned before, under the same options
 known on this machine    an earlier process stored the schedule: nothing is scheduled, kernels are loaded

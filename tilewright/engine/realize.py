@@ -1,6 +1,6 @@
 """Making values real. In: nodes and a device. Out: the buffers that hold them.
 
-bind_graph       buffers become PARAMs, so that equal structures are equal graphs
+BoundGraph       buffers become PARAMs, so that equal structures are equal graphs
 find_pinned      contents that a live tensor can still read are not overwritten
 plan_graph       the schedule and its kernels: from memory or from disk where the structure is known
 run              memory placed, everything launched in order
@@ -11,14 +11,14 @@ made without that lock, because compiling can take seconds; then the graph is bo
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.base.errors import OutOfMemoryError, RealizeError, UserError
 from tilewright.base.events import stage_timer
 from tilewright.base.forks import held_lock
 from tilewright.base.interrupts import shielded
+from tilewright.engine.bind import BoundGraph
 from tilewright.engine.checks import Failure, find_failure, return_words, site_of
 from tilewright.engine.exposed import find_exposed
 from tilewright.engine.outsiders import find_pinned, memory_behind
@@ -26,9 +26,8 @@ from tilewright.engine.parts import divide_outputs, exchange_buffers, held_buffe
 from tilewright.engine.plan import Plan, Structure, forget_schedules, known_plan, plan_graph, planning, schedule_graph
 from tilewright.engine.run import Execution, capture_execution
 from tilewright.engine.traces import BeingTraced, await_end, check_updates, note_computed, traces
-from tilewright.graph.build import is_seen_by_gradients_alone
-from tilewright.graph.kernels.custom import updated_source, without_gradient
-from tilewright.graph.ops import CheckArg, Ops, ParamArg
+from tilewright.graph.kernels.custom import updated_source
+from tilewright.graph.ops import Ops
 from tilewright.graph.records import Schedule
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
@@ -44,23 +43,12 @@ running = held_lock(0)
 MAX_BINDINGS = 4
 
 
-@dataclass
-class BoundGraph:
-    """A graph over PARAMs, and the buffer behind each."""
-
-    outputs: tuple[UOp, ...]
-    params: tuple[UOp, ...]
-    buffers: list[UOp]
-    assigns: list[UOp]  # the nodes that update memory, as the caller wrote them
-    is_spread: bool  # whether any value is on several devices
-    checks: list[UOp]  # the CHECK nodes by their numbers, as the caller wrote them
-
-
 class Prepared(NamedTuple):
     """Values to compute, and what they are bound to."""
 
     wanted: list[UOp]
     bound: BoundGraph
+    updates: int  # how many of its updates the values that were asked for need
     divisions: tuple[Division, ...]
     structure: Structure
     asked: int  # how many of them were asked for; behind them are values of outsiders
@@ -104,19 +92,16 @@ def _realize(nodes: Sequence[UOp], device: str, makes_extra: bool) -> list[UOp]:
         plan = None if prepared is None else known_plan(prepared.structure)
         if prepared is None or plan is not None:
             return _finished(nodes, prepared, plan)
-    structure, has_extra = prepared.structure, prepared.has_extra
-    del prepared
     for _ in range(MAX_BINDINGS):
-        planned = _planned(structure, has_extra)
+        structure = prepared.structure
+        planned = _planned(structure, prepared.has_extra)
         with running:
-            prepared = _prepare(nodes, device, makes_extra)
+            prepared = _prepare_again(prepared, nodes, device)
             is_planned = prepared is None or prepared.structure == structure
             plan = planned if is_planned or prepared is None else known_plan(prepared.structure)
             if plan is not None:
                 return _finished(nodes, prepared, plan)
             assert prepared is not None
-            structure, has_extra = prepared.structure, prepared.has_extra
-            del prepared
     with planning, running:
         prepared = _prepare(nodes, device, makes_extra)
         plan = None if prepared is None else _planned(prepared.structure, prepared.has_extra)
@@ -134,7 +119,7 @@ def schedule(nodes: Sequence[UOp], device: str) -> Schedule:
     """What `realize` would run."""
     with running:
         wanted = [node for node in dict.fromkeys(nodes) if held_buffer(node) is None]
-        bound, pinned, _ = _bind(wanted)
+        bound, _, pinned, _ = _bind(wanted)
         structure = Structure(_parts(bound)[0], bound.params, device, pinned)
     with planning:
         return schedule_graph(structure)
@@ -152,12 +137,24 @@ def _prepare(nodes: Sequence[UOp], device: str, makes_extra: bool = True) -> Pre
     wanted = [node for node in dict.fromkeys(nodes) if held_buffer(node) is None]
     if not wanted:
         return None
-    bound, pinned, extra = _bind(wanted, makes_extra)
+    bound, updates, pinned, extra = _bind(wanted, makes_extra)
     if traces and bound.assigns:
         check_updates(bound.assigns)
     outputs, divisions = _parts(bound)
     structure = Structure(outputs, bound.params, device, pinned)
-    return Prepared(wanted + extra, bound, divisions, structure, len(wanted), makes_extra)
+    return Prepared(wanted + extra, bound, updates, divisions, structure, len(wanted), makes_extra)
+
+
+def _prepare_again(prepared: Prepared, nodes: Sequence[UOp], device: str) -> Prepared | None:
+    """The same values bound as things are by now: mostly as they were, which is found by looking."""
+    bound, wanted = prepared.bound, prepared.wanted[: prepared.asked]
+    if bound.is_current():
+        pinned, extra = find_pinned(bound.assigns[: prepared.updates], wanted, prepared.makes_extra)
+        if extra == prepared.wanted[prepared.asked :] and _pinned_slots(bound, pinned) == prepared.structure.pinned:
+            if traces and bound.assigns:
+                check_updates(bound.assigns)
+            return prepared
+    return _prepare(nodes, device, prepared.makes_extra)
 
 
 def _run(prepared: Prepared, planned: Plan) -> None:
@@ -189,7 +186,7 @@ def _run(prepared: Prepared, planned: Plan) -> None:
         execution.run()
         error = _publish(execution, prepared, written)
     else:
-        bound.assigns.clear()
+        bound.forget_nodes()
         if has_file or threading.active_count() > 1:
             for node in find_exposed(prepared.wanted, {bound.buffers[number] for number in written}, is_held):
                 keep_contents(node)
@@ -278,81 +275,19 @@ def _new_nodes(execution: Execution, inputs: list[UOp], written: set[int]) -> di
 # ---------------------------------------------------------------- binding
 
 
-def _bind(wanted: list[UOp], makes_extra: bool = True) -> tuple[BoundGraph, frozenset[int], list[UOp]]:
+def _bind(wanted: list[UOp], makes_extra: bool = True) -> tuple[BoundGraph, int, frozenset[int], list[UOp]]:
+    """Values bound, how many updates they need, the slots whose contents are kept, and values of outsiders."""
     with stage_timer("bind"):
-        bound = bind_graph(wanted)
-        if not bound.assigns:
-            return bound, frozenset(), []
-        pinned_buffers, extra = find_pinned(bound.assigns, wanted, makes_extra)
+        bound = BoundGraph(wanted)
+        updates = len(bound.assigns)
+        pinned, extra = find_pinned(bound.assigns, wanted, makes_extra)
         if extra:
-            bound = bind_graph(wanted + extra)
-        pinned = frozenset(n for n, node in enumerate(bound.buffers) if node in pinned_buffers)
-        return bound, pinned, extra
+            bound.add(extra)
+        return bound, updates, _pinned_slots(bound, pinned), extra
 
 
-def bind_graph(outputs: Sequence[UOp]) -> BoundGraph:
-    """The graph with every buffer, and every value that is held already, as a PARAM in order of appearance."""
-    done: dict[UOp, UOp] = {}
-    buffers: list[UOp] = []
-    params: dict[UOp, UOp] = {}
-    assigns: list[UOp] = []
-    checks: list[UOp] = []
-    is_spread = False
-
-    def param_of(buffer: UOp) -> UOp:
-        made = params.get(buffer)
-        if made is None:
-            made = UOp(Ops.PARAM, buffer.dtype, (), ParamArg(len(buffers), buffer.arg.size, buffer.arg.device))
-            params[buffer] = made
-            buffers.append(buffer)
-        return made
-
-    for node in toposort(*outputs, stop=is_held):
-        if is_held(node):
-            held = exchange_buffers(node.cache["realized"], param_of)
-            made = held if held.shape == node.shape else UOp(Ops.RESHAPE, node.dtype, (held,), node.shape)
-        elif node.op is Ops.BUFFER:
-            made = param_of(node)
-        elif not node.src:
-            made = node
-        elif is_seen_by_gradients_alone(node):
-            made = done[node.src[0]]
-        else:
-            src = tuple([done[s] for s in node.src])
-            arg = node.arg
-            if node.op is Ops.ASSIGN:
-                src = (src[0], _stored_view(node, done), src[2])
-            elif node.op is Ops.CUSTOM_KERNEL:
-                arg = without_gradient(node)
-            elif node.op is Ops.CHECK:
-                arg = CheckArg(arg.size, arg.wraps, len(checks))
-                checks.append(node)
-            made = node if src == node.src and arg is node.arg else UOp(node.op, node.dtype, src, arg)
-            if made.line is None:
-                made.line = node.line
-            if updated_source(node) is not None:
-                assigns.append(node)
-        if made.op is Ops.MULTI:
-            is_spread = True
-        done[node] = made
-    made_outputs = tuple(done[node] for node in outputs)
-    return BoundGraph(made_outputs, tuple(params.values()), buffers, assigns, is_spread, checks)
-
-
-def _stored_view(assign: UOp, done: Mapping[UOp, UOp]) -> UOp:
-    """The view that an update stores to, over the memory that it updates. Who reads the same view may have had it
-    computed: that memory holds the old elements, and is not where the update goes."""
-    base, view, _ = assign.src
-    chain: list[UOp] = []
-    while view is not base:
-        chain.append(view)
-        view = view.src[0]
-    if not any(map(is_held, chain)):
-        return done[assign.src[1]]
-    made = done[base]
-    for step in reversed(chain):
-        made = made if is_seen_by_gradients_alone(step) else UOp(step.op, step.dtype, (made,), step.arg)
-    return made
+def _pinned_slots(bound: BoundGraph, pinned: set[UOp]) -> frozenset[int]:
+    return frozenset([slot for slot, node in enumerate(bound.buffers) if node in pinned]) if pinned else frozenset()
 
 
 def _parts(bound: BoundGraph) -> tuple[tuple[UOp, ...], tuple[Division, ...]]:
@@ -363,4 +298,4 @@ def _parts(bound: BoundGraph) -> tuple[tuple[UOp, ...], tuple[Division, ...]]:
     return tuple(node for division in divisions for node in division.nodes), divisions
 
 
-__all__ = ["bind_graph", "forget_schedules", "realize", "running", "schedule"]
+__all__ = ["forget_schedules", "realize", "running", "schedule"]

@@ -1,4 +1,4 @@
-"""Schedules that an earlier process made. In: a graph over PARAMs, as `bind_graph` writes it. Out: its `Schedule` and
+"""Schedules that an earlier process made. In: a graph over PARAMs, as `BoundGraph` holds it. Out: its `Schedule` and
 the stored kernel of each item, without fusing, splitting or ordering anything again. The key holds the structure of the
 graph and all that the stages from there to a binary read; what a user called a line is no part of it."""
 

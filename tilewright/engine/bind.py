@@ -1,0 +1,111 @@
+"""Graphs over numbered parameters. In: the nodes to compute, as the caller wrote them. Out: a `BoundGraph`: the same
+graph with a PARAM for each buffer, so that equal structures are equal graphs, and the buffer behind each PARAM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tilewright.engine.parts import exchange_buffers, is_held
+from tilewright.graph.build import is_seen_by_gradients_alone
+from tilewright.graph.kernels.custom import updated_source, without_gradient
+from tilewright.graph.ops import CheckArg, Ops, ParamArg
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+
+
+class BoundGraph:
+    """Outputs over PARAMs. Every buffer, and every value that is held already, is a PARAM in order of appearance."""
+
+    def __init__(self, outputs: Sequence[UOp]) -> None:
+        self.outputs: tuple[UOp, ...] = ()
+        self.buffers: list[UOp] = []  # behind the parameters
+        self.assigns: list[UOp] = []  # the nodes that update memory, as the caller wrote them
+        self.checks: list[UOp] = []  # the CHECK nodes by their numbers, as the caller wrote them
+        self.is_spread = False  # whether any value is on several devices
+        self._params: dict[UOp, UOp] = {}  # of each buffer, in the same order
+        self._bound: dict[UOp, UOp] = {}  # a node of the caller -> the node over parameters
+        self._held: dict[UOp, UOp] = {}  # a value that is held already -> what holds it
+        self.add(outputs)
+
+    def add(self, outputs: Sequence[UOp]) -> None:
+        """Binds more outputs: those nodes alone that are not bound yet."""
+        bound = self._bound
+        stop = (lambda node: node in bound or is_held(node)) if bound else is_held
+        for node in toposort(*outputs, stop=stop):
+            if node not in bound:
+                bound[node] = made = self._bind(node)
+                self.is_spread |= made.op is Ops.MULTI
+        self.outputs += tuple([bound[node] for node in outputs])
+
+    @property
+    def params(self) -> tuple[UOp, ...]:
+        return tuple(self._params.values())
+
+    def is_current(self) -> bool:
+        """Whether binding the graph anew would give the same: the same values are held, by the same memory."""
+        held = self._held
+        if any(node.cache.get("realized") is not memory or not is_held(node) for node, memory in held.items()):
+            return False
+        return not any(is_held(node) for node in self._bound if node not in held)
+
+    def forget_nodes(self) -> None:
+        """Lets go of the caller's nodes: who else refers to one of them is told by its reference count."""
+        self.assigns.clear()
+        self._bound.clear()
+        self._held.clear()
+        self._params.clear()
+
+    def _bind(self, node: UOp) -> UOp:
+        """The node over parameters; its sources are bound."""
+        if is_held(node):
+            self._held[node] = memory = node.cache["realized"]
+            held = exchange_buffers(memory, self._param_of)
+            return held if held.shape == node.shape else UOp(Ops.RESHAPE, node.dtype, (held,), node.shape)
+        if node.op is Ops.BUFFER:
+            return self._param_of(node)
+        if not node.src:
+            return node
+        bound = self._bound
+        if is_seen_by_gradients_alone(node):
+            return bound[node.src[0]]
+        src = tuple([bound[s] for s in node.src])
+        arg = node.arg
+        if node.op is Ops.ASSIGN:
+            src = (src[0], _stored_view(node, bound), src[2])
+        elif node.op is Ops.CUSTOM_KERNEL:
+            arg = without_gradient(node)
+        elif node.op is Ops.CHECK:
+            arg = CheckArg(arg.size, arg.wraps, len(self.checks))
+            self.checks.append(node)
+        if updated_source(node) is not None:
+            self.assigns.append(node)
+        if src == node.src and arg is node.arg:
+            return node
+        made = UOp(node.op, node.dtype, src, arg)
+        if made.line is None:
+            made.line = node.line
+        return made
+
+    def _param_of(self, buffer: UOp) -> UOp:
+        made = self._params.get(buffer)
+        if made is None:
+            arg = ParamArg(len(self.buffers), buffer.arg.size, buffer.arg.device)
+            made = self._params[buffer] = UOp(Ops.PARAM, buffer.dtype, (), arg)
+            self.buffers.append(buffer)
+        return made
+
+
+def _stored_view(assign: UOp, bound: Mapping[UOp, UOp]) -> UOp:
+    """The view that an update stores to, over the memory that it updates. Who reads the same view may have had it
+    computed: that memory holds the old elements, and is not where the update goes."""
+    base, view, _ = assign.src
+    chain: list[UOp] = []
+    while view is not base:
+        chain.append(view)
+        view = view.src[0]
+    if not any(map(is_held, chain)):
+        return bound[assign.src[1]]
+    made = bound[base]
+    for step in reversed(chain):
+        made = made if is_seen_by_gradients_alone(step) else UOp(step.op, step.dtype, (made,), step.arg)
+    return made
