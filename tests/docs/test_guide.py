@@ -1,5 +1,4 @@
-"""docs/guide.md and the pages for users of torch and tinygrad: their examples run, one after the other, and print what
-the comments beside them say. Each row of the guide's table of what jit takes has a check."""
+"""docs/guide.md: each row of its table of what jit takes has a check."""
 
 from __future__ import annotations
 
@@ -13,19 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.docs.examples import DOCS, first_column, promised_lines, run_examples
+from tests.docs.examples import DOCS, first_column
 from tilewright import Tensor, jit, nn
 from tilewright.base.errors import JitError, TilewrightError
-
-
-@pytest.mark.parametrize("name", ["guide.md", "from_torch.md", "from_tinygrad.md"])
-def test_examples_print_what_the_page_says(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    page = DOCS / name
-    promised = promised_lines(page)
-    assert promised
-    assert run_examples(page) > 0
-    assert capsys.readouterr().out.splitlines() == promised
-
 
 # ---------------------------------------------------------------- what jit takes
 
