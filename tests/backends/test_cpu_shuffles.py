@@ -14,9 +14,8 @@ import pytest
 from tests.kernel.kernels import add, kernel_of, leaf
 from tilewright.backends.cpu.code import llvm
 from tilewright.backends.cpu.device import cpu_target
-from tilewright.backends.cpu.rendering.interleave import MOST_STEP, load_apart
 from tilewright.backends.cpu.rendering.renderer import render
-from tilewright.backends.cpu.rendering.transpose import transpose
+from tilewright.backends.cpu.rendering.shuffles import MAX_STRIDE, load_strided, transpose
 from tilewright.base.target import Target
 from tilewright.codegen.pipeline import lower
 from tilewright.graph import build
@@ -77,11 +76,11 @@ def test_a_square_in_registers_takes_one_shuffle_a_round_and_vector() -> None:
     assert len(run.values) - 16 == 16 * 4
 
 
-@pytest.mark.parametrize("step", range(2, MOST_STEP + 1))
+@pytest.mark.parametrize("step", range(2, MAX_STRIDE + 1))
 @pytest.mark.parametrize("lanes", [2, 3, 4, 8, 14, 16, 64])
 def test_elements_apart_are_picked_and_none_after_the_last_is_touched(lanes: int, step: int) -> None:
     run = Interpreter()
-    name = load_apart(run, str, "T", 4, lanes, step)
+    name = load_strided(run, str, "T", 4, lanes, step)
     assert run.values[name] == [lane * step for lane in range(lanes)]
     assert max(run.touched) == (lanes - 1) * step
     assert len(run.values) == 2 * step - 1

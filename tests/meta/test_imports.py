@@ -48,17 +48,6 @@ UNIMPORTABLE = frozenset({"debug", "cli"})
 # Import cycles between files that still exist, as strongly connected components, one a line, sorted. Whoever resolves a
 # cycle deletes its line; whoever moves a file of one renames it here. Nothing is added.
 CYCLES: list[set[str]] = [
-    {
-        "backends/cpu/rendering/checks.py",
-        "backends/cpu/rendering/slow_paths.py",
-        "backends/cpu/rendering/dot_products.py",
-        "backends/cpu/rendering/groups.py",
-        "backends/cpu/rendering/interleave.py",
-        "backends/cpu/rendering/memory_access.py",
-        "backends/cpu/rendering/addresses.py",
-        "backends/cpu/rendering/renderer.py",
-        "backends/cpu/rendering/transpose.py",
-    },
     {"backends/cuda/dot.py", "backends/cuda/dot_mma.py", "backends/cuda/dot_text.py"},
     {"backends/webgpu/renderer.py", "backends/webgpu/storage.py"},
     {"codegen/c_style/memory.py", "codegen/c_style/renderer.py"},

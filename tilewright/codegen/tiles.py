@@ -48,6 +48,7 @@ class TileFacts:
     def __init__(self, program: Program) -> None:
         self._axes: dict[UOp, tuple[UOp, ...]] = {}
         self._vector: dict[UOp, UOp | None] = {}
+        self._outer: dict[UOp, tuple[UOp, ...]] = {}
         self._needed: set[UOp] = set()
         self._around: dict[UOp, set[UOp]] = {}  # of each load the axes of what is computed from it
         self.priority = self._vector_priority(program)
@@ -124,8 +125,11 @@ class TileFacts:
 
     def outer_axes(self, node: UOp) -> tuple[UOp, ...]:
         """The tile axes whose elements are values of their own."""
-        vector = self.vector_axis(node)
-        return tuple(axis for axis in self.axes(node) if axis is not vector)
+        found = self._outer.get(node)
+        if found is None:
+            vector = self.vector_axis(node)
+            found = self._outer[node] = tuple(axis for axis in self.axes(node) if axis is not vector)
+        return found
 
     def coordinates(self, node: UOp, at: dict[UOp, int]) -> Coordinates:
         return tuple(at[axis] for axis in self.outer_axes(node))

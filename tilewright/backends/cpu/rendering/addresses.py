@@ -1,154 +1,148 @@
-"""Where tiles lie in memory. In: INDEX nodes and placeholders, and the renderer that knows their operands. Out: text of
-addresses, of one element or one for each lane of a vector, and masks; and on entry the placeholders, and the areas that
-masked-off accesses go to. `memory_access` loads and stores there."""
+"""Addresses and masks of memory accesses. In: INDEX nodes and coordinates. Out: pointers, vectors of pointers, masks;
+and at the function's entry the arrays that placeholders and masked-off accesses use. `memory_access` loads and stores
+there."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tilewright.backends.cpu.host import panels
+from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.instructions import memory_type, of_lanes
+from tilewright.backends.cpu.rendering.values import Values
 from tilewright.base.dtype import dtypes, wrap_int
 from tilewright.codegen.tiles import axis_size, tile_part
 from tilewright.graph.kernels.edges import holds_at
 from tilewright.graph.ops import Ops
+from tilewright.graph.records import Program
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, memory_of
 
-if TYPE_CHECKING:
-    from tilewright.backends.cpu.rendering.renderer import Element, Renderer
 
-
-class Places:
-    def __init__(self, renderer: Renderer) -> None:
-        self.renderer = renderer
-        self.buffers: dict[tuple[Op, int], Element] = {}  # by the op that names the memory, and its slot
-        self.areas: list[str] = []
-        self.releases: list[str] = []
-        self.panel_places, _ = panels.panel_places(renderer.program)
+class Addresses:
+    def __init__(self, values: Values, program: Program) -> None:
+        self.values = values
+        self.emitter = values.emitter
+        self.facts = values.facts
+        self.program = program
+        self.buffers: dict[tuple[Op, int], Element] = {}  # by the op that defines the memory, and its slot
+        self.entry: list[str] = []  # lines that define the memory of placeholders
+        self.releases: list[str] = []  # lines in front of the return
         self.bases: dict[UOp, Element] = {}
-        self.scratch_bytes = 0
+        self.zeros_bytes = 0
         self.trash_bytes = 0
+        self._panel_offsets, _ = panels.panel_places(program)
 
-    def scratch(self) -> list[str]:
-        """Where placeholders lie, and the areas on the stack that masked-off accesses go to."""
-        lines = list(self.areas)
-        if self.scratch_bytes:
-            area = f"[{self.scratch_bytes} x i8]"
-            lines += [f"  %zeros = alloca {area}, align 64", f"  store {area} zeroinitializer, ptr %zeros, align 64"]
+    def entry_lines(self) -> list[str]:
+        """Defines placeholders, and the arrays on the stack that masked-off loads and stores use."""
+        lines = list(self.entry)
+        if self.zeros_bytes:
+            array = f"[{self.zeros_bytes} x i8]"
+            lines += [f"  %zeros = alloca {array}, align 64", f"  store {array} zeroinitializer, ptr %zeros, align 64"]
         if self.trash_bytes:
             lines += [f"  %trash = alloca [{self.trash_bytes} x i8], align 64"]
         return lines
 
     def define(self, node: UOp) -> None:
-        """A placeholder is memory of the task, which one thread runs: registers where LLVM finds that they suffice."""
+        """A placeholder is memory of one thread: on the stack, which LLVM promotes to registers where it can, or in the
+        thread's panel."""
         name = f"%{'local' if node.op is Ops.DEFINE_LOCAL else 'register'}{node.arg.slot}"
-        place = self.panel_places.get(node)
-        if place is None:
-            self.areas.append(f"  {name} = alloca [{node.arg.size} x {memory_type(node.dtype)}], align 64")
+        offset = self._panel_offsets.get(node)
+        if offset is None:
+            self.entry.append(f"  {name} = alloca [{node.arg.size} x {memory_type(node.dtype)}], align 64")
         else:
             if panels.GIVE not in self.releases:
-                self.renderer.instructions.declarations["panels"] = panels.FUNCTIONS
-                self.areas.extend(panels.TAKE)
+                self.emitter.declarations["panels"] = panels.FUNCTIONS
+                self.entry.extend(panels.TAKE)
                 self.releases.append(panels.GIVE)
-            self.areas.append(f"  {name} = getelementptr i8, ptr %panel, i64 {place}")
-        self.buffers[node.op, node.arg.slot] = self.renderer.on_entry(name)
+            self.entry.append(f"  {name} = getelementptr i8, ptr %panel, i64 {offset}")
+        self.buffers[node.op, node.arg.slot] = Element(name, 0)
 
-    def _memory(self, place: UOp) -> Element:
-        memory = memory_of(place)
+    def buffer(self, index: UOp) -> Element:
+        memory = memory_of(index)
         return self.buffers[memory.op, memory.arg.slot]
 
-    # ------------------------------------------------------------ addresses
+    # ------------------------------------------------------------ pointers
 
-    def place(self, node: UOp) -> None:
-        """The address of a position whose base is the same for the whole tile, computed once."""
-        base, _ = tile_part(node.src[1])
-        facts = self.renderer.facts
-        if base is not None and facts.axes(base):
-            return
-        buffer = self._memory(node)
+    def emit_base(self, index: UOp) -> None:
+        """The address that all elements of the tile are at constant offsets from, where there is one."""
+        base, _ = tile_part(index.src[1])
         if base is None:
-            self.bases[node] = buffer
-            return
-        position = self.renderer.operand(base, {}, None)
-        kind = f"i{base.dtype.bits}"
-        text = f"getelementptr {memory_type(node.dtype)}, ptr {buffer.name}, {kind} {position}"
-        self.bases[node] = self.renderer.emit(text)
+            self.bases[index] = self.buffer(index)
+        elif not self.facts.axes(base):
+            self.bases[index] = self._element_pointer(index, base, {})
 
-    def _pointer(self, node: UOp, at: dict[UOp, int], axis: UOp | None) -> Element:
-        """The address of one element; of a vector, that of its first lane."""
-        base, steps = tile_part(node.src[1])
+    def _element_pointer(self, index: UOp, base: UOp, at: dict[UOp, int]) -> Element:
+        buffer, position = self.buffer(index), self.values.operand(base, at, None)
+        text = f"getelementptr {memory_type(index.dtype)}, ptr {buffer.name}, i{base.dtype.bits} {position}"
+        return self.emitter.emit(text)
+
+    def pointer(self, index: UOp, at: dict[UOp, int], axis: UOp | None = None) -> Element:
+        """The address of one element; of a vector along `axis`, that of its first lane."""
+        base, steps = tile_part(index.src[1])
         offset = sum(step * at[tile] for tile, step in steps.items() if tile is not axis)
-        element = memory_type(node.dtype)
-        if node in self.bases:
-            pointer = self.bases[node]
-        else:
+        pointer = self.bases.get(index)
+        if pointer is None:
             assert base is not None
-            buffer = self._memory(node)
-            position = self.renderer.operand(base, at, None)
-            pointer = self.renderer.emit(f"getelementptr {element}, ptr {buffer.name}, i{base.dtype.bits} {position}")
-        return self._moved(pointer, element, offset)
+            pointer = self._element_pointer(index, base, at)
+        return self.moved(pointer, memory_type(index.dtype), offset)
 
-    def pointer(self, place: UOp, at: dict[UOp, int]) -> Element:
-        """The address of one element."""
-        return self._pointer(place, at, None)
-
-    def _moved(self, pointer: Element, element: str, offset: int) -> Element:
+    def moved(self, pointer: Element, element: str, offset: int) -> Element:
+        """`offset` elements further on."""
         if offset == 0:
             return pointer
         key = (f"{pointer.name}+{offset} {element}", 0)
-        made = self.renderer.splats.get(key)
+        made = self.emitter.reused.get(key)
         if made is None:
             text = f"getelementptr {element}, ptr {pointer.name}, i64 {wrapped(offset)}"
-            made = self.renderer.emit(text, pointer.depth)
-            self.renderer.splats[key] = made
+            made = self.emitter.once(key, text, pointer.depth)
         return made
 
-    def _pointers(self, node: UOp, at: dict[UOp, int], axis: UOp, mask: str | None) -> str:
-        """A vector of addresses, one per lane; where a lane is masked off, any."""
-        base, steps = tile_part(node.src[1])
-        lanes = axis_size(axis)
-        element = memory_type(node.dtype)
+    def pointers(self, index: UOp, at: dict[UOp, int], axis: UOp, mask: str | None) -> str:
+        """A vector of addresses, one per lane; that of a masked-off lane is arbitrary."""
+        emitter, lanes, element = self.emitter, axis_size(axis), memory_type(index.dtype)
+        base, steps = tile_part(index.src[1])
         step = steps.get(axis, 0)
-        offsets = "<" + ", ".join(f"i64 {wrapped(step * lane)}" for lane in range(lanes)) + ">"
-        if base is None or axis not in self.renderer.facts.axes(base):
-            first = self._pointer(node, at, axis)
-            return self.renderer.emit(f"getelementptr {element}, ptr {first.name}, <{lanes} x i64> {offsets}").name
-        buffer = self._memory(node)
-        position = self.renderer.operand(base, at, axis)
+        if base is None or axis not in self.facts.axes(base):
+            first = self.pointer(index, at, axis)
+            return emitter.assign(f"getelementptr {element}, ptr {first.name}, {_offsets(lanes, step, 0)}")
+        position = self.values.operand(base, at, axis)
         kind = of_lanes(f"i{base.dtype.bits}", lanes)
         if mask is not None and base.vmax - base.vmin >= 1 << 32:
-            # LLVM takes a shift by more bits than an address has for the scale of the address, and stops the process.
+            # LLVM would take a shift by more bits than an address has for an address scale, and stop the process.
             masks = of_lanes("i1", lanes)
-            position = self.renderer.emit(f"select {masks} {mask}, {kind} {position}, {kind} zeroinitializer").name
-        pointers = self.renderer.emit(f"getelementptr {element}, ptr {buffer.name}, {kind} {position}").name
-        constant_offset = sum(s * at[tile] for tile, s in steps.items() if tile is not axis)
-        if step or constant_offset:
-            offsets = "<" + ", ".join(f"i64 {wrapped(step * lane + constant_offset)}" for lane in range(lanes)) + ">"
-            text = f"getelementptr {element}, <{lanes} x ptr> {pointers}, <{lanes} x i64> {offsets}"
-            pointers = self.renderer.emit(text).name
+            position = emitter.assign(f"select {masks} {mask}, {kind} {position}, {kind} zeroinitializer")
+        pointers = emitter.assign(f"getelementptr {element}, ptr {self.buffer(index).name}, {kind} {position}")
+        offset = sum(s * at[tile] for tile, s in steps.items() if tile is not axis)
+        if step or offset:
+            text = f"getelementptr {element}, <{lanes} x ptr> {pointers}, {_offsets(lanes, step, offset)}"
+            pointers = emitter.assign(text)
         return pointers
 
-    def _mask(self, node: UOp, at: dict[UOp, int], axis: UOp | None) -> tuple[str | None, bool]:
+    # ------------------------------------------------------------ masks and strides
+
+    def mask(self, index: UOp, at: dict[UOp, int], axis: UOp | None) -> tuple[str | None, bool]:
         """The mask of an access, and whether it differs from lane to lane."""
-        if len(node.src) < 3:
+        if len(index.src) < 3:
             return None, False
-        valid = node.src[2]
+        valid = index.src[2]
         if holds_at(valid, at):
             return None, False
-        varies = axis is not None and axis in self.renderer.facts.axes(valid)
-        return self.renderer.operand(valid, at, axis if varies else None), varies
+        varies = axis is not None and axis in self.facts.axes(valid)
+        return self.values.operand(valid, at, axis if varies else None), varies
 
-    def _step(self, node: UOp, axis: UOp | None) -> int | None:
-        """The step along the vector axis; None where it is not constant."""
+    def stride(self, index: UOp, axis: UOp | None) -> int | None:
+        """The stride along the vector axis, in elements; None where it is not constant."""
         if axis is None:
             return 1
-        base, steps = tile_part(node.src[1])
-        if base is not None and axis in self.renderer.facts.axes(base):
+        base, steps = tile_part(index.src[1])
+        if base is not None and axis in self.facts.axes(base):
             return None
         return steps.get(axis, 0)
 
 
 def wrapped(offset: int) -> int:
-    """A step as 64 bits hold it: a position that is masked off may be computed from more."""
+    """An offset as 64 bits hold it: that of a masked-off position may need more."""
     return wrap_int(offset, dtypes.int64)
+
+
+def _offsets(lanes: int, step: int, start: int) -> str:
+    return f"<{lanes} x i64> <" + ", ".join(f"i64 {wrapped(step * lane + start)}" for lane in range(lanes)) + ">"

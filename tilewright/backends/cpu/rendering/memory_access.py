@@ -1,258 +1,232 @@
-"""Loads and stores of tiles. In: INDEX, LOAD and STORE nodes, and the renderer that knows their operands. Out: text.
+"""Loads and stores of tiles. In: LOAD and STORE nodes. Out: text.
 
-Along the vector axis a step of 1 is a vector access, -1 a reversed one, a small one picks lanes of neighbours, any
-other is a gather or scatter. A masked access never branches: a mask that is one bit for the whole vector chooses
-between the address and a scratch area on the stack (zeros for loads), a mask per lane uses LLVM's masked forms,
-which touch no memory where it is off."""
+Along the vector axis a stride of 1 is a vector access, -1 a reversed one, a small one keeps some lanes of contiguous
+loads, any other is a gather or scatter. A masked access never branches: where one bit masks the whole vector, it
+selects between the address and an array on the stack (zeros for loads); a mask per lane uses LLVM's masked intrinsics,
+which touch no memory in lanes that are off."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
 
-from tilewright.backends.cpu.rendering.addresses import Places
-from tilewright.backends.cpu.rendering.groups import find_group, store_groups
+from tilewright.backends.cpu.rendering.addresses import Addresses
+from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.instructions import constant, memory_type, of_lanes, overload, value_type
-from tilewright.backends.cpu.rendering.interleave import MOST_STEP, load_apart
 from tilewright.backends.cpu.rendering.prefetch import Prefetch, is_walked
+from tilewright.backends.cpu.rendering.shuffles import MAX_STRIDE, interleave, load_strided, shuffle_mask
+from tilewright.backends.cpu.rendering.values import Values
 from tilewright.base.dtype import DType, dtypes
-from tilewright.codegen.tiles import axis_size
+from tilewright.codegen.tiles import axis_size, tile_part
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import Ops
+from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp, memory_of
 
-if TYPE_CHECKING:
-    from tilewright.backends.cpu.rendering.renderer import Element, Renderer
-
-
+# Bytes of the group of terms that one lane of a dot-product instruction takes.
+GROUP_BYTES = 4
+# Lengths of the groups of results that are interleaved in front of a store.
+RESULT_GROUPS = (2, 4)
 _FENCE = "  fence seq_cst"
 
 
-class MemoryAccess(Places):
-    def __init__(self, renderer: Renderer) -> None:
-        super().__init__(renderer)
-        self.prefetch = Prefetch(renderer.program)
-        self.line_bytes = renderer.program.target.line_bytes
+class MemoryAccess(Addresses):
+    def __init__(self, values: Values, program: Program) -> None:
+        super().__init__(values, program)
+        self._prefetch = Prefetch(program)
+        self.line_bytes = program.target.line_bytes
 
     # ------------------------------------------------------------ loads
 
     def load(self, node: UOp) -> None:
-        renderer = self.renderer
-        place = node.src[0]
-        axis = renderer.facts.vector_axis(node)
-        step = self._step(place, axis)
-        values = {}
-        for coordinates in renderer.facts.all_coordinates(node):
-            at = dict(zip(renderer.facts.outer_axes(node), coordinates, strict=True))
-            mask, varies = self._mask(place, at, axis)
-            if step in (1, -1):
-                made = self._load_row(place, at, axis, mask, varies, step == -1)
-            elif step is not None and 1 < step <= MOST_STEP and not varies:
+        index, axis, lanes = node.src[0], self.facts.vector_axis(node), self.facts.lanes(node)
+        stride = self.stride(index, axis)
+        elements = {}
+        for coordinates, at in self.values.elements(node):
+            mask, varies = self.mask(index, at, axis)
+            if stride in (1, -1):
+                made = self._load_vector(index, at, axis, mask, varies, stride == -1)
+            elif stride is not None and 1 < stride <= MAX_STRIDE and not varies:
                 assert axis is not None
-                made = self._load_apart(place, at, axis, mask, step)
+                made = self._load_strided(index, at, axis, mask, stride)
             else:
                 assert axis is not None
-                made = self._gather(place, at, axis, mask, varies)
-            lanes = axis_size(axis) if axis is not None else 0
+                made = self._gather(index, at, axis, mask, varies)
             if node.dtype.is_bool:
                 zero = constant(dtypes.uint8, 0, lanes)
-                made = renderer.emit(f"icmp ne {of_lanes('i8', lanes)} {made.name}, {zero}")
+                made = self.emitter.emit(f"icmp ne {of_lanes('i8', lanes)} {made.name}, {zero}")
             if len(node.src) > 1 and mask is not None:
-                made = self._or_else(node, at, axis, made)
-            values[coordinates] = made
-        renderer.values[node] = values
+                condition, other = (self.values.operand(given, at, axis) for given in (index.src[2], node.src[1]))
+                made = self.emitter.emit(self.emitter.select(node.dtype, lanes, condition, made.name, other))
+            elements[coordinates] = made
+        self.values[node] = elements
 
-    def _or_else(self, node: UOp, at: dict[UOp, int], axis: UOp | None, made: Element) -> Element:
-        lanes = axis_size(axis) if axis is not None else 0
-        condition = self.renderer.operand(node.src[0].src[2], at, axis)
-        other = self.renderer.operand(node.src[1], at, axis)
-        return self.renderer.emit(self.renderer.instructions.select(node.dtype, lanes, condition, made.name, other))
-
-    def _load_row(
-        self, place: UOp, at: dict[UOp, int], axis: UOp | None, mask: str | None, varies: bool, is_reversed: bool
+    def _load_vector(
+        self, index: UOp, at: dict[UOp, int], axis: UOp | None, mask: str | None, varies: bool, is_reversed: bool
     ) -> Element:
-        renderer = self.renderer
-        lanes = axis_size(axis) if axis is not None else 0
-        dtype = _memory_dtype(place.dtype)
+        emitter, lanes, dtype = self.emitter, _lanes(axis), _memory_dtype(index.dtype)
         kind = of_lanes(memory_type(dtype), lanes)
-        pointer = self._pointer(place, at, axis)
+        pointer = self.pointer(index, at, axis)
         if is_reversed:
-            pointer = self._moved(pointer, memory_type(dtype), 1 - lanes)
-        if mask is not None and varies:
+            pointer = self.moved(pointer, memory_type(dtype), 1 - lanes)
+        if mask is None or not varies:
+            made = self._load(index, pointer, mask, lanes)
+        else:
             if is_reversed:
                 mask = self._reverse(of_lanes("i1", lanes), mask, lanes).name
-            made = renderer.emit(
-                renderer.instructions.call(
-                    f"llvm.masked.load.{overload(dtype, lanes)}.p0",
-                    kind,
-                    ("ptr", pointer.name),
-                    ("i32", str(dtype.itemsize)),
-                    (of_lanes("i1", lanes), mask),
-                    (kind, "zeroinitializer"),
-                )
+            call = emitter.call(
+                f"llvm.masked.load.{overload(dtype, lanes)}.p0",
+                kind,
+                ("ptr", pointer.name),
+                ("i32", str(dtype.itemsize)),
+                (of_lanes("i1", lanes), mask),
+                (kind, "zeroinitializer"),
             )
-        else:
-            name = pointer.name
-            if mask is not None:
-                self.scratch_bytes = max(self.scratch_bytes, dtype.itemsize * max(lanes, 1))
-                name = renderer.emit(f"select i1 {mask}, ptr {name}, ptr %zeros").name
-            else:
-                self._ask_ahead(place, pointer, lanes * dtype.itemsize)
-            made = renderer.emit(f"load {kind}, ptr {name}, align {dtype.itemsize}")
+            made = emitter.emit(call)
         return self._reverse(kind, made.name, lanes) if is_reversed else made
 
-    def load_neighbours(self, place: UOp, at: dict[UOp, int], count: int) -> Element:
-        """So many elements from one on, whatever axes they lie along; a mask is one bit for all of them."""
-        renderer, dtype = self.renderer, _memory_dtype(place.dtype)
-        mask, _ = self._mask(place, at, None)
-        pointer = self._pointer(place, at, None)
-        if mask is not None:
-            self.scratch_bytes = max(self.scratch_bytes, dtype.itemsize * count)
-            pointer = renderer.emit(f"select i1 {mask}, ptr {pointer.name}, ptr %zeros")
+    def load_contiguous(self, index: UOp, at: dict[UOp, int], count: int) -> Element:
+        """`count` elements from one on, along whatever axes they lie; one bit masks them all."""
+        mask, _ = self.mask(index, at, None)
+        return self._load(index, self.pointer(index, at), mask, count)
+
+    def _load(self, index: UOp, pointer: Element, mask: str | None, lanes: int) -> Element:
+        dtype = _memory_dtype(index.dtype)
+        if mask is None:
+            self._emit_prefetch(index, pointer, lanes * dtype.itemsize)
         else:
-            self._ask_ahead(place, pointer, count * dtype.itemsize)
-        return renderer.emit(f"load {of_lanes(memory_type(dtype), count)}, ptr {pointer.name}, align {dtype.itemsize}")
+            pointer = self._or_zeros(pointer, mask, dtype.itemsize * max(lanes, 1))
+        text = f"load {of_lanes(memory_type(dtype), lanes)}, ptr {pointer.name}, align {dtype.itemsize}"
+        return self.emitter.emit(text)
 
-    def _load_apart(self, place: UOp, at: dict[UOp, int], axis: UOp, mask: str | None, step: int) -> Element:
-        renderer = self.renderer
-        lanes, dtype = axis_size(axis), _memory_dtype(place.dtype)
+    def _or_zeros(self, pointer: Element, mask: str, nbytes: int) -> Element:
+        """The address, or that of zeros where the mask is off."""
+        self.zeros_bytes = max(self.zeros_bytes, nbytes)
+        return self.emitter.emit(f"select i1 {mask}, ptr {pointer.name}, ptr %zeros")
+
+    def _load_strided(self, index: UOp, at: dict[UOp, int], axis: UOp, mask: str | None, stride: int) -> Element:
+        lanes, dtype = axis_size(axis), _memory_dtype(index.dtype)
         element = memory_type(dtype)
-        first = self._pointer(place, at, axis)
+        first = self.pointer(index, at, axis)
         if mask is not None:
-            self.scratch_bytes = max(self.scratch_bytes, dtype.itemsize * lanes * step)
-            first = renderer.emit(f"select i1 {mask}, ptr {first.name}, ptr %zeros")
-        name = load_apart(
-            lambda text: renderer.emit(text).name,
-            lambda offset: self._moved(first, element, offset).name,
-            element,
-            dtype.itemsize,
-            lanes,
-            step,
-        )
-        return renderer.here(name)
+            first = self._or_zeros(first, mask, dtype.itemsize * lanes * stride)
 
-    def _ask_ahead(self, place: UOp, pointer: Element, row_bytes: int) -> None:
-        """Asks for the lines that are reached soon. Asking for lines past the end of the buffer does no harm."""
-        renderer = self.renderer
-        distance = self.prefetch.bytes_ahead(place, row_bytes, renderer.loop_axes)
+        def pointer_at(offset: int) -> str:
+            return self.moved(first, element, offset).name
+
+        return self.emitter.here(load_strided(self.emitter.assign, pointer_at, element, dtype.itemsize, lanes, stride))
+
+    def _emit_prefetch(self, index: UOp, pointer: Element, row_bytes: int) -> None:
+        """Prefetches the lines that are loaded soon. A prefetch past the end of the buffer is harmless."""
+        distance = self._prefetch.bytes_ahead(index, row_bytes, self.emitter.loops)
         for line in range(0, row_bytes if distance else 0, self.line_bytes):
-            ahead = self._moved(pointer, "i8", distance + line)
-            text = renderer.instructions.call(
-                "llvm.prefetch.p0", "void", ("ptr", ahead.name), ("i32", "0"), ("i32", "3"), ("i32", "1")
+            ahead = self.moved(pointer, "i8", distance + line)
+            read, keep, data = ("i32", "0"), ("i32", "3"), ("i32", "1")
+            self.emitter.line(
+                f"  {self.emitter.call('llvm.prefetch.p0', 'void', ('ptr', ahead.name), read, keep, data)}"
             )
-            renderer.line(f"  {text}")
 
     def _reverse(self, kind: str, name: str, lanes: int) -> Element:
-        order = ", ".join(f"i32 {lane}" for lane in range(lanes - 1, -1, -1))
-        return self.renderer.emit(f"shufflevector {kind} {name}, {kind} poison, <{lanes} x i32> <{order}>")
+        order = shuffle_mask(range(lanes - 1, -1, -1))
+        return self.emitter.emit(f"shufflevector {kind} {name}, {kind} poison, {order}")
 
-    def _gather(self, place: UOp, at: dict[UOp, int], axis: UOp, mask: str | None, varies: bool) -> Element:
-        renderer = self.renderer
-        lanes = axis_size(axis)
-        dtype = _memory_dtype(place.dtype)
+    def _gather(self, index: UOp, at: dict[UOp, int], axis: UOp, mask: str | None, varies: bool) -> Element:
+        lanes, dtype = axis_size(axis), _memory_dtype(index.dtype)
         kind = of_lanes(memory_type(dtype), lanes)
         if mask is not None and not varies:
-            mask = renderer.operand(place.src[2], at, axis)
-        call = renderer.instructions.call(
+            mask = self.values.operand(index.src[2], at, axis)
+        call = self.emitter.call(
             f"llvm.masked.gather.{overload(dtype, lanes)}.v{lanes}p0",
             kind,
-            (f"<{lanes} x ptr>", self._pointers(place, at, axis, mask)),
+            (f"<{lanes} x ptr>", self.pointers(index, at, axis, mask)),
             ("i32", str(dtype.itemsize)),
             (of_lanes("i1", lanes), mask or "splat (i1 true)"),
             (kind, "zeroinitializer"),
         )
-        return renderer.emit(call)
+        return self.emitter.emit(call)
 
     # ------------------------------------------------------------ stores
 
     def store(self, node: UOp) -> None:
-        renderer = self.renderer
-        group = find_group(renderer, node)
+        group = self._find_group(node)
         if group is not None:
-            store_groups(renderer, node, group)
+            self._store_groups(node, group)
             return
-        place, value = node.src
-        axis = renderer.facts.vector_axis(node)
-        step = self._step(place, axis)
-        lanes = axis_size(axis) if axis is not None else 0
-        dtype = _memory_dtype(place.dtype)
+        index, value = node.src
+        emitter, axis, lanes = self.emitter, self.facts.vector_axis(node), self.facts.lanes(node)
+        stride = self.stride(index, axis)
         rows: list[tuple[str, str]] = []
-        for coordinates in renderer.facts.all_coordinates(node):
-            at = dict(zip(renderer.facts.outer_axes(node), coordinates, strict=True))
-            mask, varies = self._mask(place, at, axis)
-            name = renderer.operand(value, at, axis)
+        for _, at in self.values.elements(node):
+            mask, varies = self.mask(index, at, axis)
+            name = self.values.operand(value, at, axis)
             if value.dtype.is_bool:
-                name = renderer.emit(f"zext {value_type(value.dtype, lanes)} {name} to {of_lanes('i8', lanes)}").name
-            if step == 1 and mask is None:
-                rows.append((name, self._pointer(place, at, axis).name))
-            elif step == 1:
-                self._store_masked_row(place, at, axis, dtype, name, mask, varies)
-            else:
+                name = emitter.assign(f"zext {value_type(value.dtype, lanes)} {name} to {of_lanes('i8', lanes)}")
+            if stride != 1:
                 assert axis is not None
-                self._scatter(place, at, axis, dtype, name, mask, varies)
-        self._store_rows(place, axis, rows)
+                self._scatter(index, at, axis, name, mask, varies)
+            elif mask is None:
+                rows.append((name, self.pointer(index, at, axis).name))
+            else:
+                self._store_masked(index, at, axis, name, mask, varies)
+        self._store_rows(index, axis, rows)
 
-    def _store_rows(self, place: UOp, axis: UOp | None, rows: list[tuple[str, str]]) -> None:
-        """Whole lines that nothing reads soon, and that lie apart, go past the caches. Only aligned ones can: where the
-        memory that the program is given is not, which is one bit for all of them, they are stored as others are."""
-        dtype, lanes = _memory_dtype(place.dtype), axis_size(axis) if axis is not None else 0
+    def _store_rows(self, index: UOp, axis: UOp | None, rows: list[tuple[str, str]]) -> None:
+        """Non-temporal stores must be aligned: where the buffer that the program is given is not, which is one bit for
+        all rows, they are ordinary stores."""
+        emitter, dtype, lanes = self.emitter, _memory_dtype(index.dtype), _lanes(axis)
         kind = of_lanes(memory_type(dtype), lanes)
         texts = [f"  store {kind} {name}, ptr {pointer}, align " for name, pointer in rows]
-        renderer = self.renderer
-        if not rows or not self._leaves_cache(place, axis, max(lanes, 1) * dtype.itemsize):
+        if not rows or not self._bypasses_cache(index, axis, max(lanes, 1) * dtype.itemsize):
             for text in texts:
-                renderer.line(f"{text}{dtype.itemsize}")
+                emitter.line(f"{text}{dtype.itemsize}")
             return
-        is_aligned = self._is_aligned(place)
-        label = f"rows{next(renderer.counter)}"
-        renderer.line(f"  br i1 {is_aligned}, label %{label}.aligned, label %{label}.any")
+        is_aligned = self._is_aligned(index)
+        label = emitter.fresh("rows")
+        emitter.line(f"  br i1 {is_aligned}, label %{label}.aligned, label %{label}.any")
         for name, ending in (("aligned", f"{self.line_bytes}, !nontemporal !0"), ("any", str(dtype.itemsize))):
-            renderer.line(f"{label}.{name}:")
+            emitter.line(f"{label}.{name}:")
             for text in texts:
-                renderer.line(f"{text}{ending}")
-            renderer.line(f"  br label %{label}.done")
-        renderer.line(f"{label}.done:")
-        renderer.label = f"{label}.done"
+                emitter.line(f"{text}{ending}")
+            emitter.line(f"  br label %{label}.done")
+        emitter.begin_block(f"{label}.done")
 
-    def _leaves_cache(self, place: UOp, axis: UOp | None, row_bytes: int) -> bool:
-        """Whether a store writes whole lines of a buffer that no cache holds, each far from the last: the lines would
-        be fetched for nothing, and late. Where a loop walks them without gaps they are fetched ahead, and it is as
-        quick to leave them in the cache."""
-        buffer, program = memory_of(place), self.renderer.program
+    def _bypasses_cache(self, index: UOp, axis: UOp | None, row_bytes: int) -> bool:
+        """Whether a store writes whole cache lines at a large stride, to a buffer that no cache holds: an ordinary
+        store would fetch each line first. Where a loop writes contiguous lines the processor prefetches them, and
+        ordinary stores are as fast."""
+        buffer = memory_of(index)
         is_only_written = buffer.op is Ops.PARAM and not any(
-            p.is_read for p in program.params if p.slot == buffer.arg.slot
+            param.is_read for param in self.program.params if param.slot == buffer.arg.slot
         )
-        if not is_only_written or row_bytes % self.line_bytes or is_walked(place, row_bytes, self.renderer.loop_axes):
+        if not is_only_written or row_bytes % self.line_bytes or is_walked(index, row_bytes, self.emitter.loops):
             return False
-        itemsize = _memory_dtype(place.dtype).itemsize
-        position = affine(place.src[1])
-        steps = [position.constant, *(step for atom, step in position.terms.items() if atom is not axis)]
-        is_large = buffer.arg.size * itemsize >= program.target.cache_bytes
-        return is_large and all(step * itemsize % self.line_bytes == 0 for step in steps)
+        itemsize = _memory_dtype(index.dtype).itemsize
+        position = affine(index.src[1])
+        strides = [position.constant, *(step for atom, step in position.terms.items() if atom is not axis)]
+        is_large = buffer.arg.size * itemsize >= self.program.target.cache_bytes
+        return is_large and all(stride * itemsize % self.line_bytes == 0 for stride in strides)
 
-    def _is_aligned(self, place: UOp) -> str:
-        """Whether a buffer starts at a line, known on entry. Stores past the caches are in order with nothing that
-        follows, so the program ends with a fence."""
-        renderer, buffer = self.renderer, self._memory(place)
+    def _is_aligned(self, index: UOp) -> str:
+        """Whether a buffer starts at a cache line, tested on entry. Non-temporal stores are not ordered with later
+        accesses, so the program ends with a fence."""
+        emitter, buffer = self.emitter, self.buffer(index)
         key = (f"{buffer.name} aligned", 0)
-        if key not in renderer.splats:
-            address = renderer.emit(f"ptrtoint ptr {buffer.name} to i64", 0)
-            rest = renderer.emit(f"and i64 {address.name}, {self.line_bytes - 1}", 0)
-            renderer.splats[key] = renderer.emit(f"icmp eq i64 {rest.name}, 0", 0)
-            renderer.instructions.declarations["!0"] = "!0 = !{i32 1}"
+        if key not in emitter.reused:
+            address = emitter.emit(f"ptrtoint ptr {buffer.name} to i64", 0)
+            rest = emitter.emit(f"and i64 {address.name}, {self.line_bytes - 1}", 0)
+            emitter.declarations["!0"] = "!0 = !{i32 1}"
             if _FENCE not in self.releases:
                 self.releases.append(_FENCE)
-        return renderer.splats[key].name
+            emitter.once(key, f"icmp eq i64 {rest.name}, 0", 0)
+        return emitter.reused[key].name
 
-    def _store_masked_row(
-        self, place: UOp, at: dict[UOp, int], axis: UOp | None, dtype: DType, name: str, mask: str | None, varies: bool
+    def _store_masked(
+        self, index: UOp, at: dict[UOp, int], axis: UOp | None, name: str, mask: str, varies: bool
     ) -> None:
-        renderer = self.renderer
-        lanes = axis_size(axis) if axis is not None else 0
+        emitter, lanes, dtype = self.emitter, _lanes(axis), _memory_dtype(index.dtype)
         kind = of_lanes(memory_type(dtype), lanes)
-        pointer = self._pointer(place, at, axis).name
+        pointer = self.pointer(index, at, axis).name
         if varies:
-            assert mask is not None
-            text = renderer.instructions.call(
+            text = emitter.call(
                 f"llvm.masked.store.{overload(dtype, lanes)}.p0",
                 "void",
                 (kind, name),
@@ -260,28 +234,67 @@ class MemoryAccess(Places):
                 ("i32", str(dtype.itemsize)),
                 (of_lanes("i1", lanes), mask),
             )
-            renderer.line(f"  {text}")
+            emitter.line(f"  {text}")
             return
         self.trash_bytes = max(self.trash_bytes, dtype.itemsize * max(lanes, 1))
-        pointer = renderer.emit(f"select i1 {mask}, ptr {pointer}, ptr %trash").name
-        renderer.line(f"  store {kind} {name}, ptr {pointer}, align {dtype.itemsize}")
+        pointer = emitter.assign(f"select i1 {mask}, ptr {pointer}, ptr %trash")
+        emitter.line(f"  store {kind} {name}, ptr {pointer}, align {dtype.itemsize}")
 
-    def _scatter(
-        self, place: UOp, at: dict[UOp, int], axis: UOp, dtype: DType, name: str, mask: str | None, varies: bool
-    ) -> None:
-        renderer = self.renderer
-        lanes = axis_size(axis)
+    def _scatter(self, index: UOp, at: dict[UOp, int], axis: UOp, name: str, mask: str | None, varies: bool) -> None:
+        lanes, dtype = axis_size(axis), _memory_dtype(index.dtype)
         if mask is not None and not varies:
-            mask = renderer.operand(place.src[2], at, axis)
-        text = renderer.instructions.call(
+            mask = self.values.operand(index.src[2], at, axis)
+        text = self.emitter.call(
             f"llvm.masked.scatter.{overload(dtype, lanes)}.v{lanes}p0",
             "void",
             (of_lanes(memory_type(dtype), lanes), name),
-            (f"<{lanes} x ptr>", self._pointers(place, at, axis, mask)),
+            (f"<{lanes} x ptr>", self.pointers(index, at, axis, mask)),
             ("i32", str(dtype.itemsize)),
             (of_lanes("i1", lanes), mask or "splat (i1 true)"),
         )
-        renderer.line(f"  {text}")
+        self.emitter.line(f"  {text}")
+
+    # ------------------------------------------------------------ interleaved stores
+
+    def _find_group(self, store: UOp) -> UOp | None:
+        """The axis of short groups that a store writes contiguously, where the lanes of its value are one group apart:
+        a packed panel, or results that are computed as separate vectors."""
+        index, value = store.src
+        base, steps = tile_part(index.src[1])
+        lanes = self.facts.vector_axis(value)
+        if lanes is None or len(index.src) > 2 or (base is not None and self.facts.axes(base)):
+            return None
+        sizes: tuple[int, ...] = ()
+        if memory_of(index).op is Ops.DEFINE_LOCAL and value.dtype.is_int:
+            sizes = (GROUP_BYTES // value.dtype.itemsize,)
+        elif memory_of(index).op is Ops.PARAM and not value.dtype.is_bool:
+            sizes = RESULT_GROUPS
+        for axis, step in steps.items():
+            if step == 1 and steps.get(lanes) == axis_size(axis) and axis_size(axis) in sizes:
+                return axis
+        return None
+
+    def _store_groups(self, store: UOp, group: UOp) -> None:
+        """Interleaves the vectors of a group, and stores them as one."""
+        emitter, (index, value) = self.emitter, store.src
+        lanes = self.facts.vector_axis(value)
+        assert lanes is not None
+        axes = [axis for axis in self.facts.axes(store) if axis not in (lanes, group)]
+        bits, count = value.dtype.bits, axis_size(lanes)
+        kind = of_lanes(f"i{bits}", count * axis_size(group))
+        for coordinates in itertools.product(*(range(axis_size(axis)) for axis in axes)):
+            at = {**dict(zip(axes, coordinates, strict=True)), lanes: 0}
+            rows = [self.values.operand(value, {**at, group: term}, lanes) for term in range(axis_size(group))]
+            if value.dtype.is_float:
+                given, wanted = value_type(value.dtype, count), of_lanes(f"i{bits}", count)
+                rows = [emitter.assign(f"bitcast {given} {row} to {wanted}") for row in rows]
+            name = interleave(emitter.assign, bits, rows, count)
+            pointer = self.pointer(index, {**at, group: 0}).name
+            emitter.line(f"  store {kind} {name}, ptr {pointer}, align {value.dtype.itemsize}")
+
+
+def _lanes(axis: UOp | None) -> int:
+    return 0 if axis is None else axis_size(axis)
 
 
 def _memory_dtype(dtype: DType) -> DType:

@@ -1,0 +1,76 @@
+"""Elementwise operations. In: a node. Out: its elements.
+
+A WHERE that `graph/kernels/slow_path` marks has a slow path: a value that few elements need and that is long to
+compute. It is computed in a basic block of its own, entered for a vector when any of its lanes needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.backends.cpu.rendering.emitter import Element
+from tilewright.backends.cpu.rendering.instructions import is_exact, operand_dtype, value_type
+from tilewright.backends.cpu.rendering.values import Values
+from tilewright.base.dtype import dtypes
+from tilewright.graph.kernels.edges import holds_at
+from tilewright.graph.kernels.slow_path import find_detours
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+
+
+class Elementwise:
+    def __init__(self, values: Values, body: Sequence[UOp]) -> None:
+        self.values = values
+        slow = find_detours(body)
+        self.postponed = {node for nodes in slow.values() for node in nodes}  # nodes of slow paths alone
+        # Values whose lanes lie along different axes are transposed tile by tile, not in a block of one element.
+        if len({values.facts.vector_axis(node) for node in (*slow, *self.postponed)}) > 1:
+            slow, self.postponed = {}, set()
+        self.slow = slow  # by the WHERE, the nodes of its slow path in order
+
+    def emit(self, node: UOp) -> None:
+        self.values[node] = {coordinates: self._element(node, at) for coordinates, at in self.values.elements(node)}
+
+    def _element(self, node: UOp, at: dict[UOp, int]) -> Element:
+        values = self.values
+        axis = values.facts.vector_axis(node)
+        holds = holds_at(node.src[0], at) if node.op is Ops.WHERE else None
+        if holds is not None:
+            return values.emitter.here(values.operand(node.src[1 if holds else 2], at, axis))
+        if node in self.slow:
+            return self._choose(node, at)
+        return values.emitter.emit(self._spell(node, [values.operand(src, at, axis) for src in node.src]))
+
+    def _spell(self, node: UOp, operands: list[str]) -> str:
+        emitter, lanes = self.values.emitter, self.values.facts.lanes(node)
+        if node.op is Ops.CAST:
+            return emitter.cast(node.src[0].dtype, node.dtype, lanes, operands[0])
+        if node.op is Ops.BITCAST:
+            return emitter.bitcast(node.src[0].dtype, node.dtype, lanes, operands[0])
+        if node.op is Ops.WHERE:
+            return emitter.select(node.dtype, lanes, *operands)
+        if len(operands) == 1:
+            return emitter.unary(node.op, node.dtype, lanes, operands[0])
+        left, right = operands
+        return emitter.binary(node.op, operand_dtype(node), lanes, left, right, is_exact(node))
+
+    def _choose(self, where: UOp, at: dict[UOp, int]) -> Element:
+        values, emitter, facts = self.values, self.values.emitter, self.values.facts
+        axis, lanes = facts.vector_axis(where), facts.lanes(where)
+        condition, fast = (values.operand(source, at, axis) for source in where.src[:2])
+        every = emitter.assign(emitter.fold_lanes(Ops.AND, dtypes.bool, lanes, condition)) if lanes else condition
+        label = emitter.fresh("detour")
+        before = emitter.label
+        emitter.line(f"  br i1 {every}, label %{label}.done, label %{label}.taken")
+        emitter.begin_block(f"{label}.taken")
+        reused = dict(emitter.reused)
+        for node in self.slow[where]:
+            values.setdefault(node, {})[facts.coordinates(node, at)] = self._element(node, at)
+        slow = values.operand(where.src[2], at, axis)
+        chosen = emitter.assign(emitter.select(where.dtype, lanes, condition, fast, slow))
+        # Results of this block are undefined where it is jumped over.
+        emitter.reused = reused
+        taken = emitter.label
+        emitter.line(f"  br label %{label}.done")
+        emitter.begin_block(f"{label}.done")
+        kind = value_type(where.dtype, lanes)
+        return emitter.emit(f"phi {kind} [ {fast}, %{before} ], [ {chosen}, %{taken} ]")

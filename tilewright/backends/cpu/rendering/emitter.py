@@ -1,0 +1,95 @@
+"""The LLVM IR of one function under construction. In: instructions and lines as text. Out: the lines of the body.
+
+An instruction stands at the end of the text, or hoisted in front of the outermost open loop that leaves it unchanged.
+Nothing here knows the nodes of a program: `values`, `memory_access` and the other helpers decide what to emit."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+
+from tilewright.backends.cpu.rendering.instructions import Instructions
+from tilewright.graph.uop import UOp
+
+
+class Element:
+    """One element of a value, or a vector of them: its name in the text, and how many loops are open where it is
+    defined."""
+
+    __slots__ = ("depth", "name")
+
+    def __init__(self, name: str, depth: int) -> None:
+        self.name = name
+        self.depth = depth
+
+
+class Emitter(Instructions):
+    """Names, lines, basic blocks and open loops of one function."""
+
+    def __init__(self, saturating: bool) -> None:
+        super().__init__(saturating)
+        self.loops: list[UOp] = []  # the axes of the open loops, the innermost last
+        self.label = "entry"  # of the basic block that lines are added to
+        self._chunks: list[list[str]] = [[]]
+        self._before: list[list[str]] = []  # for each open loop, the lines hoisted in front of it
+        self._counter = itertools.count()
+        # Results by what they are made from, so that no instruction is emitted twice where its result is still defined.
+        self.reused: dict[tuple[str, int], Element] = {}
+
+    def fresh(self, stem: str) -> str:
+        """A name that is not taken."""
+        return f"{stem}{next(self._counter)}"
+
+    def emit(self, text: str, depth: int | None = None) -> Element:
+        """The result of an instruction, at the end of the text or with `depth` loops open."""
+        name = f"%v{next(self._counter)}"
+        if depth is None or depth >= len(self.loops):
+            self._chunks[-1].append(f"  {name} = {text}")
+            return Element(name, len(self.loops))
+        self._before[depth].append(f"  {name} = {text}")
+        return Element(name, depth)
+
+    def assign(self, text: str) -> str:
+        """The name of the result of an instruction, at the end of the text."""
+        name = f"%v{next(self._counter)}"
+        self._chunks[-1].append(f"  {name} = {text}")
+        return name
+
+    def once(self, key: tuple[str, int], text: str, depth: int) -> Element:
+        """The result of an instruction, reused while the loops around it are open."""
+        made = self.reused.get(key)
+        if made is None:
+            made = self.reused[key] = self.emit(text, depth)
+        return made
+
+    def here(self, name: str) -> Element:
+        """A name that is defined inside the loops that are open."""
+        return Element(name, len(self.loops))
+
+    def line(self, text: str) -> None:
+        self._chunks[-1].append(text)
+
+    def reserve_line(self) -> Callable[[str], None]:
+        """An empty line at the end of the text, and what fills it later."""
+        chunk = self._chunks[-1]
+        chunk.append("")
+        return functools.partial(chunk.__setitem__, len(chunk) - 1)
+
+    def begin_block(self, label: str) -> None:
+        self.line(f"{label}:")
+        self.label = label
+
+    def open_loop(self, axis: UOp) -> None:
+        before: list[str] = []
+        self._chunks += before, []
+        self._before.append(before)
+        self.loops.append(axis)
+
+    def close_loop(self) -> None:
+        self.loops.pop()
+        self._before.pop()
+        self.reused = {key: made for key, made in self.reused.items() if made.depth <= len(self.loops)}
+
+    def body(self) -> list[str]:
+        return [line for chunk in self._chunks for line in chunk]

@@ -1,0 +1,155 @@
+"""Shuffles of vectors in registers. In: the names of vectors, or an address. Out: instructions, and the names of
+vectors of the same elements in another order.
+
+  transpose     rows to columns: a value whose lanes lie along one axis and are needed along another
+  interleave    rows to groups of one element of each: panels that dot-product instructions read, results side by side
+  load_strided  contiguous loads of which some lanes are kept: a pool, a convolution of stride 2"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tilewright.backends.cpu.rendering.instructions import of_lanes
+
+# Every instruction set shuffles freely inside pieces of this size; across them it moves whole pieces.
+PIECE_BYTES = 16
+# At a larger stride most of the loaded elements are dropped, and a gather is no slower.
+MAX_STRIDE = 4
+
+# Emits an instruction, and gives the name of its result.
+Emit = Callable[[str], str]
+
+
+def transpose(emit: Emit, element: str, itemsize: int, rows: Sequence[str], lanes: int, register: int) -> list[str]:
+    """The `lanes` columns of a matrix whose rows are vectors of that length; `register` lanes fill a register.
+
+    The matrix is split into squares whose side is a power of two and fits a register. Where the last square reaches
+    beyond the matrix it is padded with poison, for which LLVM emits no instruction."""
+    side = min(register, power_of_two(len(rows)), power_of_two(lanes))
+    columns: list[str] = []
+    for left in range(0, lanes, side):
+        squares = []
+        for top in range(0, len(rows), side):
+            square = [part(emit, element, row, lanes, left, side) for row in rows[top : top + side]]
+            square += ["poison"] * (side - len(square))
+            squares.append(transpose_square(emit, element, itemsize, square))
+        for column in range(min(side, lanes - left)):
+            columns.append(joined(emit, element, [square[column] for square in squares], side, len(rows)))
+    return columns
+
+
+def power_of_two(count: int) -> int:
+    """The smallest power of two that is at least `count`."""
+    return 1 << (count - 1).bit_length()
+
+
+def transpose_square(emit: Emit, element: str, itemsize: int, rows: Sequence[str]) -> list[str]:
+    """A round takes two vectors whose indices differ in one bit, and exchanges that bit with a bit of the lane index.
+
+        zip inside pieces:  a0 a1 a2 a3  b0 b1 b2 b3  ->  a0 b0 a1 b1  a2 b2 a3 b3
+        pieces, by parity:  A0 A1 A2 A3  B0 B1 B2 B3  ->  A0 A2 B0 B2  A1 A3 B1 B3
+
+    Each is one instruction on AVX, AVX-512 and NEON. A zip shifts the lane's index inside its piece left and appends
+    the vector's bit, so the high bits go first; a round of pieces shifts right, so the low bits go first."""
+    side = len(rows)
+    length = min(side, max(1, PIECE_BYTES // itemsize))
+    pieces = range(0, side, length)
+    halves = [range(length // 2), range(length // 2, length)]
+    zips = [[piece + lane + row for piece in pieces for lane in half for row in (0, side)] for half in halves]
+    parities = [
+        [row + piece + lane for row in (0, side) for piece in found for lane in range(length)]
+        for found in (pieces[::2], pieces[1::2])
+    ]
+    found = list(rows)
+    bit = length // 2
+    while bit:
+        found = exchange(emit, element, found, bit, zips)
+        bit //= 2
+    bit = length
+    while bit < side:
+        found = exchange(emit, element, found, bit, parities)
+        bit *= 2
+    return found
+
+
+def exchange(emit: Emit, element: str, rows: list[str], bit: int, orders: list[list[int]]) -> list[str]:
+    """Each pair of rows whose indices differ in `bit`, shuffled into two vectors by the two orders."""
+    kind = of_lanes(element, len(rows))
+    done = list(rows)
+    for number in range(len(rows)):
+        if number & bit == 0:
+            pair = f"{kind} {rows[number]}, {kind} {rows[number | bit]}"
+            for place, order in zip((number, number | bit), orders, strict=True):
+                done[place] = emit(f"shufflevector {pair}, {shuffle_mask(order)}")
+    return done
+
+
+def part(emit: Emit, element: str, vector: str, lanes: int, first: int, count: int) -> str:
+    """`count` lanes of a vector from lane `first` on; lanes past its end are poison."""
+    if first == 0 and count == lanes:
+        return vector
+    kind = of_lanes(element, lanes)
+    order = [lane if lane < lanes else None for lane in range(first, first + count)]
+    return emit(f"shufflevector {kind} {vector}, {kind} poison, {shuffle_mask(order)}")
+
+
+def joined(emit: Emit, element: str, vectors: list[str], lanes: int, count: int) -> str:
+    """The first `count` lanes of the concatenated vectors."""
+    while len(vectors) > 1:
+        kind = of_lanes(element, lanes)
+        if len(vectors) % 2:
+            vectors = [*vectors, "poison"]
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        order = shuffle_mask(range(2 * lanes))
+        vectors = [emit(f"shufflevector {kind} {left}, {kind} {right}, {order}") for left, right in pairs]
+        lanes *= 2
+    return part(emit, element, vectors[0], lanes, 0, count)
+
+
+def shuffle_mask(order: Sequence[int | None]) -> str:
+    """The mask operand of a shuffle; None is poison."""
+    return f"<{len(order)} x i32> <{', '.join('i32 poison' if lane is None else f'i32 {lane}' for lane in order)}>"
+
+
+def interleave(emit: Emit, bits: int, rows: Sequence[str], lanes: int) -> str:
+    """
+    rows:    a0 a1 a2 a3   b0 b1 b2 b3   c0 c1 c2 c3   d0 d1 d2 d3
+    result:  a0 b0 c0 d0   a1 b1 c1 d1   a2 b2 c2 d2   a3 b3 c3 d3
+
+    The number of rows is a power of two. A round zips pairs of rows; the pairs of elements are the elements of the next
+    round, of twice as many bits."""
+    found, width = list(rows), bits
+    while len(found) > 1:
+        kind, pairs = of_lanes(f"i{width}", lanes), of_lanes(f"i{width}", 2 * lanes)
+        order = shuffle_mask([place for lane in range(lanes) for place in (lane, lanes + lane)])
+        zipped = [
+            emit(f"shufflevector {kind} {left}, {kind} {right}, {order}")
+            for left, right in zip(found[::2], found[1::2], strict=True)
+        ]
+        width *= 2
+        found = [emit(f"bitcast {pairs} {name} to {of_lanes(f'i{width}', lanes)}") for name in zipped]
+    result = of_lanes(f"i{bits}", lanes * len(rows))
+    return emit(f"bitcast {of_lanes(f'i{width}', lanes)} {found[0]} to {result}")
+
+
+def load_strided(
+    emit: Emit, pointer_at: Callable[[int], str], element: str, itemsize: int, lanes: int, step: int
+) -> str:
+    """`lanes` elements at a stride of `step`; `pointer_at` gives the address of an element, counted from the first.
+
+    The vectors start `lanes` apart, but the last ends with the last element: nothing after it is loaded."""
+    kind = of_lanes(element, lanes)
+    last = (lanes - 1) * step
+    starts = [min(number * lanes, last + 1 - lanes) for number in range(step)]
+    parts = [emit(f"load {kind}, ptr {pointer_at(start)}, align {itemsize}") for start in starts]
+    found = parts[0]
+    for number in range(1, step):
+        order: list[int | None] = []
+        for lane in range(lanes):
+            place = lane * step
+            if place >= number * lanes:
+                order.append(lanes + place - starts[number] if place < (number + 1) * lanes else None)
+            else:
+                order.append(lane if number > 1 else place)
+        found = emit(f"shufflevector {kind} {found}, {kind} {parts[number]}, {shuffle_mask(order)}")
+    return found

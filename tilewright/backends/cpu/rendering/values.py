@@ -1,0 +1,87 @@
+"""The values of a program as LLVM names. In: a node, coordinates in its tile, the axis its lanes shall lie along. Out:
+the operand's name, made by a splat, an extracted lane or a transposition where the value has another form.
+
+A value is a set of elements, one for each coordinate of its tile axes but its vector axis, along which the elements are
+the lanes of an LLVM vector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.backends.cpu.rendering.emitter import Element, Emitter
+from tilewright.backends.cpu.rendering.instructions import constant, scalar_type, value_type
+from tilewright.backends.cpu.rendering.shuffles import transpose
+from tilewright.base.target import Target
+from tilewright.codegen.tiles import Coordinates, TileFacts, axis_size
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+
+
+class Values(dict[UOp, dict[Coordinates, Element]]):
+    def __init__(self, emitter: Emitter, facts: TileFacts, target: Target) -> None:
+        super().__init__()
+        self.emitter = emitter
+        self.facts = facts
+        self.target = target
+
+    def elements(self, node: UOp) -> Iterator[tuple[Coordinates, dict[UOp, int]]]:
+        """The coordinates of a node's elements, also by axis."""
+        axes = self.facts.outer_axes(node)
+        for coordinates in self.facts.all_coordinates(node):
+            yield coordinates, dict(zip(axes, coordinates, strict=True))
+
+    def operand(self, node: UOp, at: dict[UOp, int], axis: UOp | None) -> str:
+        """The element of `node` at the coordinates `at`, as a vector along `axis` where that is given."""
+        lanes = axis_size(axis) if axis is not None else 0
+        if node.op is Ops.CONST:
+            return constant(node.dtype, node.arg, lanes)
+        if node.op is Ops.RANGE and node.arg.kind.is_tile:
+            if node is axis:
+                kind = scalar_type(node.dtype)
+                return "<" + ", ".join(f"{kind} {lane}" for lane in range(lanes)) + ">"
+            return constant(node.dtype, at[node], lanes)
+        own_axis = self.facts.vector_axis(node)
+        if axis is not None and own_axis is not axis and axis in self.facts.axes(node):
+            return self._vector_across(node, at, axis)
+        element = self[node][self.facts.coordinates(node, at)]
+        if own_axis is axis:
+            return element.name
+        if own_axis is not None:
+            element = self._lane(element, node, own_axis, at[own_axis])
+        return self._splat(element, node, lanes).name if lanes else element.name
+
+    def _lane(self, element: Element, node: UOp, axis: UOp, lane: int) -> Element:
+        key = (f"{element.name}[{lane}]", 0)
+        made = self.emitter.reused.get(key)
+        if made is None:
+            text = f"extractelement {value_type(node.dtype, axis_size(axis))} {element.name}, i64 {lane}"
+            made = self.emitter.once(key, text, element.depth)
+        return made
+
+    def _splat(self, element: Element, node: UOp, lanes: int) -> Element:
+        key = (element.name, lanes)
+        made = self.emitter.reused.get(key)
+        if made is None:
+            one, many = scalar_type(node.dtype), value_type(node.dtype, lanes)
+            first = self.emitter.emit(f"insertelement {many} poison, {one} {element.name}, i64 0", element.depth)
+            text = f"shufflevector {many} {first.name}, {many} poison, <{lanes} x i32> zeroinitializer"
+            made = self.emitter.once(key, text, element.depth)
+        return made
+
+    def _vector_across(self, node: UOp, at: dict[UOp, int], axis: UOp) -> str:
+        """A vector along `axis` of a value whose elements are scalars, or vectors along another axis."""
+        emitter, own_axis, lanes = self.emitter, self.facts.vector_axis(node), axis_size(axis)
+        rows = [self[node][self.facts.coordinates(node, {**at, axis: lane})].name for lane in range(lanes)]
+        if own_axis is None:
+            many, single = value_type(node.dtype, lanes), scalar_type(node.dtype)
+            result = "poison"
+            for lane, row in enumerate(rows):
+                result = emitter.assign(f"insertelement {many} {result}, {single} {row}, i64 {lane}")
+            return result
+        # The whole tile is transposed where its first vector is needed.
+        key = " ".join(rows)
+        if (key, 0) not in emitter.reused:
+            register, element = self.target.lanes(node.dtype), scalar_type(node.dtype)
+            names = transpose(emitter.assign, element, node.dtype.itemsize, rows, axis_size(own_axis), register)
+            emitter.reused.update({(key, lane): emitter.here(name) for lane, name in enumerate(names)})
+        return emitter.reused[key, at[own_axis]].name
