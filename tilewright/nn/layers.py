@@ -102,6 +102,12 @@ class Conv1d(Conv2d):
     axes = 1
 
 
+class Conv3d(Conv2d):
+    """Convolution of (batch, channels, depth, height, width)."""
+
+    axes = 3
+
+
 class ConvTranspose2d:
     """The transpose of a convolution, which grows height and width by the stride."""
 
@@ -144,6 +150,23 @@ class ConvTranspose1d(ConvTranspose2d):
     """The transpose of a convolution of (batch, channels, length)."""
 
     axes = 1
+
+
+class ConvTranspose3d(ConvTranspose2d):
+    """The transpose of a convolution of (batch, channels, depth, height, width)."""
+
+    axes = 3
+
+
+class PReLU:
+    """x above 0 and weight * x below, with one weight or one for each channel (axis 1)."""
+
+    def __init__(self, num_parameters: int = 1, init: float = 0.25) -> None:
+        check_sizes("PReLU", num_parameters=num_parameters)
+        self.weight = Tensor.full((num_parameters,), init, requires_grad=True)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.prelu(in_dtype_of(x, self.weight))
 
 
 class Embedding:

@@ -94,6 +94,10 @@ class BatchNorm:
         first.realize(*others)
 
 
+class BatchNorm1d(BatchNorm):
+    """Mean 0 and variance 1 of each channel, for (batch, channels) or (batch, channels, length)."""
+
+
 class BatchNorm2d(BatchNorm):
     """BatchNorm of (batch, channels, height, width)."""
 

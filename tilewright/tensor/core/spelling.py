@@ -20,6 +20,8 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "keepdim": ("keepdims",),
     "max_": ("max",),
     "min_": ("min",),
+    "neg_slope": ("negative_slope",),
+    "sizes": ("unflattened_size",),
 }
 
 

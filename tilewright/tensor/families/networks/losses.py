@@ -69,7 +69,7 @@ class LossesMixin(ConvolutionMixin):
         smoothing: float = 0.0,
     ) -> Self:
         """Minus the logarithm that this tensor gives to the labels' classes, mixed with the mean over all classes."""
-        check_devices(name, self, labels, *(() if weight is None else (weight,)))
+        check_devices(name, self, labels)
         if not labels.dtype.is_int:
             raise DTypeError(name, f"labels of dtype {labels.dtype.name}", "give class numbers as integers")
         ignored = _IGNORED if ignored is None else ignored
@@ -78,11 +78,7 @@ class LossesMixin(ConvolutionMixin):
         named, is_class = self._labels(name, labels, axis, ignored)
         rows = weights = None
         if weight is not None:
-            if weight.shape != (self.shape[axis],):
-                message = f"weights of shape {weight.shape} for {self.shape[axis]} classes"
-                raise ShapeError(name, message, f"give one weight for each class, so shape ({self.shape[axis]},)")
-            shape = tuple(self.shape[axis] if k == axis else 1 for k in range(self.ndim))
-            rows = weight.cast(self.dtype).reshape(shape)
+            rows = self._class_weights(name, weight, axis)
             weights = named.where(rows, 0.0).sum(axis)
         loss = -named.where(self if rows is None else self * rows, 0.0).sum(axis)
         if smoothing:
@@ -96,6 +92,14 @@ class LossesMixin(ConvolutionMixin):
         if reduction != "mean" or weights is None:
             return loss._reduced(reduction)
         return loss.sum() / weights.sum()
+
+    def _class_weights(self, name: str, weight: Self, axis: int) -> Self:
+        """A weight for each class, along the axis of classes."""
+        check_devices(name, self, weight)
+        if weight.shape != (self.shape[axis],):
+            message = f"weights of shape {weight.shape} for {self.shape[axis]} classes"
+            raise ShapeError(name, message, f"give one weight for each class, so shape ({self.shape[axis]},)")
+        return weight.cast(self.dtype).reshape(tuple(self.shape[axis] if k == axis else 1 for k in range(self.ndim)))
 
     # ------------------------------------------------------------ two classes
 
@@ -153,10 +157,11 @@ class LossesMixin(ConvolutionMixin):
         reduction: str = "mean",
         label_smoothing: float = 0.0,
         ignore_index: int | None = None,
+        weight: Self | None = None,
     ) -> Self:
         """The loss of (batch, classes, ...) logits against class numbers, or probabilities of the same shape.
         `label_smoothing` moves that much of the truth evenly to all classes; `ignore_index` is a label that does not
-        count, -100 where none is named."""
+        count, -100 where none is named; `weight` has a factor for each class."""
         check_reduction("cross_entropy", reduction)
         _check_smoothing("cross_entropy", label_smoothing)
         self._check_float("cross_entropy")
@@ -164,7 +169,7 @@ class LossesMixin(ConvolutionMixin):
         check_devices("cross_entropy", self, Y)
         logs = self._wide().log_softmax(axis)
         if Y.dtype.is_int:
-            loss = logs._picked_loss("cross_entropy", Y, axis, None, ignore_index, reduction, label_smoothing)
+            loss = logs._picked_loss("cross_entropy", Y, axis, weight, ignore_index, reduction, label_smoothing)
             return loss.cast(self.dtype)
         if Y.shape != self.shape:
             message = f"probabilities of shape {Y.shape} for logits of shape {self.shape}"
@@ -172,6 +177,8 @@ class LossesMixin(ConvolutionMixin):
         truth = Y.cast(logs.dtype)
         if label_smoothing:
             truth = truth * (1 - label_smoothing) + label_smoothing / self.shape[axis]
+        if weight is not None:
+            truth = truth * logs._class_weights("cross_entropy", weight, axis)
         return -(truth * logs).sum(axis)._reduced(reduction).cast(self.dtype)
 
     def sparse_categorical_crossentropy(

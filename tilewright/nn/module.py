@@ -1,0 +1,77 @@
+"""The base class and the parameters that users of torch know. In: a class with `forward`. Out: a model with the methods
+that torch's have. A model needs no base class; `nn.state` does the same for any object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+from tilewright.base.errors import UnsupportedError
+from tilewright.graph.spec import Devices
+from tilewright.nn.state import as_buffer, get_state_dict, load_state_dict
+from tilewright.tensor.tensor import Tensor
+
+
+class Module:
+    """A base for models in torch's style: `forward` is what a call does. A model needs no base class, and layers have
+    none; this one adds methods for what `nn.state` does. `train()` and `eval()` set the mode of the thread."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model computes; a model defines it."""
+        name = type(self).__name__
+        raise UnsupportedError(name, "the class has no forward()", "define forward(self, ...), or __call__")
+
+    @property
+    def training(self) -> bool:
+        return Tensor.training
+
+    def train(self, mode: bool = True) -> Self:
+        """Sets the mode of the thread, as `Tensor.training = mode` does."""
+        Tensor.training = mode
+        return self
+
+    def eval(self) -> Self:
+        """Leaves training mode."""
+        return self.train(False)
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """The tensors that optimisers train, by name."""
+        for name, tensor in get_state_dict(self).items():
+            if tensor.dtype.is_float and not tensor._is_buffer:
+                yield name, tensor
+
+    def parameters(self) -> list[Tensor]:
+        """The tensors that optimisers train, each once."""
+        return list({id(tensor): tensor for _, tensor in self.named_parameters()}.values())
+
+    def register_buffer(self, name: str, tensor: Tensor) -> None:
+        """Makes a tensor an attribute that is not trained."""
+        setattr(self, name, as_buffer(tensor))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Every tensor by name."""
+        return get_state_dict(self)
+
+    def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True) -> None:
+        """Gives the tensors the values of a dict."""
+        load_state_dict(self, state_dict, strict=strict)
+
+    def zero_grad(self) -> None:
+        """Forgets the gradients."""
+        for tensor in self.parameters():
+            tensor.grad = None
+
+    def to(self, device: Devices) -> Self:
+        """Moves the tensors to another device."""
+        for tensor in get_state_dict(self).values():
+            tensor.to_(device)
+        return self
+
+
+def Parameter(data: Any, requires_grad: bool = True) -> Tensor:
+    """A tensor of its own that wants a gradient."""
+    value = data.detach() if isinstance(data, Tensor) else Tensor(data)
+    return value.clone().realize().requires_grad_(requires_grad)
