@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.docs.examples import DOCS, ROOT, examples_of, promised_lines, run_examples
-from tilewright import OptOps
+from tilewright import OptOps, __version__
 from tilewright.base.config import DECLARATIONS
 
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
-# A measurement and a decision tell what was done then, in the names of then.
-PRESENT = [page for page in PAGES if page.parent.name not in ("decisions", "measurements")]
+# A measurement, a decision and a version tell what was done then, in the names of then.
+PRESENT = [
+    page for page in PAGES if page.parent.name not in ("decisions", "measurements") and page.name != "CHANGELOG.md"
+]
 # Pages with examples that a test of their own runs.
 RUN_ELSEWHERE = {"README.md": "test_readme.py", "add_a_backend.md": "tests/meta/test_extending.py"}
 WITH_EXAMPLES = [page for page in PAGES if examples_of(page) and page.name not in RUN_ELSEWHERE]
@@ -99,3 +101,16 @@ def test_every_page_is_found_from_the_readme() -> None:
         links = re.findall(r"\]\(([^)#\s]+)", prose_of(page))
         waiting += [(page.parent / link).resolve() for link in links if "://" not in link]
     assert [name_of(page) for page in PAGES if page not in seen and page.name != "CHANGELOG.md"] == []
+
+
+def test_the_changelog_has_a_version_and_no_ratios_against_the_past() -> None:
+    """Those are in docs/measurements. What 0.1.0 has is not listed again as unreleased."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    unreleased, released = text.split("## [0.1.0]", 1)
+    assert f"[{__version__}]" in text
+    ratio = (
+        r"times (?:as|the)|(?:half|third|quarter|fifth|ninth|fifteenth|twentieth|two thirds) (?:of|the|its|less)|faster"
+    )
+    assert re.findall(ratio, text) == []
+    assert "The project: `make demo`" not in unreleased
+    assert len(released.splitlines()) > 40
