@@ -3,11 +3,14 @@ reads."""
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
 
-from tools.docs import ROOT
+from tilewright import Tensor
+from tools.docs import ROOT, architecture
+from tools.docs.api import undocumented_names
 from tools.docs.decisions import read_record, read_records
 from tools.docs.pages import generated_pages
 
@@ -17,6 +20,33 @@ PAGES = generated_pages()
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_current(name: str) -> None:
     assert (ROOT / name).read_text() == PAGES[name], "run: make docs"
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    assert undocumented_names() == []
+
+
+def test_signatures_and_docstrings_are_those_of_the_code() -> None:
+    page = PAGES["docs/api/tensor.md"]
+    assert "**`clamp(min_=None, max_=None" in page
+    assert inspect.getdoc(Tensor.scaled_dot_product_attention) in page
+    assert "**`grad`**" in page
+    assert "**`range(size, id, axis_type=AxisType.LOOP)`**" in PAGES["docs/api/kernels.md"]
+
+
+def test_the_picture_has_a_box_per_folder_and_no_superfluous_arrow() -> None:
+    graph = {"cli": frozenset({"nn", "base"}), "nn": frozenset({"base"}), "base": frozenset[str]()}
+    assert architecture.direct_imports(graph) == {"cli": {"nn"}, "nn": {"base"}, "base": frozenset()}
+    assert architecture.heights_of(graph) == {"cli": 2, "nn": 1, "base": 0}
+    picture = architecture.draw_imports(graph)
+    assert (picture.count("<rect"), picture.count("<path")) == (3, 2)
+
+
+def test_a_page_without_its_comments_is_refused() -> None:
+    page = "<!-- a -->\nold\n<!-- end of a -->"
+    assert architecture.fill(page, {"a": "new"}) == "<!-- a -->\nnew\n<!-- end of a -->"
+    with pytest.raises(ValueError, match="comments of 'b'"):
+        architecture.fill(page, {"b": "new"})
 
 
 def test_decisions_are_numbered_without_gaps() -> None:

@@ -65,7 +65,7 @@ def _key_of_float(value: float) -> object:
 
 
 class UOp:
-    """One node of the graph. Made through `UOp(op, dtype, src, arg)`, never changed afterwards."""
+    """One node of the graph: an op, the dtype of its value, its sources and an argument. It never changes."""
 
     __slots__ = ("__weakref__", "_bounds", "_cache", "_ranges", "_shape", "arg", "dtype", "line", "op", "src")
 
@@ -120,6 +120,7 @@ class UOp:
 
     @property
     def shape(self) -> Shape:
+        """The shape of the value; () in kernels."""
         if self._shape is None:
             _fill(self, "_shape", lambda node: node.op.shape(node))
         assert self._shape is not None
@@ -135,10 +136,12 @@ class UOp:
 
     @property
     def vmin(self) -> Any:
+        """The least value that an integer can have."""
         return self.bounds[0]
 
     @property
     def vmax(self) -> Any:
+        """The greatest value that an integer can have."""
         return self.bounds[1]
 
     @property
@@ -151,6 +154,7 @@ class UOp:
 
     @property
     def cache(self) -> dict[str, Any]:
+        """Derived facts that other modules keep on the node."""
         if self._cache is None:
             with _lock:
                 if self._cache is None:
@@ -159,6 +163,7 @@ class UOp:
 
     @property
     def is_const(self) -> bool:
+        """Whether this is a CONST."""
         return self.op is Ops.CONST
 
     def replace(self, **fields: Any) -> UOp:
@@ -186,12 +191,14 @@ class UOp:
     # ------------------------------------------------------------ operators, for index maths and kernels
 
     def const_like(self, value: Scalar) -> UOp:
+        """A number in the dtype of this node."""
         return UOp(Ops.CONST, self.dtype, (), cast_scalar(value, self.dtype))
 
     def _operand(self, other: UOp | Scalar) -> UOp:
         return other if isinstance(other, UOp) else self.const_like(other)
 
     def alu(self, op: Op, *others: UOp | Scalar) -> UOp:
+        """An elementwise op of this node and others; numbers take its dtype."""
         src = (self, *(self._operand(other) for other in others))
         if len(src) == 2 and src[0].dtype is not src[1].dtype:
             src = language.agree(op, *src)
@@ -256,21 +263,27 @@ class UOp:
         return (self < other).logical_not()
 
     def eq(self, other: UOp | Scalar) -> UOp:
+        """x == y, as a bool."""
         return self.alu(Ops.CMPEQ, other)
 
     def ne(self, other: UOp | Scalar) -> UOp:
+        """x != y, as a bool."""
         return self.alu(Ops.CMPNE, other)
 
     def logical_not(self) -> UOp:
+        """The negation of a bool."""
         return self.alu(Ops.XOR, True)
 
     def maximum(self, other: UOp | Scalar) -> UOp:
+        """The greater of two."""
         return self.alu(Ops.MAX, other)
 
     def minimum(self, other: UOp | Scalar) -> UOp:
+        """The lesser of two."""
         return self.alu(Ops.MIN, other)
 
     def where(self, yes: UOp | Scalar, no: UOp | Scalar) -> UOp:
+        """`yes` where this bool is true, else `no`."""
         if not isinstance(yes, UOp):
             return views.choose(self, yes, no)
         other = yes._operand(no)
@@ -279,9 +292,11 @@ class UOp:
         return UOp(Ops.WHERE, yes.dtype, (self, yes, other))
 
     def cast(self, dtype: DType) -> UOp:
+        """The value in another dtype."""
         return self if self.dtype is dtype else UOp(Ops.CAST, dtype, (self,))
 
     def bitcast(self, dtype: DType) -> UOp:
+        """The same bits in a dtype of the same width."""
         return self if self.dtype is dtype else UOp(Ops.BITCAST, dtype, (self,))
 
     # ------------------------------------------------------------ the language of custom kernels (kernel_language.py)

@@ -56,24 +56,31 @@ class CastMixin(InteropMixin):
     """Casts under the names of dtypes. A class of its own: these names hide Python's types from annotations."""
 
     def half(self) -> Self:
+        """Cast to float16."""
         return self.cast(dtypes.float16)
 
     def bfloat16(self) -> Self:
+        """Cast to bfloat16."""
         return self.cast(dtypes.bfloat16)
 
     def float(self) -> Self:
+        """Cast to float32."""
         return self.cast(dtypes.float32)
 
     def double(self) -> Self:
+        """Cast to float64."""
         return self.cast(dtypes.float64)
 
     def short(self) -> Self:
+        """Cast to int16."""
         return self.cast(dtypes.int16)
 
     def int(self) -> Self:
+        """Cast to int32."""
         return self.cast(dtypes.int32)
 
     def long(self) -> Self:
+        """Cast to int64."""
         return self.cast(dtypes.int64)
 
     def byte(self) -> Self:
@@ -89,6 +96,7 @@ class CastMixin(InteropMixin):
         return self.cast(dtype)
 
     def bool(self) -> Self:
+        """Cast to bool."""
         return self.cast(dtypes.bool)
 
 

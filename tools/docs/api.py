@@ -21,6 +21,10 @@ from tilewright.kernel.transforms.registry import TRANSFORMS
 NOTE = "Made from the docstrings by `make docs`."
 
 
+# Attributes have no docstring of their own.
+ATTRIBUTES = {"grad": "The sum of the gradients that `backward` has computed, or None."}
+
+
 class Entry(NamedTuple):
     """A public name as a page shows it."""
 
@@ -54,15 +58,16 @@ def signature_text(function: Any, is_method: bool) -> str:
 def document_of(value: Any) -> str:
     """The docstring, each paragraph on lines of its own; empty where there is none of its own."""
     doc = inspect.getdoc(value)
-    return inspect.cleandoc(doc).strip() if doc and doc != type(value).__doc__ else ""
+    is_inherited = type(value).__module__ == "builtins" and doc == inspect.getdoc(type(value))
+    return "" if doc is None or is_inherited else doc.strip()
 
 
 def entry_of(owner: Any, name: str, is_method: bool = False) -> Entry:
     """A name of a class or a module."""
     value = getattr(owner, name)
     held = inspect.getattr_static(owner, name, value)  # a module's names may come from its `__getattr__`
-    if isinstance(held, property):
-        return Entry(name, "", document_of(held))
+    if isinstance(held, property) or name in ATTRIBUTES:
+        return Entry(name, "", ATTRIBUTES.get(name) or document_of(held))
     if inspect.isclass(value):
         has_parameters = not issubclass(value, BaseException | enum.Enum)
         return Entry(name, signature_text(value, True) if has_parameters else "", document_of(value))
@@ -110,7 +115,8 @@ def defining_module(owner: type, name: str) -> str:
 def method_sections(owner: type) -> list[Section]:
     """The public methods of a class, by the module that defines them."""
     by_module: dict[str, list[Entry]] = {}
-    for name in sorted(name for name in dir(owner) if not name.startswith("_")):
+    fields = getattr(owner, "__slots__", ())  # the docstring of the class tells them
+    for name in sorted(name for name in dir(owner) if not name.startswith("_") and name not in fields):
         by_module.setdefault(defining_module(owner, name), []).append(entry_of(owner, name, is_method=True))
     sections = []
     for module_name, entries in sorted(by_module.items()):
@@ -158,7 +164,15 @@ def pages() -> dict[str, tuple[str, list[Section]]]:
     top = [entry_of(tilewright, name) for name in rest if not isinstance(getattr(tilewright, name), ModuleType)]
     tensor = Section("Making one", "", [entry_of(tilewright, "Tensor")])
     records = Section("Records", "", [entry_of(tilewright, name) for name in ("KernelInfo", "Opt")])
-    kernels = [*method_sections(UOp), records, enum_section(AddrSpace), enum_section(AxisType), transform_section()]
+    node = Section("The node", "", [entry_of(tilewright, "UOp")])
+    kernels = [
+        node,
+        *method_sections(UOp),
+        records,
+        enum_section(AddrSpace),
+        enum_section(AxisType),
+        transform_section(),
+    ]
     return {
         "tensor.md": ("Tensor", [tensor, *method_sections(Tensor)]),
         "package.md": ("The package", [Section("tilewright", "", top), *modules("fft", "linalg", "debug")]),

@@ -310,6 +310,7 @@ class TensorBase:
 
     @property
     def shape(self) -> Shape:
+        """The size of each axis."""
         return self.uop.shape
 
     @property
@@ -323,10 +324,12 @@ class TensorBase:
 
     @property
     def dtype(self) -> DType:
+        """The type of the elements."""
         return self.uop.dtype
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return len(self.uop.shape)
 
     def _described(self) -> str:

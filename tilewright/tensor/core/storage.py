@@ -281,6 +281,7 @@ class StorageMixin(TensorBase):
         return self.ndim
 
     def is_floating_point(self) -> bool:
+        """Whether the elements are floats."""
         return self.dtype.is_float
 
     @property

@@ -131,21 +131,27 @@ class PointwiseMixin(Family):
         return self._new(functions.sign_bit(self.uop)) if self.dtype.is_float else self < 0
 
     def isposinf(self) -> Self:
+        """Whether an element is infinity."""
         return self.isinf(detect_negative=False)
 
     def isneginf(self) -> Self:
+        """Whether an element is -infinity."""
         return self.isinf(detect_positive=False)
 
     def lt(self, x: Self | Scalar) -> Self:
+        """x < y."""
         return self < x
 
     def gt(self, x: Self | Scalar) -> Self:
+        """x > y."""
         return self > x
 
     def le(self, x: Self | Scalar) -> Self:
+        """x <= y."""
         return self <= x
 
     def ge(self, x: Self | Scalar) -> Self:
+        """x >= y."""
         return self >= x
 
     def logical_and(self, other: Self | Scalar) -> Self:

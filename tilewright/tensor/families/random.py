@@ -116,6 +116,7 @@ class RandomMixin(CreationMixin):
         return made._told(requires_grad)
 
     def rand_like(self, **kwargs: Any) -> Self:
+        """`rand` in the shape of this tensor."""
         return self.rand(*self.shape, **{"device": self.device, "dtype": self.dtype, **kwargs})
 
     @classmethod
@@ -136,6 +137,7 @@ class RandomMixin(CreationMixin):
         return made._told(requires_grad)
 
     def randn_like(self, dtype: DType | str | None = None, **kwargs: Any) -> Self:
+        """`randn` in the shape of this tensor."""
         return self.randn(*self.shape, dtype=dtype or self.dtype, **{"device": self.device, **kwargs})
 
     @classmethod

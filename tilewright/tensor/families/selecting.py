@@ -223,15 +223,19 @@ class SelectingMixin(Family):
         return self.flatten()
 
     def expand_as(self, other: Self) -> Self:
+        """Expanded to the shape of another."""
         return self.expand(other.shape)
 
     def view_as(self, other: Self) -> Self:
+        """Reshaped to the shape of another."""
         return self.reshape(other.shape)
 
     def reshape_as(self, other: Self) -> Self:
+        """Reshaped to the shape of another."""
         return self.reshape(other.shape)
 
     def type_as(self, other: Self) -> Self:
+        """Cast to the dtype of another."""
         return self.cast(other.dtype)
 
     def broadcast_to(self, *shape: Any) -> Self:
@@ -280,18 +284,23 @@ class SelectingMixin(Family):
         return self.full_like(value)
 
     def new_zeros(self, *shape: Any, dtype: Any = None) -> Self:
+        """Zeros with the dtype and device of this tensor."""
         return self.zeros(*shape, dtype=dtype or self.dtype, device=self.device)
 
     def new_ones(self, *shape: Any, dtype: Any = None) -> Self:
+        """Ones with the dtype and device of this tensor."""
         return self.ones(*shape, dtype=dtype or self.dtype, device=self.device)
 
     def new_full(self, shape: Any, fill_value: Scalar, dtype: Any = None) -> Self:
+        """A constant with the dtype and device of this tensor."""
         return self.full(shape, fill_value, dtype or self.dtype, self.device)
 
     def new_empty(self, *shape: Any, dtype: Any = None) -> Self:
+        """Memory that is not initialised, with the dtype and device of this tensor."""
         return self.empty(*shape, dtype=dtype or self.dtype, device=self.device)
 
     def new_tensor(self, data: Any, dtype: Any = None) -> Self:
+        """A tensor of `data` with the dtype and device of this tensor."""
         return self._tensor(data).cast(dtype or self.dtype)
 
     @classmethod

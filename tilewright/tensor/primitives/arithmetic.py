@@ -59,18 +59,22 @@ class ArithmeticMixin(ShapeMixin):
     # ------------------------------------------------------------ arithmetic
 
     def add(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        """x + y."""
         return self._binary(Ops.ADD, x, reverse)
 
     def sub(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        """x - y."""
         operand = self._operand("sub", x)
         if common_dtype(self, operand).is_bool:
             raise DTypeError("sub", "subtraction is not defined for bool and bool", "use ^, or cast to an integer")
         return self._binary(Ops.SUB, operand, reverse)
 
     def mul(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        """x * y."""
         return self._binary(Ops.MUL, x, reverse)
 
     def neg(self) -> Self:
+        """-x."""
         if self.dtype.is_bool:
             raise DTypeError("neg", "negation is not defined for bool", "use ~ or logical_not")
         return self._new(build.alu(Ops.NEG, self.uop))
@@ -165,33 +169,42 @@ class ArithmeticMixin(ShapeMixin):
     # ------------------------------------------------------------ bits
 
     def bitwise_and(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        """x & y."""
         return self._bits(Ops.AND, x, reverse, "bitwise_and")
 
     def bitwise_or(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        """x | y."""
         return self._bits(Ops.OR, x, reverse, "bitwise_or")
 
     def bitwise_xor(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        """x ^ y."""
         return self._bits(Ops.XOR, x, reverse, "bitwise_xor")
 
     def bitwise_not(self) -> Self:
+        """~x."""
         return self._bits(Ops.XOR, True if self.dtype.is_bool else -1, False, "bitwise_not")
 
     def lshift(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        """x << y."""
         return self._bits(Ops.SHL, x, reverse, "lshift", allow_bool=False)
 
     def rshift(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        """x >> y."""
         return self._bits(Ops.SHR, x, reverse, "rshift", allow_bool=False)
 
     def logical_not(self) -> Self:
+        """Whether an element is 0."""
         truth = build.cast(self.uop, dtypes.bool)
         return self._new(build.alu(Ops.XOR, truth, build.const(dtypes.bool, True)))
 
     # ------------------------------------------------------------ comparison and selection
 
     def eq(self, x: Self | Scalar) -> Self:
+        """x == y."""
         return self._compare(Ops.CMPEQ, x, name="eq")
 
     def ne(self, x: Self | Scalar) -> Self:
+        """x != y."""
         return self._compare(Ops.CMPNE, x, name="ne")
 
     def where(self, x: Self | Scalar, y: Self | Scalar) -> Self:

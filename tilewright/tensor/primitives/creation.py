@@ -89,11 +89,13 @@ class CreationMixin(ReduceMixin):
 
     @classmethod
     def zeros(cls, *shape: Any, **kwargs: Any) -> Self:
+        """A tensor of zeros."""
         kwargs.setdefault("dtype", dtypes.default_float)
         return cls.full(shape_from("zeros", shape), 0, **kwargs)
 
     @classmethod
     def ones(cls, *shape: Any, **kwargs: Any) -> Self:
+        """A tensor of ones."""
         kwargs.setdefault("dtype", dtypes.default_float)
         return cls.full(shape_from("ones", shape), 1, **kwargs)
 
@@ -122,18 +124,22 @@ class CreationMixin(ReduceMixin):
     def full_like(
         self, fill_value: Scalar, dtype: DType | str | None = None, device: Devices | None = None, buffer: bool = True
     ) -> Self:
+        """A constant in the shape of this tensor."""
         check_number("full_like", fill_value)
         if dtype is None:
             check_holds("full_like", self.dtype, fill_value)
         return self.full(self.shape, fill_value, self.dtype if dtype is None else dtype, device or self.device, buffer)
 
     def zeros_like(self, **kwargs: Any) -> Self:
+        """Zeros in the shape of this tensor."""
         return self.full_like(0, **kwargs)
 
     def ones_like(self, **kwargs: Any) -> Self:
+        """Ones in the shape of this tensor."""
         return self.full_like(1, **kwargs)
 
     def empty_like(self, dtype: DType | str | None = None, device: Devices | None = None) -> Self:
+        """Memory that is not initialised, in the shape of this tensor."""
         if device is not None or not self.numel():
             return self.empty(self.shape, device=device or self.device, dtype=dtype or self.dtype)
         wanted = None if dtype is None else to_dtype(dtype)

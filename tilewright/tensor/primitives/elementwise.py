@@ -47,6 +47,7 @@ class ElementwiseMixin(ArithmeticMixin):
     # ------------------------------------------------------------ signs and rounding
 
     def abs(self) -> Self:
+        """The absolute value."""
         if self.dtype.is_bool or self.dtype.is_unsigned:
             return self
         return self._new(build.alu(Ops.MAX, self.uop, build.alu(Ops.NEG, self.uop)))
@@ -103,9 +104,11 @@ class ElementwiseMixin(ArithmeticMixin):
     # ------------------------------------------------------------ tests
 
     def isnan(self) -> Self:
+        """Whether an element is NaN."""
         return self.ne(self)
 
     def isinf(self, detect_positive: bool = True, detect_negative: bool = True) -> Self:
+        """Whether an element is infinite."""
         found = self._new(build.const(dtypes.bool, False, self.shape))
         if self.dtype.is_float and detect_positive:
             found = found | self.eq(math.inf)
@@ -114,6 +117,7 @@ class ElementwiseMixin(ArithmeticMixin):
         return found
 
     def isfinite(self) -> Self:
+        """Whether an element is neither infinite nor NaN."""
         if not self.dtype.is_float:
             return self._new(build.const(dtypes.bool, True, self.shape))
         # A difference of infinities is NaN; so this holds for floats without infinities as well.
@@ -140,15 +144,19 @@ class ElementwiseMixin(ArithmeticMixin):
     # ------------------------------------------------------------ roots and powers
 
     def square(self) -> Self:
+        """x * x."""
         return self * self
 
     def reciprocal(self) -> Self:
+        """1 / x."""
         return self._as_float().div(1, reverse=True)
 
     def sqrt(self) -> Self:
+        """The square root."""
         return self._function(functions.sqrt, of_short=True)
 
     def rsqrt(self) -> Self:
+        """1 / sqrt(x)."""
         return self._function(functions.rsqrt)
 
     def pow(self, x: Self | Scalar, reverse: bool = False) -> Self:
@@ -218,18 +226,23 @@ class ElementwiseMixin(ArithmeticMixin):
     # ------------------------------------------------------------ exponentials and logarithms
 
     def exp2(self) -> Self:
+        """2 to the power of x."""
         return self._function(lambda node: node.alu(Ops.EXP2), of_short=True)
 
     def log2(self) -> Self:
+        """The logarithm to base 2."""
         return self._function(lambda node: node.alu(Ops.LOG2), of_short=True)
 
     def exp(self) -> Self:
+        """e to the power of x."""
         return self._function(functions.exp)
 
     def log(self) -> Self:
+        """The natural logarithm."""
         return self._function(functions.log)
 
     def log10(self) -> Self:
+        """The logarithm to base 10."""
         return self._function(functions.log10)
 
     def logaddexp(self, other: Self) -> Self:
@@ -242,40 +255,53 @@ class ElementwiseMixin(ArithmeticMixin):
     # ------------------------------------------------------------ trigonometric and hyperbolic functions
 
     def sin(self) -> Self:
+        """The sine."""
         return self._function(functions.sin, of_short=True)
 
     def cos(self) -> Self:
+        """The cosine."""
         return self._function(functions.cos)
 
     def tan(self) -> Self:
+        """The tangent."""
         return self._function(functions.tan)
 
     def asin(self) -> Self:
+        """The arc sine."""
         return self._function(functions.asin)
 
     def acos(self) -> Self:
+        """The arc cosine."""
         return self._function(functions.acos)
 
     def atan(self) -> Self:
+        """The arc tangent."""
         return self._function(functions.atan)
 
     def sinh(self) -> Self:
+        """The hyperbolic sine."""
         return self._function(functions.sinh)
 
     def cosh(self) -> Self:
+        """The hyperbolic cosine."""
         return self._function(functions.cosh)
 
     def tanh(self) -> Self:
+        """The hyperbolic tangent."""
         return self._function(functions.tanh)
 
     def asinh(self) -> Self:
+        """The inverse hyperbolic sine."""
         return self._function(functions.asinh)
 
     def acosh(self) -> Self:
+        """The inverse hyperbolic cosine."""
         return self._function(functions.acosh)
 
     def atanh(self) -> Self:
+        """The inverse hyperbolic tangent."""
         return self._function(functions.atanh)
 
     def erf(self) -> Self:
+        """The error function."""
         return self._function(functions.erf)

@@ -84,9 +84,11 @@ class ReduceMixin(ActivationMixin):
         return self._reduce("min", Ops.MIN, axis, keepdim)
 
     def any(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """Whether any element is not 0, over all axes or those named."""
         return self._reduce("any", Ops.MAX, axis, keepdim, dtypes.bool)
 
     def all(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """Whether all elements are not 0, over all axes or those named."""
         return self._reduce("all", Ops.MIN, axis, keepdim, dtypes.bool)
 
     def allclose(self, other: Self | Scalar, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
@@ -160,6 +162,7 @@ class ReduceMixin(ActivationMixin):
         return self.std_mean(axis, keepdim, correction)[0]
 
     def std_mean(self, axis: Axes = None, keepdim: bool = False, correction: float = 1) -> tuple[Self, Self]:
+        """The standard deviation and the mean."""
         variance, mean = self.var_mean(axis, keepdim, correction)
         # The root is steep at 0, but elements that are all equal have a gradient of 0, as in torch.
         is_zero = variance.eq(0)
@@ -214,6 +217,7 @@ class ReduceMixin(ActivationMixin):
         return self._for_softmax("log_softmax", axis, dtype)._in_float32(function)
 
     def softmin(self, axis: int = -1, dtype: DType | str | None = None) -> Self:
+        """softmax(-x)."""
         return self._for_softmax("softmin", axis, dtype).neg().softmax(axis)
 
     def _for_softmax(self, name: str, axis: int, dtype: DType | str | None) -> Self:

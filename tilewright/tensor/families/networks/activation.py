@@ -28,37 +28,47 @@ class ActivationMixin(ElementwiseMixin):
     # ------------------------------------------------------------ pieces of lines
 
     def relu(self) -> Self:
+        """max(x, 0)."""
         dtype = promote_with_scalar(self.dtype, 0)
         return self._new(build.alu(Ops.MAX, build.cast(self.uop, dtype), _relu_bound(dtype)))
 
     def relu6(self) -> Self:
+        """x clamped to 0..6."""
         return self.hardtanh(0, 6)
 
     def leaky_relu(self, neg_slope: float = 0.01) -> Self:
+        """x where it is positive, else x * neg_slope."""
         return (self > 0).where(self, self * neg_slope)
 
     def hardtanh(self, min_val: float = -1, max_val: float = 1) -> Self:
+        """x clamped to min_val..max_val."""
         # Flat at the bounds, where clamp is not.
         return self._bounded(Ops.MAX, min_val, "hardtanh")._bounded(Ops.MIN, max_val, "hardtanh")
 
     def hardsigmoid(self, alpha: float = 1 / 6, beta: float = 0.5) -> Self:
+        """x * alpha + beta, clamped to 0..1."""
         return (self * alpha + beta).hardtanh(0, 1)
 
     def hardswish(self) -> Self:
+        """x * relu6(x + 3) / 6."""
         return self * (self + 3).relu6() * (1 / 6)
 
     def softsign(self) -> Self:
+        """x / (1 + |x|)."""
         return self / (1 + self.abs())
 
     # ------------------------------------------------------------ exponentials
 
     def sigmoid(self) -> Self:
+        """1 / (1 + exp(-x))."""
         return self._function(functions.sigmoid)
 
     def logsigmoid(self) -> Self:
+        """log(sigmoid(x))."""
         return self._function(lambda x: -functions.softplus(-x))
 
     def silu(self) -> Self:
+        """x * sigmoid(x)."""
         return self._function(lambda x: x * functions.sigmoid(x))
 
     def swish(self) -> Self:
@@ -66,21 +76,27 @@ class ActivationMixin(ElementwiseMixin):
         return self.silu()
 
     def quick_gelu(self) -> Self:
+        """x * sigmoid(1.702 * x)."""
         return self._function(lambda x: x * functions.sigmoid(x * 1.702))
 
     def softplus(self, beta: float = 1.0) -> Self:
+        """log(1 + exp(beta * x)) / beta."""
         return self._function(lambda x: functions.softplus(x * beta) * (1 / beta))
 
     def mish(self) -> Self:
+        """x * tanh(softplus(x))."""
         return self._function(lambda x: x * functions.tanh(functions.softplus(x)))
 
     def elu(self, alpha: float = 1.0) -> Self:
+        """x where it is positive, else alpha * (exp(x) - 1)."""
         return self._function(lambda x: (x > 0).where(x, functions.expm1_below_zero(x) * alpha))
 
     def celu(self, alpha: float = 1.0) -> Self:
+        """x where it is positive, else alpha * (exp(x / alpha) - 1)."""
         return self._function(lambda x: (x > 0).where(x, functions.expm1_below_zero(x * (1 / alpha)) * alpha))
 
     def selu(self, alpha: float = 1.67326, gamma: float = 1.0507) -> Self:
+        """gamma * elu(x, alpha)."""
         return self._function(lambda x: (x > 0).where(x, functions.expm1_below_zero(x) * alpha) * gamma)
 
     def gelu(self, approximate: str = "tanh") -> Self:
