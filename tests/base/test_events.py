@@ -188,12 +188,12 @@ def test_reset_forgets_stage_times(clock: Clock) -> None:
 
 def test_counters_add_up_past_the_length_of_their_queues() -> None:
     level = GlobalCounters.mem_used
-    for _ in range(3 * GlobalCounters.MOST_NOTES):
+    for _ in range(3 * GlobalCounters.MAX_NOTES):
         GlobalCounters.add_kernels(operations=2)
         GlobalCounters.add_memory(5, "CPU")
         GlobalCounters.free_memory(("CPU", -5))
     assert (GlobalCounters.kernel_count, GlobalCounters.global_ops) == (
-        3 * GlobalCounters.MOST_NOTES,
-        6 * GlobalCounters.MOST_NOTES,
+        3 * GlobalCounters.MAX_NOTES,
+        6 * GlobalCounters.MAX_NOTES,
     )
     assert GlobalCounters.mem_used == level

@@ -22,26 +22,19 @@ class DType:
     code: str = ""
     exponent_bits: int = 0
     mantissa_bits: int = 0
+    # Derived from the others once: every stage asks for them, for nearly every node.
     itemsize: int = field(init=False)  # bytes
+    is_float: bool = field(init=False)
+    is_int: bool = field(init=False)  # signed, unsigned or index
+    is_unsigned: bool = field(init=False)
+    is_bool: bool = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "itemsize", (self.bits + 7) // 8)
-
-    @property
-    def is_float(self) -> bool:
-        return self.kind == "float"
-
-    @property
-    def is_int(self) -> bool:
-        return self.kind in ("int", "uint", "index")
-
-    @property
-    def is_unsigned(self) -> bool:
-        return self.kind == "uint"
-
-    @property
-    def is_bool(self) -> bool:
-        return self.kind == "bool"
+        object.__setattr__(self, "is_float", self.kind == "float")
+        object.__setattr__(self, "is_int", self.kind in ("int", "uint", "index"))
+        object.__setattr__(self, "is_unsigned", self.kind == "uint")
+        object.__setattr__(self, "is_bool", self.kind == "bool")
 
     @property
     def min(self) -> Scalar:

@@ -179,23 +179,29 @@ class Counters:
     ends need no lock, and added up when somebody reads.
     """
 
-    MOST_NOTES = 4096
+    MAX_NOTES = 4096
 
     def __init__(self) -> None:
         self._totals = [0, 0, 0, 0.0]
-        self._runs: deque[tuple[int, int, int, float]] = deque()
+        # What `add_note` was given and nobody has added up yet. Always the same object: a replay appends to it itself.
+        self.runs: deque[tuple[int, int, int, float]] = deque()
         self._allocated: Counter[str] = Counter()
         self._memory: deque[tuple[str, int]] = deque()
         # What `add_memory` does, given (device, bytes below 0) as one tuple: for destructors.
         self.free_memory = self._memory.append
         self.compile_time_s = 0.0  # seconds spent inside stage timers
 
-    def _total(self, place: int) -> Any:
+    def add_up(self) -> None:
+        """Empty the queue of runs into the totals."""
         with _lock:
             # Others may append meanwhile: as many are taken as there were.
-            runs = [self._runs.popleft() for _ in range(len(self._runs))]
+            runs = [self.runs.popleft() for _ in range(len(self.runs))]
             if runs:
                 self._totals = [total + sum(parts) for total, parts in zip(self._totals, zip(*runs), strict=True)]
+
+    def _total(self, place: int) -> Any:
+        with _lock:
+            self.add_up()
             return self._totals[place]
 
     def _levels(self) -> Counter[str]:
@@ -240,7 +246,7 @@ class Counters:
     def reset(self) -> None:
         """Set the counters of work to zero. Memory in use is a level, not a count of work, and stays."""
         with _lock:
-            self._total(0)
+            self.add_up()
             self._totals = [0, 0, 0, 0.0]
             self.compile_time_s = 0.0
 
@@ -251,14 +257,14 @@ class Counters:
     def add_note(self, note: tuple[int, int, int, float]) -> None:
         """Count launches, operations, bytes moved and seconds, given as one tuple: for a replay, which counts the same
         each time."""
-        self._runs.append(note)
-        if len(self._runs) > self.MOST_NOTES:
-            self._total(0)
+        self.runs.append(note)
+        if len(self.runs) > self.MAX_NOTES:
+            self.add_up()
 
     def add_memory(self, delta: int, device: str) -> None:
         """Count `delta` bytes of a device as allocated, or as freed where negative."""
         self._memory.append((device, delta))
-        if len(self._memory) > self.MOST_NOTES:
+        if len(self._memory) > self.MAX_NOTES:
             self._levels()
 
     def add_compile_time(self, seconds: float) -> None:

@@ -142,14 +142,15 @@ def bind_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:
     buffers: list[Buffer] = []
     facts: list[object] = []
     for tensor in tensors:
-        # The result of another replay may have no node yet, and is not given one for this.
         fields = tensor.__dict__
-        made = None if "uop" in fields else fields.get("_memory")
+        node = fields.get("uop")
+        # The result of another replay may have no node yet, and is not given one for this.
+        made = fields.get("_memory") if node is None else None
         if made is not None:
             memory, shape, _ = made
             register_once(tensor)
         else:
-            node = tensor.uop
+            node = node or tensor.uop
             memory = memory_of(node)
             if memory is None:
                 if 0 in node.shape:
@@ -158,11 +159,11 @@ def bind_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:
                 memory = memory_of(node)
                 if memory is None:
                     buffers += memories_of(node)
-                    facts += (*layout_of(node), *_facts(tensor))
+                    facts.append((*layout_of(node), *_facts(tensor)))
                     continue
             shape = node._shape or node.shape
         buffers.append(memory)
-        facts += (shape, memory.dtype, memory.device, tensor._requires_grad)
+        facts.append((shape, memory.dtype, memory.device, tensor._requires_grad))
     if len(buffers) > 1 and len(set(buffers)) < len(buffers):
         facts.append(tuple(buffers.index(memory) for memory in buffers))
     return tensors, buffers, (structure, tuple(facts), tensor_kind.modes.both)

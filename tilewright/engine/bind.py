@@ -57,7 +57,7 @@ class BoundGraph:
 
     def _bind(self, node: UOp) -> UOp:
         """The node over parameters; its sources are bound."""
-        if is_held(node):
+        if node._cache and is_held(node):
             self._held[node] = memory = node.cache["realized"]
             held = exchange_buffers(memory, self._param_of)
             return held if held.shape == node.shape else UOp(Ops.RESHAPE, node.dtype, (held,), node.shape)
@@ -66,7 +66,7 @@ class BoundGraph:
         if not node.src:
             return node
         bound = self._bound
-        if is_seen_by_gradients_alone(node):
+        if node.op is Ops.DETACH and is_seen_by_gradients_alone(node):
             return bound[node.src[0]]
         src = tuple([bound[s] for s in node.src])
         arg = node.arg

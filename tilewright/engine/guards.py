@@ -8,7 +8,7 @@ another one than before, the slow path decides whether it is an equal one, and s
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from operator import attrgetter, is_
 from typing import Any
@@ -28,6 +28,7 @@ VALUES = (bool, int, float, complex, str, bytes, type(None))
 _node_of = attrgetter("uop")
 _contents_of = attrgetter("cell_contents")
 _MISSINGS = repeat(MISSING)
+_dtypes = vars(dtypes)  # its attributes, read in a third of the time that reading them from the class takes
 _gradient_flag = attrgetter("_requires_grad")
 _gradient_of = attrgetter("grad")
 
@@ -157,12 +158,10 @@ class Guards:
 
     def hold(self) -> bool:
         """Whether everything is as it was."""
-        if (
-            dtypes.default_float is not self.modes[0]
-            or dtypes.default_int is not self.modes[1]
-            or options.DEVICE != self.modes[2]
-            or options.ALLOW_TF32 != self.modes[3]
-        ):
+        real, whole, device, allow_tf32 = self.modes
+        if _dtypes["default_float"] is not real or _dtypes["default_int"] is not whole:
+            return False
+        if options.DEVICE != device or options.ALLOW_TF32 != allow_tf32:
             return False
         for function, code, defaults in self.functions:
             if function.__code__ is not code or function.__defaults__ is not defaults:
@@ -292,11 +291,13 @@ class Guards:
         self.recorded_nodes.clear()
         self._numbers = {id(holder): number for number, holder in enumerate(self.tensors)}
 
-    def follow(self, holder: Any) -> None:
-        """A tensor has a new node for the same memory."""
-        number = self._numbers.get(id(holder))
-        if number is not None:
-            self.nodes[number] = ref(holder.uop)
+    def follow(self, holders: Sequence[Any]) -> None:
+        """Tensors have new nodes for the same memory."""
+        numbers, nodes = self._numbers, self.nodes
+        for holder in holders:
+            number = numbers.get(id(holder))
+            if number is not None:
+                nodes[number] = ref(holder.uop)
 
 
 def _put_item(sequence: Any, items: list[Any], number: int, _: Any, tensor: Any) -> None:

@@ -7,7 +7,6 @@ copy of the old contents there."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from sys import getrefcount
 from typing import Any, TypeVar
@@ -17,8 +16,9 @@ from tilewright.engine import live
 from tilewright.engine.parts import buffers_of, exchange_buffers, held_buffer
 from tilewright.engine.realize import running
 from tilewright.graph.build import new_buffer, reshape
+from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
-from tilewright.runtime.access import keep_contents, overwriting
+from tilewright.runtime.access import begin_overwrite, end_overwrite, has_other_threads, keep_contents
 from tilewright.runtime.buffer import Buffer, buffer_node
 
 R = TypeVar("R")
@@ -28,46 +28,52 @@ class Changed(Exception):
     """Another thread has given a tensor another value since the call was bound; bind it again."""
 
 
-def overwrite(owners: Sequence[Any], written: set[Buffer], follow: Callable[[Any], None], run: Callable[[], R]) -> R:
-    """Runs what overwrites memory of these tensors; `follow` is told of each that has a new node. `Changed` where one
+def overwrite(
+    owners: Sequence[Any], written: set[Buffer], follow: Callable[[Sequence[Any]], None], run: Callable[[], R]
+) -> R:
+    """Runs what overwrites memory of these tensors; `follow` is told of those that have new nodes. `Changed` where one
     of them lies elsewhere by now: nothing has run then."""
     with running:
         with live.exchanging:
             old = _renew(owners, written)
-            for owner in owners:
-                follow(owner)
+            follow(owners)
         for node in _referred_to(old):
             keep_contents(node)
-        with overwriting(written):
+        begin_overwrite(written)
+        try:
             return run()
+        finally:
+            end_overwrite(written)
 
 
 def _renew(owners: Sequence[Any], written: set[Buffer]) -> list[UOp]:
     """Gives the tensors new nodes; the BUFFERs that stand for the old contents."""
-    held = {id(owner): (owner, held_buffer(owner.uop)) for owner in owners}
-    for _, found in held.values():
-        if found is None or written.isdisjoint(buffer.cache.get("buffer") for buffer in buffers_of(found)):
+    found = [held_buffer(owner.uop) for owner in owners]
+    for held in found:
+        if held is None or written.isdisjoint([buffer.cache.get("buffer") for buffer in buffers_of(held)]):
             raise Changed
     renewed: dict[UOp, UOp] = {}
 
     def renew(node: UOp) -> UOp:
-        buffer = node.cache["buffer"]
-        if buffer not in written:
-            return node
-        if node not in renewed:
-            renewed[node] = buffer_node(buffer)
-        return renewed[node]
+        made = renewed.get(node)
+        if made is None:
+            buffer = node.cache["buffer"]
+            if buffer not in written:
+                return node
+            made = renewed[node] = buffer_node(buffer)
+        return made
 
-    for owner, found in held.values():
-        assert found is not None
-        owner.uop = reshape(exchange_buffers(found, renew), owner.uop.shape)
+    for owner, held in zip(owners, found, strict=True):
+        assert held is not None
+        node = renew(held) if held.op is Ops.BUFFER else exchange_buffers(held, renew)
+        owner.uop = reshape(node, owner.uop.shape)
     return list(renewed)
 
 
 def _referred_to(buffers: list[UOp]) -> list[UOp]:
     """The BUFFERs that someone still refers to, who may be an operation of another thread; where there is none, they
     are nobody's any more."""
-    if threading.active_count() == 1:
+    if not has_other_threads():
         for node in buffers:
             del node.cache["buffer"]
         return []

@@ -55,7 +55,7 @@ kernel_tables.append(_plans)
 
 def known_plan(structure: Structure) -> Plan | None:
     """The plan, where this process has made it before; whoever watches the stages sees it made anew."""
-    return None if is_watched() else _plans.get((structure, plan_options()))
+    return None if listeners and is_watched() else _plans.get((structure, plan_options()))
 
 
 def plan_graph(structure: Structure) -> Plan:

@@ -46,11 +46,11 @@ def _owners_alone(owners: list[Any]) -> bool:
     """Whether nothing but the owners refers to their nodes: each is memory, or reshaped memory, and nothing else."""
     expected: dict[UOp, int] = {}
     for owner in dict.fromkeys(owners):
-        node = vars(owner).get("uop")
+        node = owner.__dict__.get("uop")
         if node is not None and not _expect(node, expected):
             return False  # without a node it was made of memory, and nobody else can have come to that
     node = None
-    return all(count == wanted + _UNHELD for count, wanted in zip(_counts(expected), expected.values(), strict=True))
+    return _counts(expected) == [wanted + _UNHELD for wanted in expected.values()]
 
 
 def _expect(node: UOp, expected: dict[UOp, int]) -> bool:

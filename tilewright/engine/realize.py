@@ -10,7 +10,6 @@ made without that lock, because compiling can take seconds; then the graph is bo
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,22 +18,21 @@ from tilewright.base.events import stage_timer
 from tilewright.base.forks import held_lock
 from tilewright.base.interrupts import shielded
 from tilewright.engine.bind import BoundGraph
-from tilewright.engine.checks import Failure, find_failure, return_words, site_of
-from tilewright.engine.exposed import find_exposed
 from tilewright.engine.outsiders import find_pinned, memory_behind
 from tilewright.engine.parts import divide_outputs, exchange_buffers, held_buffer, is_held, join_parts
 from tilewright.engine.plan import Plan, Structure, forget_schedules, known_plan, plan_graph, planning, schedule_graph
-from tilewright.engine.run import Execution, capture_execution
-from tilewright.engine.traces import BeingTraced, await_end, check_updates, note_computed, traces
+from tilewright.engine.run import Execution
+from tilewright.engine.traces import BeingTraced, await_end, check_updates, note_computed, record_run, traces
 from tilewright.graph.kernels.custom import updated_source
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Schedule
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
-from tilewright.runtime.access import keep_contents, overwriting
+from tilewright.runtime.access import has_other_threads, keep_contents, overwriting
 from tilewright.runtime.buffer import Buffer, FileBuffer, buffer_node, buffer_of, lost_buffer
 
 if TYPE_CHECKING:
+    from tilewright.engine.checks import Failure
     from tilewright.schedule.shard import Division
 
 # Held from binding a graph until its results are known by their nodes, and while a replay overwrites memory.
@@ -112,7 +110,11 @@ def _finished(nodes: Sequence[UOp], prepared: Prepared | None, plan: Plan | None
     """Runs what is missing, if anything is; what holds each value."""
     if prepared is not None and plan is not None:
         _run(prepared, plan)
-    return [_buffer_or_fail(node) for node in nodes]
+    found = list(map(held_buffer, nodes))
+    if None in found:
+        node = nodes[found.index(None)]
+        raise RealizeError("realize", f"{node!r} has no value", "build the tensor again")
+    return found  # type: ignore[return-value]
 
 
 def schedule(nodes: Sequence[UOp], device: str) -> Schedule:
@@ -123,13 +125,6 @@ def schedule(nodes: Sequence[UOp], device: str) -> Schedule:
         structure = Structure(_parts(bound)[0], bound.params, device, pinned)
     with planning:
         return schedule_graph(structure)
-
-
-def _buffer_or_fail(node: UOp) -> UOp:
-    found = held_buffer(node)
-    if found is None:
-        raise RealizeError("realize", f"{node!r} has no value", "build the tensor again")
-    return found
 
 
 def _prepare(nodes: Sequence[UOp], device: str, makes_extra: bool = True) -> Prepared | None:
@@ -164,7 +159,7 @@ def _run(prepared: Prepared, planned: Plan) -> None:
     for slot in plan.slots[len(slots) :]:
         slots.append(Buffer(slot.device, slot.dtype, slot.size) if slot.kind == "output" else None)
     try:
-        execution = Execution(plan, kernels, slots, len(bound.buffers), [site_of(node) for node in bound.checks])
+        execution = Execution(plan, kernels, slots, len(bound.buffers), bound.checks)
         if prepared.has_extra:
             for buffer in filter(None, slots[len(bound.buffers) :]):
                 buffer.ensure()
@@ -172,35 +167,46 @@ def _run(prepared: Prepared, planned: Plan) -> None:
         if prepared.has_extra:
             raise _OutsiderError from lacking
         raise
-    has_file = False
-    if bound.assigns:
-        has_file = any(type(slot) is FileBuffer for slot in slots)
-        written = {access.slot for item in plan.items for access in item.writes if access.slot < len(bound.buffers)}
-        if traces:
-            note_computed(bound.assigns)
-    else:
-        written = set()
-    if has_file:
-        _check_file_written(bound, written)
+    written = _find_written(bound, plan, slots) if bound.assigns else frozenset()
     if not written:
         execution.run()
         error = _publish(execution, prepared, written)
     else:
-        bound.forget_nodes()
-        if has_file or threading.active_count() > 1:
-            for node in find_exposed(prepared.wanted, {bound.buffers[number] for number in written}, is_held):
-                keep_contents(node)
-        # Memory that is updated and not noted as such would be updated a second time.
-        with shielded(), overwriting(found for found in map(slots.__getitem__, written) if found is not None):
-            execution.run()
-            error = _publish(execution, prepared, written)
+        error = _run_update(execution, prepared, written)
     if error is not None:
         raise error
-    if not capture_execution(execution):
-        return_words(execution.checked)
+    if not (traces and record_run(execution)) and execution.checked:
+        execution.return_words()
 
 
-def _check_file_written(bound: BoundGraph, written: set[int]) -> None:
+def _find_written(bound: BoundGraph, plan: Schedule, slots: list[Buffer | None]) -> frozenset[int]:
+    """The inputs that the plan overwrites, by number."""
+    count = len(bound.buffers)
+    written = frozenset(access.slot for item in plan.items for access in item.writes if access.slot < count)
+    if traces:
+        note_computed(bound.assigns)
+    if any(type(slot) is FileBuffer for slot in slots):
+        _check_file_written(bound, written)
+    return written
+
+
+def _run_update(execution: Execution, prepared: Prepared, written: frozenset[int]) -> UserError | None:
+    """Runs what overwrites memory, once the old contents are copied for whoever still reads them."""
+    bound = prepared.bound
+    bound.forget_nodes()
+    overwrites = [buffer for buffer in map(execution.buffers.__getitem__, written) if buffer is not None]
+    if has_other_threads() or any(type(buffer) is FileBuffer for buffer in overwrites):
+        from tilewright.engine.exposed import find_exposed  # not needed by a first result
+
+        for node in find_exposed(prepared.wanted, {bound.buffers[number] for number in written}, is_held):
+            keep_contents(node)
+    # Memory that is updated and not noted as such would be updated a second time.
+    with shielded(), overwriting(overwrites):
+        execution.run()
+        return _publish(execution, prepared, written)
+
+
+def _check_file_written(bound: BoundGraph, written: frozenset[int]) -> None:
     """An update of a file that a plan would make elsewhere, because others still want the version before it as a whole,
     is refused: the file would silently keep its old contents."""
     updated = {node for assign in bound.assigns for node in memory_behind(assign)}
@@ -210,22 +216,25 @@ def _check_file_written(bound: BoundGraph, written: set[int]) -> None:
             raise RealizeError("assign", message, "realize one before the next is made")
 
 
-def _publish(execution: Execution, prepared: Prepared, written: set[int]) -> UserError | None:
+def _publish(execution: Execution, prepared: Prepared, written: frozenset[int]) -> UserError | None:
     """Notes for each value where it lies. What was computed from an index out of range lies nowhere; the error is to be
     raised unless it concerns values of outsiders alone, who get it when they read them."""
     nodes = _new_nodes(execution, prepared.bound.buffers, written)
     held = [nodes[slot_number] for slot_number in execution.plan.outputs]
     if prepared.divisions:
         held = join_parts(prepared.divisions, held)
-    failure = find_failure(execution.checked) if execution.checked else None
-    spoiled = {} if failure is None else _find_spoiled(prepared, failure)
+    failure = execution.find_failure() if execution.checked else None
+    if failure is None:
+        for node, buffer in zip(prepared.wanted, held, strict=True):
+            _remember(node, buffer)
+        return None
+    spoiled = _find_spoiled(prepared, failure)
     for node, buffer in zip(prepared.wanted, held, strict=True):
         # An update is done by then, and is not undone: the error is all that there is to tell of it.
-        is_lost = spoiled.get(node) is False
-        _remember(node, _lost(buffer, failure.error) if is_lost and failure is not None else buffer)
+        _remember(node, _lost(buffer, failure.error) if spoiled.get(node) is False else buffer)
     asked = prepared.wanted[: prepared.asked]
     is_told = any(is_update or node in asked for node, is_update in spoiled.items())
-    return failure.error if failure is not None and is_told else None
+    return failure.error if is_told else None
 
 
 def _lost(held: UOp, error: UserError) -> UOp:
@@ -254,7 +263,7 @@ def _remember(node: UOp, buffer: UOp) -> None:
         node.cache["realized"] = buffer
 
 
-def _new_nodes(execution: Execution, inputs: list[UOp], written: set[int]) -> dict[int, UOp]:
+def _new_nodes(execution: Execution, inputs: list[UOp], written: frozenset[int]) -> dict[int, UOp]:
     """A node per slot that is kept. Memory that was updated in place gets a new node: what was computed from its old
     contents keeps the old node, which leads to a copy of them (`keep_contents`) or nowhere any longer."""
     nodes: dict[int, UOp] = {}

@@ -40,9 +40,11 @@ class Result(NamedTuple):
 
 
 TEMP = Role("temp")
-add_note = GlobalCounters.add_note
+# What `GlobalCounters.add_note` does, without the call.
+runs, MAX_NOTES = GlobalCounters.runs, GlobalCounters.MAX_NOTES
+note_run = runs.append
 # The largest result whose memory a replay keeps for the next call.
-MOST_KEPT_BYTES = 1 << 16
+MAX_KEPT_BYTES = 1 << 16
 Wish = tuple[int, int, int, int]
 """(number among the memories of a call, launch, parameter of it, the byte at which it begins)"""
 Step = Callable[[Sequence[Any]], None]
@@ -103,6 +105,7 @@ class Replay(Reader):
         self.memory = sum(kernel.bytes_moved for kernel in kernels)
         self.note = (self.count, self.operations, self.memory, 0.0)
         self.kept: list[Buffer | None] = [None] * len(self.results)
+        self.spares: list[Buffer | None] = [None] * len(self.results)
         # What is put back where it was is mostly let go of before the next call: it lies in the same memory again.
         left = [output.role for output in outputs[returned:] if output.role.kind == "made"]
         self.left = {self._source(role)[1] for role in left}
@@ -199,23 +202,29 @@ class Replay(Reader):
             memories.append(given.memory or given.ensure())
         kept = self.kept
         for number in self.numbers:
-            buffer = kept[number] if _holders(kept, number) == _ALONE else None
-            if buffer is None:
+            buffer = kept[number]
+            if buffer is None or getrefcount(buffer) != _BUFFER_ALONE or getrefcount(buffer.memory) != _MEMORY_ALONE:
                 buffer = self._new_result(number)
             memories.append(buffer.memory)
             made.append(buffer)
-        add_note(self.note)
-        # Nobody overwrites what the kernels read (`runtime.access`); inline, because a small launch shows a call.
-        self.reading = inputs
-        if overwritten:
-            wait_for_update(self, inputs)
-        try:
+        note_run(self.note)
+        if len(runs) > MAX_NOTES:
+            GlobalCounters.add_up()
+        if self.written:  # nobody else overwrites anything meanwhile (`overwrite`)
             for step in self.steps:
                 step(memories)
-        finally:
-            self.reading = None
+        else:
+            # Nobody overwrites what the kernels read (`runtime.access`); inline, because a small launch shows a call.
+            self.reading = inputs
             if overwritten:
-                tell_others()
+                wait_for_update(self, inputs)
+            try:
+                for step in self.steps:
+                    step(memories)
+            finally:
+                self.reading = None
+                if overwritten:
+                    tell_others()
         make = tensor_kind.make
         results = []
         for which, number, shape, line in self.outputs:
@@ -228,16 +237,23 @@ class Replay(Reader):
         return self._join(results) if self.joins else results
 
     def _new_result(self, number: int) -> Buffer:
-        """Memory for a result. A small one is kept: where the caller has let go of it by the next call, as it mostly
-        has, it is given out again, for to free and to make it takes as long as to launch a kernel."""
+        """Memory for a result whose kept buffer the caller still has. A small one is kept: where the caller has let go
+        of it by the next call, as it mostly has, it is used again, because to free and to allocate it takes as long as
+        to launch a kernel. The one before it is kept too: a caller that lets go of a result when it has the next, as an
+        attribute does, alternates between the two."""
         take, device, dtype, size, nbytes = self.results[number]
+        if nbytes <= MAX_KEPT_BYTES:
+            spare, self.spares[number] = self.spares[number], self.kept[number]
+            if spare is not None and (getrefcount(spare), getrefcount(spare.memory)) == _SPARE_ALONE:
+                self.kept[number] = spare
+                return spare
         try:
             memory = take(nbytes)
         except MemoryError as error:
             raise out_of_memory(device, nbytes, error) from error
         GlobalCounters.add_memory(nbytes, device)
         made = Buffer(device, dtype, size, memory, nbytes)
-        if nbytes <= MOST_KEPT_BYTES or number in self.left:
+        if nbytes <= MAX_KEPT_BYTES or number in self.left:
             self.kept[number] = made
         return made
 
@@ -254,14 +270,26 @@ class Replay(Reader):
         return joined
 
 
-def _holders(kept: Sequence[Buffer | None], number: int) -> tuple[int, int]:
-    """The references to a kept buffer and to its memory. How many of them are those of this function itself depends on
-    the version of Python, so the count is compared with that of a buffer which nobody else has."""
-    buffer = kept[number]
-    return (getrefcount(buffer), 0 if buffer is None else getrefcount(buffer.memory))
+def _count_alone() -> tuple[int, int]:
+    """What `getrefcount` gives in `Replay.run`, in this version of Python, for a kept buffer and for its memory where
+    nobody else has them."""
+    kept = [Buffer("", dtypes.uint8, 0, object())]
+    for number in range(1):
+        buffer = kept[number]
+        found = getrefcount(buffer), getrefcount(buffer.memory)
+    return found
 
 
-_ALONE = _holders([Buffer("", dtypes.uint8, 0, object())], 0)
+def _count_spare() -> tuple[int, int]:
+    """The same for one that `Replay._new_result` has taken out of the spares."""
+    spares: list[Buffer | None] = [Buffer("", dtypes.uint8, 0, object())]
+    spare, spares[0] = spares[0], None
+    assert spare is not None
+    return getrefcount(spare), getrefcount(spare.memory)
+
+
+_BUFFER_ALONE, _MEMORY_ALONE = _count_alone()
+_SPARE_ALONE = _count_spare()
 
 
 def _step_of(runner: Runner, wishes: list[Wish]) -> Step:

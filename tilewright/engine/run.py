@@ -3,19 +3,21 @@ in order. Consecutive kernels of one device go to it as one prepared list; tempo
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.base.config import options
 from tilewright.base.events import GlobalCounters, emit, listeners
-from tilewright.engine.checks import Site, take_words
 from tilewright.engine.compile import LoadedKernel, kernel_tables
 from tilewright.engine.recent import RecentTable
 from tilewright.graph.records import Item, Schedule
+from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer, allocate, transfer
 from tilewright.runtime.device import Place, Runner, open_driver, run_timed
+
+if TYPE_CHECKING:
+    from tilewright.engine.checks import Checked, Failure
 
 
 class Execution:
@@ -27,15 +29,21 @@ class Execution:
         kernels: Sequence[LoadedKernel | None],
         buffers: list[Buffer | None],
         input_count: int,
-        sites: Sequence[Site] = (),
+        checks: Sequence[UOp] = (),
     ) -> None:
         self.plan = plan
         self.kernels = kernels  # per item; None for a copy
         self.buffers = buffers  # per slot; None for temporary memory
         self.input_count = input_count
-        self.arenas: dict[str, Any] = {device: allocate(device, size) for device, size in plan.arenas}
+        self.arenas: dict[str, Any] = {}
+        if plan.arenas:
+            self.arenas = {device: allocate(device, size) for device, size in plan.arenas}
         self.offsets = dict(plan.offsets)
-        self.checked = take_words(plan, buffers, sites) if sites else []
+        self.checked: list[Checked] = []
+        if checks:
+            from tilewright.engine.checks import site_of, take_words  # few programs check anything
+
+            self.checked = take_words(plan, buffers, list(map(site_of, checks)))
 
     def place(self, slot: int) -> Place:
         buffer = self.buffers[slot]
@@ -49,7 +57,7 @@ class Execution:
         return [(memory, offset + start) for (memory, offset), start in zip(found, item.starts, strict=True)]
 
     def run(self) -> None:
-        if options.DEBUG >= 2 or "kernel-run" in listeners:
+        if (listeners and "kernel-run" in listeners) or options.DEBUG >= 2:
             seconds = sum(self._run_timed(number) for number in range(len(self.plan.items)))
             kernels = [kernel for kernel in self.kernels if kernel is not None]
             emit(
@@ -140,6 +148,18 @@ class Execution:
         )
         return seconds
 
+    def find_failure(self) -> Failure | None:
+        """What this run found out of range."""
+        from tilewright.engine.checks import find_failure
+
+        return find_failure(self.checked)
+
+    def return_words(self) -> None:
+        """The run is over and will not be replayed: its words are free for others."""
+        from tilewright.engine.checks import return_words
+
+        return_words(self.checked)
+
     def _count(self) -> None:
         GlobalCounters.add_note(_note_of(self.kernels))
 
@@ -212,21 +232,3 @@ def _prepared_for(execution: Execution) -> _Prepared | None:
         _prepared[id(execution.kernels)] = found
         _prepared.trim()
     return None if found.run_on is None or found.is_running else found
-
-
-# ---------------------------------------------------------------- capture, for jit
-
-
-class _Captures(threading.local):
-    listener: Callable[[Execution], None] | None = None
-
-
-captures = _Captures()
-
-
-def capture_execution(execution: Execution) -> bool:
-    """Tells whoever records on this thread what has just run; whether there is someone."""
-    if captures.listener is None:
-        return False
-    captures.listener(execution)
-    return True

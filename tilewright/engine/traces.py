@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
+from typing import Any
 
 from tilewright.base.forks import call_in_child
 from tilewright.graph.ops import Ops
@@ -21,10 +22,12 @@ MAX_WAIT_SECONDS = 10.0
 
 
 class Trace:
-    """A call that a thread traces. `pending` are the updates that it has assigned and not computed."""
+    """A call that a thread traces. `pending` are the updates that it has assigned and not computed; `record` is told of
+    each run of kernels."""
 
-    def __init__(self, spoil: Callable[[str], None]) -> None:
+    def __init__(self, spoil: Callable[[str], None], record: Callable[[Any], None]) -> None:
         self.spoil = spoil
+        self.record = record
         self.pending: weakref.WeakSet[UOp] = weakref.WeakSet()
         self.is_given_up = False  # others need not wait for it
 
@@ -42,11 +45,11 @@ _ended = threading.Condition()
 
 
 @contextmanager
-def tracing(spoil: Callable[[str], None]) -> Iterator[Trace]:
+def tracing(spoil: Callable[[str], None], record: Callable[[Any], None]) -> Iterator[Trace]:
     """A block in which this thread traces a call; `spoil` is told why its record is not to be used."""
     thread = get_ident()
     outer = traces.get(thread)
-    trace = Trace(spoil)
+    trace = Trace(spoil, record)
     try:
         traces[thread] = trace
         yield trace
@@ -57,6 +60,15 @@ def tracing(spoil: Callable[[str], None]) -> Iterator[Trace]:
             traces[thread] = outer
         with _ended:
             _ended.notify_all()
+
+
+def record_run(execution: Any) -> bool:
+    """Tells the trace of this thread what has just run; whether there is one."""
+    trace = traces.get(get_ident()) if traces else None
+    if trace is None:
+        return False
+    trace.record(execution)
+    return True
 
 
 def note_update(node: UOp) -> None:
@@ -118,6 +130,7 @@ __all__ = [
     "check_updates",
     "note_computed",
     "note_update",
+    "record_run",
     "traces",
     "tracing",
     "update_of",

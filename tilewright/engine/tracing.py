@@ -21,7 +21,7 @@ from tilewright.engine.observe import Observation, observe
 from tilewright.engine.parts import held_buffer
 from tilewright.engine.reach import Reach
 from tilewright.engine.replay import Result, Role, role_of, roles_of
-from tilewright.engine.run import Execution, captures
+from tilewright.engine.run import Execution
 from tilewright.engine.traces import Trace, tracing, update_of
 from tilewright.graph.build import scalar_of
 from tilewright.graph.ops import Ops
@@ -120,8 +120,8 @@ class Tracer:
         record = self.record
         given = leaves_in((args, kwargs))
         observed: Observation | None = None
-        with live.births() as born, tracing(record.spoil) as trace:
-            captures.listener, host_access.listener, host_access.made = self._execution, record.spoil, self.created
+        with live.births() as born, tracing(record.spoil, self._execution) as trace:
+            host_access.listener, host_access.made = record.spoil, self.created
             try:
                 if is_observed:
                     result, observed = observe(lambda: self.function(*args, **kwargs))
@@ -137,7 +137,7 @@ class Tracer:
                 if set(trace.pending).difference(toposort(*(tensor.uop for tensor in made.values()))):
                     record.spoil("another thread has assigned to a tensor that the call updates")
             finally:
-                captures.listener, host_access.listener, host_access.made = None, None, None
+                host_access.listener, host_access.made = None, None
         if leaves_in((args, kwargs)) != given:
             record.spoil("it changes an argument that is no tensor, which a replay would not do")
         for leaf in leaves:

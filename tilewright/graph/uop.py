@@ -122,7 +122,12 @@ class UOp:
     def shape(self) -> Shape:
         """The shape of the value; () in kernels."""
         if self._shape is None:
-            _fill(self, "_shape", lambda node: node.op.shape(node))
+            for src in self.src:
+                if src._shape is None:
+                    _fill(self, "_shape", lambda node: node.op.shape(node))
+                    break
+            else:
+                self._shape = self.op.shape(self)
         assert self._shape is not None
         return self._shape
 

@@ -7,9 +7,10 @@ meets no update takes no lock. Updates exclude one another by the engine's lock 
 
 from __future__ import annotations
 
+import _thread
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from threading import get_ident
 from typing import TypeVar
@@ -30,7 +31,7 @@ class Reader:
         self.reading: Sequence[Buffer] | None = None  # None between reads
         _readers[weakref.ref(self, _readers.pop)] = None
 
-    def is_reading(self, updated: set[Buffer]) -> bool:
+    def is_reading(self, updated: Set[Buffer]) -> bool:
         now = self.reading
         return now is not None and not (updated.isdisjoint(now) and updated.isdisjoint(self.always))
 
@@ -91,35 +92,47 @@ def wait_for_update(reader: Reader, buffers: Sequence[Buffer]) -> None:
         reader.reading = buffers
 
 
-class overwriting:  # noqa: N801 - read as a function: `with overwriting(buffers):`
-    """A block that overwrites buffers, once those who read them have finished."""
+def begin_overwrite(buffers: Set[Buffer]) -> None:
+    """From here to `end_overwrite` nobody reads these buffers; waits for those who do. One thread at a time."""
+    global _writer
+    _writer = get_ident()
+    overwritten.update(buffers)
+    if _are_read(buffers):
+        try:
+            _wait_while(lambda: _are_read(buffers))
+        except BaseException:
+            end_overwrite(buffers)
+            raise
 
-    __slots__ = ("buffers",)
 
-    def __init__(self, buffers: Iterable[Buffer]) -> None:
-        self.buffers = set(buffers)
-
-    def __enter__(self) -> None:
-        global _writer
-        _writer = get_ident()
-        overwritten.update(self.buffers)
-        if self._is_read():
-            try:
-                _wait_while(self._is_read)
-            except BaseException:
-                self.__exit__()
-                raise
-
-    def __exit__(self, *exception: object) -> None:
-        overwritten.difference_update(self.buffers)
+def end_overwrite(buffers: Set[Buffer]) -> None:
+    overwritten.difference_update(buffers)
+    if _waiting:
         tell_others()
 
-    def _is_read(self) -> bool:
-        for reference in list(_readers):
-            reader = reference()
-            if reader is not None and reader.reading is not None and reader.is_reading(self.buffers):
-                return True
-        return False
+
+def _are_read(buffers: Set[Buffer]) -> bool:
+    for reference in list(_readers):
+        reader = reference()
+        if reader is not None and reader.reading is not None and reader.is_reading(buffers):
+            return True
+    return False
+
+
+@contextmanager
+def overwriting(buffers: Iterable[Buffer]) -> Iterator[None]:
+    """A block that overwrites buffers, once those who read them have finished."""
+    found = set(buffers)
+    begin_overwrite(found)
+    try:
+        yield
+    finally:
+        end_overwrite(found)
+
+
+def has_other_threads() -> bool:
+    """Whether any other thread runs Python, and so may be about to read what this one overwrites."""
+    return _thread._count() > 0
 
 
 def read_contents(node: UOp, read: Callable[[Buffer], R]) -> R:
@@ -181,8 +194,11 @@ call_in_child(_renew)
 
 __all__ = [
     "Reader",
+    "begin_overwrite",
     "begin_read",
+    "end_overwrite",
     "end_read",
+    "has_other_threads",
     "keep_contents",
     "overwriting",
     "overwritten",

@@ -121,14 +121,17 @@ class CpuRunner(CommandList):
             self._memories[position] = None
         pointers, run = self.pointers, self.run
 
-        def run_with(memories: Sequence[HostMemory]) -> None:
+        def run_whole(memories: Sequence[HostMemory]) -> None:
             for number, position in positions:
                 pointers[position] = memories[number].address
-            for number, position, start in moved:
-                pointers[position] = memories[number].address + start
             run()
 
-        return run_with
+        def run_moved(memories: Sequence[HostMemory]) -> None:
+            for number, position, start in moved:
+                pointers[position] = memories[number].address + start
+            run_whole(memories)
+
+        return run_moved if moved else run_whole
 
 
 class CpuDriver(HostDriver):

@@ -13,6 +13,9 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 
+# What leaves a value as it is.
+_TRANSPARENT = (Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS)
+
 
 def mark_line(node: UOp) -> None:
     """Gives the user's line to the node and to those below it that have none, which are the ones just made."""
@@ -36,8 +39,10 @@ def has_memory(node: UOp) -> bool:
 def stored_value(node: UOp, buffer: UOp) -> UOp:
     """What a tensor becomes when `buffer` holds its value: the buffer; or, where that is the memory of a tensor that it
     is a copy or a detached view of, a node of its own over it, which gradients stop at if they did before."""
+    if node.op not in _TRANSPARENT:
+        return buffer
     below, is_cut = node, False
-    while below.op in (Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS):
+    while below.op in _TRANSPARENT:
         is_cut = is_cut or (below.op is Ops.DETACH and below.arg is None)
         below = below.src[0]
     if below is build.stored_root(node) or not has_memory(below):

@@ -37,6 +37,11 @@ _VIEWS = (Ops.PAD, Ops.SHRINK, Ops.FLIP, Ops.PERMUTE, Ops.EXPAND, Ops.RESHAPE, O
 
 def reads_memory(node: UOp) -> bool:
     """Whether anything below the node has a device, and is not a constant or an IOTA."""
+    first = node
+    while first.src:  # the first operand of an expression mostly leads to memory
+        first = first.src[0]
+    if first.op is Ops.BUFFER:
+        return True
     stack, seen = [node], {node}
     while stack:
         top = stack.pop()
@@ -119,7 +124,7 @@ class StorageMixin(TensorBase):
         for device, tensors in by_device.items():
             nodes = [tensor.uop for tensor in tensors]
             buffers = _realizer()(nodes, first_device(device))
-            owners = dict(zip(reversed(buffers), reversed(nodes)))
+            owners = dict(zip(reversed(buffers), reversed(nodes))) if len(nodes) > 1 else {buffers[0]: nodes[0]}
             for tensor, node, buffer in zip(tensors, nodes, buffers):
                 # History is needed by gradients alone; without it the nodes below can be freed. Gradients end at a
                 # parameter, whatever it was computed from. Of equal expressions that were computed together, and so
