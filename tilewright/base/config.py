@@ -102,7 +102,7 @@ class Options:
     )
     BEAM_CANDIDATES = _option(500, "The most candidates that a search measures for one kernel.", minimum=1)
     BEAM_SECONDS = _option(60, "Seconds after which a search for one kernel stops; the next call goes on from there.")
-    CACHE = _option(1, "0 neither reads nor writes compiled programs on disk.")
+    CACHE = _option(1, "0 neither reads nor writes compiled programs and schedules on disk.")
     CHECK = _option(
         0,
         "1 checks on every device that indices and class labels are in range; the CPU does so in any case.",
@@ -134,13 +134,13 @@ class Options:
         "How much is printed: 1 devices and caches, 2 a line per kernel, 3 schedule and axes, 4 source, 5 graphs, "
         "6 assembly. Each level includes those below it.",
     )
-    DEVICE = _option(
-        "", "The device of tensors that name none, such as `CPU` or `CPU:1`; empty is the first available."
-    )
+    DEVICE = _option("", "The device of tensors that name none, such as `CUDA` or `CPU:1`; empty is `CPU`.")
     FOLD_REDUCE = _option(1, "0 keeps a loop for a sum that has a closed form, such as a count.", affects=BOTH)
     FUSE = _option(1, "0 gives every operation a kernel of its own.", affects=SCHEDULE)
     JIT = _option(1, "0 makes `jit` call the function plainly, each time.")
-    NOOPT = _option(0, "1 leaves every kernel as the scheduler made it.", affects=KERNEL)
+    NOOPT = _option(
+        0, "1 leaves every kernel as the scheduler made it; opts that a kernel states are applied.", affects=KERNEL
+    )
     PASS_LIMIT = _option(
         -1,
         "Run only the first n of the passes that a right result does not need, to find the one that breaks; -1 is all.",
