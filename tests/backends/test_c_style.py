@@ -23,7 +23,7 @@ from tilewright.base.errors import UnsupportedError
 from tilewright.base.target import Target
 from tilewright.codegen.c_style.language import Expression, Language
 from tilewright.codegen.c_style.launch import axis_size, plan_launch
-from tilewright.codegen.c_style.memory import MOST_ALIGNED, alignment
+from tilewright.codegen.c_style.memory import MAX_ALIGNMENT, alignment
 from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.records import Program
@@ -123,7 +123,7 @@ def test_alignment() -> None:
     assert alignment(i * 12) == 4
     assert alignment(i * 8 + 4) == 4
     assert alignment(i * 8 + i * 2) == 2
-    assert alignment(const(dtypes.int32, 0)) == alignment(None) == MOST_ALIGNED
+    assert alignment(const(dtypes.int32, 0)) == alignment(None) == MAX_ALIGNMENT
     assert alignment(i & 48) == 16
 
 

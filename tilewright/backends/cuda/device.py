@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from tilewright.backends.cuda import card as facts
 from tilewright.backends.cuda.card import Card
 from tilewright.backends.cuda.cores import cores_of
-from tilewright.backends.cuda.dot import dot_launch, plan_dot, render_program
+from tilewright.backends.cuda.dot import render_program
+from tilewright.backends.cuda.dot_plan import dot_launch, plan_dot
 from tilewright.backends.cuda.launches import CudaKernel, CudaRunner
 from tilewright.backends.cuda.library import CudaError
 from tilewright.backends.cuda.memory import CudaMemory, Pool, Staging

@@ -11,7 +11,9 @@ from tilewright.backends.cuda.dot_text import OPERANDS
 from tilewright.backends.cuda.renderer import CudaLanguage
 from tilewright.base.errors import InternalError
 from tilewright.base.target import TensorCore
-from tilewright.codegen.c_style.renderer import CStyleRenderer, Expression
+from tilewright.codegen.c_style.emitter import Emitter
+from tilewright.codegen.c_style.language import Expression
+from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.codegen.tiles import axis_size
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import AxisType, Ops
@@ -116,8 +118,8 @@ class MmaRenderer(CStyleRenderer):
 
     def open_group(self) -> None:
         """The threads as the core numbers them."""
-        self.line("const int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;")
-        name_threads(self, self.node, "thread")
+        self.emitter.line("const int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;")
+        name_threads(self.emitter, self.node, "thread")
 
     def emit_node(self, node: UOp) -> None:
         if node.op is not Ops.DOT:
@@ -125,15 +127,16 @@ class MmaRenderer(CStyleRenderer):
             return
         left, right = self._sides()
         for line in self._multiply(left, right):
-            self.line(line)
+            self.emitter.line(line)
         forms = [affine(number).terms for number in node.src[4:]]
-        self.values[node] = {}
-        for place, at in self.elements(node):
+        self.emitter.values[node] = {}
+        for coordinates, at in self.emitter.elements(node):
             row, column = (
                 sum(step * at[axis] for axis, step in form.items() if axis.arg.kind is AxisType.UPCAST)
                 for form in forms
             )
-            self.values[node][place] = Expression(f"acc[{row // 16}][{column // 8}][{row % 16 // 8 * 2 + column % 2}]")
+            element = f"acc[{row // 16}][{column // 8}][{row % 16 // 8 * 2 + column % 2}]"
+            self.emitter.values[node][coordinates] = Expression(element)
 
     def _sides(self) -> tuple[_Side, _Side]:
         argument, core, found = self.node.arg, self.core, []
@@ -144,14 +147,14 @@ class MmaRenderer(CStyleRenderer):
             memory = self.node.src[number]
             param = next(param for param in self.program.params if param.slot == memory.arg.slot)
             kind = self.language.memory_type(memory.dtype)
-            start = self.operand(self.node.src[2 + number], {}).text
-            self.line(f"const {kind}* const {name}_start = {self._param_name(param)} + {start};")
+            start = self.emitter.operand(self.node.src[2 + number], {}).text
+            self.emitter.line(f"const {kind}* const {name}_start = {self._param_name(param)} + {start};")
             found.append(_Side(name, f"{name}_start", kind, tile, size, steps, core))
         return found[0], found[1]
 
     def _tile(self, number: UOp, size: int) -> str:
         axis = next((axis for axis in self.program.global_ranges if axis in number.ranges), None)
-        return "0" if axis is None else f"{self.values[axis][()].text} * {size}"
+        return "0" if axis is None else f"{self.emitter.values[axis][()].text} * {size}"
 
     def _multiply(self, left: _Side, right: _Side) -> list[str]:
         core, length = self.core, self.node.arg.length
@@ -209,16 +212,16 @@ class MmaRenderer(CStyleRenderer):
         ]
 
 
-def name_threads(renderer: CStyleRenderer, node: UOp, thread: str) -> None:
+def name_threads(emitter: Emitter, node: UOp, thread: str) -> None:
     """The core's thread axes from the number of a thread. TC gave them ids in the core's order, which is the card's;
     a launch may list them in another, which would exchange the elements of threads."""
     axes = {axis for number in node.src[4:] for axis in number.ranges if axis.arg.kind is AxisType.LOCAL}
     stride = 1
     for axis in sorted(axes, key=lambda axis: axis.arg.id, reverse=True):
-        name, kind = renderer.axis_name(axis), renderer.language.type_name(axis.dtype)
+        name, kind = emitter.axis_name(axis), emitter.language.type_name(axis.dtype)
         divided = thread if stride == 1 else f"{thread} / {stride}"
-        renderer.line(f"const {kind} {name} = {divided} % {axis_size(axis)};")
-        renderer.values[axis] = {(): Expression(name)}
+        emitter.line(f"const {kind} {name} = {divided} % {axis_size(axis)};")
+        emitter.values[axis] = {(): Expression(name)}
         stride *= axis_size(axis)
 
 

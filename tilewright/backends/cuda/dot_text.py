@@ -4,12 +4,9 @@ How the pieces work together is said in `dot.py`; how the instructions are spelt
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from tilewright.backends.cuda.dot_plan import LINE_BYTES, DotPlan, Side
 from tilewright.base.dtype import DType, dtypes
-
-if TYPE_CHECKING:
-    from tilewright.backends.cuda.dot import DotPlan, Side
 
 OPERANDS: dict[DType, str] = {
     dtypes.float16: "f16",
@@ -20,7 +17,6 @@ OPERANDS: dict[DType, str] = {
 }
 # An instruction takes 32 bytes of the summed axis; lines of a swizzled box repeat their pattern every 8.
 STEP_BYTES = 32
-LINE_BYTES = 128
 PATTERN_BYTES = 8 * LINE_BYTES
 ALIGNMENT = 1024
 # Registers of a thread that fetches, and of one that multiplies: together no more than a multiprocessor has.

@@ -91,6 +91,7 @@ class WgslLanguage(Language):
     }
     helper_qualifier: ClassVar[str] = "fn"
     leave: ClassVar[str] = "{ return; }"
+    needs_braces: ClassVar[bool] = True
 
     def __init__(self, target: Target) -> None:
         super().__init__()

@@ -11,6 +11,7 @@ from tilewright.backends.webgpu.language import WgslLanguage
 from tilewright.backends.webgpu.storage import WgslMemory
 from tilewright.base.dtype import DType, Scalar, cast_scalar
 from tilewright.base.target import WIDE_INTEGERS
+from tilewright.codegen.c_style.emitter import element_name
 from tilewright.codegen.c_style.folds import fold_body
 from tilewright.codegen.c_style.renderer import CStyleRenderer, Expression
 from tilewright.graph.interpreter.scalar import ScalarMath
@@ -31,7 +32,7 @@ class WgslRenderer(CStyleRenderer):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program, WgslLanguage(program.target))
-        self.memory = WgslMemory(self)
+        self.memory = WgslMemory(self.emitter, program.params)
         self.language.orders_buffers = any(param.is_read and param.is_written for param in program.params)
         self.exposed = self._find_exposed()
 
@@ -47,11 +48,11 @@ class WgslRenderer(CStyleRenderer):
     def _emit_accumulator(self, node: UOp) -> None:
         """One declaration each: a `var` declares one name."""
         start = self.language.literal(node.dtype, node.src[0].arg).text
-        self.values[node] = {}
-        for coordinates, _ in self.elements(node):
-            name = self.element_name(f"acc{node.arg}", coordinates)
-            self.line(f"{self.language.variable(node.dtype, name)} = {start};")
-            self.values[node][coordinates] = Expression(name)
+        self.emitter.values[node] = {}
+        for coordinates, _ in self.emitter.elements(node):
+            name = element_name(f"acc{node.arg}", coordinates)
+            self.emitter.line(f"{self.language.variable(node.dtype, name)} = {start};")
+            self.emitter.values[node][coordinates] = Expression(name)
 
     def _join(self, op: Op, dtype: DType, left: Expression, right: Expression | None = None) -> Expression:
         if dtype not in WIDE_INTEGERS or right is None:

@@ -7,19 +7,16 @@ reads element 0 and drops it, or stands under an `if`. In a work-group's memory 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from tilewright.backends.webgpu.language import WORD_BITS, WgslLanguage
 from tilewright.base.dtype import DType, dtypes
+from tilewright.codegen.c_style.emitter import Emitter
 from tilewright.codegen.c_style.language import ATOM, Expression
 from tilewright.codegen.c_style.memory import CStyleMemory, Row, stored
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Param
 from tilewright.graph.uop import UOp, memory_of
-
-if TYPE_CHECKING:
-    from tilewright.backends.webgpu.renderer import WgslRenderer
 
 
 def per_word(dtype: DType) -> int:
@@ -40,9 +37,9 @@ def shift_of(index: str, dtype: DType) -> str:
 class WgslMemory(CStyleMemory):
     language: WgslLanguage
 
-    def __init__(self, renderer: WgslRenderer) -> None:
-        super().__init__(renderer)
-        self.written = {param.slot for param in renderer.program.params if param.is_written}
+    def __init__(self, emitter: Emitter, params: Sequence[Param]) -> None:
+        super().__init__(emitter)
+        self.written = {param.slot for param in params if param.is_written}
 
     def binding(self, number: int, param: Param, name: str) -> str:
         """All are read_write: a buffer that holds several arrays may be read and written by one kernel."""
@@ -101,7 +98,7 @@ class WgslMemory(CStyleMemory):
             text = Expression(f"{self.names[memory_of(place)]}[{position}]")
         if place.dtype.is_bool:
             text = self.language.cast(dtypes.uint8, dtypes.bool, text)
-        return self.renderer.declare(place.dtype, self._chosen(row, text), label)
+        return self.emitter.declare(place.dtype, self._chosen(row, text), label)
 
     def _masked(self, position: Expression, mask: Expression | None) -> Expression:
         """A position, or that of the first element: `select` computes both sides."""
@@ -117,13 +114,13 @@ class WgslMemory(CStyleMemory):
         dtype = stored(place.dtype)
         position = self._masked(self._position(row.base, offset), row.mask)
         text = self._word(place, word_of(position.within(ATOM), dtype))
-        word = self.renderer.define(dtypes.uint32, Expression(text), "word")
+        word = self.emitter.declare(dtypes.uint32, Expression(text), self.emitter.fresh("word"))
         lanes = []
         for lane in range(width):
             value = self._extracted(dtype, word.text, f"{lane * dtype.bits}u")
             if place.dtype.is_bool:
                 value = self.language.cast(dtypes.uint8, dtypes.bool, value)
-            lanes.append(self.renderer.define(place.dtype, self._chosen(row, value), "val"))
+            lanes.append(self.emitter.declare(place.dtype, self._chosen(row, value), self.emitter.fresh("val")))
         return lanes
 
     # ------------------------------------------------------------ stores
@@ -140,9 +137,3 @@ class WgslMemory(CStyleMemory):
         if self._is_packed(place):
             return f"{self._store_function(place)}({position.text}, {values[0].text});"
         return f"{name}[{position.text}] = {values[0].text};"
-
-    def store_under(self, mask: Expression | None, lines: list[str]) -> None:
-        if mask is not None:
-            lines = [f"if ({mask.text}) {{", *(f"  {line}" for line in lines), "}"]
-        for line in lines:
-            self.renderer.line(line)

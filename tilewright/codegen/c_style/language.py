@@ -142,7 +142,8 @@ class Language:
     spaces: ClassVar[dict[AddrSpace, str]] = {AddrSpace.GLOBAL: "", AddrSpace.LOCAL: "", AddrSpace.REG: ""}
     helper_qualifier: ClassVar[str] = "static inline"
     restrict: str = ""
-    leave: ClassVar[str] = "return;"  # what a condition at the start of a kernel leads to
+    leave: ClassVar[str] = "return;"  # the statement with which a thread without work ends
+    needs_braces: ClassVar[bool] = False  # also around one statement
     # Vector loads and stores: of how many bytes, and whether the address must be a multiple of that.
     vector_bytes: ClassVar[int] = 16
     vectors_are_aligned: ClassVar[bool] = True
@@ -218,6 +219,12 @@ class Language:
     def warp_fold(self, op: Op, dtype: DType, width: int, value: Expression) -> Expression:
         """The fold of the value over `width` neighbouring threads, for each of them."""
         raise InternalError(f"{type(self).__name__} has no exchange between threads")
+
+    def conditional(self, condition: Expression, lines: list[str]) -> list[str]:
+        """Statements that run where a condition holds."""
+        if len(lines) == 1 and not self.needs_braces:
+            return [f"if ({condition.text}) {lines[0]}"]
+        return [f"if ({condition.text}) {{", *(f"  {line}" for line in lines), "}"]
 
     # ------------------------------------------------------------ vectors in memory
 

@@ -1,35 +1,33 @@
-"""Loads and stores of tiles in C. In: LOAD and STORE nodes, and the renderer that knows their operands. Out: lines.
+"""Loads and stores of tiles in C. In: LOAD and STORE nodes. Out: lines.
 
-The elements of a tile lie at constant distances from a base. Neighbours among them are moved together, as one vector,
-where the base is known to be a multiple of the vector's length; elements at one address are loaded once. Where its mask
-is off, an access touches no memory: a load is the chosen side of `?:`, a store stands under an `if`."""
+The elements of a tile are at constant offsets from a base. Contiguous elements are accessed as one vector where the
+base is known to be a multiple of the vector's length; elements at one address are loaded once. Where its mask is off,
+an access touches no memory: a load is one side of `?:`, a store stands under an `if`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tilewright.base.dtype import DType, dtypes, wrap_int
+from tilewright.codegen.c_style.emitter import Emitter, element_name
 from tilewright.codegen.c_style.language import ATOM, CHOICE, OR, SUM, UNARY, Expression
 from tilewright.codegen.tiles import Coordinates, tile_part
 from tilewright.graph.ops import AddrSpace, Ops
 from tilewright.graph.uop import UOp, memory_of
 
-if TYPE_CHECKING:
-    from tilewright.codegen.c_style.renderer import CStyleRenderer
-
 _SPACES = {Ops.PARAM: AddrSpace.GLOBAL, Ops.DEFINE_LOCAL: AddrSpace.LOCAL, Ops.DEFINE_REG: AddrSpace.REG}
-# No vector is longer, in elements; a base that is a multiple of more tells nothing new.
-MOST_ALIGNED = 64
+# In elements; no vector is longer.
+MAX_ALIGNMENT = 64
 
 
 def alignment(node: UOp | None, depth: int = 12) -> int:
-    """A power of two that divides the integer for certain. Nothing at all stands for 0."""
+    """A power of two that divides the integer. None stands for 0."""
     if node is None:
-        return MOST_ALIGNED
+        return MAX_ALIGNMENT
     if node.op is Ops.CONST:
         value = abs(int(node.arg))
-        return min(MOST_ALIGNED, value & -value) if value else MOST_ALIGNED
+        return min(MAX_ALIGNMENT, value & -value) if value else MAX_ALIGNMENT
     if depth == 0 or not node.dtype.is_int:
         return 1
     if node.op in (Ops.ADD, Ops.SUB, Ops.OR, Ops.XOR):
@@ -37,18 +35,18 @@ def alignment(node: UOp | None, depth: int = 12) -> int:
     if node.op is Ops.WHERE:
         return min(alignment(source, depth - 1) for source in node.src[1:])
     if node.op is Ops.MUL:
-        return min(MOST_ALIGNED, alignment(node.src[0], depth - 1) * alignment(node.src[1], depth - 1))
+        return min(MAX_ALIGNMENT, alignment(node.src[0], depth - 1) * alignment(node.src[1], depth - 1))
     if node.op is Ops.AND:
         return max(alignment(source, depth - 1) for source in node.src)
     if node.op is Ops.SHL and node.src[1].is_const:
-        return min(MOST_ALIGNED, alignment(node.src[0], depth - 1) << min(int(node.src[1].arg), 6))
+        return min(MAX_ALIGNMENT, alignment(node.src[0], depth - 1) << min(int(node.src[1].arg), 6))
     if node.op is Ops.CAST and node.src[0].dtype.is_int:
         return alignment(node.src[0], depth - 1)
     return 1
 
 
 class Row(NamedTuple):
-    """What elements of a tile share: the text of their base, of their mask, and of the value where it is off."""
+    """What elements of a tile share: their base, their mask, and the value where it is off."""
 
     base: Expression | None
     mask: Expression | None
@@ -56,37 +54,37 @@ class Row(NamedTuple):
 
 
 class CStyleMemory:
-    def __init__(self, renderer: CStyleRenderer) -> None:
-        self.renderer = renderer
-        self.language = renderer.language
+    def __init__(self, emitter: Emitter) -> None:
+        self.emitter = emitter
+        self.language = emitter.language
         self.names: dict[UOp, str] = {}  # PARAM, DEFINE_LOCAL or DEFINE_REG -> name
 
     # ------------------------------------------------------------ tiles in rows
 
     def _rows(self, node: UOp) -> dict[Row, dict[int, list[Coordinates]]]:
-        """The elements of an access by what they share, and by their distance from the base."""
-        renderer, place = self.renderer, node.src[0]
+        """The elements of an access by what they share, and by their offset from the base."""
+        emitter, place = self.emitter, node.src[0]
         base, steps = tile_part(place.src[1])
         valid = place.src[2] if len(place.src) > 2 else None
         other = node.src[1] if node.op is Ops.LOAD and len(node.src) > 1 else None
         rows: dict[Row, dict[int, list[Coordinates]]] = {}
-        for coordinates, at in renderer.elements(node):
+        for coordinates, at in emitter.elements(node):
             mask = otherwise = None
             if valid is not None:
-                mask = renderer.operand(valid, at)
+                mask = emitter.operand(valid, at)
                 if node.op is Ops.LOAD:
                     zero = self.language.literal(node.dtype, 0)
-                    otherwise = zero if other is None else renderer.operand(other, at)
-            row = Row(None if base is None else renderer.operand(base, at), mask, otherwise)
+                    otherwise = zero if other is None else emitter.operand(other, at)
+            row = Row(None if base is None else emitter.operand(base, at), mask, otherwise)
             offset = sum(step * at[tile] for tile, step in steps.items())
             rows.setdefault(row, {}).setdefault(wrap_int(offset, dtypes.int64), []).append(coordinates)
         return rows
 
     def _runs(self, place: UOp, offsets: list[int]) -> Iterator[tuple[int, int]]:
-        """(first offset, how many): vectors where neighbours fill one, single elements elsewhere."""
+        """(first offset, count): a vector where contiguous elements fill one, else single elements."""
         memory = memory_of(place)
         widths = () if memory.op is Ops.DEFINE_REG else self.language.vector_widths(stored(place.dtype))
-        aligned = alignment(tile_part(place.src[1])[0]) if self.language.vectors_are_aligned else MOST_ALIGNED
+        aligned = alignment(tile_part(place.src[1])[0]) if self.language.vectors_are_aligned else MAX_ALIGNMENT
         known, done = set(offsets), set[int]()
         for offset in sorted(offsets):
             if offset in done:
@@ -101,16 +99,16 @@ class CStyleMemory:
         return all(offset + lane in free for lane in range(width))
 
     def _named(self, row: Row, count: int) -> Row:
-        """A base and a mask that several accesses use have a name."""
+        """A base and a mask with several uses get a name."""
         if count < 2:
             return row
-        renderer = self.renderer
+        emitter = self.emitter
         base = row.base
         if base is not None and not base.text.isidentifier():
-            base = renderer.define(renderer.index_dtype, base, "idx")
+            base = emitter.declare(emitter.index_dtype, base, emitter.fresh("idx"))
         mask = row.mask
         if mask is not None and not mask.text.isidentifier():
-            mask = renderer.define(dtypes.bool, mask, "valid")
+            mask = emitter.declare(dtypes.bool, mask, emitter.fresh("valid"))
         return Row(base, mask, row.otherwise)
 
     # ------------------------------------------------------------ addresses
@@ -135,7 +133,7 @@ class CStyleMemory:
 
     def load(self, node: UOp) -> None:
         place = node.src[0]
-        name = self.renderer.fresh("val")
+        name = self.emitter.fresh("val")
         values: dict[Coordinates, Expression] = {}
         for row, places in self._rows(node).items():
             runs = list(self._runs(place, list(places)))
@@ -144,17 +142,16 @@ class CStyleMemory:
                 if width > 1:
                     lanes = self._load_vector(place, row, offset, width)
                 else:
-                    label = self.renderer.element_name(name, places[offset][0])
-                    lanes = [self._load_element(place, row, offset, label)]
+                    lanes = [self._load_element(place, row, offset, element_name(name, places[offset][0]))]
                 for lane, value in enumerate(lanes):
                     values.update(dict.fromkeys(places[offset + lane], value))
-        self.renderer.values[node] = values
+        self.emitter.values[node] = values
 
     def _load_element(self, place: UOp, row: Row, offset: int, label: str) -> Expression:
         text = Expression(self._element(place, row.base, offset))
         if place.dtype.is_bool:
             text = self.language.cast(dtypes.uint8, dtypes.bool, text)
-        return self.renderer.declare(place.dtype, self._chosen(row, text), label)
+        return self.emitter.declare(place.dtype, self._chosen(row, text), label)
 
     def _load_vector(self, place: UOp, row: Row, offset: int, width: int) -> list[Expression]:
         dtype, language = stored(place.dtype), self.language
@@ -167,8 +164,8 @@ class CStyleMemory:
                 otherwise = language.cast(dtypes.bool, dtypes.uint8, otherwise)
             filled = Expression(language.make_vector(dtype, [otherwise.text] * width))
             text = self._chosen(Row(row.base, row.mask, filled), text)
-        name = self.renderer.fresh("vec")
-        self.renderer.line(f"const {language.vector_type(dtype, width)} {name} = {text.text};")
+        name = self.emitter.fresh("vec")
+        self.emitter.line(f"const {language.vector_type(dtype, width)} {name} = {text.text};")
         lanes = [Expression(language.lane(name, lane, width)) for lane in range(width)]
         return [language.cast(dtypes.uint8, dtypes.bool, lane) for lane in lanes] if place.dtype.is_bool else lanes
 
@@ -180,37 +177,28 @@ class CStyleMemory:
     # ------------------------------------------------------------ stores
 
     def store(self, node: UOp) -> None:
-        renderer = self.renderer
+        emitter = self.emitter
         place, value = node.src[:2]
-        axes = renderer.facts.axes(node)
+        axes = emitter.facts.axes(node)
         for row, places in self._rows(node).items():
             runs = list(self._runs(place, list(places)))
             row = self._named(row, len(runs))
             lines = []
             for offset, width in runs:
-                # Elements of a tile that share an address agree, so one of them stands for all.
+                # Elements of a tile at one address are equal, so the first is stored for all.
                 firsts = [places[offset + lane][0] for lane in range(width)]
-                values = [renderer.operand(value, dict(zip(axes, first, strict=True))) for first in firsts]
+                values = [emitter.operand(value, dict(zip(axes, first, strict=True))) for first in firsts]
                 if place.dtype.is_bool:
                     values = [self.language.cast(dtypes.bool, dtypes.uint8, given) for given in values]
                 lines.append(self._store_line(place, row.base, offset, values))
-            self.store_under(row.mask, lines)
+            self.emitter.masked(row.mask, lines)
 
     def _store_line(self, place: UOp, base: Expression | None, offset: int, values: list[Expression]) -> str:
-        """Neighbours, from an offset on; one of them, or as many as a vector has."""
+        """One element at an offset, or a vector of contiguous ones from there on."""
         if len(values) == 1:
             return f"{self._element(place, base, offset)} = {values[0].text};"
         pointer, space = self._pointer(place, base, offset), _SPACES[memory_of(place).op]
         return self.language.store_vector(stored(place.dtype), [value.text for value in values], pointer, space)
-
-    def store_under(self, mask: Expression | None, lines: list[str]) -> None:
-        renderer = self.renderer
-        if mask is not None and len(lines) == 1:
-            lines = [f"if ({mask.text}) {lines[0]}"]
-        elif mask is not None:
-            lines = [f"if ({mask.text}) {{", *(f"  {line}" for line in lines), "}"]
-        for line in lines:
-            renderer.line(line)
 
 
 def stored(dtype: DType) -> DType:

@@ -1,18 +1,17 @@
 """Programs as C. In: a `Program` and the dialect to write. Out: the text of one kernel, for a compiler and for people.
 
-Tiles are written out here and nowhere earlier: a value is one variable per element of its tile. A value that is used
-once, in the block that computes it, is written where it is used; every other one gets a name. OpenCL, CUDA, HIP, Metal
-and the C compiler of the CPU share this file; what differs between them is their `Language`."""
+Tiles are unrolled here and nowhere earlier: a value is one variable per element of its tile. A value with one use, in
+the block that computes it, is inlined there; every other value gets a name. OpenCL, CUDA, HIP, Metal, WGSL and the C
+compiler of the CPU share this file; what differs between them is their `Language`."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import textwrap
-from collections.abc import Iterator
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError
+from tilewright.codegen.c_style.emitter import Emitter, element_name
 from tilewright.codegen.c_style.language import COMPARISONS, UNARY, Expression, Language
 from tilewright.codegen.c_style.launch import AxisPlace, Sizes, plan_launch
 from tilewright.codegen.c_style.memory import CStyleMemory
@@ -22,18 +21,8 @@ from tilewright.graph.records import Param, Program
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, memory_of
 
-# An expression longer than this gets a name also where it is used once.
-LONGEST_INLINE = 72
-LINE_LENGTH = 120
-MOST_AXES = 10_000
-_AXIS_NAMES = {
-    AxisType.GLOBAL: "global",
-    AxisType.THREAD: "thread",
-    AxisType.LOCAL: "local",
-    AxisType.GROUP: "group",
-    AxisType.LOOP: "loop",
-    AxisType.REDUCE: "reduce",
-}
+# A longer expression gets a name even with one use.
+MAX_INLINE_LENGTH = 72
 
 
 class CStyleRenderer:
@@ -44,45 +33,10 @@ class CStyleRenderer:
         self.language = language
         self.facts = TileFacts(program)
         self.launch = plan_launch(program)
-        self.values: dict[UOp, dict[Coordinates, Expression]] = {}
-        self.lines: list[str] = []
-        self.depth = 1
-        self.counts: dict[str, int] = {}
-        self.axis_names: dict[UOp, str] = {}
-        self.memory = CStyleMemory(self)
+        self.emitter = Emitter(language, self.facts, self._find_index_dtype())
+        self.memory = CStyleMemory(self.emitter)
         self.inlined = self._find_inlined()
-        self.index_dtype = self._find_index_dtype()
         self.positions = self._find_positions()
-
-    # ------------------------------------------------------------ text
-
-    def line(self, text: str) -> None:
-        indent = "  " * self.depth
-        if len(indent) + len(text) <= LINE_LENGTH or '"' in text or "//" in text:
-            self.lines.append(indent + text)
-        else:
-            # A space that the wrapping does not know keeps a name and its value on one line.
-            joined = text.replace(" = ", "\u00a0=\u00a0")
-            wrapped = textwrap.wrap(joined, LINE_LENGTH, initial_indent=indent, subsequent_indent=f"{indent}    ")
-            self.lines += [line.replace("\u00a0", " ") for line in wrapped]
-
-    def fresh(self, stem: str) -> str:
-        """A name that is not taken."""
-        number = self.counts.get(stem, 0)
-        self.counts[stem] = number + 1
-        return f"{stem}{number}"
-
-    def element_name(self, name: str, coordinates: Coordinates) -> str:
-        return "_".join([name, *map(str, coordinates)])
-
-    def declare(self, dtype: DType, value: Expression, name: str) -> Expression:
-        self.line(f"{self.language.constant(dtype, name)} = {value.text};")
-        return Expression(name)
-
-    def define(self, dtype: DType, value: Expression, stem: str) -> Expression:
-        return self.declare(dtype, value, self.fresh(stem))
-
-    # ------------------------------------------------------------ the whole
 
     def render(self) -> str:
         params = [(param, self._param_name(param)) for param in self.program.params]
@@ -100,7 +54,7 @@ class CStyleRenderer:
         signature = self.language.signature(self.program, self.launch, params)
         head = self.language.prelude(self.program)
         helpers = list(self.language.helpers.values())
-        parts = [head, helpers, [self.describe(), *signature, *self.lines, "}"]]
+        parts = [head, helpers, [self.describe(), *signature, *self.emitter.lines, "}"]]
         return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
     def describe(self) -> str:
@@ -121,7 +75,7 @@ class CStyleRenderer:
         return f"{kind}{param.slot}"
 
     def _name_memory(self, params: dict[int, str]) -> None:
-        """Buffers are parameters; local memory and arrays of registers are declared in front of everything."""
+        """Buffers are parameters; local memory and arrays of registers are declared first."""
         for node in self.program.body:
             if node.op is not Ops.INDEX:
                 continue
@@ -132,15 +86,15 @@ class CStyleRenderer:
                 self.memory.names[memory] = params[memory.arg.slot]
             elif memory.op is Ops.DEFINE_LOCAL:
                 name = self.memory.names[memory] = f"shared{memory.arg.slot}"
-                self.line(self.language.declare_local(name, memory.dtype, memory.arg.size))
+                self.emitter.line(self.language.declare_local(name, memory.dtype, memory.arg.size))
             else:
                 name = self.memory.names[memory] = f"reg{memory.arg.slot}"
-                self.line(self.language.declare_register(name, memory.dtype, memory.arg.size))
+                self.emitter.line(self.language.declare_register(name, memory.dtype, memory.arg.size))
 
     # ------------------------------------------------------------ launch
 
     def open_launch(self) -> None:
-        """The axes of the grid and of the work-group, from the numbers that the device gives."""
+        """Declares the axes of the grid and of the work-group, computed from the device's indices."""
         self.open_grid()
         self.open_group()
 
@@ -149,7 +103,7 @@ class CStyleRenderer:
         grid = [language.group_index(dimension) for dimension in range(3)]
         self._open_axes(launch.grid_places, launch.grid, grid, "block")
         if launch.has_surplus:
-            self.line(f"if (block >= {launch.count}) {language.leave}")
+            self.emitter.line(f"if (block >= {launch.count}) {language.leave}")
 
     def open_group(self) -> None:
         launch = self.launch
@@ -161,7 +115,7 @@ class CStyleRenderer:
         if any(place.dimension is None for place in places):
             dtype = dtypes.int32 if math.prod(sizes) <= dtypes.int32.max else dtypes.int64
             x, y, z = (language.cast_text(dtype, Expression(name)).text for name in names)
-            self.line(f"{language.constant(dtype, together)} = ({z} * {sizes[1]} + {y}) * {sizes[0]} + {x};")
+            self.emitter.line(f"{language.constant(dtype, together)} = ({z} * {sizes[1]} + {y}) * {sizes[0]} + {x};")
         for place in reversed(places):
             axis = place.axis
             text = together if place.dimension is None else names[place.dimension]
@@ -169,47 +123,37 @@ class CStyleRenderer:
                 text = f"{text} / {place.stride}"
             if not place.is_last:
                 text = f"{text} % {axis_size(axis)}"
-            declared = language.constant(axis.dtype, self.axis_name(axis))
+            declared = language.constant(axis.dtype, self.emitter.axis_name(axis))
             comment = f"// {axis.arg.kind.name} {axis_size(axis)}"
-            self.line(f"{declared} = {language.launch_number(axis.dtype, text)};  {comment}")
-            self.values[axis] = {(): Expression(self.axis_name(axis))}
+            self.emitter.line(f"{declared} = {language.launch_number(axis.dtype, text)};  {comment}")
+            self.emitter.values[axis] = {(): Expression(self.emitter.axis_name(axis))}
 
     def close_launch(self) -> None:
         return
 
     # ------------------------------------------------------------ loops
 
-    def axis_name(self, axis: UOp) -> str:
-        """By its number in the kernel. Axes that codegen adds have numbers far above, and are named in their order."""
-        name = self.axis_names.get(axis)
-        if name is None:
-            stem = _AXIS_NAMES[axis.arg.kind]
-            is_added = max(axis.arg.id) > MOST_AXES
-            name = self.fresh(f"{stem}_added") if is_added else stem + "_".join(map(str, axis.arg.id))
-            self.axis_names[axis] = name
-        return name
-
     def open_loop(self, axis: UOp, start: str = "0", stop: str = "") -> None:
-        name, size = self.axis_name(axis), axis.src[0]
-        stop = stop or (str(axis_size(axis)) if size.is_const else self.operand(size, {}).text)
-        self.line(f"for ({self.language.variable(axis.dtype, name)} = {start}; {name} < {stop}; {name}++) {{")
-        self.values[axis] = {(): Expression(name)}
-        self.depth += 1
+        name, size = self.emitter.axis_name(axis), axis.src[0]
+        stop = stop or (str(axis_size(axis)) if size.is_const else self.emitter.operand(size, {}).text)
+        self.emitter.line(f"for ({self.language.variable(axis.dtype, name)} = {start}; {name} < {stop}; {name}++) {{")
+        self.emitter.values[axis] = {(): Expression(name)}
+        self.emitter.depth += 1
 
     def close_loop(self) -> None:
-        self.depth -= 1
-        self.line("}")
+        self.emitter.depth -= 1
+        self.emitter.line("}")
 
-    # ------------------------------------------------------------ what is written where it is used
+    # ------------------------------------------------------------ analysis
 
     def _find_inlined(self) -> set[UOp]:
-        """Elementwise nodes with one use, as often as they are computed and in the same block."""
+        """Elementwise nodes with one use, in the same block and over the same tile."""
         blocks: dict[UOp, int] = {}
         users: dict[UOp, list[UOp]] = {}
         block, stack, numbers = 0, [0], itertools.count(1)
         for node in self.program.body:
             if node.op is Ops.RANGE:
-                # A count that is used elsewhere as well is a value of its own.
+                # A loop count is not inlined: it counts as two uses.
                 users.setdefault(node.src[0], []).extend((node, node))
                 block = next(numbers)
                 stack.append(block)
@@ -236,7 +180,7 @@ class CStyleRenderer:
         return dtypes.int64 if dtypes.int64 in positions else dtypes.int32
 
     def _find_positions(self) -> set[UOp]:
-        """The integers that positions are computed from."""
+        """The integers that indices are computed from."""
         found: set[UOp] = set()
         for node in reversed(self.program.body):
             if node.op is Ops.INDEX:
@@ -244,21 +188,6 @@ class CStyleRenderer:
             elif node in found and node.op.is_elementwise:
                 found.update(source for source in node.src if source.dtype.is_int)
         return found
-
-    # ------------------------------------------------------------ operands
-
-    def elements(self, node: UOp) -> Iterator[tuple[Coordinates, dict[UOp, int]]]:
-        axes = self.facts.axes(node)
-        for coordinates in itertools.product(*(range(axis_size(axis)) for axis in axes)):
-            yield coordinates, dict(zip(axes, coordinates, strict=True))
-
-    def operand(self, node: UOp, at: dict[UOp, int]) -> Expression:
-        """The element of `node` at the coordinates `at`."""
-        if node.op is Ops.CONST:
-            return self.language.literal(node.dtype, node.arg)
-        if node.op is Ops.RANGE and node.arg.kind.is_tile:
-            return self.language.literal(node.dtype, at[node])
-        return self.values[node][tuple(at[axis] for axis in self.facts.axes(node))]
 
     # ------------------------------------------------------------ nodes
 
@@ -278,7 +207,7 @@ class CStyleRenderer:
         elif node.op is Ops.COMBINE:
             self._emit_combine(node)
         elif node.op is Ops.BARRIER:
-            self.line(self.language.barrier())
+            self.emitter.line(self.language.barrier())
         elif node.op is Ops.WARP_FOLD:
             self._emit_warp_fold(node)
         elif node.op not in (Ops.INDEX, Ops.DEFINE_LOCAL, Ops.DEFINE_REG):
@@ -288,31 +217,31 @@ class CStyleRenderer:
         stem = "idx" if node in self.positions else "is" if node.dtype.is_bool else "alu"
         name = ""
         values: dict[Coordinates, Expression] = {}
-        for coordinates, at in self.elements(node):
-            value = self._spell(node, [self.operand(src, at) for src in node.src])
-            if node not in self.inlined or len(value.text) > LONGEST_INLINE:
-                name = name or self.fresh(stem)
-                value = self.declare(node.dtype, value, self.element_name(name, coordinates))
+        for coordinates, at in self.emitter.elements(node):
+            value = self._spell(node, [self.emitter.operand(src, at) for src in node.src])
+            if node not in self.inlined or len(value.text) > MAX_INLINE_LENGTH:
+                name = name or self.emitter.fresh(stem)
+                value = self.emitter.declare(node.dtype, value, name, coordinates)
             values[coordinates] = value
-        self.values[node] = values
+        self.emitter.values[node] = values
 
     def _emit_check(self, node: UOp) -> None:
-        """The value, and a store of it where it is out of range; of several such elements any one may stay."""
+        """The value, and a store of it where it is out of range; of several such elements any one may remain."""
         language, dtype, arg = self.language, node.dtype, node.arg
         word = dtypes.int64 if arg.bits == 64 else dtypes.int32
-        place = next(self._param_name(param) for param in self.program.params if param.slot == arg.slot)
-        name = self.fresh("idx")
+        words = next(self._param_name(param) for param in self.program.params if param.slot == arg.slot)
+        name = self.emitter.fresh("idx")
         values: dict[Coordinates, Expression] = {}
-        for coordinates, at in self.elements(node):
-            value, valid = (self.operand(src, at) for src in node.src)
-            value = values[coordinates] = self.declare(dtype, value, self.element_name(name, coordinates))
+        for coordinates, at in self.emitter.elements(node):
+            value, valid = (self.emitter.operand(src, at) for src in node.src)
+            value = values[coordinates] = self.emitter.declare(dtype, value, name, coordinates)
             conditions = [] if valid.text == "true" else [valid.within(UNARY)]
             bounds = [] if dtype.is_unsigned else [f"{value.text} < {language.literal(dtype, 0).text}"]
             outside = " || ".join([*bounds, f"{value.text} >= {language.literal(dtype, arg.size).text}"])
             mask = Expression(" && ".join([*conditions, f"({outside})"]))
             stored = language.cast(dtype, word, value).text
-            self.memory.store_under(mask, [f"{place}[{arg.number}] = {stored};"])
-        self.values[node] = values
+            self.emitter.masked(mask, [f"{words}[{arg.number}] = {stored};"])
+        self.emitter.values[node] = values
 
     def _spell(self, node: UOp, operands: list[Expression]) -> Expression:
         language = self.language
@@ -330,46 +259,44 @@ class CStyleRenderer:
     # ------------------------------------------------------------ accumulators
 
     def _emit_accumulator(self, node: UOp) -> None:
-        name = f"acc{node.arg}"
         start = self.language.literal(node.dtype, node.src[0].arg).text
-        kind = self.language.type_name(node.dtype)
-        variables = {coordinates: self.element_name(name, coordinates) for coordinates, _ in self.elements(node)}
-        self.line(f"{kind} {', '.join(f'{variable} = {start}' for variable in variables.values())};")
-        self.values[node] = {coordinates: Expression(variable) for coordinates, variable in variables.items()}
+        names = {at: element_name(f"acc{node.arg}", at) for at, _ in self.emitter.elements(node)}
+        starts = ", ".join(f"{name} = {start}" for name in names.values())
+        self.emitter.line(f"{self.language.type_name(node.dtype)} {starts};")
+        self.emitter.values[node] = {coordinates: Expression(name) for coordinates, name in names.items()}
 
     def _emit_accumulate(self, node: UOp) -> None:
-        """acc = acc op value, element after element along the axes that the accumulator does not have."""
+        """acc = acc op value, element by element along the axes that the accumulator does not have."""
         acc, value = node.src
         unrolled = [axis for axis in self.facts.axes(value) if axis not in self.facts.axes(acc)]
-        for coordinates, at in self.elements(acc):
+        for coordinates, at in self.emitter.elements(acc):
             for step in itertools.product(*(range(axis_size(axis)) for axis in unrolled)):
-                operand = self.operand(value, {**at, **dict(zip(unrolled, step, strict=True))})
-                self._update(node.arg, acc.dtype, self.values[acc][coordinates], operand)
+                operand = self.emitter.operand(value, {**at, **dict(zip(unrolled, step, strict=True))})
+                self._update(node.arg, acc.dtype, self.emitter.values[acc][coordinates], operand)
 
     def _update(self, op: Op, dtype: DType, variable: Expression, operand: Expression) -> None:
         adds = dtype.is_float or (dtype.is_unsigned and dtype.bits >= 32)
         if op is Ops.ADD and adds and dtype in self.program.target.native:
-            self.line(f"{variable.text} += {operand.text};")
+            self.emitter.line(f"{variable.text} += {operand.text};")
         else:
-            self.line(f"{variable.text} = {self._join(op, dtype, variable, operand).text};")
+            self.emitter.line(f"{variable.text} = {self._join(op, dtype, variable, operand).text};")
 
     def _emit_combine(self, node: UOp) -> None:
         acc, *folded = node.src
         name = ""
         values: dict[Coordinates, Expression] = {}
-        for coordinates, at in self.elements(node):
-            parts = []
-            for step in itertools.product(*(range(axis_size(axis)) for axis in folded)):
-                parts.append(self.operand(acc, {**at, **dict(zip(folded, step, strict=True))}))
+        for coordinates, at in self.emitter.elements(node):
+            steps = itertools.product(*(range(axis_size(axis)) for axis in folded))
+            parts = [self.emitter.operand(acc, {**at, **dict(zip(folded, step, strict=True))}) for step in steps]
             total = self._fold(node.arg, acc.dtype, parts)
             if len(parts) > 1:
-                name = name or self.fresh("sum" if node.arg is Ops.ADD else "fold")
-                total = self.declare(node.dtype, total, self.element_name(name, coordinates))
+                name = name or self.emitter.fresh("sum" if node.arg is Ops.ADD else "fold")
+                total = self.emitter.declare(node.dtype, total, name, coordinates)
             values[coordinates] = total
-        self.values[node] = values
+        self.emitter.values[node] = values
 
     def _fold(self, op: Op, dtype: DType, parts: list[Expression]) -> Expression:
-        """In pairs, so that the additions do not wait for one another."""
+        """As a balanced tree, whose additions are independent."""
         while len(parts) > 1:
             pairs = [parts[n : n + 2] for n in range(0, len(parts), 2)]
             parts = [self._join(op, dtype, *pair) for pair in pairs]
@@ -380,12 +307,12 @@ class CStyleRenderer:
 
     def _emit_warp_fold(self, node: UOp) -> None:
         op, width = node.arg
-        name = self.fresh("warp")
+        name = self.emitter.fresh("warp")
         values: dict[Coordinates, Expression] = {}
-        for coordinates, at in self.elements(node):
-            folded = self.language.warp_fold(op, node.dtype, width, self.operand(node.src[0], at))
-            values[coordinates] = self.declare(node.dtype, folded, self.element_name(name, coordinates))
-        self.values[node] = values
+        for coordinates, at in self.emitter.elements(node):
+            folded = self.language.warp_fold(op, node.dtype, width, self.emitter.operand(node.src[0], at))
+            values[coordinates] = self.emitter.declare(node.dtype, folded, name, coordinates)
+        self.emitter.values[node] = values
 
 
 def may_wrap(node: UOp) -> bool:

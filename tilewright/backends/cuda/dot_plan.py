@@ -1,0 +1,134 @@
+"""How a program with a DOT runs on wgmma. In: a `Program`. Out: a `DotPlan` with tensor maps, tiles and stages of both
+operands, and the launch. `dot` and `dot_text` write its text, the device encodes its tensor maps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tilewright.backends.cuda.cores import is_warp_group_core
+from tilewright.backends.cuda.tensor_map import TensorMap
+from tilewright.base.target import TensorCore
+from tilewright.codegen.c_style.launch import Launch
+from tilewright.codegen.tiles import axis_size
+from tilewright.graph.affine import affine
+from tilewright.graph.ops import Ops
+from tilewright.graph.records import Program
+from tilewright.graph.uop import UOp
+
+# One line of shared memory, the unit that the copy engine swizzles; an operand's box is that wide.
+LINE_BYTES = 128
+WARP_GROUP = 128
+# Rows that one wgmma instruction multiplies.
+GROUP_ROWS = 64
+# Left for barriers and for aligning the ring.
+SPARE_SHARED_BYTES = 2048
+
+
+@dataclass(frozen=True)
+class Side:
+    """One operand: how it lies in memory, and the loops around the product that move it."""
+
+    map: TensorMap
+    is_summed_fast: bool  # the summed axis lies side by side in memory, else the operand's own does
+    batch: tuple[UOp, ...]
+    tile: int  # rows or columns of a tile
+
+    @property
+    def bytes(self) -> int:
+        return self.tile * LINE_BYTES
+
+    @property
+    def boxes(self) -> int:
+        """How many copies fetch a tile: lines run along the operand's own axis where that is the fast one."""
+        return 1 if self.is_summed_fast else self.bytes // (LINE_BYTES * self.map.box[1])
+
+
+@dataclass(frozen=True)
+class DotPlan:
+    node: UOp
+    core: TensorCore
+    left: Side
+    right: Side
+    row_tiles: UOp | None
+    column_tiles: UOp | None
+    batch: tuple[UOp, ...]
+    stages: int
+
+    @property
+    def multipliers(self) -> int:
+        """The warp groups that multiply."""
+        return self.core.rows // GROUP_ROWS
+
+    @property
+    def threads(self) -> int:
+        return WARP_GROUP * (self.multipliers + 1)
+
+    @property
+    def stage_bytes(self) -> int:
+        return self.left.bytes + self.right.bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.stages * self.stage_bytes + SPARE_SHARED_BYTES
+
+    @property
+    def steps(self) -> int:
+        return -(-int(self.node.arg.length) // self.core.depth)
+
+    @property
+    def registers(self) -> int:
+        """Elements of a tile that one thread holds."""
+        return self.core.columns // 2
+
+
+def find_dot(program: Program) -> UOp | None:
+    return next((node for node in program.body if node.op is Ops.DOT), None)
+
+
+def core_of(program: Program, node: UOp) -> TensorCore:
+    return next(core for core in program.target.tensor_cores if core.name == node.arg.core)
+
+
+def plan_dot(program: Program) -> DotPlan | None:
+    """How a program with a DOT for wgmma is run; None for any other program."""
+    node = find_dot(program)
+    if node is None or not is_warp_group_core(core_of(program, node)):
+        return None
+    core = core_of(program, node)
+    left = _plan_side(node, 0, core.rows, node.arg.rows, node.arg.left, core)
+    right = _plan_side(node, 1, core.columns, node.arg.columns, node.arg.right, core)
+    tiles = [next((a for a in program.global_ranges if a in number.ranges), None) for number in node.src[4:]]
+    batch = tuple(axis for axis in program.global_ranges if axis not in tiles)
+    room = program.target.max_local_bytes - SPARE_SHARED_BYTES
+    stages = min(8, room // (left.bytes + right.bytes))
+    return DotPlan(node, core, left, right, tiles[0], tiles[1], batch, stages)
+
+
+def _plan_side(node: UOp, number: int, tile: int, size: int, steps: tuple[int, int], core: TensorCore) -> Side:
+    memory, start = node.src[number], affine(node.src[2 + number])
+    itemsize, length = core.operand.itemsize, node.arg.length
+    batch = tuple(sorted(start.terms, key=lambda axis: axis.arg.id))
+    wide = LINE_BYTES // itemsize
+    own, summed = steps
+    is_summed_fast = summed == 1
+    sizes = (length, size) if is_summed_fast else (size, length)
+    box = (wide, tile) if is_summed_fast else (wide, core.depth)
+    strides = [own if is_summed_fast else summed, *(start.terms[axis] for axis in batch)]
+    tensor_map = TensorMap(
+        memory.arg.slot,
+        start.constant * itemsize,
+        itemsize,
+        (*sizes, *(axis_size(axis) for axis in batch)),
+        tuple(step * itemsize for step in strides),
+        (*box, *(1 for _ in batch)),
+    )
+    return Side(tensor_map, is_summed_fast, batch, tile)
+
+
+def dot_launch(program: Program, plan: DotPlan) -> Launch:
+    """One work-group a multiprocessor, or fewer where there are fewer tiles."""
+    tiles = math.prod(axis_size(axis) for axis in program.global_ranges)
+    return Launch(
+        (min(tiles, program.target.cores), 1, 1), (plan.threads, 1, 1), (), (), min(tiles, program.target.cores)
+    )
