@@ -259,7 +259,7 @@ def _finished(draft: Draft) -> CompiledKernel:
     if options.VERIFY and not driver.target.is_reference:
         from tilewright.engine.verify import verify_optimised
 
-        verify_optimised(compiled, draft.device)
+        verify_optimised(draft.ast, draft.program, draft.source, handle, draft.device)
     if listeners:
         emit(
             "kernel-compiled",

@@ -4,42 +4,41 @@ without any optimisation on the emulator are run on the same random inputs and m
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewright.base.dtype import DType
 from tilewright.base.errors import InternalError
 from tilewright.codegen.pipeline import lower, program_params
-from tilewright.graph.records import KernelInfo, Param
+from tilewright.graph.records import KernelInfo, Param, Program
+from tilewright.graph.uop import UOp
 from tilewright.kernel.optimise import optimise
 from tilewright.runtime.device import Driver, open_driver
-
-if TYPE_CHECKING:
-    from tilewright.engine.compile import CompiledKernel
 
 REFERENCE_DEVICE = "PYTHON"
 
 
-def verify_optimised(compiled: CompiledKernel, device: str) -> None:
+def verify_optimised(ast: UOp, program: Program, source: str, handle: Any, device: str) -> None:
+    """`handle` is the kernel `ast` as its device has loaded it, `program` and `source` what it was made from."""
     import numpy as np
 
     from tilewright.graph.interpreter.evaluate import numpy_dtype
 
     driver, reference = open_driver(device), open_driver(REFERENCE_DEVICE)
-    name = compiled.program.name
-    plain = compiled.ast.replace(arg=KernelInfo(name, opts_to_apply=(), fills=compiled.program.fills))
-    program = lower(optimise(plain, reference.target), reference.target)
-    seed = zlib.crc32(compiled.source.encode())
+    name = program.name
+    plain = ast.replace(arg=KernelInfo(name, opts_to_apply=(), fills=program.fills))
+    unoptimised = reference.load(b"", lower(optimise(plain, reference.target), reference.target))
+    seed = zlib.crc32(source.encode())
     # Those of the kernel as it was scheduled: each of the two programs may have simplified some of them away.
-    params = program_params(compiled.ast)
+    params = program_params(ast)
     inputs = [random_bytes(param, np.random.default_rng(seed + param.slot)) for param in params]
     results: list[list[Any]] = []
-    for where, handle in ((driver, compiled.handle), (reference, reference.load(b"", program))):
+    for where, loaded in ((driver, handle), (reference, unoptimised)):
         memories = []
         for data in inputs:
             memory = where.allocate(max(len(data), 1))
             where.copy_in(memory, 0, memoryview(data))
             memories.append(memory)
-        where.prepare([(handle, [(memory, 0) for memory in memories])]).run()
+        where.prepare([(loaded, [(memory, 0) for memory in memories])]).run()
         results.append([read_bytes(where, memory, len(data)) for memory, data in zip(memories, inputs, strict=True)])
     for param, ours, theirs in zip(params, *results, strict=True):
         if not param.is_written or param.holds_checks:
