@@ -18,7 +18,8 @@ from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph.spec import Devices
 from tilewright.tensor.complex import fourier
 from tilewright.tensor.complex.tensor import ComplexTensor
-from tilewright.tensor.core.base import check_tensors, check_whole
+from tilewright.tensor.core.base import check_tensors
+from tilewright.tensor.core.checks import check_whole
 from tilewright.tensor.tensor import Tensor
 
 __all__ = [

@@ -8,7 +8,7 @@ from tilewright.array_api.dtypes import as_dtype, number_in, promote_dtypes, res
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import AxisError, ShapeError
 from tilewright.tensor.complex.tensor import ComplexTensor, as_complex
-from tilewright.tensor.core.base import broadcast_shape, check_axis
+from tilewright.tensor.core.checks import broadcast_shape, check_axis
 from tilewright.tensor.tensor import Tensor
 
 # ---------------------------------------------------------------- layout

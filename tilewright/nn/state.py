@@ -17,7 +17,7 @@ from tilewright.nn.formats.gguf_file import gguf_load
 from tilewright.nn.formats.safetensors_file import safe_load, safe_load_metadata, safe_save
 from tilewright.nn.formats.torch_file import torch_load
 from tilewright.runtime.buffer import Buffer, buffer_node, buffer_of
-from tilewright.tensor.core.holding import protect_borrowed
+from tilewright.tensor.core.memory import protect_borrowed
 from tilewright.tensor.tensor import Tensor
 
 __all__ = [

@@ -7,10 +7,10 @@ import functools
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ParamSpec, Self, TypeVar, cast
+from typing import Any, Self
 
-from tilewright.base.dtype import DType, dtype_of_scalar, dtypes, is_dtype, to_dtype
-from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.base.dtype import DType, dtype_of_scalar, dtypes, to_dtype
+from tilewright.base.errors import DTypeError
 from tilewright.engine import live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
@@ -19,7 +19,7 @@ from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import from_host
 from tilewright.runtime.device import canonical_device, is_of_files
 from tilewright.tensor.core.arguments import explain_arguments
-from tilewright.tensor.core.base import TensorBase, mark_parameter, modes, number_node
+from tilewright.tensor.core.base import TensorBase
 from tilewright.tensor.core.convert import (
     HostData,
     first_leaf,
@@ -29,30 +29,29 @@ from tilewright.tensor.core.convert import (
     from_lists,
     is_array,
 )
-from tilewright.tensor.core.files import map_file, writing_file
-from tilewright.tensor.core.gradient import GradientMixin
-from tilewright.tensor.core.holding import has_memory, protect_borrowed
-from tilewright.tensor.core.moves import Move
-from tilewright.tensor.core.sharding import first_device
+from tilewright.tensor.core.files import map_file
+from tilewright.tensor.core.memory import first_device, protect_borrowed
+from tilewright.tensor.core.modes import Mode, modes
 from tilewright.tensor.core.spelling import accept_spellings
 from tilewright.tensor.families.aliases import add_aliases
+from tilewright.tensor.families.base import Family
 from tilewright.tensor.families.custom import CustomMixin
 from tilewright.tensor.families.hashing import HashingMixin
 from tilewright.tensor.families.in_place import InPlaceMixin
 from tilewright.tensor.families.interop import InteropMixin
-from tilewright.tensor.families.linalg.products import ProductsMixin
+from tilewright.tensor.families.linalg.einsum import EinsumMixin
+from tilewright.tensor.families.linalg.norms import NormsMixin
+from tilewright.tensor.families.networks.attention import AttentionMixin
+from tilewright.tensor.families.networks.convolution import ConvolutionMixin
 from tilewright.tensor.families.networks.images import ImagesMixin
+from tilewright.tensor.families.networks.losses import LossesMixin
+from tilewright.tensor.families.networks.pooling import PoolingMixin
 from tilewright.tensor.families.pointwise import PointwiseMixin
-from tilewright.tensor.families.regression import RegressionMixin
-from tilewright.tensor.families.selecting import SelectingMixin
 from tilewright.tensor.families.stacking import StackingMixin
 from tilewright.tensor.families.statistics import StatisticsMixin
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-
-class CastMixin(InteropMixin):
+class CastMixin(Family):
     """Casts under the names of dtypes. A class of its own: these names hide Python's types from annotations."""
 
     def half(self) -> Self:
@@ -100,30 +99,6 @@ class CastMixin(InteropMixin):
         return self.cast(dtypes.bool)
 
 
-class _Mode:
-    """A flag of this thread set for a block or for the calls of a function."""
-
-    def __init__(self, name: str, value: bool) -> None:
-        self._name = name
-        self._value = value
-        self._before: list[bool] = []
-
-    def __enter__(self) -> None:
-        self._before.append(getattr(modes, self._name))
-        setattr(modes, self._name, self._value)
-
-    def __exit__(self, *exception: object) -> None:
-        setattr(modes, self._name, self._before.pop())
-
-    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        @functools.wraps(function)
-        def in_mode(*args: P.args, **kwargs: P.kwargs) -> R:
-            with _Mode(self._name, self._value):
-                return function(*args, **kwargs)
-
-        return in_mode
-
-
 class _TensorType(type):
     """Makes `Tensor.training` a flag of the thread that can be read and set."""
 
@@ -137,18 +112,21 @@ class _TensorType(type):
 
 
 class Tensor(
-    CastMixin,
+    NormsMixin,
+    EinsumMixin,
+    AttentionMixin,
+    ConvolutionMixin,
+    PoolingMixin,
+    ImagesMixin,
+    LossesMixin,
     PointwiseMixin,
     StatisticsMixin,
-    SelectingMixin,
     StackingMixin,
-    ProductsMixin,
-    RegressionMixin,
-    ImagesMixin,
     InPlaceMixin,
-    HashingMixin,
-    GradientMixin,
+    CastMixin,
+    InteropMixin,
     CustomMixin,
+    HashingMixin,
     metaclass=_TensorType,
 ):
     """An n-dimensional array whose operations build a graph; values are computed when they are needed.
@@ -218,127 +196,17 @@ class Tensor(
     def __iter__(self) -> Iterator[Self]:
         return (self[position] for position in range(len(self)))
 
-    # ------------------------------------------------------------ assignment
-
-    def _store(self, moves: tuple[Move, ...], value: UOp, *others: TensorBase) -> None:
-        if not is_of_files(self.device):
-            super()._store(moves, value, *others)
-            return
-        # Whoever else reads the file expects what was assigned, of each of several threads.
-        with writing_file:
-            super()._store(moves, value, *others)
-            owner = next((tensor for tensor, _ in self._living_ancestors()), self)
-            cast(Tensor, owner).realize()
-
-    def assign(self, x: Any) -> Self:
-        """Overwrites the elements with `x`, broadcast to this shape. Expressions built before keep the old values; a
-        tensor this one is a view of is written as well."""
-        operand = self._operand("assign", x)
-        if isinstance(operand, TensorBase):
-            if operand is not x and (self.dtype.is_float or not operand.dtype.is_float):
-                operand = operand.cast(self.dtype)  # lists and arrays have no dtype that the user chose for this
-            if operand.dtype is not self.dtype:
-                message = f"{operand.dtype.name} values for a tensor of {self.dtype.name}"
-                raise DTypeError("assign", message, f"cast them, such as `.cast({self.dtype.name!r})`")
-            value = operand.uop
-        else:
-            value = number_node("assign", self.dtype, operand)
-        self._check_fits("assign", value.shape, self.shape)
-        value = build.broadcast_to(value, self.shape)
-        if not self._ancestors and not has_memory(self.uop):
-            value = build.contiguous(value)
-        self._store((), value, *((operand,) if isinstance(operand, TensorBase) else ()))
-        return self
-
-    def replace(self, x: Self) -> Self:
-        """Makes this tensor the other one, without writing to memory."""
-        if not isinstance(x, TensorBase):
-            raise DTypeError("replace", f"a {type(x).__name__} is no tensor", "give a tensor, such as `Tensor([1, 2])`")
-        if x.shape != self.shape:
-            message = f"shape {x.shape} for a tensor of shape {self.shape}"
-            raise ShapeError("replace", message, "reshape the new value")
-        self.uop = x.uop
-        self.device = x.device
-        self._ancestors = ()
-        if self._is_parameter:
-            self._take_identity()
-        else:
-            self._requires_grad = x._requires_grad
-        return self
-
-    # ------------------------------------------------------------ bits
-
-    def bitcast(self, dtype: DType | str) -> Self:
-        """The same bits read as another dtype; with another width the last axis grows or shrinks accordingly. A view:
-        an assignment to it updates this tensor too."""
-        wanted = to_dtype(dtype)
-        if wanted.bits == self.dtype.bits:
-            return self._view((Ops.BITCAST, wanted))
-        is_wider = wanted.bits > self.dtype.bits
-        ratio = wanted.bits // self.dtype.bits if is_wider else self.dtype.bits // wanted.bits
-        if not self.shape or (is_wider and self.shape[-1] % ratio):
-            message = f"{self.dtype.name}{list(self.shape)} as {wanted.name}: the last axis does not divide"
-            raise ShapeError("bitcast", message, f"give a last axis that {ratio} divides")
-        return self._view((Ops.BITCAST, wanted))
-
-    # ------------------------------------------------------------ places
-
-    def to(self, device: Any = None, dtype: Any = None, *, non_blocking: bool = False) -> Self:
-        """The tensor on another device, or a copy of it on each of several; in another dtype; or both:
-        `to("CUDA")`, `to("float16")`, `to("CUDA", "float16")`, `to(other)`. To move it to a device of files, such as
-        'DISK:/tmp/weights', is to write that file, at once."""
-        del non_blocking  # work is queued on every device
-        if isinstance(device, TensorBase):
-            return self.cast(device.dtype).to(device.device)
-        if dtype is None and is_dtype(device):
-            device, dtype = self.device, device
-        if dtype is not None:
-            return self.cast(dtype).to(self.device if device is None else device)
-        place = canonical_device(device)
-        if place == self.device:
-            return self
-        if isinstance(place, str) and is_of_files(place) and self.numel():
-            return self.empty(self.shape, dtype=self.dtype, device=place).assign(self.detach())
-        moved = self._new(self.uop if build.is_everywhere(self.uop) else build.copy(self.uop, place))
-        moved.device = place
-        return moved
-
-    def cpu(self) -> Self:
-        """The tensor on the CPU."""
-        return self.to("CPU")
-
-    def cuda(self) -> Self:
-        """The tensor on the first CUDA device."""
-        return self.to("CUDA")
-
-    def to_(self, device: Devices | None) -> Self:
-        """Moves this tensor to another device."""
-        if canonical_device(device) == self.device:
-            return self
-        # The parameter it was is the parameter it is: no gradient goes from one to the other.
-        moved = (self.detach() if self._is_parameter else self).to(device)
-        self.uop, self.device = moved.uop, moved.device
-        self._ancestors = ()
-        if self._is_parameter:
-            mark_parameter(self)
-        return self
-
-    def clone(self, device: Devices | None = None) -> Self:
-        """A tensor of its own with the same values."""
-        copied = self._new(UOp(Ops.CONTIGUOUS, self.dtype, (self.uop,)))
-        return copied if device is None else copied.to(device)
-
     # ------------------------------------------------------------ modes
 
     @staticmethod
-    def no_grad() -> _Mode:
+    def no_grad() -> Mode:
         """Results need no gradient inside: `with Tensor.no_grad():` or `@Tensor.no_grad()`."""
-        return _Mode("grad_enabled", False)
+        return Mode("grad_enabled", False)
 
     @staticmethod
-    def train(mode: bool = True) -> _Mode:
+    def train(mode: bool = True) -> Mode:
         """Dropout and batch norm behave as in training inside: `with Tensor.train():` or `@Tensor.train()`."""
-        return _Mode("training", mode)
+        return Mode("training", mode)
 
     def sequential(self, ll: Sequence[Callable[[Any], Any]]) -> Any:
         """The functions applied one after another."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
 from tilewright.graph import build
-from tilewright.tensor.core.base import place_of
+from tilewright.tensor.core.checks import describe_line
 from tilewright.tensor.tensor import Tensor
 
 Update = tuple[Tensor, Tensor]
@@ -140,7 +140,7 @@ class Optimizer:
 
 def _check_trainable(operation: str, tensor: Tensor, given: Sequence[Tensor]) -> None:
     """What an optimiser would never change, or would part from another tensor, without a word."""
-    described = f"a parameter ({tensor._described()}, made at {place_of(tensor.uop.line)})"
+    described = f"a parameter ({tensor._described()}, made at {describe_line(tensor.uop.line)})"
     if tensor._asked is False:
         remedy = "leave it out, or mark it with nn.state.as_buffer(tensor) if it belongs to the model"
         raise UnsupportedError(operation, f"{described} was told requires_grad=False", remedy)

@@ -17,7 +17,8 @@ from typing import Any
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import ShapeError
 from tilewright.engine import live
-from tilewright.tensor.core.base import TensorBase, check_axes, check_axis, check_whole
+from tilewright.tensor.core.base import TensorBase
+from tilewright.tensor.core.checks import check_axes, check_axis, check_whole
 
 MAX_DENSE = 128  # the longest transform that is one product
 STAGE_COST = 48  # what a pass over memory takes, in products of an element

@@ -14,7 +14,8 @@ from tilewright.base.errors import DTypeError, UnsupportedError
 from tilewright.graph.spec import Devices, Shape
 from tilewright.graph.uop import UOp
 from tilewright.tensor.complex import functions as complex_functions
-from tilewright.tensor.core.base import Axes, TensorBase
+from tilewright.tensor.core.base import TensorBase
+from tilewright.tensor.core.checks import Axes
 from tilewright.tensor.tensor import Tensor
 
 if TYPE_CHECKING:

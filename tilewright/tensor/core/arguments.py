@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilewright.base.errors import DTypeError, TilewrightError
-from tilewright.tensor.core.base import TensorBase, is_whole
+from tilewright.tensor.core.base import TensorBase
+from tilewright.tensor.core.checks import is_whole
 
 # What Python raises where an object is not what the code takes it for.
 _PYTHON_ERRORS = (TypeError, AttributeError, ValueError, IndexError, OverflowError, AssertionError, MemoryError)

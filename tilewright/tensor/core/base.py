@@ -4,13 +4,11 @@ The mixins are one chain (core, storage, shape, arithmetic, ...): each sees the 
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections.abc import Sequence
 from typing import Any, Self, cast
 
-from tilewright.base.dtype import DType, Scalar, can_hold, dtype_of_scalar, dtypes, promote, promote_with_scalar
-from tilewright.base.errors import AxisError, DeviceError, DTypeError, ShapeError, UnsupportedError
+from tilewright.base.dtype import DType, Scalar, dtype_of_scalar, dtypes, promote, promote_with_scalar
+from tilewright.base.errors import DeviceError, DTypeError, ShapeError, UnsupportedError
 from tilewright.engine import devices, live
 from tilewright.engine.traces import note_update
 from tilewright.graph import build
@@ -19,123 +17,12 @@ from tilewright.graph.spec import Devices, Kind, Shape
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer
 from tilewright.runtime.device import is_of_files
-from tilewright.tensor.core.holding import has_memory, mark_line
+from tilewright.tensor.core.checks import broadcast_shape, describe_line, fit, number_node
+from tilewright.tensor.core.memory import has_memory, mark_line, memory_like
+from tilewright.tensor.core.modes import modes
 from tilewright.tensor.core.moves import INVERTIBLE, Move, apply_moves, without_bitcasts
 
-Axes = int | tuple[int, ...] | list[int] | None
-
 assert devices  # importing it enters the backends
-
-
-class _Modes(threading.local):
-    """Flags of `Tensor.no_grad` and `Tensor.train`; each thread has its own. Both are one attribute, because a jitted
-    call asks for them every time."""
-
-    both = (True, False)
-
-    @property
-    def grad_enabled(self) -> bool:
-        return self.both[0]
-
-    @grad_enabled.setter
-    def grad_enabled(self, value: bool) -> None:
-        self.both = (value, self.both[1])
-
-    @property
-    def training(self) -> bool:
-        return self.both[1]
-
-    @training.setter
-    def training(self, value: bool) -> None:
-        self.both = (self.both[0], value)
-
-
-modes = _Modes()
-
-
-# ---------------------------------------------------------------- checks
-
-
-def _has_index(value: Any) -> bool:
-    """Whether an object that may be a whole number is one: NumPy's arrays have `__index__` whatever they hold."""
-    try:
-        value.__index__()
-    except TypeError:
-        return False
-    return True
-
-
-def is_whole(value: object) -> bool:
-    """Whether a value can be a size or a number of something: Python's and NumPy's integers, and no bools."""
-    if not hasattr(value, "__index__") or isinstance(value, bool | TensorBase):
-        return False
-    return type(value) is int or _has_index(value)
-
-
-def check_whole(operation: str, name: str, *values: object, least: int | None = None) -> None:
-    """Whole numbers, none below `least`."""
-    for value in values:
-        if not is_whole(value) or (least is not None and int(cast(int, value)) < least):
-            remedy = "give a whole number" if least is None else f"give a whole number of at least {least}"
-            raise ShapeError(operation, f"{name}={value!r}", remedy)
-
-
-def check_axis(operation: str, axis: int, ndim: int) -> int:
-    """The axis counted from the front."""
-    if not is_whole(axis):
-        raise AxisError(operation, f"axis {axis!r} is not an integer", "give the number of an axis, such as -1")
-    axis = axis.__index__()
-    limit = max(ndim, 1)  # torch takes axis 0 and -1 of a 0-d tensor
-    if not -limit <= axis < limit:
-        remedy = f"give an axis in {-limit}..{limit - 1}"
-        raise AxisError(operation, f"axis {axis} is out of range for a tensor of {ndim} axes", remedy)
-    return axis + limit if axis < 0 else axis
-
-
-def check_axes(operation: str, axes: Axes, ndim: int) -> tuple[int, ...]:
-    """The axes counted from the front, each once; None is all of them."""
-    if axes is None:
-        return tuple(range(ndim))
-    wanted = tuple(axes) if isinstance(axes, tuple | list) else (axes,)
-    found = tuple(check_axis(operation, axis, ndim) for axis in wanted)
-    if len(set(found)) != len(found):
-        raise AxisError(operation, f"axes {wanted} name an axis twice", "name each axis once")
-    return tuple(axis for axis in found if axis < ndim)
-
-
-def shape_from(operation: str, args: Sequence[Any]) -> tuple[int, ...]:
-    """The numbers of `f(2, 3)` or `f((2, 3))`."""
-    if len(args) == 1 and isinstance(args[0], tuple | list):
-        args = args[0]
-    for size in args:
-        if not is_whole(size):
-            raise ShapeError(operation, f"{size!r} is not an integer", "give sizes as integers, such as (2, 3)")
-    return tuple(int(size) for size in args)
-
-
-def broadcast_shape(operation: str, *shapes: Shape) -> Shape:
-    """The shape that all broadcast to: aligned at the last axis, sizes are equal or 1."""
-    if all(shape == shapes[0] for shape in shapes):
-        return shapes[0]
-    ndim = max(map(len, shapes))
-    aligned = [(1,) * (ndim - len(shape)) + shape for shape in shapes]
-    result = []
-    for axis, sizes in enumerate(zip(*aligned)):
-        wanted = {size for size in sizes if size != 1}
-        if len(wanted) > 1:
-            names = " and ".join(str(shape) for shape in shapes)
-            unequal = " and ".join(map(str, sorted(wanted)))
-            raise ShapeError(
-                operation,
-                f"shapes {names} do not broadcast: axis {axis - ndim} has sizes {unequal}",
-                "make the sizes of that axis equal, or one of them 1 (reshape, unsqueeze, transpose)",
-            )
-        result.append(wanted.pop() if wanted else 1)
-    return tuple(result)
-
-
-def place_of(line: tuple[str, int] | None) -> str:
-    return "an unknown line" if line is None else f"{line[0]}:{line[1]}"
 
 
 def check_tensors(operation: str, *values: object) -> None:
@@ -158,8 +45,8 @@ def check_devices(operation: str, *tensors: TensorBase) -> None:
             raise DeviceError(
                 operation,
                 f"tensors of different devices: shape {first.shape} on {first.device}, made at "
-                f"{place_of(first.uop.line)}, and shape {other.shape} on {other.device}, made at "
-                f"{place_of(other.uop.line)}",
+                f"{describe_line(first.uop.line)}, and shape {other.shape} on {other.device}, made at "
+                f"{describe_line(other.uop.line)}",
                 f"move one of them, such as `.{move}({places[0]!r})`",
             )
 
@@ -172,27 +59,6 @@ def common_dtype(*operands: TensorBase | Scalar) -> DType:
     for number in numbers:
         dtype = promote_with_scalar(dtype, number)
     return dtype
-
-
-def check_holds(operation: str, dtype: DType, value: object) -> None:
-    """A number that the dtype can hold. Another would wrap without a word."""
-    if not isinstance(value, int | float):
-        raise DTypeError(operation, f"a {type(value).__name__} is no number", "give an int, a float or a bool")
-    if not can_hold(dtype, value):
-        message = f"{dtype.name} cannot hold {value}, it has {dtype.min}..{dtype.max}"
-        raise DTypeError(operation, message, "cast the tensor to a wider dtype first, such as `.cast('int64')`")
-
-
-def number_node(operation: str, dtype: DType, value: Scalar) -> UOp:
-    """A number as an operand of that dtype."""
-    check_holds(operation, dtype, value)
-    return build.const(dtype, value)
-
-
-def fit(node: UOp, dtype: DType, shape: Shape) -> UOp:
-    """Cast first, so that what is repeated is cast once. A 0-d node stands for every shape as it is."""
-    node = build.cast(node, dtype)
-    return build.broadcast_to(node, shape) if node.shape else node
 
 
 # ---------------------------------------------------------------- the tensor, as far as every mixin knows it
@@ -320,7 +186,7 @@ class TensorBase:
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
-        cast(Any, self).requires_grad_(value)
+        self.requires_grad_(value)
 
     @property
     def dtype(self) -> DType:
@@ -334,6 +200,46 @@ class TensorBase:
 
     def _described(self) -> str:
         return f"{self.dtype.name}{list(self.shape)}"
+
+    # ------------------------------------------------------------ parameters
+
+    def requires_grad_(self, value: bool = True) -> Self:
+        """Asks for a gradient. A parameter gets memory of its own, so that equal values never make two of them one."""
+        self._asked = bool(value)
+        if value and self.requires_grad:
+            return self  # a result that depends on parameters stays one
+        if value and not self.dtype.is_float:
+            message = f"a gradient with respect to {self.dtype.name}"
+            raise DTypeError("requires_grad_", message, "only float tensors have gradients; cast first")
+        self._requires_grad = self._is_parameter = value
+        if value:
+            self._take_identity()
+        return self
+
+    def _told(self, requires_grad: bool | None) -> Self:
+        """What the argument `requires_grad` of a constructor said, if anything."""
+        return self if requires_grad is None else self.requires_grad_(requires_grad)
+
+    def _take_identity(self) -> None:
+        """Makes the node of a parameter one that no other tensor has."""
+        root = build.stored_root(self.uop)
+        owner = parameter_of(root)
+        is_own = has_memory(root) and (owner is None or owner is self)
+        if 0 in self.shape:
+            return  # nothing flows, and constants are shared
+        if not is_own:
+            with live.exchanging:
+                self.uop = build.detach(self.uop)
+                self._give_memory()
+        self._ancestors = ()
+        mark_parameter(self)
+
+    def _give_memory(self) -> None:
+        """Memory of its own for a value that is computed from constants. Their nodes belong to no device and to no
+        tensor, so what is computed may not be remembered with them."""
+        memory = memory_like(self.uop, self.device)
+        with live.exchanging:
+            self.uop = build.assign(memory, memory, self.uop)
 
     # ------------------------------------------------------------ operands
 
@@ -373,6 +279,12 @@ class TensorBase:
         return self if self.dtype.is_float else self._new(build.cast(self.uop, dtypes.default_float))
 
     # ------------------------------------------------------------ assignment
+
+    def _check_fits(self, operation: str, given: Shape, wanted: Shape) -> None:
+        """A value broadcasts to what it is stored in, which does not grow."""
+        if len(given) > len(wanted) or broadcast_shape(operation, given, wanted) != wanted:
+            message = f"a value of shape {given} does not fit into shape {wanted}"
+            raise ShapeError(operation, message, "give a value that broadcasts to the place it is stored in")
 
     def _store(self, moves: tuple[Move, ...], value: UOp, *others: TensorBase) -> None:
         """Stores `value`, computed from `others`, in the view that `moves` makes of this tensor, and of the tensors

@@ -12,7 +12,7 @@ from tilewright.graph import build
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer, buffer_node
 from tilewright.runtime.device import canonical_device, open_driver
-from tilewright.tensor.core.holding import protect_borrowed
+from tilewright.tensor.core.memory import protect_borrowed
 
 writing_file = renewed_lock()  # held from an assignment to a file until it is written
 

@@ -16,7 +16,8 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
-from tilewright.tensor.core.base import TensorBase, check_devices, modes, parameter_of
+from tilewright.tensor.core.base import TensorBase, check_devices, parameter_of
+from tilewright.tensor.core.modes import modes
 
 R = TypeVar("R")
 T = TypeVar("T", bound=TensorBase)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import RealizeError, UnsupportedError
+from tilewright.engine.parts import layout_of
 from tilewright.graph import build
 from tilewright.runtime.device import canonical_device
 from tilewright.tensor.core.base import TensorBase
-from tilewright.tensor.core.sharding import describe_place, in_memory
+from tilewright.tensor.core.memory import in_memory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,18 +29,27 @@ _LARGE, _SMALL, _MAX_RATIO = 1e8, 1e-4, 1e3
 _PLAIN = (dtypes.float32, dtypes.int32, dtypes.bool)
 
 
+def _describe_devices(tensor: TensorBase) -> str:
+    """The device of a tensor, or its devices and how it is divided among them."""
+    if isinstance(tensor.device, str):
+        return tensor.device
+    axis, sizes = layout_of(tensor.uop)
+    how = "a copy on each" if axis is None else f"axis {axis} as {'+'.join(map(str, sizes))}"
+    return f"{', '.join(tensor.device)} ({how})"
+
+
 def tensor_text(tensor: TensorBase, values: Callable[[], NDArray[Any]]) -> str:
     """The text of a tensor; `values` reads its elements and is called only where they are in memory."""
     grad = ", requires_grad=True" if tensor.requires_grad else ""
     if not _is_known(tensor):
-        return f"<Tensor {tensor._described()} on {describe_place(tensor)}, not computed yet{grad}>"
+        return f"<Tensor {tensor._described()} on {_describe_devices(tensor)}, not computed yet{grad}>"
     dtype = "" if tensor.dtype in _PLAIN else f", dtype={tensor.dtype.name}"
-    device = "" if tensor.device == canonical_device(None) else f", device={describe_place(tensor)}"
+    device = "" if tensor.device == canonical_device(None) else f", device={_describe_devices(tensor)}"
     size = f", size={tensor.shape}" if 0 in tensor.shape and tensor.shape != (0,) else ""
     try:
         array = values()
     except (RealizeError, UnsupportedError) as error:  # memory without values: never written, freed, or of NULL
-        return f"<Tensor {tensor._described()} on {describe_place(tensor)}, {error.message}{grad}>"
+        return f"<Tensor {tensor._described()} on {_describe_devices(tensor)}, {error.message}{grad}>"
     return f"Tensor({_array_text(array)}{size}{dtype}{device}{grad})"
 
 

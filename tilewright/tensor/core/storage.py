@@ -19,10 +19,10 @@ from tilewright.graph.uop import UOp
 from tilewright.runtime.access import read_contents
 from tilewright.runtime.buffer import Buffer, buffer_of
 from tilewright.runtime.device import synchronize
-from tilewright.tensor.core.base import TensorBase, check_axis, check_tensors
+from tilewright.tensor.core.base import TensorBase, check_tensors
+from tilewright.tensor.core.checks import check_axis
 from tilewright.tensor.core.convert import decode, nest
-from tilewright.tensor.core.holding import stored_value
-from tilewright.tensor.core.sharding import first_device, in_memory, memory_like
+from tilewright.tensor.core.memory import first_device, in_memory, stored_value
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -132,13 +132,6 @@ class StorageMixin(TensorBase):
                 if (not tensor.requires_grad or tensor._is_parameter) and owners[buffer] is node:
                     live.exchange(tensor, node, build.reshape(stored_value(node, buffer), node.shape))
         return self
-
-    def _give_memory(self) -> None:
-        """Memory of its own for a value that is computed from constants. Their nodes belong to no device and to no
-        tensor, so what is computed may not be remembered with them."""
-        memory = memory_like(self)
-        with live.exchanging:
-            self.uop = build.assign(memory, memory, self.uop)
 
     def schedule(self, *others: Self) -> Schedule:
         """The items that `realize` would run for this tensor and the others."""

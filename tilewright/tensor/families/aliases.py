@@ -19,6 +19,7 @@ ALIASES = {
     "bitwise_right_shift": "rshift",
     "concat": "cat",
     "concatenate": "cat",
+    "conv3d": "conv1d",
     "conv_transpose1d": "conv_transpose2d",
     "conv_transpose3d": "conv_transpose2d",
     "divide": "div",

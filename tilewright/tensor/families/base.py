@@ -1,20 +1,13 @@
-"""What the families stand on: every operation of the chain below them, and those that `Tensor` itself adds, of which
-only the types are said here. A family may call what stands here, and nothing of another family."""
+"""The base of the families: the core of a tensor and the primitive operations in one class. Every family subclasses it;
+one that uses operations of another family names that family as its base instead."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from tilewright.tensor.core.gradient import GradientMixin
+from tilewright.tensor.core.placement import PlacementMixin
+from tilewright.tensor.primitives.creation import CreationMixin
+from tilewright.tensor.primitives.indexing import IndexingMixin
 
-from tilewright.tensor.families.interop import InteropMixin
 
-
-class Family(InteropMixin):
+class Family(IndexingMixin, CreationMixin, PlacementMixin, GradientMixin):
     """The base of a family of operations."""
-
-    if TYPE_CHECKING:
-
-        def assign(self, x: Any) -> Self: ...
-
-        def bitcast(self, dtype: Any) -> Self: ...
-
-        def clone(self) -> Self: ...

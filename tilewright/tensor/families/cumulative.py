@@ -13,13 +13,13 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
-from tilewright.tensor.core.base import check_axis
+from tilewright.tensor.core.checks import check_axis
+from tilewright.tensor.families.base import Family
 from tilewright.tensor.primitives import functions
-from tilewright.tensor.primitives.indexing import IndexingMixin
 from tilewright.tensor.primitives.reduce import SCAN_BLOCK, is_short_scan, scan_axis
 
 
-class CumulativeMixin(IndexingMixin):
+class CumulativeMixin(Family):
     """cummax, cummin, logcumsumexp."""
 
     def cummax(self, axis: int = 0) -> tuple[Self, Self]:

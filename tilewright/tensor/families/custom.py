@@ -18,10 +18,11 @@ from tilewright.graph.slices import bounds_of, slice_axis
 from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core.base import TensorBase, check_devices
-from tilewright.tensor.core.sharding import Layout, ShardingMixin, holds_nothing
+from tilewright.tensor.core.memory import Layout, holds_nothing
+from tilewright.tensor.families.base import Family
 
 
-class CustomMixin(ShardingMixin):
+class CustomMixin(Family):
     """custom_kernel."""
 
     def custom_kernel(

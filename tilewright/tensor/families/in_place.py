@@ -10,7 +10,7 @@ from typing import Any, Self
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.tensor.core.base import check_tensors
-from tilewright.tensor.families.base import Family
+from tilewright.tensor.families.random import RandomMixin
 
 
 def _in_place(operation: str) -> Callable[..., Any]:
@@ -24,7 +24,7 @@ def _in_place(operation: str) -> Callable[..., Any]:
     return method
 
 
-class InPlaceMixin(Family):
+class InPlaceMixin(RandomMixin):
     """add_, mul_, copy_, zero_, fill_, clamp_, uniform_, ..."""
 
     def _write_result(self, name: str, result: Self) -> Self:

@@ -16,14 +16,12 @@ from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import from_host
 from tilewright.runtime.device import canonical_device, is_of_files
-from tilewright.tensor.core.base import check_whole
-from tilewright.tensor.core.holding import protect_borrowed
-from tilewright.tensor.core.sharding import first_device
-from tilewright.tensor.families.linalg.norms import NormsMixin
-from tilewright.tensor.primitives.creation import sizes_from
+from tilewright.tensor.core.checks import check_whole, sizes_from
+from tilewright.tensor.core.memory import first_device, protect_borrowed
+from tilewright.tensor.families.base import Family
 
 
-class InteropMixin(NormsMixin):
+class InteropMixin(Family):
     """__dlpack__, from_dlpack, from_blob, pickle, copy, abs, divmod, in."""
 
     # ------------------------------------------------------------ DLPack

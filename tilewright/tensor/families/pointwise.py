@@ -12,14 +12,15 @@ from tilewright.base.dtype import Scalar, dtypes
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.uop import UOp
-from tilewright.tensor.core.base import TensorBase, check_axis
-from tilewright.tensor.families.base import Family
+from tilewright.tensor.core.base import TensorBase
+from tilewright.tensor.core.checks import check_axis
+from tilewright.tensor.families.networks.activation import ActivationMixin
 from tilewright.tensor.primitives import functions
 
 _BITS = {8: dtypes.int8, 16: dtypes.int16, 32: dtypes.int32, 64: dtypes.int64}
 
 
-class PointwiseMixin(Family):
+class PointwiseMixin(ActivationMixin):
     """log1p, expm1, atan2, hypot, logical_and, lt, nan_to_num, ..."""
 
     def _function_of_two(self, name: str, other: Self | Scalar, function: Callable[[UOp, UOp], UOp]) -> Self:

@@ -18,9 +18,11 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import canonical_device
-from tilewright.tensor.core.base import TensorBase, check_whole, is_whole, modes
-from tilewright.tensor.core.holding import keep_value
-from tilewright.tensor.primitives.creation import CreationMixin, check_number, sizes_from
+from tilewright.tensor.core.base import TensorBase
+from tilewright.tensor.core.checks import check_number, check_whole, is_whole, sizes_from
+from tilewright.tensor.core.memory import keep_value
+from tilewright.tensor.core.modes import modes
+from tilewright.tensor.families.base import Family
 
 _generators: dict[Devices, TensorBase] = {}
 _seed: int | None = None
@@ -28,7 +30,7 @@ _seed: int | None = None
 _MASK = (1 << 64) - 1
 
 
-class RandomMixin(CreationMixin):
+class RandomMixin(Family):
     """rand, randn, randint, ..., dropout."""
 
     # ------------------------------------------------------------ the generator

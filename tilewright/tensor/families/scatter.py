@@ -15,15 +15,16 @@ from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
-from tilewright.tensor.core.base import TensorBase, broadcast_shape, check_axis, check_devices, check_whole
-from tilewright.tensor.families.cumulative import CumulativeMixin
+from tilewright.tensor.core.base import TensorBase, check_devices
+from tilewright.tensor.core.checks import broadcast_shape, check_axis, check_whole
+from tilewright.tensor.families.base import Family
 from tilewright.tensor.primitives.index_nodes import checked_index, places_of_true
 from tilewright.tensor.primitives.reduce import accumulate_dtype
 
 _COMBINE: dict[str, Op] = {"sum": Ops.ADD, "mean": Ops.ADD, "prod": Ops.MUL, "amax": Ops.MAX, "amin": Ops.MIN}
 
 
-class ScatterMixin(CumulativeMixin):
+class ScatterMixin(Family):
     """scatter, scatter_reduce, masked_select, nonzero."""
 
     # ------------------------------------------------------------ writing by index

@@ -10,21 +10,13 @@ from tilewright.base.errors import DTypeError, IndexingError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.gradients.gather import gather_gradient
 from tilewright.graph.uop import UOp
-from tilewright.tensor.core.base import (
-    Axes,
-    TensorBase,
-    broadcast_shape,
-    check_axes,
-    check_axis,
-    check_devices,
-    check_whole,
-)
-from tilewright.tensor.families.base import Family
+from tilewright.tensor.core.base import TensorBase, check_devices
+from tilewright.tensor.core.checks import Axes, broadcast_shape, check_axes, check_axis, check_axis_of_some, check_whole
+from tilewright.tensor.families.scatter import ScatterMixin
 from tilewright.tensor.primitives.index_nodes import checked_index
-from tilewright.tensor.primitives.shape import check_axis_of_some
 
 
-class SelectingMixin(Family):
+class SelectingMixin(ScatterMixin):
     """index_select, index_add, take_along_dim, scatter_add, unbind, tile, movedim, narrow, ..."""
 
     # ------------------------------------------------------------ by index

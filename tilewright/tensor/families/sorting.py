@@ -16,8 +16,8 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import canonical_device
 from tilewright.tensor.core import nodes
-from tilewright.tensor.core.base import check_axis, check_whole
-from tilewright.tensor.families.scatter import ScatterMixin
+from tilewright.tensor.core.checks import check_axis, check_whole
+from tilewright.tensor.families.random import RandomMixin
 
 # Axes up to this length are sorted as one block, longer ones in blocks of half of it.
 _ONE_BLOCK = 256
@@ -28,7 +28,7 @@ _FEW = 16
 _SIGNED = {8: dtypes.int8, 16: dtypes.int16, 32: dtypes.int32, 64: dtypes.int64}
 
 
-class SortingMixin(ScatterMixin):
+class SortingMixin(RandomMixin):
     """sort, argsort, topk, multinomial, randperm."""
 
     def argsort(self, dim: int = -1, descending: bool = False) -> Self:

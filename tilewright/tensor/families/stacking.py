@@ -4,18 +4,18 @@ by one or as a list. Out: tensors."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import Self, TypeVar
 
 from tilewright.base.errors import ShapeError
 from tilewright.tensor.core.base import check_devices
-from tilewright.tensor.families.base import Family
+from tilewright.tensor.families.selecting import SelectingMixin
 from tilewright.tensor.primitives.shape import joined_tensors
 
 Sections = int | list[int] | tuple[int, ...]
 T = TypeVar("T", bound="StackingMixin")
 
 
-class StackingMixin(Family):
+class StackingMixin(SelectingMixin):
     """hstack, vstack, dstack, column_stack, block_diag, cartesian_prod, hsplit, vsplit, dsplit."""
 
     # ------------------------------------------------------------ joined
@@ -82,10 +82,6 @@ class StackingMixin(Family):
             message = f"axis {axis} of size {self.shape[axis]} in {indices_or_sections} equal parts"
             raise ShapeError(name, message, "give a number that divides it, or use tensor_split")
         return self.tensor_split(indices_or_sections, axis)
-
-    if TYPE_CHECKING:
-
-        def tensor_split(self, indices_or_sections: Sections, dim: int = 0) -> tuple[Self, ...]: ...
 
 
 def _with_axes(name: str, first: T, others: Sequence[T | Sequence[T]], least: int) -> list[T]:

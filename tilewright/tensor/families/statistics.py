@@ -12,9 +12,12 @@ from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
-from tilewright.tensor.core.base import Axes, TensorBase, check_axis, check_devices, check_whole
-from tilewright.tensor.families.base import Family
-from tilewright.tensor.primitives.shape import check_axis_of_some
+from tilewright.tensor.core.base import TensorBase, check_devices
+from tilewright.tensor.core.checks import Axes, check_axis, check_axis_of_some, check_whole
+from tilewright.tensor.families.cumulative import CumulativeMixin
+from tilewright.tensor.families.linalg.products import ProductsMixin
+from tilewright.tensor.families.scatter import ScatterMixin
+from tilewright.tensor.families.sorting import SortingMixin
 
 _INTERPOLATIONS = ("linear", "lower", "higher", "nearest", "midpoint")
 
@@ -26,7 +29,7 @@ class ValuesAndIndices(NamedTuple):
     indices: Any
 
 
-class StatisticsMixin(Family):
+class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin):
     """amax, median, quantile, unique, bincount, histc, searchsorted, nansum, diff, cov, ..."""
 
     # ------------------------------------------------------------ extremes and sums that leave something out

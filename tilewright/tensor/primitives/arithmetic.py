@@ -11,8 +11,9 @@ from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op
-from tilewright.tensor.core.base import TensorBase, broadcast_shape, check_devices, common_dtype, fit, number_node
-from tilewright.tensor.primitives.shape import ShapeMixin
+from tilewright.tensor.core.base import TensorBase, check_devices, common_dtype
+from tilewright.tensor.core.checks import broadcast_shape, fit, number_node
+from tilewright.tensor.core.storage import StorageMixin
 
 # What arithmetic on truth values means.
 _BOOL_OPS = {Ops.ADD: Ops.OR, Ops.MUL: Ops.AND, Ops.MAX: Ops.OR, Ops.MIN: Ops.AND}
@@ -23,7 +24,7 @@ def kind_rank(dtype: DType) -> int:
     return 2 if dtype.is_float else (0 if dtype.is_bool else 1)
 
 
-class ArithmeticMixin(ShapeMixin):
+class ArithmeticMixin(StorageMixin):
     """add, div, eq, where, ... and the operators."""
 
     # ------------------------------------------------------------ what the methods are made of

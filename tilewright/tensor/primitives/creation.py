@@ -8,34 +8,19 @@ from typing import Any, Self
 
 from tilewright.base.dtype import DType, Scalar, dtype_for_range, dtype_of_scalar, dtypes, promote, to_dtype
 from tilewright.base.errors import DTypeError, ShapeError
-from tilewright.engine import live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices
 from tilewright.runtime.buffer import file_buffer
 from tilewright.runtime.device import canonical_device, is_of_files
-from tilewright.tensor.core.base import TensorBase, check_holds, check_whole, mark_parameter, parameter_of, shape_from
-from tilewright.tensor.core.holding import has_memory
-from tilewright.tensor.core.sharding import memory_like, new_memory
+from tilewright.tensor.core.checks import check_holds, check_number, check_whole, shape_from, sizes_from
+from tilewright.tensor.core.memory import memory_like, new_memory
+from tilewright.tensor.primitives.elementwise import ElementwiseMixin
 from tilewright.tensor.primitives.index_nodes import checked_classes
-from tilewright.tensor.primitives.reduce import ReduceMixin
+from tilewright.tensor.primitives.shape import ShapeMixin
 
 
-def check_number(operation: str, value: object) -> None:
-    """A number of Python's or NumPy's."""
-    if not hasattr(value, "__float__") or isinstance(value, TensorBase):
-        raise DTypeError(operation, f"{value!r} is no number", "give an int, a float or a bool")
-
-
-def sizes_from(operation: str, shape: Any) -> tuple[int, ...]:
-    """The sizes of a new tensor."""
-    sizes = shape_from(operation, shape)
-    if any(size < 0 for size in sizes):
-        raise ShapeError(operation, f"shape {sizes} has a negative size", "give sizes of at least 0")
-    return sizes
-
-
-class CreationMixin(ReduceMixin):
+class CreationMixin(ElementwiseMixin, ShapeMixin):
     """full, zeros, arange, eye, ..."""
 
     @classmethod
@@ -55,37 +40,6 @@ class CreationMixin(ReduceMixin):
         wanted = dtype_of_scalar(fill_value) if dtype is None else to_dtype(dtype)
         made = cls._from_uop(build.const(wanted, fill_value, sizes), canonical_device(device))
         return made._told(requires_grad)
-
-    def requires_grad_(self, value: bool = True) -> Self:
-        """Asks for a gradient. A parameter gets memory of its own, so that equal values never make two of them one."""
-        self._asked = bool(value)
-        if value and self.requires_grad:
-            return self  # a result that depends on parameters stays one
-        if value and not self.dtype.is_float:
-            message = f"a gradient with respect to {self.dtype.name}"
-            raise DTypeError("requires_grad_", message, "only float tensors have gradients; cast first")
-        self._requires_grad = self._is_parameter = value
-        if value:
-            self._take_identity()
-        return self
-
-    def _told(self, requires_grad: bool | None) -> Self:
-        """What the argument `requires_grad` of a constructor said, if anything."""
-        return self if requires_grad is None else self.requires_grad_(requires_grad)
-
-    def _take_identity(self) -> None:
-        """Makes the node of a parameter one that no other tensor has."""
-        root = build.stored_root(self.uop)
-        owner = parameter_of(root)
-        is_own = has_memory(root) and (owner is None or owner is self)
-        if not self.numel():
-            return  # nothing flows, and constants are shared
-        if not is_own:
-            with live.exchanging:
-                self.uop = build.detach(self.uop)
-                self._give_memory()
-        self._ancestors = ()
-        mark_parameter(self)
 
     @classmethod
     def zeros(cls, *shape: Any, **kwargs: Any) -> Self:
@@ -143,7 +97,7 @@ class CreationMixin(ReduceMixin):
         if device is not None or not self.numel():
             return self.empty(self.shape, device=device or self.device, dtype=dtype or self.dtype)
         wanted = None if dtype is None else to_dtype(dtype)
-        return type(self)._from_uop(memory_like(self, wanted), self.device)
+        return type(self)._from_uop(memory_like(self.uop, self.device, wanted), self.device)
 
     # ------------------------------------------------------------ ranges
 

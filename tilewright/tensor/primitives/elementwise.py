@@ -13,7 +13,8 @@ from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
-from tilewright.tensor.core.base import TensorBase, check_devices, number_node
+from tilewright.tensor.core.base import TensorBase, check_devices
+from tilewright.tensor.core.checks import number_node
 from tilewright.tensor.primitives import functions
 from tilewright.tensor.primitives.arithmetic import ArithmeticMixin, kind_rank
 

@@ -16,7 +16,7 @@ from tilewright.graph.ops import CheckArg, Ops
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
-from tilewright.tensor.core.base import broadcast_shape
+from tilewright.tensor.core.checks import broadcast_shape
 from tilewright.tensor.core.moves import Move
 from tilewright.tensor.primitives.reduce import scan_axis
 

@@ -15,10 +15,10 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
-from tilewright.tensor.core.base import TensorBase, broadcast_shape, check_axis, check_devices, number_node
+from tilewright.tensor.core.base import TensorBase, check_devices
+from tilewright.tensor.core.checks import check_axis, number_node
 from tilewright.tensor.core.convert import flatten, is_array
 from tilewright.tensor.core.moves import apply_moves
-from tilewright.tensor.families.networks.attention import AttentionMixin
 from tilewright.tensor.primitives.index_nodes import (
     AxisRange,
     Parsed,
@@ -34,12 +34,12 @@ from tilewright.tensor.primitives.index_nodes import (
     scatter_axes,
     slice_range,
 )
-from tilewright.tensor.primitives.reduce import scan_axis
+from tilewright.tensor.primitives.reduce import ReduceMixin, scan_axis
 
 _ALLOWED = "give ints, slices, None, ..., lists or tensors of integers or bools"
 
 
-class IndexingMixin(AttentionMixin):
+class IndexingMixin(ReduceMixin):
     """t[...], t[...] = v, gather."""
 
     def __getitem__(self, index: Any) -> Self:
@@ -120,12 +120,6 @@ class IndexingMixin(AttentionMixin):
     def _true_count(self) -> int:
         """How many elements of this bool tensor are true: the one thing about a mask that the host has to know."""
         return int(self.sum().item()) if self._size() else 0
-
-    def _check_fits(self, operation: str, given: Shape, wanted: Shape) -> None:
-        """A value broadcasts to what it is stored in, which does not grow."""
-        if len(given) > len(wanted) or broadcast_shape(operation, given, wanted) != wanted:
-            message = f"a value of shape {given} does not fit into shape {wanted}"
-            raise ShapeError(operation, message, "give a value that broadcasts to the place it is stored in")
 
     def gather(self, dim: int, index: Self) -> Self:
         """out[i][j] = self[index[i][j]][j] for dim 0, and so on: along `dim` the index says where to read."""

@@ -14,8 +14,9 @@ from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.spec import Op, Shape
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
-from tilewright.tensor.core.base import Axes, check_axes, check_axis
-from tilewright.tensor.families.networks.activation import ActivationMixin
+from tilewright.tensor.core.checks import Axes, check_axes, check_axis
+from tilewright.tensor.primitives.elementwise import ElementwiseMixin
+from tilewright.tensor.primitives.shape import ShapeMixin
 
 # A running reduction is cut into blocks of this many elements, each of which combines those before it in its block;
 # what comes before a block is a running reduction of the blocks' totals. A vector's worth: larger blocks compute more,
@@ -35,7 +36,7 @@ def accumulate_dtype(dtype: DType) -> DType:
     return dtypes.float32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
-class ReduceMixin(ActivationMixin):
+class ReduceMixin(ElementwiseMixin, ShapeMixin):
     """sum, max, softmax, ..."""
 
     def _reduce(self, name: str, op: Op, axis: Axes, keepdim: bool, dtype: DType | None = None) -> Self:
@@ -49,6 +50,23 @@ class ReduceMixin(ActivationMixin):
             if self.shape[place] == 0:
                 message = f"axis {place} of shape {self.shape} has no elements"
                 raise ShapeError(name, message, "reduce over axes that have at least one element")
+
+    def _wide(self) -> Self:
+        """This tensor in the float type that its sums are carried in."""
+        return self.cast(accumulate_dtype(self._as_float().dtype))
+
+    def _norm(self, p: float, axes: tuple[int, ...]) -> Self:
+        size = self.abs()
+        if abs(p) == math.inf:
+            return size.max(axes, keepdim=True) if p > 0 else size.min(axes, keepdim=True)
+        if p == 0:
+            return size.ne(0).cast(size.dtype).sum(axes, keepdim=True)
+        if p == 1:
+            return size.sum(axes, keepdim=True)
+        total = (self * self if p == 2 else size.pow(p)).sum(axes, keepdim=True)
+        # The root of 0 has no gradient to give, so it is not taken.
+        safe = total.eq(0).where(1.0, total)
+        return total.eq(0).where(0.0, safe.sqrt() if p == 2 else safe.pow(1 / p))
 
     def _check_float(self, name: str) -> None:
         if not self.dtype.is_float:

@@ -15,12 +15,12 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
-from tilewright.tensor.core.base import (
+from tilewright.tensor.core.base import TensorBase, check_devices
+from tilewright.tensor.core.checks import (
     Axes,
-    TensorBase,
     check_axes,
     check_axis,
-    check_devices,
+    check_axis_of_some,
     check_holds,
     check_whole,
     is_whole,
@@ -66,13 +66,6 @@ def pads_from(operation: str, padding: Sequence[Any], shape: Shape) -> tuple[tup
         raise ShapeError(operation, f"padding={padding!r}", "give (before, after) or None for every axis")
     check_whole(operation, "padding", *(number for pair in pairs for number in pair))
     return tuple((before, after) for before, after in pairs)
-
-
-def check_axis_of_some(operation: str, axis: int, shape: Shape) -> int:
-    """The axis counted from the front, of a tensor that has axes: 0-d tensors can be neither cut nor joined."""
-    if not shape:
-        raise ShapeError(operation, "a 0-d tensor has no axis", "give it one with `.reshape(1)`")
-    return check_axis(operation, axis, len(shape))
 
 
 def joined_tensors(first: T, others: Sequence[T | Sequence[T]]) -> list[T]:

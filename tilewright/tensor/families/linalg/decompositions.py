@@ -9,11 +9,11 @@ from typing import Any, Self
 
 from tilewright.base.errors import ShapeError
 from tilewright.graph.spec import Shape
-from tilewright.tensor.core.base import modes
-from tilewright.tensor.families.networks.losses import LossesMixin
+from tilewright.tensor.core.modes import modes
+from tilewright.tensor.families.linalg.products import ProductsMixin
 
 
-class DecomposeMixin(LossesMixin):
+class DecomposeMixin(ProductsMixin):
     """cholesky, qr, eigh, svd."""
 
     # ------------------------------------------------------------ batches of matrices

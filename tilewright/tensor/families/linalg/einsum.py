@@ -14,8 +14,8 @@ from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core.base import check_devices
-from tilewright.tensor.families.linalg.matmul import multiply_and_sum
-from tilewright.tensor.families.networks.pooling import PoolingMixin
+from tilewright.tensor.families.base import Family
+from tilewright.tensor.families.linalg.products import multiply_and_sum
 from tilewright.tensor.primitives.reduce import accumulate_dtype
 
 # An ellipsis within brackets: its axes become one.
@@ -29,7 +29,7 @@ class Lettered(NamedTuple):
     node: UOp
 
 
-class EinsumMixin(PoolingMixin):
+class EinsumMixin(Family):
     """einsum, rearrange, diag."""
 
     @classmethod

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 from tilewright.base.dtype import DType, to_dtype
 from tilewright.base.errors import ShapeError
-from tilewright.tensor.core.base import Axes, check_axes, check_axis, check_devices
+from tilewright.tensor.core.checks import Axes, check_axes
 from tilewright.tensor.families.linalg.solvers import SolveMixin
 
 Order = int | float | str | None
@@ -114,79 +114,3 @@ class NormsMixin(SolveMixin):
             largest, smallest = values.max(-1), values.min(-1)
             return smallest / largest if p == -2 else largest / smallest
         return self.matrix_norm(p) * self.inv().matrix_norm(p)
-
-    # ------------------------------------------------------------ sums and products
-
-    def trace(self, offset: int = 0) -> Self:
-        """The sum of a diagonal of each matrix: the main one, or one `offset` to the right of it."""
-        if self.ndim < 2:
-            raise ShapeError("trace", f"shape {self.shape} is no matrix", "give a tensor of at least 2 axes")
-        return self.diagonal(offset, -2, -1).sum(-1)
-
-    def outer(self, vec2: Self) -> Self:
-        """The products of each element of this vector with each of another: (n,) and (m,) give (n, m)."""
-        check_devices("outer", self, vec2)
-        if self.ndim != 1 or vec2.ndim != 1:
-            message = f"shapes {self.shape} and {vec2.shape} are not both vectors"
-            raise ShapeError("outer", message, "flatten() them first")
-        return self.unsqueeze(-1) * vec2.unsqueeze(0)
-
-    def cross(self, other: Self, dim: int = -1) -> Self:
-        """The cross product of vectors of 3 elements along `dim`; all other axes broadcast."""
-        check_devices("cross", self, other)
-        axis = check_axis("cross", dim, max(self.ndim, other.ndim))
-        for tensor in (self, other):
-            place = axis - max(self.ndim, other.ndim)
-            if tensor.ndim < -place or tensor.shape[place] != 3:
-                message = f"shapes {self.shape} and {other.shape}: axis {dim} is not 3 long in both"
-                raise ShapeError("cross", message, "give vectors of 3 elements, and their axis as dim=")
-        place = axis - max(self.ndim, other.ndim)
-        return self.roll(-1, place) * other.roll(1, place) - self.roll(1, place) * other.roll(-1, place)
-
-    def vecdot(self, other: Self, dim: int = -1) -> Self:
-        """The sum of products along an axis; all other axes broadcast."""
-        check_devices("vecdot", self, other)
-        return (self * other).sum(dim)
-
-    def multi_dot(self, *others: Self) -> Self:
-        """The product of this and further matrices, in the order that takes the fewest multiplications. The first and
-        the last may be vectors."""
-        matrices: list[Any] = [self, *others]
-        check_devices("multi_dot", *matrices)
-        if len(matrices) < 2:
-            raise ShapeError("multi_dot", "one matrix is no product", "give two or more")
-        is_row, is_column = self.ndim == 1, matrices[-1].ndim == 1
-        if is_row:
-            matrices[0] = self.unsqueeze(0)
-        if is_column:
-            matrices[-1] = matrices[-1].unsqueeze(-1)
-        for number, matrix in enumerate(matrices):
-            if matrix.ndim != 2 or (number and matrices[number - 1].shape[1] != matrix.shape[0]):
-                shapes = ", ".join(str(each.shape) for each in matrices)
-                raise ShapeError("multi_dot", f"shapes {shapes} do not chain", "give matrices that can be multiplied")
-        found: Any = _chain(matrices)
-        if is_row:
-            found = found.squeeze(0)
-        return found.squeeze(-1) if is_column else found  # type: ignore[no-any-return]
-
-
-def _chain(matrices: list[Any]) -> Any:
-    """The product, split where the two parts together cost least."""
-    sizes = [matrices[0].shape[0], *(matrix.shape[1] for matrix in matrices)]
-    count = len(matrices)
-    cost = {(k, k): (0, k) for k in range(count)}
-    for length in range(1, count):
-        for first in range(count - length):
-            last = first + length
-            cost[first, last] = min(
-                (cost[first, k][0] + cost[k + 1, last][0] + sizes[first] * sizes[k + 1] * sizes[last + 1], k)
-                for k in range(first, last)
-            )
-
-    def product(first: int, last: int) -> Any:
-        if first == last:
-            return matrices[first]
-        split = cost[first, last][1]
-        return product(first, split) @ product(split + 1, last)
-
-    return product(0, count - 1)

@@ -5,16 +5,88 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
-from tilewright.base.dtype import Scalar
-from tilewright.base.errors import ShapeError
-from tilewright.tensor.core.base import check_axis, check_devices
+from tilewright.base.dtype import DType, Scalar, promote, to_dtype
+from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+from tilewright.tensor.core.base import check_devices
+from tilewright.tensor.core.checks import broadcast_shape, check_axis
 from tilewright.tensor.families.base import Family
+from tilewright.tensor.primitives.reduce import accumulate_dtype
+
+
+def multiply_and_sum(left: UOp, right: UOp, axes: Sequence[int], dtype: DType, carrier: DType) -> UOp:
+    """sum(left * right) over axes; factors are widened first, so that products are not rounded to a short float."""
+    product = build.alu(Ops.MUL, build.cast(left, carrier), build.cast(right, carrier))
+    return build.cast(build.reduce_axis(Ops.ADD, product, axes), dtype)
 
 
 class ProductsMixin(Family):
-    """mm, bmm, addmm, baddbmm, mv, inner, tensordot, kron, cdist, cosine_similarity, ..."""
+    """matmul, linear, mm, bmm, addmm, baddbmm, mv, inner, tensordot, kron, cdist, cosine_similarity, ..."""
+
+    # ------------------------------------------------------------ products
+
+    def _product_dtypes(self, name: str, other: Self, dtype: DType | str | None) -> tuple[DType, DType]:
+        """The dtype of the result and the one the sum is carried in."""
+        wanted = promote(self.dtype, other.dtype) if dtype is None else to_dtype(dtype)
+        if wanted.is_bool:
+            raise DTypeError(name, "products of bool matrices are not defined", "cast to an integer or float first")
+        return wanted, accumulate_dtype(wanted)
+
+    def dot(self, w: Self, dtype: DType | str | None = None) -> Self:
+        """The matrix product: the last axis of this tensor with the last but one of `w` (or its only one), batches
+        broadcast. A short float is carried in float32."""
+        check_devices("matmul", self, w)
+        if self.ndim == 0 or w.ndim == 0:
+            message = f"shapes {self.shape} and {w.shape}: a 0-d tensor has no axis to sum over"
+            raise ShapeError("matmul", message, "use * for a product with a number")
+        result, carrier = self._product_dtypes("matmul", w, dtype)
+        left = self.uop if self.ndim > 1 else build.reshape(self.uop, (1, *self.shape))
+        right = w.uop if w.ndim > 1 else build.reshape(w.uop, (*w.shape, 1))
+        if left.shape[-1] != right.shape[-2]:
+            message = f"shapes {self.shape} and {w.shape}: {left.shape[-1]} columns meet {right.shape[-2]} rows"
+            raise ShapeError("matmul", message, "make the last axis of the first equal the last but one of the second")
+        batch = broadcast_shape("matmul", left.shape[:-2], right.shape[:-2])
+        rows, inner, columns = left.shape[-2], left.shape[-1], right.shape[-1]
+        count = len(right.shape)
+        right = build.permute(right, (*range(count - 2), count - 1, count - 2))
+        full = (*batch, rows, columns, inner)
+        wide_left = build.broadcast_to(build.reshape(left, (*left.shape[:-1], 1, inner)), full)
+        wide_right = build.broadcast_to(build.reshape(right, (*right.shape[:-2], 1, columns, inner)), full)
+        node = multiply_and_sum(wide_left, wide_right, (len(full) - 1,), result, carrier)
+        kept = (*batch, *((rows,) if self.ndim > 1 else ()), *((columns,) if w.ndim > 1 else ()))
+        return self._new(build.reshape(node, kept), w)
+
+    def matmul(self, x: Self, reverse: bool = False, dtype: DType | str | None = None) -> Self:
+        """`self @ x`, or `x @ self`."""
+        return x.dot(self, dtype) if reverse else self.dot(x, dtype)
+
+    def __matmul__(self, x: Any) -> Self:
+        return self.dot(self._matrix(x))
+
+    def __rmatmul__(self, x: Any) -> Self:
+        return self._matrix(x).dot(self)
+
+    def __imatmul__(self, x: Any) -> Self:
+        return self._in_place("@=", self.dot(self._matrix(x)))
+
+    def _matrix(self, x: Any) -> Self:
+        operand = self._operand("matmul", x)
+        return operand if isinstance(operand, ProductsMixin) else self._tensor(operand)
+
+    def linear(self, weight: Self, bias: Self | None = None, dtype: DType | str | None = None) -> Self:
+        """x @ weight + bias (weight as (in, out)); a 1-D weight scales."""
+        check_devices("linear", self, weight, *(() if bias is None else (bias,)))
+        if dtype is not None:
+            wanted = to_dtype(dtype)
+            return self.cast(wanted).linear(weight.cast(wanted), None if bias is None else bias.cast(wanted))
+        product = self * weight if weight.ndim == 1 else self.dot(weight)
+        return product if bias is None else product + bias
+
+    # ------------------------------------------------------------ torch's names
 
     def _check_axes_of(self, name: str, own: int, other: Self, wanted: int) -> None:
         check_devices(name, self, other)
@@ -110,6 +182,60 @@ class ProductsMixin(Family):
         narrow = other.reshape(tuple(size for own in right for size in (1, own)))
         return (wide * narrow).reshape(tuple(a * b for a, b in zip(left, right)))
 
+    # ------------------------------------------------------------ sums and products
+
+    def trace(self, offset: int = 0) -> Self:
+        """The sum of a diagonal of each matrix: the main one, or one `offset` to the right of it."""
+        if self.ndim < 2:
+            raise ShapeError("trace", f"shape {self.shape} is no matrix", "give a tensor of at least 2 axes")
+        return self.diagonal(offset, -2, -1).sum(-1)
+
+    def outer(self, vec2: Self) -> Self:
+        """The products of each element of this vector with each of another: (n,) and (m,) give (n, m)."""
+        check_devices("outer", self, vec2)
+        if self.ndim != 1 or vec2.ndim != 1:
+            message = f"shapes {self.shape} and {vec2.shape} are not both vectors"
+            raise ShapeError("outer", message, "flatten() them first")
+        return self.unsqueeze(-1) * vec2.unsqueeze(0)
+
+    def cross(self, other: Self, dim: int = -1) -> Self:
+        """The cross product of vectors of 3 elements along `dim`; all other axes broadcast."""
+        check_devices("cross", self, other)
+        axis = check_axis("cross", dim, max(self.ndim, other.ndim))
+        for tensor in (self, other):
+            place = axis - max(self.ndim, other.ndim)
+            if tensor.ndim < -place or tensor.shape[place] != 3:
+                message = f"shapes {self.shape} and {other.shape}: axis {dim} is not 3 long in both"
+                raise ShapeError("cross", message, "give vectors of 3 elements, and their axis as dim=")
+        place = axis - max(self.ndim, other.ndim)
+        return self.roll(-1, place) * other.roll(1, place) - self.roll(1, place) * other.roll(-1, place)
+
+    def vecdot(self, other: Self, dim: int = -1) -> Self:
+        """The sum of products along an axis; all other axes broadcast."""
+        check_devices("vecdot", self, other)
+        return (self * other).sum(dim)
+
+    def multi_dot(self, *others: Self) -> Self:
+        """The product of this and further matrices, in the order that takes the fewest multiplications. The first and
+        the last may be vectors."""
+        matrices: list[Any] = [self, *others]
+        check_devices("multi_dot", *matrices)
+        if len(matrices) < 2:
+            raise ShapeError("multi_dot", "one matrix is no product", "give two or more")
+        is_row, is_column = self.ndim == 1, matrices[-1].ndim == 1
+        if is_row:
+            matrices[0] = self.unsqueeze(0)
+        if is_column:
+            matrices[-1] = matrices[-1].unsqueeze(-1)
+        for number, matrix in enumerate(matrices):
+            if matrix.ndim != 2 or (number and matrices[number - 1].shape[1] != matrix.shape[0]):
+                shapes = ", ".join(str(each.shape) for each in matrices)
+                raise ShapeError("multi_dot", f"shapes {shapes} do not chain", "give matrices that can be multiplied")
+        found: Any = _chain(matrices)
+        if is_row:
+            found = found.squeeze(0)
+        return found.squeeze(-1) if is_column else found  # type: ignore[no-any-return]
+
     # ------------------------------------------------------------ distances
 
     def cdist(self, x2: Self, p: float = 2.0) -> Self:
@@ -134,3 +260,25 @@ class ProductsMixin(Family):
         axis = check_axis("cosine_similarity", dim, max(self.ndim, x2.ndim))
         lengths = [(x * x).sum(axis).sqrt().maximum(eps) for x in (self, x2)]
         return (self * x2).sum(axis) / (lengths[0] * lengths[1])
+
+
+def _chain(matrices: list[Any]) -> Any:
+    """The product, split where the two parts together cost least."""
+    sizes = [matrices[0].shape[0], *(matrix.shape[1] for matrix in matrices)]
+    count = len(matrices)
+    cost = {(k, k): (0, k) for k in range(count)}
+    for length in range(1, count):
+        for first in range(count - length):
+            last = first + length
+            cost[first, last] = min(
+                (cost[first, k][0] + cost[k + 1, last][0] + sizes[first] * sizes[k + 1] * sizes[last + 1], k)
+                for k in range(first, last)
+            )
+
+    def product(first: int, last: int) -> Any:
+        if first == last:
+            return matrices[first]
+        split = cost[first, last][1]
+        return product(first, split) @ product(split + 1, last)
+
+    return product(0, count - 1)

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple, Self
 
 from tilewright.base.dtype import dtypes, promote
 from tilewright.base.errors import ShapeError
-from tilewright.tensor.core.base import broadcast_shape, check_devices, check_whole, modes
+from tilewright.tensor.core.base import check_devices
+from tilewright.tensor.core.checks import broadcast_shape, check_whole
+from tilewright.tensor.core.modes import modes
 from tilewright.tensor.families.linalg.decompositions import DecomposeMixin
 
 

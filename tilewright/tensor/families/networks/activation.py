@@ -8,12 +8,14 @@ import math
 from typing import Self
 
 from tilewright.base.dtype import DType, promote_with_scalar
-from tilewright.base.errors import DTypeError
+from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
+from tilewright.tensor.core.base import check_devices
+from tilewright.tensor.core.checks import Axes, check_axes
+from tilewright.tensor.families.base import Family
 from tilewright.tensor.primitives import functions
-from tilewright.tensor.primitives.elementwise import ElementwiseMixin
 
 
 @functools.cache
@@ -22,7 +24,7 @@ def _relu_bound(dtype: DType) -> UOp:
     return build.taking_ties(build.const(dtype, 0))
 
 
-class ActivationMixin(ElementwiseMixin):
+class ActivationMixin(Family):
     """relu, sigmoid, gelu, ..."""
 
     # ------------------------------------------------------------ pieces of lines
@@ -108,3 +110,33 @@ class ActivationMixin(ElementwiseMixin):
         if approximate == "none":
             return self._function(lambda x: x * 0.5 * (1 + functions.erf(x * math.sqrt(0.5))))
         raise DTypeError("gelu", f"approximate={approximate!r}", 'give "tanh" or "none"')
+
+    # ------------------------------------------------------------ normalisation
+
+    def batchnorm(
+        self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self, axis: int | tuple[int, ...] = 1
+    ) -> Self:
+        """(x - mean) * invstd * weight + bias, each given for the elements of `axis`."""
+        axes = check_axes("batchnorm", axis, self.ndim)
+        shape = tuple(size if k in axes else 1 for k, size in enumerate(self.shape))
+
+        def aligned(what: str, given: Self) -> Self:
+            check_devices("batchnorm", self, given)
+            if given.numel() != math.prod(shape):
+                message = f"{what} of shape {given.shape} for axis {axis} of shape {self.shape}"
+                raise ShapeError("batchnorm", message, f"give {math.prod(shape)} elements")
+            return given.reshape(shape)
+
+        scale = aligned("invstd", invstd)
+        if weight is not None:
+            scale = scale * aligned("weight", weight)
+        result = (self - aligned("mean", mean)) * scale
+        return (result if bias is None else result + aligned("bias", bias)).cast(self.dtype)
+
+    def normalize(self, p: float = 2.0, dim: Axes = 1, eps: float = 1e-12) -> Self:
+        """Each vector along `dim` over its p-norm, or over `eps` where the norm is less."""
+        self._check_float("normalize")
+        axes = check_axes("normalize", dim, self.ndim)
+        if not isinstance(p, int | float) or p != p:
+            raise DTypeError("normalize", f"p={p!r} is no norm", "give a number, such as 2, or math.inf")
+        return self._in_float32(lambda x: x / x._norm(p, axes).maximum(eps))

@@ -11,19 +11,21 @@ from tilewright.base.dtype import DType, promote
 from tilewright.base.errors import ShapeError
 from tilewright.graph import build
 from tilewright.tensor.core import nodes
-from tilewright.tensor.core.base import broadcast_shape, check_devices
+from tilewright.tensor.core.base import check_devices
+from tilewright.tensor.core.checks import broadcast_shape
 from tilewright.tensor.core.gradient import checkpoint
-from tilewright.tensor.families.linalg.matmul import LinalgMixin
+from tilewright.tensor.families.linalg.products import ProductsMixin
+from tilewright.tensor.families.random import RandomMixin
 from tilewright.tensor.primitives.reduce import accumulate_dtype
 
 # Scores that are there at a time: 128 MiB in float32. Each part is compiled for its own place in the queries, which
 # takes about as long as computing so many scores.
 MOST_SCORES = 1 << 25
 
-T = TypeVar("T", bound=LinalgMixin)
+T = TypeVar("T", bound=ProductsMixin)
 
 
-class AttentionMixin(LinalgMixin):
+class AttentionMixin(RandomMixin, ProductsMixin):
     def scaled_dot_product_attention(
         self,
         key: Self,
@@ -72,7 +74,7 @@ class AttentionMixin(LinalgMixin):
         return weights.dropout(dropout_p).dot(value)
 
 
-def rows_at_a_time(query: LinalgMixin, key: LinalgMixin) -> list[tuple[int, int]]:
+def rows_at_a_time(query: ProductsMixin, key: ProductsMixin) -> list[tuple[int, int]]:
     """The parts into which the queries are split, first row and end; none where all scores may be there at once."""
     if min(query.ndim, key.ndim) < 2:
         return []

@@ -1,24 +1,33 @@
-"""Operations on images: pixel_shuffle, grid_sample, adaptive pools, one- and three-dimensional names of convolutions.
-In: (batch, channels, space...). Out: the same layout."""
+"""Operations on images: pixel_shuffle, interpolate, grid_sample. In: (batch, channels, *space). Out: the same layout.
+Resizing reads the one or two nearest elements along each axis, at positions that are exact fractions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from tilewright.base.dtype import DType
+from tilewright.base.dtype import dtypes
 from tilewright.base.errors import ShapeError
-from tilewright.graph.build import Pairs
-from tilewright.tensor.core.base import check_devices, check_whole
+from tilewright.graph import build
+from tilewright.graph.spec import Shape
+from tilewright.graph.uop import UOp
+from tilewright.tensor.core import nodes
+from tilewright.tensor.core.base import check_devices
+from tilewright.tensor.core.checks import check_whole, is_whole
 from tilewright.tensor.families.base import Family
 from tilewright.tensor.primitives.reduce import accumulate_dtype
 
-Sizes = int | Sequence[int | None] | None
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+_LINEAR = ("linear", "bilinear", "trilinear")
+# A factor such as 0.3 is meant as 3/10, and places computed from it stay in 64 bits.
+_MAX_DENOMINATOR = 1 << 20
 
 
 class ImagesMixin(Family):
-    """pixel_shuffle, grid_sample, adaptive_avg_pool2d, conv1d, max_pool1d, ..."""
+    """pixel_shuffle, interpolate, grid_sample, ..."""
 
     # ------------------------------------------------------------ space and channels
 
@@ -58,73 +67,85 @@ class ImagesMixin(Family):
         split = self.reshape((batch, groups, channels // groups, *space))
         return split.transpose(1, 2).reshape(self.shape)
 
-    # ------------------------------------------------------------ pools with a given result
+    # ------------------------------------------------------------ resizing
 
-    def _adaptive_sizes(self, name: str, output_size: Sizes, count: int) -> tuple[int, ...]:
-        given = output_size if isinstance(output_size, tuple | list) else (output_size,) * count
-        if len(given) != count or self.ndim not in (count + 1, count + 2):
-            message = f"output_size {output_size} for shape {self.shape}"
-            raise ShapeError(
-                name, message, f"give {count} sizes, and (batch, channels, ...) with {count} axes of space"
-            )
-        check_whole(name, "output_size", *(size for size in given if size is not None), least=1)
-        sizes = tuple(own if size is None else int(size) for size, own in zip(given, self.shape[-count:]))
-        if 0 in self.shape[-count:]:
-            raise ShapeError(name, f"shape {self.shape} has no elements to read", "give axes of at least one element")
-        return sizes
+    def interpolate(
+        self,
+        size: int | Sequence[int] | None = None,
+        mode: str = "linear",
+        align_corners: bool = False,
+        scale_factor: float | Sequence[float] | None = None,
+    ) -> Self:
+        """The last axes resized, to a size or by a factor: "linear" (also "bilinear", "trilinear") mixes the two
+        nearest elements of each axis, "nearest" and "nearest-exact" take one. With `align_corners` the first and last
+        elements stay where they are. One factor is that of all axes behind the first two. uint8 is rounded."""
+        if mode not in (*_LINEAR, "nearest", "nearest-exact"):
+            remedy = "give linear (bilinear, trilinear), nearest or nearest-exact"
+            raise ShapeError("interpolate", f"mode {mode!r}", remedy)
+        if align_corners and mode not in _LINEAR:
+            raise ShapeError("interpolate", f"align_corners with mode {mode!r}", "leave it out, or use mode linear")
+        wanted, ratios = self._new_sizes(size, scale_factor)
+        first = self.ndim - len(wanted)
+        if 0 in self.shape[first:]:
+            raise ShapeError("interpolate", f"shape {self.shape} has no elements to read", "give sizes of at least 1")
+        if mode in _LINEAR and self.dtype is dtypes.uint8:  # an image: rounded to the nearest
+            return self.cast(dtypes.float32)._resized(wanted, ratios, align_corners).round().cast(dtypes.uint8)
+        if mode in _LINEAR:
+            self._check_float("interpolate")
+            return self._in_float32(lambda x: x._resized(wanted, ratios, align_corners))
+        node = self.uop
+        for axis, (length, ratio) in enumerate(zip(wanted, ratios), start=first):
+            number = build.iota(length, dtypes.int64)
+            moved = number * ratio.numerator // ratio.denominator
+            if mode == "nearest-exact":
+                moved = (number * 2 + 1) * ratio.numerator // (2 * ratio.denominator)
+            node = read_axis(node, axis, moved.minimum(node.shape[axis] - 1))
+        return self._new(node)
 
-    def _adaptive_average(self, name: str, output_size: Sizes, count: int) -> Self:
-        """Along each axis in turn: window k reaches from floor(k*n/m) to ceil((k+1)*n/m), its mean is a product with a
-        matrix of weights."""
-        self._check_float(name)
-        sizes = self._adaptive_sizes(name, output_size, count)
-        result = self.cast(accumulate_dtype(self.dtype))
-        for axis, wanted in zip(range(self.ndim - count, self.ndim), sizes):
-            own = self.shape[axis]
-            if own % wanted == 0:
-                shape = (*result.shape[:axis], wanted, own // wanted, *result.shape[axis + 1 :])
-                result = result.reshape(shape).mean(axis + 1)
-            else:
-                weights = result._tensor(_window_weights(own, wanted, result.dtype))
-                result = result.transpose(axis, -1).matmul(weights).transpose(axis, -1)
-        return result.cast(self.dtype)
+    def _new_sizes(
+        self, size: int | Sequence[int] | None, scale_factor: float | Sequence[float] | None
+    ) -> tuple[Shape, list[Fraction]]:
+        """The sizes of the last axes, and how many old elements one new element stands for, as exact fractions."""
+        from fractions import Fraction  # loads `decimal`, which few programs need
 
-    def adaptive_avg_pool1d(self, output_size: Sizes) -> Self:
-        """The means of windows that give a row of this size."""
-        return self._adaptive_average("adaptive_avg_pool1d", output_size, 1)
+        if (size is None) == (scale_factor is None):
+            raise ShapeError("interpolate", f"size {size}, scale_factor {scale_factor}", "give one of the two")
+        if scale_factor is not None:
+            count = len(scale_factor) if isinstance(scale_factor, tuple | list) else max(self.ndim - 2, 1)
+            factors = scale_factor if isinstance(scale_factor, tuple | list) else (cast(float, scale_factor),) * count
+            if count > self.ndim or not all(0 < factor < math.inf for factor in factors):
+                message = f"scale_factor {scale_factor} for shape {self.shape}"
+                raise ShapeError("interpolate", message, "give a positive factor for each of the last axes")
+            scales = [Fraction(factor).limit_denominator(_MAX_DENOMINATOR) for factor in factors]
+            sizes = tuple(max(1, int(own * scale)) for own, scale in zip(self.shape[self.ndim - count :], scales))
+            return sizes, [1 / scale for scale in scales]
+        wanted = tuple(size) if isinstance(size, tuple | list) else (cast(int, size),)
+        if not wanted or len(wanted) > self.ndim or not all(is_whole(length) and length >= 1 for length in wanted):
+            message = f"size {size} for shape {self.shape}"
+            raise ShapeError("interpolate", message, "give a size of at least 1 for each of the last axes")
+        wanted = tuple(map(int, wanted))
+        old = self.shape[self.ndim - len(wanted) :]
+        return wanted, [Fraction(own, length) for own, length in zip(old, wanted)]
 
-    def adaptive_avg_pool2d(self, output_size: Sizes) -> Self:
-        """The means of windows that give an image of this size."""
-        return self._adaptive_average("adaptive_avg_pool2d", output_size, 2)
-
-    def adaptive_avg_pool3d(self, output_size: Sizes) -> Self:
-        """The means of windows that give a volume of this size."""
-        return self._adaptive_average("adaptive_avg_pool3d", output_size, 3)
-
-    def _adaptive_maximum(self, name: str, output_size: Sizes, count: int) -> Self:
-        """Along each axis in turn: the windows, all as long as the longest, are read by their places."""
+    def _resized(self, wanted: Shape, ratios: list[Fraction], align_corners: bool) -> Self:
         result = self
-        sizes = self._adaptive_sizes(name, output_size, count)
-        for axis, wanted in zip(range(self.ndim - count, self.ndim), sizes):
-            own = self.shape[axis]
-            spans = _spans(own, wanted)
-            longest = max(end - start for start, end in spans)
-            # A place past the end of its window is its last place once more.
-            places = [[min(start + k, end - 1) for k in range(longest)] for start, end in spans]
-            result = result[(*(slice(None),) * axis, self._tensor(places))].max(axis + 1)
+        for axis, (length, ratio) in enumerate(zip(wanted, ratios), start=self.ndim - len(wanted)):
+            old = result.shape[axis]
+            number = build.iota(length, dtypes.int64)
+            # The place is a fraction: above / below.
+            if align_corners:
+                above, below = number * (old - 1), max(length - 1, 1)
+            else:
+                above = ((number * 2 + 1) * ratio.numerator - ratio.denominator).maximum(0)
+                below = 2 * ratio.denominator
+            low = (above // below).minimum(old - 1)
+            high = (low + 1).minimum(old - 1)
+            share = build.cast(above % below, result.dtype) * (1 / below)
+            shape = tuple(length if k == axis else 1 for k in range(self.ndim))
+            weight = self._new(build.reshape(share, shape))
+            near, far = (result._new(read_axis(result.uop, axis, place)) for place in (low, high))
+            result = near * (1 - weight) + far * weight
         return result
-
-    def adaptive_max_pool1d(self, output_size: Sizes) -> Self:
-        """The greatest elements of windows that give a row of this size."""
-        return self._adaptive_maximum("adaptive_max_pool1d", output_size, 1)
-
-    def adaptive_max_pool2d(self, output_size: Sizes) -> Self:
-        """The greatest elements of windows that give an image of this size."""
-        return self._adaptive_maximum("adaptive_max_pool2d", output_size, 2)
-
-    def adaptive_max_pool3d(self, output_size: Sizes) -> Self:
-        """The greatest elements of windows that give a volume of this size."""
-        return self._adaptive_maximum("adaptive_max_pool3d", output_size, 3)
 
     # ------------------------------------------------------------ sampling
 
@@ -170,86 +191,15 @@ class ImagesMixin(Family):
 
         return read
 
-    # ------------------------------------------------------------ names by dimension
 
-    def conv1d(
-        self,
-        weight: Self,
-        bias: Self | None = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-    ) -> Self:
-        """As `conv2d`, on (batch, channels, length)."""
-        return self.conv2d(weight, bias, groups, stride, dilation, padding)
-
-    def conv3d(
-        self,
-        weight: Self,
-        bias: Self | None = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-    ) -> Self:
-        """As `conv2d`, on (batch, channels, depth, height, width)."""
-        return self.conv2d(weight, bias, groups, stride, dilation, padding)
-
-    def max_pool1d(
-        self, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
-    ) -> Self:
-        """As `max_pool2d`, on (batch, channels, length)."""
-        return cast(Self, self.max_pool2d(_tuple_of(kernel_size, 1), stride, dilation, padding, ceil_mode))
-
-    def max_pool3d(
-        self, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
-    ) -> Self:
-        """As `max_pool2d`, on (batch, channels, depth, height, width)."""
-        return cast(Self, self.max_pool2d(_tuple_of(kernel_size, 3), stride, dilation, padding, ceil_mode))
-
-    def avg_pool1d(
-        self,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-    ) -> Self:
-        """As `avg_pool2d`, on (batch, channels, length)."""
-        return self.avg_pool2d(_tuple_of(kernel_size, 1), stride, 1, padding, ceil_mode, count_include_pad)
-
-    def avg_pool3d(
-        self,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-    ) -> Self:
-        """As `avg_pool2d`, on (batch, channels, depth, height, width)."""
-        return self.avg_pool2d(_tuple_of(kernel_size, 3), stride, 1, padding, ceil_mode, count_include_pad)
-
-
-# ---------------------------------------------------------------- pieces
-
-
-def _tuple_of(value: Any, count: int) -> tuple[int, ...]:
-    return tuple(value) if isinstance(value, tuple | list) else (value,) * count
-
-
-def _spans(own: int, wanted: int) -> Pairs:
-    """Where each window starts and ends."""
-    return tuple((k * own // wanted, -(-(k + 1) * own // wanted)) for k in range(wanted))
-
-
-def _window_weights(own: int, wanted: int, dtype: DType) -> Any:
-    """For each element its weight in each window."""
-    import numpy as np
-
-    spans = _spans(own, wanted)
-    rows = [[1 / (end - start) if start <= k < end else 0.0 for start, end in spans] for k in range(own)]
-    return np.array(rows, dtype.name)
+def read_axis(node: UOp, axis: int, places: UOp) -> UOp:
+    """The elements at the places of one axis, all else as it is."""
+    shape = nodes.replace_axis(node.shape, axis, places.shape[0])
+    if 0 in shape:
+        return build.const(node.dtype, 0, shape)
+    aligned = build.reshape(places, tuple(size if k == axis else 1 for k, size in enumerate(shape)))
+    wide = build.expand(aligned, shape)
+    return build.gather(node, *(wide if k == axis else build.axis_iota(shape, k) for k in range(len(shape))))
 
 
 def _inside(place: Any, size: int, padding_mode: str, align_corners: bool) -> Any:

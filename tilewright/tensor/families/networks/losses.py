@@ -6,11 +6,13 @@ that does not check it makes the loss NaN, and never counts as right."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Self
 
 from tilewright.base.errors import DTypeError, ShapeError
-from tilewright.tensor.core.base import Axes, broadcast_shape, check_axes, check_devices
-from tilewright.tensor.families.networks.convolution import ConvolutionMixin
+from tilewright.tensor.core.base import check_devices
+from tilewright.tensor.core.checks import broadcast_shape
+from tilewright.tensor.families.networks.activation import ActivationMixin
 from tilewright.tensor.primitives.index_nodes import checked_classes
 from tilewright.tensor.primitives.reduce import accumulate_dtype
 
@@ -18,6 +20,8 @@ from tilewright.tensor.primitives.reduce import accumulate_dtype
 _IGNORED = -100
 # The least logarithm of a probability that binary cross entropy counts, as in torch.
 _LEAST_LOG = -100.0
+# As torch's: what keeps the cosine of a row of zeros finite.
+_COSINE_EPS = 1e-12
 
 
 def check_reduction(name: str, reduction: str) -> None:
@@ -30,14 +34,10 @@ def _check_smoothing(name: str, label_smoothing: float) -> None:
         raise ShapeError(name, f"label_smoothing={label_smoothing}", "give a number in 0..1")
 
 
-class LossesMixin(ConvolutionMixin):
+class LossesMixin(ActivationMixin):
     """cross_entropy, nll_loss, ..., batchnorm, normalize."""
 
     # ------------------------------------------------------------ what the losses are made of
-
-    def _wide(self) -> Self:
-        """This tensor in the float type that its sums are carried in."""
-        return self.cast(accumulate_dtype(self._as_float().dtype))
 
     def _reduced(self, reduction: str) -> Self:
         if reduction == "none":
@@ -194,45 +194,114 @@ class LossesMixin(ConvolutionMixin):
         loss = logs._picked_loss(name, Y, self.ndim - 1, None, ignore_index, reduction, label_smoothing)
         return loss.cast(self.dtype)
 
-    # ------------------------------------------------------------ normalisation
+    # ------------------------------------------------------------ numbers
 
-    def batchnorm(
-        self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self, axis: int | tuple[int, ...] = 1
+    def _loss(self, name: str, target: Self, reduction: str, function: Callable[[Self, Self], Self]) -> Self:
+        check_reduction(name, reduction)
+        check_devices(name, self, target)
+        self._check_float(name)
+        return function(self._wide(), target._wide())._reduced(reduction).cast(self.dtype)
+
+    def mse_loss(self, target: Self, reduction: str = "mean") -> Self:
+        """The squared difference."""
+        return self._loss("mse_loss", target, reduction, lambda x, y: (x - y).square())
+
+    def l1_loss(self, target: Self, reduction: str = "mean") -> Self:
+        """The size of the difference."""
+        return self._loss("l1_loss", target, reduction, lambda x, y: (x - y).abs())
+
+    def huber_loss(self, target: Self, reduction: str = "mean", delta: float = 1.0) -> Self:
+        """Half the squared difference up to delta, and delta * (difference - delta/2) beyond."""
+        if not delta > 0:
+            raise ShapeError("huber_loss", f"delta={delta}", "give a number above 0")
+
+        def function(x: Self, y: Self) -> Self:
+            size = (x - y).abs()
+            return (size < delta).where(size.square() * 0.5, (size - delta / 2) * delta)
+
+        return self._loss("huber_loss", target, reduction, function)
+
+    def smooth_l1_loss(self, target: Self, reduction: str = "mean", beta: float = 1.0) -> Self:
+        """`huber_loss` over beta: its slope is 1 beyond beta. A beta of 0 is `l1_loss`."""
+        if beta < 0:
+            raise ShapeError("smooth_l1_loss", f"beta={beta}", "give a number of at least 0")
+        if beta == 0:
+            return self.l1_loss(target, reduction)
+
+        def function(x: Self, y: Self) -> Self:
+            size = (x - y).abs()
+            return (size < beta).where(size.square() * (0.5 / beta), size - beta / 2)
+
+        return self._loss("smooth_l1_loss", target, reduction, function)
+
+    def kl_div(self, target: Self, reduction: str = "mean", log_target: bool = False) -> Self:
+        """target * (log(target) - x) of logarithms x of probabilities; `log_target` says that the target is one too.
+        "batchmean" is the sum over the size of the first axis."""
+
+        def function(x: Self, y: Self) -> Self:
+            if log_target:
+                return y.exp() * (y - x)
+            own = y.eq(0).where(0.0, y * y.eq(0).where(1.0, y).log())  # the limit of y log(y) at 0 is 0
+            return own - y * x
+
+        if reduction == "batchmean":
+            total = self._loss("kl_div", target, "sum", function)
+            return total / (self.shape[0] if self.ndim else 1)
+        return self._loss("kl_div", target, reduction, function)
+
+    def poisson_nll_loss(
+        self, target: Self, log_input: bool = True, full: bool = False, eps: float = 1e-8, reduction: str = "mean"
     ) -> Self:
-        """(x - mean) * invstd * weight + bias, each given for the elements of `axis`."""
-        axes = check_axes("batchnorm", axis, self.ndim)
-        shape = tuple(size if k in axes else 1 for k, size in enumerate(self.shape))
+        """Minus the logarithm of a Poisson probability; `full` adds Stirling's approximation of log(target!)."""
 
-        def aligned(what: str, given: Self) -> Self:
-            check_devices("batchnorm", self, given)
-            if given.numel() != math.prod(shape):
-                message = f"{what} of shape {given.shape} for axis {axis} of shape {self.shape}"
-                raise ShapeError("batchnorm", message, f"give {math.prod(shape)} elements")
-            return given.reshape(shape)
+        def function(x: Self, y: Self) -> Self:
+            loss = x.exp() - y * x if log_input else x - y * (x + eps).log()
+            if not full:
+                return loss
+            safe = (y > 1).where(y, 1.0)
+            stirling = safe * safe.log() - safe + (safe * (2 * math.pi)).log() * 0.5
+            return loss + (y > 1).where(stirling, 0.0)
 
-        scale = aligned("invstd", invstd)
-        if weight is not None:
-            scale = scale * aligned("weight", weight)
-        result = (self - aligned("mean", mean)) * scale
-        return (result if bias is None else result + aligned("bias", bias)).cast(self.dtype)
+        return self._loss("poisson_nll_loss", target, reduction, function)
 
-    def normalize(self, p: float = 2.0, dim: Axes = 1, eps: float = 1e-12) -> Self:
-        """Each vector along `dim` over its p-norm, or over `eps` where the norm is less."""
-        self._check_float("normalize")
-        axes = check_axes("normalize", dim, self.ndim)
-        if not isinstance(p, int | float) or p != p:
-            raise DTypeError("normalize", f"p={p!r} is no norm", "give a number, such as 2, or math.inf")
-        return self._in_float32(lambda x: x / x._norm(p, axes).maximum(eps))
+    def gaussian_nll_loss(
+        self, target: Self, var: Self, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+    ) -> Self:
+        """Minus the logarithm of a normal density with mean x and variance `var`, which counts no less than eps."""
 
-    def _norm(self, p: float, axes: tuple[int, ...]) -> Self:
-        size = self.abs()
-        if abs(p) == math.inf:
-            return size.max(axes, keepdim=True) if p > 0 else size.min(axes, keepdim=True)
-        if p == 0:
-            return size.ne(0).cast(size.dtype).sum(axes, keepdim=True)
-        if p == 1:
-            return size.sum(axes, keepdim=True)
-        total = (self * self if p == 2 else size.pow(p)).sum(axes, keepdim=True)
-        # The root of 0 has no gradient to give, so it is not taken.
-        safe = total.eq(0).where(1.0, total)
-        return total.eq(0).where(0.0, safe.sqrt() if p == 2 else safe.pow(1 / p))
+        def function(x: Self, y: Self) -> Self:
+            spread = var._wide().maximum(eps)
+            loss = (spread.log() + (x - y).square() / spread) * 0.5
+            return loss + 0.5 * math.log(2 * math.pi) if full else loss
+
+        return self._loss("gaussian_nll_loss", target, reduction, function)
+
+    def margin_ranking_loss(self, other: Self, target: Self, margin: float = 0.0, reduction: str = "mean") -> Self:
+        """max(0, -target * (x - other) + margin), for targets 1 and -1."""
+        return self._loss(
+            "margin_ranking_loss", other, reduction, lambda x, y: (-target._wide() * (x - y) + margin).relu()
+        )
+
+    def hinge_embedding_loss(self, target: Self, margin: float = 1.0, reduction: str = "mean") -> Self:
+        """x where the target is 1, max(0, margin - x) where it is -1."""
+        return self._loss("hinge_embedding_loss", target, reduction, lambda x, y: y.eq(1).where(x, (margin - x).relu()))
+
+    def cosine_embedding_loss(self, x2: Self, target: Self, margin: float = 0.0, reduction: str = "mean") -> Self:
+        """1 - cos of the angle between rows where the target is 1, max(0, cos - margin) where it is -1."""
+        check_reduction("cosine_embedding_loss", reduction)
+        left, right = self._wide(), x2._wide()
+        lengths = [(rows.square().sum(-1) + _COSINE_EPS).sqrt() for rows in (left, right)]
+        angle = (left * right).sum(-1) / (lengths[0] * lengths[1])
+        loss = target.eq(1).where(1 - angle, (angle - margin).relu())
+        return loss._reduced(reduction).cast(self.dtype)
+
+    def triplet_margin_loss(
+        self, positive: Self, negative: Self, margin: float = 1.0, p: float = 2.0, reduction: str = "mean"
+    ) -> Self:
+        """max(0, distance to the positive - distance to the negative + margin)."""
+        check_reduction("triplet_margin_loss", reduction)
+        near, far = (
+            (self._wide() - other._wide() + 1e-6)._norm(p, (self.ndim - 1,)).squeeze(-1)
+            for other in (positive, negative)
+        )
+        return (near - far + margin).relu()._reduced(reduction).cast(self.dtype)

@@ -6,42 +6,33 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import NamedTuple, Self
+from collections.abc import Sequence
+from typing import Any, Self, cast
 
-from tilewright.base.dtype import dtypes
+from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph import build
+from tilewright.graph.build import Pairs
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.base import check_devices
+from tilewright.tensor.core.checks import check_whole
 from tilewright.tensor.core.moves import apply_moves
-from tilewright.tensor.families.linalg.matmul import Sizes, pads_of, sizes_of
-from tilewright.tensor.families.sorting import SortingMixin
+from tilewright.tensor.families.linalg.products import ProductsMixin
+from tilewright.tensor.families.networks.windows import Pads, Sizes, Windows, check_windows, pads_of, sizes_of
+from tilewright.tensor.families.scatter import ScatterMixin
 from tilewright.tensor.primitives.index_nodes import AxisRange, range_moves
 from tilewright.tensor.primitives.reduce import accumulate_dtype
 
-Pads = tuple[tuple[int, int], ...]
+AdaptiveSizes = int | Sequence[int | None] | None
 # Windows of more elements than this are reduced, smaller ones compared element by element.
 _MOST_SLICES = 16
 
 
-class Windows(NamedTuple):
-    """Kernel, stride and dilation of the last axes, and the padding of all."""
-
-    kernel: Shape
-    steps: Shape
-    gaps: Shape
-    pads: Pads
-
-    @property
-    def is_padded(self) -> bool:
-        return any(before or after for before, after in self.pads)
-
-
-class PoolingMixin(SortingMixin):
-    """max_pool2d, avg_pool2d, max_unpool2d."""
+class PoolingMixin(ScatterMixin, ProductsMixin):
+    """max_pool2d, avg_pool2d, max_unpool2d, adaptive_avg_pool2d, ..."""
 
     def _pooled(
         self, name: str, kernel_size: Sizes, stride: Sizes | None, dilation: Sizes, padding: Sizes, ceil_mode: bool
@@ -58,7 +49,7 @@ class PoolingMixin(SortingMixin):
         sizes = self.shape[self.ndim - count :]
         for axis, (size, k, s, d) in enumerate(zip(sizes, kernel, steps, gaps)):
             before, after = pads[axis]
-            self._check_windows(name, (before + size + after,), (k,), (d,))
+            check_windows(name, (before + size + after,), (k,), (d,))
             if max(before, after) > (d * (k - 1) + 1) // 2:
                 message = f"padding {(before, after)} around windows of {d * (k - 1) + 1}"
                 raise ShapeError(name, message, "pad by at most half of the window, so that none lies in the padding")
@@ -154,8 +145,125 @@ class PoolingMixin(SortingMixin):
         target = self.zeros(*outer, math.prod(space), dtype=self.dtype, device=self.device)
         return target.scatter(-1, places, flat).reshape(*outer, *space)
 
+    # ---------------------------------------------------------------- the greatest of a window
 
-# ---------------------------------------------------------------- the greatest of a window
+    # ------------------------------------------------------------ names by dimension
+
+    def max_pool1d(
+        self, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    ) -> Self:
+        """As `max_pool2d`, on (batch, channels, length)."""
+        return cast(
+            Self,
+            self.max_pool2d(
+                sizes_of("max_pool1d", "kernel_size", kernel_size, 1), stride, dilation, padding, ceil_mode
+            ),
+        )
+
+    def max_pool3d(
+        self, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    ) -> Self:
+        """As `max_pool2d`, on (batch, channels, depth, height, width)."""
+        return cast(
+            Self,
+            self.max_pool2d(
+                sizes_of("max_pool3d", "kernel_size", kernel_size, 3), stride, dilation, padding, ceil_mode
+            ),
+        )
+
+    def avg_pool1d(
+        self,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+    ) -> Self:
+        """As `avg_pool2d`, on (batch, channels, length)."""
+        return self.avg_pool2d(
+            sizes_of("avg_pool1d", "kernel_size", kernel_size, 1), stride, 1, padding, ceil_mode, count_include_pad
+        )
+
+    def avg_pool3d(
+        self,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+    ) -> Self:
+        """As `avg_pool2d`, on (batch, channels, depth, height, width)."""
+        return self.avg_pool2d(
+            sizes_of("avg_pool3d", "kernel_size", kernel_size, 3), stride, 1, padding, ceil_mode, count_include_pad
+        )
+
+    # ------------------------------------------------------------ pools with a given result
+
+    def _adaptive_sizes(self, name: str, output_size: AdaptiveSizes, count: int) -> tuple[int, ...]:
+        given = output_size if isinstance(output_size, tuple | list) else (output_size,) * count
+        if len(given) != count or self.ndim not in (count + 1, count + 2):
+            message = f"output_size {output_size} for shape {self.shape}"
+            raise ShapeError(
+                name, message, f"give {count} sizes, and (batch, channels, ...) with {count} axes of space"
+            )
+        check_whole(name, "output_size", *(size for size in given if size is not None), least=1)
+        sizes = tuple(own if size is None else int(size) for size, own in zip(given, self.shape[-count:]))
+        if 0 in self.shape[-count:]:
+            raise ShapeError(name, f"shape {self.shape} has no elements to read", "give axes of at least one element")
+        return sizes
+
+    def _adaptive_average(self, name: str, output_size: AdaptiveSizes, count: int) -> Self:
+        """Along each axis in turn: window k reaches from floor(k*n/m) to ceil((k+1)*n/m), its mean is a product with a
+        matrix of weights."""
+        self._check_float(name)
+        sizes = self._adaptive_sizes(name, output_size, count)
+        result = self.cast(accumulate_dtype(self.dtype))
+        for axis, wanted in zip(range(self.ndim - count, self.ndim), sizes):
+            own = self.shape[axis]
+            if own % wanted == 0:
+                shape = (*result.shape[:axis], wanted, own // wanted, *result.shape[axis + 1 :])
+                result = result.reshape(shape).mean(axis + 1)
+            else:
+                weights = result._tensor(_window_weights(own, wanted, result.dtype))
+                result = result.transpose(axis, -1).matmul(weights).transpose(axis, -1)
+        return result.cast(self.dtype)
+
+    def adaptive_avg_pool1d(self, output_size: AdaptiveSizes) -> Self:
+        """The means of windows that give a row of this size."""
+        return self._adaptive_average("adaptive_avg_pool1d", output_size, 1)
+
+    def adaptive_avg_pool2d(self, output_size: AdaptiveSizes) -> Self:
+        """The means of windows that give an image of this size."""
+        return self._adaptive_average("adaptive_avg_pool2d", output_size, 2)
+
+    def adaptive_avg_pool3d(self, output_size: AdaptiveSizes) -> Self:
+        """The means of windows that give a volume of this size."""
+        return self._adaptive_average("adaptive_avg_pool3d", output_size, 3)
+
+    def _adaptive_maximum(self, name: str, output_size: AdaptiveSizes, count: int) -> Self:
+        """Along each axis in turn: the windows, all as long as the longest, are read by their places."""
+        result = self
+        sizes = self._adaptive_sizes(name, output_size, count)
+        for axis, wanted in zip(range(self.ndim - count, self.ndim), sizes):
+            own = self.shape[axis]
+            spans = _spans(own, wanted)
+            longest = max(end - start for start, end in spans)
+            # A place past the end of its window is its last place once more.
+            places = [[min(start + k, end - 1) for k in range(longest)] for start, end in spans]
+            result = result[(*(slice(None),) * axis, self._tensor(places))].max(axis + 1)
+        return result
+
+    def adaptive_max_pool1d(self, output_size: AdaptiveSizes) -> Self:
+        """The greatest elements of windows that give a row of this size."""
+        return self._adaptive_maximum("adaptive_max_pool1d", output_size, 1)
+
+    def adaptive_max_pool2d(self, output_size: AdaptiveSizes) -> Self:
+        """The greatest elements of windows that give an image of this size."""
+        return self._adaptive_maximum("adaptive_max_pool2d", output_size, 2)
+
+    def adaptive_max_pool3d(self, output_size: AdaptiveSizes) -> Self:
+        """The greatest elements of windows that give a volume of this size."""
+        return self._adaptive_maximum("adaptive_max_pool3d", output_size, 3)
 
 
 def choose_among_slices(node: UOp, windows: Windows, keep_place: bool) -> tuple[UOp, UOp]:
@@ -253,3 +361,17 @@ def place_in_space(first: UOp, shape: Shape, windows: Windows) -> UOp:
         moved = build.alu(Ops.ADD, output * step, within * gap) - windows.pads[outer + axis][0]
         place = build.alu(Ops.ADD, place * shape[outer + axis], moved)
     return place
+
+
+def _spans(own: int, wanted: int) -> Pairs:
+    """Where each window starts and ends."""
+    return tuple((k * own // wanted, -(-(k + 1) * own // wanted)) for k in range(wanted))
+
+
+def _window_weights(own: int, wanted: int, dtype: DType) -> Any:
+    """For each element its weight in each window."""
+    import numpy as np
+
+    spans = _spans(own, wanted)
+    rows = [[1 / (end - start) if start <= k < end else 0.0 for start, end in spans] for k in range(own)]
+    return np.array(rows, dtype.name)

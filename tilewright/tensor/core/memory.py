@@ -1,17 +1,25 @@
-"""Nodes whose value is in memory. In: a node. Out: whether an assignment may write to it, and the promise that none
-overwrites what it stands for; and the line of the user for new nodes. Below `core`: nothing here knows of tensors."""
+"""Nodes whose value is in memory. In: a node. Out: whether its value is in memory and may be written to; new memory of
+its shape; the guarantee that no assignment overwrites a value that is still read; the user's line for new nodes.
+Below `base`: nothing here knows the class of tensors."""
 
 from __future__ import annotations
 
+import math
 import weakref
 
-from tilewright.base.dtype import dtypes
+from tilewright.base.dtype import DType, dtypes
 from tilewright.base.location import user_location
 from tilewright.engine import live
+from tilewright.engine.parts import layout_of
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
-from tilewright.graph.spec import Devices
+from tilewright.graph.slices import replace_axis
+from tilewright.graph.spec import Devices, Shape
 from tilewright.graph.uop import UOp
+from tilewright.runtime.buffer import Buffer, new_buffer
+
+Layout = tuple[int | None, tuple[int, ...]]
+WHOLE: Layout = (None, ())
 
 # What leaves a value as it is.
 _TRANSPARENT = (Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS)
@@ -81,3 +89,43 @@ def protect_borrowed(buffer: UOp) -> None:
     """Keeps the contents of a BUFFER from being overwritten, by anyone."""
     keep_value(buffer, buffer.arg.device)
     buffer.cache["borrowed"] = True
+
+
+# ---------------------------------------------------------------- new memory
+
+
+def new_memory(device: Devices, dtype: DType, shape: Shape, layout: Layout = WHOLE) -> UOp:
+    """Memory for a value: on one device, or on each of several for a copy or a part of it."""
+    if isinstance(device, str):
+        return build.reshape(new_buffer(device, dtype, math.prod(shape)), shape)
+    axis, sizes = layout
+    shapes = [shape] * len(device) if axis is None else [replace_axis(shape, axis, size) for size in sizes]
+    parts = [build.reshape(new_buffer(name, dtype, math.prod(own)), own) for name, own in zip(device, shapes)]
+    return build.multi(parts, axis, device)
+
+
+def memory_like(node: UOp, device: Devices, dtype: DType | None = None) -> UOp:
+    """Memory for another value of the shape of a node, on the same devices and with the same layout."""
+    layout = WHOLE if isinstance(device, str) else layout_of(node)
+    return new_memory(device, dtype or node.dtype, node.shape, layout)
+
+
+def in_memory(node: UOp) -> bool:
+    """Whether a value is memory, reshapes and what only gradients see aside, and nothing has to be computed."""
+    root = build.stored_root(node)
+    while root.op is Ops.DETACH:
+        root = build.stored_root(root.src[0])
+    return all(map(in_memory, root.src)) if root.op is Ops.MULTI else root.op is Ops.BUFFER
+
+
+def holds_nothing(node: UOp) -> bool:
+    """Whether a value is memory that was never written, as `Tensor.empty` gives it."""
+    root = build.stored_root(node)
+    if root.op is Ops.MULTI:
+        return all(map(holds_nothing, root.src))
+    buffer = root.cache.get("buffer") if root.op is Ops.BUFFER else None
+    return isinstance(buffer, Buffer) and buffer.memory is None
+
+
+def first_device(device: Devices) -> str:
+    return device if isinstance(device, str) else device[0]

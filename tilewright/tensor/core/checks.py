@@ -1,0 +1,144 @@
+"""Checks of what a user wrote. In: sizes, axes, shapes and numbers. Out: the same in one form (axes counted from the
+front, sizes as a tuple), or an error at the user's line. Below `base`: nothing here knows the class of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from tilewright.base.dtype import DType, Scalar, can_hold
+from tilewright.base.errors import AxisError, DTypeError, ShapeError
+from tilewright.graph import build
+from tilewright.graph.spec import Shape
+from tilewright.graph.uop import UOp
+
+Axes = int | tuple[int, ...] | list[int] | None
+
+
+def is_tensor(value: object) -> bool:
+    """Whether a value is a tensor of ours, whose number is not known before it is computed."""
+    return hasattr(type(value), "_is_parameter")
+
+
+def _has_index(value: Any) -> bool:
+    """Whether an object that may be a whole number is one: NumPy's arrays have `__index__` whatever they hold."""
+    try:
+        value.__index__()
+    except TypeError:
+        return False
+    return True
+
+
+def is_whole(value: object) -> bool:
+    """Whether a value can be a size or a number of something: Python's and NumPy's integers, and no bools."""
+    if type(value) is int:
+        return True
+    return hasattr(value, "__index__") and not (isinstance(value, bool) or is_tensor(value)) and _has_index(value)
+
+
+def check_whole(operation: str, name: str, *values: object, least: int | None = None) -> None:
+    """Whole numbers, none below `least`."""
+    for value in values:
+        if not is_whole(value) or (least is not None and int(cast(int, value)) < least):
+            remedy = "give a whole number" if least is None else f"give a whole number of at least {least}"
+            raise ShapeError(operation, f"{name}={value!r}", remedy)
+
+
+def check_axis(operation: str, axis: int, ndim: int) -> int:
+    """The axis counted from the front."""
+    if not is_whole(axis):
+        raise AxisError(operation, f"axis {axis!r} is not an integer", "give the number of an axis, such as -1")
+    axis = axis.__index__()
+    limit = max(ndim, 1)  # torch takes axis 0 and -1 of a 0-d tensor
+    if not -limit <= axis < limit:
+        remedy = f"give an axis in {-limit}..{limit - 1}"
+        raise AxisError(operation, f"axis {axis} is out of range for a tensor of {ndim} axes", remedy)
+    return axis + limit if axis < 0 else axis
+
+
+def check_axes(operation: str, axes: Axes, ndim: int) -> tuple[int, ...]:
+    """The axes counted from the front, each once; None is all of them."""
+    if axes is None:
+        return tuple(range(ndim))
+    wanted = tuple(axes) if isinstance(axes, tuple | list) else (axes,)
+    found = tuple(check_axis(operation, axis, ndim) for axis in wanted)
+    if len(set(found)) != len(found):
+        raise AxisError(operation, f"axes {wanted} name an axis twice", "name each axis once")
+    return tuple(axis for axis in found if axis < ndim)
+
+
+def check_axis_of_some(operation: str, axis: int, shape: Shape) -> int:
+    """The axis counted from the front, of a tensor that has axes: 0-d tensors can be neither cut nor joined."""
+    if not shape:
+        raise ShapeError(operation, "a 0-d tensor has no axis", "give it one with `.reshape(1)`")
+    return check_axis(operation, axis, len(shape))
+
+
+def shape_from(operation: str, args: Sequence[Any]) -> tuple[int, ...]:
+    """The numbers of `f(2, 3)` or `f((2, 3))`."""
+    if len(args) == 1 and isinstance(args[0], tuple | list):
+        args = args[0]
+    for size in args:
+        if not is_whole(size):
+            raise ShapeError(operation, f"{size!r} is not an integer", "give sizes as integers, such as (2, 3)")
+    return tuple(int(size) for size in args)
+
+
+def broadcast_shape(operation: str, *shapes: Shape) -> Shape:
+    """The shape that all broadcast to: aligned at the last axis, sizes are equal or 1."""
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
+    ndim = max(map(len, shapes))
+    aligned = [(1,) * (ndim - len(shape)) + shape for shape in shapes]
+    result = []
+    for axis, sizes in enumerate(zip(*aligned)):
+        wanted = {size for size in sizes if size != 1}
+        if len(wanted) > 1:
+            names = " and ".join(str(shape) for shape in shapes)
+            unequal = " and ".join(map(str, sorted(wanted)))
+            raise ShapeError(
+                operation,
+                f"shapes {names} do not broadcast: axis {axis - ndim} has sizes {unequal}",
+                "make the sizes of that axis equal, or one of them 1 (reshape, unsqueeze, transpose)",
+            )
+        result.append(wanted.pop() if wanted else 1)
+    return tuple(result)
+
+
+def describe_line(line: tuple[str, int] | None) -> str:
+    return "an unknown line" if line is None else f"{line[0]}:{line[1]}"
+
+
+def check_number(operation: str, value: object) -> None:
+    """A number of Python's or NumPy's."""
+    if not hasattr(value, "__float__") or is_tensor(value):
+        raise DTypeError(operation, f"{value!r} is no number", "give an int, a float or a bool")
+
+
+def sizes_from(operation: str, shape: Any) -> tuple[int, ...]:
+    """The sizes of a new tensor."""
+    sizes = shape_from(operation, shape)
+    if any(size < 0 for size in sizes):
+        raise ShapeError(operation, f"shape {sizes} has a negative size", "give sizes of at least 0")
+    return sizes
+
+
+def check_holds(operation: str, dtype: DType, value: object) -> None:
+    """A number that the dtype can hold. Another would wrap without a word."""
+    if not isinstance(value, int | float):
+        raise DTypeError(operation, f"a {type(value).__name__} is no number", "give an int, a float or a bool")
+    if not can_hold(dtype, value):
+        message = f"{dtype.name} cannot hold {value}, it has {dtype.min}..{dtype.max}"
+        raise DTypeError(operation, message, "cast the tensor to a wider dtype first, such as `.cast('int64')`")
+
+
+def number_node(operation: str, dtype: DType, value: Scalar) -> UOp:
+    """A number as an operand of that dtype."""
+    check_holds(operation, dtype, value)
+    return build.const(dtype, value)
+
+
+def fit(node: UOp, dtype: DType, shape: Shape) -> UOp:
+    """Cast first, so that what is repeated is cast once. A 0-d node stands for every shape as it is."""
+    node = build.cast(node, dtype)
+    return build.broadcast_to(node, shape) if node.shape else node
