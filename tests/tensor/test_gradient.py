@@ -18,7 +18,8 @@ from tilewright import Tensor, UOp, dtypes
 from tilewright.base.config import Context
 from tilewright.base.errors import UnsupportedError
 from tilewright.engine.compile import forget_kernels
-from tilewright.graph import build, gradients_gather
+from tilewright.graph import build
+from tilewright.graph.gradients import gather as gather_gradients
 from tilewright.graph.gradients.rules import WITHOUT_GRADIENT, exclusive_products, gradients_of
 from tilewright.graph.interpreter.evaluate import evaluate
 from tilewright.graph.ops import ALL_OPS, Ops
@@ -314,7 +315,7 @@ def test_casts_between_floats_pass() -> None:
 @pytest.mark.parametrize("name", [name for name in TABLE if name.startswith("gather")])
 def test_positions_are_walked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The way that saves work for a long table, taken for short ones."""
-    monkeypatch.setattr(gradients_gather, "SMALL_SCATTER", 0)
+    monkeypatch.setattr(gather_gradients, "SMALL_SCATTER", 0)
     monkeypatch.setattr(scatter, "takes_longer", lambda compared, walked: True)
     forget_kernels()
     with Context(CACHE=0):
