@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
 from tilewright.base.forks import call_in_child, renewed_lock
@@ -206,7 +206,7 @@ class UOp:
         """An elementwise op of this node and others; numbers take its dtype."""
         src = (self, *(self._operand(other) for other in others))
         if len(src) == 2 and src[0].dtype is not src[1].dtype:
-            src = language.agree(op, *src)
+            src = self._agree(op, *src)
         dtype = op.dtype(src)
         return UOp(op, src[0].dtype if dtype is None else dtype, src)
 
@@ -290,10 +290,10 @@ class UOp:
     def where(self, yes: UOp | Scalar, no: UOp | Scalar) -> UOp:
         """`yes` where this bool is true, else `no`."""
         if not isinstance(yes, UOp):
-            return views.choose(self, yes, no)
+            return self._choose(yes, no)
         other = yes._operand(no)
         if yes.dtype is not other.dtype:
-            yes, other = language.agree(Ops.WHERE, yes, other)
+            yes, other = self._agree(Ops.WHERE, yes, other)
         return UOp(Ops.WHERE, yes.dtype, (self, yes, other))
 
     def cast(self, dtype: DType) -> UOp:
@@ -304,80 +304,40 @@ class UOp:
         """The same bits in a dtype of the same width."""
         return self if self.dtype is dtype else UOp(Ops.BITCAST, dtype, (self,))
 
-    # ------------------------------------------------------------ the language of custom kernels (kernel_language.py)
-
-    @staticmethod
-    def range(size: int | UOp, id: int | tuple[int, ...], axis_type: AxisType = AxisType.LOOP) -> UOp:
-        """A loop of a kernel, and the number of its iteration."""
-        return language.make_range(size, id, axis_type)
-
-    @staticmethod
-    def placeholder(shape: Sequence[int], dtype: DType | str, slot: int, addrspace: AddrSpace = AddrSpace.REG) -> UOp:
-        """Memory of the kernel's own: of each thread (REG), or of each work-group (LOCAL)."""
-        return language.make_placeholder(shape, dtype, slot, addrspace)
-
-    def __getitem__(self, key: Any) -> UOp:
-        """The place of one element, an index per axis; where a value is wanted, what it holds. Fewer indices, or slices
-        among them, leave a part of the memory."""
-        return language.index_memory(self, key)
-
-    def sum(self, axis: int | Sequence[int] | None = None, keepdim: bool = False, dtype: Any = None) -> UOp:
-        """The sum over axes, or over all: of parts of memory, as in x[row].sum(), and of what is computed from them."""
-        return views.reduce_node(Ops.ADD, self, axis, keepdim, dtype)
-
-    def prod(self, axis: int | Sequence[int] | None = None, keepdim: bool = False, dtype: Any = None) -> UOp:
-        """The product over axes, as `sum`."""
-        return views.reduce_node(Ops.MUL, self, axis, keepdim, dtype)
-
-    def max(self, axis: int | Sequence[int] | None = None, keepdim: bool = False) -> UOp:
-        """The greatest over axes, as `sum`."""
-        return views.reduce_node(Ops.MAX, self, axis, keepdim, None)
-
-    def min(self, axis: int | Sequence[int] | None = None, keepdim: bool = False) -> UOp:
-        """The least over axes, as `sum`."""
-        return views.reduce_node(Ops.MIN, self, axis, keepdim, None)
-
     def numel(self) -> int:
         """How many elements there are."""
         return math.prod(self.shape)
 
-    def flatten(self) -> UOp:
-        """All elements in one row."""
-        return views.flatten(self)
-
     __iter__ = None  # or Python would try the indices 0, 1, 2, ... without end
 
-    def load(self, mask: UOp | None = None, otherwise: UOp | Scalar | None = None) -> UOp:
-        """What the place holds; where the mask does not hold nothing is read, and the value is `otherwise` (or 0)."""
-        return language.load(self, mask, otherwise)
+    # ------------------------------------------------------------ the language of custom kernels
 
-    def store(self, value: UOp | Scalar, mask: UOp | None = None) -> UOp:
-        """The effect of writing a value to this place, where the mask holds."""
-        return language.store(self, value, mask)
+    if TYPE_CHECKING:  # `kernels/language.py` gives the class these methods; their meaning stands there
+        Axes = int | Sequence[int] | None
 
-    def set(self, value: UOp | Scalar, end: UOp | Sequence[UOp] = (), mask: UOp | None = None) -> UOp:
-        """The memory after that store, in every iteration of the ranges in `end`."""
-        return language.set_place(self, value, end, mask)
-
-    def end(self, *ranges: UOp) -> UOp:
-        """This effect in every iteration of the ranges."""
-        return language.end_effect(self, ranges)
-
-    def after(self, *earlier: UOp) -> UOp:
-        """This memory as it is after effects, or in each iteration of ranges."""
-        return language.after(self, *earlier)
-
-    def group(*effects: UOp) -> UOp:
-        """Several effects as one."""
-        return language.group(effects)
-
-    def barrier(*effects: UOp) -> UOp:
-        """Where all threads of a work-group meet, after these effects."""
-        return language.barrier(effects)
-
-    def sink(*effects: UOp, arg: Any = None) -> UOp:
-        """The kernel that has these effects."""
-        return language.make_sink(effects, arg)
+        @staticmethod
+        def range(size: int | UOp, id: int | tuple[int, ...], axis_type: AxisType = AxisType.LOOP) -> UOp: ...
+        @staticmethod
+        def placeholder(
+            shape: Sequence[int], dtype: DType | str, slot: int, addrspace: AddrSpace = AddrSpace.REG
+        ) -> UOp: ...
+        def __getitem__(self, key: Any) -> UOp: ...
+        def sum(self, axis: Axes = None, keepdim: bool = False, dtype: DType | str | None = None) -> UOp: ...
+        def prod(self, axis: Axes = None, keepdim: bool = False, dtype: DType | str | None = None) -> UOp: ...
+        def max(self, axis: Axes = None, keepdim: bool = False) -> UOp: ...
+        def min(self, axis: Axes = None, keepdim: bool = False) -> UOp: ...
+        def flatten(self) -> UOp: ...
+        def load(self, mask: UOp | None = None, otherwise: UOp | Scalar | None = None) -> UOp: ...
+        def store(self, value: UOp | Scalar, mask: UOp | None = None) -> UOp: ...
+        def set(self, value: UOp | Scalar, end: UOp | Sequence[UOp] = (), mask: UOp | None = None) -> UOp: ...
+        def end(self, *ranges: UOp) -> UOp: ...
+        def after(self, *earlier: UOp) -> UOp: ...
+        def group(*effects: UOp) -> UOp: ...
+        def barrier(*effects: UOp) -> UOp: ...
+        def sink(*effects: UOp, arg: Any = None) -> UOp: ...
+        @staticmethod
+        def _agree(op: Op, left: UOp, right: UOp) -> tuple[UOp, UOp]: ...
+        def _choose(self, yes: UOp | Scalar, no: UOp | Scalar) -> UOp: ...
 
 
 def _ranges_of(node: UOp) -> frozenset[UOp]:
@@ -428,8 +388,3 @@ def memory_of(place: UOp) -> UOp:
 
 def index_const(value: int) -> UOp:
     return UOp(Ops.CONST, dtypes.index, (), value)
-
-
-# Last, because it builds nodes: the class above must be there.
-from tilewright.graph.kernels import language as language  # noqa: E402
-from tilewright.graph.kernels import views as views  # noqa: E402

@@ -1,5 +1,6 @@
 """The language of custom kernels. In: what a user writes on UOps: places, stores, ends, orders. Out: nodes, and at
-`sink` a kernel as docs/decisions/0009 has it. The methods of `UOp` lead here; mistakes are reported at the user's line.
+`sink` a kernel as docs/decisions/0009 has it. Importing this module gives `UOp` the methods of the language, whose
+signatures stand in `uop.py`; mistakes are reported at the user's line.
 
 While a kernel is being written its memory may have a shape (a RESHAPE of a PARAM or of a placeholder) and a place may
 stand for the value there. `close_kernel` takes both away: positions are row-major, values are LOADs."""
@@ -11,32 +12,28 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.base.dtype import DType, Scalar, dtypes, to_dtype
-from tilewright.base.errors import DTypeError, IndexingError, KernelError, ShapeError
-from tilewright.base.location import Location, user_location
+from tilewright.base.errors import DTypeError, KernelError, ShapeError
+from tilewright.base.location import Location
+from tilewright.graph.kernels import views
+from tilewright.graph.kernels.values import MEMORY, agree, choose, is_memory, load_of, marked, memory_behind, of_numbers
 from tilewright.graph.ops import AddrSpace, Axis, AxisType, Ops, ParamArg
-from tilewright.graph.spec import Op, Shape
+from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp, const, index_const
 from tilewright.graph.walk import consumers, map_graph, toposort
 
-_MEMORY = frozenset({Ops.PARAM, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
 _EFFECTS = frozenset({Ops.STORE, Ops.END, Ops.GROUP, Ops.BARRIER})
 _LOOPS = frozenset({AxisType.LOOP, AxisType.REDUCE})
 _PLACEHOLDERS = {AddrSpace.LOCAL: Ops.DEFINE_LOCAL, AddrSpace.REG: Ops.DEFINE_REG}
 
 
-def marked(node: UOp) -> UOp:
-    """The node with the user's line. Equal nodes are one: whoever wrote it last is who is being helped now."""
-    node.line = user_location() or node.line
-    return node
-
-
 # ---------------------------------------------------------------- ranges and memory
 
 
-def make_range(size: int | UOp, identity: int | tuple[int, ...], kind: AxisType) -> UOp:
-    operation = f"UOp.range({size}, {identity})"
-    if not isinstance(kind, AxisType):
-        raise KernelError(operation, f"{kind!r} is no AxisType", "give AxisType.LOOP, AxisType.REDUCE, ...")
+def make_range(size: int | UOp, id: int | tuple[int, ...], axis_type: AxisType = AxisType.LOOP) -> UOp:
+    """A loop of a kernel, and the number of its iteration."""
+    operation = f"UOp.range({size}, {id})"
+    if not isinstance(axis_type, AxisType):
+        raise KernelError(operation, f"{axis_type!r} is no AxisType", "give AxisType.LOOP, AxisType.REDUCE, ...")
     if isinstance(size, UOp):
         if not size.dtype.is_int:
             raise DTypeError(operation, f"the size is {size.dtype.name}", "count with an integer")
@@ -45,13 +42,14 @@ def make_range(size: int | UOp, identity: int | tuple[int, ...], kind: AxisType)
         raise ShapeError(operation, f"the size {size!r} is no positive integer", "give the number of iterations")
     else:
         size = index_const(size)
-    parts = identity if isinstance(identity, tuple) else (identity,)
+    parts = id if isinstance(id, tuple) else (id,)
     if not parts or any(isinstance(part, bool) or not isinstance(part, int) for part in parts):
-        raise KernelError(operation, f"the id {identity!r} is no integer", "number the ranges of a kernel 0, 1, 2, ...")
-    return marked(UOp(Ops.RANGE, dtypes.index, (size,), Axis(parts, kind)))
+        raise KernelError(operation, f"the id {id!r} is no integer", "number the ranges of a kernel 0, 1, 2, ...")
+    return marked(UOp(Ops.RANGE, dtypes.index, (size,), Axis(parts, axis_type)))
 
 
-def make_placeholder(shape: Sequence[int], dtype: DType | str, slot: int, addrspace: AddrSpace) -> UOp:
+def make_placeholder(shape: Sequence[int], dtype: DType | str, slot: int, addrspace: AddrSpace = AddrSpace.REG) -> UOp:
+    """Memory of the kernel's own: of each thread (REG), or of each work-group (LOCAL)."""
     operation = f"UOp.placeholder({tuple(shape)}, {dtype}, {slot})"
     if addrspace not in _PLACEHOLDERS:
         remedy = "use AddrSpace.REG or AddrSpace.LOCAL; global memory is an argument of the kernel"
@@ -75,85 +73,7 @@ def shaped(memory: UOp, shape: Shape) -> UOp:
     return memory if memory.shape == shape else UOp(Ops.RESHAPE, memory.dtype, (memory,), shape)
 
 
-def is_memory(node: UOp) -> bool:
-    """Whether the node is memory, in some shape and after some effects."""
-    return _memory_behind(node).op in _MEMORY
-
-
-# ---------------------------------------------------------------- values
-
-
-def agree(op: Op, left: UOp, right: UOp) -> tuple[UOp, UOp]:
-    """Two operands of one dtype. A count meets another integer as a count; all else the user casts."""
-    if dtypes.index in (left.dtype, right.dtype) and left.dtype.is_int and right.dtype.is_int:
-        return left.cast(dtypes.index), right.cast(dtypes.index)
-    if (converted := views.of_numbers(left, right.dtype)) is not None:
-        return converted, right
-    if (converted := views.of_numbers(right, left.dtype)) is not None:
-        return left, converted
-    message = f"the operands are {left.dtype.name} and {right.dtype.name}"
-    raise DTypeError(op.name, message, "cast one of them, as in x.cast(dtypes.float32)")
-
-
 # ---------------------------------------------------------------- places
-
-
-def index_memory(memory: UOp, key: Any) -> UOp:
-    """One element, row by row: an index per axis. Fewer indices, or slices among them, leave a part of the memory."""
-    if not is_memory(memory) and memory.shape:
-        return views.element(memory, _full_index(memory.shape, key))
-    if not is_memory(memory):
-        remedy = "index an argument of the kernel or a placeholder"
-        raise IndexingError("index", f"{memory.op.name} is one value and has no axes", remedy)
-    indices = views.entries_of(memory.shape, key)
-    shape = memory.shape
-    if any(isinstance(entry, slice) for entry in indices):
-        return views.view_of(memory, indices)
-    checked = [checked_index(idx, size, axis, shape) for axis, (idx, size) in enumerate(zip(indices, shape))]
-    if memory.op is not Ops.VIEW:
-        return marked(UOp(Ops.INDEX, memory.dtype, (memory, row_major(checked, shape))))
-    position, _, strides = views.layout_of(memory)
-    for idx, stride in zip(checked, strides, strict=True):
-        position = views.moved(position, idx, stride)
-    return marked(UOp(Ops.INDEX, memory.dtype, (memory, position)))
-
-
-def _full_index(shape: Shape, key: Any) -> list[UOp]:
-    """An index per axis of what is computed from parts of memory."""
-    indices = key if isinstance(key, tuple) else (key,)
-    if len(indices) != len(shape) or any(isinstance(entry, slice) or entry is Ellipsis for entry in indices):
-        message = f"{len(indices)} indices for values of shape {shape}"
-        raise IndexingError("index", message, "give one integer per axis; slice the memory before computing with it")
-    return [checked_index(idx, size, axis, shape) for axis, (idx, size) in enumerate(zip(indices, shape))]
-
-
-def row_major(indices: Sequence[UOp], shape: Shape) -> UOp:
-    """The position of an element in flat memory; an axis of size 1 has no part in it."""
-    position: UOp | None = None
-    for idx, size in zip(indices, shape, strict=True):
-        if size != 1:
-            position = idx if position is None else position * size + idx
-    return index_const(0) if position is None else position
-
-
-def checked_index(idx: Any, size: int, axis: int, shape: Shape) -> UOp:
-    if isinstance(idx, UOp):
-        if not idx.dtype.is_int:
-            message = f"axis {axis} of shape {shape} is indexed with {idx.dtype.name}"
-            raise IndexingError("index", message, "use an integer; cast(dtypes.int32) truncates a float")
-        low, high = idx.bounds
-    elif isinstance(idx, bool) or not hasattr(idx, "__index__"):
-        message = f"axis {axis} of shape {shape} is indexed with {type(idx).__name__} {idx!r}"
-        raise IndexingError("index", message, "use integers, integer UOps and slices")
-    else:
-        low = high = idx.__index__()
-        idx = index_const(low)
-    if high < 0 or low >= size:
-        shown = f"{low}" if low == high else f"{low}..{high}"
-        message = f"index {shown} lies outside of axis {axis} of shape {shape}"
-        raise IndexingError("index", message, f"give an index in 0..{size - 1}")
-    found: UOp = idx
-    return found.cast(dtypes.index)
 
 
 def masked_place(place: UOp, mask: UOp | None) -> UOp:
@@ -169,7 +89,8 @@ def masked_place(place: UOp, mask: UOp | None) -> UOp:
     return marked(UOp(Ops.INDEX, place.dtype, (*place.src[:2], both)))
 
 
-def load(place: UOp, mask: UOp | None, otherwise: UOp | Scalar | None) -> UOp:
+def load(place: UOp, mask: UOp | None = None, otherwise: UOp | Scalar | None = None) -> UOp:
+    """What the place holds; where the mask does not hold nothing is read, and the value is `otherwise` (or 0)."""
     source = masked_place(place, mask)
     if otherwise is None:
         return marked(UOp(Ops.LOAD, place.dtype, (source,)))
@@ -180,6 +101,7 @@ def load(place: UOp, mask: UOp | None, otherwise: UOp | Scalar | None) -> UOp:
 
 
 def store(place: UOp, value: UOp | Scalar, mask: UOp | None = None) -> UOp:
+    """The effect of writing a value to this place, where the mask holds."""
     target = masked_place(place, mask)
     return marked(UOp(Ops.STORE, dtypes.void, (target, value_for(place, value))))
 
@@ -197,21 +119,22 @@ def value_for(place: UOp, value: UOp | Scalar) -> UOp:
     if value.dtype is dtypes.index and dtype.is_int:
         value = value.cast(dtype)
     if value.dtype is not dtype:
-        value = views.of_numbers(value, dtype) or value
+        value = of_numbers(value, dtype) or value
     if value.dtype is not dtype:
         message = f"a value of {value.dtype.name} into memory of {dtype.name}"
         raise DTypeError("store", message, f"cast it: .cast(dtypes.{dtype.name})")
     return value
 
 
-def set_place(place: UOp, value: UOp | Scalar, end: UOp | Sequence[UOp], mask: UOp | None = None) -> UOp:
+def set_place(place: UOp, value: UOp | Scalar, end: UOp | Sequence[UOp] = (), mask: UOp | None = None) -> UOp:
     """The memory after the store, in every iteration of the ranges in `end`."""
     effect = store(place, value, mask)
     ranges = (end,) if isinstance(end, UOp) else tuple(end)
-    return after(place.src[0], end_effect(effect, ranges) if ranges else effect)
+    return after(place.src[0], end_effect(effect, *ranges) if ranges else effect)
 
 
-def end_effect(effect: UOp, ranges: Sequence[UOp]) -> UOp:
+def end_effect(effect: UOp, *ranges: UOp) -> UOp:
+    """This effect in every iteration of the ranges."""
     if not ranges:
         return as_effect(effect, "end")
     for each in ranges:
@@ -224,6 +147,7 @@ def end_effect(effect: UOp, ranges: Sequence[UOp]) -> UOp:
 
 
 def after(memory: UOp, *earlier: UOp) -> UOp:
+    """This memory as it is after effects, or in each iteration of ranges."""
     if not is_memory(memory):
         remedy = "call it on an argument, a placeholder or what set() gave"
         raise KernelError("after", f"{memory.op.name} is no memory", remedy)
@@ -237,14 +161,15 @@ def after(memory: UOp, *earlier: UOp) -> UOp:
     return memory
 
 
-def group(effects: Sequence[UOp], operation: str = "group") -> UOp:
+def group(*effects: UOp) -> UOp:
+    """Several effects as one."""
     if not effects:
-        raise KernelError(operation, "there is no effect", "give what store(), set() or end() made")
-    made = tuple(dict.fromkeys(as_effect(effect, operation) for effect in effects))
+        raise KernelError("group", "there is no effect", "give what store(), set() or end() made")
+    made = tuple(dict.fromkeys(as_effect(effect, "group") for effect in effects))
     return made[0] if len(made) == 1 else marked(UOp(Ops.GROUP, dtypes.void, made))
 
 
-def barrier(effects: Sequence[UOp]) -> UOp:
+def barrier(*effects: UOp) -> UOp:
     """All threads of a work-group meet; what is named has happened for all of them."""
     made = tuple(as_effect(effect, "barrier") for effect in effects)
     return marked(UOp(Ops.BARRIER, dtypes.void, made))
@@ -277,17 +202,12 @@ def _is_needed(effect: UOp, others: list[UOp]) -> bool:
 # ---------------------------------------------------------------- the whole kernel
 
 
-def make_sink(effects: Sequence[UOp], info: Any) -> UOp:
+def make_sink(*effects: UOp, arg: Any = None) -> UOp:
+    """The kernel that has these effects."""
     if not effects:
         raise KernelError("sink", "the kernel writes nothing", "give what store(), set() or end() made")
     found = tuple(dict.fromkeys(as_effect(effect, "sink") for effect in effects))
-    return close_kernel(marked(UOp(Ops.SINK, dtypes.void, found, info)))
-
-
-def load_of(place: UOp) -> UOp:
-    made = UOp(Ops.LOAD, place.dtype, (place,))
-    made.line = place.line
-    return made
+    return close_kernel(marked(UOp(Ops.SINK, dtypes.void, found, arg)))
 
 
 def close_kernel(sink: UOp) -> UOp:
@@ -335,7 +255,7 @@ def check_memory_in_loops(order: list[UOp]) -> None:
     for node in order:
         if node.op is Ops.STORE:
             version, position = node.src[0].src[:2]
-            if _memory_behind(version).op is Ops.PARAM:
+            if memory_behind(version).op is Ops.PARAM:
                 continue
             loops = node.ranges - version.ranges - position.ranges - ended.get(node, set())
             missing = sorted(axis.arg.id for axis in loops if axis.arg.kind in _LOOPS)
@@ -345,12 +265,6 @@ def check_memory_in_loops(order: list[UOp]) -> None:
                 raise KernelError(
                     "store", message, "use placeholder.after(range) where it is set first", location=node.line
                 )
-
-
-def _memory_behind(version: UOp) -> UOp:
-    while version.op in (Ops.AFTER, Ops.RESHAPE, Ops.VIEW):
-        version = version.src[0]
-    return version
 
 
 def nearest_line(node: UOp, users: dict[UOp, list[UOp]]) -> Location | None:
@@ -367,7 +281,7 @@ def check_placeholders(order: list[UOp]) -> None:
     """A slot is one memory."""
     seen: dict[tuple[object, int], UOp] = {}
     for node in order:
-        if node.op in _MEMORY:
+        if node.op in MEMORY:
             other = seen.setdefault((node.op, node.arg.slot), node)
             if other is not node:
                 message = (
@@ -377,5 +291,25 @@ def check_placeholders(order: list[UOp]) -> None:
                 raise KernelError("placeholder", message, "give each placeholder a slot of its own", location=node.line)
 
 
-# Last, because it builds on what is above.
-from tilewright.graph.kernels import views as views  # noqa: E402
+METHODS: dict[str, Any] = {
+    "range": staticmethod(make_range),
+    "placeholder": staticmethod(make_placeholder),
+    "__getitem__": views.index_memory,
+    "sum": views.sum_over,
+    "prod": views.product_over,
+    "max": views.max_over,
+    "min": views.min_over,
+    "flatten": views.flatten,
+    "load": load,
+    "store": store,
+    "set": set_place,
+    "end": end_effect,
+    "after": after,
+    "group": group,
+    "barrier": barrier,
+    "sink": make_sink,
+    "_agree": staticmethod(agree),
+    "_choose": choose,
+}
+for _name, _method in METHODS.items():
+    setattr(UOp, _name, _method)

@@ -1,7 +1,7 @@
 """Parts of memory, and reductions of them, in custom kernels. In: memory with an index that leaves axes, such as
 `x[row]` or `x[:, 1:9]`, and what is computed from such parts element by element. Out: VIEW nodes, which say where
 elements lie; one element of an expression; and the fold of all of them as a REDUCE over loops of its own. Part of
-`kernel_language.py`, which takes the VIEWs away when the kernel is complete.
+`language.py`, which takes the VIEWs away when the kernel is complete.
 
 On nodes of a tensor graph the same reductions are REDUCE_AXIS nodes."""
 
@@ -12,18 +12,17 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tilewright.base.dtype import DType, Scalar, dtype_of_scalar, dtypes, promote, to_dtype
-from tilewright.base.errors import AxisError, DTypeError, IndexingError, KernelError, ShapeError
-from tilewright.graph.kernels import language as language
+from tilewright.base.dtype import DType, dtypes, to_dtype
+from tilewright.base.errors import AxisError, IndexingError, KernelError, ShapeError
+from tilewright.graph.kernels.values import MEMORY, checked_index, is_memory, load_of, marked, row_major
 from tilewright.graph.ops import Axis, AxisType, Ops, ViewArg
 from tilewright.graph.spec import Op, Shape
-from tilewright.graph.uop import UOp, const, index_const
+from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import substitute, toposort
 
 # Loops that a reduction makes for itself have this number until the kernel is complete and all others are known.
 _OWN_LOOP = 1 << 20
 _own_loops = itertools.count()
-_LEAVES = frozenset({Ops.PARAM, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
 
 
 # ---------------------------------------------------------------- parts of memory
@@ -53,6 +52,35 @@ def _difference(last: UOp, first: UOp) -> int | None:
     return None if form.terms else form.constant
 
 
+def index_memory(memory: UOp, key: Any) -> UOp:
+    """One element, row by row: an index per axis. Fewer indices, or slices among them, leave a part of the memory."""
+    if not is_memory(memory) and memory.shape:
+        return element(memory, _full_index(memory.shape, key))
+    if not is_memory(memory):
+        remedy = "index an argument of the kernel or a placeholder"
+        raise IndexingError("index", f"{memory.op.name} is one value and has no axes", remedy)
+    indices = entries_of(memory.shape, key)
+    shape = memory.shape
+    if any(isinstance(entry, slice) for entry in indices):
+        return view_of(memory, indices)
+    checked = [checked_index(idx, size, axis, shape) for axis, (idx, size) in enumerate(zip(indices, shape))]
+    if memory.op is not Ops.VIEW:
+        return marked(UOp(Ops.INDEX, memory.dtype, (memory, row_major(checked, shape))))
+    position, _, strides = layout_of(memory)
+    for idx, stride in zip(checked, strides, strict=True):
+        position = moved(position, idx, stride)
+    return marked(UOp(Ops.INDEX, memory.dtype, (memory, position)))
+
+
+def _full_index(shape: Shape, key: Any) -> list[UOp]:
+    """An index per axis of what is computed from parts of memory."""
+    indices = key if isinstance(key, tuple) else (key,)
+    if len(indices) != len(shape) or any(isinstance(entry, slice) or entry is Ellipsis for entry in indices):
+        message = f"{len(indices)} indices for values of shape {shape}"
+        raise IndexingError("index", message, "give one integer per axis; slice the memory before computing with it")
+    return [checked_index(idx, size, axis, shape) for axis, (idx, size) in enumerate(zip(indices, shape))]
+
+
 def entries_of(shape: Shape, key: Any) -> list[Any]:
     """An entry for each axis; what is not named is taken whole."""
     given = list(key) if isinstance(key, tuple) else [key]
@@ -74,11 +102,11 @@ def view_of(memory: UOp, entries: Sequence[Any]) -> UOp:
             first, length, step = _slice_part(entry, size, axis, shape)
             kept.append((length, stride * step))
         else:
-            first = language.checked_index(entry, size, axis, shape)
+            first = checked_index(entry, size, axis, shape)
         base = moved(base, first, stride)
     arg = ViewArg(tuple(length for length, _ in kept), tuple(step for _, step in kept))
     root = memory.src[0] if memory.op is Ops.VIEW else memory
-    return language.marked(UOp(Ops.VIEW, memory.dtype, (root, base), arg))
+    return marked(UOp(Ops.VIEW, memory.dtype, (root, base), arg))
 
 
 def _slice_part(entry: slice, size: int, axis: int, shape: Shape) -> tuple[UOp, int, int]:
@@ -87,7 +115,7 @@ def _slice_part(entry: slice, size: int, axis: int, shape: Shape) -> tuple[UOp, 
     if isinstance(entry.start, UOp) or isinstance(entry.stop, UOp):
         start = entry.start if isinstance(entry.start, UOp) else index_const(entry.start or 0)
         stop = entry.stop if isinstance(entry.stop, UOp) else index_const(size if entry.stop is None else entry.stop)
-        first, last = (language.checked_index(each, size + 1, axis, shape) for each in (start, stop))
+        first, last = (checked_index(each, size + 1, axis, shape) for each in (start, stop))
         length = _difference(last, first)
         if entry.step not in (None, 1) or length is None or length < 1:
             message = f"axis {axis} of shape {shape} is cut at computed places"
@@ -111,49 +139,8 @@ def flatten(node: UOp) -> UOp:
         base, shape, strides = layout_of(node)
         if strides != tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape))):
             raise KernelError("flatten", f"a slice of shape {shape} has gaps", "index it, or flatten before the slice")
-        return language.marked(UOp(Ops.VIEW, node.dtype, (node.src[0], base), ViewArg(count, (1,))))
-    return node if node.shape == count else language.marked(UOp(Ops.RESHAPE, node.dtype, (node,), count))
-
-
-# ---------------------------------------------------------------- numbers
-
-
-def choose(condition: UOp, yes: UOp | Scalar, no: UOp | Scalar) -> UOp:
-    """condition ? yes : no. A number has the dtype of the other value; two of them the one that holds both."""
-    if not condition.dtype.is_bool:
-        raise DTypeError("where", f"the condition is {condition.dtype.name}, not bool", "compare, as in x[i] > 0")
-    if isinstance(yes, UOp) or isinstance(no, UOp):
-        one, other = (yes, no) if isinstance(yes, UOp) else (no, yes)
-        assert isinstance(one, UOp)
-        number = other if isinstance(other, UOp) else _exactly(one.dtype, other)
-        yes, no = (one, number) if isinstance(yes, UOp) else (number, one)
-        if yes.dtype is not no.dtype:
-            yes, no = language.agree(Ops.WHERE, yes, no)
-    else:
-        dtype = promote(dtype_of_scalar(yes), dtype_of_scalar(no))
-        yes, no = const(dtype, yes), const(dtype, no)
-    return UOp(Ops.WHERE, yes.dtype, (condition, yes, no))
-
-
-def _exactly(dtype: DType, number: Scalar) -> UOp:
-    if isinstance(number, float) and not dtype.is_float and number != int(number):
-        raise DTypeError("where", f"{number} beside a value of {dtype.name}", "cast the value to a float")
-    return const(dtype, number)
-
-
-def of_numbers(node: UOp, dtype: DType) -> UOp | None:
-    """A choice between numbers in another dtype, as a number would be; None where it is something else, or loses."""
-    if node.op is not Ops.WHERE:
-        return None
-    made = []
-    for branch in node.src[1:]:
-        if branch.op is Ops.CONST:
-            held = const(dtype, branch.arg)
-            made.append(held if held.arg == branch.arg else None)
-        else:
-            made.append(of_numbers(branch, dtype))
-    yes, no = made
-    return None if yes is None or no is None else UOp(Ops.WHERE, dtype, (node.src[0], yes, no))
+        return marked(UOp(Ops.VIEW, node.dtype, (node.src[0], base), ViewArg(count, (1,))))
+    return node if node.shape == count else marked(UOp(Ops.RESHAPE, node.dtype, (node,), count))
 
 
 # ---------------------------------------------------------------- reductions
@@ -175,14 +162,38 @@ def reduce_node(op: Op, node: UOp, axis: int | Sequence[int] | None, keepdim: bo
     folded = UOp(Ops.REDUCE_AXIS, source.dtype, (source,), (op, tuple(wanted))) if wanted else source
     shape = folded.shape if keepdim else tuple(size for k, size in enumerate(folded.shape) if k not in wanted)
     made = folded if folded.shape == shape else UOp(Ops.RESHAPE, folded.dtype, (folded,), shape)
-    is_value = not made.shape and any(leaf.op in _LEAVES for leaf in toposort(made))
-    return language.marked(element(made, ()) if is_value else made)
+    is_value = not made.shape and any(leaf.op in MEMORY for leaf in toposort(made))
+    return marked(element(made, ()) if is_value else made)
+
+
+def sum_over(
+    node: UOp, axis: int | Sequence[int] | None = None, keepdim: bool = False, dtype: DType | str | None = None
+) -> UOp:
+    """The sum over axes, or over all: of parts of memory, as in x[row].sum(), and of what is computed from them."""
+    return reduce_node(Ops.ADD, node, axis, keepdim, dtype)
+
+
+def product_over(
+    node: UOp, axis: int | Sequence[int] | None = None, keepdim: bool = False, dtype: DType | str | None = None
+) -> UOp:
+    """The product over axes, as `sum`."""
+    return reduce_node(Ops.MUL, node, axis, keepdim, dtype)
+
+
+def max_over(node: UOp, axis: int | Sequence[int] | None = None, keepdim: bool = False) -> UOp:
+    """The greatest over axes, as `sum`."""
+    return reduce_node(Ops.MAX, node, axis, keepdim, None)
+
+
+def min_over(node: UOp, axis: int | Sequence[int] | None = None, keepdim: bool = False) -> UOp:
+    """The least over axes, as `sum`."""
+    return reduce_node(Ops.MIN, node, axis, keepdim, None)
 
 
 def element(node: UOp, indices: Sequence[Any]) -> UOp:
     """One element of an expression over parts of memory."""
-    if language.is_memory(node):
-        return language.index_memory(node, tuple(indices))
+    if is_memory(node):
+        return index_memory(node, tuple(indices))
     if node.op.is_elementwise:
         wrong = [src.shape for src in node.src if src.shape and src.shape != node.shape]
         if wrong:
@@ -203,7 +214,7 @@ def element(node: UOp, indices: Sequence[Any]) -> UOp:
                 inner[axis] = UOp(Ops.RANGE, dtypes.index, (index_const(node.src[0].shape[axis]),), loop)
                 loops.append(inner[axis])
         value = element(node.src[0], inner)
-        value = language.load_of(value) if value.op is Ops.INDEX else value
+        value = load_of(value) if value.op is Ops.INDEX else value
         return UOp(Ops.REDUCE, node.dtype, (value, *loops), op) if loops else value
     raise KernelError("index", f"{node.op.name} has no elements in a kernel", "use parts of memory and arithmetic")
 
