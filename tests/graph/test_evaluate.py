@@ -91,7 +91,7 @@ def as_python(x: Array, dtype: DType) -> list[Scalar]:
 def operand_lists(op: Op, dtype: DType) -> list[tuple[list[Scalar], DType]]:
     """The operands of every combination of edge values, one list per source."""
     values = edges(dtype)
-    kinds = [dtypes.bool, dtype, dtype] if op is Ops.WHERE else [dtype] * (op.arity or 0)
+    kinds = [dtypes.bool, dtype, dtype] if op is Ops.WHERE else [dtype] * op.arity[0]
     choices: list[list[Scalar]] = [[False, True] if kind is dtypes.bool else values for kind in kinds]
     columns = zip(*itertools.product(*choices))
     return [(list(column), kind) for column, kind in zip(columns, kinds)]

@@ -7,7 +7,8 @@ import pytest
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError
 from tilewright.graph.ops import Ops
-from tilewright.graph.pattern import Pattern, Rule, RuleSet, const, op, var, where
+from tilewright.graph.pattern import Pattern, Rule, const, op, var, where
+from tilewright.graph.rule_set import RuleSet
 from tilewright.graph.uop import UOp
 from tilewright.graph.uop import const as number
 

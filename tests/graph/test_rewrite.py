@@ -11,8 +11,9 @@ from tilewright.base.config import Context
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import InternalError
 from tilewright.graph.ops import Ops
-from tilewright.graph.pattern import Rule, RuleSet, const, op, var
+from tilewright.graph.pattern import Rule, const, op, var
 from tilewright.graph.rewrite import reset_rewrite_count, rewrite, rewrites_applied
+from tilewright.graph.rule_set import RuleSet
 from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import toposort
 

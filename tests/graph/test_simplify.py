@@ -17,7 +17,8 @@ from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
 from tilewright.graph.affine import order_key
 from tilewright.graph.interpreter.scalar import ScalarMath
 from tilewright.graph.ops import Axis, AxisType, CheckArg, Ops, ParamArg
-from tilewright.graph.pattern import Rule, RuleSet
+from tilewright.graph.pattern import Rule
+from tilewright.graph.rule_set import RuleSet
 from tilewright.graph.simplify import (
     KERNEL_RULES,
     SCALAR_RULES,

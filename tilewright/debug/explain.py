@@ -10,70 +10,22 @@ the times of then; `with Context(CACHE=0):` leaves out the disk cache, so that t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright.base.errors import RealizeError
 from tilewright.base.events import stage_times
 from tilewright.debug import describe
-from tilewright.debug.describe import AxisFacts
+from tilewright.debug.explained import ExplainedKernel, Stages
 from tilewright.engine.compile import CompiledKernel, compile_kernel
 from tilewright.engine.parts import held_buffer
 from tilewright.engine.realize import schedule
-from tilewright.graph.records import Item, Opt, Schedule
+from tilewright.graph.records import Item
 from tilewright.graph.text.show import show, show_program
 from tilewright.runtime.device import open_driver
 
 
-@dataclass(frozen=True)
-class ExplainedKernel:
-    """What became of one kernel, in the order it happened."""
-
-    name: str
-    device: str
-    line: tuple[str, int] | None  # the user's line it comes from
-    expression: str  # what it computes, over the loops that the scheduler made
-    opts: tuple[Opt, ...]
-    axes: tuple[AxisFacts, ...]  # after the opts, outermost first
-    optimised: str  # the same computation over those axes
-    program: str  # in order, inside its loops
-    source: str
-    assembly: str
-    operations: int
-    bytes_moved: int
-    stage_times: dict[str, int]  # nanoseconds, of the compilation that made it
-
-    @property
-    def location(self) -> str:
-        return describe.show_location(self.line)
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """What became of an expression."""
-
-    graph: str  # the nodes of the tensors; `graph.show.parse` reads it back
-    items: tuple[str, ...]  # the schedule, an item a line
-    kernels: tuple[ExplainedKernel, ...]  # of the items that are kernels, in order
-    stage_times: dict[str, int]  # nanoseconds: binding and scheduling, then the stages of all kernels together
-    plan: Schedule
-
-    def text(self) -> str:
-        """All of it as plain text."""
-        parts = [_titled("graph", self.graph), _titled("schedule", "\n".join(self.items))]
-        for kernel in self.kernels:
-            axes = " ".join(map(str, kernel.axes)) or "none"
-            facts = f"axes {axes}\nopts {describe.show_opts(kernel.opts)}\n{kernel.optimised}"
-            parts += [
-                _titled(f"kernel {kernel.name}, as scheduled ({kernel.location})", kernel.expression),
-                _titled(f"kernel {kernel.name}, optimised", facts),
-                _titled(f"program {kernel.name}", kernel.program),
-                _titled(f"source of {kernel.name}", kernel.source),
-                _titled(f"assembly of {kernel.name}", kernel.assembly),
-                _titled(f"times of {kernel.name}", describe.show_stage_times(kernel.stage_times)),
-            ]
-        parts.append(_titled("times", describe.show_stage_times(self.stage_times)))
-        return "\n".join(parts)
+class Explanation(Stages):
+    """What became of an expression, to be read, printed or looked into."""
 
     def print(self, console: Any = None, lines: int | None = None) -> None:
         """Print it in panels to a `rich` console (stdout where none is given), each text cut after `lines` lines."""
@@ -122,7 +74,3 @@ def _explain_kernel(item: Item, kernel: CompiledKernel) -> ExplainedKernel:
         bytes_moved=kernel.program.bytes_moved,
         stage_times=kernel.stage_times,
     )
-
-
-def _titled(title: str, text: str) -> str:
-    return f"==== {title}\n{text.rstrip()}\n"

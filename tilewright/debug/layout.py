@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewright.debug import describe
-from tilewright.debug.explain import ExplainedKernel, Explanation
+from tilewright.debug.explained import ExplainedKernel, Stages
 
 # The colours of the terminal itself, so that both light and dark ones stay readable.
 THEME = "ansi_dark"
@@ -29,7 +29,7 @@ def make_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
 
 
-def print_explanation(explanation: Explanation, console: Console | None, lines: int | None) -> None:
+def print_explanation(explanation: Stages, console: Console | None, lines: int | None) -> None:
     """Every stage in order, then the time of each."""
     console = console or make_console()
     console.print(text_panel("graph", explanation.graph, lines=lines))
@@ -55,7 +55,7 @@ def text_panel(title: str, text: str, language: str = "", lines: int | None = No
     return Panel(body, title=title, title_align="left", subtitle="; ".join(notes) or None, subtitle_align="right")
 
 
-def schedule_panel(explanation: Explanation) -> Panel:
+def schedule_panel(explanation: Stages) -> Panel:
     """A row per item: what runs, what it reads and writes, whose line it is."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("item", "device", "reads", "writes", "your line"):

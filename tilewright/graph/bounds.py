@@ -4,14 +4,9 @@ The simplifier, index-width choice and mask removal stand on these; a wider answ
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.graph.spec import Bounds
-
-if TYPE_CHECKING:
-    from tilewright.graph.uop import UOp
-
+from tilewright.graph.spec import Bounds, Node
 
 # Index maths is unbounded, but no device indexes beyond 64 bits: bounds stop growing at twice that width.
 INDEX_LIMIT = 1 << 127
@@ -29,11 +24,11 @@ def dtype_bounds(dtype: DType) -> Bounds:
     return _LIMITS[dtype]
 
 
-def any_value(node: UOp) -> Bounds:
+def any_value(node: Node) -> Bounds:
     return dtype_bounds(node.dtype)
 
 
-def bounds_of(node: UOp) -> Bounds:
+def bounds_of(node: Node) -> Bounds:
     """What `UOp.bounds` caches: the op's rule where the dtype is integer and the result cannot have wrapped."""
     rule = node.op.bounds
     dtype = node.dtype
@@ -48,42 +43,42 @@ def bounds_of(node: UOp) -> Bounds:
     return (low, high)
 
 
-def const_bounds(node: UOp) -> Bounds:
+def const_bounds(node: Node) -> Bounds:
     value = node.arg
     return (int(value), int(value)) if not isinstance(value, float) else any_value(node)
 
 
-def variable_bounds(node: UOp) -> Bounds:
+def variable_bounds(node: Node) -> Bounds:
     return (node.arg[1], node.arg[2])
 
 
-def range_bounds(node: UOp) -> Bounds:
+def range_bounds(node: Node) -> Bounds:
     """A loop whose size is computed may have no iteration, so its counter stays a variable where one iteration is the
     most: as the constant 0 it would free what depends on it from the loop."""
     size = node.src[0]
     return (0, max(int(size.bounds[1]) - 1, 0 if size.is_const else 1))
 
 
-def iota_bounds(node: UOp) -> Bounds:
+def iota_bounds(node: Node) -> Bounds:
     return (0, max(node.arg[0] - 1, 0))
 
 
-def add_bounds(node: UOp) -> Bounds:
+def add_bounds(node: Node) -> Bounds:
     (low, high), (other_low, other_high) = node.src[0].bounds, node.src[1].bounds
     return (low + other_low, high + other_high)
 
 
-def sub_bounds(node: UOp) -> Bounds:
+def sub_bounds(node: Node) -> Bounds:
     (low, high), (other_low, other_high) = node.src[0].bounds, node.src[1].bounds
     return (low - other_high, high - other_low)
 
 
-def neg_bounds(node: UOp) -> Bounds:
+def neg_bounds(node: Node) -> Bounds:
     low, high = node.src[0].bounds
     return (-high, -low)
 
 
-def mul_bounds(node: UOp) -> Bounds:
+def mul_bounds(node: Node) -> Bounds:
     (low, high), (other_low, other_high) = node.src[0].bounds, node.src[1].bounds
     if other_low == other_high:
         return (low * other_low, high * other_low) if other_low >= 0 else (high * other_low, low * other_low)
@@ -91,7 +86,7 @@ def mul_bounds(node: UOp) -> Bounds:
     return (min(corners), max(corners))
 
 
-def idiv_bounds(node: UOp) -> Bounds:
+def idiv_bounds(node: Node) -> Bounds:
     (low, high), (divisor_low, divisor_high) = node.src[0].bounds, node.src[1].bounds
     if divisor_low <= 0 <= divisor_high:
         # Division by zero gives 0 and any other quotient is no larger than the dividend.
@@ -101,7 +96,7 @@ def idiv_bounds(node: UOp) -> Bounds:
     return (min(corners), max(corners))
 
 
-def mod_bounds(node: UOp) -> Bounds:
+def mod_bounds(node: Node) -> Bounds:
     (low, high), (divisor_low, divisor_high) = node.src[0].bounds, node.src[1].bounds
     if divisor_low > 0:
         if divisor_low == divisor_high and low // divisor_low == high // divisor_low:
@@ -112,17 +107,17 @@ def mod_bounds(node: UOp) -> Bounds:
     return (min(divisor_low + 1, 0), max(divisor_high - 1, 0))
 
 
-def max_bounds(node: UOp) -> Bounds:
+def max_bounds(node: Node) -> Bounds:
     (low, high), (other_low, other_high) = node.src[0].bounds, node.src[1].bounds
     return (max(low, other_low), max(high, other_high))
 
 
-def min_bounds(node: UOp) -> Bounds:
+def min_bounds(node: Node) -> Bounds:
     (low, high), (other_low, other_high) = node.src[0].bounds, node.src[1].bounds
     return (min(low, other_low), min(high, other_high))
 
 
-def where_bounds(node: UOp) -> Bounds:
+def where_bounds(node: Node) -> Bounds:
     condition, yes, no = node.src
     if condition.bounds[0] == 1:
         return yes.bounds
@@ -131,12 +126,12 @@ def where_bounds(node: UOp) -> Bounds:
     return (min(yes.bounds[0], no.bounds[0]), max(yes.bounds[1], no.bounds[1]))
 
 
-def cat_bounds(node: UOp) -> Bounds:
+def cat_bounds(node: Node) -> Bounds:
     bounds = [src.bounds for src in node.src]
     return (min(low for low, _ in bounds), max(high for _, high in bounds))
 
 
-def lt_bounds(node: UOp) -> Bounds:
+def lt_bounds(node: Node) -> Bounds:
     left, right = node.src
     if left.dtype.is_float:
         return (0, 1)
@@ -144,7 +139,7 @@ def lt_bounds(node: UOp) -> Bounds:
     return (int(high < other_low), int(low < other_high))
 
 
-def eq_bounds(node: UOp) -> Bounds:
+def eq_bounds(node: Node) -> Bounds:
     left, right = node.src
     if left.dtype.is_float:
         return (0, 1)
@@ -156,12 +151,12 @@ def eq_bounds(node: UOp) -> Bounds:
     return (int(low == high == other_low == other_high), 1)
 
 
-def ne_bounds(node: UOp) -> Bounds:
+def ne_bounds(node: Node) -> Bounds:
     low, high = eq_bounds(node)
     return (1 - int(high), 1 - int(low)) if not node.src[0].dtype.is_float else (0, 1)
 
 
-def and_bounds(node: UOp) -> Bounds:
+def and_bounds(node: Node) -> Bounds:
     (low, high), (other_low, other_high) = node.src[0].bounds, node.src[1].bounds
     if node.dtype.is_bool:
         return (low * other_low, high * other_high)
@@ -170,7 +165,7 @@ def and_bounds(node: UOp) -> Bounds:
     return (0, min(limits)) if limits else any_value(node)
 
 
-def or_bounds(node: UOp) -> Bounds:
+def or_bounds(node: Node) -> Bounds:
     (low, high), (other_low, other_high) = node.src[0].bounds, node.src[1].bounds
     if node.dtype.is_bool:
         return (max(low, other_low), max(high, other_high))
@@ -179,21 +174,21 @@ def or_bounds(node: UOp) -> Bounds:
     return any_value(node)
 
 
-def xor_bounds(node: UOp) -> Bounds:
+def xor_bounds(node: Node) -> Bounds:
     (low, high), (other_low, other_high) = node.src[0].bounds, node.src[1].bounds
     if low >= 0 and other_low >= 0:
         return (0, (1 << int(max(high, other_high)).bit_length()) - 1)
     return any_value(node)
 
 
-def check_bounds(node: UOp) -> Bounds:
+def check_bounds(node: Node) -> Bounds:
     low, high = node.src[0].bounds
     if low >= 0 or not node.arg.wraps:
         return (low, high)
     return (min(low + node.arg.size, 0), max(high, node.arg.size - 1))
 
 
-def cast_bounds(node: UOp) -> Bounds:
+def cast_bounds(node: Node) -> Bounds:
     source = node.src[0]
     if source.dtype.is_float:
         return any_value(node)

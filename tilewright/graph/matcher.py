@@ -1,29 +1,25 @@
 """Rules as Python functions. In: the rules of one root op. Out: a function of a node that tries them in order, and its
-text. `pattern.py` asks for it when the op is first seen.
+text. `rule_set.py` asks for it when the op is first seen.
 
 Matching is the most executed code of the system: a pattern becomes a nest of `if` statements over local names, rules
 that begin with the same tests share them, and nothing is interpreted while matching."""
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.errors import InternalError
+from tilewright.graph.pattern import ANY, DTypeTest, Pattern, Rule, parameters_of
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
 from tilewright.graph.uop import const as make_const
 
-if TYPE_CHECKING:
-    from tilewright.graph.pattern import Pattern, Rule
-
-DTypeTest = DType | str | Callable[[DType], bool] | None
-Matcher = Callable[[UOp, Any], "tuple[UOp, Rule] | None"]
+Matcher = Callable[[UOp, Any], tuple[UOp, Rule] | None]
 
 _FIXED = (*dtypes.ints, *dtypes.uints)
 # What the text of a dtype test stands for; a DType stands for itself and a function is called with the dtype.
@@ -36,8 +32,6 @@ DTYPE_KINDS: dict[str, frozenset[DType]] = {
     "integer or bool": frozenset({*_FIXED, dtypes.index, dtypes.bool}),
     "signed": frozenset({*dtypes.ints, dtypes.index}),
 }
-# The value, or the argument, of a pattern that takes any.
-ANY = object()
 
 # A step is ("bind", "n0, n1 = n.src") or ("test", "n0.op is k0"). Steps name nodes by their path from the root, so
 # rules that look at the same place share the text and thereby the step.
@@ -101,7 +95,7 @@ def _steps(pattern: Pattern, names: _Names) -> tuple[list[_Step], dict[str, str]
             else:
                 bound[part.name] = local
         if part.src and part.ops is not None:
-            if any(each.arity != len(part.src) for each in part.ops):
+            if any(each.arity != (len(part.src), len(part.src)) for each in part.ops):
                 steps.append(("test", f"len({local}.src) == {len(part.src)}"))
             below = [f"{local}{position}" for position in range(len(part.src))]
             steps.append(("bind", f"{', '.join(below)}{',' if len(below) == 1 else ''} = {local}.src"))
@@ -208,11 +202,3 @@ def compile_rules(root: Op, rules: list[Rule]) -> tuple[Matcher, str]:
     exec(compile(source, f"<rules of {root.name}>", "exec"), space)
     matcher: Matcher = space[f"match_{root.name}"]
     return matcher, source
-
-
-def parameters_of(function: Callable[..., Any]) -> list[str]:
-    """The names of a function's parameters; read off its code where it has one, which is ten times as fast."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return list(inspect.signature(function).parameters)
-    return list(code.co_varnames[: code.co_argcount])

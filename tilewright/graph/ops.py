@@ -1,4 +1,4 @@
-"""Every op, one record each: arity, shape, dtype, value and bounds stand together. In: nothing. Out: `Ops`.
+"""Every op, one record each, with all that is known of it (`spec.py`). In: nothing. Out: `Ops`.
 
 Meaning, before code: integer overflow wraps; IDIV floors, MOD has the divisor's sign, both give 0 for a divisor of 0;
 float to integer truncates, saturates and sends NaN to 0; MAX and MIN propagate NaN; a shift by the width or more gives
@@ -6,13 +6,20 @@ float to integer truncates, saturates and sends NaN to 0; MAX and MIN propagate 
 
 from __future__ import annotations
 
+import copyreg
 import enum
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType, Scalar
 from tilewright.graph import bounds as b
+from tilewright.graph import derivatives as d
 from tilewright.graph.spec import (
+    BITS,
+    FLOATS,
+    INTEGERS,
+    WORDS,
     Kind,
     Op,
     argument_shape,
@@ -153,16 +160,20 @@ class DotArg(NamedTuple):
     right: tuple[int, int]
 
 
-def _unary(value: Any, bounds: Any = None) -> Op:
-    return Op(Kind.UNARY, 1, elementwise_shape, same_dtype, value, bounds)
+_LN2 = math.log(2)
 
 
-def _binary(value: Any, bounds: Any = None, commutative: bool = False) -> Op:
-    return Op(Kind.BINARY, 2, elementwise_shape, same_dtype, value, bounds, commutative)
+def _unary(value: Any, bounds: Any = None, **facts: Any) -> Op:
+    return Op(Kind.UNARY, 1, elementwise_shape, same_dtype, value, bounds, has_argument=False, **facts)
 
 
-def _compare(value: Any, bounds: Any, commutative: bool = False) -> Op:
-    return Op(Kind.BINARY, 2, elementwise_shape, bool_dtype, value, bounds, commutative)
+def _binary(value: Any, bounds: Any = None, commutative: bool = False, **facts: Any) -> Op:
+    return Op(Kind.BINARY, 2, elementwise_shape, same_dtype, value, bounds, commutative, has_argument=False, **facts)
+
+
+def _compare(symbol: str, value: Any, bounds: Any, commutative: bool = False) -> Op:
+    facts: Any = {"symbol": symbol, "gradient": d.flat, "has_argument": False}
+    return Op(Kind.BINARY, 2, elementwise_shape, bool_dtype, value, bounds, commutative, **facts)
 
 
 def _movement(shape: Any) -> Op:
@@ -180,98 +191,168 @@ class Ops:
     IOTA = Op(Kind.LEAF, 0, argument_shape, free_dtype, None, b.iota_bounds)  # arg: (n,); 0, 1, ..., n-1
 
     # one operand
-    NEG = _unary(lambda xp, x: -x, b.neg_bounds)
-    SQRT = _unary(lambda xp, x: xp.sqrt(x))
-    EXP2 = _unary(lambda xp, x: xp.exp2(x))
-    LOG2 = _unary(lambda xp, x: xp.log2(x))
-    SIN = _unary(lambda xp, x: xp.sin(x))
-    TRUNC = _unary(lambda xp, x: xp.trunc(x))
+    NEG = _unary(lambda xp, x: -x, b.neg_bounds, gradient=lambda m, g, y, x: (m.negate(g),))
+    SQRT = _unary(
+        lambda xp, x: xp.sqrt(x),
+        gradient=lambda m, g, y, x: (m.divide(g, m.add(y, y)),),
+        cost=4,
+        operands=FLOATS,
+        function="sqrt",
+    )
+    EXP2 = _unary(
+        lambda xp, x: xp.exp2(x),
+        gradient=lambda m, g, y, x: (m.multiply(g, m.multiply(y, m.number(y, _LN2))),),
+        cost=10,
+        operands=FLOATS,
+        function="exp2",
+    )
+    LOG2 = _unary(
+        lambda xp, x: xp.log2(x),
+        gradient=lambda m, g, y, x: (m.divide(g, m.multiply(x, m.number(y, _LN2))),),
+        cost=10,
+        operands=FLOATS,
+        function="log2",
+    )
+    SIN = _unary(
+        lambda xp, x: xp.sin(x),
+        gradient=lambda m, g, y, x: (m.multiply(g, m.cosine(x)),),
+        cost=16,
+        operands=FLOATS,
+        function="sin",
+    )
+    TRUNC = _unary(lambda xp, x: xp.trunc(x), gradient=d.flat, operands=FLOATS, function="trunc")
 
     # two operands
-    ADD = _binary(lambda xp, x, y: x + y, b.add_bounds, commutative=True)
-    SUB = _binary(lambda xp, x, y: x - y, b.sub_bounds)
-    MUL = _binary(lambda xp, x, y: xp.multiply(x, y), b.mul_bounds, commutative=True)
-    FDIV = _binary(lambda xp, x, y: xp.divide(x, y))
-    IDIV = _binary(lambda xp, x, y: xp.floor_divide(x, y), b.idiv_bounds)
-    MOD = _binary(lambda xp, x, y: xp.floor_modulo(x, y), b.mod_bounds)
-    MAX = _binary(lambda xp, x, y: xp.maximum(x, y), b.max_bounds, commutative=True)
-    MIN = _binary(lambda xp, x, y: xp.minimum(x, y), b.min_bounds, commutative=True)
-    AND = _binary(lambda xp, x, y: x & y, b.and_bounds, commutative=True)
-    OR = _binary(lambda xp, x, y: x | y, b.or_bounds, commutative=True)
-    XOR = _binary(lambda xp, x, y: x ^ y, b.xor_bounds, commutative=True)
-    SHL = _binary(lambda xp, x, y: xp.shift_left(x, y))
-    SHR = _binary(lambda xp, x, y: xp.shift_right(x, y))
-    CMPLT = _compare(lambda xp, x, y: x < y, b.lt_bounds)
-    CMPEQ = _compare(lambda xp, x, y: x == y, b.eq_bounds, commutative=True)
-    CMPNE = _compare(lambda xp, x, y: x != y, b.ne_bounds, commutative=True)
-    THREEFRY = _binary(lambda xp, x, y: xp.threefry(x, y))  # uint64 counter, uint64 key -> uint64
+    ADD = _binary(lambda xp, x, y: x + y, b.add_bounds, True, symbol="+", gradient=lambda m, g, y, *xs: (g, g))
+    SUB = _binary(lambda xp, x, y: x - y, b.sub_bounds, symbol="-", gradient=d.difference)
+    MUL = _binary(lambda xp, x, y: xp.multiply(x, y), b.mul_bounds, True, symbol="*", gradient=d.product)
+    FDIV = _binary(lambda xp, x, y: xp.divide(x, y), symbol="/", gradient=d.quotient, cost=4, operands=FLOATS)
+    IDIV = _binary(
+        lambda xp, x, y: xp.floor_divide(x, y),
+        b.idiv_bounds,
+        symbol="/",
+        gradient="a floored quotient is a step function, and used for integers only",
+        cost=6,
+        operands=INTEGERS,
+    )
+    MOD = _binary(
+        lambda xp, x, y: xp.floor_modulo(x, y),
+        b.mod_bounds,
+        symbol="%",
+        gradient="it is used for integers only; float remainders are made of TRUNC",
+        cost=6,
+        operands=INTEGERS,
+    )
+    MAX = _binary(lambda xp, x, y: xp.maximum(x, y), b.max_bounds, True, gradient=d.greater)
+    MIN = _binary(lambda xp, x, y: xp.minimum(x, y), b.min_bounds, True, gradient=d.smaller)
+    AND = _binary(lambda xp, x, y: x & y, b.and_bounds, True, symbol="&", gradient=d.flat, operands=BITS)
+    OR = _binary(lambda xp, x, y: x | y, b.or_bounds, True, symbol="|", gradient=d.flat, operands=BITS)
+    XOR = _binary(lambda xp, x, y: x ^ y, b.xor_bounds, True, symbol="^", gradient=d.flat, operands=BITS)
+    SHL = _binary(lambda xp, x, y: xp.shift_left(x, y), symbol="<<", gradient=d.flat, operands=INTEGERS)
+    SHR = _binary(lambda xp, x, y: xp.shift_right(x, y), symbol=">>", gradient=d.flat, operands=INTEGERS)
+    CMPLT = _compare("<", lambda xp, x, y: x < y, b.lt_bounds)
+    CMPEQ = _compare("==", lambda xp, x, y: x == y, b.eq_bounds, True)
+    CMPNE = _compare("!=", lambda xp, x, y: x != y, b.ne_bounds, True)
+    THREEFRY = _binary(  # uint64 counter, uint64 key -> uint64
+        lambda xp, x, y: xp.threefry(x, y),
+        gradient="random bits follow from their counter without slope",
+        cost=80,
+        operands=WORDS,
+    )
 
     # three operands: condition, value if true, value if false
-    WHERE = Op(Kind.TERNARY, 3, elementwise_shape, last_dtype, lambda xp, c, x, y: xp.where(c, x, y), b.where_bounds)
+    WHERE = Op(
+        Kind.TERNARY,
+        3,
+        elementwise_shape,
+        last_dtype,
+        lambda xp, c, x, y: xp.where(c, x, y),
+        b.where_bounds,
+        gradient=d.selection,
+    )
 
     # (index, valid): the index, from the end where it is negative and wraps; one that is valid and out of range is
     # noted (docs/decisions/0024); arg: CheckArg
-    CHECK = Op(Kind.BINARY, 2, elementwise_shape, same_dtype, lambda xp, x, valid: x, b.check_bounds)
+    CHECK = Op(
+        Kind.BINARY,
+        2,
+        elementwise_shape,
+        same_dtype,
+        lambda xp, x, valid: x,
+        b.check_bounds,
+        gradient=d.flat,
+        cost=0,
+        operands=INTEGERS,
+    )
 
     # the node's dtype is the target
-    CAST = Op(Kind.CAST, 1, elementwise_shape, free_dtype, None, b.cast_bounds)
-    BITCAST = Op(Kind.CAST, 1, elementwise_shape, free_dtype)  # same width; a Tensor changes the last axis otherwise
+    CAST = Op(  # which rides along with the load it follows
+        Kind.CAST, 1, elementwise_shape, free_dtype, None, b.cast_bounds, cost=0.5, has_argument=False
+    )
+    BITCAST = Op(
+        Kind.CAST, 1, elementwise_shape, free_dtype, has_argument=False
+    )  # same width; a Tensor changes the last axis otherwise
 
     # movement: views, which cost nothing
     RESHAPE = _movement(argument_shape)  # arg: shape
     EXPAND = _movement(argument_shape)  # arg: shape; sources of size 1 are repeated
     PERMUTE = _movement(permute_shape)  # arg: order
-    PAD = Op(Kind.MOVEMENT, 1, pad_shape, same_dtype)  # arg: ((before, after), ...); with zeros
+    PAD = Op(Kind.MOVEMENT, 1, pad_shape, same_dtype, cost=1)  # arg: ((before, after), ...); with zeros
     SHRINK = _movement(shrink_shape)  # arg: ((start, stop), ...)
     FLIP = _movement(source_shape)  # arg: the axes that run backwards
 
     # tensors
-    GATHER = Op(Kind.TENSOR, None, gather_shape, same_dtype)  # (x, index per axis of x); outside x it gives 0
+    GATHER = Op(
+        Kind.TENSOR, (2, None), gather_shape, same_dtype, cost=2
+    )  # (x, index per axis of x); outside x it gives 0
     REDUCE_AXIS = Op(Kind.TENSOR, 1, reduce_axis_shape, same_dtype)  # arg: (op, axes); keeps axes as size 1
     # (values...): many values joined along an axis, each stored in its place (docs/decisions/0021); arg: the axis
-    CAT = Op(Kind.TENSOR, None, cat_shape, same_dtype, None, b.cat_bounds)
+    CAT = Op(Kind.TENSOR, (1, None), cat_shape, same_dtype, None, b.cat_bounds)
     CONTIGUOUS = Op(Kind.TENSOR, 1, source_shape, same_dtype)  # stored in a buffer of its own
     COPY = Op(Kind.TENSOR, 1, source_shape, same_dtype)  # arg: device name
     # (parts...): one value on several devices (docs/decisions/0014); arg: MultiArg
-    MULTI = Op(Kind.TENSOR, None, multi_shape, same_dtype)
+    MULTI = Op(Kind.TENSOR, (2, None), multi_shape, same_dtype)
     # its source, of which only gradients see more: none goes through, or arg says what happens to it; a second source
     # is no operand, but what is computed before (docs/decisions/0008)
-    DETACH = Op(Kind.TENSOR, None, source_shape, same_dtype)
-    ASSIGN = Op(Kind.TENSOR, 3, source_shape, same_dtype)  # (x, view of x, value): x with value stored in the view
+    DETACH = Op(Kind.TENSOR, (1, None), source_shape, same_dtype)
+    ASSIGN = Op(
+        Kind.TENSOR, 3, source_shape, same_dtype, has_argument=False
+    )  # (x, view of x, value): x with value stored in the view
     # (what a user's kernel is given...): what it leaves in one of its arguments; arg: CustomKernel
-    CUSTOM_KERNEL = Op(Kind.TENSOR, None, lambda node: node.arg.shape, free_dtype)
+    CUSTOM_KERNEL = Op(Kind.TENSOR, (0, None), lambda node: node.arg.shape, free_dtype)
 
     # kernels
     RANGE = Op(Kind.CONTROL, 1, scalar_shape, free_dtype, None, b.range_bounds)  # src: size; arg: Axis
     # (memory, position of the first element): a part of memory, while a custom kernel is being written; arg: ViewArg
     VIEW = Op(Kind.MEMORY, 2, lambda node: node.arg.shape, same_dtype)
-    INDEX = Op(Kind.MEMORY, None, scalar_shape, same_dtype)  # (buffer, index[, valid])
-    LOAD = Op(Kind.MEMORY, None, scalar_shape, same_dtype)  # (INDEX[, value where masked off])
-    STORE = Op(Kind.MEMORY, None, scalar_shape, void_dtype)  # (INDEX, value)
-    REDUCE = Op(Kind.CONTROL, None, scalar_shape, same_dtype)  # (value, ranges...); arg: op
+    INDEX = Op(Kind.MEMORY, (2, 3), scalar_shape, same_dtype)  # (buffer, index[, valid])
+    LOAD = Op(Kind.MEMORY, (1, 2), scalar_shape, same_dtype, has_argument=False)  # (INDEX[, value where masked off])
+    STORE = Op(Kind.MEMORY, 2, scalar_shape, void_dtype, has_argument=False)  # (INDEX, value)
+    REDUCE = Op(Kind.CONTROL, (1, None), scalar_shape, same_dtype)  # (value, ranges...); arg: op
     # (left memory, right memory, start in left, start in right, row, column): the sum over k of left[start + row, k] *
     # right[start + k, column], 0 for a row or column outside; arg: DotArg
     DOT = Op(Kind.CONTROL, 6, scalar_shape, free_dtype)
-    SINK = Op(Kind.CONTROL, None, scalar_shape, void_dtype)  # arg: KernelInfo or None
+    SINK = Op(Kind.CONTROL, (0, None), scalar_shape, void_dtype)  # arg: KernelInfo or None
     DEFINE_LOCAL = Op(Kind.MEMORY, 0, lambda node: (node.arg.size,), free_dtype)  # arg: ParamArg
     DEFINE_REG = Op(Kind.MEMORY, 0, lambda node: (node.arg.size,), free_dtype)  # arg: ParamArg
     # order between effects (docs/decisions/0009): an effect is a STORE, or what is made of effects here
-    AFTER = Op(Kind.MEMORY, None, source_shape, same_dtype)  # (memory, ...): the memory as it is after the others
-    GROUP = Op(Kind.CONTROL, None, scalar_shape, void_dtype)  # (effects...): all of them
-    BARRIER = Op(Kind.CONTROL, None, scalar_shape, void_dtype)  # (what precedes...); arg: a number that tells two apart
+    AFTER = Op(Kind.MEMORY, (2, None), source_shape, same_dtype)  # (memory, ...): the memory as it is after the others
+    GROUP = Op(Kind.CONTROL, (0, None), scalar_shape, void_dtype)  # (effects...): all of them
+    BARRIER = Op(Kind.CONTROL, (0, None), scalar_shape, void_dtype)  # (what precedes...); arg: tells two apart
     # (value, ranges...); arg: (op, n): the fold over n neighbouring threads, for each of them. It closes its ranges:
     # those along which all threads have the same result
-    WARP_FOLD = Op(Kind.CONTROL, None, scalar_shape, same_dtype)
+    WARP_FOLD = Op(Kind.CONTROL, (1, None), scalar_shape, same_dtype)
 
     # linear programs: one accumulator form
-    ACC = Op(Kind.CONTROL, None, scalar_shape, same_dtype)  # (identity, tile ranges...); arg: slot
+    ACC = Op(Kind.CONTROL, (1, None), scalar_shape, same_dtype)  # (identity, tile ranges...); arg: slot
     ACCUMULATE = Op(Kind.CONTROL, 2, scalar_shape, void_dtype)  # (ACC, value); arg: op
-    COMBINE = Op(Kind.CONTROL, None, scalar_shape, same_dtype)  # (ACC, tile ranges to fold...); arg: op
+    COMBINE = Op(Kind.CONTROL, (1, None), scalar_shape, same_dtype)  # (ACC, tile ranges to fold...); arg: op
     # in a kernel (effect, ranges...): the effect in every iteration; in a program (RANGE): where its loop closes
-    END = Op(Kind.CONTROL, None, scalar_shape, void_dtype)
+    END = Op(Kind.CONTROL, (1, None), scalar_shape, void_dtype, has_argument=False)
 
 
 ALL_OPS: tuple[Op, ...] = tuple(op for op in vars(Ops).values() if isinstance(op, Op))
+ELEMENTWISE = frozenset(op for op in ALL_OPS if op.is_elementwise)
 REDUCTIONS = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN})
 
 
@@ -282,3 +363,17 @@ def reduce_identity(op: Op, dtype: DType) -> Scalar:
     if op is Ops.MIN:
         return dtype.max
     return 1 if op is Ops.MUL else 0
+
+
+def op_by_name(name: str) -> Op:
+    """The op of that name, for pickle and the text parser."""
+    found = getattr(Ops, name)
+    assert isinstance(found, Op)
+    return found
+
+
+def _reduce_op(op: Op) -> tuple[Callable[[str], Op], tuple[str]]:
+    return op_by_name, (op.name,)
+
+
+copyreg.pickle(Op, _reduce_op)

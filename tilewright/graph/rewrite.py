@@ -9,7 +9,8 @@ from typing import Any
 from tilewright.base import events
 from tilewright.base.config import options
 from tilewright.base.errors import InternalError
-from tilewright.graph.pattern import Rule, RuleSet
+from tilewright.graph.pattern import Rule
+from tilewright.graph.rule_set import RuleSet
 from tilewright.graph.uop import UOp
 
 # Rewrites that follow from one another before the rules are called a loop.

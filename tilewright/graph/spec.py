@@ -6,16 +6,16 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tilewright.base.dtype import DType, dtypes
-
-if TYPE_CHECKING:
-    from tilewright.graph.uop import UOp
 
 Shape = tuple[int, ...]
 Bounds = tuple[int, int] | tuple[float, float]
 Devices = str | tuple[str, ...]  # one device, or the several that a value is spread over
+
+# The dtypes that an op is defined on.
+ANY, FLOATS, INTEGERS, BITS, WORDS = "any", "floats", "integers", "integers and bool", "uint64"
 
 
 class Kind(enum.Enum):
@@ -34,44 +34,91 @@ class Kind(enum.Enum):
     __hash__ = object.__hash__  # identity: an op's kind is looked up in hot loops
 
 
+class Node(Protocol):
+    """What the rules of an op may ask of a node."""
+
+    @property
+    def op(self) -> Op: ...
+    @property
+    def dtype(self) -> DType: ...
+    @property
+    def src(self) -> tuple[Node, ...]: ...
+    @property
+    def arg(self) -> Any: ...
+    @property
+    def shape(self) -> Shape: ...
+    @property
+    def bounds(self) -> Bounds: ...
+    @property
+    def is_const(self) -> bool: ...
+
+
 class Op:
-    """One op. `arity` is None where any number of sources is taken. The rules take the node:
-    `shape(node)`, `bounds(node)`; `dtype(sources)` gives the result type or None where the node states it freely;
-    `value(xp, *sources)` computes it with `xp` a namespace of scalar or NumPy maths (see `scalar.py`)."""
+    """One op: everything that is known of it.
+
+    arity        the number of sources, or the least and the most, which is None where any number is taken
+    shape        from the node
+    dtype        from the sources; None where the node states it freely
+    value        `value(xp, *sources)` computes it, with `xp` a namespace of scalar or NumPy maths (`interpreter/`)
+    bounds       the least and greatest value of an integer node
+    gradient     `gradient(m, g, y, *sources)` (`derivatives.py`), or text: why there is none; None where
+                 `gradients/rules.py` has a rule of tensors
+    cost         per element, in units of one addition
+    operands     the dtypes that it is defined on: FLOATS, INTEGERS, BITS (integers and bool), WORDS (uint64), or ANY
+    symbol       between two operands, as in C
+    function     of one operand, in the maths libraries of C, OpenCL, Metal and WGSL and among LLVM's intrinsics
+    has_argument whether the node has one"""
 
     __slots__ = (
         "arity",
         "bounds",
         "commutative",
+        "cost",
         "dtype",
+        "function",
         "gradient",
+        "has_argument",
         "is_elementwise",
         "kind",
         "name",
+        "operands",
         "shape",
+        "symbol",
         "value",
     )
 
     def __init__(
         self,
         kind: Kind,
-        arity: int | None,
-        shape: Callable[[UOp], Shape],
-        dtype: Callable[[tuple[UOp, ...]], DType | None],
+        arity: int | tuple[int, int | None],
+        shape: Callable[[Node], Shape],
+        dtype: Callable[[tuple[Node, ...]], DType | None],
         value: Callable[..., Any] | None = None,
-        bounds: Callable[[UOp], Bounds] | None = None,
+        bounds: Callable[[Node], Bounds] | None = None,
         commutative: bool = False,
+        *,
+        gradient: Callable[..., tuple[Any, ...]] | str | None = None,
+        cost: float | None = None,
+        operands: str = ANY,
+        symbol: str = "",
+        function: str = "",
+        has_argument: bool = True,
     ) -> None:
         self.name = ""
         self.kind = kind
-        self.arity = arity
+        self.arity = (arity, arity) if isinstance(arity, int) else arity
         self.shape = shape
         self.dtype = dtype
         self.value = value
         self.bounds = bounds
         self.commutative = commutative
-        self.gradient: Callable[..., Any] | None = None
         self.is_elementwise = kind in (Kind.UNARY, Kind.BINARY, Kind.TERNARY, Kind.CAST)
+        self.gradient = gradient
+        self.cost = cost if cost is not None else 1.0 if self.is_elementwise else 0.0
+        self.operands = operands
+        self.symbol = symbol
+        self.function = function
+        self.has_argument = has_argument
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -79,50 +126,38 @@ class Op:
     def __repr__(self) -> str:
         return f"Ops.{self.name}"
 
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return op_by_name, (self.name,)
-
-
-def op_by_name(name: str) -> Op:
-    """The op of that name; used by pickle and by the text parser."""
-    from tilewright.graph.ops import Ops
-
-    found = getattr(Ops, name)
-    assert isinstance(found, Op)
-    return found
-
 
 # ---------------------------------------------------------------- dtype rules
 
 
-def free_dtype(_src: tuple[UOp, ...]) -> None:
+def free_dtype(_src: tuple[Node, ...]) -> None:
     return None
 
 
-def same_dtype(src: tuple[UOp, ...]) -> DType:
+def same_dtype(src: tuple[Node, ...]) -> DType:
     return src[0].dtype
 
 
-def last_dtype(src: tuple[UOp, ...]) -> DType:
+def last_dtype(src: tuple[Node, ...]) -> DType:
     return src[-1].dtype
 
 
-def bool_dtype(_src: tuple[UOp, ...]) -> DType:
+def bool_dtype(_src: tuple[Node, ...]) -> DType:
     return dtypes.bool
 
 
-def void_dtype(_src: tuple[UOp, ...]) -> DType:
+def void_dtype(_src: tuple[Node, ...]) -> DType:
     return dtypes.void
 
 
 # ---------------------------------------------------------------- shape rules
 
 
-def scalar_shape(_node: UOp) -> Shape:
+def scalar_shape(_node: Node) -> Shape:
     return ()
 
 
-def elementwise_shape(node: UOp) -> Shape:
+def elementwise_shape(node: Node) -> Shape:
     """The one shape of the sources; a 0-d source stands for any shape."""
     for src in node.src:
         if src.shape:
@@ -130,45 +165,45 @@ def elementwise_shape(node: UOp) -> Shape:
     return ()
 
 
-def source_shape(node: UOp) -> Shape:
+def source_shape(node: Node) -> Shape:
     return node.src[0].shape
 
 
-def argument_shape(node: UOp) -> Shape:
+def argument_shape(node: Node) -> Shape:
     return tuple(node.arg)
 
 
-def permute_shape(node: UOp) -> Shape:
+def permute_shape(node: Node) -> Shape:
     shape = node.src[0].shape
     return tuple(shape[axis] for axis in node.arg)
 
 
-def pad_shape(node: UOp) -> Shape:
+def pad_shape(node: Node) -> Shape:
     return tuple(before + size + after for size, (before, after) in zip(node.src[0].shape, node.arg, strict=True))
 
 
-def shrink_shape(node: UOp) -> Shape:
+def shrink_shape(node: Node) -> Shape:
     return tuple(stop - start for start, stop in node.arg)
 
 
-def reduce_axis_shape(node: UOp) -> Shape:
+def reduce_axis_shape(node: Node) -> Shape:
     _, axes = node.arg
     return tuple(1 if axis in axes else size for axis, size in enumerate(node.src[0].shape))
 
 
-def multi_shape(node: UOp) -> Shape:
+def multi_shape(node: Node) -> Shape:
     """The shapes of the parts joined along the axis; the parts are all alike where there is none."""
     shape = node.src[0].shape
     axis = node.arg.axis
     return shape if axis is None else (*shape[:axis], sum(src.shape[axis] for src in node.src), *shape[axis + 1 :])
 
 
-def cat_shape(node: UOp) -> Shape:
+def cat_shape(node: Node) -> Shape:
     shape = node.src[0].shape
     return (*shape[: node.arg], sum(src.shape[node.arg] for src in node.src), *shape[node.arg + 1 :])
 
 
-def gather_shape(node: UOp) -> Shape:
+def gather_shape(node: Node) -> Shape:
     return node.src[1].shape
 
 

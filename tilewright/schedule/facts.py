@@ -11,7 +11,6 @@ import functools
 import operator
 from dataclasses import dataclass
 
-from tilewright.graph.cost import own_cost
 from tilewright.graph.kernels.custom import updated_source
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import element_count
@@ -46,7 +45,7 @@ def gather_facts(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, Fact
         if updated_source(node) is not None:
             updates |= update
             update <<= 1
-        found = facts[node] = Facts(level, distinct, updates, own_cost(node))
+        found = facts[node] = Facts(level, distinct, updates, node.op.cost)
         if node.op is Ops.REDUCE_AXIS:
             found.level += 1
             found.reduce_work = element_count(node.src[0].shape)

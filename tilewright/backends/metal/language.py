@@ -9,7 +9,7 @@ from typing import ClassVar
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.c_style.language import SHORT_SUFFIXES, SHORT_TYPE_NAMES, Expression, Language
 from tilewright.codegen.c_style.launch import Launch
-from tilewright.graph.ops import AddrSpace, Ops
+from tilewright.graph.ops import AddrSpace
 from tilewright.graph.records import Param, Program
 from tilewright.graph.spec import Op
 
@@ -114,7 +114,7 @@ class MetalLanguage(Language):
     # ------------------------------------------------------------ operations
 
     def function(self, op: Op, dtype: DType) -> str:
-        return {Ops.SQRT: "sqrt", Ops.TRUNC: "trunc"}[op]
+        return op.function
 
     def bitcast(self, source: DType, target: DType, operand: Expression) -> Expression:
         if source.is_bool or target.is_bool or (source.is_int and target.is_int):

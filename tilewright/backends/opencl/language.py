@@ -84,7 +84,7 @@ class OpenCLLanguage(Language):
         return Expression(name) if dtype is dtypes.float32 else Expression(f"(double){name}", UNARY)
 
     def function(self, op: Op, dtype: DType) -> str:
-        return {Ops.SQRT: "sqrt", Ops.TRUNC: "trunc", Ops.SIN: "sin"}[op]
+        return op.function
 
     def extremum(self, op: Op, dtype: DType, left: Expression, right: Expression) -> Expression:
         if dtype.is_float:

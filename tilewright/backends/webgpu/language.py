@@ -22,9 +22,9 @@ from tilewright.codegen.c_style.language import (
     BIT_OR,
     COMPARISONS,
     EQUALITY,
+    LEVELS,
     PRODUCT,
     RELATION,
-    SHIFT,
     SUM,
     UNARY,
     Expression,
@@ -37,22 +37,8 @@ from tilewright.graph.spec import Op
 
 WORD_BITS = 32
 ENTRY = "main"
-_SYMBOLS: dict[Op, tuple[str, int]] = {
-    Ops.ADD: ("+", SUM),
-    Ops.SUB: ("-", SUM),
-    Ops.MUL: ("*", PRODUCT),
-    Ops.FDIV: ("/", PRODUCT),
-    Ops.IDIV: ("/", PRODUCT),
-    Ops.MOD: ("%", PRODUCT),
-    Ops.SHL: ("<<", SHIFT),
-    Ops.SHR: (">>", SHIFT),
-    Ops.AND: ("&", BIT_AND),
-    Ops.OR: ("|", BIT_OR),
-    Ops.XOR: ("^", BIT_OR),
-    Ops.CMPLT: ("<", RELATION),
-    Ops.CMPEQ: ("==", EQUALITY),
-    Ops.CMPNE: ("!=", EQUALITY),
-}
+# WGSL has one level for all of & ^ |, and wants brackets between them.
+_LEVELS = {**LEVELS, "^": BIT_OR}
 # Bools have no arithmetic; & and | on them, unlike && and ||, are no branches.
 _BOOL_SYMBOLS = {Ops.ADD: "|", Ops.MAX: "|", Ops.OR: "|", Ops.MUL: "&", Ops.MIN: "&", Ops.AND: "&"}
 _BOOL_SYMBOLS |= {Ops.SUB: "!=", Ops.XOR: "!=", Ops.CMPNE: "!=", Ops.CMPEQ: "=="}
@@ -242,7 +228,7 @@ class WgslLanguage(Language):
         return Expression(f"{name}({value.text})")
 
     def function(self, op: Op, dtype: DType) -> str:
-        return {Ops.SQRT: "sqrt", Ops.TRUNC: "trunc"}[op]
+        return op.function
 
     def unary(self, op: Op, dtype: DType, operand: Expression) -> Expression:
         made = super().unary(op, dtype, operand)
@@ -261,7 +247,7 @@ class WgslLanguage(Language):
             return infix(symbol, EQUALITY if "=" in symbol else BIT_AND, left, right)
         if op in (Ops.MAX, Ops.MIN):
             return self.extremum(op, dtype, left, right)
-        symbol, level = _SYMBOLS[op]
+        symbol, level = op.symbol, _LEVELS[op.symbol]
         if op is Ops.CMPNE and dtype.is_float:
             # != may be false for NaN, == is false.
             return Expression(f"!({infix('==', EQUALITY, left, right).text})", UNARY)

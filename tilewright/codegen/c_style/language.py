@@ -34,8 +34,8 @@ class Expression(NamedTuple):
         return self.text if self.level <= level else f"({self.text})"
 
 
-_LEVELS = {"*": PRODUCT, "/": PRODUCT, "%": PRODUCT, "+": SUM, "-": SUM, "<<": SHIFT, ">>": SHIFT}
-_LEVELS |= {
+LEVELS = {"*": PRODUCT, "/": PRODUCT, "%": PRODUCT, "+": SUM, "-": SUM, "<<": SHIFT, ">>": SHIFT}
+LEVELS |= {
     "<": RELATION,
     ">=": RELATION,
     "==": EQUALITY,
@@ -49,22 +49,6 @@ _LEVELS |= {
 # Few readers know the order of these among others, so their operands are always set off.
 _OBSCURE = frozenset({"<<", ">>", "&", "^", "|"})
 
-_SYMBOLS: dict[Op, str] = {
-    Ops.ADD: "+",
-    Ops.SUB: "-",
-    Ops.MUL: "*",
-    Ops.FDIV: "/",
-    Ops.IDIV: "/",
-    Ops.MOD: "%",
-    Ops.SHL: "<<",
-    Ops.SHR: ">>",
-    Ops.AND: "&",
-    Ops.OR: "|",
-    Ops.XOR: "^",
-    Ops.CMPLT: "<",
-    Ops.CMPEQ: "==",
-    Ops.CMPNE: "!=",
-}
 _BOOL_SYMBOLS: dict[Op, str] = {
     **dict.fromkeys((Ops.ADD, Ops.OR, Ops.MAX), "||"),
     **dict.fromkeys((Ops.MUL, Ops.AND, Ops.MIN), "&&"),
@@ -110,7 +94,7 @@ SHORT_SUFFIXES: dict[DType, str] = {
 def infix(symbol: str, left: Expression, right: Expression) -> Expression:
     if symbol == "+" and right.level == UNARY and re.match(r"-[\d.]", right.text):
         symbol, right = "-", Expression(right.text[1:])
-    level = _LEVELS[symbol]
+    level = LEVELS[symbol]
     around = UNARY if symbol in _OBSCURE else level
     return Expression(f"{left.within(around)} {symbol} {right.within(around - 1)}", level)
 
@@ -291,10 +275,9 @@ class Language:
 
     def function(self, op: Op, dtype: DType) -> str:
         """The name of the library's function for an op of one operand."""
-        names = {Ops.SQRT: "__builtin_sqrt", Ops.TRUNC: "__builtin_trunc"}
-        if op not in names:
-            raise InternalError(f"{type(self).__name__} was given {op!r} of {dtype.name}, which codegen takes apart")
-        return names[op] + ("f" if dtype is dtypes.float32 else "")
+        if not op.function or not dtype.is_float:
+            raise InternalError(f"{type(self).__name__} was given {op!r} of {dtype.name}, which no library has")
+        return f"__builtin_{op.function}{'f' if dtype is dtypes.float32 else ''}"
 
     def binary(self, op: Op, dtype: DType, left: Expression, right: Expression, wraps: bool = True) -> Expression:
         """`dtype` is that of the operands; `wraps` is False where the result is known to be in its range."""
@@ -305,14 +288,14 @@ class Language:
         if op in (Ops.MAX, Ops.MIN):
             return self.extremum(op, dtype, left, right)
         if op in COMPARISONS or dtype.is_float:
-            made = infix(_SYMBOLS[op], left, right)
+            made = infix(op.symbol, left, right)
             # Of floats the negation of < is not >=: both are false of NaN.
             is_ordered = op is Ops.CMPLT and dtype.is_int
             return made._replace(twin=infix(">=", left, right)) if is_ordered else made
         return self._integer(op, dtype, left, right, wraps)
 
     def _integer(self, op: Op, dtype: DType, left: Expression, right: Expression, wraps: bool) -> Expression:
-        symbol = _SYMBOLS[op]
+        symbol = op.symbol
         if dtype.bits < 32:
             # C computes in int, which holds all but the product of two uint16 and the shift of a negative number.
             if op is Ops.SHL or (op is Ops.MUL and dtype is dtypes.uint16):

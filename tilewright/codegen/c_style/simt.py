@@ -7,7 +7,6 @@ import math
 from typing import ClassVar
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.base.errors import InternalError
 from tilewright.codegen.c_style.language import Expression, Language
 from tilewright.codegen.c_style.launch import Launch
 from tilewright.graph.ops import Ops
@@ -24,7 +23,6 @@ _CPP_KEYWORDS = (
     "and asm catch class constexpr delete explicit export friend mutable namespace new not operator or private "
     "protected public template this throw try typeid typename using virtual xor"
 )
-_FUNCTIONS = {Ops.SQRT: "sqrt", Ops.TRUNC: "trunc", Ops.EXP2: "exp2", Ops.LOG2: "log2", Ops.SIN: "sin"}
 # The exchange between threads of a warp takes words and double words.
 _EXCHANGED = (dtypes.int32, dtypes.uint32, dtypes.int64, dtypes.uint64, dtypes.float32, dtypes.float64)
 
@@ -112,9 +110,7 @@ class SimtLanguage(Language):
         return Expression("__longlong_as_double(0x7ff8000000000000ll)")
 
     def function(self, op: Op, dtype: DType) -> str:
-        if op not in _FUNCTIONS or not dtype.is_float:
-            raise InternalError(f"{type(self).__name__} was given {op!r} of {dtype.name}, which codegen takes apart")
-        return _FUNCTIONS[op] + ("f" if dtype is dtypes.float32 else "")
+        return super().function(op, dtype).removeprefix("__builtin_")
 
 
 # ---------------------------------------------------------------- local memory

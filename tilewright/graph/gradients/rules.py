@@ -1,6 +1,7 @@
 """The gradient rule of every op. In: a node and the gradient of a result with respect to it, of the node's shape.
 Out: the gradient with respect to each source, of that source's shape; None where it is zero or not defined.
-Importing this module fills `Op.gradient`; `tensor/core/gradient.py` walks the graph and applies the rules.
+`tensor/core/gradient.py` walks the graph and applies the rules: those of scalar ops stand in their specs
+(`derivatives.py`), those of movement and of tensors here.
 
 Rules build ordinary nodes, so the gradient of a gradient needs nothing more. Where a value is selected, so is its
 gradient (WHERE, never a product with a mask): what was not selected may be infinite and must not become NaN."""
@@ -18,23 +19,11 @@ from tilewright.graph.gradients.sums import sum_behind
 from tilewright.graph.kernels.custom import custom_gradient
 from tilewright.graph.ops import Ops, Slopes
 from tilewright.graph.slices import bounds_of, replace_axis, slice_axis
-from tilewright.graph.spec import Kind, Op, Shape
+from tilewright.graph.spec import Op, Shape
 from tilewright.graph.uop import UOp
 
 Gradients = tuple[UOp | None, ...]
 Rule = Callable[[UOp, UOp], Gradients]
-
-# What has no rule, and why. An op that is not differentiable but harmless (a comparison) has a rule that stops.
-WITHOUT_GRADIENT: dict[Op, str] = {
-    Ops.THREEFRY: "random bits follow from their counter without slope",
-    Ops.IDIV: "a floored quotient is a step function, and used for integers only",
-    Ops.MOD: "it is used for integers only; float remainders are made of TRUNC",
-    **{
-        op: "it stands in kernels, where gradients are taken no more"
-        for op in vars(Ops).values()
-        if isinstance(op, Op) and (op.kind in (Kind.MEMORY, Kind.CONTROL))
-    },
-}
 
 # The longest row of which exclusive products are taken directly; longer ones are cut into such rows.
 _PRODUCT_BLOCK = 32
@@ -42,13 +31,18 @@ _PRODUCT_BLOCK = 32
 
 def gradients_of(node: UOp, upstream: UOp) -> Gradients:
     """The rule of the node's op applied; an op without one is named."""
-    rule = node.op.gradient
+    if callable(node.op.gradient):
+        found = node.op.gradient(MATHS, upstream, node, *node.src)
+        return tuple(
+            None if gradient is None or source.op is Ops.CONST else _fit(gradient, source)
+            for gradient, source in zip(found, node.src, strict=True)
+        )
+    rule = RULES.get(node.op)
     if rule is None:
-        reason = WITHOUT_GRADIENT.get(node.op, "no rule was given")
+        reason = node.op.gradient or "it stands in kernels, where gradients are taken no more"
         remedy = "detach() the tensor before this operation, or compute it inside Tensor.no_grad()"
         raise UnsupportedError("gradient", f"{node.op.name} has no gradient: {reason}", remedy, location=node.line)
-    found: Gradients = rule(node, upstream)
-    return found
+    return rule(node, upstream)
 
 
 # ---------------------------------------------------------------- pieces
@@ -94,19 +88,6 @@ def _fit(gradient: UOp, source: UOp) -> UOp:
     return build.reshape(total(gradient, range(len(gradient.shape))), ())
 
 
-def _elementwise(rule: Callable[..., Gradients]) -> Rule:
-    """`rule(upstream, node, *sources)`, each result brought to the shape of its source."""
-
-    def fitted(node: UOp, upstream: UOp) -> Gradients:
-        found = rule(upstream, node, *node.src)
-        return tuple(
-            None if gradient is None or source.op is Ops.CONST else _fit(gradient, source)
-            for gradient, source in zip(found, node.src, strict=True)
-        )
-
-    return fitted
-
-
 def _stop(node: UOp, _upstream: UOp) -> Gradients:
     return (None,) * len(node.src)
 
@@ -114,45 +95,39 @@ def _stop(node: UOp, _upstream: UOp) -> Gradients:
 # ---------------------------------------------------------------- element by element
 
 
-def _cosine(x: UOp) -> UOp:
-    # Halving is exact, where adding pi/2 would lose the low bits of a large angle.
-    half = (x * 0.5).alu(Ops.SIN)
-    return 1 - 2 * (half * half)
+class Maths:
+    """What the derivatives of scalar ops are written with: arithmetic on nodes of one shape, or 0-d beside it."""
+
+    multiply = staticmethod(_multiply)
+    where = staticmethod(build.where)
+    takes_ties = staticmethod(build.takes_ties)
+
+    def negate(self, x: UOp) -> UOp:
+        return build.alu(Ops.NEG, x)
+
+    def add(self, x: UOp, y: UOp) -> UOp:
+        return build.alu(Ops.ADD, x, y)
+
+    def divide(self, x: UOp, y: UOp) -> UOp:
+        return build.alu(Ops.FDIV, x, y)
+
+    def less(self, x: UOp, y: UOp) -> UOp:
+        return build.alu(Ops.CMPLT, x, y)
+
+    def equal(self, x: UOp, y: UOp) -> UOp:
+        return build.alu(Ops.CMPEQ, x, y)
+
+    def number(self, like: UOp, value: float) -> UOp:
+        """A constant of the node's dtype."""
+        return build.const(like.dtype, value)
+
+    def cosine(self, x: UOp) -> UOp:
+        # Halving is exact, where adding pi/2 would lose the low bits of a large angle.
+        half = (x * 0.5).alu(Ops.SIN)
+        return 1 - 2 * (half * half)
 
 
-def _multiplication(upstream: UOp, _node: UOp, x: UOp, y: UOp) -> Gradients:
-    left = None if x.op is Ops.CONST else _multiply(upstream, y)
-    return left, None if y.op is Ops.CONST else _multiply(upstream, x)
-
-
-def _division(upstream: UOp, node: UOp, x: UOp, y: UOp) -> Gradients:
-    left = build.alu(Ops.FDIV, upstream, y)
-    if y.op is Ops.CONST:
-        return left, None
-    slope = build.alu(Ops.FDIV, node, y)
-    return left, build.alu(Ops.NEG, _multiply(upstream, slope))
-
-
-def _extreme(upstream: UOp, node: UOp, x: UOp, y: UOp) -> Gradients:
-    """Equal operands share evenly, as torch's `maximum`, unless one of them takes ties (relu is flat at 0)."""
-    is_max = node.op is Ops.MAX
-    for taker, other in ((x, y), (y, x)):
-        if build.takes_ties(taker):
-            bound = taker.src[0]
-            inside = build.alu(Ops.CMPLT, bound, other) if is_max else build.alu(Ops.CMPLT, other, bound)
-            kept = build.where(inside, upstream, _zero(upstream))
-            return (None, kept) if taker is x else (kept, None)
-    half = build.alu(Ops.MUL, upstream, build.const(upstream.dtype, 0.5))
-    shared = build.where(build.alu(Ops.CMPEQ, x, y), half, upstream)
-    below, above = build.alu(Ops.CMPLT, x, y), build.alu(Ops.CMPLT, y, x)
-    x_loses, y_loses = (below, above) if is_max else (above, below)
-    zero = _zero(upstream)
-    return build.where(x_loses, zero, shared), build.where(y_loses, zero, shared)
-
-
-def _selection(upstream: UOp, _node: UOp, condition: UOp, _yes: UOp, _no: UOp) -> Gradients:
-    zero = _zero(upstream)
-    return None, build.where(condition, upstream, zero), build.where(condition, zero, upstream)
+MATHS = Maths()
 
 
 def _cast(node: UOp, upstream: UOp) -> Gradients:
@@ -169,47 +144,6 @@ def _bitcast(node: UOp, _upstream: UOp) -> Gradients:
         remedy = "use cast() to keep the values, or detach() the tensor before the bitcast"
         raise UnsupportedError("gradient", message, remedy, location=node.line)
     return (None,)
-
-
-_LN2 = math.log(2)
-
-
-def _natural(value: float, like: UOp) -> UOp:
-    return build.const(like.dtype, value)
-
-
-_ELEMENTWISE: dict[Op, Callable[..., Gradients]] = {
-    Ops.NEG: lambda g, node, x: (build.alu(Ops.NEG, g),),
-    Ops.SQRT: lambda g, node, x: (build.alu(Ops.FDIV, g, build.alu(Ops.ADD, node, node)),),
-    Ops.EXP2: lambda g, node, x: (_multiply(g, build.alu(Ops.MUL, node, _natural(_LN2, node))),),
-    Ops.LOG2: lambda g, node, x: (build.alu(Ops.FDIV, g, build.alu(Ops.MUL, x, _natural(_LN2, node))),),
-    Ops.SIN: lambda g, node, x: (_multiply(g, _cosine(x)),),
-    Ops.ADD: lambda g, node, x, y: (g, g),
-    Ops.SUB: lambda g, node, x, y: (g, None if y.op is Ops.CONST else build.alu(Ops.NEG, g)),
-    Ops.MUL: _multiplication,
-    Ops.FDIV: _division,
-    Ops.MAX: _extreme,
-    Ops.MIN: _extreme,
-    Ops.WHERE: _selection,
-}
-# TRUNC is flat between its steps; bits and comparisons have no slope at all.
-_STOPPING = (
-    Ops.TRUNC,
-    Ops.AND,
-    Ops.OR,
-    Ops.XOR,
-    Ops.SHL,
-    Ops.SHR,
-    Ops.CMPLT,
-    Ops.CMPEQ,
-    Ops.CMPNE,
-    Ops.CHECK,
-    Ops.CONST,
-    Ops.VARIABLE,
-    Ops.BUFFER,
-    Ops.PARAM,
-    Ops.IOTA,
-)
 
 
 # ---------------------------------------------------------------- movement
@@ -402,7 +336,9 @@ def _assign(node: UOp, upstream: UOp) -> Gradients:
     return build.where(written, _zero(upstream), upstream), None, shown
 
 
-_TENSORS: dict[Op, Rule] = {
+RULES: dict[Op, Rule] = {
+    **_MOVEMENTS,
+    **dict.fromkeys((Ops.CONST, Ops.VARIABLE, Ops.BUFFER, Ops.PARAM, Ops.IOTA), _stop),
     Ops.CAST: _cast,
     Ops.BITCAST: _bitcast,
     Ops.REDUCE_AXIS: _reduce,
@@ -415,15 +351,3 @@ _TENSORS: dict[Op, Rule] = {
     Ops.ASSIGN: _assign,
     Ops.CUSTOM_KERNEL: custom_gradient,
 }
-
-
-def _fill_specs() -> None:
-    for op, rule in _ELEMENTWISE.items():
-        op.gradient = _elementwise(rule)
-    for op, movement_rule in {**_MOVEMENTS, **_TENSORS}.items():
-        op.gradient = movement_rule
-    for op in _STOPPING:
-        op.gradient = _stop
-
-
-_fill_specs()

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from tilewright.graph.affine import Affine, from_affine, order_key, ring_form
 from tilewright.graph.ops import Ops
-from tilewright.graph.pattern import Rule, RuleSet, const, op, var
+from tilewright.graph.pattern import Rule, const, op, var
+from tilewright.graph.rule_set import RuleSet
 from tilewright.graph.simplify.common import holds, number
 from tilewright.graph.uop import UOp
 

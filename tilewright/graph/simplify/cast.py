@@ -8,7 +8,8 @@ import math
 from tilewright.base.dtype import DType, cast_scalar, dtypes
 from tilewright.graph.interpreter.scalar import ScalarMath
 from tilewright.graph.ops import Ops
-from tilewright.graph.pattern import Rule, RuleSet, const, op, var, where
+from tilewright.graph.pattern import Rule, const, op, var, where
+from tilewright.graph.rule_set import RuleSet
 from tilewright.graph.simplify.common import holds, number, opposite, select, truth
 from tilewright.graph.uop import UOp
 

@@ -8,7 +8,8 @@ import math
 from tilewright.base.dtype import dtypes
 from tilewright.graph.affine import Affine, affine, order_key
 from tilewright.graph.ops import Ops
-from tilewright.graph.pattern import Rule, RuleSet, const, op, var
+from tilewright.graph.pattern import Rule, const, op, var
+from tilewright.graph.rule_set import RuleSet
 from tilewright.graph.simplify.common import FALSE, TRUE, exactly, holds, number, opposite, truth
 from tilewright.graph.simplify.divmod import same_multiple
 from tilewright.graph.spec import Op

@@ -6,7 +6,8 @@ from __future__ import annotations
 from tilewright.graph.bounds import bounds_of
 from tilewright.graph.interpreter.scalar import ScalarMath
 from tilewright.graph.ops import ALL_OPS, Ops
-from tilewright.graph.pattern import Rule, RuleSet, const, op, var, where
+from tilewright.graph.pattern import Rule, const, op, var, where
+from tilewright.graph.rule_set import RuleSet
 from tilewright.graph.simplify.common import number
 from tilewright.graph.spec import Kind, Op
 from tilewright.graph.uop import UOp

@@ -10,7 +10,8 @@ from tilewright.base.dtype import DType
 from tilewright.graph.affine import Affine, affine, from_affine, ring_form
 from tilewright.graph.bounds import mul_bounds
 from tilewright.graph.ops import Ops
-from tilewright.graph.pattern import Rule, RuleSet, const, op, var
+from tilewright.graph.pattern import Rule, const, op, var
+from tilewright.graph.rule_set import RuleSet
 from tilewright.graph.simplify.common import exactly, holds, number
 from tilewright.graph.uop import UOp
 

@@ -7,7 +7,8 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.graph.affine import affine, order_key
 from tilewright.graph.interpreter.scalar import ScalarMath
 from tilewright.graph.ops import Ops
-from tilewright.graph.pattern import Rule, RuleSet, const, op, var
+from tilewright.graph.pattern import Rule, const, op, var
+from tilewright.graph.rule_set import RuleSet
 from tilewright.graph.simplify.common import FALSE, TRUE, both, either, number, opposite
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp

@@ -8,7 +8,8 @@ import math
 from tilewright.base.dtype import dtypes, wrap_int
 from tilewright.graph.affine import from_affine, order_key, ring_form
 from tilewright.graph.ops import Ops
-from tilewright.graph.pattern import Rule, RuleSet, const, op, var
+from tilewright.graph.pattern import Rule, const, op, var
+from tilewright.graph.rule_set import RuleSet
 from tilewright.graph.simplify.common import number, select
 from tilewright.graph.uop import UOp
 

@@ -15,9 +15,11 @@ from typing import NamedTuple
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import Ops
-from tilewright.graph.pattern import Rule, RuleSet, op
+from tilewright.graph.pattern import Rule, op
+from tilewright.graph.rule_set import RuleSet
 from tilewright.graph.simplify.common import TRUE, both, number, opposite, select
 from tilewright.graph.simplify.logic import parts_of
+from tilewright.graph.simplify.scalar import simplify
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import map_graph, substitute, toposort
 
@@ -82,8 +84,6 @@ def difference_in_index(comparison: UOp) -> Affine | None:
 
 
 def _index_form(node: UOp) -> Affine:
-    from tilewright.graph.simplify import simplify  # The scalar rules are imported beside this file.
-
     return affine(simplify(node.cast(dtypes.index)))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from tilewright.base.dtype import dtypes
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
-from tilewright.graph.spec import Kind, Op
+from tilewright.graph.spec import Kind
 from tilewright.graph.text.parse import literal, node_text, parse
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import consumers, toposort
@@ -36,24 +36,12 @@ def _shape_comment(node: UOp) -> str:
 
 # ---------------------------------------------------------------- infix
 
-# The text between operands and how tightly it binds: as in Python, except that `*`, written without spaces, binds
-# tighter than the other products, so that what stands close together belongs together.
-_INFIX: dict[Op, tuple[str, int]] = {
-    Ops.CMPLT: (" < ", 1),
-    Ops.CMPEQ: (" == ", 1),
-    Ops.CMPNE: (" != ", 1),
-    Ops.OR: (" | ", 2),
-    Ops.XOR: (" ^ ", 3),
-    Ops.AND: (" & ", 4),
-    Ops.SHL: (" << ", 5),
-    Ops.SHR: (" >> ", 5),
-    Ops.ADD: (" + ", 6),
-    Ops.SUB: (" - ", 6),
-    Ops.IDIV: (" // ", 7),
-    Ops.MOD: (" % ", 7),
-    Ops.FDIV: (" / ", 7),
-    Ops.MUL: ("*", 8),
-}
+# How tightly a symbol binds: as in Python, except that `*`, written without spaces, binds tighter than the other
+# products, so that what stands close together belongs together. IDIV floors, which Python writes //.
+_BINDING = {"<": 1, "==": 1, "!=": 1, "|": 2, "^": 3, "&": 4, "<<": 5, ">>": 5, "+": 6, "-": 6, "//": 7, "%": 7}
+_BINDING |= {"/": 7, "*": 8}
+
+
 _UNARY_BINDING = 9
 _ATOM_BINDING = 10
 
@@ -88,7 +76,7 @@ def _expression_of(node: UOp, src: list[Text]) -> Text:
         return axis_name(node), _ATOM_BINDING
     if node.op in (Ops.PARAM, Ops.DEFINE_LOCAL, Ops.DEFINE_REG):
         return _buffer_name(node), _ATOM_BINDING
-    if node.op in _INFIX:
+    if node.op.symbol:
         return _infix_of(node, src)
     if node.op is Ops.NEG:
         return "-" + _bound(src[0], _UNARY_BINDING), _UNARY_BINDING
@@ -108,7 +96,8 @@ def _expression_of(node: UOp, src: list[Text]) -> Text:
 
 
 def _infix_of(node: UOp, src: list[Text]) -> Text:
-    middle, binding = _INFIX[node.op]
+    symbol = "//" if node.op is Ops.IDIV else node.op.symbol
+    middle, binding = "*" if symbol == "*" else f" {symbol} ", _BINDING[symbol]
     left, right = src
     if node.op is Ops.ADD and node.src[1].is_const and right[0].startswith("-"):
         # `i - 3` for i + -3.

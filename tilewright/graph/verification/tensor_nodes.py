@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
 from tilewright.graph.kernels.custom import check_custom_kernel
 from tilewright.graph.kernels.slow_path import MARK, is_detour
-from tilewright.graph.ops import ALL_OPS, REDUCTIONS, BufferArg, CheckArg, MultiArg, Ops, ParamArg
-from tilewright.graph.spec import Kind, Op, Shape, element_count
+from tilewright.graph.ops import ALL_OPS, ELEMENTWISE, REDUCTIONS, BufferArg, CheckArg, MultiArg, Ops, ParamArg
+from tilewright.graph.spec import ANY, BITS, FLOATS, INTEGERS, WORDS, Kind, Op, Shape, element_count
 from tilewright.graph.uop import UOp
 
 Complaint = str | None
@@ -30,30 +30,16 @@ def ops_of_kind(*kinds: Kind) -> frozenset[Op]:
     return frozenset(op for op in ALL_OPS if op.kind in kinds)
 
 
-ELEMENTWISE = frozenset(op for op in ALL_OPS if op.is_elementwise)
 MOVEMENT = ops_of_kind(Kind.MOVEMENT)
 PLACEHOLDERS = frozenset({Ops.PARAM, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
 
-# (least, most) sources of the ops whose spec leaves the number open.
-_SOURCE_COUNTS: dict[Op, tuple[int, int | None]] = {
-    Ops.GATHER: (2, None),
-    Ops.CAT: (1, None),
-    Ops.DETACH: (1, None),
-    Ops.MULTI: (2, None),
-    Ops.INDEX: (2, 3),
-    Ops.LOAD: (1, 2),
-    Ops.STORE: (2, 2),
-    Ops.REDUCE: (1, None),
-    Ops.ACC: (1, None),
-    Ops.COMBINE: (1, None),
-    Ops.END: (1, None),
-    Ops.AFTER: (2, None),
-    Ops.WARP_FOLD: (1, None),
+_OPERANDS: dict[str, Callable[[DType], bool]] = {
+    ANY: lambda dtype: True,
+    FLOATS: lambda dtype: dtype.is_float,
+    INTEGERS: lambda dtype: dtype.is_int,
+    BITS: lambda dtype: not dtype.is_float,
+    WORDS: lambda dtype: dtype is dtypes.uint64,
 }
-
-_FLOAT_OPS = frozenset({Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC, Ops.FDIV})
-_INTEGER_OPS = frozenset({Ops.IDIV, Ops.MOD, Ops.SHL, Ops.SHR, Ops.CHECK})
-_BITWISE_OPS = frozenset({Ops.AND, Ops.OR, Ops.XOR})
 
 
 def is_int(value: Any) -> bool:
@@ -78,8 +64,7 @@ def dtype_names(nodes: tuple[UOp, ...]) -> str:
 
 def check_arity(node: UOp) -> Complaint:
     count = len(node.src)
-    least, most = (node.op.arity, node.op.arity) if node.op.arity is not None else (0, None)
-    least, most = _SOURCE_COUNTS.get(node.op, (least, most))
+    least, most = node.op.arity
     if count < least or (most is not None and count > most):
         wanted = f"{least}" if least == most else f"{least} or more" if most is None else f"{least} to {most}"
         return f"has {count} sources, takes {wanted}"
@@ -177,15 +162,8 @@ def check_operand_dtypes(node: UOp) -> Complaint:
 
 def check_operand_kind(node: UOp) -> Complaint:
     dtype = node.src[0].dtype
-    if node.op in _FLOAT_OPS and not dtype.is_float:
-        return f"is defined on floats, not on {dtype.name}"
-    if node.op in _INTEGER_OPS and not dtype.is_int:
-        return f"is defined on integers, not on {dtype.name}"
-    if node.op in _BITWISE_OPS and dtype.is_float:
-        return f"is defined on integers and bool, not on {dtype.name}"
-    if node.op is Ops.THREEFRY and dtype is not dtypes.uint64:
-        return f"is defined on uint64, not on {dtype.name}"
-    return None
+    is_defined = _OPERANDS[node.op.operands](dtype)
+    return None if is_defined else f"is defined on {node.op.operands}, not on {dtype.name}"
 
 
 def check_equal_shapes(node: UOp) -> Complaint:
@@ -337,7 +315,7 @@ def check_assign(node: UOp) -> Complaint:
     return None
 
 
-WITHOUT_ARGUMENT = ELEMENTWISE - {Ops.WHERE, Ops.CHECK} | {Ops.STORE, Ops.LOAD, Ops.END, Ops.ASSIGN}
+WITHOUT_ARGUMENT = frozenset(op for op in ALL_OPS if not op.has_argument)
 
 TENSOR_RULES: tuple[NodeRule, ...] = (
     NodeRule("arity", ALL_OPS, check_arity),

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from tilewright.base.errors import VerifyError
-from tilewright.graph.ops import ALL_OPS, Ops
+from tilewright.graph.ops import ALL_OPS, ELEMENTWISE, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.spec import Kind, Op
 from tilewright.graph.uop import UOp
 from tilewright.graph.verification.kernel_nodes import EFFECTS, KERNEL_RULES
 from tilewright.graph.verification.program import PROGRAM_RULES
 from tilewright.graph.verification.tensor_nodes import (
-    ELEMENTWISE,
     MOVEMENT,
     PLACEHOLDERS,
     TENSOR_RULES,

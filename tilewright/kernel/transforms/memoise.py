@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
-from tilewright.graph.cost import own_cost
 from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp, index_const
@@ -48,7 +47,7 @@ class Memoised(NamedTuple):
     @property
     def cost(self) -> float:
         """The cost of computing one element."""
-        return sum(own_cost(node) for node in toposort(self.value) if not node.ranges.isdisjoint(self.loops))
+        return sum(node.op.cost for node in toposort(self.value) if not node.ranges.isdisjoint(self.loops))
 
 
 def repeated_values(view: KernelView, axis: UOp) -> list[Memoised]:
@@ -72,7 +71,7 @@ def repeated_values(view: KernelView, axis: UOp) -> list[Memoised]:
 
 def _is_computed(value: UOp) -> bool:
     """Whether it is data that costs more than a load."""
-    return value.op is Ops.REDUCE or (own_cost(value) >= 1 and value.dtype is not dtypes.index)
+    return value.op is Ops.REDUCE or (value.op.cost >= 1 and value.dtype is not dtypes.index)
 
 
 def _later_loops(view: KernelView, reduce: UOp) -> Iterator[dict[UOp, UOp]]:

@@ -89,7 +89,6 @@ _COMPARE = {
     Ops.CMPEQ: ("fcmp oeq", "icmp eq", "icmp eq"),
     Ops.CMPNE: ("fcmp une", "icmp ne", "icmp ne"),
 }
-_UNARY_INTRINSIC = {Ops.SQRT: "llvm.sqrt", Ops.TRUNC: "llvm.trunc"}
 
 
 class Instructions:
@@ -110,12 +109,11 @@ class Instructions:
         kind = value_type(dtype, lanes)
         if op is Ops.NEG:
             return f"fneg {kind} {operand}" if dtype.is_float else f"sub {kind} {constant(dtype, 0, lanes)}, {operand}"
-        intrinsic = _UNARY_INTRINSIC.get(op)
-        if intrinsic is None:
+        if not op.function:
             raise InternalError(
                 f"the CPU renderer was given {op!r} on {dtype.name}, which codegen should have taken apart"
             )
-        return self.call(f"{intrinsic}.{overload(dtype, lanes)}", kind, (kind, operand))
+        return self.call(f"llvm.{op.function}.{overload(dtype, lanes)}", kind, (kind, operand))
 
     def binary(self, op: Op, dtype: DType, lanes: int, left: str, right: str, is_exact: bool = False) -> str:
         """`dtype` is that of the operands. Where the result `is_exact`, LLVM is told that it does not wrap: it then
