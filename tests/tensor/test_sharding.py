@@ -538,8 +538,7 @@ def test_errors_in_a_custom_kernel_name_the_line() -> None:
     ("mistake", "kind", "words"),
     [
         (lambda: Tensor(X).shard(("CPU", "cpu:0"), 0), DeviceError, "name a device twice"),
-        (lambda: Tensor(X).shard(("CPU",), 0), DeviceError, "not several devices"),
-        (lambda: Tensor(X).shard((), 0), DeviceError, "not several devices"),
+        (lambda: Tensor(X).shard((), 0), DeviceError, "names no device"),
         (lambda: Tensor(X).shard("CPU:1", 0), DeviceError, r"tuple of devices.*to\(\) for one"),
         (lambda: Tensor(X).shard(("CPU", "TOASTER"), 0), DeviceError, "no device 'TOASTER'"),
         (lambda: Tensor(X).shard(TWO, 2), AxisError, "axis 2 is out of range"),
@@ -569,6 +568,10 @@ def test_errors_in_a_custom_kernel_name_the_line() -> None:
 def test_mistakes(mistake: Callable[[], Any], kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=f"(?s){words}"):
         mistake()
+
+
+def test_one_device_is_to() -> None:
+    assert Tensor(X).shard(("CPU:1",), 0).device == "CPU:1"
 
 
 def test_a_row_that_one_device_has_is_written_there() -> None:

@@ -9,7 +9,6 @@ from typing import Any, Self
 
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.errors import DTypeError, ShapeError
-from tilewright.tensor.core.base import check_tensors
 from tilewright.tensor.families.random import RandomMixin
 
 
@@ -55,16 +54,16 @@ class InPlaceMixin(RandomMixin):
 
     def uniform_(self, low: float = 0.0, high: float = 1.0) -> Self:
         """Overwrites the elements with random numbers in low..high."""
-        return self._write_result("uniform_", self._random("uniform", low=low, high=high))
+        values = self.uniform(*self.shape, low=low, high=high, dtype=self._random_dtype(), device=self.device)
+        return self._write_result("uniform_", values)
 
     def normal_(self, mean: float = 0.0, std: float = 1.0) -> Self:
         """Overwrites the elements with normally distributed random numbers."""
-        return self._write_result("normal_", self._random("normal", mean=mean, std=std))
+        values = self.normal(*self.shape, mean=mean, std=std, dtype=self._random_dtype(), device=self.device)
+        return self._write_result("normal_", values)
 
-    def _random(self, method: str, **limits: float) -> Any:
-        check_tensors(method, self)
-        dtype: DType = self.dtype if self.dtype.is_float else dtypes.default_float
-        return getattr(type(self), method)(*self.shape, dtype=dtype, device=self.device, **limits)
+    def _random_dtype(self) -> DType:
+        return self.dtype if self.dtype.is_float else dtypes.default_float
 
     def detach_(self) -> Self:
         """Forgets what this tensor was computed from."""
