@@ -117,7 +117,7 @@ def number(value: int) -> Node:
 
 
 def flatten(indices: Indices, shape: Shape) -> Node:
-    """Where an element lies in memory, counted in elements. The last axis is contiguous."""
+    """The offset of an element in memory, in elements. The last axis is contiguous."""
     position = number(0)
     for index, size in zip(indices, shape):
         position = position * size + index
@@ -349,7 +349,7 @@ class KernelWriter:
         self.axis_count += 1
         return make_range(f"{kind[0]}{self.axis_count - 1}", size, kind)
 
-    def place(self, node: Node, indices: Indices) -> Node:
+    def address(self, node: Node, indices: Indices) -> Node:
         if node not in self.buffers:
             self.buffers.append(node)
         buffer = Node("PARAM", "pointer", (), self.buffers.index(node))
@@ -357,13 +357,13 @@ class KernelWriter:
 
     def kernel(self) -> Node:
         indices = tuple(self.axis(size, "loop") for size in self.root.shape)
-        return Node("STORE", "void", (self.place(self.root, indices), self.value(self.root, indices)))
+        return Node("STORE", "void", (self.address(self.root, indices), self.value(self.root, indices)))
 
     def value(self, node: Node, indices: Indices) -> Node:
         if node.op == "CONST":
             return node
         if node.op == "INPUT" or (node in self.stored and node is not self.root):
-            return Node("LOAD", "float", (self.place(node, indices),))
+            return Node("LOAD", "float", (self.address(node, indices),))
         move = OPS[node.op].index
         if move is not None:
             return self.value(node.src[0], move(node, indices))
@@ -416,7 +416,7 @@ assert not {"IDIV", "MOD"} & {node.op for kernel in KERNELS for node in toposort
 # ================================================================ 7. UPCAST: an axis becomes a tile
 #
 # Loops can be rearranged without touching what they compute. UPCAST splits a loop and makes its inner part a tile:
-# elements that one pass of the loop computes side by side in registers, so that what is loaded once is used many times.
+# elements that one iteration of the loop computes in registers, so that what is loaded once is used many times.
 # A transform is two functions: one says why not, one does it. Asked for what is illegal, it refuses with the reason.
 #
 # In the package: tilewright/kernel/transforms/upcast.py; kernel/heuristics/default.py chooses what is applied.
@@ -558,9 +558,9 @@ def emulate(body: list[Node], buffers: list[np.ndarray]) -> None:
     run(0, len(body))
 
 
-# ================================================================ 10. Text: here, and only here, tiles are written out
+# ================================================================ 10. Text: here, and only here, tiles are expanded
 #
-# The renderer is the emulator with a pen: where that one computes an element, this one writes a line. Accumulators are
+# The renderer follows the emulator: where that one computes an element, this one writes a line. Accumulators are
 # stack slots, which LLVM turns into registers. (The real renderer names registers itself, folds the constant offsets of
 # a tile into its addresses, and writes an axis of stride 1 as vectors.)
 #
