@@ -1,5 +1,5 @@
-"""What CONTRIBUTING.md says of adding a backend and an option, done: in a copy of the package only the files that it
-names are written, and the addition works there."""
+"""What CONTRIBUTING.md says of adding an op, a backend and an option, done: in a copy of the package only the files
+that it names are written, and the addition works there."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.docs.examples import DOCS, ROOT, examples_of
 from tests.meta.test_imports import PACKAGE, broken_walls
 
 BACKEND_PAGE = DOCS / "add_a_backend.md"
+OP_PAGE = DOCS / "add_an_op.md"
 RUN_CASES = """
 from tests.devices import Setting
 from tests.ops.table import TABLE
@@ -104,3 +105,40 @@ except Exception as error:
     assert run(package.parent, "-c", program, EXAMPLE_LIMIT="7").split() == ["7", "5", "True"]
     page = run(package.parent, "-m", "tilewright.base.config")
     assert "| `EXAMPLE_LIMIT` | int | `3` | An example. |" in page
+
+
+RUN_OP = """
+import numpy as np
+from tilewright import Context, Tensor, jit
+from tilewright.debug import explain
+from tilewright.graph.ops import Ops
+from tilewright.graph.text.parse import parse
+from tilewright.graph.text.show import show
+
+values = [-2.5, -2.0, -0.5, -0.0, 0.0, 0.25, 3.75, 1e4, float("inf"), float("-inf"), float("nan")]
+for dtype in ("float16", "float32", "float64"):
+    wanted = np.floor(np.array(values, dtype=dtype))
+    for device in ("CPU", "PYTHON"):
+        found = Tensor(values, dtype=dtype, device=device).floored().numpy()
+        assert np.array_equal(found, wanted, equal_nan=True) and found.dtype == wanted.dtype, (device, found)
+x = Tensor([-1.5, 2.5], requires_grad=True)
+(x.floored() * x).sum().backward()
+assert x.grad.tolist() == [-2.0, 2.0]
+step = jit(lambda y: (y.floored() + 1).sum())
+assert [step(Tensor([0.5, -0.5])).item() for _ in range(4)] == [1.0] * 4 and step.last_reason == ""
+y = Tensor([1.5, 2.5, 3.5]).realize() * 2
+assert "llvm.floor" in explain(y.floored()).kernels[0].source
+with Context(DEVICE="NULL"):
+    assert "floor" in explain(Tensor.empty(64).floored()).kernels[0].source
+node = x.floored().uop
+assert any(found.op is Ops.FLOOR for found in (node, *node.src)) and parse(show(node)) is node
+print("right")
+"""
+
+
+def test_an_op_is_a_spec_and_a_method(package: Path) -> None:
+    spec, method = examples_of(OP_PAGE)
+    insert_line(package / "graph" / "ops.py", "\n    # two operands\n", spec)
+    insert_line(package / "tensor" / "primitives" / "elementwise.py", "    def sign(self)", method + "\n")
+    assert changed_files(package) == files_named("a scalar op")
+    assert run(package.parent, "-W", "error", "-c", RUN_OP, VERIFY_GRAPH="1").split() == ["right"]

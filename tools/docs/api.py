@@ -44,15 +44,20 @@ class Section(NamedTuple):
 
 def signature_text(function: Any, is_method: bool) -> str:
     """`(axis=None, keepdim=False)`: names and defaults, without `self`."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return "(...)"
+    if inspect.isclass(function) and is_made_by_c(function):
+        return "(...)"  # what such a class tells of itself depends on the version of Python
+    signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
     if is_method and parameters and parameters[0].name in ("self", "cls"):
         parameters = parameters[1:]
     plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
     return re.sub(r"<([\w.]+): [^>]*>", r"\1", str(inspect.Signature(plain)))  # members of enumerations
+
+
+def is_made_by_c(owner: type) -> bool:
+    """Whether instances are made by functions that are not written in Python, such as those of list."""
+    makers = {owner.__init__, owner.__new__} - {object.__init__, object.__new__}
+    return bool(makers) and not any(hasattr(maker, "__code__") for maker in makers)
 
 
 def document_of(value: Any) -> str:
