@@ -61,8 +61,8 @@ def targets() -> dict[str, Target]:
 
 @pytest.fixture(autouse=True)
 def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "LEAST_PRODUCTS", 1)
-    monkeypatch.setattr(products, "LEAST_SHARED", 1)
+    monkeypatch.setattr(products, "MIN_PRODUCTS", 1)
+    monkeypatch.setattr(products, "MIN_SHARED", 1)
     forget_kernels()
 
 

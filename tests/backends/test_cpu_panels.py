@@ -22,8 +22,8 @@ from tilewright.kernel.heuristics import products
 
 @pytest.fixture(autouse=True)
 def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "LEAST_PRODUCTS", 1)
-    monkeypatch.setattr(products, "LEAST_SHARED", 1)
+    monkeypatch.setattr(products, "MIN_PRODUCTS", 1)
+    monkeypatch.setattr(products, "MIN_SHARED", 1)
 
 
 def states(found: Panels) -> list[int]:

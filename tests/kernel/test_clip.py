@@ -69,7 +69,7 @@ def test_sums_of_sums_become_one() -> None:
         (image_gradient, (Opt(CLIP, 3, 2),), "takes no argument"),
         (image_gradient, (Opt(UNROLL, 1, 4), Opt(CLIP, 2)), "no mask says where axis 2 begins or ends"),
         (image_gradient, (Opt(LOCAL, 1, 4), Opt(CLIP, 3)), "no mask says where axis 3 begins or ends"),
-        (image_gradient, (Opt(UNROLL, 4, 3), Opt(CLIP, 5), Opt(CLIP, 5)), "is one sum already"),
+        (image_gradient, (Opt(UNROLL, 4, 3), Opt(CLIP, 5), Opt(CLIP, 5)), "is not nested"),
         (lambda: kernel("row_sums"), (Opt(CLIP, 1),), "that of axis 1 is none"),
     ],
 )
@@ -80,7 +80,7 @@ def test_what_cannot_be_clipped_is_refused(ast, opts: tuple[Opt, ...], reason: s
 @pytest.mark.parametrize(("size", "window", "padding"), [(9, 3, 0), (7, 3, 1), (12, 5, 2), (28, 3, 1)])
 def test_gradients_of_images(monkeypatch: pytest.MonkeyPatch, size: int, window: int, padding: int) -> None:
     """Weights that are not finite meet the gradients that they belong to, and no zeros of a border."""
-    monkeypatch.setattr(convolutions, "LEAST_GAIN", float("-inf"))
+    monkeypatch.setattr(convolutions, "MIN_GAIN", float("-inf"))
     forget_kernels()
     generator = np.random.default_rng(size)
     results = size + 2 * padding - window + 1

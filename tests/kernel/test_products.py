@@ -27,7 +27,7 @@ from tilewright.kernel.apply import apply_opt, describe_axes
 from tilewright.kernel.axes import size_of, view_kernel
 from tilewright.kernel.heuristics import product_sizes, products
 from tilewright.kernel.heuristics.default import choose_opts
-from tilewright.kernel.heuristics.dot_tiles import evenness
+from tilewright.kernel.heuristics.dot_tiles import utilisation
 from tilewright.kernel.heuristics.product_sizes import best_block, choose_tile, row_parts
 from tilewright.kernel.optimise import prepare_kernel
 
@@ -41,9 +41,9 @@ TARGETS = {
 
 @pytest.fixture(autouse=True)
 def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "LEAST_PRODUCTS", 1)
-    monkeypatch.setattr(products, "LEAST_SHARED", 1)
-    monkeypatch.setattr(product_sizes, "LEAST_SUM_BLOCK", 2)
+    monkeypatch.setattr(products, "MIN_PRODUCTS", 1)
+    monkeypatch.setattr(products, "MIN_SHARED", 1)
+    monkeypatch.setattr(product_sizes, "MIN_SUM_BLOCK", 2)
     forget_kernels()
 
 
@@ -245,7 +245,7 @@ def test_what_is_no_product_of_matrices_is_left_to_others(ast: UOp) -> None:
 
 
 def test_a_small_product_is_neither_packed_nor_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "LEAST_SHARED", 64**3 + 1)
+    monkeypatch.setattr(products, "MIN_SHARED", 64**3 + 1)
     opts = choose_opts(view_kernel(matrices(64, 64, 64, (64, 1, 64, 1)), TARGETS["AVX-512"]))
     assert {opt.op for opt in opts} == {OptOps.UPCAST, OptOps.SWAP}
 
@@ -268,7 +268,7 @@ def test_blocks_fit_and_are_shared_evenly() -> None:
     assert best_block(16, 0, 4) == 1
     assert best_block(32, 8, 2, parts=4) == 4
     assert best_block(6, 8, 2, parts=4) == 1  # as many as there are
-    assert evenness(7, 2) == 7 / 8
+    assert utilisation(7, 2) == 7 / 8
 
 
 def test_rows_are_parted_where_blocks_are_too_few_for_the_cores() -> None:
@@ -280,7 +280,7 @@ def test_rows_are_parted_where_blocks_are_too_few_for_the_cores() -> None:
 
 
 def test_a_long_part_is_shared_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "LONG_PART", 1)
+    monkeypatch.setattr(products, "LONG_TASK", 1)
     sink = prepare_kernel(batched(128))
     for opt in choose_opts(view_kernel(sink, replace(TARGETS["AVX-512"], cores=4))):
         sink = apply_opt(sink, opt)

@@ -79,10 +79,10 @@ def test_columns_and_parts_are_shared(opts: tuple[Opt, ...], device: str) -> Non
     ("name", "opts", "words"),
     [
         ("row_sums", (Opt(SCATTER, 0, 2),), "not selected by a condition"),
-        ("added_by_index", (Opt(SCATTER, 1, 2),), "no condition says which place of axis 1"),
+        ("added_by_index", (Opt(SCATTER, 1, 2),), "no condition compares an index with axis 1"),
         ("added_by_index", (Opt(SCATTER, 2, 2),), "needs an output loop"),
         ("added_by_index", (Opt(SCATTER, 0, 0),), "takes 1 to 9 parts"),
-        ("added_by_index", (Opt(SCATTER, 0, 2), Opt(SCATTER, 0, 2)), "without an order of its own"),
+        ("added_by_index", (Opt(SCATTER, 0, 2), Opt(SCATTER, 0, 2)), "does not order its stores"),
         ("added_by_index", (Opt(UPCAST, 1, 2), Opt(SCATTER, 0, 2)), "comes before"),
         ("elementwise", (Opt(SCATTER, 0, 2),), "no reduction"),
     ],

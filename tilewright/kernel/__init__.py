@@ -1,1 +1,1 @@
-"""One kernel: its loops are split and given roles. Entry: `optimise.optimise`."""
+"""The kernel stage: the loops of one kernel are split and given roles. Entry: `optimise.optimise`."""

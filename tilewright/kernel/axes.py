@@ -1,5 +1,5 @@
-"""The axes of a kernel. In: a kernel (SINK). Out: its RANGE nodes in order, what memory each walks, and splitting one.
-Every transform is written with these."""
+"""The axes of a kernel. In: a kernel (SINK) and a target. Out: its RANGE nodes in order, the stride of each in memory,
+and the kernel with one of them split. Every transform is written with these."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ _KIND_ORDER = {
 }
 
 
-# A target that allows every opt, for those who ask for no device's facts.
+# A target without limits, for callers that apply opts for no device.
 ANY_TARGET = Target("ANY", has_threads=True, has_local=True, max_local_bytes=1 << 62, max_group_size=1 << 62)
 
-# From here on the ids of axes that a transform adds. They are numbered after all others, whose numbers stay.
+# The ids of axes that a transform adds begin here: they are ordered after all others, whose numbers stay.
 ADDED_ID = 1 << 20
 
 
 def is_counted(axis: UOp) -> bool:
-    """Whether the number of iterations is known."""
+    """Whether the number of iterations is a constant."""
     return axis.src[0].is_const
 
 
 def size_of(axis: UOp) -> int:
-    """The number of iterations; the most there can be where it is computed."""
+    """The number of iterations; an upper bound where it is computed."""
     return int(axis.src[0].arg) if axis.src[0].is_const else int(axis.vmax) + 1
 
 
@@ -60,15 +60,15 @@ class KernelView:
     nodes: tuple[UOp, ...]
     axes: tuple[UOp, ...]
     reduces: tuple[UOp, ...]
-    places: tuple[UOp, ...]  # INDEX nodes, also those of placeholders
-    accesses: tuple[UOp, ...]  # INDEX nodes of buffers: a placeholder is never mistaken for memory traffic
-    stores: tuple[UOp, ...]  # those of the accesses that are written
-    # What opts made of this kernel and of those made of it, while they were chosen: what is chosen is there already.
+    index_nodes: tuple[UOp, ...]  # every INDEX, of buffers and of placeholders
+    accesses: tuple[UOp, ...]  # the INDEX nodes of buffers: a placeholder is no memory traffic
+    stores: tuple[UOp, ...]  # the accesses that are written
+    # The kernels that the heuristic made while it chose opts, by the kernel and the opt: they are not made again.
     trail: dict[tuple[UOp, Opt], UOp] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def reduce_axes(self) -> frozenset[UOp]:
-        """The axes that a reduction closes, whatever their kind."""
+        """The axes that a reduction closes, of any kind."""
         return frozenset(axis for node in self.reduces for axis in node.src[1:])
 
     def of_kind(self, *kinds: AxisType) -> list[UOp]:
@@ -76,11 +76,11 @@ class KernelView:
 
     @property
     def loads(self) -> list[UOp]:
-        """The accesses that are read, in the order in which opts number operands."""
+        """The accesses that are read, in the order in which STAGE numbers operands."""
         return list(dict.fromkeys(n.src[0] for n in self.nodes if n.op is Ops.LOAD and n.src[0] in self.accesses))
 
     def closers(self, axis: UOp) -> list[UOp]:
-        """What closes the axis: reductions, or effects done in every iteration."""
+        """The nodes that close the axis: reductions, and the END of stores."""
         return [node for node in self.nodes if node.op in (Ops.REDUCE, Ops.END) and axis in node.src[1:]]
 
 
@@ -92,20 +92,20 @@ def view_kernel(sink: UOp, target: Target = ANY_TARGET, trail: dict[tuple[UOp, O
         for axis in node.ranges:
             users[axis] += 1
 
-    # Rows come first: a loop that more reductions depend on lies outside the loops they do not depend on.
+    # A loop that more reductions depend on is outside the loops that they do not depend on: rows come first.
     def order(axis: UOp) -> tuple[bool, int, int, tuple[int, ...]]:
         return axis.arg.id[0] >= ADDED_ID, _KIND_ORDER[axis.arg.kind], -users[axis], axis.arg.id
 
     axes = tuple(sorted(users, key=order))
-    places = tuple(node for node in nodes if node.op is Ops.INDEX)
-    accesses = tuple(place for place in places if memory_of(place).op is Ops.PARAM)
+    index_nodes = tuple(node for node in nodes if node.op is Ops.INDEX)
+    accesses = tuple(node for node in index_nodes if memory_of(node).op is Ops.PARAM)
     written = {node.src[0] for node in nodes if node.op is Ops.STORE}
     stores = tuple(access for access in accesses if access in written)
-    return KernelView(sink, target, nodes, axes, reduces, places, accesses, stores, {} if trail is None else trail)
+    return KernelView(sink, target, nodes, axes, reduces, index_nodes, accesses, stores, {} if trail is None else trail)
 
 
 def stride(access: UOp, axis: UOp) -> int | None:
-    """How many elements apart two neighbours along the axis lie in memory; None where that varies."""
+    """The stride of an access along the axis, in elements; None where it is not constant."""
     position = access.src[1]
     if axis not in position.ranges:
         return 0

@@ -1,9 +1,9 @@
-"""Beam search over opts. In: a kernel, a target, and a way to measure candidates. Out: the fastest opts found, and what
-became of every candidate. Stands beside the heuristic: it proposes and remembers, the engine compiles and runs.
+"""Beam search over opts. In: a kernel, a target, and a function that measures candidates. Out: the fastest opts found,
+and the record of every candidate. This proposes and records; the engine compiles and runs.
 
-A round extends each of the best kernels by one more opt, measures the new ones and keeps the best again. It ends when a
-round brings nothing, or when time or candidates run out. What is known of a candidate is never measured twice, so a
-search that was interrupted goes on from its records by being run again."""
+A round extends each of the best kernels by one opt, measures the new ones and keeps the best. It ends when a round
+brings no gain, or when time or candidates run out. No candidate is measured twice, so an interrupted search continues
+from its records when it is run again."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tilewright.kernel.optimise import prepare_kernel
 
 Opts = tuple[Opt, ...]
 
-# A round must be this much faster than the one before it, or the search is over.
-LEAST_GAIN = 0.99
-# Elements of a tile per vector register: beyond it the tile cannot be held and only compiles slowly.
+# The search is over when a round takes more than this fraction of the time of the one before.
+MAX_TIME_RATIO = 0.99
+# Elements of a tile per vector register: a larger tile spills, and compiles slowly.
 TILE_PER_REGISTER = 8
-# Candidates measured in one go: between two of them the clock is looked at and records are kept.
+# Candidates per batch: after each, the deadline is checked and the records are saved.
 BATCH = 16
 
 
@@ -52,7 +52,7 @@ class Limits:
 
 @dataclass
 class Search:
-    """A search and all it knows. `trials` may hold records of an earlier run."""
+    """The state of a search. `trials` may hold records of an earlier run."""
 
     trials: dict[Opts, Trial] = field(default_factory=dict)
     is_complete: bool = False
@@ -68,15 +68,15 @@ class Search:
 
 
 Measure = Callable[[list[Opts], float | None], list[Trial]]
-"""Measures candidates; a second argument is the best time so far, so that hopeless ones can be given up early."""
+"""Measures candidates. The second argument is the best time so far, so that slow ones can be stopped early."""
 Report = Callable[[Search], None]
 
 
 def search_opts(sink: UOp, target: Target, measure: Measure, limits: Limits, search: Search, report: Report) -> None:
-    """Fills `search` with trials until it is complete or a limit is reached; `report` is told after each batch."""
+    """Adds trials to `search` until it is complete or a limit is reached; `report` is called after each batch."""
     deadline = time.monotonic() + limits.seconds
     start = prepare_kernel(sink)
-    # The heuristic's choice is a candidate like any other, so what search gives is never slower than that.
+    # The heuristic's choice is a candidate like any other, so the result is never slower than it.
     first: dict[Opts, UOp] = {(): start}
     guess = choose_opts(view_kernel(start, target))
     kernel = extend(start, guess, target)
@@ -87,7 +87,7 @@ def search_opts(sink: UOp, target: Target, measure: Measure, limits: Limits, sea
         return
     beam = _best_of(first, search, limits.width)
     while beam:
-        before = _least_time(beam, search)
+        before = _best_time(beam, search)
         fresh: dict[Opts, UOp] = {}
         for opts, kernel in beam.items():
             for opt in candidate_opts(view_kernel(kernel, target)):
@@ -98,13 +98,13 @@ def search_opts(sink: UOp, target: Target, measure: Measure, limits: Limits, sea
         if not _run_round(list(fresh), measure, limits, search, report, deadline):
             return
         beam = _best_of({**beam, **fresh}, search, limits.width)
-        if _least_time(beam, search) > before * LEAST_GAIN:
+        if _best_time(beam, search) > before * MAX_TIME_RATIO:
             break
     search.is_complete = True
 
 
 def extend(sink: UOp, opts: Opts, target: Target) -> UOp | None:
-    """The kernel after more opts; None where one is illegal or the tile outgrows the registers."""
+    """The kernel after more opts; None where one is illegal or the tile is too large for the registers."""
     try:
         for opt in opts:
             sink = apply_opt(sink, opt, target)
@@ -117,12 +117,12 @@ def extend(sink: UOp, opts: Opts, target: Target) -> UOp | None:
 def _run_round(
     wanted: list[Opts], measure: Measure, limits: Limits, search: Search, report: Report, deadline: float
 ) -> bool:
-    """Measures what is not known yet; False where a limit was reached before all of it was."""
+    """Measures the candidates without a record; False where a limit was reached before all of them."""
     unknown = [opts for opts in wanted if opts not in search.trials]
     for start in range(0, len(unknown), BATCH):
         room = limits.candidates - len(search.trials)
         if room <= 0 or time.monotonic() > deadline:
-            # A limit that the user set ends the search for good: asking again would not measure more.
+            # The limit of candidates ends the search for good: another run would measure no more.
             search.is_complete = room <= 0
             return False
         best = search.best
@@ -138,5 +138,5 @@ def _best_of(kernels: dict[Opts, UOp], search: Search, width: int) -> dict[Opts,
     return {opts: kernels[opts] for _, opts in chosen[:width]}
 
 
-def _least_time(beam: dict[Opts, UOp], search: Search) -> float:
+def _best_time(beam: dict[Opts, UOp], search: Search) -> float:
     return min((search.trials[opts].seconds or math.inf for opts in beam), default=math.inf)

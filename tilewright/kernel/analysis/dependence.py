@@ -1,9 +1,10 @@
-"""Iterations side by side. In: a kernel, an axis, and what its iterations would share if they ran at once. Out: None,
-or why they may not. Every transform that takes an axis apart for threads or tiles asks here, and so does the launch.
+"""Dependences between iterations. In: a kernel, an axis, and the memory that its iterations would share if they ran in
+parallel. Out: None, or the dependence that forbids it. Transforms that give iterations to threads or tiles ask here,
+and so does the launch.
 
-Iterations on different cores or work-groups share buffers; threads of a group also share local memory; the elements of
-a tile share registers as well. In shared memory each iteration must have places of its own. In memory that is not
-shared, an iteration must store what it reads there."""
+Iterations on different cores or in different work-groups share buffers; threads of a work-group also share local
+memory; elements of a tile share registers as well. In shared memory, iterations must use disjoint elements. In private
+memory, an iteration must store what it loads."""
 
 from __future__ import annotations
 
@@ -24,13 +25,13 @@ SHARED_BY_TILE = frozenset({Ops.PARAM, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
 
 
 def has_effects(view: KernelView) -> bool:
-    """Whether the kernel states an order. One that does not, as the scheduler makes them, writes every element once."""
+    """Whether the kernel orders its stores. A kernel of the scheduler does not: it writes every element once."""
     return any(node.op in _EFFECTS for node in view.nodes)
 
 
 def check_cores(view: KernelView, axis: UOp) -> str | None:
-    """Whether iterations may run on different cores, or in different work-groups. What does not depend on the axis is
-    then done by each of them."""
+    """Whether iterations may run on different cores or in different work-groups. Stores that do not depend on the axis
+    would be repeated by each of them."""
     for store in _stores(view):
         if axis not in store.ranges and memory_of(store.src[0]).op is Ops.PARAM:
             return f"the store to {name_memory(memory_of(store.src[0]))} does not depend on {name_axis(view, axis)}"
@@ -38,25 +39,26 @@ def check_cores(view: KernelView, axis: UOp) -> str | None:
 
 
 def check_group(view: KernelView, axis: UOp) -> str | None:
-    """Whether iterations may be threads of a work-group. What does not depend on the axis is stored by the first."""
+    """Whether iterations may be threads of a work-group. The first thread does the stores that do not depend on the
+    axis."""
     return check_first_thread(view, axis) or _check_overlap(view, axis) or _check_shared(view, axis, SHARED_BY_GROUP)
 
 
 def check_tile(view: KernelView, axis: UOp) -> str | None:
-    """Whether iterations may be the elements of a tile, written out one after the other, node by node."""
+    """Whether iterations may be the elements of a tile, which is unrolled node by node."""
     for node in view.nodes:
         if node.op is Ops.BARRIER and axis in node.ranges:
-            return f"a barrier is met in every iteration of {name_axis(view, axis)}"
+            return f"there is a barrier in every iteration of {name_axis(view, axis)}"
     return _check_shared(view, axis, SHARED_BY_TILE)
 
 
 def check_order(view: KernelView, axis: UOp) -> str | None:
-    """Whether iterations may come in another order."""
+    """Whether iterations may run in another order."""
     return _check_shared(view, axis, SHARED_BY_CORES)
 
 
 def check_reduced(view: KernelView, axis: UOp) -> str | None:
-    """Whether the iterations of a reduction may be taken apart: none of them may do more than add to it."""
+    """Whether the iterations of a reduction may be reordered: none of them may store anything."""
     for store in _stores(view):
         if axis in store.ranges:
             memory = name_memory(memory_of(store.src[0]))
@@ -65,8 +67,7 @@ def check_reduced(view: KernelView, axis: UOp) -> str | None:
 
 
 def check_first_thread(view: KernelView, axis: UOp) -> str | None:
-    """What only the first of several threads stores, the others may not read; without a barrier they would see it or
-    not."""
+    """A value that only the first thread stores must not be loaded by the others: without a barrier that is a race."""
     if not has_effects(view):
         return None
     for store in _stores(view):
@@ -98,7 +99,7 @@ def _loads(view: KernelView, memory: UOp) -> list[UOp]:
 
 
 def _sees(load: UOp, store: UOp) -> bool:
-    """Whether the load reads a version of the memory that holds the store."""
+    """Whether the load reads a version of the memory that includes the store."""
     version = load.src[0].src[0]
     while version.op is Ops.AFTER:
         if any(store in _stores_of(effect) for effect in version.src[1:]):
@@ -122,11 +123,11 @@ def _check_shared(view: KernelView, axis: UOp, shared: frozenset[Op]) -> str | N
         where = f"{name_memory(memory)}, which every iteration of {name_axis(view, axis)} stores to,"
         blind = [store for store in stores if axis not in store.src[0].src[1].ranges]
         if memory.op in shared and blind:
-            return f"{where} is stored to at the same place"
+            return f"{where} is stored to at the same address"
         if not has_effects(view):
             continue
         if memory.op in shared:
-            reason = _check_places(view, axis, memory, stores) or _check_left(view, axis, memory, stores, shared)
+            reason = _check_addresses(view, axis, memory, stores) or _check_left(view, axis, memory, stores, shared)
         else:
             reason = _check_own(view, axis, memory)
         if reason is not None:
@@ -135,8 +136,8 @@ def _check_shared(view: KernelView, axis: UOp, shared: frozenset[Op]) -> str | N
 
 
 def _check_overlap(view: KernelView, axis: UOp) -> str | None:
-    """Blocks that do not fill their loop begin at the smaller of two places: the last one stores again what the one
-    before it does. So neither the blocks nor the places in a block may be told to different threads."""
+    """BLOCK by an amount that does not divide the loop starts the last block at a MIN, so that it overlaps the one
+    before and stores some elements again: neither the loop over blocks nor the loop in a block may be parallel."""
     for store in _stores(view):
         form = affine(store.src[0].src[1])
         for atom, step in form.terms.items():
@@ -148,8 +149,8 @@ def _check_overlap(view: KernelView, axis: UOp) -> str | None:
 
 
 def _is_in_block(own: int, start: UOp, step: int) -> bool:
-    """Whether an axis with steps of `own` walks inside blocks that begin at `start`, in steps of `step`: whole ones of
-    these, and none that leads past all blocks."""
+    """Whether an axis of stride `own` is inside blocks that begin at `start`, an expression of stride `step`: `own` is
+    a multiple of that stride, and less than all blocks together."""
     if start.op is not Ops.MIN:
         return own != 0
     length = min((abs(each) for source in start.src for each in affine(source).terms.values()), default=1)
@@ -157,37 +158,38 @@ def _is_in_block(own: int, start: UOp, step: int) -> bool:
 
 
 def _check_left(view: KernelView, axis: UOp, memory: UOp, stores: list[UOp], shared: frozenset[Op]) -> str | None:
-    """Threads that ran side by side have not all come to the end of the loop when one of them has; a tile has."""
+    """What parallel iterations store must not be used after the loop: threads do not reach its end together. The
+    elements of a tile do."""
     if shared is SHARED_BY_TILE:
         return None
     outside = [load for load in _loads(view, memory) if axis not in load.ranges]
     if any(_sees(load, store) for load in outside for store in stores):
-        return "is read again after its end"
+        return "is read again after the loop"
     others = [s for s in _stores(view) if memory_of(s.src[0]) is memory and axis not in s.ranges]
     if not all(are_apart(one.src[0].src[1], other.src[0].src[1]) for one in stores for other in others):
-        return "is stored to outside of it as well, at places that cannot be told apart"
+        return "is also stored to outside of it, at addresses that may be equal"
     return None
 
 
-def _check_places(view: KernelView, axis: UOp, memory: UOp, stores: list[UOp]) -> str | None:
-    """Shared memory: the places of two iterations must differ, also those that are read."""
+def _check_addresses(view: KernelView, axis: UOp, memory: UOp, stores: list[UOp]) -> str | None:
+    """Shared memory: two iterations must use different addresses, for stores and for loads of stored memory."""
     positions = list(dict.fromkeys(store.src[0].src[1] for store in stores))
     read = [load.src[0].src[1] for load in _loads(view, memory)]
     if share_digit((*positions, *read), axis):
         return None
     for number, position in enumerate(positions):
         if not is_injective(position, position.ranges):
-            return "is stored to at places that cannot be told apart"
+            return "is stored to at addresses that may be equal"
         if not all(are_apart(position, other) for other in positions[number + 1 :]):
-            return "is stored to at places that cannot be told apart"
+            return "is stored to at addresses that may be equal"
     for position in read:
         if position not in positions and not all(are_apart(position, other) for other in positions):
-            return "is read at other places as well"
+            return "is read at other addresses as well"
     return None
 
 
 def _check_own(view: KernelView, axis: UOp, memory: UOp) -> str | None:
-    """Memory that each iteration has to itself: it carries nothing from one to the next, in or out."""
+    """Private memory: it carries no value from one iteration to another, nor into the loop or out of it."""
     stores = [store for store in _stores(view) if memory_of(store.src[0]) is memory]
     loads = _loads(view, memory)
     if any(axis not in node.ranges for node in (*stores, *loads)):

@@ -1,8 +1,9 @@
-"""Which factors of a kernel are groups of terms. In: a kernel, and the place of a factor or a target record. Out: the
-UNROLL axis that numbers the terms of a group, what a copy of them holds, and the instruction that the target has.
+"""Groups of terms for dot-product instructions. In: a kernel for a target, and the access of a factor. Out: the UNROLL
+axis whose iterations are the terms of a group, the dtype of a packed group, and the target's instructions.
 
-A target may add several products of narrow integers to a lane of a sum at once (graph/kernels/dot_products.py). Then
-the sum is unrolled by as many terms, which a packed panel holds side by side: a group fills the bits of a sum."""
+A target may add several products of narrow integers to each lane of a sum with one instruction
+(graph/kernels/dot_products.py). The sum is then unrolled by that many terms, and a packed panel holds the terms of a group next
+to each other, as one element of the accumulator's width."""
 
 from __future__ import annotations
 
@@ -14,26 +15,26 @@ from tilewright.kernel.axes import KernelView, size_of
 
 
 def product_dots(view: KernelView) -> list[DotFit]:
-    """The ways in which the target computes the kernel's innermost sum as dot products; none where it has none."""
+    """The target's instructions that compute the kernel's innermost sum as dot products, preferred ones first."""
     factors = narrow_factors(view.reduces[0].src[0]) if view.target.dot_products else None
     if factors is None:
         return []
     return find_dots(factors[0].dtype, factors[1].dtype, view.reduces[0].dtype, view.target)
 
 
-def term_axis(view: KernelView, place: UOp) -> UOp | None:
-    """The axis whose elements, at a place that is loaded from, are the terms of a group. A work-group has none: its
-    threads name each element."""
+def term_axis(view: KernelView, access: UOp) -> UOp | None:
+    """The UNROLL axis of a factor's access whose iterations are the terms of a group; None in a work-group, whose
+    threads address single elements."""
     for node in view.reduces if not view.of_kind(AxisType.LOCAL) else ():
         factors = narrow_factors(node.src[0]) if node.arg is Ops.ADD else None
-        if factors is not None and any(factor.op is Ops.LOAD and factor.src[0] is place for factor in factors):
-            unrolled = [a for a in node.src[1:] if a.arg.kind is AxisType.UNROLL and a in place.ranges]
-            fitting = [a for a in unrolled if group_dtype(place.dtype, node.dtype, size_of(a)) is not None]
+        if factors is not None and any(factor.op is Ops.LOAD and factor.src[0] is access for factor in factors):
+            unrolled = [a for a in node.src[1:] if a.arg.kind is AxisType.UNROLL and a in access.ranges]
+            fitting = [a for a in unrolled if group_dtype(access.dtype, node.dtype, size_of(a)) is not None]
             return fitting[0] if fitting else None
     return None
 
 
-def term_dtype(view: KernelView, place: UOp, total: DType) -> DType | None:
-    """What a copy of a factor holds, where its elements are terms of groups."""
-    axis = term_axis(view, place)
-    return None if axis is None else group_dtype(place.dtype, total, size_of(axis))
+def term_dtype(view: KernelView, access: UOp, total: DType) -> DType | None:
+    """The dtype of a packed group of terms of a factor; None where it is not packed in groups."""
+    axis = term_axis(view, access)
+    return None if axis is None else group_dtype(access.dtype, total, size_of(axis))

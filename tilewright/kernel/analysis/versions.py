@@ -1,8 +1,8 @@
-"""What memory holds after which effects. In: a version of memory (itself, or an AFTER of it) and a position. Out: the
-value that is there, where one store is known to have put it there. `prepare/accumulators.py` asks.
+"""The value of memory after stores. In: a version of memory (the memory or an AFTER of it) and an index. Out: the value
+at that index, where a single store is known to have written it; and whether index expressions can be equal.
 
-A store is found by going back from version to version. One that wrote the same position is the answer, one that
-provably wrote elsewhere is passed by, and at anything else the search ends without an answer."""
+The search goes back from version to version. A store to the same index is the answer, a store to a provably different
+index is skipped, and at any other store the value is unknown."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import NamedTuple
 from tilewright.graph.affine import Affine, affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp, memory_of
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import map_graph, toposort
 
 
 class Write(NamedTuple):
-    """A store and the ranges that were ended over it."""
+    """A store and the ranges that END closes around it."""
 
     store: UOp
     ended: tuple[UOp, ...]
@@ -40,7 +40,7 @@ class Write(NamedTuple):
 
 
 def writes_of(effect: UOp, ended: tuple[UOp, ...] = ()) -> list[Write]:
-    """The stores that an effect is made of; none of those that it merely comes after."""
+    """The stores of an effect, without those that it only comes after."""
     if effect.op is Ops.STORE:
         return [Write(effect, ended)]
     if effect.op is Ops.END:
@@ -51,9 +51,8 @@ def writes_of(effect: UOp, ended: tuple[UOp, ...] = ()) -> list[Write]:
 
 
 def value_at(version: UOp, position: UOp, written_in: dict[UOp, frozenset[UOp]]) -> UOp | None:
-    """What `version` holds at `position`; None where no single store is known to be the last one there. `written_in`
-    gives for each memory the ranges that stores to it lie in: in each iteration of one of them it may hold another
-    value."""
+    """The value of `version` at `position`; None where no single store is known to be the last one there. `written_in`
+    gives for each memory the ranges around its stores: it may change in every iteration of these."""
     memory = memory_of(version)
     while version.op is Ops.AFTER:
         earlier = version.src[0]
@@ -77,7 +76,7 @@ def value_at(version: UOp, position: UOp, written_in: dict[UOp, frozenset[UOp]])
 
 
 def later_version(first: UOp, others: Iterable[UOp]) -> UOp:
-    """Of versions of one memory that follow from one another the last one."""
+    """The last of several versions of one memory, each made from the one before."""
     for other in others:
         if memory_of(other) is memory_of(first) and _follows(other, first):
             first = other
@@ -91,7 +90,7 @@ def _follows(version: UOp, earlier: UOp) -> bool:
 
 
 def value_written(write: Write, position: UOp) -> UOp | None:
-    """The value that a store put at `position`: that of the iteration which wrote there, if it can be told."""
+    """The value that a store wrote at `position`, in the iteration that wrote there; None where that is unknown."""
     inner = [axis for axis in write.ended if axis in write.store.ranges]
     if not inner:
         return write.store.src[1] if write.position is position else None
@@ -102,8 +101,8 @@ def value_written(write: Write, position: UOp) -> UOp | None:
 
 
 def exchange_ranges(value: UOp, exchanges: dict[UOp, UOp]) -> UOp | None:
-    """The value with each range exchanged where it is open; None where a new one would be closed by a reduction that it
-    has no part in, or is exchanged itself."""
+    """The value with its open ranges replaced; None where a reduction inside would capture a new range, or a new range
+    is replaced itself."""
     exchanges = {axis: new for axis, new in exchanges.items() if axis is not new}
     closed = {axis for node in toposort(value) if node.op is Ops.REDUCE for axis in node.src[1:]}
     for new in exchanges.values():
@@ -115,17 +114,14 @@ def exchange_ranges(value: UOp, exchanges: dict[UOp, UOp]) -> UOp | None:
 
 
 def exchange_range(value: UOp, axis: UOp, new: UOp) -> UOp:
-    """The value with `new` for `axis`. What a reduction over the axis counts with it stays its own."""
-    done: dict[UOp, UOp] = {axis: new}
-    for node in toposort(value, stop=lambda each: each is axis or axis not in each.ranges):
-        if node not in done:
-            is_free = axis in node.ranges
-            done[node] = node.with_src(tuple(done[source] for source in node.src)) if is_free else node
-    return done[value]
+    """The value with `new` for the open range `axis`; a reduction inside that closes `axis` keeps it."""
+    nodes = toposort(value, stop=lambda each: each is axis or axis not in each.ranges)
+    free = [node for node in nodes if axis in node.ranges]
+    return map_graph(value, lambda node, src: new if node is axis else None, free)
 
 
 def iteration_of(pattern: UOp, position: UOp, axes: frozenset[UOp]) -> dict[UOp, UOp] | None:
-    """The values of `axes` with which `pattern` reads as `position`, found by comparing the two texts."""
+    """The values of `axes` for which the expression `pattern` is `position`, found by matching node by node."""
     found: dict[UOp, UOp] = {}
     pending = [(pattern, position)]
     while pending:
@@ -141,7 +137,7 @@ def iteration_of(pattern: UOp, position: UOp, axes: frozenset[UOp]) -> dict[UOp,
                 return None
             pending.extend(zip(left.src, right.src, strict=True))
         elif not axes.isdisjoint(left.ranges):
-            # The same text over the same axes: a place inside of the loops that wrote it, in the same iteration.
+            # The same node over the same axes: the load is inside the loops of the store, in the same iteration.
             found.update({axis: axis for axis in axes & left.ranges})
     return found if len(found) == len(axes) else None
 
@@ -150,7 +146,7 @@ def iteration_of(pattern: UOp, position: UOp, axes: frozenset[UOp]) -> dict[UOp,
 
 
 def are_apart(one: UOp, other: UOp) -> bool:
-    """Whether two positions are never the same, in whatever iterations."""
+    """Whether two index expressions are never equal, in any iterations."""
     (low, high), (other_low, other_high) = one.bounds, other.bounds
     if high < other_low or other_high < low:
         return True
@@ -160,8 +156,8 @@ def are_apart(one: UOp, other: UOp) -> bool:
 
 
 def is_injective(position: UOp, axes: Iterable[UOp]) -> bool:
-    """Whether different iterations of `axes` give different positions, everything else being equal: each step is
-    longer than the way that all shorter steps go together."""
+    """Whether different iterations of `axes` give different positions, all else being equal: each stride is larger than
+    the range that all smaller strides cover together."""
     form = affine(position)
     wanted = [axis for axis in axes if int(axis.bounds[1]) > 0]
     if any(axis not in form.terms for axis in wanted) or _hides(form, wanted):
@@ -176,8 +172,8 @@ def is_injective(position: UOp, axes: Iterable[UOp]) -> bool:
 
 
 def digit_of(position: UOp, axis: UOp) -> tuple[int, int] | None:
-    """(step, over) where the axis can be read off a position, as `position % over // step`, whatever else the position
-    depends on; over is 0 where nothing lies above. None where it cannot, or is not seen."""
+    """(step, over) where the axis is a mixed-radix digit of the position: `position % over // step`, for all values of
+    the other loops. over is 0 where it is the highest digit. None where it is no digit, or that is not proved."""
     form = affine(position)
     step = form.terms.get(axis, 0)
     if step <= 0:
@@ -193,8 +189,8 @@ def digit_of(position: UOp, axis: UOp) -> tuple[int, int] | None:
 
 
 def greatest_value(form: Affine) -> int:
-    """An upper bound. A loop whose size is computed from other loops ends where they are now, so that `k + 1 + i` with
-    i below `n - 1 - k` is less than n."""
+    """An upper bound. A loop of computed size is bounded by that expression: `k + 1 + i` with i below `n - 1 - k` is
+    less than n."""
     while True:
         computed = [
             atom
@@ -209,7 +205,7 @@ def greatest_value(form: Affine) -> int:
 
 
 def share_digit(positions: Iterable[UOp], axis: UOp) -> bool:
-    """Whether the same place is only ever reached in the same iteration of the axis."""
+    """Whether equal positions imply the same iteration of the axis."""
     digits = [digit_of(position, axis) for position in positions]
     found = [digit for digit in digits if digit is not None]
     if len(found) != len(digits):

@@ -1,6 +1,5 @@
-"""Sizes for convolutions. In: the loops of windows that overlap, and a target's lanes and registers. Out: the tile of
-sums that is held in registers, and the blocks of a long sum. Loops and numbers alone: what `convolutions` does
-with them is opts."""
+"""Sizes for convolutions. In: the loops of overlapping windows, and a target's lanes and registers. Out: the register
+tile of accumulators, and the blocks of a long sum. Loops and numbers only: `convolutions` turns them into opts."""
 
 from __future__ import annotations
 
@@ -10,34 +9,33 @@ from typing import NamedTuple
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import size_of
 
-# What a step of the sum costs beside the multiplications of a tile, in multiplications (measured): each load of a
-# vector of channels, which come from a core's own cache, and of an element, which is in the first one; and that a tile
-# has elements of a second axis, which lie apart.
+# The cost of an iteration of the sum beside the multiplications of a tile, in multiplications (measured): of a load of
+# a vector of channels, from L2, of a load of a pixel, from L1, and of a second tiled axis, at a larger stride.
 VECTOR_COST = 2.0
 ELEMENT_COST = 0.45
 SECOND_COST = 0.07
-# The same of a product that counts in some tiles of a row and in others does not.
+# The same of a product that is masked in some tiles of a row.
 EDGE_COST = 4.0
-# Sums that are updated side by side, at the least, so that none waits for the one before it.
-LEAST_SUMS = 10
-MOST_VECTORS = 4
-# The part of the registers that is left to elements and vectors.
+# Independent accumulators that hide the latency of a multiply-add.
+MIN_SUMS = 10
+MAX_VECTORS = 4
+# 1/OPERAND_SHARE of the registers is for operands.
 OPERAND_SHARE = 4
-# Blocks of fewer steps have too many sums to fetch and to put back.
-LEAST_BLOCK = 64
+# The shortest block of a sum that repays the spills.
+MIN_BLOCK = 64
 
 
 class Windows(NamedTuple):
-    """The places of the image and of the other factor; the output loop that becomes lanes; that along which a tile's
-    elements are stored as neighbours; and others of the image."""
+    """The accesses of the image and of the other factor; the output loop that is vectorised; the output loop of stride
+    1 in the stores; and other output loops of the image."""
 
     image: UOp
     other: UOp
     lanes: UOp
     row: UOp
     others: list[UOp]
-    number: int  # that of the image in the multiplication
-    overlap: bool = True  # else windows are single pixels
+    number: int  # the position of the image in the multiplication
+    overlap: bool = True  # False: windows are single pixels
 
 
 class Tile(NamedTuple):
@@ -47,7 +45,7 @@ class Tile(NamedTuple):
     height: int  # along the second axis
 
     def can_be_shared(self, windows: Windows, lanes: int) -> bool:
-        """Whether there are tiles of channels for several cores; or of the image, some for each of them."""
+        """Whether several cores have tiles: of channels, or several of the image each."""
         amounts = {windows.row: self.length} | ({} if self.second is None else {self.second: self.height})
         left = [size_of(axis) // amounts.get(axis, 1) for axis in (windows.row, *windows.others)]
         counts = [count for count in left if count > 1]
@@ -56,8 +54,8 @@ class Tile(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The axis of the sum that is written out because elements that a step loads serve others too, its length, how many
-    products of a row and that axis a mask leaves out, and how far apart in the window's steps those of a row are."""
+    """The axis of the sum that is unrolled because its iterations share loads, its length, how many products of a row
+    and that axis are masked off, and the stride of the row in iterations of the window."""
 
     axis: UOp | None
     length: int
@@ -65,22 +63,22 @@ class Window(NamedTuple):
     apart: int = 1
 
     def loads(self, row: int) -> int:
-        """The elements that so many windows side by side cover."""
+        """The number of elements that `row` adjacent windows cover."""
         return min((row - 1) * self.apart + self.length, row * self.length)
 
 
 class SumBlock(NamedTuple):
-    """So many steps of an axis of the sum, and of those inside of it, are packed at a time; this axis and those outside
-    of it are so many."""
+    """A block is `amount` iterations of an axis of the sum, with all axes inside it. `loops` counts that axis and those
+    outside it."""
 
     axis: UOp
     amount: int
     loops: int
 
 
-def choose_tile(windows: Windows, lanes: int, registers: int, window: Window, most: int = MOST_VECTORS) -> Tile:
-    """The tile that loads least for its products, while its sums and what they are made of are in registers. It has at
-    most so many vectors of channels."""
+def choose_tile(windows: Windows, lanes: int, registers: int, window: Window, most: int = MAX_VECTORS) -> Tile:
+    """The tile of least cost whose accumulators and operands fit the registers, of at most `most` vectors of
+    channels."""
     vectors = -(-size_of(windows.lanes) // lanes)
     row = size_of(windows.row)
     heights = [(None, 1), *((axis, n) for axis in windows.others for n in range(2, 9) if size_of(axis) % n == 0)]
@@ -96,21 +94,21 @@ def choose_tile(windows: Windows, lanes: int, registers: int, window: Window, mo
     def cost(tile: Tile) -> float:
         rows = tile.length * tile.height
         padded = -(-vectors // tile.vectors) * tile.vectors / vectors
-        idle = max(1.0, LEAST_SUMS / (rows * tile.vectors))
+        idle = max(1.0, MIN_SUMS / (rows * tile.vectors))
         loaded = window.loads(tile.length) / (window.length * tile.length)
-        # What a mask leaves out of a whole row is not written; in a part of a row it is chosen as it is computed.
+        # In a tile of a whole row, masked products are not emitted; in a part of a row they are masked at run time.
         masked = window.masked / (window.length * tile.length)
         edges = -masked if tile.length == row else EDGE_COST * masked
         loads = VECTOR_COST / rows + ELEMENT_COST * loaded / tile.vectors + SECOND_COST * (tile.height > 1)
         return padded * idle * (1 + edges + loads)
 
-    # Of tiles that cost the same, the longest in the row: what it reads and stores lies side by side.
+    # Of equal costs, the longest in the row: its loads and stores are contiguous.
     return min(tiles, key=lambda tile: (cost(tile), -tile.length))
 
 
 def choose_sum_block(loops: list[UOp], most: int) -> SumBlock | None:
-    """The largest block of the loops of a sum, outermost first, that has at most so many steps; None where they all are
-    one, or where it has few."""
+    """The largest block of the loops of a sum, outermost first, of at most `most` iterations; None where that is all of
+    the sum, or too short."""
     inside = math.prod(size_of(loop) for loop in loops)
     if inside <= most:
         return None
@@ -118,5 +116,5 @@ def choose_sum_block(loops: list[UOp], most: int) -> SumBlock | None:
         inside //= size_of(loop)
         if inside <= most:
             amount = max(n for n in range(1, most // inside + 1) if size_of(loop) % n == 0)
-            return SumBlock(loop, amount, number + 1) if amount * inside >= LEAST_BLOCK else None
+            return SumBlock(loop, amount, number + 1) if amount * inside >= MIN_BLOCK else None
     return None

@@ -1,14 +1,14 @@
-"""The default optimisation. In: a kernel and a target record. Out: the opts to apply, in order.
+"""The default opts. In: a kernel for a target. Out: the opts to apply, in order.
 
-  1. a vector axis for all of the kernel: an output loop that every access walks with stride 0 or 1 (elementwise maths,
-     a sum over the slow axis, a matrix product, a convolution); else one whose neighbours the stores interleave (the
-     gradient of windows that are 2 apart); else a square of two, one that the stores and one that the loads walk (a
-     transposition); else one per inner loop (a sum over the fast axis, softmax)
-  2. register tiles: an output loop that a load inside a reduction does not depend on is tiled, so the load is reused
+  1. a vector axis for the whole kernel: an output loop with stride 0 or 1 in every access (elementwise, a sum over the
+     slow axis, a matrix product, a convolution); else one whose phases the stores interleave (the gradient of windows
+     at stride 2); else a square tile of two loops, one of stride 1 in the stores and one of stride 1 in the loads (a
+     transposition); else one axis per inner loop (a sum over the fast axis, softmax)
+  2. register tiles: an output loop that a load inside a reduction does not depend on is tiled, which reuses the load
   3. threads: the outermost output loop
-  4. what takes long to compute is kept where a later loop needs it again
+  4. expensive values that a later loop needs again are memoised
 
-The choice follows from strides, sizes and the target's registers, never from the name of a device or an operation."""
+The choice follows from strides, sizes and facts of the target, never from the name of a device or an operation."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
 from tilewright.kernel.heuristics.convolutions import choose_window_opts
-from tilewright.kernel.heuristics.opt_builder import VECTORS_IN_FLIGHT, OptBuilder
+from tilewright.kernel.heuristics.opt_builder import INDEPENDENT_VECTORS, OptBuilder
 from tilewright.kernel.heuristics.products import choose_product_opts
 from tilewright.kernel.heuristics.scatter import choose_scatter_opts
 from tilewright.kernel.heuristics.streams import (
+    add_accumulators,
     add_streams,
     crossing_axes,
-    fill_flights,
     row_vectors,
     square_tile,
     stream_rows,
@@ -35,18 +35,18 @@ from tilewright.kernel.heuristics.streams import (
 from tilewright.kernel.heuristics.work_groups import choose_group_opts
 from tilewright.kernel.transforms.memoise import check_memoise, repeated_values
 
-# A tile may be this much larger than the registers that hold accumulators leave room for: operands need some too.
+# Registers of a tile that hold operands, not accumulators.
 OPERAND_REGISTERS = 4
-# Steps along a vector axis that cost a few instructions a vector, and not one a lane.
+# Strides along a vector axis that cost a few shuffles per vector, and not an instruction per lane.
 NEAR_STEPS = (0, 1, 2, 3, 4)
-# Results that lie side by side and are computed as vectors apart, each of them one of so many in turn.
-MOST_STRANDS = 4
-# Steps of a window that is written out.
-MOST_WINDOW = 16
-# Additions that take about as long as storing a value and fetching it from a near cache.
+# Phases of interleaved results, each computed in vectors of its own.
+MAX_PHASES = 4
+# Iterations of a window that is unrolled.
+MAX_WINDOW = 16
+# Additions that take as long as storing a value and loading it from a near cache.
 MIN_MEMOISED_COST = 8
-# A kernel with less work than this per thread gains nothing from threads.
-LEAST_WORK = 1 << 14
+# Iterations per thread below which threads gain nothing.
+MIN_WORK = 1 << 14
 
 
 def choose_opts(view: KernelView) -> tuple[Opt, ...]:
@@ -61,22 +61,22 @@ def choose_opts(view: KernelView) -> tuple[Opt, ...]:
     builder = OptBuilder(view)
     lanes = view.target.lanes(widest_dtype_of(view))
     axis = common_vector_axis(view)
-    woven = woven_axes(view) if axis is None or size_of(axis) <= MOST_STRANDS else None
-    crossing = crossing_axes(view) if axis is None and woven is None else None
+    interleaved = interleaved_axes(view) if axis is None or size_of(axis) <= MAX_PHASES else None
+    crossing = crossing_axes(view) if axis is None and interleaved is None else None
     if axis is None and crossing is None:
         axis = common_vector_axis(view, NEAR_STEPS)
-    if woven is not None:
-        weave(builder, *woven, lanes)
+    if interleaved is not None:
+        interleave(builder, *interleaved, lanes)
     elif axis is not None:
         tile_along(builder, axis, lanes)
     elif crossing is not None:
         square_tile(builder, *crossing)
     else:
         for inner in inner_vector_axes(view):
-            # What does not lie side by side is fetched lane by lane: more of it at once only makes more text.
+            # An access of a large stride is a gather, lane by lane: more vectors of it are only more code.
             is_scattered = any(stride(access, inner) not in (*NEAR_STEPS, -1) for access in view.accesses)
-            builder.vectorise(inner, 1 if is_scattered else VECTORS_IN_FLIGHT, lanes)
-        fill_flights(builder, lanes)
+            builder.vectorise(inner, 1 if is_scattered else INDEPENDENT_VECTORS, lanes)
+        add_accumulators(builder, lanes)
         add_streams(builder)
     add_threads(builder)
     memoise_values(builder)
@@ -84,7 +84,7 @@ def choose_opts(view: KernelView) -> tuple[Opt, ...]:
 
 
 def tile_along(builder: OptBuilder, axis: UOp, lanes: int) -> None:
-    """A tile of vectors along the axis, and of rows where that uses a load again."""
+    """A tile of vectors along the axis, and of rows where that reuses a load."""
     view, registers = builder.view, builder.target.vector_registers // 2
     if spills_constants(view):
         builder.vectorise(axis, 1, lanes)
@@ -93,34 +93,34 @@ def tile_along(builder: OptBuilder, axis: UOp, lanes: int) -> None:
     count = math.prod(size_of(row) for row in rows)
     wide = row_vectors(view, axis, lanes)
     wide = min(wide, registers // count) if rows else wide
-    if wide >= VECTORS_IN_FLIGHT:
+    if wide >= INDEPENDENT_VECTORS:
         for row in rows:
             builder.upcast(row, size_of(row))
         stream_rows(builder, axis, wide, lanes)
         return
-    vectors = VECTORS_IN_FLIGHT if len(view.accesses) <= 4 and not rows else 2
+    vectors = INDEPENDENT_VECTORS if len(view.accesses) <= 4 and not rows else 2
     register_tile(builder, axis, min(vectors, max(1, size_of(axis) // lanes)))
     builder.vectorise(axis, vectors, lanes)
 
 
 def spills_constants(view: KernelView) -> bool:
-    """Whether a kernel without sums has more numbers than registers could hold beside its values. Several vectors at a
-    time then gain nothing: 128 additions and products of other numbers each are compiled in a sixth of the time, and
-    run as fast, one vector at a time."""
+    """Whether a kernel without sums has more float constants than registers hold. Several vectors at a time then gain
+    nothing: 128 additions and products with different constants compile in a sixth of the time, and run as fast, with
+    one vector at a time."""
     numbers = {node for node in view.nodes if node.op is Ops.CONST and node.dtype.is_float}
     return not view.reduces and len(numbers) > 2 * view.target.vector_registers
 
 
 def widest_dtype_of(view: KernelView) -> DType:
-    """The dtype that fills a register soonest: of what is stored, loaded, computed and accumulated. A float that the
-    target lacks is computed in float32."""
+    """The widest dtype that is stored, loaded, computed or accumulated, as registers hold it: a float that the target
+    lacks is computed in float32."""
     nodes = [*view.accesses, *view.reduces, *(node for node in view.nodes if node.op.is_elementwise)]
     found = {node.dtype for node in nodes if node.dtype.is_float or node.dtype.kind in ("int", "uint")}
     return max(map(view.target.held_in, found), key=lambda dtype: dtype.itemsize, default=dtypes.uint8)
 
 
 def common_vector_axis(view: KernelView, allowed: tuple[int, ...] = (0, 1)) -> UOp | None:
-    """The output loop that every access walks with an allowed stride, and every store with stride 1."""
+    """The longest output loop with an allowed stride in every access and stride 1 in every store."""
     best: tuple[int, UOp] | None = None
     for axis in view.of_kind(AxisType.LOOP):
         if axis in view.reduce_axes or size_of(axis) == 1 or not is_counted(axis):
@@ -135,47 +135,47 @@ def common_vector_axis(view: KernelView, allowed: tuple[int, ...] = (0, 1)) -> U
     return None if best is None else best[1]
 
 
-def woven_axes(view: KernelView) -> tuple[UOp, UOp] | None:
-    """An output loop along which every load lies side by side, and a short one, over whose steps the stores take turns:
-    the gradient of windows that are 2 apart, each of whose elements has another part of the window."""
+def interleaved_axes(view: KernelView) -> tuple[UOp, UOp] | None:
+    """An output loop of stride 1 in every load, and a short one whose iterations are the phases that the stores
+    interleave along it: in the gradient of windows at stride 2, each phase uses other elements of the window."""
     loops = [axis for axis in view.of_kind(AxisType.LOOP) if axis not in view.reduce_axes and is_counted(axis)]
     loops = [axis for axis in loops if all(axis in node.ranges for node in view.reduces)]
     loads = [access for access in view.accesses if access not in view.stores]
-    for strand in loops:
-        if size_of(strand) > MOST_STRANDS or any(stride(store, strand) != 1 for store in view.stores):
+    for phase in loops:
+        if size_of(phase) > MAX_PHASES or any(stride(store, phase) != 1 for store in view.stores):
             continue
         for axis in loops:
-            is_apart = all(stride(store, axis) == size_of(strand) for store in view.stores)
-            # What is not summed over may lie as the results do, who take turns along it too, or be one of some turns.
-            woven = [load for load in loads if stride(load, axis) not in (0, 1)]
-            are_alike = all(stride(load, axis) == size_of(strand) for load in woven)
-            are_alike = are_alike and all(stride(load, strand) in (0, 1) for load in woven)
-            if is_apart and size_of(axis) > MOST_STRANDS and are_alike:
-                return axis, strand
+            is_apart = all(stride(store, axis) == size_of(phase) for store in view.stores)
+            # A load outside the sum may be interleaved like the stores, or belong to one phase.
+            interleaved = [load for load in loads if stride(load, axis) not in (0, 1)]
+            are_alike = all(stride(load, axis) == size_of(phase) for load in interleaved)
+            are_alike = are_alike and all(stride(load, phase) in (0, 1) for load in interleaved)
+            if is_apart and size_of(axis) > MAX_PHASES and are_alike:
+                return axis, phase
     return None
 
 
-def weave(builder: OptBuilder, axis: UOp, strand: UOp, lanes: int) -> None:
-    """Vectors along the axis for each of the strands, and windows written out, with the short loops that their masks
-    depend on: the masks are then known. Strands are written out too, as neighbours that are no vectors."""
+def interleave(builder: OptBuilder, axis: UOp, phase: UOp, lanes: int) -> None:
+    """Vectors along the axis for each phase. The phases are unrolled, and so are windows, with the short loops that
+    their masks depend on: the masks are then constants."""
     steps = math.prod(size_of(each) for each in builder.view.reduce_axes)
     masks = [mask for access in builder.view.accesses for mask in access.src[2:]]
-    others = [each for each in builder.view.of_kind(AxisType.LOOP) if each not in (axis, strand)]
-    short = [each for each in others if size_of(each) <= MOST_STRANDS and any(each in mask.ranges for mask in masks)]
-    builder.unroll(strand, size_of(strand))
-    # A part of each vector is left empty rather than one of some: those would be masked.
+    others = [each for each in builder.view.of_kind(AxisType.LOOP) if each not in (axis, phase)]
+    short = [each for each in others if size_of(each) <= MAX_PHASES and any(each in mask.ranges for mask in masks)]
+    builder.unroll(phase, size_of(phase))
+    # Partly filled vectors are better than a masked last one.
     amount = max(n for n in range(1, lanes + 1) if size_of(axis) % n == 0)
     if 2 * amount > lanes:
         builder.upcast(axis, amount)
     else:
         builder.vectorise(axis, 1, lanes)
-    if steps <= MOST_WINDOW and all(is_counted(each) for each in builder.view.reduce_axes):
+    if steps <= MAX_WINDOW and all(is_counted(each) for each in builder.view.reduce_axes):
         for each in (*builder.view.of_kind(AxisType.REDUCE), *short):
             builder.unroll(each, size_of(each))
 
 
 def inner_vector_axes(view: KernelView) -> list[UOp]:
-    """Per reduction, and for the stores, the innermost loop with the most unit strides."""
+    """For each reduction, and for the stores, the loop with the most accesses of stride 1."""
     chosen: list[UOp] = []
     for node in view.reduces:
         inside = [n for n in view.accesses if any(axis in n.ranges for axis in node.src[1:])]
@@ -196,7 +196,7 @@ def _best_axis(candidates: list[UOp], accesses: list[UOp]) -> list[UOp]:
 
 
 def tile_axes(view: KernelView, vector_axis: UOp) -> list[UOp]:
-    """Output loops along which a load inside a reduction is the same: tiling them reuses the load."""
+    """Output loops that a load inside a reduction does not depend on: tiling them reuses the load."""
     found = []
     loads = [n for n in view.accesses if n not in view.stores and n.ranges & view.reduce_axes]
     for axis in view.of_kind(AxisType.LOOP):
@@ -204,13 +204,13 @@ def tile_axes(view: KernelView, vector_axis: UOp) -> list[UOp]:
             continue
         if all(axis in node.ranges for node in view.reduces) and any(axis not in load.ranges for load in loads):
             found.append(axis)
-    # A masked vector is dear: of the loops along which it is the same, the first is tiled.
+    # A masked vector load is expensive: a loop that it does not depend on is tiled first.
     masked = [load for load in loads if len(load.src) > 2 and stride(load, vector_axis) != 0]
     return sorted(found, key=lambda axis: any(axis in load.ranges for load in masked))
 
 
 def register_tile(builder: OptBuilder, vector_axis: UOp, vectors: int) -> None:
-    """Tiles one output loop so that accumulators fill the registers that operands leave free."""
+    """Tiles one output loop so that accumulators fill the registers which operands leave free."""
     free = builder.target.vector_registers - OPERAND_REGISTERS - vectors
     most = max(1, free // (vectors * max(1, len(builder.view.reduces))))
     for axis in tile_axes(builder.view, vector_axis):
@@ -221,7 +221,7 @@ def register_tile(builder: OptBuilder, vector_axis: UOp, vectors: int) -> None:
 
 
 def add_threads(builder: OptBuilder) -> None:
-    """The outermost output loop that every store depends on is shared among the cores."""
+    """The outermost output loop that every store depends on becomes parallel."""
     view = builder.view
     if not builder.target.has_threads or view.of_kind(AxisType.THREAD):
         return
@@ -234,7 +234,7 @@ def add_threads(builder: OptBuilder) -> None:
         if axis not in view.reduce_axes and all(axis in node.ranges for node in (*view.stores, *view.reduces))
         if is_counted(axis) and check_cores(view, axis) is None
     ]
-    if work < 2 * LEAST_WORK or not candidates:
+    if work < 2 * MIN_WORK or not candidates:
         return
     enough = [axis for axis in candidates if size_of(axis) >= 4 * builder.target.cores]
     axis = enough[0] if enough else max(candidates, key=size_of)
@@ -243,12 +243,12 @@ def add_threads(builder: OptBuilder) -> None:
 
 
 def memoise_values(builder: OptBuilder) -> None:
-    """Keeps in the cache of a core what takes longer to compute again than to fetch."""
+    """Memoises values that cost more to compute again than to load, as many as half of a core's cache holds."""
     room = min(builder.target.core_cache_bytes // 2, builder.target.max_local_bytes)
     for axis in builder.view.of_kind(AxisType.REDUCE):
         if check_memoise(builder.view, axis, None) is None:
-            kept = repeated_values(builder.view, axis)
-            nbytes = sum(found.size * found.value.dtype.itemsize for found in kept)
-            if min(found.cost for found in kept) >= MIN_MEMOISED_COST and nbytes <= room:
+            repeated = repeated_values(builder.view, axis)
+            nbytes = sum(found.size * found.value.dtype.itemsize for found in repeated)
+            if min(found.cost for found in repeated) >= MIN_MEMOISED_COST and nbytes <= room:
                 builder.apply(OptOps.MEMOISE, axis)
                 room -= nbytes

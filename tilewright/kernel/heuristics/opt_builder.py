@@ -1,5 +1,5 @@
-"""Choosing opts one after another. In: a kernel and a target record. Out: the opts chosen so far, and the kernel that
-they make. The heuristics are written with this."""
+"""A list of opts under construction. In: a kernel for a target. Out: the opts chosen so far, and the kernel after them.
+The heuristics are written with this."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tilewright.kernel.transforms.swap import check_swap
 from tilewright.kernel.transforms.unroll import check_unroll
 from tilewright.kernel.transforms.upcast import check_upcast
 
-# Vectors a memory-bound loop has in flight, so that loads overlap.
-VECTORS_IN_FLIGHT = 4
+# Independent vectors, or accumulators, of a memory-bound loop, so that loads overlap.
+INDEPENDENT_VECTORS = 4
 
 
 class OptBuilder:
-    """Applies opts as it chooses them, so that each choice sees the kernel as it is by then."""
+    """Applies every opt as it is chosen, so that the next choice sees the kernel after it."""
 
     def __init__(self, view: KernelView) -> None:
         self.view = view
@@ -24,11 +24,11 @@ class OptBuilder:
         self.opts: list[Opt] = []
 
     def apply(self, op: OptOps, axis: UOp, argument: int | None = None) -> None:
-        """One that is known to be legal."""
+        """Chooses an opt that is known to be legal."""
         self.accept(op, axis, argument, TRANSFORMS[op].apply(self.view, axis, argument))
 
     def accept(self, op: OptOps, axis: UOp, argument: int | None, made: UOp) -> None:
-        """Chooses an opt that was tried and has made this kernel."""
+        """Chooses an opt that was already applied and gave the kernel `made`."""
         opt = Opt(op, self.view.axes.index(axis), argument)
         self.opts.append(opt)
         self.view.trail[self.view.sink, opt] = made
@@ -39,7 +39,7 @@ class OptBuilder:
             self.apply(OptOps.UPCAST, axis, amount)
 
     def pad(self, axis: UOp, multiple: int) -> UOp:
-        """The axis after padding; a loop that is counted at run time is never vectorised, so it never comes here."""
+        """The axis after padding. Its size is a constant: no other loop is vectorised."""
         self.apply(OptOps.PADTO, axis, multiple)
         return next(made for made in self.view.axes if made.arg.id == axis.arg.id)
 
@@ -48,7 +48,7 @@ class OptBuilder:
             self.apply(OptOps.UNROLL, axis, amount)
 
     def put_outside(self, outer: UOp, inner: UOp) -> tuple[UOp, UOp]:
-        """The two loops, of which the first is now around the second."""
+        """The two loops, the first now outside the second if SWAP allows it."""
         first, second = self.view.axes.index(outer), self.view.axes.index(inner)
         if first < second or check_swap(self.view, outer, second) is not None:
             return outer, inner
@@ -56,7 +56,7 @@ class OptBuilder:
         return self.view.axes[second], self.view.axes[first]
 
     def vectorise(self, axis: UOp, vectors: int, lanes: int) -> None:
-        """A tile of up to `vectors` registers along the axis. A size without a useful divisor is padded."""
+        """A tile of up to `vectors` registers along the axis, which is padded where it has no useful divisor."""
         size = size_of(axis)
         if size <= lanes:
             self.upcast(axis, size)
@@ -70,11 +70,11 @@ class OptBuilder:
 
 
 def best_divisor(size: int, most: int, lanes: int) -> int | None:
-    """The largest divisor of `size` up to `most` that is whole registers; else whole halves of one; else None."""
+    """The largest divisor of `size` up to `most` that fills whole registers; else whole half registers; else None."""
     for amount in range(most - most % lanes, 0, -lanes):
         if size % amount == 0:
             return amount
     half = max(1, lanes // 2)
-    # Each half takes a register. A tile of few is one that reuses what it loads, and has none to spare.
-    halves = most // half if most >= VECTORS_IN_FLIGHT * lanes else most // lanes
+    # A half takes a whole register. A small tile is one that reuses its loads, and has no register to spare.
+    halves = most // half if most >= INDEPENDENT_VECTORS * lanes else most // lanes
     return next((count * half for count in range(halves, 0, -1) if half >= 4 and size % (count * half) == 0), None)

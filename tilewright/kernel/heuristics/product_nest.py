@@ -1,6 +1,6 @@
-"""The loops of a matrix product by their names. In: a kernel and a target. Out: the kernel with loops cut into tiles
-and blocks, put into their order and shared. `products` chooses the sizes; this writes them as opts and knows
-which loops they leave."""
+"""The loop nest of a matrix product, with named loops. In: a kernel for a target. Out: the kernel with loops tiled,
+blocked, ordered and parallel. `products` chooses the sizes; this turns them into opts and tracks the remaining
+loops."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ NEST = ("blocks of columns", "blocks of rows", "rows", "columns")
 
 
 class Nest(OptBuilder):
-    """A loop that is not needed is not there. Those around the nest come first, once it is in order."""
+    """`loops` has no entry for a loop of one iteration. After `order`, the loops around the nest come first."""
 
     def __init__(self, view: KernelView) -> None:
         super().__init__(view)
         self.loops: dict[str, UOp] = {}
 
     def cut(self, name: str, axis: UOp, amount: int) -> None:
-        """Tiles along an axis, and the loop over them if there are several."""
+        """A tile along an axis, and the loop over tiles if there are several."""
         if size_of(axis) % amount:
             self.apply(OptOps.PADTO, axis, amount)
             axis = make_range(padded(size_of(axis), amount), axis.arg.id, axis.arg.kind)
@@ -33,7 +33,7 @@ class Nest(OptBuilder):
             self.loops[name] = make_range(size_of(axis) // amount, (*axis.arg.id, 0), axis.arg.kind)
 
     def group(self, terms: int) -> None:
-        """Takes so many terms of the sum at once, of the longest axis of it."""
+        """Unrolls the longest axis of the sum by the terms of a dot-product instruction."""
         axis = max(self.view.reduces[0].src[1:], key=size_of)
         if size_of(axis) % terms:
             self.apply(OptOps.PADTO, axis, terms)
@@ -41,13 +41,13 @@ class Nest(OptBuilder):
         self.apply(OptOps.UNROLL, axis, terms)
 
     def overlap(self, name: str, axis: UOp, amount: int) -> None:
-        """Tiles along an axis of which the last one ends with it, and so computes again some of what another does."""
+        """Tiles along an axis that they do not divide: the last one overlaps the one before."""
         self.apply(OptOps.BLOCK, axis, amount)
         self.apply(OptOps.UPCAST, make_range(amount, (*axis.arg.id, 1), axis.arg.kind), amount)
         self.loops[name] = make_range(-(-size_of(axis) // amount), (*axis.arg.id, 0), axis.arg.kind)
 
     def block(self, name: str, amount: int) -> None:
-        """Blocks of a loop: `blocks of x` is the loop over them, `x` the loop in one of them."""
+        """Splits a loop: `blocks of x` is the loop over blocks, `x` the loop inside a block."""
         axis = self.loops[name]
         if amount == 1:
             self.loops[f"blocks of {name}"] = self.loops.pop(name)
@@ -57,21 +57,21 @@ class Nest(OptBuilder):
             self.loops[name] = make_range(amount, (*axis.arg.id, 1), axis.arg.kind)
 
     def order(self) -> None:
-        """Puts the loops into their order, those around the nest outside."""
+        """Swaps the loops into the order of NEST, those around the nest outside."""
         others = [axis for axis in self.view.of_kind(AxisType.LOOP) if axis not in self.loops.values()]
         around = {f"around {number}": axis for number, axis in enumerate(others)}
         self.loops = around | {name: self.loops[name] for name in NEST if name in self.loops}
         for number, name in enumerate(self.loops):
             axis = self.loops[name]
-            place = sorted(self.loops.values(), key=self.view.axes.index)[number]
-            if axis is place or check_swap(self.view, axis, self.view.axes.index(place)) is not None:
+            current = sorted(self.loops.values(), key=self.view.axes.index)[number]
+            if axis is current or check_swap(self.view, axis, self.view.axes.index(current)) is not None:
                 continue
-            other = next(each for each in self.loops if self.loops[each] is place)
-            self.apply(OptOps.SWAP, axis, self.view.axes.index(place))
-            self.loops[name] = make_range(size_of(axis), place.arg.id, axis.arg.kind)
-            self.loops[other] = make_range(size_of(place), axis.arg.id, place.arg.kind)
+            other = next(each for each in self.loops if self.loops[each] is current)
+            self.apply(OptOps.SWAP, axis, self.view.axes.index(current))
+            self.loops[name] = make_range(size_of(axis), current.arg.id, axis.arg.kind)
+            self.loops[other] = make_range(size_of(current), axis.arg.id, current.arg.kind)
 
-    def give_to_cores(self, name: str, amount: int) -> None:
+    def parallelise(self, name: str, amount: int) -> None:
         axis = self.loops[name]
         self.apply(OptOps.THREAD, axis, amount)
         is_split = amount < size_of(axis)

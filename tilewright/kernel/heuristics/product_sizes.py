@@ -1,41 +1,41 @@
-"""Sizes for matrix products. In: how many rows and columns a product has, and a target's lanes, registers and cores.
-Out: the tile of sums that is held in registers, the blocks of columns, and the parts of rows. Numbers alone: what
-`products` does with them is opts."""
+"""Sizes for matrix products. In: rows and columns of a product, and lanes, registers and cores of a target. Out: the
+register tile of accumulators, the blocks of columns, and the parts of rows. Numbers only: `products` turns them into
+opts."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from tilewright.kernel.heuristics.dot_tiles import EVEN, evenness
+from tilewright.kernel.heuristics.dot_tiles import HIGH_UTILISATION, utilisation
 
 # Rows of a tile, which are read in place, one stream each. Where their stride leaves an L1 room for fewer lines than
-# that, lines displace one another, so there are fewer; tiles of less than MIN_ROWS load more than that costs.
+# that, lines displace one another, so there are fewer; tiles of less than MIN_TILE_ROWS load more than that costs.
 MAX_ROWS = 8
-MIN_ROWS = 4
-MOST_VECTORS = 4
-# Sums that are updated side by side, at the least, so that none waits for the one before it.
-LEAST_SUMS = 8
-# What a step of the sum costs beside the multiplications of a tile, in multiplications (measured, not counted): itself,
-# and each load for a row and for a vector of columns.
+MIN_TILE_ROWS = 4
+MAX_VECTORS = 4
+# Independent accumulators that hide the latency of a multiply-add.
+MIN_SUMS = 8
+# The cost of an iteration of the sum beside the multiplications of a tile, in multiplications (measured): of the loop,
+# of a load for a row, and of a load for a vector of columns.
 STEP_COST = 4.0
 ROW_COST = 0.3
 VECTOR_COST = 0.5
-# What packing rows costs, where some of a tile's do not exist.
+# The cost of packing rows, where the last tile is masked.
 PACKED_ROWS_COST = 0.3
-# What it costs to copy a vector of rows.
+# The cost of copying a vector of rows.
 COPY_COST = 0.5
-# What packing a vector of columns costs, in multiplications of it by a row; and the fewest rows that repay it.
+# The cost of packing a vector of columns, in multiplications of it by a row; and the fewest rows that repay it.
 PACKING_COST = 16.0
-LEAST_PART_ROWS = 32
-LEAST_CACHED_ROWS = 256
-# Steps of a sum between which it is held in registers, where it is held in memory in between.
-LEAST_SUM_BLOCK = 256
-# Blocks for each core, so that one that is late or slow leaves some to the others; and those of columns, where a core
-# is busy with each for long.
-LEAST_PARTS = 2
+MIN_PART_ROWS = 32
+MIN_CACHED_ROWS = 256
+# The shortest block of a sum whose accumulators are spilled between blocks.
+MIN_SUM_BLOCK = 256
+# Blocks per core, so that others take over the blocks of a core that is late; and blocks of columns per core, where
+# each takes long.
+MIN_PARTS = 2
 COLUMN_PARTS = 4
-# Rows are shared among the cores in at most so many parts a core: each packs the right factor again.
-MOST_PARTS = 2
+# Parts of the rows per core: each of them packs the right factor again.
+MAX_PARTS = 2
 
 
 class Tile(NamedTuple):
@@ -54,58 +54,58 @@ def choose_tile(
     may_overlap: bool = False,
     max_rows: int = MAX_ROWS,
 ) -> Tile:
-    """The tile that wastes least: in what it computes beyond the edges, in loads, and in cores that wait for others
-    where they share the product. A sum of sums needs two `sets` of accumulators. Where rows `are_copied` those of a
-    tile are one vector. Tiles that `may_overlap` need no packed rows, unless the cores have only rows to share."""
+    """The tile of least cost: of work beyond the edges, of loads, and of idle cores. A sum of sums needs two `sets` of
+    accumulators. Where rows `are_copied`, those of a tile are one vector. Tiles that `may_overlap` need no packed rows,
+    unless only the rows are parallel."""
 
     def cost(tile: Tile) -> float:
         width = tile.vectors * lanes
         tiles = -(-columns // width)
         parts = row_parts(rows, tiles, cores) if may_overlap else 1
-        shared = evenness(tiles * parts, cores)
+        shared = utilisation(tiles * parts, cores)
         computed = parts * padded(rows // parts, tile.rows) * padded(columns, width) / shared
         again = PACKING_COST * (parts - 1) / rows
-        idle = max(1.0, LEAST_SUMS / (tile.rows * tile.vectors))
+        idle = max(1.0, MIN_SUMS / (tile.rows * tile.vectors))
         row_cost = ROW_COST + COPY_COST * are_copied
-        packed = PACKED_ROWS_COST if rows % tile.rows and not (may_overlap and shared >= EVEN) else 0.0
+        packed = PACKED_ROWS_COST if rows % tile.rows and not (may_overlap and shared >= HIGH_UTILISATION) else 0.0
         step = STEP_COST / (tile.rows * tile.vectors)
         return computed * idle * (1 + again + packed + step + row_cost / tile.rows + VECTOR_COST / tile.vectors)
 
-    # One row of the panel and one scalar are held beside the sums.
+    # Registers hold the accumulators, one row of the panel and one scalar.
     tiles = [
         Tile(height, vectors)
-        for vectors in range(1, MOST_VECTORS + 1)
+        for vectors in range(1, MAX_VECTORS + 1)
         for height in range(1, max_rows + 1)
         if sets * height * vectors + vectors + 1 <= registers
     ]
     return min(tiles, key=cost)
 
 
-def best_block(tiles: int, most: int, cores: int, parts: int = LEAST_PARTS) -> int:
-    """Tiles in a block: as many as fit and divide them, in a number of blocks that the cores can share, so many parts
-    each where there are."""
+def best_block(tiles: int, most: int, cores: int, parts: int = MIN_PARTS) -> int:
+    """Tiles in a block: the largest divisor up to `most` that leaves `parts` blocks per core, where there are that
+    many, and a high utilisation."""
     fitting = [amount for amount in range(1, max(1, min(most, tiles)) + 1) if tiles % amount == 0]
     several = [amount for amount in fitting if tiles // amount >= min(parts * cores, tiles)]
-    return max(several, key=lambda amount: (min(evenness(tiles // amount, cores), EVEN), amount))
+    return max(several, key=lambda amount: (min(utilisation(tiles // amount, cores), HIGH_UTILISATION), amount))
 
 
 def best_sum_block(depth: int, most: int) -> int | None:
-    """Steps of a long sum in a block: as many as fit and divide it, if those are enough to repay that sums are fetched
-    from memory and put back."""
-    return next((amount for amount in range(min(most, depth), LEAST_SUM_BLOCK - 1, -1) if depth % amount == 0), None)
+    """The length of a block of a long sum: the largest divisor up to `most`; None where it is too short to repay the
+    spills."""
+    return next((amount for amount in range(min(most, depth), MIN_SUM_BLOCK - 1, -1) if depth % amount == 0), None)
 
 
 def row_parts(rows: int, parts: int, cores: int) -> int:
-    """How many parts of the rows, each times so many other parts, keep the cores busy: the fewest that do so evenly, of
-    those that divide the rows and leave enough of them; else those that do so best. 1 where the others are enough."""
-    amounts = [1, *(n for n in range(2, min(rows // LEAST_PART_ROWS, MOST_PARTS * cores) + 1) if rows % n == 0)]
-    return max(amounts, key=lambda amount: (min(evenness(parts * amount, cores), EVEN), -amount))
+    """How many parts of the rows, times `parts` of other loops, keep the cores busy: the fewest with a high
+    utilisation, else those with the highest. They divide the rows and have at least MIN_PART_ROWS of them."""
+    amounts = [1, *(n for n in range(2, min(rows // MIN_PART_ROWS, MAX_PARTS * cores) + 1) if rows % n == 0)]
+    return max(amounts, key=lambda amount: (min(utilisation(parts * amount, cores), HIGH_UTILISATION), -amount))
 
 
 def cached_parts(rows: int, most: int) -> int:
-    """The fewest parts, of those that divide the rows, that have at most so many rows; 1 where those would be too few
-    for what is packed again for each part to go unnoticed."""
-    amounts = range(1, rows // LEAST_CACHED_ROWS + 1)
+    """The fewest parts that divide the rows into parts of at most `most` rows; 1 where parts would have fewer than
+    MIN_CACHED_ROWS, too few to repay packing again for each part."""
+    amounts = range(1, rows // MIN_CACHED_ROWS + 1)
     return next((amount for amount in amounts if rows % amount == 0 and rows // amount <= most), 1)
 
 

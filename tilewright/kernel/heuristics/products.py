@@ -1,19 +1,19 @@
-"""Opts for matrix products. In: a kernel and a target without work-groups. Out: opts that block it for registers and
-caches, or None where it is no product or too small or thin a one to gain from it.
+"""Opts for matrix products. In: a kernel for a target without work-groups. Out: opts that block it for registers and
+caches, or None where it is no product, or too small or narrow to gain from them.
 
-A product is a sum of the products of two loads. The output loops that only the one factor depends on are its columns,
-if stores walk one of them as neighbours; those that only the other depends on are its rows.
+A product is a sum of products of two loads. The output loops that only one factor depends on are its columns, if one of
+them has stride 1 in the stores; those that only the other factor depends on are its rows.
 
-    for part of the rows: for block of columns:         side by side on the cores; rows have parts where blocks are too
-                                                        few for these; part of the right factor is packed, into L2
-      for rows of a tile:                               the left factor as it lies, or packed
+    for part of the rows: for block of columns:         parallel; rows have parts where there are too few blocks; the
+                                                        block of the right factor is packed, into L2
+      for rows of a tile:                               the left factor in place, or packed
         for columns of a tile, in the block:
-          for k: a tile of sums, held in registers      a row of the panel as vectors, the left factor's as scalars
+          for k: a tile of accumulators in registers    a row of the panel as vectors, the left factor as scalars
 
-A sum whose panel is too large for L2 is taken in blocks, outside of the rows, and held in memory between them; any
-other is in registers over the whole of k (long float sums in levels, `graph/kernels/levels.py`). Either way its order
-is that of k, in blocks that follow from shapes and caches, whatever the number of cores. What follows it (a bias, an
-activation) happens where the whole sum is in registers."""
+A sum whose panel is too large for L2 is taken in blocks outside the rows, with accumulators spilled between blocks; any
+other accumulates in registers over all of k (long float sums in levels, `graph/kernels/levels.py`). In both cases terms are
+added in the order of k, in blocks that depend on shapes and caches but not on the number of cores. The epilogue (a
+bias, an activation) is computed where the whole sum is in registers."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.analysis.dot_terms import product_dots, term_axis
 from tilewright.kernel.analysis.versions import is_injective
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride
-from tilewright.kernel.heuristics.dot_tiles import EVEN, choose_dot_opts, evenness
+from tilewright.kernel.heuristics.dot_tiles import HIGH_UTILISATION, choose_dot_opts, utilisation
 from tilewright.kernel.heuristics.product_nest import Nest
 from tilewright.kernel.heuristics.product_sizes import (
     COLUMN_PARTS,
+    MAX_PARTS,
     MAX_ROWS,
-    MIN_ROWS,
-    MOST_PARTS,
-    MOST_VECTORS,
+    MAX_VECTORS,
+    MIN_TILE_ROWS,
     best_block,
     best_sum_block,
     cached_parts,
@@ -50,36 +50,36 @@ from tilewright.kernel.transforms.spill import check_spill
 from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands
 from tilewright.kernel.transforms.thread import check_thread
 
-# Multiplications below which tiles of several rows gain nothing; and below which other cores, or a copy of what could
-# be read as it lies, cost more than they save.
-LEAST_PRODUCTS = 1 << 16
-LEAST_SHARED = 1 << 20
-# Multiplications that keep a core busy for long: of such parts each core is given several, so that one that is late
-# leaves some to the others. Shorter parts stay with the core whose cache has their factors: 16 products of 256 take a
-# tenth less on 16 cores.
-LONG_PART = 1 << 25
-# Fewer rows use an element of the right factor too few times to pay for tiles of them, or for packing it.
-LEAST_ROWS = 8
-LEAST_PACKED_ROWS = 32
-# Fewer columns leave most of a register empty.
-LEAST_LANES = 0.5
+# Multiplications below which tiles of several rows gain nothing; and below which threads and packing cost more than
+# they save.
+MIN_PRODUCTS = 1 << 16
+MIN_SHARED = 1 << 20
+# Multiplications of a long task: each core gets several of these, so that others take over those of a core that is
+# late. Shorter tasks stay with the core whose cache has their factors: 16 products of 256 take 10 % less on 16 cores.
+LONG_TASK = 1 << 25
+# Fewer rows reuse an element of the right factor too rarely to pay for tiles of rows, or for packing.
+MIN_ROWS = 8
+MIN_PACKED_ROWS = 32
+# The fraction of a register that the columns must fill.
+MIN_LANES = 0.5
+# A sum of this length leaves its outer sum time to be spilled.
 LONG_SUM = 64
-# The part of a core's own cache that one packed panel takes: another panel, and what is read in passing, want room too,
-# and where two hardware threads share the core, so does the other.
+# One packed panel takes 1/PANEL_SHARE of a core's cache: another panel, streamed data and a second hardware thread of
+# the core need room too.
 PANEL_SHARE = 4
-# A sum is taken in blocks, where a panel of all of it takes more than this part of a core's own cache.
+# A sum is taken in blocks where its panel is larger than 1/LONG_SHARE of a core's cache.
 LONG_SHARE = 2
-# The part of all memory for panels that a whole factor takes.
+# A factor that is packed whole takes at most 1/WHOLE_SHARE of the memory for panels.
 WHOLE_SHARE = 2
-# Registers that a factor's offset takes, where a dot product needs one.
+# Registers for the offset of a factor, where a dot-product instruction needs one.
 OFFSET_REGISTERS = 4
-# Steps of the sum that are written out, where they divide it, those preferred first: more products for each jump.
+# Unroll factors of the sum, preferred first.
 STEPS = (2, 3)
 
 
 class Product(NamedTuple):
-    """The places of the two factors, and the output loops that tiles are cut from. `number` is that of the right factor
-    in the multiplication."""
+    """The accesses of the two factors, and the output loops that are tiled. `number` is the position of the right
+    factor in the multiplication."""
 
     left: UOp
     right: UOp
@@ -91,26 +91,26 @@ class Product(NamedTuple):
 def choose_product_opts(view: KernelView) -> tuple[Opt, ...] | None:
     if not view.target.has_threads or has_effects(view) or not all(is_counted(axis) for axis in view.axes):
         return None
-    places = factors_of(view)
-    if not places or _products(view) < LEAST_PRODUCTS:
+    accesses = factors_of(view)
+    if not accesses or _products(view) < MIN_PRODUCTS:
         return None
     lanes = view.target.lanes(sum_dtype(view))
     product = find_product(view)
-    if product is not None and size_of(product.columns) >= LEAST_LANES * lanes:
-        return _Plan(view, product).choose() if size_of(product.rows) >= LEAST_ROWS else None
-    left, right = places
+    if product is not None and size_of(product.columns) >= MIN_LANES * lanes:
+        return _Plan(view, product).choose() if size_of(product.rows) >= MIN_ROWS else None
+    left, right = accesses
     lanes *= max((dot.instruction.terms for dot in product_dots(view)), default=1)
     return choose_dot_opts(view, own_axes(view, left, right), own_axes(view, right, left), left, right, lanes)
 
 
-# ---------------------------------------------------------------- what is a product
+# ---------------------------------------------------------------- matching
 
 
 def find_product(view: KernelView) -> Product | None:
-    """The product that the kernel is made of; None where it is something else."""
-    places = factors_of(view)
-    for number in (1, 0) if places else ():
-        left, right = places[1 - number], places[number]
+    """The product that the kernel computes; None where it computes something else."""
+    accesses = factors_of(view)
+    for number in (1, 0) if accesses else ():
+        left, right = accesses[1 - number], accesses[number]
         columns = [a for a in own_axes(view, right, left) if all(stride(store, a) == 1 for store in view.stores)]
         rows = own_axes(view, left, right)
         if columns and rows:
@@ -119,8 +119,8 @@ def find_product(view: KernelView) -> Product | None:
 
 
 def factors_of(view: KernelView) -> list[UOp]:
-    """The places of the two factors, in the order of the multiplication; empty where the kernel is no sum of them. The
-    sum may be a term of another one, where only some of its terms count: that is how borders are left out."""
+    """The accesses of the two factors, in the order of the multiplication; empty where the kernel is no sum of
+    products. The sum may be the masked term of another sum: the borders of a convolution are masked so."""
     if not view.reduces or any(node.arg is not Ops.ADD for node in view.reduces):
         return []
     value = _without_casts(view.reduces[0].src[0])
@@ -132,7 +132,7 @@ def factors_of(view: KernelView) -> list[UOp]:
 
 
 def own_axes(view: KernelView, one: UOp, other: UOp) -> list[UOp]:
-    """The output loops that one of the factors depends on and the other does not."""
+    """The output loops that factor `one` depends on and the other does not."""
     loops = [axis for axis in view.of_kind(AxisType.LOOP) if all(axis in node.ranges for node in view.reduces)]
     return [axis for axis in loops if axis in one.ranges and axis not in other.ranges]
 
@@ -142,7 +142,7 @@ def _products(view: KernelView) -> int:
 
 
 def sum_dtype(view: KernelView) -> DType:
-    """What the sums are held in."""
+    """The dtype of the accumulators."""
     return view.target.held_in(view.reduces[0].dtype)
 
 
@@ -160,11 +160,11 @@ class _Plan(Nest):
         super().__init__(view)
         self.product = product
         self.is_whole = False
-        self.sum_block: int | None = None  # steps of the sum in a block, where it is taken in blocks
-        self.spill_loop: UOp | None = None  # the loop over those
+        self.sum_block: int | None = None  # the length of a block of the sum, where it is taken in blocks
+        self.spill_loop: UOp | None = None  # the loop over those blocks
         self.depth = math.prod(size_of(axis) for axis in view.reduce_axes)
         self.products = _products(view)
-        self.is_large = self.products >= LEAST_SHARED
+        self.is_large = self.products >= MIN_SHARED
         self.itemsize = max(node.dtype.itemsize for node in (product.left, product.right, view.reduces[0]))
         dots = product_dots(view)
         self.dot = dots[0] if dots else None
@@ -175,7 +175,7 @@ class _Plan(Nest):
         rows, columns = self.product.rows, self.product.columns
         lanes = self.target.lanes(sum_dtype(self.view))
         inner = math.prod(size_of(axis) for axis in self.view.reduces[0].src[1:])
-        # Beside a long sum, the one that it is a term of may wait in memory.
+        # Beside a long inner sum, the accumulators of the outer one may be spilled.
         sets, registers = 1 if inner >= LONG_SUM else len(self.view.reduces), self.target.vector_registers
         if self.dot is not None and self.dot.offset is not None:
             registers -= OFFSET_REGISTERS
@@ -185,7 +185,7 @@ class _Plan(Nest):
         self.sum_block = self._choose_sum_block(lanes) if may_overlap else None
         sharing = (self._has_neighbouring_rows(), cores, may_overlap)
         lines = self.target.l1_lines(abs(stride(self.product.left, rows) or 0) * self.product.left.dtype.itemsize)
-        max_rows = min(MAX_ROWS, max(MIN_ROWS, lines))
+        max_rows = min(MAX_ROWS, max(MIN_TILE_ROWS, lines))
         tile = choose_tile(size_of(rows), size_of(columns), lanes, registers, sets, *sharing, max_rows)
         self.cut("columns", columns, tile.vectors * lanes)
         room = self.target.core_cache_bytes // PANEL_SHARE // (self.depth * self.itemsize)
@@ -195,7 +195,7 @@ class _Plan(Nest):
             self.block("columns", amount)
         if may_overlap:
             rows = self._part_rows(rows)
-        is_shared = evenness(self._parts_outside(rows), cores) >= EVEN or self.sum_block is not None
+        is_shared = utilisation(self._parts_outside(rows), cores) >= HIGH_UTILISATION or self.sum_block is not None
         if may_overlap and is_shared and size_of(rows) % tile.rows and size_of(rows) > tile.rows:
             self.overlap("rows", rows, tile.rows)
         else:
@@ -214,14 +214,14 @@ class _Plan(Nest):
         return tuple(self.opts)
 
     def _choose_sum_block(self, lanes: int) -> int | None:
-        """Steps of the sum in a block, where a core's own cache has no room for a panel of all of it. This is the order
-        in which terms are added, so the number of cores has no part in it, nor has the tile, which depends on that."""
+        """The length of a block of the sum, where a panel of all of it is too large for a core's cache. It decides the
+        order of additions, so it must not depend on the number of cores, nor on the tile, which does."""
         (axis, *others), rows = self.view.reduces[0].src[1:], size_of(self.product.rows)
         left = factors_of(self.view)[1 - self.product.number]
         is_plain = self.dot is None and len(self.view.reduces) == 1 and not others and not self._is_left_converted(left)
-        width = MOST_VECTORS * lanes * self.itemsize
+        width = MAX_VECTORS * lanes * self.itemsize
         room = self.target.core_cache_bytes // width
-        if not is_plain or not self.is_large or rows < LEAST_PACKED_ROWS or LONG_SHARE * size_of(axis) <= room:
+        if not is_plain or not self.is_large or rows < MIN_PACKED_ROWS or LONG_SHARE * size_of(axis) <= room:
             return None
         sums = rows // self._cached_parts(rows) * width
         if WHOLE_SHARE * sums > self.target.max_local_bytes:
@@ -235,71 +235,75 @@ class _Plan(Nest):
         return stride(self.product.left, self.product.rows) == 1
 
     def _is_left_packed(self) -> bool:
-        """Where its rows are scattered, or elements are converted."""
+        """Whether its rows are scattered, or its elements are converted."""
         left = factors_of(self.view)[1 - self.product.number]
         return self._has_scattered_rows() or self._is_left_converted(left)
 
     def _has_scattered_rows(self) -> bool:
-        """Whether what a tile reads at a step is apart from the next: its rows are neighbours, or some do not exist."""
+        """Whether consecutive iterations of the sum read distant elements: its rows have stride 1, or some are
+        masked."""
         left = factors_of(self.view)[1 - self.product.number]
         return self._has_neighbouring_rows() or len(left.src) > len(self.product.left.src)
 
     def _is_left_converted(self, left: UOp) -> bool:
-        """What one instruction takes in groups is read so where the terms of a group are neighbours."""
+        """Whether elements are converted. Terms of a dot-product instruction are read in place at stride 1."""
         if self.dot is None:
             return left.dtype is not self.view.reduces[0].dtype
         terms = term_axis(self.view, left)
         return terms is None or stride(left, terms) != 1 or left.dtype.itemsize != self.itemsize
 
     def _is_left_packed_whole(self) -> bool:
-        """Whether each core packs all of the left factor, once, for all of its blocks of columns. Rows that are only
-        converted are so again for each block, and read from where they are shorter."""
+        """Whether each core packs the whole left factor once, for all of its blocks of columns. Rows that are only
+        converted are packed again for each block, from their narrower dtype."""
         others = [axis for axis in self.view.of_kind(AxisType.LOOP) if axis not in self.loops.values()]
         if others or "blocks of columns" not in self.loops or not self._has_scattered_rows():
             return False
         return WHOLE_SHARE * self.depth * size_of(self.product.rows) * self.itemsize <= self.target.max_local_bytes
 
     def _share(self) -> None:
-        """The cores share the loops outside of the rows, from the outermost on until there are enough parts; or the
-        rows, where that is more even."""
+        """Makes the loops outside the rows parallel, from the outermost on until there are enough tasks; or the rows,
+        where that has a higher utilisation."""
         cores = self.target.cores
         if not self.is_large or (cores == 1 and not self.is_whole):
             return
         shared: dict[str, int] = {}
         parts = math.prod(size_of(axis) for axis in self.view.of_kind(AxisType.THREAD))
         for name in [name for name in self.loops if name not in ("blocks of rows", "rows", "columns")]:
-            # What a core packs before all blocks of columns is packed once in each part of them.
-            amount = self._most_even(name) if self.is_whole else size_of(self.loops[name])
-            wanted = COLUMN_PARTS * cores if self.products >= LONG_PART * parts else cores
-            is_enough = parts >= wanted and evenness(parts, cores) >= EVEN
+            # A whole left factor is packed once in each task.
+            amount = self._best_parts(name) if self.is_whole else size_of(self.loops[name])
+            wanted = COLUMN_PARTS * cores if self.products >= LONG_TASK * parts else cores
+            is_enough = parts >= wanted and utilisation(parts, cores) >= HIGH_UTILISATION
             if not is_enough and self._is_sharable(name, amount):
                 shared[name], parts = amount, parts * amount
-        amount = self._most_even("rows")
-        if min(evenness(amount, cores), EVEN) > evenness(parts, cores) and self._is_sharable("rows", amount):
+        amount = self._best_parts("rows")
+        if min(utilisation(amount, cores), HIGH_UTILISATION) > utilisation(parts, cores) and self._is_sharable(
+            "rows", amount
+        ):
             shared = {"rows": amount}
         for name, amount in shared.items():
-            self.give_to_cores(name, amount)
+            self.parallelise(name, amount)
 
-    def _most_even(self, name: str) -> int:
-        """The parts of a loop, few for each core, that the cores can share best. Where sums of rows wait in memory, a
-        part has several: one alone would be summed in another order, and cores are not to decide about that."""
+    def _best_parts(self, name: str) -> int:
+        """The number of parts of a loop, few per core, with the highest utilisation. Where accumulators of rows are
+        spilled, a part has several rows: a single one would not be spilled, which changes the order of additions, and
+        that must not depend on the number of cores."""
         size, cores = size_of(self.loops[name]) if name in self.loops else 1, self.target.cores
-        most = min(size if self.sum_block is None else size // 2, MOST_PARTS * cores)
+        most = min(size if self.sum_block is None else size // 2, MAX_PARTS * cores)
         amounts = [n for n in range(2, most + 1) if size % n == 0]
-        return max(amounts, key=lambda n: (min(evenness(n, cores), EVEN), -n), default=1)
+        return max(amounts, key=lambda n: (min(utilisation(n, cores), HIGH_UTILISATION), -n), default=1)
 
     def _is_sharable(self, name: str, amount: int) -> bool:
         return amount > 1 and check_thread(self.view, self.loops[name], amount) is None
 
     def _parts_outside(self, rows: UOp) -> int:
-        """The parts that the loops outside of the rows make, and those of the rows that the cores have already."""
+        """The tasks of the loops outside the rows, times the parts of the rows that are parallel already."""
         inside = (rows, *(axis for name, axis in self.loops.items() if name == "columns"))
         loops = self.view.of_kind(AxisType.LOOP, AxisType.THREAD)
         return math.prod(size_of(axis) for axis in loops if axis not in inside)
 
     def _part_rows(self, rows: UOp) -> UOp:
-        """The rows of one part, where the loops outside of them are too few for the cores, or where all rows are more
-        than the shared cache holds from one block of columns to the next. Columns pass for each part of the rows."""
+        """The loop over the rows of one part. Rows are split where the loops outside have too few tasks, or where the
+        shared cache does not hold all rows from one block of columns to the next."""
         size = size_of(rows)
         cached = self._cached_parts(size) if "blocks of columns" in self.loops else 1
         amount = cached * row_parts(size // cached, cached * self._parts_outside(rows), self.target.cores)
@@ -312,19 +316,19 @@ class _Plan(Nest):
         return make_range(size // amount, (*rows.arg.id, 1), rows.arg.kind)
 
     def _spill(self) -> None:
-        """The rows of a part pass once for each block of the sum, and their sums wait in memory."""
+        """Blocks of the sum outside the rows of a part, whose accumulators are spilled."""
         rows, axis = self.loops.get("rows"), self.view.reduces[0].src[1]
         if self.sum_block is None or rows is None or check_spill(self.view, rows, None) is not None:
             return
         self.apply(OptOps.BLOCK, axis, self.sum_block)
         self.apply(OptOps.SPILL, rows, 1)
-        # Very many blocks are added up in levels; a block is packed in the innermost loop over them.
+        # Very many blocks are summed in levels; a block is packed in the innermost loop over blocks.
         block = (*axis.arg.id, 0)
         self.spill_loop = [a for a in self.view.of_kind(AxisType.REDUCE) if a.arg.id[: len(block)] == block][-1]
 
     def _stage(self) -> None:
-        """Packs the right factor at the innermost loop around the rows that it depends on, and the left one, where it
-        is packed, at the rows or before all blocks."""
+        """Packs the right factor at the innermost loop outside the rows that it depends on; and the left factor, where
+        it is packed, at the rows or outside all blocks."""
         left, right = (factors_of(self.view)[number] for number in (1 - self.product.number, self.product.number))
         rows = self.loops.get("blocks of rows", self.loops.get("rows"))
         if rows is None:
@@ -340,25 +344,25 @@ class _Plan(Nest):
                 self._pack(around[-1], right)
 
     def _is_right_packed(self) -> bool:
-        """Whether a panel is read faster than the right factor as it lies: its columns are no neighbours, or it is
-        read often enough. Where windows of it overlap, as in a convolution, a panel is larger than what it holds."""
+        """Whether packing the right factor pays: its columns do not have stride 1, or it is reused often enough. Where
+        its windows overlap, as in a convolution, a panel is larger than the data that it holds."""
         right, columns = self.product.right, self.product.columns
         if stride(right, columns) != 1 or right.dtype is not self.view.reduces[0].dtype:
             return True
         summed = [axis for axis in self.view.reduce_axes if axis in right.ranges]
-        is_used_often = self.is_large and size_of(self.product.rows) >= LEAST_PACKED_ROWS
+        is_used_often = self.is_large and size_of(self.product.rows) >= MIN_PACKED_ROWS
         return is_used_often and is_injective(right.src[1], [*summed, columns])
 
     def _write_out_steps(self) -> None:
-        """Comes last: a copy is best made along the whole of the sum."""
+        """Unrolls the sum. This comes last: a copy is best made along the whole sum."""
         axes = self.view.reduces[0].src[1:]
         amount = next((n for n in STEPS if size_of(axes[0]) % n == 0 and size_of(axes[0]) > n), None)
         is_plain = self.dot is None and len(self.view.reduces) == len(axes) == 1
         if self.is_large and is_plain and amount is not None:
             self.unroll(axes[0], amount)
 
-    def _pack(self, axis: UOp, place: UOp) -> None:
-        number = operands(self.view).index(place)
+    def _pack(self, axis: UOp, access: UOp) -> None:
+        number = operands(self.view).index(access)
         if check_stage(self.view, axis, number) is None:
             made = apply_stage(self.view, axis, number)
             if local_bytes(made, self.target.warp_size) <= self.target.max_local_bytes:

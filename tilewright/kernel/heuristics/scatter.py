@@ -1,7 +1,7 @@
-"""Opts for kernels whose terms each name their place: sums by index, gradients of gathers, the last writer of a place.
-In: a kernel and a target record. Out: SCATTER and what shares its work, or None where comparing takes less time.
+"""Opts for sums by index: scatter, the gradient of a gather, the last writer of an element. In: a kernel for a target.
+Out: SCATTER and the opts that parallelise it, or None where comparing every output with every term takes less time.
 
-Every place combines its terms in their order, whatever is chosen here: results do not depend on it."""
+The terms of an output are combined in their order in either case: the choice does not change results."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tilewright.kernel.heuristics.opt_builder import OptBuilder, best_divisor
 from tilewright.kernel.transforms.local import check_local
 from tilewright.kernel.transforms.scatter import Terms, check_scatter, match_terms
 
-# What it takes to find a place and to come back from memory, in vectors compared.
-STEPS_A_TERM = 32
-# Columns of a tile, in vectors: so much of a row is filled and added to in one go.
-MOST_VECTORS = 32
-# With shorter rows, threads that skip each other's terms take as long as one that takes all of them.
-LEAST_VECTORS = 4
-# Threads a core, of a target with work-groups: so many compare as fast as they can, fewer where each comparison also
-# reads a row's value; and so few walk the terms, since each of them walks all.
+# The cost of one indexed read-modify-write, in vector comparisons.
+COMPARISONS_PER_TERM = 32
+# Vectors of a row that are accumulated at a time.
+MAX_VECTORS = 32
+# With rows of fewer vectors, cores that each skip the others' terms are no faster than one core.
+MIN_VECTORS = 4
+# On a target with work-groups, the threads per core that saturate it with comparisons, or with comparisons that also
+# load a row's value; and the threads per core that loop over the terms, as each of them reads all terms.
 COMPARING_THREADS = 2048
 COMPARING_ROWS = 128
 WALKING_THREADS = 256
 GROUP_THREADS = 256
-# Fewer places a part than this are not worth walking all terms for.
-LEAST_PLACES = 16
+# Parts of fewer outputs are not worth reading all terms for.
+MIN_OUTPUTS = 16
 
 
 def choose_scatter_opts(view: KernelView) -> tuple[Opt, ...] | None:
@@ -41,18 +41,18 @@ def choose_scatter_opts(view: KernelView) -> tuple[Opt, ...] | None:
 
 
 def shared_loops(view: KernelView) -> list[UOp]:
-    """The loops of which every core or work-group may take its own iterations."""
+    """The loops that may be parallel."""
     loops = [loop for loop in view.of_kind(AxisType.LOOP) if is_counted(loop)]
     return [loop for loop in loops if check_cores(view, loop) is None]
 
 
 def takes_longer(compared: int, walked: int) -> bool:
-    """Whether comparing every place with a term costs more than finding its place."""
+    """Whether comparing every output with a term costs more than the loop over the terms. Tests replace this."""
     return compared > walked
 
 
 def columns_of(view: KernelView, axis: UOp) -> list[UOp]:
-    """The other output loops, those of the longest steps first."""
+    """The other output loops, those of the largest stride first."""
     loops = [loop for loop in view.of_kind(AxisType.LOOP) if loop not in view.reduce_axes and loop is not axis]
     return by_steps(loops, view)
 
@@ -69,25 +69,25 @@ def divisor(axis: UOp, most: int) -> int:
 
 
 def share_among_cores(view: KernelView, axis: UOp) -> tuple[Opt, ...] | None:
-    """Vectors along the columns; a core for each part of the places, or for other loops where there are enough."""
+    """Vectors along the columns; a core for each part of the outputs, or for other loops that are long enough."""
     target = view.target
     columns = columns_of(view, axis)
     lanes = min(target.lanes(store.dtype) for store in view.stores)
     row = columns[-1] if columns and all(stride(store, columns[-1]) == 1 for store in view.stores) else None
     width = size_of(row) if row is not None else 1
-    # Where each lane has its own place, a line of the index is read at a time, and places are found one by one.
-    is_spread = row is not None and any(row in place.ranges for place in places_of(view, axis))
+    # Where the index depends on the row's loop, every lane has its own output, and lanes are handled one by one.
+    is_spread = row is not None and any(row in index.ranges for index in output_indices(view, axis))
     vectors = 1 if is_spread else -(-width // lanes)
     others = math.prod(map(size_of, columns)) // width
-    has_parts = vectors >= LEAST_VECTORS and others < target.cores
+    has_parts = vectors >= MIN_VECTORS and others < target.cores
     is_shared = has_parts or is_spread or others >= target.cores
-    walked = (STEPS_A_TERM * (width if is_spread else 1) + 2 * vectors) * (1 if is_shared else target.cores)
+    walked = (COMPARISONS_PER_TERM * (width if is_spread else 1) + 2 * vectors) * (1 if is_shared else target.cores)
     if not takes_longer(size_of(axis) * width // lanes, walked):
         return None
     builder = OptBuilder(view)
-    builder.apply(OptOps.SCATTER, axis, max(1, min(target.cores, size_of(axis) // LEAST_PLACES)) if has_parts else 1)
+    builder.apply(OptOps.SCATTER, axis, max(1, min(target.cores, size_of(axis) // MIN_OUTPUTS)) if has_parts else 1)
     if row is not None:
-        amount = best_divisor(width, min(vectors, MOST_VECTORS) * lanes, lanes) if width > lanes else None
+        amount = best_divisor(width, min(vectors, MAX_VECTORS) * lanes, lanes) if width > lanes else None
         amount = amount or divisor(row, lanes)
         if amount > 1:
             builder.upcast(row, amount)
@@ -99,22 +99,22 @@ def share_among_cores(view: KernelView, axis: UOp) -> tuple[Opt, ...] | None:
     return tuple(builder.opts)
 
 
-def places_of(view: KernelView, axis: UOp) -> list[UOp]:
+def output_indices(view: KernelView, axis: UOp) -> list[UOp]:
     found = (match_terms(store, axis) for store in view.sink.src)
-    return [terms.place for terms in found if isinstance(terms, Terms)]
+    return [terms.output_index for terms in found if isinstance(terms, Terms)]
 
 
 # ---------------------------------------------------------------- work-groups
 
 
 def share_among_groups(view: KernelView, axis: UOp) -> tuple[Opt, ...] | None:
-    """A thread for each column of each part of the places, neighbours in memory side by side. Comparing has a thread
-    for each place: as long as they all run at once, it takes no longer."""
+    """A thread for each column of each part of the outputs, adjacent threads on adjacent columns. Comparing has a
+    thread for each output: as long as all of them run at once, it takes no longer."""
     threads = math.prod(map(size_of, columns_of(view, axis)))
     busy = view.target.cores * (COMPARING_THREADS if threads == 1 else COMPARING_ROWS)
     if not takes_longer(threads * size_of(axis), busy):
         return None
-    wanted = min(view.target.cores * WALKING_THREADS // threads, size_of(axis) // LEAST_PLACES)
+    wanted = min(view.target.cores * WALKING_THREADS // threads, size_of(axis) // MIN_OUTPUTS)
     builder = OptBuilder(view)
     builder.apply(OptOps.SCATTER, axis, 1 << max(0, wanted.bit_length() - 1))
     room = min(GROUP_THREADS, view.target.max_group_size)

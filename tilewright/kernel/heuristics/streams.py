@@ -1,9 +1,9 @@
-"""Opts for kernels that memory bounds. In: a choice that has begun, and a target without work-groups. Out: the choice
-with tiles that walk memory as it is fetched: whole lines, page after page, a few streams side by side.
+"""Opts for memory-bound kernels. In: a list of opts under construction, for a target without work-groups. Out: the list
+with tiles whose accesses suit caches and prefetchers: whole lines, whole pages, a few streams at a time.
 
-  a transposition           squares, read along one loop and written along another
-  a sum over the slow axis  long parts of rows, with the sums of a part held in memory where registers do not suffice
-  a sum over the fast axis  several vectors of several rows that lie far apart, each a stream without an end"""
+  a transposition           square tiles, loaded along one loop and stored along the other
+  a sum over the slow axis  long parts of rows, accumulators spilled to memory where registers do not suffice
+  a sum over the fast axis  several vectors of several rows at a large stride, one prefetch stream each"""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride
-from tilewright.kernel.heuristics.dot_tiles import evenness
-from tilewright.kernel.heuristics.opt_builder import VECTORS_IN_FLIGHT, OptBuilder
+from tilewright.kernel.heuristics.dot_tiles import utilisation
+from tilewright.kernel.heuristics.opt_builder import INDEPENDENT_VECTORS, OptBuilder
 from tilewright.kernel.transforms.block import check_block
 from tilewright.kernel.transforms.spill import check_spill
 from tilewright.kernel.transforms.thread import check_thread
 
-# Rows that a reduction walks side by side: four streams keep memory busier than one or two (bench/streams.py).
+# Rows that a reduction reads at a time: four prefetch streams use more bandwidth than one or two (bench/streams.py).
 STREAMS = 4
-LEAST_ROWS = 64
-# The part of an L1 that sums held in memory take: the rows pass through it as well.
+MIN_ROWS = 64
+# The fraction of an L1 for spilled accumulators: the rows pass through it as well.
 SPILL_SHARE = 2
-# A square with a shorter side has vectors that are mostly empty.
-LEAST_SIDE = 4
+# A square tile with a shorter side leaves most of each vector unused.
+MIN_SIDE = 4
 
 
 def crossing_axes(view: KernelView) -> tuple[UOp, UOp] | None:
-    """An output loop that every store walks with stride 1, and the one that those loads walk which do not."""
+    """An output loop of stride 1 in every store, and one of stride 1 in the loads that cross it."""
     if view.reduces:
         return None
-    loops = [axis for axis in view.of_kind(AxisType.LOOP) if is_counted(axis) and size_of(axis) >= LEAST_SIDE]
+    loops = [axis for axis in view.of_kind(AxisType.LOOP) if is_counted(axis) and size_of(axis) >= MIN_SIDE]
     loads = [access for access in view.accesses if access not in view.stores]
     for outer in loops:
         across = [load for load in loads if stride(load, outer) not in (0, 1)]
@@ -46,9 +46,8 @@ def crossing_axes(view: KernelView) -> tuple[UOp, UOp] | None:
 
 
 def square_tile(builder: OptBuilder, outer: UOp, inner: UOp) -> None:
-    """Tiles both loops, so that vectors are read along one, transposed in registers, and written along the other as
-    whole lines. The loop along which is read lies inside: its lines are fetched ahead, those written are not, and the
-    renderer writes them past the caches."""
+    """Tiles both loops: vectors are loaded along one, transposed in registers, and stored along the other as whole
+    lines. The loop of the loads is inside: their lines are prefetched. The stores are non-temporal."""
     itemsize = max(store.dtype.itemsize for store in builder.view.stores)
     lanes = max(1, builder.target.line_bytes // itemsize)
     outer, inner = builder.put_outside(outer, inner)
@@ -57,26 +56,27 @@ def square_tile(builder: OptBuilder, outer: UOp, inner: UOp) -> None:
 
 
 def row_vectors(view: KernelView, axis: UOp, lanes: int) -> int:
-    """How many vectors of a row a sum over the rows of a large matrix takes at a time: as many as there is room to hold
-    sums of, or less where that would leave cores idle. Whether they are held follows from the shape alone."""
+    """How many vectors of a row a sum over the rows of a large matrix accumulates at a time: as many as the L1 has room
+    for, or fewer where that would leave cores idle. 0 is a matrix that a cache holds. Whether they are spilled does not
+    depend on the number of cores."""
     if not view.reduces or not view.target.has_threads or size_of(axis) % max(1, lanes // 2):
         return 0
     inside = [access for access in view.accesses if access.ranges & view.reduce_axes and stride(access, axis) == 1]
     if not any(memory_of(load).arg.size * load.dtype.itemsize >= view.target.cache_bytes for load in inside):
         return 0
     room = view.target.l1_bytes // SPILL_SHARE // max(node.dtype.itemsize for node in view.reduces)
-    least = VECTORS_IN_FLIGHT if is_spilled(view, axis, lanes) else 0
+    least = INDEPENDENT_VECTORS if is_spilled(view, axis, lanes) else 0
     return max(min(size_of(axis) // (2 * view.target.cores), room) // lanes, least)
 
 
 def is_spilled(view: KernelView, axis: UOp, lanes: int) -> bool:
-    """Whether the sums of a row are more than registers, and can be held in memory."""
+    """Whether a row has more accumulators than registers, and they can be spilled."""
     return size_of(axis) > view.target.vector_registers // 2 * lanes and check_spill(view, axis, None) is None
 
 
 def stream_rows(builder: OptBuilder, axis: UOp, vectors: int, lanes: int) -> None:
-    """Sums of so many vectors of a row at a time: in registers where they suffice, else held in memory, of which then
-    several rows at a time make the most. Cores share the parts of a row."""
+    """Accumulates `vectors` of a row at a time: in registers where they suffice, else spilled, with several rows at a
+    time for each spill. Parts of a row are parallel."""
     if builder.view.of_kind(AxisType.UPCAST) or not is_spilled(builder.view, axis, lanes):
         builder.vectorise(axis, min(vectors, builder.target.vector_registers // 2), lanes)
         return
@@ -87,7 +87,7 @@ def stream_rows(builder: OptBuilder, axis: UOp, vectors: int, lanes: int) -> Non
     builder.vectorise(axis, max(1, builder.target.line_bytes // (lanes * itemsize)), lanes)
     rows = [found for found in builder.view.of_kind(AxisType.REDUCE) if found in builder.view.reduce_axes]
     if rows and is_counted(rows[-1]):
-        walk_apart(builder, rows[-1], OptOps.UNROLL, STREAMS)
+        split_into_streams(builder, rows[-1], OptOps.UNROLL, STREAMS)
     columns = builder.view.of_kind(AxisType.LOOP)[-1]
     tile = math.prod(size_of(found) for found in builder.view.of_kind(AxisType.UPCAST))
     amount = part_of_row(size_of(columns), vectors * lanes // tile, tile * itemsize, builder.target)
@@ -104,19 +104,18 @@ def stream_rows(builder: OptBuilder, axis: UOp, vectors: int, lanes: int) -> Non
 
 
 def part_of_row(tiles: int, most: int, tile_bytes: int, target: Target) -> int:
-    """How many tiles of a row a core takes at a time: parts that are about a page long, as shorter ones are
-    prefetched badly, and that cores end together."""
+    """How many tiles of a row are one task: about a page, as less is prefetched badly, with a high utilisation."""
     fitting = [amount for amount in range(1, max(1, most) + 1) if tiles % amount == 0]
 
     def worth(amount: int) -> float:
-        return evenness(tiles // amount, target.cores) * min(1.0, amount * tile_bytes / target.page_bytes)
+        return utilisation(tiles // amount, target.cores) * min(1.0, amount * tile_bytes / target.page_bytes)
 
     return max(fitting, key=lambda amount: (worth(amount), amount))
 
 
-def walk_apart(builder: OptBuilder, axis: UOp, op: OptOps, most: int) -> None:
-    """Cuts a loop over rows into as many equal parts as divide it, up to `most`, and writes out one row of each: every
-    part is then one long stream, which goes on where a row ends. Rows next to each other would each be a short one."""
+def split_into_streams(builder: OptBuilder, axis: UOp, op: OptOps, most: int) -> None:
+    """Splits a loop over rows into up to `most` equal parts and unrolls over the parts: each part is one long prefetch
+    stream that continues from row to row, where adjacent rows would be several short ones."""
     parts = next((n for n in range(most, 1, -1) if size_of(axis) % n == 0), 1)
     if parts == 1 or check_block(builder.view, axis, size_of(axis) // parts) is not None:
         return
@@ -125,13 +124,13 @@ def walk_apart(builder: OptBuilder, axis: UOp, op: OptOps, most: int) -> None:
     builder.apply(op, outer, parts)
 
 
-def fill_flights(builder: OptBuilder, lanes: int) -> None:
-    """A reduction whose vector axis is short goes along another one as well: more accumulators overlap better, and each
-    sums less, so it rounds less."""
+def add_accumulators(builder: OptBuilder, lanes: int) -> None:
+    """Tiles a second axis of a reduction whose vector axis is short: more independent accumulators, of fewer terms
+    each, which also round less."""
     for number in range(len(builder.view.reduces)):
         node = builder.view.reduces[number]
         tile = math.prod(size_of(axis) for axis in node.src[1:] if axis.arg.kind is AxisType.UPCAST)
-        room = min(VECTORS_IN_FLIGHT, VECTORS_IN_FLIGHT * lanes // tile)
+        room = min(INDEPENDENT_VECTORS, INDEPENDENT_VECTORS * lanes // tile)
         loops = [a for a in node.src[1:] if a.arg.kind is AxisType.REDUCE and is_counted(a)]
         for axis in loops if 1 < tile and 1 < room else ():
             amount = max(d for d in range(1, room + 1) if size_of(axis) % d == 0)
@@ -141,7 +140,7 @@ def fill_flights(builder: OptBuilder, lanes: int) -> None:
 
 
 def add_streams(builder: OptBuilder) -> None:
-    """One reduction that walks its rows as vectors, and nothing else inside them, takes several rows at a time."""
+    """A kernel of one vectorised reduction per row, and nothing else per row, takes several rows at a time."""
     view = builder.view
     if not builder.target.has_threads or len(view.reduces) != 1 or not any(a.arg.kind.is_tile for a in view.axes):
         return
@@ -151,5 +150,5 @@ def add_streams(builder: OptBuilder) -> None:
     sums = math.prod(size_of(axis) for axis in view.reduces[0].src[1:] if axis.arg.kind is AxisType.UPCAST)
     lanes = builder.target.lanes(view.reduces[0].dtype)
     room = builder.target.vector_registers // 2 // max(1, -(-sums // lanes))
-    if size_of(rows[-1]) >= LEAST_ROWS:
-        walk_apart(builder, rows[-1], OptOps.UPCAST, min(STREAMS, room))
+    if size_of(rows[-1]) >= MIN_ROWS:
+        split_into_streams(builder, rows[-1], OptOps.UPCAST, min(STREAMS, room))

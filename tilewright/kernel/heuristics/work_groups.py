@@ -1,14 +1,15 @@
-"""The default optimisation where there are work-groups. In: a kernel and a target record. Out: the opts, in order.
+"""Opts for targets with work-groups. In: a kernel for a target. Out: the opts, in order.
 
-  tensor core  a matrix product that one of the target's takes: that, and nothing else
-  product      two operands of a reduction that each miss an output loop (matrix product, convolution): a tile of both
-               loops per work-group, a smaller one per thread, operands through local memory
-  rows         a reduction along memory (sum of rows, softmax, matrix times vector): threads of a group share each row,
-               neighbours reading neighbours; every reduction of the row and its output loop by as many threads
-  columns      a reduction across memory: threads along the fast output loop; they share columns where those are few
-  elementwise  vectors along the fast loop, a work-group of their neighbours
+  tensor core  a matrix product that one of the target's cores takes: TC, and nothing else
+  product      two operands of a reduction each miss an output loop (matrix product, convolution): a tile of both loops
+               per work-group, a smaller one per thread, operands through local memory
+  rows         a reduction along memory (sum of rows, softmax, matrix times vector): the threads of a group share each
+               row, adjacent threads on adjacent elements; all reductions of a row and its output loop use as many
+               threads
+  columns      a reduction across memory: threads along the fast output loop, which share the reduction if they are few
+  elementwise  vectors along the fast loop, a work-group of adjacent ones
 
-The choice follows from strides, sizes and the target's facts. What a check refuses is left out."""
+The choice follows from strides, sizes and the target's facts. An opt that a check refuses is left out."""
 
 from __future__ import annotations
 
@@ -26,25 +27,25 @@ from tilewright.kernel.transforms.registry import TRANSFORMS
 from tilewright.kernel.transforms.stage import operands
 from tilewright.kernel.transforms.tensor_core import Product, find_product
 
-# Threads of a work-group that has nothing to share, and of one side of a tile.
+# Threads of a work-group without shared data, and of one side of a tile.
 GROUP_THREADS = 256
 TILE_THREADS = 16
-# Threads a core keeps busy with: below this many for all cores together, reductions are shared by more of them.
+# Threads that saturate a core: with fewer than that on all cores, more threads share a reduction.
 THREADS_PER_CORE = 2048
-# Vectors of a row that one thread should at least have to itself.
+# Vectors of a row per thread, at least.
 VECTORS_PER_THREAD = 4
 # Below this many rows, columns and steps altogether tiles of tensor cores are mostly empty.
 MIN_SIDE = 16
 MIN_PRODUCT = 1 << 18
-# Elements along the reduction that are copied at a time.
+# Iterations of the reduction that are staged at a time, preferred first.
 STAGED_DEPTH = (16, 8, 4)
 
 
 class GroupOptBuilder(OptBuilder):
-    """Takes an opt only where the target has room for the threads and the memory of a work-group that it makes."""
+    """Takes an opt only where the work-group stays within the target's limits of threads and memory."""
 
     def take(self, op: OptOps, axis: UOp, argument: int) -> bool:
-        """Applies an opt if it is legal and the target has room for it."""
+        """Applies an opt if it is legal and within the target's limits."""
         if TRANSFORMS[op].check(self.view, axis, argument) is not None:
             return False
         made = TRANSFORMS[op].apply(self.view, axis, argument)
@@ -54,7 +55,8 @@ class GroupOptBuilder(OptBuilder):
         return True
 
     def split(self, op: OptOps, axis: UOp, amount: int) -> UOp | None:
-        """Takes `amount` of an axis; what is left of it, or the axis where nothing was taken, or None."""
+        """Splits `amount` off an axis; gives the remaining loop, the axis if it was not split, or None if all of it was
+        taken."""
         if amount <= 1 or not self.take(op, axis, amount):
             return axis
         return self.find((*axis.arg.id, 0)) if amount < size_of(axis) else None
@@ -71,7 +73,7 @@ class GroupOptBuilder(OptBuilder):
 
     @property
     def lanes(self) -> int:
-        """Elements of the widest buffer in one vector."""
+        """Elements of the widest dtype in one vector."""
         widest = max((access.dtype.itemsize for access in self.view.accesses), default=4)
         return max(1, self.target.vector_bytes // widest)
 
@@ -129,13 +131,14 @@ def output_loops(view: KernelView) -> list[UOp]:
 
 
 def step_of(axis: UOp, accesses: tuple[UOp, ...] | list[UOp]) -> int:
-    """The shortest step along the axis, very long where it has none."""
+    """The smallest stride along the axis; very large where no access depends on it."""
     steps = [abs(step) for step in (stride(access, axis) for access in accesses) if step]
     return min(steps, default=1 << 62)
 
 
 def divisor(size: int, most: int, least: int = 1) -> int:
-    """The largest divisor up to `most`, a power of two where one is at least half as large; 1 below `least`."""
+    """The largest divisor up to `most`, or a power of two that is at least half as large; 1 where it is below
+    `least`."""
     found = max(d for d in range(1, min(size, most) + 1) if size % d == 0)
     power = math.gcd(size, 1 << max(most.bit_length() - 1, 0))
     best = power if 2 * power >= found else found
@@ -146,7 +149,7 @@ def divisor(size: int, most: int, least: int = 1) -> int:
 
 
 def fill_groups(builder: GroupOptBuilder) -> None:
-    """Vectors along the fast loop, then threads, until the work-group is full."""
+    """Vectors along the fast loop, then threads, until the work-group has GROUP_THREADS."""
     view = builder.view
     loops = sorted(output_loops(view), key=lambda axis: step_of(axis, view.stores))
     if not loops:
@@ -172,7 +175,7 @@ def fill_groups(builder: GroupOptBuilder) -> None:
 
 
 def unit_axis(view: KernelView, reduce: UOp) -> UOp | None:
-    """The reduce axis along which operands lie side by side, if there is one."""
+    """The longest reduce axis of stride 1 in an operand, if there is one."""
     inside = [access for access in view.accesses if any(axis in access.ranges for axis in reduce.src[1:])]
     axes = [axis for axis in reduce.src[1:] if axis.arg.kind is AxisType.REDUCE and is_counted(axis)]
     found = [axis for axis in axes if any(stride(access, axis) == 1 for access in inside) and size_of(axis) > 1]
@@ -180,7 +183,7 @@ def unit_axis(view: KernelView, reduce: UOp) -> UOp | None:
 
 
 def share_rows(builder: GroupOptBuilder) -> None:
-    """Every reduction of a row, and the loop that writes the row, by the same threads."""
+    """Gives every reduction of a row, and the loop that stores the row, to the same number of threads."""
     view = builder.view
     found = [unit_axis(view, node) for node in view.reduces]
     axes = list(dict.fromkeys(axis for axis in found if axis is not None))
@@ -201,7 +204,7 @@ def share_rows(builder: GroupOptBuilder) -> None:
 
 
 def threads_for_rows(target: Target, vectors: int, rows: int) -> int:
-    """Threads that share a row: enough of them for all cores, and enough work for each."""
+    """Threads that share a row: enough to saturate the cores, each with enough work."""
     most = min(target.max_group_size, 1024)
     wanted = max(1, target.cores * THREADS_PER_CORE // max(rows, 1))
     least = min(vectors, target.warp_size if target.warp_size > 1 else 32)
@@ -211,7 +214,7 @@ def threads_for_rows(target: Target, vectors: int, rows: int) -> int:
 
 
 def add_rows(builder: GroupOptBuilder) -> None:
-    """A group with few threads for its row takes several rows."""
+    """A work-group with few threads per row takes several rows."""
     loops = [a for a in output_loops(builder.view) if all(a in node.ranges for node in builder.view.reduces)]
     count = threads_of(builder.view.sink).count
     if loops and 1 < count < GROUP_THREADS // 2:
@@ -223,7 +226,7 @@ def add_rows(builder: GroupOptBuilder) -> None:
 
 
 def share_columns(builder: GroupOptBuilder) -> None:
-    """Threads along the fast output loop; where all of them together are few, they share the reduction."""
+    """Threads along the fast output loop; where they are few in all, they share the reduction."""
     view = builder.view
     loops = sorted(output_loops(view), key=lambda axis: step_of(axis, view.accesses))
     count = math.prod(size_of(loop) for loop in loops)
@@ -243,8 +246,8 @@ def share_columns(builder: GroupOptBuilder) -> None:
 
 
 def product_axes(view: KernelView) -> tuple[UOp, UOp] | None:
-    """Two output loops of which one operand of the reduction misses the first and another the second; the second is
-    the one that lies along memory."""
+    """Two output loops: one operand of the reduction does not depend on the first, another not on the second. The
+    second has the smaller stride in the stores."""
     if len(view.reduces) != 1:
         return None
     reduce = view.reduces[0]
@@ -264,7 +267,7 @@ def product_axes(view: KernelView) -> tuple[UOp, UOp] | None:
 
 
 def tile_product(builder: GroupOptBuilder, row: UOp, column: UOp) -> None:
-    """A tile of output per thread, a larger one per work-group, and the operands' tiles in local memory."""
+    """A tile of outputs per thread, a larger one per work-group, and the operands' tiles in local memory."""
     view = builder.view
     reduce = view.reduces[0]
     inside = [access for access in view.loads if access.ranges & frozenset(reduce.src[1:])]
@@ -286,7 +289,7 @@ def tile_product(builder: GroupOptBuilder, row: UOp, column: UOp) -> None:
         deep = builder.fill_up(deep, STAGED_DEPTH[1])
         depth = STAGED_DEPTH[1]
     loop = builder.split(OptOps.UNROLL, deep, depth)
-    # Operands that a mask may cut off are read again and again from where they are: half of a tile may not exist.
+    # Only two plain operands are staged. Masked ones are read in place: half of a tile may be masked off.
     if loop is not None and depth > 1 and len(axes) == 1 and len(inside) == 2:
         for _ in inside:
             if operands(builder.view):

@@ -1,12 +1,12 @@
-"""Recutting loops before any opt. In: a kernel. Out: the kernel with fewer or better loops, computing the same.
-Merging makes long unit-stride loops out of the axes of a contiguous tensor; splitting removes divisions."""
+"""Loops before any opt. In: a kernel. Out: an equal kernel with fewer or better loops. Merging makes long unit-stride
+loops of the axes of a contiguous tensor; splitting removes divisions from the index expressions."""
 
 from __future__ import annotations
 
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import exchange_axis, named_ranges
+from tilewright.graph.walk import exchange_axis, map_graph, named_ranges
 from tilewright.kernel.axes import (
     KernelView,
     is_counted,
@@ -33,7 +33,7 @@ def merge_loops(sink: UOp) -> UOp:
 
 
 def _neighbours(view: KernelView) -> list[tuple[UOp, UOp]]:
-    """Pairs of loops that could be one: both outputs, or both closed by the same reductions."""
+    """Adjacent loops that could be merged: both output loops, or both closed by the same reductions."""
     pairs = []
     for outer, inner in zip(view.axes, view.axes[1:], strict=False):
         if outer.arg.kind is not inner.arg.kind or outer.arg.kind not in (AxisType.LOOP, AxisType.REDUCE):
@@ -44,30 +44,30 @@ def _neighbours(view: KernelView) -> list[tuple[UOp, UOp]]:
 
 
 def _closed_alike(view: KernelView, outer: UOp, inner: UOp) -> bool:
-    """Whether whatever names one of the axes names both, and no effect lies in one of them alone."""
+    """Whether every node that closes one of the axes closes both, and no store is inside only one of them."""
     if any((outer in named_ranges(node)) != (inner in named_ranges(node)) for node in view.nodes):
         return False
     return all((outer in node.ranges) == (inner in node.ranges) for node in view.nodes if node.op is Ops.STORE)
 
 
 def _walk_as_one(view: KernelView, outer: UOp, inner: UOp) -> bool:
-    """Whether both axes occur only in access positions, there as one running index."""
+    """Whether both axes occur in addresses only, and there with strides of one contiguous loop."""
     ratio = size_of(inner)
     users = [node for node in view.nodes if outer in node.src or inner in node.src]
     if any(node.op not in (Ops.ADD, Ops.MUL, Ops.INDEX, *_NAMING) for node in users):
         return False
-    for access in view.places:
+    for access in view.index_nodes:
         if len(access.src) == 3 and (outer in access.src[2].ranges or inner in access.src[2].ranges):
             return False
         outer_step, inner_step = stride(access, outer), stride(access, inner)
         if outer_step is None or inner_step is None or outer_step != inner_step * ratio:
             return False
-    positions = {access.src[1] for access in view.places}
+    positions = {access.src[1] for access in view.index_nodes}
     return not _used_elsewhere(view, positions, (outer, inner))
 
 
 def _used_elsewhere(view: KernelView, positions: set[UOp], axes: tuple[UOp, UOp]) -> bool:
-    """Whether a value other than a position is computed from the axes themselves."""
+    """Whether a value other than an address is computed from the axes."""
     inside = set(positions)
     for node in reversed(view.nodes):
         if node in inside:
@@ -88,15 +88,15 @@ def _merge(sink: UOp, outer: UOp, inner: UOp) -> UOp:
     merged = make_range(size_of(outer) * size_of(inner), outer.arg.id, outer.arg.kind)
     sink = exchange_axis(sink, inner, merged)
     zero = merged.const_like(0)
-    done: dict[UOp, UOp] = {}
-    for node in view_kernel(sink).nodes:
+
+    def without_outer(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
         if node is outer:
-            done[node] = zero
-            continue
-        named = named_ranges(node)
-        src = [done[s] for s in node.src[: len(node.src) - len(named)]]
-        done[node] = node.with_src((*src, *(done[s] for s in named if done[s] is not zero)))
-    return simplify(done[sink])
+            return zero
+        named = len(named_ranges(node))
+        values, ranges = src[: len(src) - named], src[len(src) - named :]
+        return node.with_src((*values, *(each for each in ranges if each is not zero)))
+
+    return simplify(map_graph(sink, without_outer))
 
 
 def split_loops(sink: UOp) -> UOp:
@@ -117,7 +117,7 @@ def split_loops(sink: UOp) -> UOp:
 
 
 def _divided(view: KernelView) -> list[tuple[UOp, int]]:
-    """Axes that occur as (axis + constant) // c or (axis + constant) % c with c dividing their size."""
+    """Axes in (axis + constant) // c or (axis + constant) % c, where c divides their size; and c."""
     found = []
     for node in view.nodes:
         if node.op in (Ops.IDIV, Ops.MOD) and node.src[1].op is Ops.CONST:
@@ -134,7 +134,7 @@ def _divided(view: KernelView) -> list[tuple[UOp, int]]:
 
 
 def _moved_range(position: UOp) -> UOp | None:
-    """The axis that a position is, but for a constant."""
+    """The axis that an index expression equals up to a constant."""
     if position.op is Ops.ADD and position.src[1].op is Ops.CONST:
         position = position.src[0]
     return position if position.op is Ops.RANGE else None

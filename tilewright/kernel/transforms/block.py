@@ -1,12 +1,12 @@
-"""BLOCK: a loop becomes two, which walk it block by block in the same order. In: a kernel, a loop, the length of a
-block. Out: the kernel with the two loops, of the kind that the one had. SWAP then moves a block outwards, so that what
-its iterations share stays in a cache; STAGE copies that there.
+"""BLOCK: a loop becomes two nested loops, over blocks and inside a block, in the same order. In: a kernel, a loop, the
+length of a block. Out: the kernel with the two loops, of the same kind. SWAP then moves a loop over blocks outwards, so
+that the data its iterations share stays in a cache; STAGE packs that data.
 
     before: for i in 128: out[i] = ...
     after:  for i0 in 16: for i1 in 8: out[i0*8 + i1] = ...                by 8
 
-Where blocks do not fill the loop, the last one begins early enough to end with it: some results are computed twice,
-which costs less than masks would in all blocks.
+Where the length does not divide the loop, the last block starts early enough to end with it: some results are computed
+twice, which costs less than a mask in every block.
 
     after:  for i0 in 22: for i1 in 6: out[min(i0*6, 122) + i1] = ...      by 6"""
 
@@ -30,7 +30,7 @@ def check_block(view: KernelView, axis: UOp, amount: int) -> str | None:
     if axis.arg.kind not in _LOOPS:
         return f"BLOCK needs a loop, axis {position} is {axis.arg.kind.name}"
     reason = check_amount(view, axis, amount, "BLOCK")
-    if reason is not None and _leaves_a_rest(axis, amount):
+    if reason is not None and _leaves_a_remainder(axis, amount):
         overlap = check_overlap(view, axis)
         return None if overlap is None else f"{reason}: {overlap}"
     if reason is None and amount in (1, size_of(axis)):
@@ -38,15 +38,15 @@ def check_block(view: KernelView, axis: UOp, amount: int) -> str | None:
     return reason
 
 
-def _leaves_a_rest(axis: UOp, amount: object) -> bool:
-    """Whether there are several blocks of so many iterations, and they do not fill the loop."""
+def _leaves_a_remainder(axis: UOp, amount: object) -> bool:
+    """Whether `amount` is a length of several blocks that does not divide the loop."""
     if not isinstance(amount, int) or not is_counted(axis):
         return False
     return 1 < amount < size_of(axis) and size_of(axis) % amount != 0
 
 
 def check_overlap(view: KernelView, axis: UOp) -> str | None:
-    """Whether iterations may run twice: what they store must be computed from what no iteration stores."""
+    """Whether iterations may run twice: they must not load what any iteration stores."""
     position = view.axes.index(axis)
     if axis in view.reduce_axes:
         return f"axis {position} is reduced, no iteration may count twice"

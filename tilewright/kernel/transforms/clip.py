@@ -1,13 +1,12 @@
-"""CLIP: a sum of terms that a mask chooses goes over those alone. In: a kernel and an axis of such a sum. Out: the
-kernel in which that loop begins and ends where the mask does; terms that are sums themselves are one sum with it.
-
-An axis that is written out keeps its part of the mask: where a tile's element tells what the mask asks, no text is
-written for a term that does not count. No product is made of what is masked off, so none has to be multiplied by 0.
+"""CLIP: the bounds of a summed loop are tightened to the mask of its terms. In: a kernel and an axis of such a sum.
+Out: the kernel whose loop begins and ends where the mask does; a sum of sums becomes one sum.
 
     before: for k in 5: acc += (sum over c of a[c, y - k] * w[c, k]) if 0 <= y - k < 20 else 0
     after:  for c: for k in max(0, y - 19) to min(5, y + 1): acc += a[c, y - k] * w[c, k]
 
-CLIP comes after the opts that need loops of known size: the length of the loop is computed from loops around it."""
+An unrolled axis keeps its part of the mask: for tile elements whose mask is known at compile time, no code is emitted
+for the terms it excludes. CLIP comes after the opts that need a constant loop size: it makes the size an expression of
+the outer loops."""
 
 from __future__ import annotations
 
@@ -21,13 +20,13 @@ from tilewright.graph.records import OptOps
 from tilewright.graph.simplify import simplify
 from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.uop import UOp, index_const
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import substitute, toposort
 from tilewright.kernel.axes import KernelView, is_counted, size_of
 from tilewright.kernel.transforms.common import Transform
 
 
 class Bound(NamedTuple):
-    """A part of a mask: the axis is at least `value`, or less than it."""
+    """One conjunct of a mask: the axis is at least `value` (`is_least`), or less than it."""
 
     value: UOp
     is_least: bool
@@ -38,31 +37,27 @@ def check_clip(view: KernelView, axis: UOp, argument: None) -> str | None:
     if argument is not None:
         return f"CLIP takes no argument, {argument!r} is one"
     if axis.arg.kind not in (AxisType.REDUCE, AxisType.UNROLL) or axis not in view.reduce_axes or not is_counted(axis):
-        return f"CLIP needs a loop of a sum, of known size, axis {position} is {axis.arg.kind.name}"
+        return f"CLIP needs a summed loop of constant size, axis {position} is {axis.arg.kind.name}"
     total = masked_sum(view, axis)
     if total is None:
-        return f"CLIP needs one sum of terms that a mask chooses, that of axis {position} is none"
+        return f"CLIP needs one sum with masked terms over axis {position}"
     parts = [part for part in parts_of(total.src[0].src[0], Ops.AND) if axis in part.ranges]
     if axis.arg.kind is AxisType.UNROLL:
         is_nested = total.src[0].src[1].op is Ops.REDUCE
-        return None if is_nested else f"CLIP: the sum over axis {position}, which is written out, is one sum already"
+        return None if is_nested else f"CLIP: the sum over axis {position}, which is unrolled, is not nested"
     if not any(bound_of(part, axis, total) for part in parts):
-        return f"CLIP: no mask says where axis {position} begins or ends, in terms of loops around the sum"
+        return f"CLIP: no mask bounds axis {position} by loops around the sum"
     return None
 
 
 def apply_clip(view: KernelView, axis: UOp, argument: None = None) -> UOp:
     total = masked_sum(view, axis)
     assert total is not None
-    exchanges = {total: _clipped_sum(total, axis)}
-    for node in toposort(view.sink, stop=lambda each: each is total):
-        if node is not total:
-            exchanges[node] = node.with_src(tuple(exchanges[each] for each in node.src))
-    return exchanges[view.sink]
+    return substitute(view.sink, {total: _clipped_sum(total, axis)})
 
 
 def _clipped_sum(total: UOp, axis: UOp) -> UOp:
-    """One sum in the place of one of sums, in which the axis is a loop between its bounds."""
+    """The sum with tightened bounds of the axis, merged with the sum that is its term."""
     mask, term, other = total.src[0].src
     bounds = {part: bound_of(part, axis, total) for part in parts_of(mask, Ops.AND)}
     known = {part: bound for part, bound in bounds.items() if bound is not None}
@@ -81,7 +76,7 @@ def _clipped_sum(total: UOp, axis: UOp) -> UOp:
         done[axis] = simplify(loops[axis] + first)
 
     def without_known(condition: UOp) -> list[UOp]:
-        """The rest of a mask, as one node or none."""
+        """A mask without the conjuncts that the new bounds imply, as one node or none."""
         parts = [done[part] for part in parts_of(condition, Ops.AND) if part not in known]
         return [functools.reduce(UOp.__and__, parts)] if parts else []
 
@@ -97,7 +92,7 @@ def _clipped_sum(total: UOp, axis: UOp) -> UOp:
 
 
 def masked_sum(view: KernelView, axis: UOp) -> UOp | None:
-    """The one reduction over the axis, of terms that are its identity where a mask does not hold."""
+    """The one reduction over the axis, if its terms are its identity where a mask does not hold."""
     totals = [node for node in view.reduces if axis in node.src[1:]]
     if len(totals) != 1 or totals[0].src[0].op is not Ops.WHERE:
         return None
@@ -107,14 +102,14 @@ def masked_sum(view: KernelView, axis: UOp) -> UOp | None:
 
 
 def _is_used_alone(view: KernelView, axis: UOp, total: UOp) -> bool:
-    """Whether nothing else depends on the axis."""
+    """Whether nothing outside the reduction depends on the axis."""
     inside = set(toposort(total))
     return all(node in inside for node in view.nodes if axis in node.ranges)
 
 
 def bound_of(part: UOp, axis: UOp, total: UOp) -> Bound | None:
-    """What a part of a mask says of the axis; None where that is not one bound, the same in all of a tile and for all
-    threads of a work-group, which go through a loop together."""
+    """The bound that a conjunct puts on the axis; None where it is no bound, or differs between elements of a tile or
+    threads of a work-group, which run a loop together."""
     negated = False
     while part.op is Ops.XOR and part.src[1].is_const:
         negated ^= bool(part.src[1].arg)

@@ -40,13 +40,13 @@ SPLITTABLE = (AxisType.LOOP, AxisType.REDUCE, AxisType.GLOBAL, AxisType.THREAD)
 
 
 def check_amount(view: KernelView, axis: UOp, amount: object, name: str) -> str | None:
-    """An axis can be split by what divides its size."""
+    """An axis can be split by a divisor of its size."""
     position = view.axes.index(axis)
     if not is_counted(axis):
         return f"{name} needs a loop of known size, the size of axis {position} is computed"
     counted = next((loop for loop in view.axes if axis in loop.src[0].ranges), None)
     if counted is not None and name != "THREAD":
-        return f"{name} needs iterations of one length, axis {view.axes.index(counted)} counts up to axis {position}"
+        return f"{name} needs iterations of equal length, axis {view.axes.index(counted)} counts up to axis {position}"
     if not isinstance(amount, int) or isinstance(amount, bool):
         return f"{name} amount {amount!r} is not a number"
     if amount < 1 or size_of(axis) % amount:
@@ -55,7 +55,7 @@ def check_amount(view: KernelView, axis: UOp, amount: object, name: str) -> str 
 
 
 def check_output_loop(view: KernelView, axis: UOp, amount: object, name: str) -> str | None:
-    """An output loop, of which iterations are handed to threads."""
+    """An output loop whose iterations are given to threads."""
     position = view.axes.index(axis)
     if axis in view.reduce_axes:
         return f"{name} needs an output loop, axis {position} is reduced"
@@ -69,5 +69,5 @@ def prefixed(name: str, reason: str | None) -> str | None:
 
 
 def divisors(axis: UOp, amounts: tuple[int, ...]) -> list[int]:
-    """Those of the amounts that divide the axis; none where its size is computed."""
+    """The amounts that divide the size of the axis; none where it is computed."""
     return [amount for amount in amounts if is_counted(axis) and size_of(axis) % amount == 0]

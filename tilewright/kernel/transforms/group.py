@@ -1,10 +1,10 @@
-"""GROUP and GROUPTOP: the threads of a work-group share a reduction; each adds up its part, and the parts are combined.
-In: a kernel, a reduce axis, the number of threads. Out: the kernel with that axis split, the part of kind GROUP. How
-the threads meet is written out by `codegen/group.py`; here a reduction over a GROUP axis is one like any other.
+"""GROUP and GROUPTOP: the threads of a work-group share a reduction; each accumulates its part, and the partial results
+are combined. In: a kernel, a reduce axis, the number of threads. Out: the kernel with that axis split, the part of
+the threads being of kind GROUP. `codegen/group.py` emits local memory and barriers; here it is one more reduction.
 
     before: for k in 128: acc += a[k]
-    after:  group g of 4: for k0 in 32: acc += a[k0*4 + g]          GROUP by 4: neighbours read neighbours
-            group g of 4: for k0 in 32: acc += a[g*32 + k0]         GROUPTOP by 4: each a piece of its own"""
+    after:  group g of 4: for k0 in 32: acc += a[k0*4 + g]          GROUP by 4: threads read adjacent elements
+            group g of 4: for k0 in 32: acc += a[g*32 + k0]         GROUPTOP by 4: each reads a contiguous part"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Copies of windows that overlap. In: the access of an operand and the axes of its tile. Out: the box that the windows
-cover, in which each element is once. STAGE asks for it where a panel of the axes would hold elements several times.
+"""Copies of overlapping windows. In: the access of an operand and the axes of its tile. Out: the box that the windows
+cover, in which each element is stored once. STAGE uses it where a panel over the axes would hold elements repeatedly.
 
-Axes that walk memory by the same steps, or that one mask counts together, go along one side of the box: of a row of
-pixels with a window of 3 around each, x and kx. What a mask leaves out is 0 in the box, so a kernel that reads the box
-needs no mask: the border of a padded image is part of it.
+Axes with the same stride, or that one mask adds up, share one dimension of the box: of a row of pixels with a window of
+3 around each, x and kx. Elements outside the mask are 0 in the box, so the kernel that reads it needs no mask: the
+padding of an image is part of the box.
 
     before: for x in 6: for k in 3: acc[x] += a[x + k - 1 if 0 <= x + k - 1 < 6] * w[k]
     after:  for b in 8: box[b] = a[b - 1 if 0 <= b - 1 < 6]
@@ -24,8 +24,8 @@ from tilewright.kernel.axes import ADDED_ID, make_range, size_of, stride
 
 
 class Side(NamedTuple):
-    """One side of a box: the axes that go along it with their steps in its own elements, how far before element 0 of
-    the walk it begins, its length, and how far apart its elements lie in the buffer."""
+    """One dimension of a box: the axes along it with their strides in the box, the offset of their origin in it, its
+    length, and the stride of its elements in the buffer."""
 
     steps: dict[UOp, int]
     before: int
@@ -34,13 +34,13 @@ class Side(NamedTuple):
 
     @property
     def leader(self) -> UOp:
-        """An axis that walks the side element by element."""
+        """An axis with stride 1 along the side."""
         return next(axis for axis, step in self.steps.items() if abs(step) == 1)
 
 
 class Box(NamedTuple):
-    """The axes of the copy, where it reads and under which mask, where it writes, where the kernel reads instead, and
-    how many elements it has."""
+    """The axes of the copy, the index and mask of its load, the index of its store, the index that the kernel then
+    reads, and the number of elements."""
 
     axes: list[UOp]
     source: tuple[UOp, ...]
@@ -49,14 +49,14 @@ class Box(NamedTuple):
     size: int
 
 
-def find_sides(tile: list[UOp], place: UOp) -> list[Side] | None:
-    """The sides of the box, the slowest first; None where a panel of the axes holds no element twice, or where no box
-    is known."""
-    steps = {axis: stride(place, axis) for axis in tile}
+def find_sides(tile: list[UOp], access: UOp) -> list[Side] | None:
+    """The dimensions of the box, the slowest first; None where a panel over the axes holds no element twice, or the
+    accesses form no box."""
+    steps = {axis: stride(access, axis) for axis in tile}
     known = {axis: step for axis, step in steps.items() if step}
     if len(known) < len(tile):
         return None
-    sides = [_side(group, known) for group in _groups(known, place)]
+    sides = [_side(group, known) for group in _groups(known, access)]
     found = [side for side in sides if side is not None]
     is_overlapping = any(side.length < functools.reduce(lambda n, a: n * size_of(a), side.steps, 1) for side in found)
     are_vectors_whole = all(
@@ -64,11 +64,11 @@ def find_sides(tile: list[UOp], place: UOp) -> list[Side] | None:
     )
     if len(found) < len(sides) or not is_overlapping or not are_vectors_whole:
         return None
-    return sorted(found, key=lambda side: -side.unit) if _masks_follow(found, place) else None
+    return sorted(found, key=lambda side: -side.unit) if _masks_follow(found, access) else None
 
 
-def make_box(sides: list[Side], place: UOp, lanes: int, slot: int) -> Box:
-    """The copy, along the fastest side as vectors. Its rows are whole vectors: what is behind the end of one is 0."""
+def make_box(sides: list[Side], access: UOp, lanes: int, slot: int) -> Box:
+    """The copy, vectorised along the fastest dimension, which is padded with 0 to whole vectors."""
     made: list[UOp] = []
     exchanges: dict[UOp, UOp] = {}
     target, position = index_const(0), index_const(0)
@@ -96,16 +96,15 @@ def make_box(sides: list[Side], place: UOp, lanes: int, slot: int) -> Box:
         target = target + at * pitch
         walk = functools.reduce(UOp.__add__, (axis * step for axis, step in side.steps.items()))
         position = position + (walk + side.before) * pitch
-    where, *mask = (substitute(each, exchanges) for each in place.src[1:])
+    where, *mask = (substitute(each, exchanges) for each in access.src[1:])
     valid = [simplify(functools.reduce(UOp.__and__, [*mask, *conditions]))] if mask or conditions else []
     return Box(made, (simplify(where), *valid), simplify(target), simplify(position), size)
 
 
-def _groups(steps: dict[UOp, int], place: UOp) -> list[list[UOp]]:
-    """The axes of each side: those that a mask counts together, and those of which one steps among the elements that
-    others walk."""
+def _groups(steps: dict[UOp, int], access: UOp) -> list[list[UOp]]:
+    """The axes of each dimension: axes that one mask adds up, and axes whose strides fall into the range of others."""
     groups: list[list[UOp]] = []
-    for part in parts_of(place.src[2], Ops.AND) if len(place.src) > 2 else ():
+    for part in parts_of(access.src[2], Ops.AND) if len(access.src) > 2 else ():
         counted = [axis for axis in steps if axis in part.ranges]
         joined = [group for group in groups if any(axis in group for axis in counted)]
         merged = list(dict.fromkeys(axis for group in [*joined, counted] for axis in group))
@@ -131,9 +130,9 @@ def _side(group: list[UOp], steps: dict[UOp, int]) -> Side | None:
     return Side(own, before, length, unit)
 
 
-def _masks_follow(sides: list[Side], place: UOp) -> bool:
-    """Whether an element of the box tells all that the masks ask of the axes: they count an axis by its steps."""
-    for part in parts_of(place.src[2], Ops.AND) if len(place.src) > 2 else ():
+def _masks_follow(sides: list[Side], access: UOp) -> bool:
+    """Whether the masks are functions of the element of the box: each depends on the axes by their strides in it."""
+    for part in parts_of(access.src[2], Ops.AND) if len(access.src) > 2 else ():
         while part.op is Ops.XOR and part.src[1].op is Ops.CONST:
             part = part.src[0]
         counted = [side for side in sides if any(axis in part.ranges for axis in side.steps)]

@@ -1,5 +1,5 @@
-"""LOCAL: part of an output loop becomes threads of a work-group. In: a kernel, a loop, an amount. Out: the kernel with
-that axis run side by side; neighbours along it are neighbours in memory where the loop is.
+"""LOCAL: part of an output loop becomes threads of a work-group. In: a kernel, an output loop, the number of threads.
+Out: the kernel with that axis split; adjacent threads have adjacent iterations.
 
     before: for i in 128: out[i] = ...
     after:  local i1 of 4: for i0 in 32: out[i0*4 + i1] = ...       by 4"""

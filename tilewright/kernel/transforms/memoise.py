@@ -113,12 +113,12 @@ def apply_memoise(view: KernelView, axis: UOp, argument: object) -> UOp:
         slot += 1
         dtype = kept.value.dtype
         memory = UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(slot, kept.size))
-        place, step = index_const(0), 1
+        index, step = index_const(0), 1
         for each in reversed(kept.layout):
-            place, step = place + each * step, step * size_of(each)
-        store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, dtype, (memory, place)), kept.value))
+            index, step = index + each * step, step * size_of(each)
+        store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, dtype, (memory, index)), kept.value))
         version = UOp(Ops.AFTER, dtype, (memory, UOp(Ops.END, dtypes.void, (store, *kept.loops))))
-        later = UOp(Ops.INDEX, dtype, (version, substitute(place, kept.loops)))
+        later = UOp(Ops.INDEX, dtype, (version, substitute(index, kept.loops)))
         exchanges[kept.again] = UOp(Ops.LOAD, dtype, (later,))
     return substitute(view.sink, exchanges)
 

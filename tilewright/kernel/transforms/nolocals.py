@@ -1,5 +1,5 @@
-"""NOLOCALS: the kernel is given no work-groups. In: a kernel without LOCAL and GROUP axes. Out: the same kernel, to
-which LOCAL and GROUP are refused from here on; every thread is a work-group of its own.
+"""NOLOCALS: the kernel gets no work-groups. In: a kernel without LOCAL and GROUP axes. Out: the same kernel, for which
+LOCAL and GROUP are refused from now on; every thread is its own work-group.
 
     before: for i in 128: out[i] = ...      LOCAL is allowed
     after:  for i in 128: out[i] = ...      LOCAL is refused"""
@@ -40,7 +40,7 @@ def apply_nolocals(view: KernelView, _kernel: UOp, _argument: object) -> UOp:
 
 
 def nolocals_candidates(_view: KernelView) -> Iterator[tuple[UOp, None]]:
-    """It makes no other kernel: search has nothing to gain from it."""
+    """None: it leaves the kernel as it is, so search gains nothing."""
     yield from ()
 
 

@@ -1,6 +1,6 @@
-"""PADTO: an axis is lengthened to a multiple, its extra iterations masked off. In: a kernel, an axis, a multiple. Out:
-the kernel over the longer axis; loads and stores past the end touch nothing, and a reduction takes in its identity
-there, so no function is ever asked about a value that does not exist.
+"""PADTO: an axis is padded to a multiple, with its extra iterations masked off. In: a kernel, an axis, a multiple. Out:
+the kernel over the longer axis. Masked loads and stores touch no memory, and a reduction combines its identity there,
+so no function is evaluated on a value that does not exist.
 
     before: for i in 10: out[i] = f(a[i])
     after:  for i in 16: if i < 10: out[i] = f(a[i] if i < 10 else 0)"""
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from tilewright.graph.ops import AxisType, Ops, reduce_identity
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import exchange_axis, toposort
+from tilewright.graph.walk import exchange_axis, map_graph
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of
 from tilewright.kernel.transforms.common import Transform
 
@@ -38,25 +38,25 @@ def apply_pad(view: KernelView, axis: UOp, multiple: int) -> UOp:
 
 def mask_axis(sink: UOp, axis: UOp, inside: UOp) -> UOp:
     """Every access that depends on the axis, and every reduction over it, restricted to where `inside` holds."""
-    done: dict[UOp, UOp] = {}
-    for node in toposort(sink):
-        src = tuple(done[s] for s in node.src)
+
+    def masked(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
         if node.op is Ops.INDEX and axis in node.ranges:
-            src = _masked(src, inside)
-        elif node.op is Ops.CHECK and axis in node.ranges:
-            src = (src[0], src[1] & inside)
-        elif node.op is Ops.STORE and axis in node.ranges and axis not in node.src[0].ranges:
-            # The place is the same in every iteration, what is stored there is not.
-            src = (src[0].with_src(_masked(src[0].src, inside)), src[1])
-        elif node.op is Ops.REDUCE and axis in node.src[1:] and not (node.arg is Ops.ADD and _is_zero(src[0], inside)):
+            return node.with_src(_masked(src, inside))
+        if node.op is Ops.CHECK and axis in node.ranges:
+            return node.with_src((src[0], src[1] & inside))
+        if node.op is Ops.STORE and axis in node.ranges and axis not in node.src[0].ranges:
+            # The address is the same in every iteration, the stored value is not.
+            return node.with_src((src[0].with_src(_masked(src[0].src, inside)), src[1]))
+        if node.op is Ops.REDUCE and axis in node.src[1:] and not (node.arg is Ops.ADD and _is_zero(src[0], inside)):
             identity = node.src[0].const_like(reduce_identity(node.arg, node.dtype))
-            src = (inside.where(src[0], identity), *src[1:])
-        done[node] = node.with_src(src)
-    return done[sink]
+            return node.with_src((inside.where(src[0], identity), *src[1:]))
+        return None
+
+    return map_graph(sink, masked)
 
 
 def _is_zero(value: UOp, inside: UOp) -> bool:
-    """Whether a value is 0 wherever `inside` does not hold: what is loaded there, or a product of such."""
+    """Whether a value is 0 wherever `inside` does not hold: a masked load, or a product of such loads."""
     if value.op is Ops.MUL:
         return all(_is_zero(factor, inside) for factor in value.src)
     if value.op is Ops.CAST:
@@ -69,9 +69,9 @@ def _implies(mask: UOp, inside: UOp) -> bool:
     return mask is inside or (mask.op is Ops.AND and any(_implies(part, inside) for part in mask.src))
 
 
-def _masked(place: tuple[UOp, ...], inside: UOp) -> tuple[UOp, ...]:
-    """The sources of an INDEX that counts only where `inside` holds."""
-    return (*place[:2], place[2] & inside if len(place) == 3 else inside)
+def _masked(src: tuple[UOp, ...], inside: UOp) -> tuple[UOp, ...]:
+    """The sources of an INDEX with `inside` added to its mask."""
+    return (*src[:2], src[2] & inside if len(src) == 3 else inside)
 
 
 def pad_candidates(view: KernelView) -> Iterator[tuple[UOp, int]]:

@@ -1,13 +1,13 @@
-"""SCATTER: a reduction of which each term is meant for one place is turned inside out. In: a kernel, the output loop
-that the terms are compared with, a number of parts. Out: a kernel that walks the terms once and combines each into its
-place, in their order. It takes terms + places steps, where comparing takes terms * places.
+"""SCATTER: a reduction that selects its terms by an index becomes a loop over the terms that accumulates each into its
+output. In: a kernel, the output loop that the index is compared with, a number of parts. Out: a kernel of
+terms + outputs steps, where the comparison takes terms * outputs. The terms of an output are combined in their order.
 
     before: for n in 32000: out[n] = REDUCE(where(index[p] == n, x[p], 0), p)
-    after:  for g in 4:                                         by 4: each part of the places walks all terms
+    after:  for g in 4:                                         by 4: each part of the outputs reads all terms
                 for n in 8000: out[g*8000 + n] = 0
                 for p: if g*8000 <= index[p] < (g+1)*8000: out[index[p]] += x[p]
 
-Other output loops stay outside, as threads and vectors: no two of them have a place in common (docs/decisions/0016)."""
+Other output loops stay outside, as threads and vectors: they have no output in common (docs/decisions/0016)."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ _OUTPUT = (AxisType.LOOP, AxisType.GLOBAL)
 
 
 class Terms(NamedTuple):
-    """What one store reduces: `value` goes to number `place` of the axis where the `conditions` hold."""
+    """The terms of one store's reduction: `value` is accumulated at iteration `output_index` of the axis, where the
+    `conditions` hold."""
 
     store: UOp
     op: Op
     value: UOp
-    place: UOp
+    output_index: UOp
     conditions: tuple[UOp, ...]
     axes: tuple[UOp, ...]
 
@@ -50,9 +51,9 @@ def check_scatter(view: KernelView, axis: UOp, parts: object) -> str | None:
     if isinstance(parts, bool) or not isinstance(parts, int) or not 1 <= parts <= size_of(axis):
         return f"SCATTER takes 1 to {size_of(axis)} parts of axis {position}, not {parts!r}"
     if has_effects(view):
-        return "SCATTER needs a kernel without an order of its own"
+        return "SCATTER needs a kernel that does not order its stores"
     if any(loop.arg.kind not in (*_OUTPUT, AxisType.REDUCE) for loop in view.axes):
-        return "SCATTER comes before what takes loops apart"
+        return "SCATTER comes before the opts that split loops"
     for store in view.sink.src:
         found = match_terms(store, axis)
         if isinstance(found, str):
@@ -61,12 +62,12 @@ def check_scatter(view: KernelView, axis: UOp, parts: object) -> str | None:
 
 
 def match_terms(store: UOp, axis: UOp) -> Terms | str:
-    """What is stored, as terms each of which has its place along the axis; or why it is not."""
-    memory_place, value = store.src
+    """The terms of what is stored, each with an index along the axis; or the reason why there are none."""
+    access, value = store.src
     if value.op is not Ops.REDUCE:
         return "what is stored is no reduction"
-    if len(memory_place.src) != 2 or not stride(memory_place, axis):
-        return "a store does not walk axis {axis}"
+    if len(access.src) != 2 or not stride(access, axis):
+        return "a store does not depend on axis {axis}"
     if _reads_back(store):
         return "a store goes to memory that the kernel reads"
     found = masked_term(value.src[0], value.arg)
@@ -74,17 +75,17 @@ def match_terms(store: UOp, axis: UOp) -> Terms | str:
         return "the terms are not selected by a condition"
     conditions, term = found
     for chosen in conditions:
-        place = place_named(chosen, axis)
+        output_index = index_compared(chosen, axis)
         others = tuple(other for other in conditions if other is not chosen)
-        if place is not None:
+        if output_index is not None:
             if any(axis in other.ranges for other in (term, *others)):
-                return "the terms depend on axis {axis} for more than their place"
-            return Terms(store, value.arg, term, place, others, value.src[1:])
-    return "no condition says which place of axis {axis} a term is for"
+                return "the terms depend on axis {axis} in more than their index"
+            return Terms(store, value.arg, term, output_index, others, value.src[1:])
+    return "no condition compares an index with axis {axis}"
 
 
 def masked_term(term: UOp, op: Op) -> tuple[tuple[UOp, ...], UOp] | None:
-    """The conditions under which a term counts, and what it is then; elsewhere it is the identity of the reduction."""
+    """The conditions of a term and its value where they hold; elsewhere it is the identity of the reduction."""
     identity = reduce_identity(op, term.dtype)
     if term.dtype.is_bool and op is Ops.MAX:
         return tuple(parts_of(term, Ops.AND)), const(dtypes.bool, True)
@@ -100,8 +101,8 @@ def masked_term(term: UOp, op: Op) -> tuple[tuple[UOp, ...], UOp] | None:
     return None
 
 
-def place_named(condition: UOp, axis: UOp) -> UOp | None:
-    """What the axis is where the condition holds."""
+def index_compared(condition: UOp, axis: UOp) -> UOp | None:
+    """The value of the axis where the condition holds."""
     if condition.op is not Ops.CMPEQ or axis not in condition.ranges:
         return None
     difference = difference_in_index(condition)
@@ -117,7 +118,7 @@ def _reads_back(store: UOp) -> bool:
     return any(node.op is Ops.LOAD and memory_of(node.src[0]) is memory for node in toposort(store.src[1]))
 
 
-# ---------------------------------------------------------------- the kernel inside out
+# ---------------------------------------------------------------- the loop over the terms
 
 
 def apply_scatter(view: KernelView, axis: UOp, parts: int) -> UOp:
@@ -133,7 +134,7 @@ def apply_scatter(view: KernelView, axis: UOp, parts: int) -> UOp:
 
 
 def scattered(terms: Terms, axis: UOp, part: UOp, fresh: int) -> UOp:
-    """One store: its part of the places is filled with the identity, then every term is combined into its place."""
+    """One store: its part of the outputs is initialised to the identity, then every term is accumulated."""
     size, parts = size_of(axis), size_of(part)
     length = -(-size // parts)
     start = part * length
@@ -147,7 +148,7 @@ def scattered(terms: Terms, axis: UOp, part: UOp, fresh: int) -> UOp:
     first = UOp(Ops.INDEX, memory.dtype, (memory, at(start + inner), *whole))
     identity = const(memory.dtype, reduce_identity(terms.op, memory.dtype))
     filled = UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (first, identity)), inner))
-    # A loop of its own for every store, and none that counts as a reduction.
+    # Every store has loops of its own, which are no reduce axes.
     loops = {
         loop: UOp(Ops.RANGE, loop.dtype, loop.src, Axis((fresh + 1 + number,), AxisType.LOOP))
         for number, loop in enumerate(terms.axes)
@@ -158,22 +159,22 @@ def scattered(terms: Terms, axis: UOp, part: UOp, fresh: int) -> UOp:
             node = exchange_range(node, loop, own)
         return node
 
-    place, value = walked(terms.place), walked(terms.value)
-    mask = both(opposite(place < start), place < start + length)
+    output_index, value = walked(terms.output_index), walked(terms.value)
+    mask = both(opposite(output_index < start), output_index < start + length)
     if whole:
-        mask = both(mask, place < size)
+        mask = both(mask, output_index < size)
     for condition in terms.conditions:
         mask = both(mask, walked(condition))
     version = UOp(Ops.AFTER, memory.dtype, (memory, filled))
     version = UOp(Ops.AFTER, memory.dtype, (version, *loops.values()))
-    # Whatever the index holds, the position lies in the part: so it shows that no two parts have a place in common.
-    own_place = at(start + place % length)
+    # The modulus keeps the index in its part for all values, so that parts are provably disjoint.
+    output = at(start + output_index % length)
     if parts == 1:
-        # Nearly every term has its place here. One that has none is combined as the identity, which takes no branch.
-        target = UOp(Ops.INDEX, memory.dtype, (version, own_place))
+        # Nearly every term belongs here. One that does not combines the identity, which takes no branch.
+        target = UOp(Ops.INDEX, memory.dtype, (version, output))
         value = mask.where(value, identity)
     else:
-        target = UOp(Ops.INDEX, memory.dtype, (version, own_place, mask))
+        target = UOp(Ops.INDEX, memory.dtype, (version, output, mask))
     combined = UOp(Ops.LOAD, memory.dtype, (target,)).alu(terms.op, value)
     return UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (target, combined)), *loops.values()))
 

@@ -102,7 +102,7 @@ class _SpilledReduction:
         self.around = sorted(around, key=lambda loop: loop.arg.id)
 
     def total(self) -> UOp:
-        return UOp(Ops.LOAD, self.reduction.dtype, (self._place(self._summed(0, ()), self.moved),))
+        return UOp(Ops.LOAD, self.reduction.dtype, (self._address(self._summed(0, ()), self.moved),))
 
     def _summed(self, level: int, outer: tuple[UOp, ...]) -> UOp:
         """The memory of a level (0 is the outermost) after the loops of that level, in one iteration of the `outer`
@@ -113,14 +113,15 @@ class _SpilledReduction:
         begun = UOp(Ops.AFTER, dtype, (memory, *around)) if around else memory
         before, inside = self._ranges(level, 0), self._ranges(level, 1)
         start = const(dtype, reduce_identity(op, dtype))
-        cleared = UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (self._place(begun, before), start)), *before))
-        held = self._place(UOp(Ops.AFTER, dtype, (memory, cleared, *loops)), inside)
+        initial = UOp(Ops.STORE, dtypes.void, (self._address(begun, before), start))
+        cleared = UOp(Ops.END, dtypes.void, (initial, *before))
+        accumulator = self._address(UOp(Ops.AFTER, dtype, (memory, cleared, *loops)), inside)
         if level + 1 < len(self.levels):
-            term = UOp(Ops.LOAD, dtype, (self._place(self._summed(level + 1, (*outer, *loops)), inside),))
+            term = UOp(Ops.LOAD, dtype, (self._address(self._summed(level + 1, (*outer, *loops)), inside),))
         else:
             term = self._term(inside)
-        total = UOp(op, dtype, (UOp(Ops.LOAD, dtype, (held,)), term))
-        row = UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (held, total)), *inside))
+        total = UOp(op, dtype, (UOp(Ops.LOAD, dtype, (accumulator,)), term))
+        row = UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (accumulator, total)), *inside))
         return UOp(Ops.AFTER, dtype, (memory, UOp(Ops.END, dtypes.void, (row, *loops))))
 
     def _term(self, inside: list[UOp]) -> UOp:
@@ -135,7 +136,7 @@ class _SpilledReduction:
         sizes = enumerate(map(size_of, self.moved), first)
         return [make_range(size, (ADDED_ID + self.slot, n), AxisType.LOOP) for n, size in sizes]
 
-    def _place(self, version: UOp, at: list[UOp]) -> UOp:
+    def _address(self, version: UOp, at: list[UOp]) -> UOp:
         position, exchanges = index_const(0), dict(zip(self.moved, at, strict=True))
         for each, step in self.steps.items():
             position = position + exchanges.get(each, each) * step

@@ -1,5 +1,5 @@
-"""SWAP: two loops change places. In: a kernel, a loop, and the number of another. Out: the kernel with the one outside
-that was inside, which changes what is read again soon and what is read again late, and nothing else.
+"""SWAP: two loops exchange their nesting order. In: a kernel, a loop, and the number of another. Out: the kernel with
+the loops interchanged, which changes the locality of its accesses and nothing else.
 
     before: for i in 4: for j in 8: out[i*8 + j] = a[i*8 + j]
     after:  for j in 8: for i in 4: out[i*8 + j] = a[i*8 + j]       SWAP of 0 and 1"""

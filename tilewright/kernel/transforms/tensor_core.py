@@ -1,10 +1,11 @@
-"""TC: a matrix product is given to the target's tensor cores. In: a kernel that sums products of two buffers, and a
-core. Out: the kernel with the sum written as one DOT, its rows and columns laid over the work-group as the core has it.
+"""TC: a matrix product runs on the target's tensor cores. In: a kernel that sums products of two buffers, and the name
+of a core. Out: the kernel with the sum as one DOT, its rows and columns distributed over the work-group in the core's
+layout.
 
     before: for i in 512: for j in 768: out[i, j] = f(sum over k of a[i, k] * b[k, j])
     after:  grid i0 of 4, j0 of 3: threads and tiles: i = i0*128 + ..., j = j0*256 + ..., out[i, j] = f(DOT(a, b, i, j))
 
-What follows the product, f, stays as it is and is computed on the elements that each thread holds."""
+The epilogue f is computed on the accumulator elements that each thread holds."""
 
 from __future__ import annotations
 
@@ -21,20 +22,20 @@ from tilewright.kernel.axes import KernelView, make_range, size_of
 from tilewright.kernel.transforms.common import Transform
 from tilewright.kernel.transforms.pad import mask_axis
 
-# The copy engine moves 16 bytes at least, from places that are multiples of 16 bytes.
+# The copy engine moves at least 16 bytes, at addresses that are multiples of 16 bytes.
 ALIGNMENT = 16
 # Loops around the product that an operand may depend on: a copy has five dimensions, two are the operand's own.
-MOST_BATCH_AXES = 3
+MAX_BATCH_AXES = 3
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A factor of the product: its LOAD, and how its position follows from its own axis and the summed one."""
+    """A factor of the product: its LOAD, and its index as an affine form."""
 
     load: UOp
-    axis: UOp  # the row's, or the column's
-    steps: tuple[int, int]  # along that axis, along the summed one
-    start: Affine  # what is left: loops around the product
+    axis: UOp  # of the rows, or of the columns
+    steps: tuple[int, int]  # strides along that axis and along the summed one
+    start: Affine  # the rest of the index, of loops around the product
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def apply_tensor_core(view: KernelView, axis: UOp, name: str) -> UOp:
 
 
 def find_product(view: KernelView, axis: UOp) -> Product | str:
-    """The product that is summed over the axis, or why there is none."""
+    """The product that is summed over the axis, or the reason why there is none."""
     if len(view.reduces) != 1:
         return f"it needs one reduction, the kernel has {len(view.reduces)}"
     (reduce,) = view.reduces
@@ -90,12 +91,12 @@ def find_product(view: KernelView, axis: UOp) -> Product | str:
     if any(load.op is not Ops.LOAD or len(load.src[0].src) != 2 for load in loads):
         return "the factors must be plain loads"
     if any(load.src[0].src[0].op is not Ops.PARAM for load in loads):
-        return "the factors must lie in buffers"
+        return "the factors must be in buffers"
     return _match_operands(view, reduce, axis, loads[0], loads[1])
 
 
 def _match_operands(view: KernelView, reduce: UOp, axis: UOp, first: UOp, second: UOp) -> Product | str:
-    """Which factor has the rows: the one without the fastest axis of what is stored."""
+    """The left factor is the one without the axis that has stride 1 in the store."""
     own = [
         [loop for loop in load.ranges if loop not in other.ranges] for load, other in ((first, second), (second, first))
     ]
@@ -109,7 +110,7 @@ def _match_operands(view: KernelView, reduce: UOp, axis: UOp, first: UOp, second
     operands = [_match_operand(load, own_axis, axis) for load, own_axis in ((first, row), (second, column))]
     left, right = operands
     if left is None or right is None:
-        return "the factors must walk memory in constant steps"
+        return "the factors must have constant strides"
     return Product(reduce, axis, left, right)
 
 
@@ -140,20 +141,20 @@ def _check_core(view: KernelView, product: Product, core: TensorCore) -> str | N
 def _check_steps(operand: Operand, core: TensorCore) -> str | None:
     own, summed = operand.steps
     if summed != 1 and not (core.transposes and own == 1):
-        return f"lies {summed} elements apart along the sum and {own} across it; one of them must be 1"
+        return f"has stride {summed} along the sum and {own} across it; one of them must be 1"
     others = [own if summed == 1 else summed, *operand.start.terms.values(), operand.start.constant]
     if any(step * core.operand.itemsize % ALIGNMENT for step in others) or others[0] <= 0:
-        return f"must lie at multiples of {ALIGNMENT} bytes, its steps are {others} of {core.operand.itemsize} bytes"
-    if len(operand.start.terms) > MOST_BATCH_AXES or any(step < 0 for step in operand.start.terms.values()):
-        return f"depends on more than {MOST_BATCH_AXES} other loops, or walks one of them backwards"
+        return f"must be at multiples of {ALIGNMENT} bytes, its strides are {others} of {core.operand.itemsize} bytes"
+    if len(operand.start.terms) > MAX_BATCH_AXES or any(step < 0 for step in operand.start.terms.values()):
+        return f"depends on more than {MAX_BATCH_AXES} other loops, or on one with a negative stride"
     return None
 
 
 def _lay_out(
     sink: UOp, axis: UOp, parts: tuple[CoreAxis, ...], size: int, core: TensorCore, last: tuple[int, ...]
 ) -> UOp:
-    """The axis as a tile number of the grid and a place inside of the tile; what lies past its end is masked off.
-    Threads are numbered by ids behind `last`, in the core's order and not in that of rows and columns."""
+    """The axis as a tile number of the grid and an index inside the tile; iterations past its end are masked off. The
+    ids of thread axes come after `last`, in the core's order and not in that of rows and columns."""
     tiles = make_range(-(-size_of(axis) // size), (*axis.arg.id, 0), AxisType.GLOBAL)
     position = tiles * size
     for number, part in enumerate(parts):
@@ -169,7 +170,7 @@ def _lay_out(
 
 
 def tensor_core_candidates(view: KernelView) -> Iterator[tuple[UOp, str]]:
-    """Every core that the kernel's product fits, those to be preferred first."""
+    """Every core that takes the kernel's product, preferred ones first."""
     for axis in view.reduces[0].src[1:] if len(view.reduces) == 1 else ():
         for core in view.target.tensor_cores:
             if check_tensor_core(view, axis, core.name) is None:

@@ -1,10 +1,10 @@
-"""THREAD: iterations of an output loop are shared among the cores. In: a kernel, a loop, an amount. Out: the kernel
-with that axis outermost, run side by side.
+"""THREAD: iterations of an output loop are shared among the cores. In: a kernel, an output loop, the number of parts.
+Out: the kernel with a parallel loop over the parts outermost.
 
     before: for i in 128: out[i] = ...
     after:  thread i0 of 32: for i1 in 4: out[i0*4 + i1] = ...      by 32
 
-Several loops may be shared: every combination of their iterations is one part for a core."""
+Several loops may be parallel: every combination of their iterations is one task."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""UNROLL: part of an axis is written out, element after element: of a reduce axis into the same accumulator, of an
-output loop side by side, and never as the lanes of vectors. In: a kernel, an axis, an amount. Out: the kernel with that
-tile.
+"""UNROLL: part of an axis is unrolled: a reduce axis into the same accumulator, an output loop as separate scalars,
+never as the lanes of a vector. In: a kernel, an axis, the unroll factor. Out: the kernel with that tile.
 
     before: for k in 128: acc += a[k]
     after:  for k0 in 32: acc += a[k0*4]; acc += a[k0*4+1]; acc += a[k0*4+2]; acc += a[k0*4+3]"""
@@ -18,12 +17,12 @@ from tilewright.kernel.transforms.common import SPLITTABLE, Transform, check_amo
 
 
 def check_is_reduced(view: KernelView, axis: UOp, name: str) -> str | None:
-    """Whether a reduction closes the axis. The loop of an update that is none has a REDUCE axis as well."""
+    """Whether a reduction closes the axis; the loop of an update that is no reduction is a REDUCE axis too."""
     position = view.axes.index(axis)
     if axis in view.reduce_axes:
         return None
     if axis.arg.kind is AxisType.REDUCE:
-        return f"{name} needs a reduction, what axis {position} updates is no provable one"
+        return f"{name} needs a reduction, the update in axis {position} is no provable one"
     return f"{name} needs a reduce axis, axis {position} is {axis.arg.kind.name}"
 
 

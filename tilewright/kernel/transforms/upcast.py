@@ -1,6 +1,6 @@
-"""UPCAST: part of an axis becomes a tile that the emitter writes out, along one axis as vectors.
-In: a kernel, an axis, an amount. Out: the kernel with that tile. On a reduce axis each element of the tile has an
-accumulator of its own; they are combined after the loop.
+"""UPCAST: part of an axis becomes a tile that the renderer unrolls, along one axis as vectors. In: a kernel, an axis,
+the length of the tile. Out: the kernel with that tile. On a reduce axis every element of the tile has its own
+accumulator; these are combined after the loop.
 
     before: for i in 128: out[i] = a[i] + 1
     after:  for i0 in 32: out[i0*4 + (0..4)] = a[i0*4 + (0..4)] + 1"""
