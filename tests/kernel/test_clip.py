@@ -65,12 +65,12 @@ def test_sums_of_sums_become_one() -> None:
     ("ast", "opts", "reason"),
     [
         (image_gradient, (Opt(CLIP, 0),), "axis 0 is LOOP"),
-        (image_gradient, (Opt(CLIP, 5),), "that of axis 5 is none"),
+        (image_gradient, (Opt(CLIP, 5),), "one sum with masked terms over axis 5"),
         (image_gradient, (Opt(CLIP, 3, 2),), "takes no argument"),
-        (image_gradient, (Opt(UNROLL, 1, 4), Opt(CLIP, 2)), "no mask says where axis 2 begins or ends"),
-        (image_gradient, (Opt(LOCAL, 1, 4), Opt(CLIP, 3)), "no mask says where axis 3 begins or ends"),
+        (image_gradient, (Opt(UNROLL, 1, 4), Opt(CLIP, 2)), "no mask bounds axis 2"),
+        (image_gradient, (Opt(LOCAL, 1, 4), Opt(CLIP, 3)), "no mask bounds axis 3"),
         (image_gradient, (Opt(UNROLL, 4, 3), Opt(CLIP, 5), Opt(CLIP, 5)), "is not nested"),
-        (lambda: kernel("row_sums"), (Opt(CLIP, 1),), "that of axis 1 is none"),
+        (lambda: kernel("row_sums"), (Opt(CLIP, 1),), "one sum with masked terms over axis 1"),
     ],
 )
 def test_what_cannot_be_clipped_is_refused(ast, opts: tuple[Opt, ...], reason: str) -> None:

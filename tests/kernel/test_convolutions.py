@@ -20,10 +20,10 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.engine.compile import forget_kernels
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
-from tilewright.graph.uop import UOp
+from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import toposort
-from tilewright.kernel.apply import apply_opt, describe_axes
-from tilewright.kernel.axes import size_of, view_kernel
+from tilewright.kernel.apply import apply_opt
+from tilewright.kernel.axes import size_of, stride, view_kernel
 from tilewright.kernel.heuristics import convolution_sizes, convolutions
 from tilewright.kernel.heuristics.convolution_sizes import SumBlock, choose_sum_block, choose_tile
 from tilewright.kernel.heuristics.convolutions import choose_window_opts
@@ -108,15 +108,44 @@ def test_on_this_machine(name: str) -> None:
     check(CONVOLUTIONS[name](), None, ("CPU",), seed=1)
 
 
-def test_the_axes_of_a_convolution() -> None:
-    """Two images side by side, 8 points of a row each, and 8 of 16 lanes; the copy of the weights comes last."""
-    sink = prepare_kernel(convolution())
-    for opt in choose_window_opts(view_kernel(sink, replace(TARGETS["AVX-512"], core_cache_bytes=1 << 20))) or ():
-        sink = apply_opt(sink, opt)
-    assert describe_axes(view_kernel(sink)) == (
-        "0:THREAD(4), 1:LOOP(2), 2:REDUCE(3), 3:REDUCE(3), 4:UPCAST(16), 5:UNROLL(2), 6:UNROLL(8), 7:UNROLL(3), "
-        "8:LOOP(3), 9:LOOP(3), 10:UPCAST(16), 11:UPCAST(3)"
-    )
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_a_convolution_is_vectorised_over_channels(name: str, target: str) -> None:
+    """Pixels are scalars, channels a vector that the packed factor has stride 1 for; a tile is in registers."""
+    large = replace(TARGETS[target], core_cache_bytes=1 << 20)
+    sink = prepare_kernel(CONVOLUTIONS[name]())
+    windows = convolutions.find_windows(view_kernel(sink, large), large.lanes(dtypes.float32))
+    assert windows is not None
+    for opt in choose_window_opts(view_kernel(sink, large)) or ():
+        sink = apply_opt(sink, opt, large)
+    view = view_kernel(sink, large)
+    results = [axis for axis in view.reduces[0].ranges if axis.arg.kind.is_tile]
+    (vector,) = (axis for axis in results if axis.arg.kind is AxisType.UPCAST)
+    assert vector.arg.id[0] == windows.lanes.arg.id[0]
+    lanes = large.lanes(dtypes.float32)
+    assert size_of(vector) % lanes == 0
+    vectors = math.prod(size_of(axis) for axis in results) // lanes
+    assert vectors <= large.vector_registers - large.vector_registers // convolution_sizes.OPERAND_SHARE
+    packed = [node.src[0] for node in view.nodes if node.op is Ops.LOAD and memory_of(node.src[0]).op is not Ops.PARAM]
+    assert any(stride(access, vector) == 1 for access in packed)
+    assert not any(stride(access, vector) for access in view.loads if memory_of(access) is memory_of(windows.image))
+
+
+@pytest.mark.parametrize("channels", range(16, 129, 16))
+def test_the_threshold_of_convolutions(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it ships: vectors over channels are chosen from a number of channels on, and for all that have more."""
+    monkeypatch.undo()
+    assert (convolutions.MIN_GAIN, convolutions.SMALL_GAIN) == (1 << 25, 1 << 23)
+
+    def is_chosen(count: int) -> bool:
+        image, weight = Tensor.empty(4, count, 30, 30), Tensor.empty(count, count, 3, 3)
+        (item,) = image.conv2d(weight).schedule()
+        assert item.ast is not None
+        return choose_window_opts(view_kernel(prepare_kernel(item.ast), TARGETS["AVX-512"])) is not None
+
+    assert not is_chosen(16)
+    assert is_chosen(128)
+    assert is_chosen(channels) <= is_chosen(channels + 16)
 
 
 @pytest.mark.parametrize(

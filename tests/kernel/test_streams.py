@@ -1,5 +1,5 @@
-"""What the heuristic chooses for kernels that memory bounds, on targets without work-groups: by their registers, cores
-and caches alone. That the choice is right is tested in test_transforms.py, that it is fast in bench/memory_rows.py."""
+"""What the heuristic chooses for memory-bound kernels, on targets without work-groups: by their registers, cores and
+caches. That the choice is right is tested in test_transforms.py, that it is fast in bench/memory_rows.py."""
 
 from __future__ import annotations
 
@@ -7,19 +7,44 @@ from dataclasses import replace
 
 import pytest
 
-from tests.kernel.kernels import Builder, kernel_of, leaf, matrix_product, mul
+from tests.kernel.kernels import kernel_of, leaf, matrix_product, mul
+from tests.kernel.properties import (
+    Chosen,
+    does_not_spill,
+    fits_the_registers,
+    keeps_the_cores_busy,
+    loads_vectors,
+    spills,
+    stays_in_limits,
+    stores_vectors,
+    streams,
+)
 from tilewright.base.target import Target
 from tilewright.graph import build
 from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
-from tilewright.kernel.apply import apply_opt, describe_axes
-from tilewright.kernel.axes import KernelView, size_of, view_kernel
-from tilewright.kernel.heuristics.default import choose_opts
-from tilewright.kernel.optimise import prepare_kernel
+from tilewright.kernel.axes import size_of, stride
+from tilewright.kernel.heuristics.default import MIN_WORK
+from tilewright.kernel.heuristics.streams import STREAMS
 
-WIDE = Target("wide", vector_bytes=64, vector_registers=32, cores=2, has_threads=True, cache_bytes=16 << 20)
-NARROW = replace(WIDE, vector_bytes=16)
-FEW = replace(WIDE, vector_bytes=32, vector_registers=16)
+# What is spilled needs local memory, as every CPU has.
+WIDE = Target(
+    "wide",
+    vector_bytes=64,
+    vector_registers=32,
+    cores=2,
+    has_threads=True,
+    cache_bytes=16 << 20,
+    max_local_bytes=8 << 20,
+)
+TARGETS = {
+    "64-byte vectors": WIDE,
+    "16-byte vectors": replace(WIDE, vector_bytes=16),
+    "few registers": replace(WIDE, vector_bytes=32, vector_registers=16),
+    "many cores": replace(WIDE, cores=8),
+    "long lines and a large L1": replace(WIDE, vector_bytes=16, line_bytes=128, page_bytes=1 << 14, l1_bytes=128 << 10),
+}
 
 
 def transposed(*shape: int) -> UOp:
@@ -30,13 +55,17 @@ def column_sums(rows: int, columns: int) -> UOp:
     return build.reduce_axis(Ops.ADD, leaf(0, rows, columns), (0,))
 
 
+def row_sums(rows: int, columns: int) -> UOp:
+    return build.reduce_axis(Ops.ADD, leaf(0, rows, columns), (1,))
+
+
 def vector_times_matrix(rows: int, columns: int) -> UOp:
     vector = build.expand(build.reshape(leaf(0, rows), (rows, 1)), (rows, columns))
     return build.reduce_axis(Ops.ADD, mul(vector, leaf(1, rows, columns)), (0,))
 
 
-def channel_sums(images: int, channels: int, places: int) -> UOp:
-    return build.reduce_axis(Ops.ADD, leaf(0, images, channels, places), (0, 2))
+def channel_sums(images: int, channels: int, pixels: int) -> UOp:
+    return build.reduce_axis(Ops.ADD, leaf(0, images, channels, pixels), (0, 2))
 
 
 def every_second(rows: int, columns: int) -> UOp:
@@ -44,110 +73,121 @@ def every_second(rows: int, columns: int) -> UOp:
     return build.alu(Ops.NEG, build.shrink(pairs, ((0, rows), (0, columns), (0, 1))))
 
 
-def chosen(graph: UOp, target: Target) -> KernelView:
-    sink = prepare_kernel(kernel_of(graph))
-    for opt in choose_opts(view_kernel(sink, target)):
-        sink = apply_opt(sink, opt, target)
-    return view_kernel(sink)
+def chosen(graph: UOp, target: Target) -> Chosen:
+    made = Chosen(kernel_of(graph), target)
+    stays_in_limits(made)
+    return made
 
 
-def held(number: int, levels: int, size: int) -> str:
-    """The loops that clear the sums of each level, and that add to them."""
-    return ", ".join(f"{n}:LOOP({size})" for n in range(number, number + 2 * levels))
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize("shape", [(4096, 2048), (64, 128, 32), (1024, 1024), (224, 240)], ids=str)
+def test_a_transposition_stores_lines_and_reads_what_registers_hold(shape: tuple[int, ...], target: Target) -> None:
+    made = chosen(transposed(*shape), target)
+    keeps_the_cores_busy(made)
+    (store,), (load,) = made.view.stores, made.buffers
+    stored, loaded = (
+        [size_of(axis) for axis in made.view.of_kind(AxisType.UPCAST) if stride(access, axis) == 1]
+        for access in (store, load)
+    )
+    assert len(stored) == len(loaded) == 1
+    assert stored[0] * store.dtype.itemsize == target.line_bytes or stored[0] == shape[-2]
+    assert 4 <= loaded[0] <= target.vector_registers // 2
+    # The loop along which is read is inside, where the other has enough tasks: the prefetcher follows it.
+    loops = [axis for axis in made.view.axes if axis.arg.kind in (AxisType.LOOP, AxisType.THREAD)]
+    if min(shape[-2:]) > 512:
+        assert (stride(load, loops[-1]) or 0) < (stride(store, loops[-1]) or 0)
 
 
-CASES: dict[str, tuple[Builder, Target, str]] = {
-    "a transposition in squares of a line": (
-        lambda: transposed(4096, 2048),
-        WIDE,
-        "0:THREAD(256), 1:LOOP(128), 2:UPCAST(16), 3:UPCAST(16)",
-    ),
-    "with few registers, half a line is read at a time": (
-        lambda: transposed(4096, 2048),
-        FEW,
-        "0:THREAD(256), 1:LOOP(256), 2:UPCAST(16), 3:UPCAST(8)",
-    ),
-    "of many matrices, the cores share the matrices": (
-        lambda: transposed(64, 128, 32),
-        WIDE,
-        "0:THREAD(64), 1:LOOP(8), 2:LOOP(2), 3:UPCAST(16), 4:UPCAST(16)",
-    ),
-    "large rows are summed four at once, their sums held": (
-        lambda: column_sums(4096, 4096),
-        WIDE,
-        "0:THREAD(4), 1:LOOP(64), 2:REDUCE(4), 3:REDUCE(16), 4:REDUCE(16), 5:UPCAST(16), 6:UNROLL(4), "
-        + held(7, 3, 64),
-    ),
-    "a line of each at a time": (
-        lambda: column_sums(4096, 4096),
-        NARROW,
-        "0:THREAD(4), 1:LOOP(64), 2:REDUCE(4), 3:REDUCE(16), 4:REDUCE(16), 5:UPCAST(16), 6:UNROLL(4), "
-        + held(7, 3, 64),
-    ),
-    "parts of them are narrower where cores would be idle": (
-        lambda: vector_times_matrix(4096, 4096),
-        replace(WIDE, cores=8),
-        "0:THREAD(16), 1:LOOP(16), 2:REDUCE(4), 3:REDUCE(256), 4:UPCAST(16), 5:UNROLL(4), " + held(6, 2, 16),
-    ),
-    "rows of whole halves of registers": (
-        lambda: column_sums(8192, 1000),
-        WIDE,
-        "0:THREAD(5), 1:LOOP(25), 2:REDUCE(8), 3:REDUCE(16), 4:REDUCE(16), 5:UPCAST(8), 6:UNROLL(4), " + held(7, 3, 25),
-    ),
-    "rows that no number of streams divides are summed one by one": (
-        lambda: column_sums(4099, 4096),
-        WIDE,
-        "0:THREAD(4), 1:LOOP(64), 2:REDUCE(17), 3:REDUCE(computed), 4:REDUCE(computed), 5:UPCAST(16), "
-        + held(6, 3, 64),
-    ),
-    "few results of many rows are held in registers": (
-        lambda: column_sums(65536, 256),
-        WIDE,
-        "0:THREAD(4), 1:REDUCE(65536), 2:UPCAST(64)",
-    ),
-    "sums of rows take one of each quarter": (
-        lambda: build.reduce_axis(Ops.ADD, leaf(0, 4096, 4096), (1,)),
-        WIDE,
-        "0:THREAD(1024), 1:REDUCE(64), 2:UPCAST(4), 3:UPCAST(64)",
-    ),
-    "of each half where registers are few": (
-        lambda: build.reduce_axis(Ops.ADD, leaf(0, 4096, 4096), (1,)),
-        FEW,
-        "0:THREAD(2048), 1:REDUCE(128), 2:UPCAST(2), 3:UPCAST(32)",
-    ),
-    "a few rows of a product share what is read once": (
-        lambda: matrix_product(4, 4096, 4096),
-        WIDE,
-        "0:THREAD(64), 1:REDUCE(4096), 2:UPCAST(4), 3:UPCAST(64)",
-    ),
-    "rows that a cache holds are not": (
-        lambda: column_sums(256, 4096),
-        WIDE,
-        "0:THREAD(64), 1:REDUCE(256), 2:UPCAST(64)",
-    ),
-    "a short vector axis is helped by another": (
-        lambda: channel_sums(64, 32, 32),
-        WIDE,
-        "0:THREAD(32), 1:REDUCE(32), 2:UPCAST(2), 3:UPCAST(32)",
-    ),
-}
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize("make", [column_sums, vector_times_matrix])
+@pytest.mark.parametrize("shape", [(4096, 4096), (8192, 3000), (4100, 8192)], ids=str)
+def test_sums_over_large_rows_are_spilled(make: object, shape: tuple[int, int], target: Target) -> None:
+    """Whole lines of several rows at a time, in parts of about a page for each core."""
+    assert callable(make)
+    made = chosen(make(*shape), target)
+    spills(made)
+    stores_vectors(made)
+    keeps_the_cores_busy(made)
+    assert streams(made) == STREAMS
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_axes_of_a_kernel(name: str) -> None:
-    graph, target, axes = CASES[name]
-    assert describe_axes(chosen(graph(), target)) == axes
+def test_rows_that_no_number_of_streams_divides_are_summed_one_by_one() -> None:
+    made = chosen(column_sums(4099, 4096), WIDE)
+    spills(made)
+    assert streams(made) == 1
 
 
-def test_small_steps_are_vectors_and_large_ones_single() -> None:
-    tile = [size_of(axis) for axis in chosen(every_second(64, 1024), WIDE).of_kind(AxisType.UPCAST)]
-    assert tile == [64]
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize(
+    "graph",
+    [lambda: column_sums(256, 4096), lambda: matrix_product(4, 4096, 4096)],
+    ids=["a matrix that a cache holds", "rows that share a load"],
+)
+def test_sums_that_registers_hold_are_not_spilled(graph: object, target: Target) -> None:
+    assert callable(graph)
+    made = chosen(graph(), target)
+    does_not_spill(made)
+    stores_vectors(made)
+    fits_the_registers(made)
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_columns_that_half_of_the_registers_hold_are_not_spilled(target: Target) -> None:
+    made = chosen(column_sums(65536, 256), target)
+    is_held = 256 <= target.vector_registers // 2 * target.lanes(made.view.reduces[0].dtype)
+    (does_not_spill if is_held else spills)(made)
+
+
+@pytest.mark.parametrize("rows", [1023, 1024, 1025])
+def test_rows_are_spilled_from_the_size_of_the_last_cache_on(rows: int) -> None:
+    """The threshold is a fact of the target: 16 MiB are 1024 rows of 4096 floats."""
+    made = chosen(column_sums(rows, 4096), WIDE)
+    (spills if rows >= 1024 else does_not_spill)(made)
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize("shape", [(4096, 4096), (64, 2048), (1000, 512)], ids=str)
+def test_sums_of_rows_take_several_rows_at_a_large_stride(shape: tuple[int, int], target: Target) -> None:
+    made = chosen(row_sums(*shape), target)
+    loads_vectors(made)
+    keeps_the_cores_busy(made)
+    (load,) = made.buffers
+    rows = [a for a in made.view.of_kind(AxisType.UPCAST) if (stride(load, a) or 0) >= shape[0] // STREAMS * shape[1]]
+    assert [size_of(axis) in range(2, STREAMS + 1) for axis in rows] == [True]
+    # Their vectors of partial sums leave half of the registers to others.
+    assert 2 * made.count(AxisType.UPCAST) <= target.vector_registers * target.lanes(load.dtype)
+
+
+def test_few_rows_are_read_one_by_one() -> None:
+    assert streams(chosen(row_sums(63, 2048), WIDE)) == 1
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_a_short_vector_axis_gets_more_accumulators(target: Target) -> None:
+    """32 pixels are less than four vectors of 16 lanes."""
+    made = chosen(channel_sums(64, 32, 32), target)
+    vectors = made.count(AxisType.UPCAST) // target.lanes(made.view.reduces[0].dtype)
+    assert vectors >= 4
+
+
+def test_small_strides_are_vectors() -> None:
+    made = chosen(every_second(64, 1024), WIDE)
+    stores_vectors(made)
+    assert all(stride(load, axis) == 2 for load in made.buffers for axis in made.view.of_kind(AxisType.UPCAST))
 
 
 @pytest.mark.parametrize("cores", [1, 2, 8, 64])
 def test_the_order_of_a_sum_does_not_follow_the_cores(cores: int) -> None:
-    """Columns are divided among cores as they may be; each is summed four rows at a time."""
-    view = chosen(column_sums(4096, 4096), replace(WIDE, cores=cores))
-    (node,) = view.reduces
-    assert [(axis.arg.kind, size_of(axis)) for axis in node.src[1:]] == [(AxisType.UNROLL, 4)]
-    assert [size_of(axis) for axis in view.of_kind(AxisType.REDUCE)] == [4, 16, 16]
+    """Columns are divided among cores; each is summed in the same loops, with as many rows at a time."""
+    made, alone = (chosen(column_sums(4096, 4096), replace(WIDE, cores=count)) for count in (cores, 1))
+    assert made.sizes(AxisType.REDUCE) == alone.sizes(AxisType.REDUCE)
+    assert streams(made) == streams(alone)
+    (node,), (other,) = made.view.reduces, alone.view.reduces
+    assert [size_of(axis) for axis in node.src[1:]] == [size_of(axis) for axis in other.src[1:]]
+
+
+@pytest.mark.parametrize(("size", "is_parallel"), [(2 * MIN_WORK - 64, False), (2 * MIN_WORK, True)])
+def test_work_below_the_threshold_has_no_threads(size: int, is_parallel: bool) -> None:
+    made = chosen(build.alu(Ops.NEG, leaf(0, size)), WIDE)
+    stores_vectors(made)
+    assert (made.uses(OptOps.THREAD) == 1) is is_parallel

@@ -1,25 +1,36 @@
-"""What the heuristic chooses on a target with work-groups, by the facts of the target alone: one row per kind of
-kernel. That the choice is right is tested in test_transforms.py, that it is fast in bench/gpu.py."""
+"""What the heuristic chooses on a target with work-groups, by the facts of the target alone: properties for each kind
+of kernel. That the choice is right is tested in test_transforms.py, that it is fast in bench/gpu.py."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from tests.kernel.kernels import Builder, add, kernel, kernel_of, leaf, matrix_product, mul
+from tests.kernel.properties import (
+    Chosen,
+    adjacent_threads_read_adjacent_elements,
+    fills_a_group,
+    loads_vectors,
+    packs,
+    reuses_its_loads,
+    stays_in_limits,
+    stores_vectors,
+)
 from tilewright.backends.python.device import python_target
 from tilewright.base.config import Context
 from tilewright.base.dtype import dtypes
 from tilewright.base.target import Target
 from tilewright.graph import build
 from tilewright.graph.kernels.threads import local_bytes, threads_of
-from tilewright.graph.ops import Ops
+from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel import optimise as optimise_module
-from tilewright.kernel.apply import apply_opt, describe_axes
-from tilewright.kernel.axes import view_kernel
+from tilewright.kernel.apply import apply_opt
+from tilewright.kernel.axes import size_of, stride, view_kernel
 from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.optimise import prepare_kernel
 from tilewright.kernel.prepare.accumulators import recognise_accumulators
@@ -41,56 +52,81 @@ def matrix_times_vector(rows: int, columns: int) -> UOp:
     return build.reduce_axis(Ops.ADD, mul(matrix, spread), (1,))
 
 
-CASES: dict[str, tuple[Builder, str]] = {
-    "elementwise: vectors, and threads along memory": (
-        lambda: add(leaf(0, 1 << 20), leaf(1, 1 << 20)),
-        "0:LOCAL(256), 1:LOOP(1024), 2:UPCAST(4)",
-    ),
-    "an odd size is padded": (
-        lambda: add(leaf(0, 100003), leaf(1, 100003)),
-        "0:LOCAL(256), 1:LOOP(391)",
-    ),
-    "few elements, few threads": (lambda: add(leaf(0, 3), leaf(1, 3)), "0:LOCAL(3)"),
-    "rows: threads share each": (
-        lambda: build.reduce_axis(Ops.ADD, leaf(0, 16384, 8192), (1,)),
-        "0:LOOP(16384), 1:GROUP(256), 2:REDUCE(8), 3:UPCAST(4)",
-    ),
-    "few rows, more threads for each": (
-        lambda: build.reduce_axis(Ops.ADD, leaf(0, 256, 1 << 20), (1,)),
-        "0:LOOP(256), 1:GROUP(1024), 2:REDUCE(256), 3:UPCAST(4)",
-    ),
-    "short rows, several to a group": (
-        lambda: build.reduce_axis(Ops.ADD, leaf(0, 16384, 256), (1,)),
-        "0:LOCAL(4), 1:LOOP(4096), 2:GROUP(32), 3:REDUCE(2), 4:UPCAST(4)",
-    ),
-    "softmax: both reductions and the output on the same threads": (
-        lambda: softmax(16384, 8192),
-        "0:LOCAL(256), 1:LOOP(16384), 2:LOOP(8), 3:GROUP(256), 4:GROUP(256), 5:REDUCE(8), 6:REDUCE(8), "
-        "7:UPCAST(4), 8:UPCAST(4), 9:UPCAST(4)",
-    ),
-    "matrix times vector: 16 bytes at a time": (
-        lambda: matrix_times_vector(28672, 8192),
-        "0:LOOP(28672), 1:GROUP(256), 2:REDUCE(4), 3:UPCAST(8)",
-    ),
-    "columns: threads along memory, which share the few": (
-        lambda: build.reduce_axis(Ops.ADD, leaf(0, 8192, 8192), (0,)),
-        "0:LOCAL(32), 1:LOOP(256), 2:GROUP(32), 3:REDUCE(256)",
-    ),
-    "product: tiles of threads, of registers, of local memory": (
-        lambda: matrix_product(2048, 2048, 2048),
-        "0:LOCAL(16), 1:LOCAL(16), 2:LOOP(16), 3:LOOP(16), 4:REDUCE(128), 5:UPCAST(8), 6:UPCAST(8), 7:UNROLL(16), "
-        "8:UPCAST(2), 9:UPCAST(4), 10:UPCAST(2), 11:UPCAST(4)",
-    ),
-}
+def row_sums(rows: int, columns: int) -> UOp:
+    return build.reduce_axis(Ops.ADD, leaf(0, rows, columns), (1,))
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_axes_of_a_kernel(name: str) -> None:
-    graph, axes = CASES[name]
-    sink = prepare_kernel(kernel_of(graph()))
-    for opt in choose_opts(view_kernel(sink, LARGE)):
-        sink = apply_opt(sink, opt)
-    assert describe_axes(view_kernel(sink)) == axes
+TARGETS = {"many cores": LARGE, "few cores": replace(LARGE, cores=16), "no warps": replace(LARGE, warp_size=1)}
+
+
+def chosen(graph: UOp, target: Target = LARGE) -> Chosen:
+    made = Chosen(kernel_of(graph), target)
+    stays_in_limits(made)
+    return made
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize("size", [1 << 20, 100003, 4096, 999])
+def test_elementwise_kernels_have_full_groups_of_adjacent_threads(size: int, target: Target) -> None:
+    made = chosen(add(leaf(0, size), leaf(1, size)), target)
+    fills_a_group(made)
+    adjacent_threads_read_adjacent_elements(made)
+    if size % 4 == 0:
+        stores_vectors(made)
+
+
+def test_few_elements_have_few_threads() -> None:
+    assert chosen(add(leaf(0, 3), leaf(1, 3))).threads == 3
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize("shape", [(16384, 8192), (256, 1 << 20), (16384, 256), (1000, 3000)], ids=str)
+def test_threads_share_rows(shape: tuple[int, int], target: Target) -> None:
+    """Each row is summed by adjacent threads that read vectors; short rows come several to a group."""
+    made = chosen(row_sums(*shape), target)
+    assert made.count(AxisType.GROUP) > 1
+    loads_vectors(made)
+    adjacent_threads_read_adjacent_elements(made)
+    assert made.threads >= 64
+
+
+def test_few_rows_have_more_threads_each() -> None:
+    few, many = (chosen(row_sums(rows, 1 << 20)).count(AxisType.GROUP) for rows in (256, 1 << 16))
+    assert few > many
+
+
+def test_all_reductions_of_a_row_and_its_results_are_on_the_same_threads() -> None:
+    for rows, columns in ((16384, 8192), (512, 1000), (64, 4096)):
+        made = chosen(softmax(rows, columns))
+        sharing = made.sizes(AxisType.GROUP)
+        assert len(sharing) == 2
+        assert len(set(sharing)) == 1
+        assert made.threads in (sharing[0], math.prod(made.sizes(AxisType.LOCAL)))
+
+
+def test_half_precision_is_read_in_vectors_of_16_bytes() -> None:
+    made = chosen(matrix_times_vector(28672, 8192))
+    widths = {size_of(a) for a in made.view.of_kind(AxisType.UPCAST) for load in made.buffers if stride(load, a) == 1}
+    assert widths == {16 // dtypes.float16.itemsize}
+
+
+@pytest.mark.parametrize("columns", [8192, 1000, 64])
+def test_columns_are_summed_by_threads_along_memory(columns: int) -> None:
+    """They share the reduction, as columns alone are fewer than the threads that run at once."""
+    made = chosen(build.reduce_axis(Ops.ADD, leaf(0, 8192, columns), (0,)))
+    (load,) = made.buffers
+    assert any(stride(load, axis) == 1 for axis in made.view.of_kind(AxisType.LOCAL))
+    assert made.count(AxisType.GROUP) > 1
+
+
+@pytest.mark.parametrize("size", [2048, 512, 384])
+def test_a_product_has_tiles_of_threads_of_registers_and_of_local_memory(size: int) -> None:
+    made = chosen(matrix_product(size, size, size))
+    assert len(made.sizes(AxisType.LOCAL)) == 2
+    assert made.threads >= 64
+    assert packs(made) == 2
+    reuses_its_loads(made, least=1.0)
+    assert made.tile >= 16
 
 
 def test_operands_of_a_product_are_copied_and_only_those() -> None:

@@ -2,8 +2,8 @@
 axis whose iterations are the terms of a group, the dtype of a packed group, and the target's instructions.
 
 A target may add several products of narrow integers to each lane of a sum with one instruction
-(graph/kernels/dot_products.py). The sum is then unrolled by that many terms, and a packed panel holds the terms of a group next
-to each other, as one element of the accumulator's width."""
+(graph/kernels/dot_products.py). The sum is then unrolled by that many terms, and a packed panel holds the terms of a
+group next to each other, as one element of the accumulator's width."""
 
 from __future__ import annotations
 

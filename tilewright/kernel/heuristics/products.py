@@ -11,8 +11,8 @@ them has stride 1 in the stores; those that only the other factor depends on are
           for k: a tile of accumulators in registers    a row of the panel as vectors, the left factor as scalars
 
 A sum whose panel is too large for L2 is taken in blocks outside the rows, with accumulators spilled between blocks; any
-other accumulates in registers over all of k (long float sums in levels, `graph/kernels/levels.py`). In both cases terms are
-added in the order of k, in blocks that depend on shapes and caches but not on the number of cores. The epilogue (a
+other accumulates in registers over all of k (long float sums in levels, `graph/kernels/levels.py`). In both cases terms
+are added in the order of k, in blocks that depend on shapes and caches but not on the number of cores. The epilogue (a
 bias, an activation) is computed where the whole sum is in registers."""
 
 from __future__ import annotations

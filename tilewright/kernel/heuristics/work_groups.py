@@ -166,7 +166,7 @@ def fill_groups(builder: GroupOptBuilder) -> None:
         most = min(builder.room, GROUP_THREADS // max(1, threads_of(builder.view.sink).count))
         if most <= 1:
             return
-        if size_of(axis) > 2 * most and divisor(size_of(axis), most) < min(most, builder.target.warp_size, 32):
+        if size_of(axis) > 2 * most and divisor(size_of(axis), most) < min(most, warp_threads(builder.target)):
             axis = builder.fill_up(axis, most if size_of(axis) >= 64 * most else min(most, 64))
         builder.split(OptOps.LOCAL, axis, divisor(size_of(axis), most))
 
@@ -203,11 +203,16 @@ def share_rows(builder: GroupOptBuilder) -> None:
     add_rows(builder)
 
 
+def warp_threads(target: Target) -> int:
+    """Threads that a group should have at the least: those of a warp, of the usual size where the target tells none."""
+    return target.warp_size if target.warp_size > 1 else 32
+
+
 def threads_for_rows(target: Target, vectors: int, rows: int) -> int:
     """Threads that share a row: enough to saturate the cores, each with enough work."""
     most = min(target.max_group_size, 1024)
     wanted = max(1, target.cores * THREADS_PER_CORE // max(rows, 1))
-    least = min(vectors, target.warp_size if target.warp_size > 1 else 32)
+    least = min(vectors, warp_threads(target))
     own = max(1, vectors // VECTORS_PER_THREAD)
     count = max(least, min(own, max(wanted, GROUP_THREADS)))
     return min(most, 1 << (count.bit_length() - 1))
