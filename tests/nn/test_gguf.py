@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 import pytest
 
-from tilewright import Tensor
+from tilewright import Tensor, jit
 from tilewright.base.errors import FileError, FileFormatError, UnsupportedError
 from tilewright.nn.state import gguf_load
 
@@ -52,6 +52,24 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def kind(name: str) -> gguf.GGMLQuantizationType:
     return gguf.GGMLQuantizationType[name]
+
+
+def test_weights_from_a_tensor_of_bytes_are_their_own(model: Path) -> None:
+    """They were views of that tensor's memory: an update of it changed the weights."""
+    contents = np.frombuffer(model.read_bytes(), np.uint8)
+    for update in (lambda t: t.assign(t * 0).realize(), lambda t: t.__setitem__(slice(100, None), 0), jit(_zeroed)):
+        for _ in range(3):
+            given = Tensor(contents.copy()).realize()
+            tensors = gguf_load(given)[1]
+            update(given)
+            given.realize()
+            assert int(given[-64:].max().item()) == 0
+            for name, array in PLAIN.items():
+                np.testing.assert_array_equal(tensors[name].numpy(), array)
+
+
+def _zeroed(tensor: Tensor) -> None:
+    tensor.assign(tensor * 0).realize()
 
 
 def test_facts_and_plain_tensors(model: Path) -> None:

@@ -32,12 +32,13 @@ def open_mapped(operation: str, path: Path) -> mmap.mmap | None:
 
 
 def bytes_of(operation: str, source: Path | Tensor) -> tuple[str, memoryview]:
-    """The bytes of a file, mapped, or those that a tensor holds; and a name for errors."""
+    """The bytes of a file, mapped, or a copy of those that a tensor holds, which later updates of it do not reach; and
+    a name for errors."""
     if isinstance(source, Tensor):
         if source.dtype is not dtypes.uint8 or source.ndim != 1:
             message = f"a tensor of {source._described()} where the bytes of a file should be"
             raise DTypeError(operation, message, "give a path, or one row of uint8")
-        return "a tensor of bytes", source._host_view()
+        return "a tensor of bytes", memoryview(source._read(bytes))
     mapping = open_mapped(operation, source)
     return os.fspath(source), memoryview(b"" if mapping is None else mapping)
 

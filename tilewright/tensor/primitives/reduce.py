@@ -164,16 +164,27 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
         """Variance and mean, from one pass over the distances."""
         self._check_float("var")
         wide = self._new(build.cast(self.uop, accumulate_dtype(self.dtype)))
-        mean = wide.mean(axis, keepdim=True)
-        total = (wide - mean).square().sum(axis, keepdim)
-        count = max(0, self._count("var", axis) - correction)
-        variance = total / count
         axes = check_axes("var", axis, self.ndim)
-        centre = mean._new(_without_axes(mean.uop, axes, keepdim))
+        shift = wide._first_along(axes)
+        if shift is not None:
+            wide = wide - shift
+        mean = wide.mean(axis, keepdim=True)
+        variance = (wide - mean).square().sum(axis, keepdim) / max(0, self._count("var", axis) - correction)
+        centre = mean if shift is None else mean + shift
+        centre = centre._new(_without_axes(centre.uop, axes, keepdim))
         return (
             variance._new(build.cast(variance.uop, self.dtype)),
             centre._new(build.cast(centre.uop, self.dtype)),
         )
+
+    def _first_along(self, axes: tuple[int, ...]) -> Self | None:
+        """The first element along the axes, with sizes of 1, cut off from gradients. Differences from it have a mean of
+        about the size of their deviation, whose rounding does not show in a variance; that of the elements themselves
+        does where it is large beside the deviation. None where there is none, or it is on one device of several."""
+        if 0 in self.shape or not isinstance(self.device, str):
+            return None
+        bounds = tuple((0, 1 if axis in axes else size) for axis, size in enumerate(self.shape))
+        return self._new(build.detach(build.shrink(self.uop, bounds)))
 
     def std(self, axis: Axes = None, keepdim: bool = False, correction: float = 1) -> Self:
         """The root of the variance."""
