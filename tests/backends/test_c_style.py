@@ -97,6 +97,11 @@ def test_signed_arithmetic_wraps_where_it_may() -> None:
     assert language.binary(Ops.ADD, dtypes.int32, a, b).text == "(int)((unsigned int)a + b)"
     assert language.binary(Ops.ADD, dtypes.int32, a, b, wraps=False).text == "a + b"
     assert language.binary(Ops.MUL, dtypes.uint16, a, b).text == "(unsigned short)((unsigned int)a * b)"
+    # In int, which C promotes narrow operands to, NVRTC computes -(-32768) as 32768 whatever it is cast to.
+    assert language.unary(Ops.NEG, dtypes.int16, a).text == "(short)((unsigned int)0 - a)"
+    assert language.binary(Ops.MUL, dtypes.int8, a, b).text == "(signed char)((unsigned int)a * b)"
+    assert language.binary(Ops.SHL, dtypes.int16, a, b, wraps=False).text == "(short)((unsigned int)a << b)"
+    assert language.binary(Ops.ADD, dtypes.int16, a, b, wraps=False).text == "a + b"
 
 
 def test_a_name_that_the_language_keeps_for_itself_is_changed() -> None:
@@ -264,6 +269,38 @@ def test_every_op_agrees_with_the_emulator(setting: Setting, name: str) -> None:
             return
         wrong = [op for op in wanted if folded(name, setting.device, [op]) != folded(name, "PYTHON", [op])]
     pytest.fail(f"{name} on {setting.label}: {wrong or 'only together'}")
+
+
+@pytest.mark.parametrize("setting", COMPILED, ids=lambda setting: setting.label)
+@pytest.mark.parametrize("name", ["int8", "int16"])
+def test_narrow_integers_wrap_before_they_are_widened(setting: Setting, name: str) -> None:
+    if reason := setting.lacking([name]):
+        pytest.skip(reason)
+    dtype = to_dtype(name)
+    least, greatest, modulus = int(dtype.min), int(dtype.max), 1 << dtype.bits
+    values = [least, least + 1, -1, 0, 1, greatest]
+    wanted = {
+        "negated": [-value for value in values],
+        "times -1": [value * -1 for value in values],
+        "minus 1": [value - 1 for value in values],
+        "doubled": [value + value for value in values],
+        "squared": [value * value for value in values],
+        "shifted": [value << 1 for value in values],
+    }
+    with setting.options(), Context(NOOPT=1):
+        x = Tensor(values, dtype=dtype, device=setting.device).realize()
+        got = {
+            "negated": -x,
+            "times -1": x * -1,
+            "minus 1": x - 1,
+            "doubled": x + x,
+            "squared": x * x,
+            "shifted": x << 1,
+        }
+        for operation, result in got.items():
+            wrapped = [(value - least) % modulus + least for value in wanted[operation]]
+            assert result.cast("int32").tolist() == wrapped, operation
+            assert (result.cast("int32") + 1).tolist() == [value + 1 for value in wrapped], operation
 
 
 @pytest.mark.parametrize("setting", COMPILED, ids=lambda setting: setting.label)

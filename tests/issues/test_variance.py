@@ -21,7 +21,9 @@ def test_variance_beside_float64(shape: tuple[int, ...], axis: int, centre: floa
     variance, mean = Tensor(values).var_mean(axis)
     np.testing.assert_allclose(variance.numpy(), wanted, rtol=2e-6)
     np.testing.assert_allclose(Tensor(values).std(axis).numpy(), np.sqrt(wanted), rtol=2e-6)
-    np.testing.assert_allclose(mean.numpy(), values.astype(np.float64).mean(axis=axis), rtol=2e-7, atol=deviation * 1e-6)
+    np.testing.assert_allclose(
+        mean.numpy(), values.astype(np.float64).mean(axis=axis), rtol=2e-7, atol=deviation * 1e-6
+    )
 
 
 @pytest.mark.parametrize("setting", settings(), ids=lambda setting: setting.label)

@@ -296,14 +296,14 @@ class Language:
 
     def _integer(self, op: Op, dtype: DType, left: Expression, right: Expression, wraps: bool) -> Expression:
         symbol = op.symbol
+        stays = not wraps or op in (Ops.AND, Ops.OR, Ops.XOR, Ops.SHR, Ops.IDIV, Ops.MOD)
+        if stays and not (op is Ops.SHL and dtype.bits < 32):
+            return infix(symbol, left, right)
         if dtype.bits < 32:
-            # C computes in int, which holds all but the product of two uint16 and the shift of a negative number.
-            if op is Ops.SHL or (op is Ops.MUL and dtype is dtypes.uint16):
-                left = self.cast_text(dtypes.uint32, left)
-            made = infix(symbol, left, right)
-            stays = op in (Ops.AND, Ops.OR, Ops.XOR, Ops.SHR, Ops.IDIV, Ops.MOD) or not wraps
-            return made if stays else self.cast_text(dtype, made)
-        if dtype.is_unsigned or not wraps or op in (Ops.AND, Ops.OR, Ops.XOR, Ops.SHR, Ops.IDIV, Ops.MOD):
+            # C promotes the operands to int, where a product of two uint16 and the shift of a negative number overflow,
+            # and where NVRTC takes -(-32768) for 32768 although it is cast to short. In unsigned int all of it wraps.
+            return self.cast_text(dtype, infix(symbol, self.cast_text(dtypes.uint32, left), right))
+        if dtype.is_unsigned:
             return infix(symbol, left, right)
         made = infix(symbol, left.twin or self.cast_text(bits_dtype(dtype), left), right.twin or right)
         return self.cast_text(dtype, made)._replace(twin=made)
