@@ -1,6 +1,6 @@
-"""Addresses. In: a kernel whose positions are index maths. Out: the same kernel with each position written as
-`base + tile`, the base free of tile axes, and every index an int32 or int64.
-The emitter then computes a base once and adds constants for the elements of a tile."""
+"""Addresses. In: a kernel whose indices are index maths. Out: the same kernel with each index in the form
+`base + tile`, the base free of tile axes, and every index an int32 or int64. The renderer computes a base once and adds
+constants for the elements of a tile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tilewright.base.dtype import DType, dtypes, wrap_int
 from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import map_graph, toposort
 
 
 def split_addresses(sink: UOp) -> UOp:
@@ -16,17 +16,15 @@ def split_addresses(sink: UOp) -> UOp:
     before: a[(i*4 + u)*8 + j]     u a tile axis
     after:  a[(i*32 + j) + u*8]
     """
-    done: dict[UOp, UOp] = {}
-    for node in toposort(sink):
-        src = tuple(done[s] for s in node.src)
-        if node.op is Ops.INDEX:
-            src = (src[0], split_position(src[1]), *src[2:])
-        done[node] = node.with_src(src)
-    return done[sink]
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        return node.with_src((src[0], split_position(src[1]), *src[2:])) if node.op is Ops.INDEX else None
+
+    return map_graph(sink, visit)
 
 
 def split_position(position: UOp) -> UOp:
-    """`base + tile` where the position has constant steps along tile axes; unchanged elsewhere."""
+    """`base + tile` where the index has constant strides along tile axes; else unchanged."""
     form = affine(position)
     tile = {atom: step for atom, step in form.terms.items() if atom.op is Ops.RANGE and atom.arg.kind.is_tile}
     if not tile:
@@ -37,7 +35,7 @@ def split_position(position: UOp) -> UOp:
 
 
 def index_dtype(sink: UOp) -> DType:
-    """32 bits where every index, and every step on the way to it, fits; else 64."""
+    """32 bits where every index and every intermediate result fits; else 64."""
     limits = (int(dtypes.int32.min), int(dtypes.int32.max))
     for node in toposort(sink):
         if node.dtype is dtypes.index:
@@ -49,18 +47,16 @@ def index_dtype(sink: UOp) -> DType:
 
 def choose_index_width(sink: UOp) -> UOp:
     """Index maths in the chosen integer type."""
-    dtype = index_dtype(sink)
-    done: dict[UOp, UOp] = {}
-    for node in toposort(sink):
-        src = tuple(done[s] for s in node.src)
-        node_dtype = dtype if node.dtype is dtypes.index else node.dtype
-        if node.op is Ops.CONST and node_dtype is not node.dtype:
-            # A masked position may be computed from numbers that 64 bits do not hold; where it counts it wraps back.
-            done[node] = UOp(node.op, node_dtype, (), wrap_int(node.arg, node_dtype))
-        elif node.op is Ops.CAST and src[0].dtype is node_dtype and node.src[0].dtype is not node.dtype:
-            done[node] = src[0]
-        elif node_dtype is node.dtype:
-            done[node] = node.with_src(src)
-        else:
-            done[node] = UOp(node.op, node_dtype, src, node.arg)
-    return done[sink]
+    width = index_dtype(sink)
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        dtype = width if node.dtype is dtypes.index else node.dtype
+        if node.op is Ops.CAST and src[0].dtype is dtype and node.src[0].dtype is not node.dtype:
+            return src[0]
+        if dtype is node.dtype:
+            return None
+        # A masked index may be computed from numbers beyond 64 bits; where the mask is on, it wraps to the right one.
+        arg = wrap_int(node.arg, dtype) if node.op is Ops.CONST else node.arg
+        return UOp(node.op, dtype, src, arg)
+
+    return map_graph(sink, visit)

@@ -1,15 +1,15 @@
-"""Long float sums in levels. In: a kernel whose reductions have no GROUP axes. Out: the same kernel, in which no
-accumulator of a float sum takes in more than a fixed number of terms (`graph/kernels/levels.py`).
+"""Long float sums as cascades. In: a kernel whose reductions have no GROUP axes. Out: the same kernel, in which no
+accumulator of a float sum adds more than a fixed number of terms (`graph/kernels/levels.py`), so that rounding errors
+stay small.
 
     before: for k in 256: acc += a[k]
     after:  for k0 in 16:
               part = 0; for k1 in 16: part += a[k0*16 + k1]
               acc += part
 
-Elements of a tile along a reduce axis (UPCAST) are accumulators of their own in every level and meet after the last
-one; terms that are unrolled (UNROLL) are added up in the innermost. A loop in which threads meet at barriers keeps one
-accumulator: the tile that they share is then as large as the registers allow, and a thread of a group has nowhere near
-to spill others to."""
+Elements of a tile along a reduce axis (UPCAST) are separate accumulators in every level, combined after the last one;
+unrolled terms (UNROLL) are added in the innermost. A loop with barriers keeps one accumulator: its tile fills the
+registers already, and the thread of a work-group could spill further accumulators only to slow memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.codegen.linearise import is_loop
 from tilewright.graph.kernels.levels import Levels, plan_levels
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import named_ranges, toposort
+from tilewright.graph.walk import map_graph, named_ranges, toposort
 
 # The loops that a reduction closes.
 Loops = frozenset[UOp]
@@ -25,7 +25,7 @@ Loops = frozenset[UOp]
 
 def cascade_sums(sink: UOp) -> UOp:
     nodes = toposort(sink)
-    # What states an order inside of a loop states it for that loop; one that counts another has to stay one.
+    # AFTER and BARRIER name the loop whose iterations they order; a loop that another's count depends on stays whole.
     fixed = {axis for node in nodes if node.op is Ops.AFTER or node.op is Ops.BARRIER for axis in node.src}
     fixed.update(axis for node in nodes if node.op is Ops.RANGE for axis in node.src[0].ranges)
     stores = [node for node in nodes if node.op is Ops.STORE]
@@ -34,7 +34,7 @@ def cascade_sums(sink: UOp) -> UOp:
         loops = loops_of(node)
         if not loops or not fixed.isdisjoint(loops):
             continue
-        # As the lineariser nests them.
+        # In the nesting order of `linearise`.
         order = sorted(loops, key=lambda axis: (-sum(axis in store.ranges for store in stores), axis.arg.id))
         plan = plan_levels(node, order)
         if plan is not None and (loops not in plans or len(plan.loops) > len(plans[loops].loops)):
@@ -47,21 +47,21 @@ def loops_of(node: UOp) -> Loops:
 
 
 def in_levels(nodes: list[UOp], plans: dict[Loops, Levels]) -> UOp:
-    """The kernel with its loops split; reductions that share their loops are taken in the same levels."""
+    """The kernel with its loops split; reductions that share their loops have the same levels."""
     exchanges = {axis: made for plan in plans.values() for axis, made in plan.exchanges.items()}
-    done: dict[UOp, UOp] = dict(exchanges)
-    for node in nodes:
-        if node in done:
-            continue
-        named = named_ranges(node)
-        values = tuple(done[source] for source in node.src[: len(node.src) - len(named)])
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        if node in exchanges:
+            return exchanges[node]
         plan = plans.get(loops_of(node))
         if plan is not None:
-            done[node] = nested_reduce(node, values[0], plan)
-            continue
-        axes = (new for axis in named for new in (_in_order(exchanges[axis]) if axis in exchanges else [done[axis]]))
-        done[node] = node.with_src((*values, *axes))
-    return done[nodes[-1]]
+            return nested_reduce(node, src[0], plan)
+        first = len(src) - len(named_ranges(node))
+        named = zip(node.src[first:], src[first:], strict=True)
+        axes = (new for axis, made in named for new in (_in_order(made) if axis in exchanges else [made]))
+        return node.with_src((*src[:first], *axes))
+
+    return map_graph(nodes[-1], visit, nodes)
 
 
 def _in_order(index: UOp) -> list[UOp]:

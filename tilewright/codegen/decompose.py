@@ -24,7 +24,7 @@ from tilewright.graph.kernels.slow_path import DETOUR
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import map_graph
 
 # From a node whose sources are done, and the names of native ops, to its value.
 Builder = Callable[[UOp, frozenset[str]], UOp]
@@ -44,29 +44,28 @@ def decompose(root: UOp, target: Target) -> UOp:
     native_of_wide = native - BUILDERS_OF_WIDE
     if wide:
         wide |= {dtypes.index}
-    done: dict[UOp, UOp] = {}
-    for node in toposort(root):
-        src = tuple(done[source] for source in node.src)
-        made = node.with_src(src)
+    arguments: dict[UOp, UOp] = {}  # of LOG2 and SIN, which a pattern around them may replace as a whole
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        if node.op is Ops.LOG2 or node.op is Ops.SIN:
+            arguments[node] = src[0]
         is_wide = bool(wide) and (node.dtype in wide or any(source.dtype in wide for source in node.src))
-        made = _decompose_node(node, made, done, native_of_wide if is_wide else native)
-        if made.line is None:
-            made.line = node.line
-        done[node] = made
-    return done[root]
+        return _decompose_node(node, src, arguments, native_of_wide if is_wide else native)
+
+    return map_graph(root, visit)
 
 
-def _decompose_node(node: UOp, made: UOp, done: dict[UOp, UOp], native: frozenset[str]) -> UOp:
+def _decompose_node(node: UOp, src: tuple[UOp, ...], arguments: dict[UOp, UOp], native: frozenset[str]) -> UOp | None:
     if "LOG2" not in native and transcendental.is_natural_log(node):
-        logarithm = node.src[0] if node.src[0].op is Ops.LOG2 else node.src[1]
-        return transcendental.log(done[logarithm.src[0]])
-    angle = sine.cosine_angle(node) if "SIN" not in native else None
+        return transcendental.log(arguments[node.src[0] if node.src[0].op is Ops.LOG2 else node.src[1]])
+    half_sine = sine.half_sine(node) if "SIN" not in native else None
+    angle = None if half_sine is None else sine.other_factor(arguments[half_sine], 0.5)
     if angle is not None:
-        return sine.cos(done[angle], "FLOAT64" in native, DETOUR in native)
-    builder = BUILDERS.get(made.op)
+        return sine.cos(angle, "FLOAT64" in native, DETOUR in native)
+    builder = BUILDERS.get(node.op)
     if builder is None or (node.op.name in native and node.op is not Ops.CAST):
-        return made
-    return builder(made, native)
+        return None
+    return builder(node.with_src(src), native)
 
 
 # ---------------------------------------------------------------- division

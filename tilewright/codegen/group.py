@@ -1,13 +1,13 @@
-"""Grouped reductions written out. In: a kernel whose reductions may run over GROUP axes, threads laid out. Out: the
-kernel with barriers and local memory instead; each thread adds up its share, and everybody learns the total.
+"""Work-group reductions. In: a kernel whose reductions may run over GROUP axes, and its thread layout. Out: the kernel
+with barriers and local memory instead: each thread reduces its part, and every thread gets the total.
 
     before: total = REDUCE(a[k0*4 + g], k0, g)
     after:  partial = REDUCE(a[k0*4 + g], k0)
-            met     = BARRIER(END(STORE(local[g], partial), g))       behind a BARRIER of its own in a loop
+            met     = BARRIER(END(STORE(local[g], partial), g))       after another BARRIER inside a loop
             total   = REDUCE(LOAD(local after met [k]), k)
 
-Where the target has warps and g is the fastest axis of the group, neighbours fold their partials by themselves, and
-only one of each warp goes through local memory. Every reduction has a slot of its own, which no placeholder has."""
+Where the target has warps and g is the fastest axis of the group, the threads of a warp combine their partials by
+exchange, and one partial for each warp goes through local memory. Every reduction has its own slot of local memory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tilewright.graph.kernels.threads import GroupLayout, Threads
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, index_const
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import map_graph, toposort
 
 _LOOP_KINDS = frozenset({AxisType.LOOP, AxisType.REDUCE})
-# The first number of the ids of ranges over partials, larger than that of any axis of a kernel.
+# The ids of ranges over partials start here, above those of any axis of a kernel.
 _PARTIAL_ID = 1 << 21
-# So many partials are written out; more of them are added up in a loop.
-_MOST_WRITTEN_OUT = 8
+# More partials are combined in a loop, not unrolled.
+_MAX_UNROLLED = 8
 
 
 def lower_groups(sink: UOp, threads: Threads, target: Target) -> UOp:
@@ -34,16 +34,14 @@ def lower_groups(sink: UOp, threads: Threads, target: Target) -> UOp:
         return sink
     used = [node.arg.slot for node in nodes if node.op is Ops.DEFINE_LOCAL]
     slots = itertools.count(max(used, default=-1) + 1)
-    done: dict[UOp, UOp] = {}
-    for node in nodes:
-        src = tuple(done[source] for source in node.src)
-        made = node.with_src(src)
-        if node.op is Ops.REDUCE and _group_axes(node):
-            made = GroupWriter(threads, threads.layout(node, target.warp_size), made, next(slots)).total()
-        if made.line is None:
-            made.line = node.line
-        done[node] = made
-    return done[sink]
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        if node.op is not Ops.REDUCE or not _group_axes(node):
+            return None
+        layout = threads.layout(node, target.warp_size)
+        return GroupWriter(threads, layout, node.with_src(src), next(slots)).total()
+
+    return map_graph(sink, visit, nodes)
 
 
 def _group_axes(node: UOp) -> list[UOp]:
@@ -51,8 +49,8 @@ def _group_axes(node: UOp) -> list[UOp]:
 
 
 class GroupWriter:
-    """Writes one reduction. Its `layout` was worked out before anything was lowered: sources that are lowered already
-    may depend on fewer threads than before, never on more."""
+    """Lowers one reduction. Its `layout` is that of the kernel before lowering: lowered sources may depend on fewer
+    threads, never on more."""
 
     def __init__(self, threads: Threads, layout: GroupLayout, reduce: UOp, slot: int) -> None:
         self.layout = layout
@@ -73,7 +71,7 @@ class GroupWriter:
         return value if self.layout.parts == 1 else self.combined(value)
 
     def partial(self) -> UOp:
-        """What one thread adds up."""
+        """The reduction of one thread's part."""
         kept = tuple(axis for axis in self.reduce.src[1:] if axis not in self.groups)
         return self.reduce.replace(src=(self.reduce.src[0], *kept)) if kept else self.reduce.src[0]
 
@@ -87,7 +85,7 @@ class GroupWriter:
         memory = UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(self.slot, layout.size(self.sizes)))
         version = memory
         if self.loops:
-            # The threads may still be reading what was stored in the last iteration.
+            # Other threads may still be reading the partials of the previous iteration.
             version = UOp(Ops.AFTER, dtype, (memory, UOp(Ops.BARRIER, dtypes.void, self.loops, self.slot)))
         place = [version, self.position(self.own_part())]
         if layout.width > 1:
@@ -99,12 +97,12 @@ class GroupWriter:
         if self.is_fold_enough():
             loaded = self.load(version, self.groups[-1] % layout.parts)
             return self.fold(loaded, layout.parts, *self.groups)
-        kind = AxisType.UNROLL if layout.parts <= _MOST_WRITTEN_OUT else AxisType.REDUCE
+        kind = AxisType.UNROLL if layout.parts <= _MAX_UNROLLED else AxisType.REDUCE
         part = UOp(Ops.RANGE, dtypes.index, (index_const(layout.parts),), Axis((_PARTIAL_ID + self.slot,), kind))
         return UOp(Ops.REDUCE, dtype, (self.load(version, part), part), self.reduce.arg)
 
     def is_fold_enough(self) -> bool:
-        """Whether the partials of all warps are again as many as neighbours can fold."""
+        """Whether one more exchange inside a warp combines the partials of all warps."""
         parts, width = self.layout.parts, self.layout.width
         return len(self.groups) == 1 and 1 < parts <= width and parts & (parts - 1) == 0
 
@@ -113,7 +111,7 @@ class GroupWriter:
         return UOp(Ops.LOAD, version.dtype, (place,))
 
     def own_part(self) -> UOp:
-        """The number of a thread's partial: of its warp, where neighbours have folded theirs."""
+        """The index of a thread's partial: that of its warp, where the warp has combined its own."""
         part = index_const(0)
         for lane, axis in zip(self.layout.groups[:-1], self.groups[:-1], strict=True):
             part = part * self.sizes[lane] + axis
@@ -122,7 +120,8 @@ class GroupWriter:
         return part + (last // self.layout.width if self.layout.width > 1 else last)
 
     def position(self, part: UOp) -> UOp:
-        """Where a partial lies: those of one total side by side, for each element of the tile and each other thread."""
+        """The index of a partial in local memory: those of one total are contiguous, for each element of the tile and
+        each thread along the other axes."""
         position = index_const(0)
         for lane in self.layout.others:
             position = position * self.sizes[lane] + self.axes[lane]

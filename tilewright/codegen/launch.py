@@ -1,6 +1,6 @@
-"""Threads laid out. In: a kernel with LOCAL and GROUP axes. Out: the kernel with those that may share threads made one,
-and at last with all of them LOCAL, stores masked to one thread where several would store the same. Stands before and
-after `group.py`, which needs to know who is whose neighbour."""
+"""The thread layout of a work-group. In: a kernel with LOCAL and GROUP axes. Out: the kernel with axes that may share
+threads merged, and in the end all of them LOCAL, with stores masked to one thread where several would store the same
+value. Runs before and after `group.py`, which needs to know which threads are neighbours."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tilewright.graph.kernels.threads import THREAD_KINDS, Threads, threads_of
 from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, index_const, memory_of
-from tilewright.graph.walk import exchange_axis, substitute, toposort
+from tilewright.graph.walk import exchange_axis, map_graph, substitute, toposort
 
 LOOP_KINDS = frozenset({AxisType.LOOP, AxisType.REDUCE})
-# What tells the barrier between reading an element and overwriting it from others.
+# The number of the barriers between reading an element and overwriting it.
 _BEFORE_STORE = -2
 
 
 def share_threads(sink: UOp) -> tuple[UOp, Threads]:
-    """The kernel with one axis for each axis of the work-group, and those axes, the fastest last. Whoever asks for
-    neighbours later has to ask these: axes that became one could be put into another order.
+    """The kernel with one axis for each axis of the work-group, and those axes, the fastest last. Later passes take
+    them as the thread layout: computed again from merged axes, it could come out in another order.
 
     before: max over g0 of 256, sum over g1 of 256, out[l] for local l of 256
-    after:  the three on one axis of 256 threads: what a thread wrote of a row it has read of it
+    after:  the three on one axis of 256 threads: a thread writes the elements of a row that it has read
     """
     exchanges: dict[UOp, UOp] = {}
     lanes: list[tuple[UOp]] = []
@@ -37,8 +37,7 @@ def share_threads(sink: UOp) -> tuple[UOp, Threads]:
 
 
 def join_cores(sink: UOp) -> UOp:
-    """The kernel with one axis that the cores share, whose parts are all combinations of iterations; the first axis is
-    the slowest.
+    """The kernel with its THREAD axes merged into one, the first axis the slowest.
 
     before: out[t0*64 + t1] for t0 of 8, t1 of 64
     after:  out[t//64*64 + t%64] for t of 512
@@ -56,7 +55,7 @@ def join_cores(sink: UOp) -> UOp:
 
 
 def settle_threads(sink: UOp) -> UOp:
-    """The kernel with LOCAL axes alone, its stores masked, and no barrier that orders nothing."""
+    """The kernel with LOCAL axes alone, its stores masked, and without barriers that order nothing."""
     sink = drop_idle_barriers(mask_stores(sink))
     groups = [node for node in toposort(sink) if node.op is Ops.RANGE and node.arg.kind is AxisType.GROUP]
     return substitute(sink, {axis: axis.replace(arg=Axis(axis.arg.id, AxisType.LOCAL)) for axis in groups})
@@ -74,44 +73,39 @@ def mask_stores(sink: UOp) -> UOp:
     buffers = {
         memory_of(node.src[0]) for node in nodes if node.op is Ops.LOAD and memory_of(node.src[0]).op is Ops.PARAM
     }
-    done: dict[UOp, UOp] = {}
-    for node in nodes:
-        src = tuple(done[source] for source in node.src)
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        if node.op is not Ops.STORE or memory_of(node.src[0]).op is Ops.DEFINE_REG:
+            return None
         missing = [axis for axis in threads if axis not in node.ranges]
-        if node.op is Ops.STORE and missing and memory_of(node.src[0]).op is not Ops.DEFINE_REG:
-            src = (_masked(src[0], missing, src[1] if memory_of(node.src[0]) in buffers else None), src[1])
-        made = node.with_src(src)
-        if made.line is None:
-            made.line = node.line
-        done[node] = made
-    return done[sink]
+        value = src[1] if memory_of(node.src[0]) in buffers else None
+        return node.with_src((_masked(src[0], missing, value), src[1])) if missing else None
+
+    return map_graph(sink, visit, nodes)
 
 
-def _masked(place: UOp, missing: list[UOp], value: UOp | None) -> UOp:
-    """The place for the first thread along each axis. Memory that is read as well is not overwritten before all
-    threads have computed `value`, for which they read it."""
-    memory, position, *valid = place.src
+def _masked(index: UOp, missing: list[UOp], value: UOp | None) -> UOp:
+    """The index, masked to the first thread along each axis. Memory that the kernel also reads is not overwritten
+    before all threads have computed `value`, for which they read it."""
+    memory, position, *valid = index.src
     mask = missing[0].eq(0)
     for axis in missing[1:]:
         mask = mask & axis.eq(0)
     if value is not None:
         memory = UOp(Ops.AFTER, memory.dtype, (memory, UOp(Ops.BARRIER, dtypes.void, (value,), _BEFORE_STORE)))
-    return UOp(Ops.INDEX, place.dtype, (memory, position, valid[0] & mask if valid else mask))
+    return UOp(Ops.INDEX, index.dtype, (memory, position, valid[0] & mask if valid else mask))
 
 
 def drop_idle_barriers(sink: UOp) -> UOp:
-    """A barrier that orders nothing but the beginning of the kernel: the loops it named have become the grid."""
-    done: dict[UOp, UOp] = {}
-    for node in toposort(sink):
-        src = tuple(done[source] for source in node.src)
-        if node.op is Ops.AFTER:
-            kept = tuple(source for source in src[1:] if not _is_idle(source))
-            done[node] = UOp(node.op, node.dtype, (src[0], *kept)) if kept else src[0]
-        else:
-            done[node] = node.with_src(src)
-        if done[node].line is None:
-            done[node].line = node.line
-    return done[sink]
+    """Removes barriers that only the start of the kernel comes before: the loops they named have become the grid."""
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        if node.op is not Ops.AFTER:
+            return None
+        kept = tuple(source for source in src[1:] if not _is_idle(source))
+        return UOp(node.op, node.dtype, (src[0], *kept)) if kept else src[0]
+
+    return map_graph(sink, visit)
 
 
 def _is_idle(node: UOp) -> bool:

@@ -16,7 +16,7 @@ from tilewright.base.errors import InternalError
 from tilewright.codegen.memory_order import accesses_before_stores
 from tilewright.graph.ops import AxisType, Ops, reduce_identity
 from tilewright.graph.uop import UOp, const
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import map_nodes, toposort
 
 LAUNCH_KINDS = frozenset({AxisType.GLOBAL, AxisType.THREAD, AxisType.LOCAL, AxisType.GROUP})
 # What states an order and computes nothing.
@@ -59,9 +59,9 @@ class Lineariser:
             elif node.op in _ORDER:
                 self._done(node)
             elif node.op not in _NOT_IN_BODY:
-                self._place(self._renamed(node), self.path_of(node), node.src)
+                self._place(self.replaced[node], self.path_of(node), node.src)
         for first, then in accesses_before_stores(self.nodes):
-            self._order((self._renamed(first), self.path_of(first)), (self._renamed(then), self.path_of(then)))
+            self._order((self.replaced[first], self.path_of(first)), (self.replaced[then], self.path_of(then)))
         order: list[UOp] = []
         self._emit(self.root, order)
         return order
@@ -105,18 +105,16 @@ class Lineariser:
             for source in node.src:
                 yield from self._done(source)
         elif node.op not in _NOT_IN_BODY:
-            yield self._renamed(node), self.path_of(node)
+            yield self.replaced[node], self.path_of(node)
 
     # ------------------------------------------------------------ accumulators
 
     def _make_accumulators(self) -> None:
-        """Every node is written over results of reductions, so the exchange runs through the whole graph in order."""
-        self.exchanged: dict[UOp, UOp] = {}
-        for node in self.nodes:
-            src = tuple(self.exchanged[s] for s in node.src)
+        """An accumulator for each reduction; every other node over the results of reductions."""
+
+        def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
             if node.op is not Ops.REDUCE:
-                self.exchanged[node] = node.with_src(src)
-                continue
+                return None
             folded = tuple(sorted((a for a in node.src[1:] if a.arg.kind is AxisType.UPCAST), key=lambda a: a.arg.id))
             kept = tuple(sorted((a for a in node.ranges if a.arg.kind.is_tile), key=lambda a: a.arg.id))
             identity = const(node.dtype, reduce_identity(node.arg, node.dtype))
@@ -124,10 +122,9 @@ class Lineariser:
             update = UOp(Ops.ACCUMULATE, dtypes.void, (acc, src[0]), node.arg)
             total = UOp(Ops.COMBINE, node.dtype, (acc, *folded), node.arg)
             self.accumulators[node] = (acc, update, total)
-            self.exchanged[node] = total
+            return total
 
-    def _renamed(self, node: UOp) -> UOp:
-        return self.exchanged[node]
+        self.replaced = map_nodes(self.nodes, visit)
 
     # ------------------------------------------------------------ blocks
 

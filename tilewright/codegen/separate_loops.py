@@ -1,13 +1,13 @@
-"""Loops of their own. In: a kernel. Out: the same kernel, in which reductions that share a loop share all that they
-loop over and all that is around them. Folding leaves others: sum(a[i, j] + b[j]) becomes sum(a[i, j]) + sum(b[j] * n).
-The lineariser puts each loop in one place; a loop of two different nests has none."""
+"""One loop nest for each loop. In: a kernel. Out: the same kernel, in which reductions that share a loop share the
+whole loop nest. Simplification breaks that: sum(a[i, j] + b[j]) becomes sum(a[i, j]) + sum(b[j] * n), two reductions
+over j in different nests. `linearise` emits each loop once, so each nest needs a loop of its own."""
 
 from __future__ import annotations
 
 from tilewright.codegen.linearise import is_loop
 from tilewright.graph.ops import Axis, Ops
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import substitute, toposort
+from tilewright.graph.walk import map_graph, substitute, toposort
 
 # The loops that a reduction closes, and those around it.
 Nest = tuple[frozenset[UOp], frozenset[UOp]]
@@ -23,22 +23,21 @@ def separate_loops(sink: UOp) -> UOp:
     after:  sum over r1, r2 of a[r1*9 + r2]  +  sum over r3 of b[r3]"""
     nodes = toposort(sink)
     owners: dict[UOp, Nest] = {}
-    strangers: dict[UOp, Nest] = {}
+    others: dict[UOp, Nest] = {}
     for node in nodes:
         if node.op is Ops.REDUCE:
             nest = nest_of(node)
             if any(owners.setdefault(loop, nest) != nest for loop in nest[0]):
-                strangers[node] = nest
-    if not strangers:
+                others[node] = nest
+    if not others:
         return sink
-    numbers = {nest: number for number, nest in enumerate(dict.fromkeys(strangers.values()))}
-    done: dict[UOp, UOp] = {}
-    for node in nodes:
-        made = node.with_src(tuple(done[source] for source in node.src))
-        if node in strangers:
-            loops = strangers[node][0]
-            suffix = -1 - numbers[strangers[node]]
-            own = {loop: loop.replace(arg=Axis((*loop.arg.id, suffix), loop.arg.kind)) for loop in loops}
-            made = made.with_src(tuple(substitute(source, own) for source in made.src))
-        done[node] = made
-    return done[sink]
+    numbers = {nest: number for number, nest in enumerate(dict.fromkeys(others.values()))}
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        if node not in others:
+            return None
+        loops, suffix = others[node][0], -1 - numbers[others[node]]
+        own = {loop: loop.replace(arg=Axis((*loop.arg.id, suffix), loop.arg.kind)) for loop in loops}
+        return node.with_src(tuple(substitute(source, own) for source in src))
+
+    return map_graph(sink, visit, nodes)

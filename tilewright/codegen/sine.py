@@ -41,18 +41,19 @@ def cos(x: UOp, has_double: bool = True, has_detours: bool = True) -> UOp:
     return through_float32(lambda y: _of_quarters(y, 1, has_double, has_detours), x)
 
 
-def cosine_angle(node: UOp) -> UOp | None:
-    """x where the node is 1 - 2*sin(x/2)**2, as the cosine is spelt in a graph."""
+def half_sine(node: UOp) -> UOp | None:
+    """The SIN of a node 1 - 2*sin(x/2)**2, the form that the cosine has in a graph."""
     if node.op is not Ops.SUB or not node.src[0].is_const or node.src[0].arg != 1.0:
         return None
-    square = _halved(node.src[1], 2.0)
+    square = other_factor(node.src[1], 2.0)
     if square is None or square.op is not Ops.MUL or square.src[0] is not square.src[1]:
         return None
-    return _halved(square.src[0].src[0], 0.5) if square.src[0].op is Ops.SIN else None
+    found = square.src[0]
+    return found if found.op is Ops.SIN and other_factor(found.src[0], 0.5) is not None else None
 
 
-def _halved(product: UOp, factor: float) -> UOp | None:
-    """The other factor of a product that has this one."""
+def other_factor(product: UOp, factor: float) -> UOp | None:
+    """The other factor of a product with the constant `factor`."""
     if product.op is not Ops.MUL:
         return None
     others = [x for x, y in (product.src, product.src[::-1]) if y.is_const and y.arg == factor]

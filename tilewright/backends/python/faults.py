@@ -10,7 +10,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import map_nodes, toposort
 
 
 def barrier_count(program: Program) -> int:
@@ -48,12 +48,7 @@ def drop_masks(program: Program) -> Program:
 
 
 def _rebuild(program: Program, exchange: Callable[[UOp, tuple[UOp, ...]], UOp]) -> Program:
-    """The program with each node made again by `exchange`, from sources that already are."""
-    made: dict[UOp, UOp] = {}
-    for node in toposort(*program.body, *program.global_ranges, *program.local_ranges):
-        made[node] = exchange(node, tuple(made[src] for src in node.src))
-        if made[node].line is None:
-            made[node].line = node.line
+    made = map_nodes(toposort(*program.body, *program.global_ranges, *program.local_ranges), exchange)
     return replace(
         program,
         body=tuple(made[node] for node in program.body),
