@@ -67,7 +67,7 @@ _LOW_LIMITS: dict[str, dict[str, float]] = {
     "tilewright.schedule.fuse": {"RECOMPUTE_LIMIT": 3.0, "ENOUGH_ROWS": 4, "SMALL_REDUCTION": 16, "MOST_USES": 2},
     "tilewright.kernel.heuristics.default": {"MIN_WORK": 4},
     "tilewright.kernel.heuristics.products": {"MIN_PRODUCTS": 4, "MIN_SHARED": 4, "MIN_ROWS": 2},
-    "tilewright.backends.cpu.device": {"LEAST_GRAIN": 1},
+    "tilewright.backends.cpu.device": {"MIN_GRAIN": 1},
 }
 
 

@@ -7,7 +7,7 @@ What is left of an IDIV or MOD that is not native has a dividend of at least 0 a
 division will do; what is left of an SHL or SHR has an amount from 0 to below the width. A CAST from float to integer
 is native where the name "SATURATING_CAST" is; what is left of others has its argument in the integer's range. What is
 taken apart into float64 arithmetic is done in integers where the target has none (to the builders, the name "FLOAT64").
-Where the name "DETOUR" is, what few elements need is marked (`kernels/slow_path.py`) and jumped over by the renderer.
+Where the name "DETOUR" is, slow paths are marked (`kernels/slow_path.py`), and the renderer branches around them.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ CHUNK = 29  # bits of a piece of 1/pi whose product with a float32 is exact in f
 
 
 def sin(x: UOp, has_double: bool = True, has_detours: bool = True) -> UOp:
-    """`has_double`: the target computes in float64. `has_detours`: it jumps over what no element needs."""
+    """`has_double`: the target computes in float64. `has_detours`: it branches around a slow path."""
     return through_float32(lambda y: _of_quarters(y, 0, has_double, has_detours), x)
 
 
@@ -61,7 +61,7 @@ def other_factor(product: UOp, factor: float) -> UOp | None:
 
 
 def _of_quarters(x: UOp, quarters: int, has_double: bool, has_detours: bool) -> UOp:
-    """The sine of x and so many quarter turns."""
+    """sin(x + quarters * pi/2)."""
     form = FORMATS[x.dtype]
     bits = x.bitcast(form.unsigned)
     sign_bit = 1 << (form.unsigned.bits - 1)

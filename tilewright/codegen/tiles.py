@@ -13,8 +13,8 @@ from tilewright.graph.uop import UOp
 Coordinates = tuple[int, ...]
 
 _ACCESSES = (Ops.LOAD, Ops.STORE)
-# An access that takes fewer neighbours at a time is no slower element by element.
-LEAST_LANES = 4
+# An access of fewer contiguous elements is no slower element by element.
+MIN_LANES = 4
 
 
 def axis_size(axis: UOp) -> int:
@@ -103,8 +103,8 @@ class TileFacts:
         return max(candidates, key=lambda axis: (votes.count(axis), self.priority[axis]))
 
     def _is_scattered(self, load: UOp) -> bool:
-        """Whether elements that lie apart are used one by one, in vectors along an axis that the load does not have: a
-        factor of a product. Something else, a bias, may walk the load's own axis with stride 1."""
+        """Whether the elements, at a stride, are splatted into vectors along an axis that the load does not have: a
+        factor of a product. Something else, a bias, may read the load's own axis with stride 1."""
         steps = tile_part(load.src[0].src[1])[1]
         own = [axis for axis in self.axes(load) if axis in self.priority]
         if any(abs(steps.get(axis, 1)) <= 1 for axis in own):
@@ -113,10 +113,10 @@ class TileFacts:
         return max(around, key=self.priority.__getitem__, default=own[0]) not in own
 
     def _walked(self, access: UOp) -> UOp | None:
-        """The axis that an access walks with stride 1, where there are enough elements for a vector to be worth it. One
-        of the results that is written out elsewhere will do: the tile is then turned in registers."""
+        """The axis along which an access has stride 1, where it has enough elements for a vector. A tile axis of a
+        store will do, too: the tile is then transposed in registers."""
         steps = tile_part(access.src[0].src[1])[1]
-        usable = (a for a in (*self.priority, *self._stored) if steps.get(a) == 1 and axis_size(a) >= LEAST_LANES)
+        usable = (a for a in (*self.priority, *self._stored) if steps.get(a) == 1 and axis_size(a) >= MIN_LANES)
         return next(usable, None)
 
     def lanes(self, node: UOp) -> int:
@@ -138,8 +138,8 @@ class TileFacts:
         return list(itertools.product(*(range(axis_size(axis)) for axis in self.outer_axes(node))))
 
     def _vector_priority(self, program: Program) -> dict[UOp, tuple[int, int]]:
-        """The UPCAST axes that some access walks with stride 1, or with that of the terms that are written out into
-        each of their elements, and how many do."""
+        """The UPCAST axes that some access walks with stride 1, or with a stride of the terms that are unrolled
+        into each of their elements, and how many do."""
         counts: dict[UOp, int] = {}
         for node in program.body:
             if node.op is Ops.INDEX:

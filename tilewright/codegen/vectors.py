@@ -1,9 +1,9 @@
-"""Lengths of vectors. In: a kernel and a target. Out: the same kernel, in which a tile axis that becomes the lanes of
-vectors is no longer than a register, or a power of two: others are two axes, of which the inner is.
-A compiler holds a vector of 48 elements that a loop carries as 48 scalars, and three of 16 as three registers.
+"""Vector lengths. In: a kernel and a target. Out: the same kernel, in which a tile axis that becomes the lanes of
+vectors is no longer than a register, or a power of two; other axes are split in two, the inner one of that length. LLVM
+keeps a loop-carried vector of 48 elements as 48 scalars, and three of 16 in three registers.
 
-A sum of products of narrow integers along vectors is also taken apart here, into lanes and the terms of each, where the
-target has an instruction that adds several products to a lane."""
+A vectorised sum of products of narrow integers is also split here, into lanes and the terms of each, where the target
+has a dot-product instruction that adds several products to a lane."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.graph.uop import UOp, index_const, memory_of
 from tilewright.graph.walk import exchange_axis, toposort
 
 # The fewest sums that an instruction of any target updates at once.
-LEAST_LANES = 4
+MIN_LANES = 4
 
 
 def split_vectors(sink: UOp, target: Target) -> UOp:
@@ -72,7 +72,7 @@ def group_terms(sink: UOp, target: Target) -> UOp:
         for axis in node.src[1:] if dots else ():
             is_walked = all(_walks(place, axis, 1) and axis not in _mask_ranges(place) for place in places)
             size = int(axis.src[0].arg) if axis.src[0].is_const else 0
-            if axis.arg.kind is AxisType.UPCAST and is_walked and size % (terms * LEAST_LANES) == 0:
+            if axis.arg.kind is AxisType.UPCAST and is_walked and size % (terms * MIN_LANES) == 0:
                 lanes, group = _range(axis, size // terms, 0), _range(axis, terms, 1, AxisType.UNROLL)
                 # One product a kernel, as in a user's own: what is left of the others is looked at in the new kernel.
                 return group_terms(exchange_axis(sink, axis, lanes * terms + group), target)
@@ -92,8 +92,8 @@ def _mask_ranges(place: UOp) -> frozenset[UOp]:
 
 
 def _grouped_places(nodes: list[UOp], target: Target) -> dict[UOp, tuple[int, DType]]:
-    """The places that lanes of sums are fed from, how far apart the lanes lie there, and the dtype of the sum: those of
-    factors, of which one at least has the terms of a lane side by side, and those in a panel of them."""
+    """The indices that lanes of sums load from, the stride of the lanes there, and the dtype of the sum: those of
+    factors, at least one of them with contiguous terms, and those in their panels."""
     found: dict[UOp, tuple[int, DType]] = {}
     for node in nodes if target.dot_products else ():
         places = _factor_places(node)

@@ -30,13 +30,13 @@ from tilewright.runtime.device import HostDriver, Place, Runner
 
 KERNEL_SYMBOL = "kernel"
 LLVM = "llvm"  # of CPU_COMPILER: every other choice is the name of a program
-# Work, in elementary operations, that a thread should be given at the least: below it a wake-up costs more.
-LEAST_GRAIN = 1 << 15
+# Elementary operations below which waking another thread costs more than it saves.
+MIN_GRAIN = 1 << 15
 # Small chunks let the cores end together, also when one of them starts late. In each one memory has to be fetched ahead
 # anew: with 32 the exponential of 4M numbers takes 3 % longer, a sum of 256k numbers a fifth.
 CHUNKS_PER_THREAD = 16
-# What each thread of a kernel may pack its operands into: more would not stay in any cache.
-MOST_PANEL_BYTES = 8 << 20
+# Bytes that each thread of a kernel may pack its operands into: more would not stay in any cache.
+MAX_PANEL_BYTES = 8 << 20
 
 _NATIVE_OPS = frozenset(
     ("NEG", "SQRT", "TRUNC", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR", "CMPLT", "CMPEQ", "CMPNE")
@@ -55,7 +55,7 @@ def cpu_target(compiler: str = LLVM, arch: str = "", facts: str = "") -> Target:
     compiled_for = processor(arch)
     vector_bytes, registers = compiled_for.vector()
     if compiler == LLVM:
-        toolchain, local_bytes = llvm.toolchain(arch), MOST_PANEL_BYTES
+        toolchain, local_bytes = llvm.toolchain(arch), MAX_PANEL_BYTES
     else:
         # What belongs to C text alone is loaded here and below, not at every start.
         from tilewright.backends.cpu.code import c_compiler
@@ -113,10 +113,10 @@ class CpuRunner(CommandList):
         self._memories[position] = None
         self.pointers[position] = memory.address + offset
 
-    def run_on(self, wishes: Sequence[tuple[int, int, int, int]]) -> Callable[[Sequence[HostMemory]], None]:
+    def run_on(self, bindings: Sequence[tuple[int, int, int, int]]) -> Callable[[Sequence[HostMemory]], None]:
         # Most buffers are given from their beginning on, and an addition less is time of every call.
-        positions = [(number, self.first[launch] + param) for number, launch, param, start in wishes if not start]
-        moved = [(number, self.first[launch] + param, start) for number, launch, param, start in wishes if start]
+        positions = [(number, self.first[launch] + param) for number, launch, param, start in bindings if not start]
+        moved = [(number, self.first[launch] + param, start) for number, launch, param, start in bindings if start]
         for _, position, *_ in (*positions, *moved):
             self._memories[position] = None
         pointers, run = self.pointers, self.run
@@ -197,7 +197,7 @@ class CpuDriver(HostDriver):
     def _grain(self, program: Program, extent: int) -> int:
         """Iterations of the thread axis handed out at a time: several chunks a core, none too small to be worth it."""
         work_per_step = max(1, (program.flops + program.bytes_moved) // max(extent, 1))
-        worth_it = max(1, LEAST_GRAIN // work_per_step)
+        worth_it = max(1, MIN_GRAIN // work_per_step)
         return max(worth_it, extent // (self.target.cores * CHUNKS_PER_THREAD))
 
     def prepare(self, launches: Sequence[tuple[CpuKernel, Sequence[Place]]]) -> Runner:

@@ -2,8 +2,8 @@
 Stands beside `dot.py`, which is for cards with wgmma; a product that wgmma does not take comes here too.
 
 All threads copy both operands' tiles into shared memory, two stages in turn, and each warp multiplies its part.
-A register of an operand holds 4 bytes of the summed axis: one load where that axis lies side by side, else put together
-of several. Lines are padded by 16 bytes, so that the 8 lines that a warp reads at once lie in different banks."""
+A register of an operand holds 4 bytes of the summed axis: one load where that axis is contiguous, else assembled
+from several. Lines are padded by 16 bytes, so that the 8 lines that a warp reads at once lie in different banks."""
 
 from __future__ import annotations
 

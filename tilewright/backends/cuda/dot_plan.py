@@ -30,7 +30,7 @@ class Side:
     """One operand: how it lies in memory, and the loops around the product that move it."""
 
     map: TensorMap
-    is_summed_fast: bool  # the summed axis lies side by side in memory, else the operand's own does
+    is_summed_fast: bool  # the summed axis is contiguous in memory, else the operand's own is
     batch: tuple[UOp, ...]
     tile: int  # rows or columns of a tile
 

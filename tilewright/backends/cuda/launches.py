@@ -15,8 +15,8 @@ from tilewright.backends.cuda.tensor_map import MAP_ALIGNMENT, MAP_BYTES, Tensor
 from tilewright.runtime.device import Place
 
 # A graph pays from this many launches on, and from this run on: making one costs about as much as a few runs.
-LEAST_LAUNCHES = 2
-LEAST_RUNS = 2
+MIN_LAUNCHES = 2
+MIN_RUNS = 2
 
 
 class CudaKernel(NamedTuple):
@@ -84,7 +84,7 @@ class CudaRunner:
     def run(self) -> None:
         self.card.enter()
         self.runs += 1
-        if self.graph is None and len(self.launches) >= LEAST_LAUNCHES and self.runs >= LEAST_RUNS:
+        if self.graph is None and len(self.launches) >= MIN_LAUNCHES and self.runs >= MIN_RUNS:
             self.graph = _Graph(self.card, self.launches, self._orders())
         if self.graph is not None:
             self.graph.run()

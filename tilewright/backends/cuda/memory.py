@@ -12,14 +12,14 @@ from tilewright.backends.cuda.card import Card
 from tilewright.backends.cuda.library import OUT_OF_MEMORY, CudaError
 from tilewright.base.errors import InternalError
 
-LEAST_BLOCK = 512
+MIN_BLOCK = 512
 # Sizes are rounded up to one of eight steps between powers of two, so that blocks of like sizes serve each other.
 STEPS = 8
 # Pinned memory that copies between pageable host memory and the card go through.
 STAGING_BYTES = 4 << 20
 STAGING_BUFFERS = 4
 # What is smaller goes through the driver's own staging, in one call.
-LEAST_STAGED = 64 << 10
+MIN_STAGED = 64 << 10
 
 
 class CudaMemory:
@@ -39,9 +39,9 @@ class CudaMemory:
 
 def block_size(nbytes: int) -> int:
     """The size of the block that serves a request."""
-    if nbytes <= LEAST_BLOCK:
-        return LEAST_BLOCK
-    step = max(LEAST_BLOCK, (1 << (nbytes - 1).bit_length()) // (2 * STEPS))
+    if nbytes <= MIN_BLOCK:
+        return MIN_BLOCK
+    step = max(MIN_BLOCK, (1 << (nbytes - 1).bit_length()) // (2 * STEPS))
     return -(-nbytes // step) * step
 
 
@@ -120,7 +120,7 @@ class Staging:
         source = np.frombuffer(data, dtype=np.uint8)
         call, stream = self.card.library.call, self.card.stream
         self.card.enter()
-        if source.nbytes < LEAST_STAGED:
+        if source.nbytes < MIN_STAGED:
             # The driver has taken the bytes of pageable memory when this returns.
             call("cuMemcpyHtoDAsync", address, source.ctypes.data, source.nbytes, stream)
             return
@@ -139,7 +139,7 @@ class Staging:
 
         target = np.frombuffer(into, dtype=np.uint8)
         self.card.enter()
-        if target.nbytes < LEAST_STAGED:
+        if target.nbytes < MIN_STAGED:
             self.card.library.call("cuMemcpyDtoHAsync", target.ctypes.data, address, target.nbytes, self.card.stream)
             self.card.synchronize()
             return

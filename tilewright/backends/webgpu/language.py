@@ -286,7 +286,7 @@ class WgslLanguage(Language):
         return Expression(f"extractBits({word.text}, 0u, {dtype.bits}u)")
 
     def extremum(self, op: Op, dtype: DType, left: Expression, right: Expression) -> Expression:
-        """max() and min() of WGSL may drop a NaN, so those of floats are written out."""
+        """max() and min() of WGSL may drop a NaN, so those of floats are spelled by comparisons."""
         short = "max" if op is Ops.MAX else "min"
         if not dtype.is_float:
             return Expression(f"{short}({left.text}, {right.text})")

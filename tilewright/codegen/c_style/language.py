@@ -58,7 +58,7 @@ _BOOL_SYMBOLS: dict[Op, str] = {
 }
 COMPARISONS = frozenset({Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE})
 # The least number is written as a difference: C reads -2147483648 as the negation of a number that has no type.
-_LEAST_NEEDS_DIFFERENCE = (dtypes.int32, dtypes.int64)
+_MIN_NEEDS_DIFFERENCE = (dtypes.int32, dtypes.int64)
 
 
 C_KEYWORDS = frozenset(
@@ -242,7 +242,7 @@ class Language:
         if dtype.is_float:
             return self.float_literal(dtype, float(value))
         number, suffix = int(value), self.suffixes.get(dtype, "")
-        if number == dtype.min and dtype in _LEAST_NEEDS_DIFFERENCE:
+        if number == dtype.min and dtype in _MIN_NEEDS_DIFFERENCE:
             return Expression(f"(-{-number - 1}{suffix} - 1)")
         return Expression(f"{number}{suffix}", UNARY if number < 0 else ATOM)
 

@@ -18,7 +18,7 @@ from tilewright.runtime.buffer import out_of_memory
 
 # Between the panels, and before the first. Compiled code has it too, so it is no fact of the machine at hand.
 SLOT_BYTES = 64
-# The most that placeholders take of a thread's stack, of which some systems give 512 KiB.
+# The limit on placeholders on a thread's stack, which has 512 KiB on some systems.
 STACK_BYTES = 256 * 1024
 SYMBOL = "tw_panels"
 TAKE = ["  %panels = load ptr, ptr @tw_panels", "  %panel = call ptr @take_panel(ptr %panels)"]
@@ -93,7 +93,7 @@ class Panels:
         self._lock = threading.Lock()
 
     def ensure(self, nbytes: int) -> None:
-        """Each panel has so many bytes at the least."""
+        """Makes each panel at least `nbytes` long."""
         with self._lock:
             if nbytes <= self.nbytes:
                 return

@@ -32,7 +32,7 @@ PLACES = (
     {"TICKET": 0, "GENERATION": 4, "FINISHED": 128, "CALLER_WAITS": 132, "SLEEPERS": 256}
     | {f"DESCRIPTION_{field}": 384 + 8 * field for field in range(6)}
     | {"CALLER_CORE": 448}
-    | {"OWNER": 512, "STARTED": 516, "WORKERS": 520, "STOP": 524, "LEAST_SPIN": 528, "MOST_SPIN": 536}
+    | {"OWNER": 512, "STARTED": 516, "WORKERS": 520, "STOP": 524, "MIN_SPIN": 528, "MAX_SPIN": 536}
     | {"MUTEX": 640, "CONDITION": 768, "HANDLES": 1024, "SHARES": 1024 + 8 * MAXIMUM_THREADS}
 )
 STATE_BYTES = PLACES["SHARES"] + 128 * MAXIMUM_THREADS
@@ -162,8 +162,8 @@ define internal ptr @worker(ptr %number) #0 {
 entry:
   %sets = alloca [2 x [CORES_BYTES x i8]], align 8
   %self = ptrtoint ptr %number to i32
-  %least = load i64, ptr LEAST_SPIN, align 8
-  %most = load i64, ptr MOST_SPIN, align 8
+  %least = load i64, ptr MIN_SPIN, align 8
+  %most = load i64, ptr MAX_SPIN, align 8
   br label %idle
 idle:
   %limit = phi i64 [ %least, %entry ], [ %most, %busy ], [ %learnt, %risen ], [ %learnt, %rouse ]
@@ -303,7 +303,7 @@ join:
   %complete = icmp eq i32 %finished, %chunks_short
   br i1 %complete, label %leave, label %wait
 wait:
-  %limit = load i64, ptr MOST_SPIN, align 8
+  %limit = load i64, ptr MAX_SPIN, align 8
   %come = call i1 @spin(ptr FINISHED, i64 4294967295, i64 %chunks, i1 true, i64 %limit)
   br i1 %come, label %leave, label %doze
 doze:

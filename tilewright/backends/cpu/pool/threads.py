@@ -22,8 +22,8 @@ __all__ = ["Command", "CommandList", "Pool"]
 
 # Nanoseconds that an idle worker looks for work before it sleeps; waking it takes the caller 25,000 or more. The longer
 # time where commands have come within it, the shorter one after a longer pause: a process that rests takes no time.
-LEAST_SPIN = 100_000
-MOST_SPIN = 1_000_000
+MIN_SPIN = 100_000
+MAX_SPIN = 1_000_000
 Command = tuple[int, Sequence[int], int, int]
 """(address of `void function(ptr buffers, i64 lo, i64 hi)`, buffer addresses, extent, grain)"""
 
@@ -49,7 +49,7 @@ class Pool:
         """Make the state that of a pool without workers."""
         ctypes.memset(self._state.address, 0, STATE_BYTES)
         ctypes.c_int32.from_address(self._state.address + PLACES["WORKERS"]).value = self.threads - 1
-        for name, nanoseconds in (("LEAST_SPIN", LEAST_SPIN), ("MOST_SPIN", MOST_SPIN)):
+        for name, nanoseconds in (("MIN_SPIN", MIN_SPIN), ("MAX_SPIN", MAX_SPIN)):
             ctypes.c_int64.from_address(self._state.address + PLACES[name]).value = nanoseconds
 
     @property

@@ -154,10 +154,10 @@ define internal i64 @now() #0 {
 }
 
 ; Spin until (the 64-bit word at %place, and %mask) equals %wanted is %until, at most %limit long. Gives whether it
-; came. After LEAST_SPIN the core is offered to others now and then: to those of this process as to any.
+; came. After MIN_SPIN the core is offered to others now and then: to those of this process as to any.
 define internal i1 @spin(ptr %place, i64 %mask, i64 %wanted, i1 %until, i64 %limit) #0 {
 entry:
-  %least = load i64, ptr LEAST_SPIN, align 8
+  %least = load i64, ptr MIN_SPIN, align 8
   %start = call i64 @now()
   br label %round
 round:

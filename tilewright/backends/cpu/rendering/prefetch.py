@@ -1,8 +1,8 @@
-"""What a loop asks memory for ahead of its loads. In: a program, a place that is loaded, and the loops around the load.
-Out: how far ahead the lines are to be asked for, 0 where that gains nothing. `memory_access` writes the text.
+"""Prefetch distances. In: a program, the index of a load, and the loops around it. Out: how many bytes ahead of the
+load its lines are prefetched, 0 where that gains nothing. `memory_access` emits the prefetch.
 
-  a stream  a loop walks a buffer that no cache holds, row after row: some way ahead, or in the row that comes next
-  a copy    into a placeholder, of a part of each row: rows further on"""
+  a stream  a loop reads a buffer that no cache holds, row after row: a fixed distance, or the same part of the next row
+  a copy    into a placeholder, of a part of each row: several rows ahead"""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp, memory_of
 
-# How far ahead of a stream its lines are asked for; bench/prefetch.py measures other distances.
+# The prefetch distance of a stream; bench/prefetch.py measures others.
 PREFETCH_BYTES = 4096
-# A loop that walks fewer such distances asks for too much past its end.
+# In a loop that reads fewer such distances, too many prefetches lie past its end.
 LONG_WALK = 4
 # Processors prefetch inside a page. A copy that takes less than a page from each row prefetches rows this many ahead.
 ROWS_AHEAD = 12
@@ -48,9 +48,9 @@ class Prefetch:
         return rows_ahead(place, row_bytes, loops, self.target.page_bytes) if place in self.copied else 0
 
     def _stream_ahead(self, place: UOp, row_bytes: int, loops: Sequence[UOp]) -> int:
-        """Where a loop is short and something else follows in memory, the same place in the next iteration of the loop
-        around it is asked for. Where all that lies ahead is another row, one loop asks for it: of several that walk a
-        row, as those of a softmax do, the last. The first would soon wait for what it asked for."""
+        """A short loop whose rows are not contiguous prefetches the same part of the next row. Where several loops read
+        one row, as those of a softmax do, the last one prefetches the next row: the first would soon wait for its own
+        prefetches."""
         base, _ = tile_part(place.src[1])
         pieces = _pieces(loops)
         if base is None or len(loops) == len(pieces):
@@ -64,7 +64,7 @@ class Prefetch:
 
 
 def is_walked(place: UOp, row_bytes: int, loops: Sequence[UOp]) -> bool:
-    """Whether the innermost loop walks row after row without gaps."""
+    """Whether the innermost loop reads contiguous rows."""
     base, _ = tile_part(place.src[1])
     if not loops or base is None:
         return False
@@ -72,7 +72,7 @@ def is_walked(place: UOp, row_bytes: int, loops: Sequence[UOp]) -> bool:
 
 
 def rows_ahead(place: UOp, row_bytes: int, loops: Sequence[UOp], page_bytes: int) -> int:
-    """How far from what a copy reads now lies what it reads some rows later; 0 where it reads whole pages."""
+    """The distance of `ROWS_AHEAD` rows, in bytes; 0 where a copy reads whole pages."""
     base, _ = tile_part(place.src[1])
     if base is None:
         return 0
@@ -85,14 +85,14 @@ def rows_ahead(place: UOp, row_bytes: int, loops: Sequence[UOp], page_bytes: int
 
 
 def _copied_places(program: Program) -> frozenset[UOp]:
-    """The places that are read to be written into placeholders."""
+    """The indices of loads whose values are stored to placeholders."""
     filled = (node for node in program.body if node.op is Ops.STORE and memory_of(node.src[0]).op is Ops.DEFINE_LOCAL)
     values = (node.src[1].src[0] if node.src[1].op is Ops.CAST else node.src[1] for node in filled)
     return frozenset(value.src[0] for value in values if value.op is Ops.LOAD)
 
 
 def _pieces(loops: Sequence[UOp]) -> Sequence[UOp]:
-    """The innermost loop, with those that it is split from where a long sum is taken in levels."""
+    """The innermost loop, with those it was split from where a long sum is a cascade."""
     *outer, loop = loops
     count = 1
     for axis in reversed(outer):
