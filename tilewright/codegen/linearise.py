@@ -1,9 +1,9 @@
-"""Loops and order. In: a kernel as a graph. Out: the body of a program: every node once, after its sources, inside the
+"""Linearisation. In: a kernel as a graph. Out: the body of a program: every node once, after its sources, inside the
 loops it depends on and no others; reductions as accumulators declared in the scope that dominates their uses.
 
-A loop's place is a path of loops around it. Output loops nest in the order of the kernel's axes; the loops that a
-REDUCE or an END closes lie where that lives. A node lies at the longest path of the loops it depends on. Inside a
-block, nodes and whole loops are ordered by what they need. AFTER, GROUP and END are order alone, not in the body."""
+A path is a loop nest, outermost first. Output loops nest in the order of the kernel's axes; the loops that a REDUCE or
+an END closes are nested inside its own path. A node belongs to the longest path of the loops it depends on. Inside a
+block, nodes and whole loops are sorted topologically. AFTER, GROUP and END only state an order and are left out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilewright.graph.uop import UOp, const
 from tilewright.graph.walk import map_nodes, toposort
 
 LAUNCH_KINDS = frozenset({AxisType.GLOBAL, AxisType.THREAD, AxisType.LOCAL, AxisType.GROUP})
-# What states an order and computes nothing.
+# Ops that state an order and compute nothing.
 _ORDER = frozenset({Ops.AFTER, Ops.GROUP, Ops.END})
 _NOT_IN_BODY = _ORDER | {Ops.CONST, Ops.PARAM, Ops.RANGE, Ops.SINK}
 
@@ -66,7 +66,7 @@ class Lineariser:
         self._emit(self.root, order)
         return order
 
-    # ------------------------------------------------------------ where things live
+    # ------------------------------------------------------------ paths
 
     def path_of(self, node: UOp) -> Path:
         """The longest path among the loops that the node depends on."""
@@ -178,7 +178,7 @@ class Lineariser:
         self._order((update, inside), (total, home))
 
     def _emit(self, block: Block, order: list[UOp]) -> None:
-        """Members by need; among those that are ready, loops last, so that what can be done before a loop is."""
+        """Members in topological order; of those that are ready, loops come last."""
         waiting = {member: len(needs) for member, needs in block.members.items()}
         followers: dict[UOp, list[UOp]] = {}
         for member, needs in block.members.items():

@@ -1,6 +1,6 @@
-"""Order that memory asks for. In: the nodes of a kernel. Out: pairs of a LOAD and a STORE that must come after it.
-A LOAD through a version of the memory sees what was there before every STORE through that version or one made of it,
-unless it needs that STORE itself. `linearise` adds the pairs to what nodes need of their sources."""
+"""Anti-dependences. In: the nodes of a kernel. Out: pairs of a LOAD and a STORE that must come after it. A LOAD through
+a version of the memory sees its content before every STORE through that version or a later one, unless it depends on
+that STORE itself. `linearise` adds the pairs to the dependences of nodes on their sources."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def accesses_before_stores(nodes: list[UOp]) -> Iterator[tuple[UOp, UOp]]:
 
 
 def users_below(node: UOp, nodes: list[UOp]) -> set[UOp]:
-    """Every node that needs `node`, by way of others or directly. `nodes` are in order."""
+    """Every node that depends on `node`, directly or not. `nodes` are in topological order."""
     found = {node}
     for other in nodes:
         if not found.isdisjoint(other.src):

@@ -17,20 +17,20 @@ from tilewright.graph.ops import AddrSpace, Ops
 from tilewright.graph.records import Param, Program
 from tilewright.graph.spec import Op
 
-# How tightly an expression holds together: an operand that holds less tightly than its operator needs parentheses.
+# Precedence, the highest first: an operand of lower precedence than its operator needs parentheses.
 ATOM, UNARY, PRODUCT, SUM, SHIFT, RELATION, EQUALITY, BIT_AND, BIT_XOR, BIT_OR, AND, OR, CHOICE = range(13)
 
 
 class Expression(NamedTuple):
-    """A piece of text with a value, and how tightly it holds together. `twin` is another that saves an operation: of a
-    signed integer the same bits as unsigned, of a comparison its negation."""
+    """The text of an expression and its precedence. `twin` is another that saves an operation: of a signed integer the
+    same bits as unsigned, of a comparison its negation."""
 
     text: str
     level: int = ATOM
     twin: Expression | None = None
 
     def within(self, level: int) -> str:
-        """The text as an operand that must hold at least as tightly as `level`."""
+        """The text as an operand of at least the precedence `level`, in parentheses if need be."""
         return self.text if self.level <= level else f"({self.text})"
 
 

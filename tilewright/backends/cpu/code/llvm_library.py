@@ -1,9 +1,9 @@
 """LLVM's own functions, from the library that llvmlite brings. In: the text of a module. Out: its object or assembly.
 
 llvmlite's own modules are not imported: that takes eight times as long as opening the library. They also call all of
-LLVM under one lock and give the interpreter away at each call, so threads that compile would wait for one another a
-dozen times a kernel. Here the library is opened twice: functions that are over at once keep the interpreter, and the
-one that generates code, nearly all of the time, leaves it to other threads. What these functions work on (a context,
+LLVM under one lock and release the GIL at each call, so threads that compile would wait for one another a
+dozen times a kernel. Here the library is opened twice: short functions hold the GIL, and the one that generates code,
+which takes nearly all of the time, releases it. What these functions work on (a context,
 its module, a target machine) belongs to one call, which is what LLVM asks of threads."""
 
 import contextlib

@@ -20,8 +20,8 @@ from tilewright.backends.cpu.pool.ir import MAXIMUM_THREADS, PLACES, STATE_BYTES
 
 __all__ = ["Command", "CommandList", "Pool"]
 
-# Nanoseconds that an idle worker looks for work before it sleeps; waking it takes the caller 25,000 or more. The longer
-# time where commands have come within it, the shorter one after a longer pause: a process that rests takes no time.
+# Nanoseconds that an idle worker spins before it sleeps; waking it takes the caller 25,000 or more. The longer time
+# where commands have come within it, the shorter one after a longer pause: an idle process uses no CPU time.
 MIN_SPIN = 100_000
 MAX_SPIN = 1_000_000
 Command = tuple[int, Sequence[int], int, int]
