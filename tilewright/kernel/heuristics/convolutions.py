@@ -213,7 +213,7 @@ class _Plan(OptBuilder):
         self.max_vectors = 1 if is_small else MAX_VECTORS
         self.channels: UOp | None = None  # the loop over tiles of channels
         self.is_clipped = False  # whether the loops of the sum are clipped to its mask
-        self.block: SumBlock | None = None  # where the sum is taken in blocks
+        self.sum_block: SumBlock | None = None  # where the sum is taken in blocks
         self.spill_loop: UOp | None = None  # the innermost loop over blocks
 
     def choose(self) -> tuple[Opt, ...] | None:
@@ -242,7 +242,7 @@ class _Plan(OptBuilder):
         if channels is not None:
             self._block(channels, room // panel)
         if panel > room and tile.can_be_shared(windows, self.lanes):
-            self.block = self._choose_block(panel)
+            self.sum_block = self._choose_block(panel)
         if not self._share():
             return None
         self._spill()
@@ -253,9 +253,7 @@ class _Plan(OptBuilder):
 
     def _cut(self, axis: UOp, amount: int, op: OptOps) -> UOp | None:
         """A tile along an axis; gives the loop over tiles if there are several."""
-        if size_of(axis) % amount:
-            self.apply(OptOps.PADTO, axis, amount)
-            axis = make_range(-(-size_of(axis) // amount) * amount, axis.arg.id, axis.arg.kind)
+        axis = self.pad(axis, amount)
         if amount > 1:
             self.apply(op, axis, amount)
         if amount == size_of(axis):
@@ -269,11 +267,7 @@ class _Plan(OptBuilder):
         if count <= most:
             return
         amount = max(n for n in range(1, max(1, most) + 1) if count % n == 0)
-        blocks = channels
-        if amount > 1:
-            self.apply(OptOps.BLOCK, channels, amount)
-            blocks = make_range(count // amount, (*channels.arg.id, 0), channels.arg.kind)
-        self.channels = make_range(amount, (*channels.arg.id, 1), channels.arg.kind) if amount > 1 else None
+        blocks, self.channels = self.block(channels, amount) if amount > 1 else (channels, None)
         outermost = self.view.axes.index(self.view.of_kind(AxisType.LOOP)[0])
         if check_swap(self.view, blocks, outermost) is None:
             self.apply(OptOps.SWAP, blocks, outermost)
@@ -285,7 +279,7 @@ class _Plan(OptBuilder):
         other, own = factors_of(self.view)[1 - self.windows.number], self._own_loops()
         parts: dict[UOp, int] = {}
         for axis in self.view.of_kind(AxisType.LOOP):
-            size = size_of(axis) if self.block is None or own != [axis] else size_of(axis) // 2
+            size = size_of(axis) if self.sum_block is None or own != [axis] else size_of(axis) // 2
             divisors = [n for n in range(2, min(size, MAX_TASKS) + 1) if size_of(axis) % n == 0]
             few = [n for n in divisors if n <= MAX_PARTS * cores]
             usable = divisors if axis in other.ranges or not few else few
@@ -319,9 +313,9 @@ class _Plan(OptBuilder):
 
     def _spill(self) -> None:
         """Spills the accumulators between blocks of the sum."""
-        if self.block is None:
+        if self.sum_block is None:
             return
-        axis, amount, loops = self.block
+        axis, amount, loops = self.sum_block
         if amount > 1:
             self.apply(OptOps.BLOCK, axis, amount)
         self.apply(OptOps.SPILL, self._own_loops()[0], loops)

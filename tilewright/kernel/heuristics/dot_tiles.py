@@ -49,9 +49,7 @@ def choose_dot_opts(
     if tile is None or size_of(axis) < lanes or length < MIN_VECTORS * lanes:
         return None
     builder = OptBuilder(view)
-    if size_of(axis) % lanes:
-        axis = builder.pad(axis, lanes)
-    builder.apply(OptOps.UPCAST, axis, lanes)
+    builder.apply(OptOps.UPCAST, builder.pad(axis, lanes), lanes)
     for side, amount in ((tile.row_axis, tile.rows), (tile.column_axis, tile.columns)):
         if amount > 1:
             builder.apply(OptOps.UPCAST, side, amount)

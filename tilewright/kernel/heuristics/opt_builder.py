@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, size_of, view_kernel
+from tilewright.kernel.axes import KernelView, make_range, size_of, view_kernel
 from tilewright.kernel.transforms.registry import TRANSFORMS
 from tilewright.kernel.transforms.swap import check_swap
 from tilewright.kernel.transforms.unroll import check_unroll
@@ -39,9 +39,17 @@ class OptBuilder:
             self.apply(OptOps.UPCAST, axis, amount)
 
     def pad(self, axis: UOp, multiple: int) -> UOp:
-        """The axis after padding. Its size is a constant: no other loop is vectorised."""
-        self.apply(OptOps.PADTO, axis, multiple)
-        return next(made for made in self.view.axes if made.arg.id == axis.arg.id)
+        """The axis, padded where its size is no multiple. Its size is a constant: no other loop is vectorised."""
+        if size_of(axis) % multiple:
+            self.apply(OptOps.PADTO, axis, multiple)
+            return make_range(-(-size_of(axis) // multiple) * multiple, axis.arg.id, axis.arg.kind)
+        return axis
+
+    def block(self, axis: UOp, amount: int) -> tuple[UOp, UOp]:
+        """The loop over blocks of `amount` iterations, and the loop inside a block."""
+        self.apply(OptOps.BLOCK, axis, amount)
+        blocks = make_range(-(-size_of(axis) // amount), (*axis.arg.id, 0), axis.arg.kind)
+        return blocks, make_range(amount, (*axis.arg.id, 1), axis.arg.kind)
 
     def unroll(self, axis: UOp, amount: int) -> None:
         if check_unroll(self.view, axis, amount) is None:

@@ -9,7 +9,6 @@ from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, make_range, size_of
 from tilewright.kernel.heuristics.opt_builder import OptBuilder
-from tilewright.kernel.heuristics.product_sizes import padded
 from tilewright.kernel.transforms.swap import check_swap
 
 # Outermost first.
@@ -25,9 +24,7 @@ class Nest(OptBuilder):
 
     def cut(self, name: str, axis: UOp, amount: int) -> None:
         """A tile along an axis, and the loop over tiles if there are several."""
-        if size_of(axis) % amount:
-            self.apply(OptOps.PADTO, axis, amount)
-            axis = make_range(padded(size_of(axis), amount), axis.arg.id, axis.arg.kind)
+        axis = self.pad(axis, amount)
         self.apply(OptOps.UPCAST, axis, amount)
         if amount < size_of(axis):
             self.loops[name] = make_range(size_of(axis) // amount, (*axis.arg.id, 0), axis.arg.kind)
@@ -35,26 +32,20 @@ class Nest(OptBuilder):
     def group(self, terms: int) -> None:
         """Unrolls the longest axis of the sum by the terms of a dot-product instruction."""
         axis = max(self.view.reduces[0].src[1:], key=size_of)
-        if size_of(axis) % terms:
-            self.apply(OptOps.PADTO, axis, terms)
-            axis = make_range(padded(size_of(axis), terms), axis.arg.id, axis.arg.kind)
-        self.apply(OptOps.UNROLL, axis, terms)
+        self.apply(OptOps.UNROLL, self.pad(axis, terms), terms)
 
     def overlap(self, name: str, axis: UOp, amount: int) -> None:
         """Tiles along an axis that they do not divide: the last one overlaps the one before."""
-        self.apply(OptOps.BLOCK, axis, amount)
-        self.apply(OptOps.UPCAST, make_range(amount, (*axis.arg.id, 1), axis.arg.kind), amount)
-        self.loops[name] = make_range(-(-size_of(axis) // amount), (*axis.arg.id, 0), axis.arg.kind)
+        self.loops[name], tile = self.block(axis, amount)
+        self.apply(OptOps.UPCAST, tile, amount)
 
-    def block(self, name: str, amount: int) -> None:
+    def block_loop(self, name: str, amount: int) -> None:
         """Splits a loop: `blocks of x` is the loop over blocks, `x` the loop inside a block."""
         axis = self.loops[name]
         if amount == 1:
             self.loops[f"blocks of {name}"] = self.loops.pop(name)
         elif amount < size_of(axis):
-            self.apply(OptOps.BLOCK, axis, amount)
-            self.loops[f"blocks of {name}"] = make_range(size_of(axis) // amount, (*axis.arg.id, 0), axis.arg.kind)
-            self.loops[name] = make_range(amount, (*axis.arg.id, 1), axis.arg.kind)
+            self.loops[f"blocks of {name}"], self.loops[name] = self.block(axis, amount)
 
     def order(self) -> None:
         """Swaps the loops into the order of NEST, those around the nest outside."""

@@ -30,7 +30,7 @@ from tilewright.graph.walk import toposort
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.analysis.dot_terms import product_dots, term_axis
 from tilewright.kernel.analysis.versions import is_injective
-from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride
+from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
 from tilewright.kernel.heuristics.dot_tiles import HIGH_UTILISATION, choose_dot_opts, utilisation
 from tilewright.kernel.heuristics.product_nest import Nest
 from tilewright.kernel.heuristics.product_sizes import (
@@ -192,7 +192,7 @@ class _Plan(Nest):
         if "columns" in self.loops:
             most = room // (tile.vectors * lanes) if self.sum_block is None else 1
             amount = best_block(size_of(self.loops["columns"]), most, self.target.cores, COLUMN_PARTS)
-            self.block("columns", amount)
+            self.block_loop("columns", amount)
         if may_overlap:
             rows = self._part_rows(rows)
         is_shared = utilisation(self._parts_outside(rows), cores) >= HIGH_UTILISATION or self.sum_block is not None
@@ -205,7 +205,7 @@ class _Plan(Nest):
         self.is_whole = self._is_left_packed_whole()
         if "rows" in self.loops and self._has_neighbouring_rows() and not self.is_whole:
             most = room // tile.rows
-            self.block("rows", best_block(size_of(self.loops["rows"]), most, 1))
+            self.block_loop("rows", best_block(size_of(self.loops["rows"]), most, 1))
         self.order()
         self._share()
         self._spill()
@@ -309,11 +309,10 @@ class _Plan(Nest):
         amount = cached * row_parts(size // cached, cached * self._parts_outside(rows), self.target.cores)
         if amount == 1 or not self.is_large or check_block(self.view, rows, size // amount) is not None:
             return rows
-        self.apply(OptOps.BLOCK, rows, size // amount)
-        part = make_range(amount, (*rows.arg.id, 0), rows.arg.kind)
-        if check_thread(self.view, part, amount) is None:
-            self.apply(OptOps.THREAD, part, amount)
-        return make_range(size // amount, (*rows.arg.id, 1), rows.arg.kind)
+        parts, rows = self.block(rows, size // amount)
+        if check_thread(self.view, parts, amount) is None:
+            self.apply(OptOps.THREAD, parts, amount)
+        return rows
 
     def _spill(self) -> None:
         """Blocks of the sum outside the rows of a part, whose accumulators are spilled."""

@@ -13,7 +13,7 @@ from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp, memory_of
-from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride
+from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
 from tilewright.kernel.heuristics.dot_tiles import utilisation
 from tilewright.kernel.heuristics.opt_builder import INDEPENDENT_VECTORS, OptBuilder
 from tilewright.kernel.transforms.block import check_block
@@ -119,9 +119,7 @@ def split_into_streams(builder: OptBuilder, axis: UOp, op: OptOps, most: int) ->
     parts = next((n for n in range(most, 1, -1) if size_of(axis) % n == 0), 1)
     if parts == 1 or check_block(builder.view, axis, size_of(axis) // parts) is not None:
         return
-    builder.apply(OptOps.BLOCK, axis, size_of(axis) // parts)
-    outer = make_range(parts, (*axis.arg.id, 0), axis.arg.kind)
-    builder.apply(op, outer, parts)
+    builder.apply(op, builder.block(axis, size_of(axis) // parts)[0], parts)
 
 
 def add_accumulators(builder: OptBuilder, lanes: int) -> None:
