@@ -9,7 +9,16 @@ from collections.abc import Callable
 
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, const
-from tilewright.tensor.matrices.loops import MAX_KERNELS, Loops, absolute, choose, copy_matrix, inside, reflector
+from tilewright.tensor.matrices.loops import (
+    MAX_KERNELS,
+    Loops,
+    Reflector,
+    absolute,
+    choose,
+    copy_matrix,
+    inside,
+    reflector,
+)
 
 # An element of a reflection, from the version of the matrix that it is to be read from.
 Read = Callable[[UOp, UOp], UOp]
@@ -112,6 +121,22 @@ def _copy_scaled(loops: Loops, b: UOp, work: UOp, unit: UOp, element: Callable[[
     return work.after(copied), unit[b].store(largest)
 
 
+def _reflect_row(loops: Loops, current: UOp, b: UOp, k: UOp, size: int) -> tuple[Reflector, UOp]:
+    """The reflection that makes row k zero behind the element beside the diagonal, and the matrix with its vector in
+    that row. The last row has no element beside the diagonal, and does not change."""
+    following = (k + 1) % size
+    is_last = k.eq(size - 1)
+    first = choose(is_last, 0.0, current[b, k, following].load(), current.dtype)
+    made = reflector(loops, size - 2 - k, lambda i: current[b, k, inside(k + 2 + i, size)].load(), first, b, k)
+    rest = loops.over(size - 2 - k)
+    element = current[b, k, inside(k + 2 + rest, size)]
+    stored = UOp.group(
+        current[b, k, following].store(1.0, mask=is_last.logical_not()),
+        element.store(element * made.factor).end(rest),
+    )
+    return made, current.after(stored)
+
+
 @functools.lru_cache(MAX_KERNELS)
 def tridiagonal_kernel(work: UOp, diagonal: UOp, beside: UOp, scales: UOp, unit: UOp, matrix: UOp) -> UOp:
     """A symmetric matrix, of which the lower triangle is read, as Q @ T @ Q.T * unit: the three diagonals of T, and in
@@ -126,19 +151,9 @@ def tridiagonal_kernel(work: UOp, diagonal: UOp, beside: UOp, scales: UOp, unit:
         stored = UOp.group(diagonal[b, k].store(work[b, k, k]), beside[b, k].store(0.0), scales[b, k].store(0.0))
         return UOp.group(stored.end(k), measured).end(b).sink(arg=KernelInfo("tridiagonal"))
     current = work.after(k)
-    following = (k + 1) % size  # the last step has no element beside the diagonal, and changes nothing
-    is_last = k.eq(size - 1)
     kept = diagonal[b, k].store(current[b, k, k])
-    first = choose(is_last, 0.0, current[b, k, following].load(), work.dtype)
-    made = reflector(loops, size - 2 - k, lambda i: current[b, k, inside(k + 2 + i, size)].load(), first, b, k)
-    rest = loops.over(size - 2 - k)
-    place = current[b, k, inside(k + 2 + rest, size)]
+    made, current = _reflect_row(loops, current, b, k, size)
     kept = UOp.group(kept, beside[b, k].store(made.beta), scales[b, k].store(made.scale))
-    stored = UOp.group(
-        current[b, k, following].store(1.0, mask=is_last.logical_not()),
-        place.store(place * made.factor).end(rest),
-    )
-    current = current.after(stored)
     count = size - 1 - k
 
     def vector(memory: UOp, i: UOp) -> UOp:
@@ -184,18 +199,8 @@ def bidiagonal_kernel(work: UOp, diagonal: UOp, beside: UOp, left: UOp, right: U
     current = current.after(place.store(place * made.factor).end(rest))
     down = lambda memory, i: memory[b, k + 1 + i, k].load()  # noqa: E731
     current = current.after(reflect_rows(loops, current, b, k, k, k + 1, down, made.scale))
-    following = (k + 1) % size
-    is_last = k.eq(size - 1)
-    first = choose(is_last, 0.0, current[b, k, following].load(), work.dtype)
-    made = reflector(loops, size - 2 - k, lambda i: current[b, k, inside(k + 2 + i, size)].load(), first, b, k)
-    rest = loops.over(size - 2 - k)
-    place = current[b, k, inside(k + 2 + rest, size)]
+    made, current = _reflect_row(loops, current, b, k, size)
     kept = UOp.group(kept, beside[b, k].store(made.beta), right[b, k].store(made.scale))
-    stored = UOp.group(
-        current[b, k, following].store(1.0, mask=is_last.logical_not()),
-        place.store(place * made.factor).end(rest),
-    )
-    current = current.after(stored)
     count = size - 1 - k
     row = k + 1 + (i := loops.over(count))
     current = current.after(i)

@@ -55,16 +55,19 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
         """This tensor in the float type that its sums are carried in."""
         return self.cast(accumulate_dtype(self._as_float().dtype))
 
-    def _norm(self, p: float, axes: tuple[int, ...]) -> Self:
+    def _norm(self, p: float, axes: tuple[int, ...], keepdim: bool = True) -> Self:
+        """(sum of |x| ** p) ** (1 / p) along the axes."""
         size = self.abs()
         if abs(p) == math.inf:
-            return size.max(axes, keepdim=True) if p > 0 else size.min(axes, keepdim=True)
+            return size.max(axes, keepdim) if p > 0 else size.min(axes, keepdim)
         if p == 0:
-            return size.ne(0).cast(size.dtype).sum(axes, keepdim=True)
+            return size.ne(0).cast(size.dtype).sum(axes, keepdim)
         if p == 1:
-            return size.sum(axes, keepdim=True)
-        total = (self * self if p == 2 else size.pow(p)).sum(axes, keepdim=True)
-        # The root of 0 has no gradient to give, so it is not taken.
+            return size.sum(axes, keepdim)
+        total = (self * self if p == 2 else size.pow(p)).sum(axes, keepdim)
+        if p < 0:
+            return total.pow(1 / p)
+        # The root has no finite gradient at 0; the gradient of the norm there is 0, as in torch.
         safe = total.eq(0).where(1.0, total)
         return total.eq(0).where(0.0, safe.sqrt() if p == 2 else safe.pow(1 / p))
 

@@ -40,27 +40,14 @@ class NormsMixin(SolveMixin):
         self, ord: Order = 2, dim: Axes = None, keepdim: bool = False, *, dtype: DType | str | None = None
     ) -> Self:
         """(sum of |x| ** ord) ** (1 / ord) of all elements, or along `dim`; inf, -inf and 0 are the largest, the
-        smallest and the number of those that are not 0. The gradient of ord=2 at zero is zero."""
+        smallest and the number of those that are not 0. The gradient at zero is zero."""
         if not isinstance(ord, int | float):
             raise ShapeError("vector_norm", f"ord={ord!r}", "give a number; matrix_norm knows 'fro' and 'nuc'")
         given = self._for_norm("vector_norm", dtype)
         axes = check_axes("vector_norm", dim, self.ndim)
-        wide = given._wide()
-        sizes = wide.abs()
-        if ord == 0:
-            found = wide.ne(0).cast(wide.dtype).sum(axes, keepdim)
-        elif ord in (math.inf, -math.inf):
+        if ord in (math.inf, -math.inf):
             self._check_extreme("vector_norm", axes, ord)
-            found = sizes.max(axes, keepdim) if ord > 0 else sizes.min(axes, keepdim)
-        elif ord == 1:
-            found = sizes.sum(axes, keepdim)
-        elif ord == 2:
-            total = wide.square().sum(axes, keepdim)
-            is_zero = total.eq(0)
-            found = is_zero.where(0.0, is_zero.where(1.0, total).sqrt())
-        else:
-            found = sizes.pow(ord).sum(axes, keepdim).pow(1.0 / ord)
-        return found.cast(given.dtype)
+        return given._wide()._norm(ord, axes, keepdim).cast(given.dtype)
 
     def _check_extreme(self, name: str, axes: Sequence[int], ord: Order) -> None:
         if any(self.shape[axis] == 0 for axis in axes):

@@ -31,16 +31,8 @@ class ConvolutionMixin(ProductsMixin):
         dtype: DType | str | None = None,
     ) -> Self:
         """(batch, channels, *space) with weight (out, channels/groups, *kernel), over any number of space axes."""
-        check_devices("conv2d", self, weight, *(() if bias is None else (bias,)))
-        space = weight.ndim - 2
-        if space < 1 or self.ndim != weight.ndim:
-            message = f"input {self.shape} and weight {weight.shape} have different numbers of axes"
-            raise ShapeError("conv2d", message, "give (batch, channels, height, width) and (out, in, height, width)")
+        space = self._space_of("conv2d", weight, bias, groups, is_transposed=False)
         outputs, inputs, *kernel = weight.shape
-        check_whole("conv2d", "groups", groups, least=1)
-        if outputs % groups or self.shape[1] != inputs * groups:
-            message = f"input {self.shape}, weight {weight.shape}, groups {groups}: channels do not fit"
-            raise ShapeError("conv2d", message, f"the input needs {inputs * groups} channels, {groups} divides both")
         steps = sizes_of("conv2d", "stride", stride, space)
         gaps = sizes_of("conv2d", "dilation", dilation, space)
         result, carrier = self._product_dtypes("conv2d", weight, dtype)
@@ -48,8 +40,8 @@ class ConvolutionMixin(ProductsMixin):
         check_windows("conv2d", padded.shape[2:], tuple(kernel), gaps)
         windows = nodes.pool(padded, tuple(kernel), steps, gaps)
         batch, size = self.shape[0], windows.shape[2 : 2 + space]
-        # (batch, groups, out/groups, channels, *kernel, *size): pixels stand last, to be neighbours where the
-        # gradient of the windows is stored.
+        # (batch, groups, out/groups, channels, *kernel, *size): pixels are the last axes, so that the gradient of the
+        # windows is stored at unit stride.
         full = (batch, groups, outputs // groups, inputs, *kernel, *size)
         grouped = build.reshape(windows, (batch, groups, inputs, *size, *kernel))
         order = (0, 1, 2, *range(3 + space, 3 + 2 * space), *range(3, 3 + space))
@@ -63,6 +55,20 @@ class ConvolutionMixin(ProductsMixin):
         if bias.shape != (outputs,):
             raise ShapeError("conv2d", f"bias {bias.shape} for {outputs} outputs", f"give a bias of shape ({outputs},)")
         return product + bias.reshape(1, outputs, *(1,) * space)
+
+    def _space_of(self, name: str, weight: Self, bias: Self | None, groups: int, is_transposed: bool) -> int:
+        """The number of axes behind the channels, of an input and a weight that fit each other."""
+        check_devices(name, self, weight, *(() if bias is None else (bias,)))
+        order = "in, out" if is_transposed else "out, in"
+        if weight.ndim < 3 or self.ndim != weight.ndim:
+            message = f"input {self.shape} and weight {weight.shape} have different numbers of axes"
+            raise ShapeError(name, message, f"give (batch, channels, height, width) and ({order}, height, width)")
+        check_whole(name, "groups", groups, least=1)
+        channels = weight.shape[0] if is_transposed else weight.shape[1] * groups
+        if weight.shape[0] % groups or self.shape[1] != channels:
+            message = f"input {self.shape}, weight {weight.shape}, groups {groups}: channels do not fit"
+            raise ShapeError(name, message, f"give {channels} channels, and a weight whose first axis {groups} divides")
+        return weight.ndim - 2
 
     def conv1d(
         self,
@@ -89,16 +95,8 @@ class ConvolutionMixin(ProductsMixin):
         """The gradient of `conv2d` with respect to its input, as a layer: weight (in, out/groups, *kernel), over any
         number of space axes. `output_padding` makes the far side of the result larger."""
         name = "conv_transpose2d"
-        check_devices(name, self, weight, *(() if bias is None else (bias,)))
-        space = weight.ndim - 2
-        if space < 1 or self.ndim != weight.ndim:
-            message = f"input {self.shape} and weight {weight.shape} have different numbers of axes"
-            raise ShapeError(name, message, "give (batch, channels, height, width) and (in, out, height, width)")
+        space = self._space_of(name, weight, bias, groups, is_transposed=True)
         inputs, outputs, *kernel = weight.shape
-        check_whole(name, "groups", groups, least=1)
-        if inputs % groups or self.shape[1] != inputs:
-            message = f"input {self.shape}, weight {weight.shape}, groups {groups}: channels do not fit"
-            raise ShapeError(name, message, f"the input needs {inputs} channels, which {groups} divides")
         steps = sizes_of(name, "stride", stride, space)
         gaps = sizes_of(name, "dilation", dilation, space)
         pads = pads_of(name, padding, space)
@@ -110,10 +108,10 @@ class ConvolutionMixin(ProductsMixin):
                 raise ShapeError(name, message, "give less than the stride or the dilation")
             around.append((d * (k - 1) - before, d * (k - 1) - after + extra))
         apart = self._new(zeros_between(self.uop, steps)).pad(((0, 0), (0, 0), *around))
-        # (in, out/groups, ...) as (out, in/groups, ...), each kernel turned around.
+        # (in, out/groups, ...) as (out, in/groups, ...), each kernel flipped.
         grouped = weight.reshape(groups, inputs // groups, outputs, *kernel).transpose(1, 2)
-        turned = grouped.reshape(groups * outputs, inputs // groups, *kernel).flip(tuple(range(2, 2 + space)))
-        return apart.conv2d(turned, bias, groups, 1, dilation)
+        flipped = grouped.reshape(groups * outputs, inputs // groups, *kernel).flip(tuple(range(2, 2 + space)))
+        return apart.conv2d(flipped, bias, groups, 1, dilation)
 
 
 def zeros_between(node: UOp, steps: Shape) -> UOp:

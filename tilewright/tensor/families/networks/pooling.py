@@ -145,57 +145,55 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
         target = self.zeros(*outer, math.prod(space), dtype=self.dtype, device=self.device)
         return target.scatter(-1, places, flat).reshape(*outer, *space)
 
-    # ---------------------------------------------------------------- the greatest of a window
-
     # ------------------------------------------------------------ names by dimension
 
     def max_pool1d(
-        self, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+        self,
+        kernel_size: Sizes,
+        stride: Sizes | None = None,
+        padding: Sizes = 0,
+        dilation: Sizes = 1,
+        ceil_mode: bool = False,
     ) -> Self:
         """As `max_pool2d`, on (batch, channels, length)."""
-        return cast(
-            Self,
-            self.max_pool2d(
-                sizes_of("max_pool1d", "kernel_size", kernel_size, 1), stride, dilation, padding, ceil_mode
-            ),
-        )
+        kernel = sizes_of("max_pool1d", "kernel_size", kernel_size, 1)
+        return cast(Self, self.max_pool2d(kernel, stride, dilation, padding, ceil_mode))
 
     def max_pool3d(
-        self, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+        self,
+        kernel_size: Sizes,
+        stride: Sizes | None = None,
+        padding: Sizes = 0,
+        dilation: Sizes = 1,
+        ceil_mode: bool = False,
     ) -> Self:
         """As `max_pool2d`, on (batch, channels, depth, height, width)."""
-        return cast(
-            Self,
-            self.max_pool2d(
-                sizes_of("max_pool3d", "kernel_size", kernel_size, 3), stride, dilation, padding, ceil_mode
-            ),
-        )
+        kernel = sizes_of("max_pool3d", "kernel_size", kernel_size, 3)
+        return cast(Self, self.max_pool2d(kernel, stride, dilation, padding, ceil_mode))
 
     def avg_pool1d(
         self,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
+        kernel_size: Sizes,
+        stride: Sizes | None = None,
+        padding: Sizes = 0,
         ceil_mode: bool = False,
         count_include_pad: bool = True,
     ) -> Self:
         """As `avg_pool2d`, on (batch, channels, length)."""
-        return self.avg_pool2d(
-            sizes_of("avg_pool1d", "kernel_size", kernel_size, 1), stride, 1, padding, ceil_mode, count_include_pad
-        )
+        kernel = sizes_of("avg_pool1d", "kernel_size", kernel_size, 1)
+        return self.avg_pool2d(kernel, stride, 1, padding, ceil_mode, count_include_pad)
 
     def avg_pool3d(
         self,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
+        kernel_size: Sizes,
+        stride: Sizes | None = None,
+        padding: Sizes = 0,
         ceil_mode: bool = False,
         count_include_pad: bool = True,
     ) -> Self:
         """As `avg_pool2d`, on (batch, channels, depth, height, width)."""
-        return self.avg_pool2d(
-            sizes_of("avg_pool3d", "kernel_size", kernel_size, 3), stride, 1, padding, ceil_mode, count_include_pad
-        )
+        kernel = sizes_of("avg_pool3d", "kernel_size", kernel_size, 3)
+        return self.avg_pool2d(kernel, stride, 1, padding, ceil_mode, count_include_pad)
 
     # ------------------------------------------------------------ pools with a given result
 
@@ -264,6 +262,9 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
     def adaptive_max_pool3d(self, output_size: AdaptiveSizes) -> Self:
         """The greatest elements of windows that give a volume of this size."""
         return self._adaptive_maximum("adaptive_max_pool3d", output_size, 3)
+
+
+# ---------------------------------------------------------------- the greatest of a window
 
 
 def choose_among_slices(node: UOp, windows: Windows, keep_place: bool) -> tuple[UOp, UOp]:
