@@ -182,3 +182,15 @@ def test_a_graph_that_changed_while_it_was_planned_is_bound_again(monkeypatch: p
     monkeypatch.setattr(realize_module, "plan_graph", plan_graph)
     np.testing.assert_array_equal(whole.numpy(), np.full(4, 11.0))
     np.testing.assert_array_equal(base.numpy(), np.full(4, 200.0))
+
+
+def test_memory_that_is_alive_and_not_updated_is_not_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    live = [Tensor(np.full((2, 3), number, np.float32)).realize() for number in range(50)]
+    w = live[0] + 0
+    w.realize()
+    w.assign(w + 1)
+    gc.collect()
+    with counted_nodes(monkeypatch, outsiders) as found:
+        w.realize()
+    assert sum(found) < 50
+    assert live[7].sum().item() == 42

@@ -24,7 +24,8 @@ def find_pinned(assigns: list[UOp], wanted: list[UOp], makes_extra: bool = True)
     asked = set(wanted)
     passing = set(assigns).difference(asked)  # versions of memory that nobody has asked for
     updated = {buffer for node in assigns for buffer in memory_behind(node)}
-    outside = [held for held in live_nodes() if held not in asked and held_buffer(held) not in asked]
+    outside = [held for held in live_nodes() if _may_read(held, updated)]
+    outside = [held for held in outside if held not in asked and held_buffer(held) not in asked]
     reached = _Reached(outside, asked, passing, updated)
     pinned: set[UOp] = set()
     extra: list[UOp] = []
@@ -43,6 +44,13 @@ def find_pinned(assigns: list[UOp], wanted: list[UOp], makes_extra: bool = True)
         if not in_file:
             pinned.update(old)
     return pinned, list(dict.fromkeys(extra))
+
+
+def _may_read(held: UOp, updated: set[UOp]) -> bool:
+    """Whether a value is more than memory that is not updated: of all that is alive, most is not."""
+    while held.op is Ops.RESHAPE:
+        held = held.src[0]
+    return held.op is not Ops.BUFFER or held in updated
 
 
 _LOST, _PASSING, _FIRST_BUFFER = 1, 2, 4
