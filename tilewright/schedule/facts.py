@@ -7,8 +7,6 @@ that others need too is not counted: whether that is stored is its own question,
 
 from __future__ import annotations
 
-import functools
-import operator
 from dataclasses import dataclass
 
 from tilewright.graph.kernels.custom import updated_source
@@ -39,9 +37,12 @@ def gather_facts(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, Fact
     facts: dict[UOp, Facts] = {}
     update = 1
     for node in order:
-        level = max((facts[src].level for src in node.src), default=0)
-        distinct = max((facts[src].distinct for src in node.src), default=0)
-        updates = functools.reduce(operator.or_, (facts[src].updates for src in node.src), 0)
+        level = distinct = updates = 0
+        for src in node.src:
+            known = facts[src]
+            level = max(level, known.level)
+            distinct = max(distinct, known.distinct)
+            updates |= known.updates
         if updated_source(node) is not None:
             updates |= update
             update <<= 1

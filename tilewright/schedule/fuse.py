@@ -23,8 +23,8 @@ from tilewright.graph.spec import Kind, element_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.schedule.facts import TRANSPARENT, Facts, gather_facts
-from tilewright.schedule.indexing import TRUE, flatten_index
-from tilewright.schedule.uses import Plan, Use, is_reducing, loops_over, own_use, push_use, ranges_of, size_of, steps_of
+from tilewright.schedule.indexing import TRUE
+from tilewright.schedule.uses import Plan, Use, is_reducing, loops_over, own_use, push_use, ranges_of, size_of
 
 # Additions per element that are rather done again than stored and loaded. An element that is computed more often than
 # RECOMPUTE_COUNTED counts as computed that often, so that a cast alone is never stored.
@@ -63,7 +63,7 @@ def plan_fusion(
     plan = Plan(order)
     asked_for = frozenset(outputs)
     facts = gather_facts(plan.order, must_store)
-    decide = _Decisions(plan.order, facts)
+    decide = _Decisions(plan, facts)
     for node in reversed(plan.order):
         asked = plan.uses.get(node, {})
         uses = list(asked.values())
@@ -95,8 +95,9 @@ class _Decisions:
     """Stored or not. Keeps, per kernel, the rows its reductions run over: they must nest. A contraction wants a kernel
     of its own, whose registers and threads are shared out for it, unless it is what a short sum takes in."""
 
-    def __init__(self, order: list[UOp], facts: dict[UOp, Facts]) -> None:
-        self.position = {node: position for position, node in enumerate(order)}
+    def __init__(self, plan: Plan, facts: dict[UOp, Facts]) -> None:
+        self.plan = plan
+        self.position = {node: position for position, node in enumerate(plan.order)}
         self.facts = facts
         self.rows: dict[UOp, set[frozenset[UOp]]] = {}
         self.contracting: set[UOp] = set()
@@ -125,7 +126,7 @@ class _Decisions:
             return len(uses) != 1 or not self._fits_reduction(node, uses[0])
         if facts.cost and len(uses) > MOST_USES:
             return True
-        times = sum(steps_of(use) for use in uses) / max(element_count(node.shape), 1)
+        times = sum([self.plan.steps_of(use) for use in uses]) / max(element_count(node.shape), 1)
         return facts.cost * (min(times, RECOMPUTE_COUNTED) - 1) > RECOMPUTE_LIMIT
 
     def find_host(self, node: UOp, uses: list[Use]) -> Use | None:
@@ -140,12 +141,17 @@ class _Decisions:
         # An update between the two may overwrite what the node is made from: it could not be done in place.
         if facts.updates != self.facts[root].updates:
             return None
-        if not (is_in_order(node, first) if first.is_once else self._is_per_row(node, first)):
+        if not (self._is_in_order(node, first) if first.is_once else self._is_per_row(node, first)):
             return None
         if facts.follows_reduction and not self._fits_reduction(node, first):
             return None
         self.stores[root] += 1
         return first
+
+    def _is_in_order(self, node: UOp, use: Use) -> bool:
+        """Whether the kernel asks for the elements in the order in which both it and the node are stored."""
+        own = self.plan.position(loops_over(use.root.shape), use.root.shape)
+        return self.plan.position(use.place.indices, node.shape) is own
 
     def _is_per_row(self, node: UOp, use: Use) -> bool:
         """Whether the kernel asks for each element once, in a loop over rows around the loops inside of a row."""
@@ -158,7 +164,7 @@ class _Decisions:
     def _fits_reduction(self, node: UOp, use: Use) -> bool:
         elements = element_count(node.shape)
         if is_reducing(use):
-            is_fit = use.in_short and steps_of(use) <= MOST_OVERLAP * elements
+            is_fit = use.in_short and self.plan.steps_of(use) <= MOST_OVERLAP * elements
             return is_fit and self._accept_rows(node, use)
         count = math.prod(size_of(row) for row in ranges_of(use.place))
         if use.place.valid is not TRUE or count > elements:
@@ -182,9 +188,3 @@ class _Decisions:
             self.rows.setdefault(use.root, set()).add(ranges_of(use.place))
             if self.facts[node].is_contraction:
                 self.contracting.add(use.root)
-
-
-def is_in_order(node: UOp, use: Use) -> bool:
-    """Whether the kernel asks for the elements in the order in which both it and the node are stored."""
-    own = flatten_index(loops_over(use.root.shape), use.root.shape)
-    return flatten_index(use.place.indices, node.shape) is own

@@ -186,7 +186,8 @@ class ItemBuilder:
         join = self.joins.get(node)
         if join is not None:
             return Store(self.versions[join.cat], index_in_join(node, join), self.values[node])
-        return Store(self.versions[node], flatten_index(loops_over(node.shape), node.shape), self.values[node])
+        position = self.plan.position(loops_over(node.shape), node.shape)
+        return Store(self.versions[node], position, self.values[node])
 
     def _guest_store(self, guest: UOp) -> Store:
         _, place = self.plan.hosts[guest]

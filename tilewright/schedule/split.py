@@ -10,7 +10,7 @@ from tilewright.graph.ops import Ops, ParamArg, reduce_identity
 from tilewright.graph.simplify import fold_reductions
 from tilewright.graph.spec import Kind, element_count
 from tilewright.graph.uop import UOp, const
-from tilewright.schedule.indexing import TRUE, Place, both, flatten_index
+from tilewright.schedule.indexing import TRUE, Place, both
 from tilewright.schedule.masks import drop_masks, shorten_reductions
 from tilewright.schedule.residues import thin_reductions
 from tilewright.schedule.uses import Plan, gather_valid
@@ -70,7 +70,7 @@ class KernelWriter:
         if node.op.kind is Kind.MOVEMENT:
             if element_count(node.src[0].shape) == 0:
                 return const(node.dtype, 0)
-            behind = self.plan.behind_views[node, place]
+            behind = self.plan.behind(node, place)
             return self._pass_on(key, (root, node.src[0], behind), is_zero_outside=node.op is Ops.PAD)
         if node.op in (Ops.CONTIGUOUS, Ops.DETACH):
             return self._pass_on(key, (root, node.src[0], place), is_zero_outside=False)
@@ -101,7 +101,7 @@ class KernelWriter:
         if size == 0:
             return const(node.dtype, 0)
         buffer = UOp(Ops.PARAM, node.dtype, (), ParamArg(self.slot_of[node], size))
-        position = flatten_index(place.indices, node.shape)
+        position = self.plan.position(place.indices, node.shape)
         self.masked.add(key)
         return load_element(buffer, position, place.valid)
 

@@ -14,7 +14,7 @@ from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.spec import Kind, Shape, element_count
 from tilewright.graph.uop import UOp, index_const
 from tilewright.schedule.facts import PERMUTING, TRANSPARENT, Facts
-from tilewright.schedule.indexing import TRUE, ZERO, Place, both, push_movement
+from tilewright.schedule.indexing import TRUE, ZERO, Place, both, flatten_index, push_movement
 from tilewright.schedule.masks import loop_limits
 
 # A reduction over no more than this may hold another one: the window of a convolution, whose gradient is a sum of sums.
@@ -41,10 +41,37 @@ class Plan:
     stored: list[UOp] = field(default_factory=list)
     hosts: dict[UOp, tuple[UOp, Place]] = field(default_factory=dict)  # stored by the kernel of another node, and where
     uses: dict[UOp, dict[tuple[UOp, Place], Use]] = field(default_factory=dict)
-    behind_views: dict[tuple[UOp, Place], Place] = field(default_factory=dict)  # a view's element -> its source's
     reduce_loops: dict[tuple[UOp, UOp, Place], tuple[UOp, ...]] = field(default_factory=dict)
     reduce_sizes: dict[tuple[object, ...], list[tuple[int, ...]]] = field(default_factory=dict)
     holes: dict[tuple[UOp, UOp, Place], tuple[tuple[UOp, ...], tuple[UOp, ...]]] = field(default_factory=dict)
+
+    # What was worked out for one index is there for all that ask for the same: equal steps of a program are many.
+    _behind: dict[tuple[object, ...], Place] = field(default_factory=dict)
+    _positions: dict[tuple[tuple[UOp, ...], Shape], UOp] = field(default_factory=dict)
+    _counts: dict[tuple[Place, tuple[UOp, ...]], int] = field(default_factory=dict)
+
+    def behind(self, view: UOp, place: Place) -> Place:
+        """The element of a view's source. It depends on what the view does, and not on what it is a view of."""
+        key = (view.op, view.arg, view.shape, view.src[0].shape, place)
+        found = self._behind.get(key)
+        if found is None:
+            found = self._behind[key] = push_movement(view, place)
+        return found
+
+    def position(self, indices: tuple[UOp, ...], shape: Shape) -> UOp:
+        """The row-major position of an element."""
+        found = self._positions.get((indices, shape))
+        if found is None:
+            found = self._positions[indices, shape] = flatten_index(indices, shape)
+        return found
+
+    def steps_of(self, use: Use) -> int:
+        """How often an element is computed: once per step of the loops down to the innermost that it depends on."""
+        key = (use.place, use.loops)
+        found = self._counts.get(key)
+        if found is None:
+            found = self._counts[key] = _count_steps(*key)
+        return found
 
     def record(self, node: UOp, use: Use) -> None:
         known = self.uses.setdefault(node, {}).setdefault((use.root, use.place), use)
@@ -81,13 +108,12 @@ def is_reducing(use: Use) -> bool:
     return any(loop.arg.kind is AxisType.REDUCE for loop in ranges_of(use.place))
 
 
-def steps_of(use: Use) -> int:
-    """How often an element is computed: once per step of the loops down to the innermost that it depends on. A sum ends
-    where a mask makes all that follows 0."""
-    own = ranges_of(use.place)
-    limits = loop_limits(parts_of(use.place.valid, Ops.AND))
+def _count_steps(place: Place, loops: tuple[UOp, ...]) -> int:
+    """A sum ends where a mask makes all that follows 0."""
+    own = ranges_of(place)
+    limits = loop_limits(parts_of(place.valid, Ops.AND))
     count = pending = 1
-    for loop in use.loops:
+    for loop in loops:
         pending *= limits.get(loop, size_of(loop))
         if loop in own:
             count, pending = count * pending, 1
@@ -129,10 +155,7 @@ def _push_view(node: UOp, use: Use, plan: Plan) -> Use:
     is_permuting = node.op in PERMUTING
     is_once = use.is_once and (is_permuting or node.op is Ops.SHRINK)
     is_exact = use.is_exact and (is_permuting or node.op is Ops.EXPAND)
-    place = plan.behind_views.get((node, use.place))
-    if place is None:
-        place = plan.behind_views[node, use.place] = push_movement(node, use.place)
-    return Use(use.root, place, use.loops, is_once, is_exact, use.in_short)
+    return Use(use.root, plan.behind(node, use.place), use.loops, is_once, is_exact, use.in_short)
 
 
 def _push_reduce(node: UOp, use: Use, plan: Plan, level: int) -> Use:
