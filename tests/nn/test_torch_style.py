@@ -197,3 +197,74 @@ def test_channels_are_dropped_as_a_whole() -> None:
     assert nn.Dropout2d(0.4)(x).numpy().min() == 1
     with pytest.raises(ShapeError, match="Dropout2d: p=2"):
         nn.Dropout2d(2)
+
+
+# ---------------------------------------------------------------- how parameters start
+
+INITIAL: list[tuple[str, dict[str, Any], float, float]] = [  # name, arguments, mean and deviation of (60, 40, 3)
+    ("uniform_", {"a": -1.0, "b": 3.0}, 1.0, 4 / np.sqrt(12)),
+    ("normal_", {"mean": 2.0, "std": 0.5}, 2.0, 0.5),
+    ("trunc_normal_", {"std": 0.02, "a": -1.0, "b": 1.0}, 0.0, 0.02),
+    ("trunc_normal_", {}, 0.0, 0.8796),
+    ("xavier_uniform_", {"gain": 2.0}, 0.0, 2 * np.sqrt(2 / 300)),
+    ("xavier_normal_", {}, 0.0, np.sqrt(2 / 300)),
+    ("kaiming_uniform_", {"a": np.sqrt(5)}, 0.0, np.sqrt(2 / 6 / 120)),
+    ("kaiming_normal_", {"mode": "fan_out", "nonlinearity": "relu"}, 0.0, np.sqrt(2 / 180)),
+    ("constant_", {"val": 3.0}, 3.0, 0.0),
+    ("zeros_", {}, 0.0, 0.0),
+    ("ones_", {}, 1.0, 0.0),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "mean", "deviation"), INITIAL)
+def test_how_a_parameter_starts(name: str, arguments: dict[str, Any], mean: float, deviation: float) -> None:
+    Tensor.manual_seed(0)
+    parameter = nn.Parameter(np.full((60, 40, 3), 9, np.float32))
+    assert getattr(nn.init, name)(parameter, **arguments) is parameter
+    assert parameter.requires_grad
+    found = parameter.numpy()
+    assert found.mean() == pytest.approx(mean, abs=0.05 * deviation + 1e-6)
+    assert found.std() == pytest.approx(deviation, rel=0.03)
+    low, high = arguments.get("a", -np.inf), arguments.get("b", np.inf)
+    if name in ("uniform_", "trunc_normal_"):
+        assert found.min() >= low
+        assert found.max() <= high
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (3, 2, 4)])
+def test_orthogonal_rows(shape: tuple[int, ...]) -> None:
+    matrix = nn.init.orthogonal_(nn.Parameter(np.zeros(shape, np.float32)), gain=2.0).numpy().reshape(shape[0], -1)
+    gram = matrix.T @ matrix if matrix.shape[0] > matrix.shape[1] else matrix @ matrix.T
+    np.testing.assert_allclose(gram, 4 * np.eye(len(gram)), atol=1e-5)
+
+
+def test_what_cannot_start_so() -> None:
+    with pytest.raises(ShapeError, match="kaiming_uniform_: shape"):
+        nn.init.kaiming_uniform_(Tensor.zeros(3))
+    with pytest.raises(ShapeError, match="mode='in'"):
+        nn.init.kaiming_normal_(Tensor.zeros(3, 3), mode="in")
+    with pytest.raises(ShapeError, match="calculate_gain"):
+        nn.init.calculate_gain("gelu2")
+
+
+def test_gradients_set_to_zero() -> None:
+    weight = nn.Parameter([1.0, 2.0])
+    optimizer = nn.optim.SGD([weight], lr=0.5)
+    (weight * 3).sum().backward()
+    optimizer.zero_grad(set_to_none=False)
+    assert weight.grad.tolist() == [0.0, 0.0]
+    optimizer.zero_grad(set_to_none=True)
+    assert weight.grad is None
+    assert nn.ReLU(True)(weight).tolist() == [1.0, 2.0]
+    assert nn.LeakyReLU(0.5, True)(-weight).tolist() == [-0.5, -1.0]
+
+
+def test_values_and_indices_by_name() -> None:
+    x = Tensor([[3.0, 1.0, 2.0]])
+    assert x.topk(2, sorted=True).values.tolist() == [[3.0, 2.0]]
+    assert x.sort().indices.tolist() == [[1, 2, 0]]
+    assert x.cummax(1).values.tolist() == [[3.0, 3.0, 3.0]]
+    values, indices = x.sort(descending=True)
+    assert (values.tolist(), indices.tolist()) == ([[3.0, 2.0, 1.0]], [[0, 2, 1]])
+    assert x.flip(dims=(1,)).tolist() == [[2.0, 1.0, 3.0]]
+    assert Tensor([0, 1, 0]).multinomial(4, replacement=True).tolist() == [1, 1, 1, 1]

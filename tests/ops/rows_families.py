@@ -45,6 +45,16 @@ POINTWISE = [
     Row("expm1", lambda x: x.expm1(), np.expm1, (EDGES,), SOME, False, label="edges"),
     unary("erfc", special.erfc, -3, 5, dtypes=SOME),
     Row("erfc", lambda x: x.erfc(), special.erfc, (Input((60,), 5, 20),), ("float64",), False, label="tail"),
+    unary("erfinv", special.erfinv, -0.999, 0.999, dtypes=SOME),
+    Row(
+        "erfinv",
+        lambda x: x.erfinv(),
+        special.erfinv,
+        (Input(values=[0.0, 1.0, -1.0, 1.5, math.nan, 1e-6, 1 - 1e-6, -0.9999], constant=True),),
+        ("float64", "float32"),
+        False,
+        label="edges",
+    ),
     unary("logit", special.logit, 0.1, 0.9, dtypes=SOME),
     Row(
         "logit",

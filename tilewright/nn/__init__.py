@@ -81,6 +81,7 @@ from tilewright.nn.transformer import MultiheadAttention, TransformerEncoder, Tr
 
 if TYPE_CHECKING:
     import tilewright.nn.datasets as datasets
+    import tilewright.nn.init as init
     import tilewright.nn.optim as optim
     import tilewright.nn.state as state
     from tilewright.nn.module import Module, Parameter
@@ -165,13 +166,14 @@ __all__ = [
     "Upsample",
     "ZeroPad2d",
     "datasets",
+    "init",
     "optim",
     "state",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("datasets", "optim", "state"):
+    if name in ("datasets", "init", "optim", "state"):
         return importlib.import_module(f"tilewright.nn.{name}")
     if name in ("Module", "Parameter"):
         return getattr(importlib.import_module("tilewright.nn.module"), name)

@@ -54,18 +54,25 @@ class Flatten:
 
 
 class Function:
-    """A method of a tensor as a layer; the arguments are those of the method. `inplace` changes nothing: memory is
-    planned for the whole graph."""
+    """A method of a tensor as a layer; the arguments are those of the method."""
 
     method = ""
 
-    def __init__(self, *args: Any, inplace: bool = False, **kwargs: Any) -> None:
-        del inplace
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.args = args
         self.kwargs = kwargs
 
     def __call__(self, x: Tensor, *others: Tensor) -> Any:
         return getattr(x, self.method)(*others, *self.args, **self.kwargs)
+
+
+class Activation(Function):
+    """A function of each element. `inplace`, the last argument, changes nothing: memory is planned for the whole
+    graph."""
+
+    def __init__(self, *args: Any, inplace: bool = False, **kwargs: Any) -> None:
+        del inplace
+        super().__init__(*(args[:-1] if args and isinstance(args[-1], bool) else args), **kwargs)
 
 
 class Loss(Function):
@@ -83,25 +90,25 @@ def _layer(name: str, method: str, base: type[Function] = Function) -> type[Func
 
 # ---------------------------------------------------------------- activations
 
-CELU = _layer("CELU", "celu")
-ELU = _layer("ELU", "elu")
-GLU = _layer("GLU", "glu")
-Hardsigmoid = _layer("Hardsigmoid", "hardsigmoid")
-Hardswish = _layer("Hardswish", "hardswish")
-Hardtanh = _layer("Hardtanh", "hardtanh")
-LeakyReLU = _layer("LeakyReLU", "leaky_relu")
-LogSigmoid = _layer("LogSigmoid", "logsigmoid")
-LogSoftmax = _layer("LogSoftmax", "log_softmax")
-Mish = _layer("Mish", "mish")
-ReLU = _layer("ReLU", "relu")
-ReLU6 = _layer("ReLU6", "relu6")
-SELU = _layer("SELU", "selu")
-Sigmoid = _layer("Sigmoid", "sigmoid")
-SiLU = _layer("SiLU", "silu")
-Softmax = _layer("Softmax", "softmax")
-Softplus = _layer("Softplus", "softplus")
-Softsign = _layer("Softsign", "softsign")
-Tanh = _layer("Tanh", "tanh")
+CELU = _layer("CELU", "celu", Activation)
+ELU = _layer("ELU", "elu", Activation)
+GLU = _layer("GLU", "glu", Activation)
+Hardsigmoid = _layer("Hardsigmoid", "hardsigmoid", Activation)
+Hardswish = _layer("Hardswish", "hardswish", Activation)
+Hardtanh = _layer("Hardtanh", "hardtanh", Activation)
+LeakyReLU = _layer("LeakyReLU", "leaky_relu", Activation)
+LogSigmoid = _layer("LogSigmoid", "logsigmoid", Activation)
+LogSoftmax = _layer("LogSoftmax", "log_softmax", Activation)
+Mish = _layer("Mish", "mish", Activation)
+ReLU = _layer("ReLU", "relu", Activation)
+ReLU6 = _layer("ReLU6", "relu6", Activation)
+SELU = _layer("SELU", "selu", Activation)
+Sigmoid = _layer("Sigmoid", "sigmoid", Activation)
+SiLU = _layer("SiLU", "silu", Activation)
+Softmax = _layer("Softmax", "softmax", Activation)
+Softplus = _layer("Softplus", "softplus", Activation)
+Softsign = _layer("Softsign", "softsign", Activation)
+Tanh = _layer("Tanh", "tanh", Activation)
 
 
 class GELU(Function):

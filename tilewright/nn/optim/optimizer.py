@@ -95,10 +95,10 @@ class Optimizer:
         """The learning rates, which schedules assign."""
         return [self.lr]
 
-    def zero_grad(self) -> None:
-        """Forgets the gradients."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the gradients, or sets them to 0."""
         for tensor in self.params:
-            tensor.grad = None
+            tensor.grad = None if set_to_none or tensor.grad is None else tensor.grad.zeros_like()
 
     def step(self, skip: Tensor | None = None) -> None:
         """Updates every parameter that has a gradient. Where `skip` (a bool of one element) is true, nothing changes;

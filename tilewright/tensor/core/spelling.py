@@ -13,7 +13,7 @@ from tilewright.base.errors import AxisError
 
 # For the name that a method has, the other names it is given under.
 SPELLINGS: dict[str, tuple[str, ...]] = {
-    "axis": ("dim",),
+    "axis": ("dim", "dims"),
     "correction": ("unbiased",),  # True is 1
     "dim": ("axis",),
     "dims": ("dim", "axis", "axes"),
@@ -22,6 +22,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "min_": ("min",),
     "neg_slope": ("negative_slope",),
     "sizes": ("unflattened_size",),
+    "sorted_": ("sorted",),
 }
 
 

@@ -16,26 +16,27 @@ from tilewright.tensor.core import nodes
 from tilewright.tensor.core.checks import check_axis
 from tilewright.tensor.families.base import Family
 from tilewright.tensor.primitives import functions
+from tilewright.tensor.primitives.indexing import ValuesAndIndices
 from tilewright.tensor.primitives.reduce import SCAN_BLOCK, is_short_scan, scan_axis
 
 
 class CumulativeMixin(Family):
     """cummax, cummin, logcumsumexp."""
 
-    def cummax(self, axis: int = 0) -> tuple[Self, Self]:
+    def cummax(self, axis: int = 0) -> ValuesAndIndices[Self]:
         """The greatest element so far and where it stands, the later one of equals; NaN is the greatest."""
         return self._running_extreme("cummax", Ops.MAX, axis)
 
-    def cummin(self, axis: int = 0) -> tuple[Self, Self]:
+    def cummin(self, axis: int = 0) -> ValuesAndIndices[Self]:
         """The least element so far and where it stands, the later one of equals; NaN is the least."""
         return self._running_extreme("cummin", Ops.MIN, axis)
 
-    def _running_extreme(self, name: str, op: Op, axis: int) -> tuple[Self, Self]:
+    def _running_extreme(self, name: str, op: Op, axis: int) -> ValuesAndIndices[Self]:
         place = check_axis(name, axis, self.ndim)
         if self.ndim == 0:
-            return self, self._new(build.const(dtypes.int64, 0))
+            return ValuesAndIndices(self, self._new(build.const(dtypes.int64, 0)))
         if 0 in self.shape:
-            return self, self._new(build.const(dtypes.int64, 0, self.shape))
+            return ValuesAndIndices(self, self._new(build.const(dtypes.int64, 0, self.shape)))
         extreme = scan_axis(self.uop, op, place)
         # An element equals the extreme so far exactly where it takes its place.
         takes = build.alu(Ops.CMPEQ, self.uop, extreme)
@@ -47,7 +48,7 @@ class CumulativeMixin(Family):
         indices = self._new(build.cast(scan_axis(places, Ops.MAX, place), dtypes.int64))
         # Read by place, the value has the gradient of the one element that it is.
         values = self.gather(place, indices) if self.dtype.is_float else self._new(extreme)
-        return values, indices
+        return ValuesAndIndices(values, indices)
 
     def logcumsumexp(self, axis: int = 0) -> Self:
         """The logarithm of the running sum of exponentials, without overflow."""

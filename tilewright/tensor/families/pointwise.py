@@ -45,6 +45,25 @@ class PointwiseMixin(ActivationMixin):
         """1 - erf(x), accurate where erf is close to 1."""
         return self._function(erfc)
 
+    def erfinv(self) -> Self:
+        """The number whose erf this is."""
+        wide = self._as_float().cast(dtypes.float64 if self.dtype is dtypes.float64 else dtypes.float32)
+        sign = (wide < 0).where(-1.0, 1.0).cast(wide.dtype)
+        size = wide * sign
+        is_inside = size < 1
+        fixed = is_inside.where(size, 0.0).detach()
+        # A closed form that is within 0.4 % (Winitzki), then Halley's steps, each of which triples the digits.
+        log = (1 - fixed).log() + fixed.log1p()
+        half = 2 / (math.pi * 0.147) + log / 2
+        found = ((half.square() - log / 0.147).sqrt() - half).sqrt()
+        for _ in range(2):
+            # Near 1 the distance from 1 is exact, and that of erf(x) is not.
+            distance = (fixed > 0.5).where((1 - size) - found.erfc(), found.erf() - size)
+            error = distance * (found.square().exp() * (math.sqrt(math.pi) / 2))
+            found = found - error / (1 + found * error)
+        edge = (size.detach() > 1).where(math.nan, size.detach() * math.inf)
+        return (is_inside.where(found, edge) * sign).cast(self._as_float().dtype)
+
     def logit(self, eps: float | None = None) -> Self:
         """log(x / (1 - x)); with `eps`, x is clamped to eps..1-eps first."""
         clamped = self if eps is None else self.clamp(eps, 1 - eps)

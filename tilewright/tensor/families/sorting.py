@@ -18,6 +18,7 @@ from tilewright.runtime.device import canonical_device
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.checks import check_axis, check_whole
 from tilewright.tensor.families.random import RandomMixin
+from tilewright.tensor.primitives.indexing import ValuesAndIndices
 
 # Axes up to this length are sorted as one block, longer ones in blocks of half of it.
 _ONE_BLOCK = 256
@@ -40,12 +41,12 @@ class SortingMixin(RandomMixin):
         places = build.cast(order_of_last_axis(keys), dtypes.int64)
         return self._new(nodes.move_from_last(places, axis))
 
-    def sort(self, dim: int = -1, descending: bool = False) -> tuple[Self, Self]:
+    def sort(self, dim: int = -1, descending: bool = False) -> ValuesAndIndices[Self]:
         """The elements in order along an axis, and where they came from; equal elements keep their order."""
         places = self.argsort(dim, descending)
-        return (self.gather(dim, places) if self.ndim else self), places
+        return ValuesAndIndices(self.gather(dim, places) if self.ndim else self, places)
 
-    def topk(self, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> tuple[Self, Self]:
+    def topk(self, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> ValuesAndIndices[Self]:
         """The k greatest (or least) elements along an axis and where they stand, the first of them first."""
         del sorted_  # they are in order whether that is asked for or not
         axis = check_axis("topk", dim, self.ndim)
@@ -60,13 +61,12 @@ class SortingMixin(RandomMixin):
             keys = nodes.move_to_last(sort_keys(self.uop, largest), axis)
             found = build.cast(first_of_last_axis(keys, k), dtypes.int64)
             places = self._new(nodes.move_from_last(found, axis)).contiguous()
-        return (self.gather(axis, places) if self.ndim else self), places
+        return ValuesAndIndices(self.gather(axis, places) if self.ndim else self, places)
 
     # ------------------------------------------------------------ random order
 
     def multinomial(self, num_samples: int = 1, replacement: bool = False) -> Self:
         """Places along the last axis, drawn with probabilities in proportion to the elements there."""
-        self._check_float("multinomial")
         if self.ndim not in (1, 2) or self.shape[-1] == 0:
             message = f"shape {self.shape}"
             raise ShapeError("multinomial", message, "give (classes,) or (rows, classes), with at least one class")

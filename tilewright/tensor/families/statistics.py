@@ -4,7 +4,7 @@ Results whose size depends on values (`unique`, `bincount`) read them first, as 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from tilewright.base.dtype import Scalar, dtypes, promote, to_dtype
 from tilewright.base.errors import DTypeError, ShapeError
@@ -18,15 +18,9 @@ from tilewright.tensor.families.cumulative import CumulativeMixin
 from tilewright.tensor.families.linalg.products import ProductsMixin
 from tilewright.tensor.families.scatter import ScatterMixin
 from tilewright.tensor.families.sorting import SortingMixin
+from tilewright.tensor.primitives.indexing import ValuesAndIndices
 
 _INTERPOLATIONS = ("linear", "lower", "higher", "nearest", "midpoint")
-
-
-class ValuesAndIndices(NamedTuple):
-    """Elements picked along an axis, and where they stand there."""
-
-    values: Any
-    indices: Any
 
 
 class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin):
@@ -62,7 +56,7 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
 
     # ------------------------------------------------------------ order statistics
 
-    def _picked(self, name: str, place: int, dim: int, keepdim: bool) -> ValuesAndIndices:
+    def _picked(self, name: str, place: int, dim: int, keepdim: bool) -> ValuesAndIndices[Self]:
         """The element that stands at a place of the sorted axis."""
         axis = check_axis(name, dim, self.ndim)
         if not self.ndim:
@@ -72,7 +66,7 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
         values, indices = picked if keepdim else (picked[0].squeeze(axis), picked[1].squeeze(axis))
         return ValuesAndIndices(values, indices)
 
-    def kthvalue(self, k: int, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
+    def kthvalue(self, k: int, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices[Self]:
         """The k-th least element (from 1) along an axis, and where it stands."""
         size = self.shape[check_axis("kthvalue", dim, self.ndim)] if self.ndim else 1
         check_whole("kthvalue", "k", k)
@@ -96,7 +90,7 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
         first_nan = self.isnan().cast(dtypes.int32).argmax(axis, keepdim)
         return ValuesAndIndices(has_nan.where(last.values, middle.values), has_nan.where(first_nan, middle.indices))
 
-    def mode(self, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
+    def mode(self, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices[Self]:
         """The most frequent element along an axis, of several the least, and where it stands last."""
         self._check_not_empty("mode", dim)
         axis = check_axis("mode", dim, self.ndim)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from itertools import compress
-from typing import Any, Self, cast
+from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import DTypeError, IndexingError, ShapeError
@@ -37,6 +37,15 @@ from tilewright.tensor.primitives.index_nodes import (
 from tilewright.tensor.primitives.reduce import ReduceMixin, scan_axis
 
 _ALLOWED = "give ints, slices, None, ..., lists or tensors of integers or bools"
+
+T = TypeVar("T")
+
+
+class ValuesAndIndices(NamedTuple, Generic[T]):
+    """Elements picked along an axis, and where they stand there."""
+
+    values: T
+    indices: T
 
 
 class IndexingMixin(ReduceMixin):
