@@ -27,7 +27,7 @@ ELEMENTS = tuple(1 << power for power in range(10, 29, 2))
 QUICK_SIZE, QUICK_ELEMENTS = 256, 1 << 18
 # What one row may take, after three runs that are not counted.
 SECONDS = 0.5
-LEAST_RUNS, MOST_RUNS = 3, 500
+MIN_RUNS, MAX_RUNS = 3, 500
 # Larger products are compared in some of their rows.
 CHECKED_ROWS = 16
 
@@ -119,7 +119,7 @@ def measure(library: str, rows: Iterator[Row]) -> None:
             call()
         times: list[float] = []
         end = time.perf_counter() + SECONDS
-        while len(times) < LEAST_RUNS or (time.perf_counter() < end and len(times) < MOST_RUNS):
+        while len(times) < MIN_RUNS or (time.perf_counter() < end and len(times) < MAX_RUNS):
             start = time.perf_counter()
             call()
             times.append(time.perf_counter() - start)

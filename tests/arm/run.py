@@ -25,7 +25,7 @@ CPU_TESTS = (
     "shuffles",
     "dot_products",
     "inner_loops",
-    "detours",
+    "slow_paths",
     "wrapping",
 )
 # Name: one in so many of these tests; and what Python is given.

@@ -17,7 +17,7 @@ import pytest
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen import sine, transcendental
 from tilewright.graph.interpreter.evaluate import NumpyMath, bitcast_array, cast_array, evaluate, numpy_dtype
-from tilewright.graph.kernels.slow_path import find_detours
+from tilewright.graph.kernels.slow_path import find_slow_paths
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
@@ -29,9 +29,9 @@ FUNCTIONS: dict[str, tuple[Callable[[UOp], UOp], Any]] = {
     "log": (transcendental.log, np.log),
     "sin": (sine.sin, np.sin),
     "cos": (sine.cos, np.cos),
-    "sin without near angles": (lambda x: sine.sin(x, has_detours=False), np.sin),
-    "sin in words": (lambda x: sine.sin(x, has_double=False, has_detours=False), np.sin),
-    "cos in words": (lambda x: sine.cos(x, has_double=False, has_detours=False), np.cos),
+    "sin without near angles": (lambda x: sine.sin(x, has_slow_paths=False), np.sin),
+    "sin in words": (lambda x: sine.sin(x, has_double=False, has_slow_paths=False), np.sin),
+    "cos in words": (lambda x: sine.cos(x, has_double=False, has_slow_paths=False), np.cos),
 }
 # The greatest error allowed: (plain, contracted).
 LIMITS = {"exp2": (1.2, 0.95), "exp": (1.2, 0.95), "log2": (1.4, 1.1), "log": (1.05, 1.0), "sin": (1.6, 1.6)}
@@ -228,8 +228,8 @@ HARD_SINES = [
 @pytest.mark.parametrize(("dtype", "argument", "value"), HARD_SINES)
 def test_hard_sines(dtype: DType, argument: float, value: float) -> None:
     x = parameter(dtype, 1)
-    for has_double, has_detours in ((True, True), (True, False), (False, True), (False, False)):
-        found = evaluate(sine.sin(x, has_double, has_detours), {x: np.array([argument], dtype.name)})
+    for has_double, has_slow_paths in ((True, True), (True, False), (False, True), (False, False)):
+        found = evaluate(sine.sin(x, has_double, has_slow_paths), {x: np.array([argument], dtype.name)})
         assert abs(float(found[0]) / value - 1) <= 2.0 * 2.0**-dtype.mantissa_bits
 
 
@@ -256,7 +256,7 @@ def test_expressions_stay_small() -> None:
     for dtype in (dtypes.float32, dtypes.float64):
         for name, (build, _) in FUNCTIONS.items():
             nodes = toposort(build(parameter(dtype, 4)))
-            seldom = {node for found in find_detours(nodes).values() for node in found}
+            seldom = {node for found in find_slow_paths(nodes).values() for node in found}
             counts[name, dtype.bits] = sum(node.op not in free and node not in seldom for node in nodes)
     expected = {"exp2": (25, 35), "exp": (29, 39), "log2": (38, 60), "log": (40, 62)}
     expected |= {"sin": (35, 49), "cos": (36, 50), "sin without near angles": (53, 166)}

@@ -63,8 +63,8 @@ class Strength:
 # Limits that make large things be done differently, small enough for the graphs made here to reach them: reductions are
 # split, kernels get threads, values are stored rather than computed again.
 _LOW_LIMITS: dict[str, dict[str, float]] = {
-    "tilewright.schedule.reduction": {"LARGE_REDUCTION": 24, "FEW_RESULTS": 8, "LEAST_PART": 2},
-    "tilewright.schedule.fuse": {"RECOMPUTE_LIMIT": 3.0, "ENOUGH_ROWS": 4, "SMALL_REDUCTION": 16, "MOST_USES": 2},
+    "tilewright.schedule.reduction": {"LARGE_REDUCTION": 24, "FEW_RESULTS": 8, "MIN_PART": 2},
+    "tilewright.schedule.fuse": {"RECOMPUTE_LIMIT": 3.0, "ENOUGH_ROWS": 4, "SMALL_REDUCTION": 16, "MAX_USES": 2},
     "tilewright.kernel.heuristics.default": {"MIN_WORK": 4},
     "tilewright.kernel.heuristics.products": {"MIN_PRODUCTS": 4, "MIN_SHARED": 4, "MIN_ROWS": 2},
     "tilewright.backends.cpu.device": {"MIN_GRAIN": 1},

@@ -31,8 +31,8 @@ from tilewright.graph.walk import toposort
 
 Array = NDArray[Any]
 
-MOST_ELEMENTS = 2400
-MOST_STEPS = 20
+MAX_ELEMENTS = 2400
+MAX_STEPS = 20
 # Stand-ins for devices in the argument of a COPY: where the case runs, and any other place.
 HOME, AWAY = "HOME", "AWAY"
 
@@ -123,10 +123,10 @@ class _Generator:
         for _ in range(self.random.randint(1, 3)):
             self.pool.append(self.leaf())
         weights = [weight for weight, _ in self.steps]
-        for _ in range(self.random.randint(2, MOST_STEPS)):
+        for _ in range(self.random.randint(2, MAX_STEPS)):
             _, step = self.random.choices(self.steps, weights)[0]
             made = step()
-            if made is not None and math.prod(made.shape) <= MOST_ELEMENTS:
+            if made is not None and math.prod(made.shape) <= MAX_ELEMENTS:
                 self.pool.append(made)
         outputs = self.choose_outputs()
         used = set(toposort(*outputs))
@@ -164,7 +164,7 @@ class _Generator:
             sizes[self.random.randrange(rank)] = self.random.randint(100, 300)
         if rank and self.random.random() < 0.01:
             sizes[self.random.randrange(rank)] = 0
-        while math.prod(sizes) > MOST_ELEMENTS:
+        while math.prod(sizes) > MAX_ELEMENTS:
             sizes[sizes.index(min(s for s in sizes if s > 1))] = 1
         return tuple(sizes)
 
@@ -299,7 +299,7 @@ class _Generator:
         node = self.pick()
         for _ in range(self.random.randint(1, 3)):
             moved = self.one_movement(node, can_grow=True)
-            if math.prod(moved.shape) <= MOST_ELEMENTS:
+            if math.prod(moved.shape) <= MAX_ELEMENTS:
                 node = moved
         return node
 

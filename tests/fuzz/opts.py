@@ -62,9 +62,9 @@ WEIGHTS: dict[OptOps, float] = {
 }
 TARGETS: tuple[Target, ...] = tuple(replace(python_target(), warp_size=size) for size in (1, 4, 32))
 # Elements that are written out, and threads of a group: beyond these a pair only takes longer.
-MOST_ELEMENTS = 64
-MOST_THREADS = 256
-MOST_OPTS = 6
+MAX_ELEMENTS = 64
+MAX_THREADS = 256
+MAX_OPTS = 6
 # One pair in so many is also run on a device that compiles: as many as its compiler has time for.
 PAIRS_PER_COMPILATION = {"CPU": 25, "OPENCL": 250}
 CASES_WITH_KERNELS = 120
@@ -138,7 +138,7 @@ def draw_opts(ast: UOp, chance: random.Random, target: Target) -> tuple[Opt, ...
     for number in range(chance.randint(1, 16)):
         opt = None if number else draw_rare_opt(sink, chance)
         opt = opt or draw_opt(sink, chance)
-        if opt is None or len(opts) == MOST_OPTS:
+        if opt is None or len(opts) == MAX_OPTS:
             continue
         try:
             made = apply_opt(sink, opt, target)
@@ -147,7 +147,7 @@ def draw_opts(ast: UOp, chance: random.Random, target: Target) -> tuple[Opt, ...
         view = view_kernel(made)
         elements = math.prod(size_of(axis) for axis in view.axes if axis.arg.kind.is_tile)
         threads = math.prod(size_of(axis) for axis in view.of_kind(AxisType.LOCAL))
-        if elements <= MOST_ELEMENTS and threads <= MOST_THREADS:
+        if elements <= MAX_ELEMENTS and threads <= MAX_THREADS:
             opts.append(opt)
             sink = made
     return tuple(opts)

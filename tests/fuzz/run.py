@@ -19,9 +19,9 @@ from tests.fuzz.generate import describe, make_case
 from tests.fuzz.minimise import minimise
 
 # A case takes a fraction of a second; making a failing one small may take a minute.
-MOST_SECONDS_PER_CASE = 240.0
+MAX_SECONDS_PER_CASE = 240.0
 SECONDS_TO_MINIMISE = 60.0
-MOST_FAILURES = 20
+MAX_FAILURES = 20
 
 
 @dataclass
@@ -82,14 +82,14 @@ def fuzz(seconds: float, seed: int, jobs: int) -> Totals:
     running = [start_job(seed + number, jobs) for number in range(jobs)]
     totals = Totals()
     shown = 0.0
-    while (not totals.cases or time.monotonic() - begin < seconds) and totals.failures < MOST_FAILURES:
+    while (not totals.cases or time.monotonic() - begin < seconds) and totals.failures < MAX_FAILURES:
         ready = wait([job.pipe for job in running], timeout=1.0)
         begin = begin if totals.cases else time.monotonic()
         for position, job in enumerate(running):
             if job.pipe in ready:
                 report = _receive(job)
-            elif time.monotonic() - job.since > MOST_SECONDS_PER_CASE:
-                report = Report(job.seed, f"the case runs for more than {MOST_SECONDS_PER_CASE:.0f} s", Strength())
+            elif time.monotonic() - job.since > MAX_SECONDS_PER_CASE:
+                report = Report(job.seed, f"the case runs for more than {MAX_SECONDS_PER_CASE:.0f} s", Strength())
                 job.process.kill()
             else:
                 continue

@@ -562,7 +562,7 @@ def test_bounds_hold_inside_too(node: UOp) -> None:
 # ---------------------------------------------------------------- proofs over all integers
 
 # Of the solver, which counts them: a limit in seconds would depend on the machine. The longest proof takes 20,000.
-MOST_STEPS = 5_000_000
+MAX_STEPS = 5_000_000
 
 
 class Proof:
@@ -610,7 +610,7 @@ class Proof:
     def holds(self, before: UOp, after: UOp) -> bool:
         left, right = self.term(before), self.term(after)
         solver = z3.Solver()
-        solver.set("rlimit", MOST_STEPS)
+        solver.set("rlimit", MAX_STEPS)
         solver.add(*self.limits, left != right)
         return bool(solver.check() == z3.unsat)
 

@@ -182,7 +182,7 @@ TENSOR_CASES: list[Case] = [
     ("dtype", lambda: UOp(Ops.CMPLT, F32, (buffer(2), buffer(2))), "give bool"),
     ("dtype", lambda: UOp(Ops.CAST, dtypes.void, (buffer(2),)), "void"),
     ("no-argument", lambda: UOp(Ops.NEG, F32, (buffer(2),), 3), "argument 3"),
-    ("choice-argument", lambda: UOp(Ops.WHERE, F32, (buffer(2) < 1.0, buffer(2), buffer(2)), 3), "not 'detour'"),
+    ("choice-argument", lambda: UOp(Ops.WHERE, F32, (buffer(2) < 1.0, buffer(2), buffer(2)), 3), "not 'slow'"),
     ("const-value", lambda: UOp(Ops.CONST, F32, (), 77771), "holds float"),
     ("const-value", lambda: UOp(Ops.CONST, dtypes.int16, (), 77.5), "holds int"),
     ("const-value", lambda: UOp(Ops.CONST, dtypes.uint8, (), 77771), "holds it as 203"),

@@ -21,9 +21,9 @@ Axes = int | tuple[int, ...] | None
 
 EPSILON = 2.0**-24
 # In units of half the last place. A correctly rounded sum has 1, one accumulator over these tables 40 to 10,000.
-MOST_ERROR = 10
+MAX_ERROR = 10
 # A contraction has longer blocks, as those of BLAS libraries are.
-MOST_CONTRACTION_ERROR = 25
+MAX_CONTRACTION_ERROR = 25
 
 
 def values(kind: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -65,7 +65,7 @@ def test_sums(case: tuple[tuple[int, ...], Axes]) -> None:
     shape, axes = case
     for kind in ("equal", "uniform", "large"):
         x = values(kind, shape)
-        assert relative_error(Tensor(x).sum(axes), x.sum(axes, dtype=np.float64)) <= MOST_ERROR * EPSILON, kind
+        assert relative_error(Tensor(x).sum(axes), x.sum(axes, dtype=np.float64)) <= MAX_ERROR * EPSILON, kind
 
 
 SMALL: list[tuple[tuple[int, ...], Axes]] = [((900, 3), 0), ((2, 1031), 1), ((30, 3, 50), (0, 2))]
@@ -78,7 +78,7 @@ def test_sums_on_every_device(case: tuple[tuple[int, ...], Axes], device: str, n
     x = values("equal", shape)
     with Context(NOOPT=noopt):
         found = Tensor(x, device=device).sum(axes).realize()
-    assert relative_error(found, x.sum(axes, dtype=np.float64)) <= MOST_ERROR * EPSILON
+    assert relative_error(found, x.sum(axes, dtype=np.float64)) <= MAX_ERROR * EPSILON
 
 
 CONTRACTIONS: list[tuple[int, int, int]] = [
@@ -99,7 +99,7 @@ def test_products_with_a_long_sum(case: tuple[int, int, int]) -> None:
     for kind in ("equal", "uniform"):
         a, b = values(kind, (rows, length)), values(kind, (length, columns))
         exact = a.astype(np.float64) @ b.astype(np.float64)
-        assert relative_error(Tensor(a) @ Tensor(b), exact) <= MOST_CONTRACTION_ERROR * EPSILON, kind
+        assert relative_error(Tensor(a) @ Tensor(b), exact) <= MAX_CONTRACTION_ERROR * EPSILON, kind
 
 
 @pytest.mark.torch
@@ -149,7 +149,7 @@ def test_exponentials_of_equal_numbers(axis: int) -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 def test_running_sums(axis: int) -> None:
     x = values("equal", (50000, 3) if axis == 0 else (3, 50000))
-    assert relative_error(Tensor(x).cumsum(axis), x.astype(np.float64).cumsum(axis)) <= 2 * MOST_ERROR * EPSILON
+    assert relative_error(Tensor(x).cumsum(axis), x.astype(np.float64).cumsum(axis)) <= 2 * MAX_ERROR * EPSILON
 
 
 def test_a_weight_gradient_sums_over_batch_and_positions() -> None:
@@ -157,7 +157,7 @@ def test_a_weight_gradient_sums_over_batch_and_positions() -> None:
     w.requires_grad_()
     x.conv2d(w).sum().backward()
     assert w.grad is not None
-    assert relative_error(w.grad, float(np.float32(0.1)) * 64 * 38 * 38) <= MOST_CONTRACTION_ERROR * EPSILON
+    assert relative_error(w.grad, float(np.float32(0.1)) * 64 * 38 * 38) <= MAX_CONTRACTION_ERROR * EPSILON
 
 
 def test_products_by_other_names() -> None:
@@ -165,19 +165,19 @@ def test_products_by_other_names() -> None:
     wide = a.astype(np.float64), b.astype(np.float64)
     for formula in ("bki,bkj->bij", "bki,bkj->ij", "bki,bkj->k", "bki,bkj->"):
         found = Tensor.einsum(formula, Tensor(a), Tensor(b))
-        assert relative_error(found, np.einsum(formula, *wide)) <= MOST_CONTRACTION_ERROR * EPSILON, formula
+        assert relative_error(found, np.einsum(formula, *wide)) <= MAX_CONTRACTION_ERROR * EPSILON, formula
     flat = Tensor(a).flatten()
-    assert relative_error(flat.dot(flat), (wide[0] ** 2).sum()) <= MOST_ERROR * EPSILON
-    assert relative_error(flat.square().sum().sqrt(), np.sqrt((wide[0] ** 2).sum())) <= MOST_ERROR * EPSILON
+    assert relative_error(flat.dot(flat), (wide[0] ** 2).sum()) <= MAX_ERROR * EPSILON
+    assert relative_error(flat.square().sum().sqrt(), np.sqrt((wide[0] ** 2).sum())) <= MAX_ERROR * EPSILON
 
 
 def test_windows_and_rows_chosen_by_index() -> None:
     x = values("equal", (1, 2, 400, 400))
-    assert relative_error(Tensor(x).avg_pool2d((200, 200)), float(np.float32(0.1))) <= MOST_ERROR * EPSILON
+    assert relative_error(Tensor(x).avg_pool2d((200, 200)), float(np.float32(0.1))) <= MAX_ERROR * EPSILON
     table = Tensor(np.zeros((4, 3), np.float32)).requires_grad_()
     (table[Tensor(np.arange(40000, dtype=np.int32) % 4)] * 0.1).sum().backward()
     assert table.grad is not None
-    assert relative_error(table.grad, float(np.float32(0.1)) * 10000) <= MOST_ERROR * EPSILON
+    assert relative_error(table.grad, float(np.float32(0.1)) * 10000) <= MAX_ERROR * EPSILON
 
 
 def test_float16_is_summed_in_float32() -> None:

@@ -236,7 +236,7 @@ def test_attention_with_a_part_of_its_scores_at_a_time(kind: str, monkeypatch: p
     whole, most = run()
     assert most == 2 * 3 * 11 * 13
     limit = 2 * 3 * 13 * 4
-    monkeypatch.setattr("tilewright.tensor.families.networks.attention.MOST_SCORES", limit)
+    monkeypatch.setattr("tilewright.tensor.families.networks.attention.MAX_SCORES", limit)
     parts, most = run()
     assert most <= max(limit, 2 * 3 * 11 * 4)
     for one, other in zip(whole, parts, strict=True):

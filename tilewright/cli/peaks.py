@@ -21,9 +21,9 @@ VERSION = "peaks 1"
 # A loop of this length over what stays in the first cache and in registers.
 STEPS = 256
 # Long enough for a clock and for cores to be awake. A shape that takes less is made larger.
-LEAST_SECONDS = 4e-3
+MIN_SECONDS = 4e-3
 GROWTH = 8
-MOST_GROWTHS = 4
+MAX_GROWTHS = 4
 ROUNDS = 20
 # Elements that no cache holds, and fewer to begin with: a device that is slow on those is not given more.
 FEW_ELEMENTS, MANY_ELEMENTS = 1 << 20, 1 << 25
@@ -97,8 +97,8 @@ def _shape_rate(device: str, vectors: int, columns: int) -> float:
     target = open_driver(device).target
     tile = vectors * target.lanes(dtypes.float32)
     rows = tile * target.cores * THREADS_OF_A_GROUP
-    for _ in range(MOST_GROWTHS):
-        if _best_run(_products(device, rows, columns, tile), 1).seconds >= LEAST_SECONDS:
+    for _ in range(MAX_GROWTHS):
+        if _best_run(_products(device, rows, columns, tile), 1).seconds >= MIN_SECONDS:
             break
         rows *= GROWTH
     return 2.0 * rows * columns * STEPS / _best_run(_products(device, rows, columns, tile), ROUNDS).seconds

@@ -7,7 +7,7 @@ What is left of an IDIV or MOD that is not native has a dividend of at least 0 a
 division will do; what is left of an SHL or SHR has an amount from 0 to below the width. A CAST from float to integer
 is native where the name "SATURATING_CAST" is; what is left of others has its argument in the integer's range. What is
 taken apart into float64 arithmetic is done in integers where the target has none (to the builders, the name "FLOAT64").
-Where the name "DETOUR" is, slow paths are marked (`kernels/slow_path.py`), and the renderer branches around them.
+Where the name "SLOW_PATH" is, slow paths are marked (`kernels/slow_path.py`), and the renderer branches around them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilewright.base.target import WIDE_INTEGERS, Target
 from tilewright.codegen import sine, transcendental
 from tilewright.graph.bounds import dtype_bounds
 from tilewright.graph.interpreter.scalar import THREEFRY_ROTATIONS
-from tilewright.graph.kernels.slow_path import DETOUR
+from tilewright.graph.kernels.slow_path import SLOW_PATH
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
@@ -61,7 +61,7 @@ def _decompose_node(node: UOp, src: tuple[UOp, ...], arguments: dict[UOp, UOp], 
     half_sine = sine.half_sine(node) if "SIN" not in native else None
     angle = None if half_sine is None else sine.other_factor(arguments[half_sine], 0.5)
     if angle is not None:
-        return sine.cos(angle, "FLOAT64" in native, DETOUR in native)
+        return sine.cos(angle, "FLOAT64" in native, SLOW_PATH in native)
     builder = BUILDERS.get(node.op)
     if builder is None or (node.op.name in native and node.op is not Ops.CAST):
         return None
@@ -254,5 +254,5 @@ BUILDERS: dict[Op, Builder] = {
     Ops.THREEFRY: _threefry,
     Ops.EXP2: lambda node, _native: transcendental.exp2_of(node.src[0]),
     Ops.LOG2: lambda node, _native: transcendental.log2(node.src[0]),
-    Ops.SIN: lambda node, native: sine.sin(node.src[0], "FLOAT64" in native, DETOUR in native),
+    Ops.SIN: lambda node, native: sine.sin(node.src[0], "FLOAT64" in native, SLOW_PATH in native),
 }

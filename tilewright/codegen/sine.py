@@ -15,7 +15,7 @@ import math
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.transcendental import FORMATS, Format, polynomial, through_float32
-from tilewright.graph.kernels.slow_path import detour
+from tilewright.graph.kernels.slow_path import slow_path
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 
@@ -31,14 +31,14 @@ INVERSE_PI_BITS = 1280
 CHUNK = 29  # bits of a piece of 1/pi whose product with a float32 is exact in float64
 
 
-def sin(x: UOp, has_double: bool = True, has_detours: bool = True) -> UOp:
-    """`has_double`: the target computes in float64. `has_detours`: it branches around a slow path."""
-    return through_float32(lambda y: _of_quarters(y, 0, has_double, has_detours), x)
+def sin(x: UOp, has_double: bool = True, has_slow_paths: bool = True) -> UOp:
+    """`has_double`: the target computes in float64. `has_slow_paths`: it branches around a slow path."""
+    return through_float32(lambda y: _of_quarters(y, 0, has_double, has_slow_paths), x)
 
 
-def cos(x: UOp, has_double: bool = True, has_detours: bool = True) -> UOp:
+def cos(x: UOp, has_double: bool = True, has_slow_paths: bool = True) -> UOp:
     """As `sin`."""
-    return through_float32(lambda y: _of_quarters(y, 1, has_double, has_detours), x)
+    return through_float32(lambda y: _of_quarters(y, 1, has_double, has_slow_paths), x)
 
 
 def half_sine(node: UOp) -> UOp | None:
@@ -60,7 +60,7 @@ def other_factor(product: UOp, factor: float) -> UOp | None:
     return others[0] if others else None
 
 
-def _of_quarters(x: UOp, quarters: int, has_double: bool, has_detours: bool) -> UOp:
+def _of_quarters(x: UOp, quarters: int, has_double: bool, has_slow_paths: bool) -> UOp:
     """sin(x + quarters * pi/2)."""
     form = FORMATS[x.dtype]
     bits = x.bitcast(form.unsigned)
@@ -78,10 +78,10 @@ def _of_quarters(x: UOp, quarters: int, has_double: bool, has_detours: bool) -> 
         return (size.bitcast(form.unsigned) ^ flips).bitcast(x.dtype)
 
     far = value(*(_reduce_in_double(magnitude) if in_double else _reduce_in_words(magnitude, x.dtype)))
-    if not has_detours:
+    if not has_slow_paths:
         return far
     angle = magnitude.bitcast(x.dtype)
-    return detour(angle < form.largest_near, value(*_reduce_near(angle)), far)
+    return slow_path(angle < form.largest_near, value(*_reduce_near(angle)), far)
 
 
 def _reduce_near(angle: UOp) -> tuple[UOp, UOp]:

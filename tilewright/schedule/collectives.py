@@ -17,7 +17,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.slices import cat, replace_axis, slice_axis
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
-from tilewright.schedule.layouts import WHOLE, Layout, Spread
+from tilewright.schedule.layouts import WHOLE, Layout, Sharded
 
 
 class Piece(NamedTuple):
@@ -29,7 +29,7 @@ class Piece(NamedTuple):
     device: str
 
 
-def pieces_of(spread: Spread, offset: int = 0) -> list[Piece]:
+def pieces_of(spread: Sharded, offset: int = 0) -> list[Piece]:
     """The parts that have elements, in order; the axis may begin before them."""
     bounds = zip(spread.layout.bounds(), spread.parts, spread.devices, strict=True)
     return [
@@ -60,15 +60,15 @@ def assemble(pieces: Sequence[Piece], axis: int, start: int, stop: int, device: 
     return UOp(Ops.CONTIGUOUS, dtype, (joined,)) if is_sent else joined
 
 
-def arrange(pieces: Sequence[Piece], layout: Layout, devices: tuple[str, ...]) -> Spread:
+def arrange(pieces: Sequence[Piece], layout: Layout, devices: tuple[str, ...]) -> Sharded:
     """Pieces along the axis of the layout, as the layout wants them."""
     assert layout.axis is not None
     bounds = zip(layout.bounds(), devices, strict=True)
     parts = (assemble(pieces, layout.axis, start, stop, device) for (start, stop), device in bounds)
-    return Spread(tuple(parts), layout, devices)
+    return Sharded(tuple(parts), layout, devices)
 
 
-def gather_parts(spread: Spread, device: str) -> UOp:
+def gather_parts(spread: Sharded, device: str) -> UOp:
     """The whole value on any one device."""
     axis = spread.layout.axis
     if axis is None:
@@ -77,12 +77,12 @@ def gather_parts(spread: Spread, device: str) -> UOp:
     return assemble(pieces_of(spread), axis, 0, sum(spread.layout.sizes), device)
 
 
-def move_parts(spread: Spread, layout: Layout) -> Spread:
+def move_parts(spread: Sharded, layout: Layout) -> Sharded:
     if spread.layout == layout:
         return spread
     axis = layout.axis
     if axis is None:
-        return Spread(tuple(gather_parts(spread, device) for device in spread.devices), WHOLE, spread.devices)
+        return Sharded(tuple(gather_parts(spread, device) for device in spread.devices), WHOLE, spread.devices)
     if spread.layout.axis == axis:
         return arrange(pieces_of(spread), layout, spread.devices)
     # Along another axis: each device sends of its part what the others want, so nothing is sent twice.
@@ -90,10 +90,10 @@ def move_parts(spread: Spread, layout: Layout) -> Spread:
     for device, bounds in zip(spread.devices, layout.bounds(), strict=True):
         cut = tuple(slice_axis(part, axis, *bounds) for part in spread.parts)
         parts.append(gather_parts(spread._replace(parts=cut), device))
-    return Spread(tuple(parts), layout, spread.devices)
+    return Sharded(tuple(parts), layout, spread.devices)
 
 
-def all_reduce(op: Op, partials: Sequence[tuple[UOp, str]], devices: tuple[str, ...]) -> Spread:
+def all_reduce(op: Op, partials: Sequence[tuple[UOp, str]], devices: tuple[str, ...]) -> Sharded:
     """`partials` are the results and where they are; a device that has nothing to add has none.
 
     They are stored before they are sent: a fold that computed its own partial result anew could round it otherwise than
@@ -103,4 +103,4 @@ def all_reduce(op: Op, partials: Sequence[tuple[UOp, str]], devices: tuple[str, 
     for device in devices:
         sent = [part if home == device else build.copy(part, device) for part, home in stored]
         results.append(reduce(lambda left, right: build.alu(op, left, right), sent))
-    return Spread(tuple(results), WHOLE, devices)
+    return Sharded(tuple(results), WHOLE, devices)

@@ -30,15 +30,15 @@ from tilewright.schedule.uses import Plan, Use, is_reducing, loops_over, own_use
 # RECOMPUTE_COUNTED counts as computed that often, so that a cast alone is never stored.
 RECOMPUTE_LIMIT = 40.0
 RECOMPUTE_COUNTED = 64
-MOST_USES = 8
+MAX_USES = 8
 # A kernel that holds a reduction per row needs rows to run side by side, unless the whole reduction is small.
 ENOUGH_ROWS = 32
 SMALL_REDUCTION = 1 << 15
 # A row is walked twice by a kernel that stores what it reduces the row to, so it should stay in a cache.
 LONGEST_ROW = 1 << 14
 # How often a sum may be computed, per element, inside a short sum: the windows at the borders reach outside.
-MOST_OVERLAP = 3
-MOST_STORES = 8
+MAX_OVERLAP = 3
+MAX_STORES = 8
 # Nodes that a kernel may compute and load: compilers take more than twice as long for twice as large a kernel. What
 # would come after so many is stored, where it is no larger than what it is made from.
 MAX_KERNEL_NODES = 512
@@ -124,7 +124,7 @@ class _Decisions:
         facts = self.facts[node]
         if facts.reduce_work:
             return len(uses) != 1 or not self._fits_reduction(node, uses[0])
-        if facts.cost and len(uses) > MOST_USES:
+        if facts.cost and len(uses) > MAX_USES:
             return True
         times = sum([self.plan.steps_of(use) for use in uses]) / max(element_count(node.shape), 1)
         return facts.cost * (min(times, RECOMPUTE_COUNTED) - 1) > RECOMPUTE_LIMIT
@@ -136,7 +136,7 @@ class _Decisions:
         if first is None or {node.op, first.root.op} & SEPARATE or not first.is_exact:
             return None
         root, facts = first.root, self.facts[node]
-        if sum(use.root is root for use in uses) > 1 or self.stores[root] == MOST_STORES - 1:
+        if sum(use.root is root for use in uses) > 1 or self.stores[root] == MAX_STORES - 1:
             return None
         # An update between the two may overwrite what the node is made from: it could not be done in place.
         if facts.updates != self.facts[root].updates:
@@ -164,7 +164,7 @@ class _Decisions:
     def _fits_reduction(self, node: UOp, use: Use) -> bool:
         elements = element_count(node.shape)
         if is_reducing(use):
-            is_fit = use.in_short and self.plan.steps_of(use) <= MOST_OVERLAP * elements
+            is_fit = use.in_short and self.plan.steps_of(use) <= MAX_OVERLAP * elements
             return is_fit and self._accept_rows(node, use)
         count = math.prod(size_of(row) for row in ranges_of(use.place))
         if use.place.valid is not TRUE or count > elements:

@@ -32,7 +32,7 @@ class Layout(NamedTuple):
 WHOLE = Layout()
 
 
-class Spread(NamedTuple):
+class Sharded(NamedTuple):
     """A value on several devices: the node of each part, and how they make up the value."""
 
     parts: tuple[UOp, ...]

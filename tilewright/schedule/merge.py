@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import substitute, toposort
-from tilewright.schedule.fuse import MOST_STORES
+from tilewright.schedule.fuse import MAX_STORES
 from tilewright.schedule.steps import Step, Store, kernel_step
 from tilewright.schedule.uses import size_of
 
@@ -112,7 +112,7 @@ def load_bytes(place: UOp) -> int:
 
 def join(group: Group, other: Group, earlier: Step, step: Step) -> Group | None:
     """The two kernels as one; None where that is wrong, or where it saves no more than half of what the step loads."""
-    if group.device != other.device or len(group.stores) + len(other.stores) > MOST_STORES:
+    if group.device != other.device or len(group.stores) + len(other.stores) > MAX_STORES:
         return None
     if not set(earlier.targets).isdisjoint((*step.reads, *step.targets, *step.overwrites)):
         return None

@@ -24,7 +24,7 @@ from tilewright.schedule.limits import nodes_to_part
 from tilewright.schedule.memory import place_temps
 from tilewright.schedule.order import ItemBuilder, find_devices
 from tilewright.schedule.reduction import split_reduction
-from tilewright.schedule.turn import factors_to_turn
+from tilewright.schedule.transposed import operands_to_transpose
 from tilewright.schedule.uses import Plan
 
 
@@ -89,7 +89,7 @@ def fuse_kernels(state: Scheduling) -> None:
 
 
 def store_transposed(state: Scheduling) -> None:
-    if operands := factors_to_turn(state.plan, state.facts_of):
+    if operands := operands_to_transpose(state.plan, state.facts_of):
         state.must_store |= operands
         state.plan_again()
 

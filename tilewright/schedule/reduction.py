@@ -13,8 +13,8 @@ from tilewright.graph.uop import UOp, const
 
 LARGE_REDUCTION = 1 << 15
 FEW_RESULTS = 64
-MOST_PARTS = 256
-LEAST_PART = 1024
+MAX_PARTS = 256
+MIN_PART = 1024
 LONG_PRODUCT = 1 << 12
 
 
@@ -41,7 +41,7 @@ def split_reduction(node: UOp) -> UOp | None:
 
 def choose_parts(size: int, reduced: int) -> int | None:
     """The largest divisor of the axis that leaves parts worth a core; None where the axis has no useful divisor."""
-    most = min(MOST_PARTS, max(reduced // LEAST_PART, 1))
+    most = min(MAX_PARTS, max(reduced // MIN_PART, 1))
     best = max((d for d in range(1, most + 1) if size % d == 0), default=1)
     return best if best >= 16 else None
 
@@ -56,7 +56,7 @@ def _split_product(node: UOp) -> UOp | None:
     if op is not Ops.ADD or len(summed) < 2 or length < LONG_PRODUCT or not is_product(source, axes):
         return None
     size = source.shape[summed[0]]
-    parts = max(n for n in range(1, size + 1) if size % n == 0 and (n == 1 or n * LEAST_PART <= length))
+    parts = max(n for n in range(1, size + 1) if size % n == 0 and (n == 1 or n * MIN_PART <= length))
     return _split_axis(source, source.shape, node, summed[0], parts) if parts > 1 else None
 
 

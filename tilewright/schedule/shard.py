@@ -22,9 +22,9 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import map_graphs, toposort
 from tilewright.schedule.collectives import all_reduce, arrange, gather_parts, move_parts, pieces_of
 from tilewright.schedule.constants import narrow, place_constants
-from tilewright.schedule.layouts import WHOLE, Layout, Spread, choose_layout, pulled_back, reshaped, shrunk
+from tilewright.schedule.layouts import WHOLE, Layout, Sharded, choose_layout, pulled_back, reshaped, shrunk
 
-Value = UOp | Spread
+Value = UOp | Sharded
 
 
 class Division(NamedTuple):
@@ -41,7 +41,7 @@ def divide_graph(outputs: Sequence[UOp]) -> tuple[Division, ...]:
     if any(node.op is Ops.CAT for node in order):
         outputs = select_joined(outputs)
         order = toposort(*outputs)
-    divider = Divider(order)
+    divider = Sharder(order)
     for node in order:
         divider.divide(node)
     return tuple(divider.output(node) for node in outputs)
@@ -60,7 +60,7 @@ def select_joined(outputs: Sequence[UOp]) -> list[UOp]:
     return map_graphs(outputs, visit)
 
 
-class Divider:
+class Sharder:
     """What each node has become: a node on one device or on none, or a part on each of several."""
 
     def __init__(self, order: Sequence[UOp]) -> None:
@@ -71,7 +71,7 @@ class Divider:
 
     def divide(self, node: UOp) -> None:
         sources = [self.done[src] for src in node.src]
-        if not any(isinstance(source, Spread) for source in sources) and node.op is not Ops.MULTI:
+        if not any(isinstance(source, Sharded) for source in sources) and node.op is not Ops.MULTI:
             made: Value = self._plain(node, sources)
         elif element_count(node.shape) == 0:
             made = build.const(node.dtype, 0, node.shape)
@@ -87,7 +87,7 @@ class Divider:
             made = rule(self, node)
         if node in self.updated and node.op not in _MEMORY:
             made = self._separate(made)
-        for part in made.parts if isinstance(made, Spread) else (made,):
+        for part in made.parts if isinstance(made, Sharded) else (made,):
             note_line(part, node)
         self.done[node] = made
 
@@ -99,11 +99,11 @@ class Divider:
             root = _behind_wrappers(part)
             return build.copy(part, root.arg.device) if root.op in (Ops.PARAM, Ops.BUFFER) else part
 
-        return made._replace(parts=tuple(map(copied, made.parts))) if isinstance(made, Spread) else copied(made)
+        return made._replace(parts=tuple(map(copied, made.parts))) if isinstance(made, Sharded) else copied(made)
 
     def output(self, node: UOp) -> Division:
         made = self.done[node]
-        if not isinstance(made, Spread):
+        if not isinstance(made, Sharded):
             return Division((made,), None)
         return Division(made.parts, MultiArg(made.layout.axis, made.devices))
 
@@ -118,19 +118,19 @@ class Divider:
             self.free.add(made)
         return made
 
-    def _spread(self, node: UOp) -> Spread:
+    def _spread(self, node: UOp) -> Sharded:
         made = self.done[node]
-        assert isinstance(made, Spread)
+        assert isinstance(made, Sharded)
         return made
 
     def _devices(self, node: UOp) -> tuple[str, ...]:
-        return next(made.devices for made in map(self.done.get, node.src) if isinstance(made, Spread))
+        return next(made.devices for made in map(self.done.get, node.src) if isinstance(made, Sharded))
 
     def _aligned(self, source: UOp, layout: Layout, devices: tuple[str, ...]) -> Sequence[UOp]:
         """The parts of a source, of which the layout is wanted. One of no axes stands for any shape."""
         made = self.done[source]
         wanted = layout if source.shape else WHOLE
-        if isinstance(made, Spread):
+        if isinstance(made, Sharded):
             if made.devices != devices:
                 raise InternalError(f"{source!r} is on {made.devices}, and meets values of {devices}")
             return self._moved(source, wanted).parts
@@ -140,7 +140,7 @@ class Divider:
         cut = (made if wanted.axis is None else narrow(made, wanted.axis, *pair) for pair in bounds)
         return [place_constants(part, device, is_operand=True) for part, device in zip(cut, devices, strict=True)]
 
-    def _moved(self, node: UOp, layout: Layout) -> Spread:
+    def _moved(self, node: UOp, layout: Layout) -> Sharded:
         """A node in another layout. What is moved is what views have been taken of, not what an EXPAND makes of it."""
         views: list[tuple[UOp, Layout]] = []
         while self._spread(node).layout != layout and (below := pulled_back(node, layout)) is not None:
@@ -153,7 +153,7 @@ class Divider:
                 build.movement(view.op, part, view.arg if view.op is Ops.PERMUTE else shape)
                 for part, shape in zip(moved.parts, shapes, strict=True)
             )
-            moved = Spread(tuple(parts), own, moved.devices)
+            moved = Sharded(tuple(parts), own, moved.devices)
         return moved
 
     def _chosen(self, sources: Sequence[UOp]) -> Layout:
@@ -161,7 +161,7 @@ class Divider:
         weights: dict[Layout, int] = {}
         for source in sources:
             made = self.done[source]
-            if isinstance(made, Spread):
+            if isinstance(made, Sharded):
                 origin = source
                 while pulled_back(origin, WHOLE) is not None:
                     origin = origin.src[0]
@@ -169,20 +169,20 @@ class Divider:
                 weights[made.layout] = weights.get(made.layout, 0) + moved
         return choose_layout(sources[0].shape, weights)
 
-    def _each(self, node: UOp, layout: Layout, *sources: Sequence[UOp]) -> Spread:
+    def _each(self, node: UOp, layout: Layout, *sources: Sequence[UOp]) -> Sharded:
         """The node once per device, over these sources."""
         parts = tuple(UOp(node.op, node.dtype, src, node.arg) for src in zip(*sources, strict=True))
-        return Spread(parts, layout, self._devices(node))
+        return Sharded(parts, layout, self._devices(node))
 
     # ------------------------------------------------------------ elementwise and movement
 
-    def _elementwise(self, node: UOp) -> Spread:
+    def _elementwise(self, node: UOp) -> Sharded:
         shaped = [src for src in node.src if src.shape]
         layout = self._chosen(shaped) if shaped else WHOLE
         devices = self._devices(node)
         return self._each(node, layout, *(self._aligned(src, layout, devices) for src in node.src))
 
-    def _movement(self, node: UOp) -> Spread:
+    def _movement(self, node: UOp) -> Sharded:
         spread = self._spread(node.src[0])
         if spread.layout.axis is not None:
             made = _MOVEMENTS[node.op](node, spread)
@@ -194,7 +194,7 @@ class Divider:
 
     # ------------------------------------------------------------ tensors
 
-    def _reduce_axis(self, node: UOp) -> Spread:
+    def _reduce_axis(self, node: UOp) -> Sharded:
         spread = self._spread(node.src[0])
         op, axes = node.arg
         partials = tuple(build.reduce_axis(op, part, axes) for part in spread.parts)
@@ -204,14 +204,14 @@ class Divider:
         held = zip(partials, spread.devices, sizes, strict=True)
         return all_reduce(op, [(part, device) for part, device, size in held if size], spread.devices)
 
-    def _gather(self, node: UOp) -> Spread:
+    def _gather(self, node: UOp) -> Sharded:
         """Division as the indices are. A source that is divided along an axis that is read straight through is divided
         as it is; any other is gathered, because an index may name any of its elements."""
         source, *indices = node.src
         devices = self._devices(node)
         layout = self._chosen(indices)
         made = self.done[source]
-        local = made.layout if isinstance(made, Spread) else WHOLE
+        local = made.layout if isinstance(made, Sharded) else WHOLE
         along = None if local.axis is None else counting_axis(indices[local.axis])
         if along is None or node.shape[along] != sum(local.sizes) or layout.axis not in (None, along):
             parts = self._aligned(source, WHOLE, devices)
@@ -227,33 +227,33 @@ class Divider:
     def _same(self, node: UOp) -> Value:
         """What is done to each part: it is stored, or gradients see it in some way."""
         first, *waited = map(self.done.__getitem__, node.src)
-        count = len(first.parts) if isinstance(first, Spread) else 1
-        rows = [made.parts[:count] if isinstance(made, Spread) else (made,) * count for made in (first, *waited)]
-        if isinstance(first, Spread):
+        count = len(first.parts) if isinstance(first, Sharded) else 1
+        rows = [made.parts[:count] if isinstance(made, Sharded) else (made,) * count for made in (first, *waited)]
+        if isinstance(first, Sharded):
             return self._each(node, first.layout, *rows)
         return node.with_src((first,) if first in self.free else tuple(row[0] for row in rows))
 
     def _copy(self, node: UOp) -> UOp:
         return gather_parts(self._spread(node.src[0]), node.arg)
 
-    def _multi(self, node: UOp) -> Spread:
+    def _multi(self, node: UOp) -> Sharded:
         axis, devices = node.arg
         parts = []
         for source, device in zip(node.src, devices, strict=True):
             made = self.done[source]
-            if isinstance(made, Spread):
+            if isinstance(made, Sharded):
                 raise InternalError("a part of a MULTI is spread over devices itself")
             parts.append(place_constants(made, device) if made in self.free else made)
         sizes = () if axis is None else tuple(src.shape[axis] for src in node.src)
-        return Spread(tuple(parts), Layout(axis, sizes), devices)
+        return Sharded(tuple(parts), Layout(axis, sizes), devices)
 
-    def _assign(self, node: UOp) -> Spread:
+    def _assign(self, node: UOp) -> Sharded:
         """In place on every part. A view that is no view of the parts is written to a gathered copy first, of which
         each part then takes its own."""
         target, view, value = node.src
         spread, devices = self._spread(target), self._devices(node)
         seen = self.done[view]
-        assert isinstance(seen, Spread)
+        assert isinstance(seen, Sharded)
         if all(_is_view(part, own) for part, own in zip(seen.parts, spread.parts, strict=True)):
             values = self._aligned(value, seen.layout, devices)
             rows = zip(spread.parts, seen.parts, values, strict=True)
@@ -275,29 +275,29 @@ class Divider:
         return spread._replace(parts=tuple(build.assign(own, own, new) for own, new in zip(spread.parts, taken)))
 
 
-_RULES: dict[Op, Callable[[Divider, UOp], Value]] = {
-    Ops.REDUCE_AXIS: Divider._reduce_axis,
-    Ops.GATHER: Divider._gather,
-    Ops.CONTIGUOUS: Divider._same,
-    Ops.DETACH: Divider._same,
-    Ops.COPY: Divider._copy,
-    Ops.MULTI: Divider._multi,
-    Ops.ASSIGN: Divider._assign,
+_RULES: dict[Op, Callable[[Sharder, UOp], Value]] = {
+    Ops.REDUCE_AXIS: Sharder._reduce_axis,
+    Ops.GATHER: Sharder._gather,
+    Ops.CONTIGUOUS: Sharder._same,
+    Ops.DETACH: Sharder._same,
+    Ops.COPY: Sharder._copy,
+    Ops.MULTI: Sharder._multi,
+    Ops.ASSIGN: Sharder._assign,
 }
 
 
 # ---------------------------------------------------------------- movements of divided values; None: it must be whole
 
 
-def _reshape(node: UOp, spread: Spread) -> Spread | None:
+def _reshape(node: UOp, spread: Sharded) -> Sharded | None:
     layout = reshaped(spread.layout, node.src[0].shape, node.shape)
     if layout is None:
         return None
     shapes = layout.part_shapes(node.shape, len(spread.parts))
-    return Spread(tuple(map(build.reshape, spread.parts, shapes)), layout, spread.devices)
+    return Sharded(tuple(map(build.reshape, spread.parts, shapes)), layout, spread.devices)
 
 
-def _expand(node: UOp, spread: Spread) -> Spread | None:
+def _expand(node: UOp, spread: Sharded) -> Sharded | None:
     axis = spread.layout.axis
     assert axis is not None
     if node.shape[axis] != node.src[0].shape[axis]:
@@ -306,12 +306,12 @@ def _expand(node: UOp, spread: Spread) -> Spread | None:
     return spread._replace(parts=tuple(map(build.expand, spread.parts, shapes)))
 
 
-def _permute(node: UOp, spread: Spread) -> Spread:
+def _permute(node: UOp, spread: Sharded) -> Sharded:
     parts = tuple(build.permute(part, node.arg) for part in spread.parts)
-    return Spread(parts, Layout(node.arg.index(spread.layout.axis), spread.layout.sizes), spread.devices)
+    return Sharded(parts, Layout(node.arg.index(spread.layout.axis), spread.layout.sizes), spread.devices)
 
 
-def _pad(node: UOp, spread: Spread) -> Spread:
+def _pad(node: UOp, spread: Sharded) -> Sharded:
     """Zeros along the divided axis go to every device alike: joining two values pads both to the same size."""
     axis = spread.layout.axis
     assert axis is not None
@@ -324,15 +324,15 @@ def _pad(node: UOp, spread: Spread) -> Spread:
     return arrange(pieces_of(padded, before), layout, spread.devices)
 
 
-def _shrink(node: UOp, spread: Spread) -> Spread:
+def _shrink(node: UOp, spread: Sharded) -> Sharded:
     axis = spread.layout.axis
     assert axis is not None
     layout, kept = shrunk(spread.layout, *node.arg[axis])
     cut = (build.shrink(part, replace_pair(node.arg, axis, pair)) for part, pair in zip(spread.parts, kept))
-    return Spread(tuple(cut), layout, spread.devices)
+    return Sharded(tuple(cut), layout, spread.devices)
 
 
-def _flip(node: UOp, spread: Spread) -> Spread:
+def _flip(node: UOp, spread: Sharded) -> Sharded:
     axis, sizes = spread.layout
     assert axis is not None
     flipped = spread._replace(parts=tuple(build.flip(part, node.arg) for part in spread.parts))
@@ -343,7 +343,7 @@ def _flip(node: UOp, spread: Spread) -> Spread:
     return arrange(pieces[::-1], spread.layout, spread.devices)
 
 
-_MOVEMENTS: dict[Op, Callable[[UOp, Spread], Spread | None]] = {
+_MOVEMENTS: dict[Op, Callable[[UOp, Sharded], Sharded | None]] = {
     Ops.RESHAPE: _reshape,
     Ops.EXPAND: _expand,
     Ops.PERMUTE: _permute,

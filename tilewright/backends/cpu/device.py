@@ -79,7 +79,7 @@ def cpu_target(compiler: str = LLVM, arch: str = "", facts: str = "") -> Target:
         **memory_facts(facts),
         native=ALL_DTYPES - SMALL_FLOATS,
         native_casts=frozenset({dtypes.float16}) if compiler == LLVM and compiled_for.has_half_casts() else frozenset(),
-        native_ops=_NATIVE_OPS | _names(SATURATING_CAST=saturates, DETOUR=compiler == LLVM),
+        native_ops=_NATIVE_OPS | _names(SATURATING_CAST=saturates, SLOW_PATH=compiler == LLVM),
         dot_products=compiled_for.dot_products() if compiler == LLVM else (),
         checks_ranges=True,
     )

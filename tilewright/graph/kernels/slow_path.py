@@ -9,24 +9,24 @@ from collections.abc import Sequence
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 
-MARK = "detour"
+MARK = "slow"
 # The name by which a target's `native_ops` says that its renderer makes use of the mark.
-DETOUR = "DETOUR"
+SLOW_PATH = "SLOW_PATH"
 
 
-def detour(is_common: UOp, common: UOp, seldom: UOp) -> UOp:
+def slow_path(is_common: UOp, common: UOp, seldom: UOp) -> UOp:
     return UOp(Ops.WHERE, common.dtype, (is_common, common, seldom), MARK)
 
 
-def is_detour(node: UOp) -> bool:
+def has_slow_path(node: UOp) -> bool:
     return node.op is Ops.WHERE and node.arg == MARK
 
 
-def find_detours(body: Sequence[UOp]) -> dict[UOp, list[UOp]]:
+def find_slow_paths(body: Sequence[UOp]) -> dict[UOp, list[UOp]]:
     """For each marked choice of a body the nodes, in order, that its second value needs, and otherwise second values
     alone. They are arithmetic of the same loop: what is done in front of it is done once, and memory is read whether or
     not a value counts."""
-    if not any(map(is_detour, body)):
+    if not any(map(has_slow_path, body)):
         return {}
     users: dict[UOp, list[UOp]] = {}
     blocks: dict[UOp, int] = {}
@@ -49,7 +49,7 @@ def find_detours(body: Sequence[UOp]) -> dict[UOp, list[UOp]]:
     return {
         choice: nodes
         for choice in body
-        if is_detour(choice) and (nodes := [node for node in body if choice in owners.get(node, ())])
+        if has_slow_path(choice) and (nodes := [node for node in body if choice in owners.get(node, ())])
     }
 
 
@@ -58,7 +58,7 @@ def _owners(node: UOp, users: list[UOp], owners: dict[UOp, frozenset[UOp]]) -> f
     the second value of a choice another choice is one of its nodes."""
     found: frozenset[UOp] = frozenset()
     for user in users:
-        is_second = is_detour(user) and node not in user.src[:2]
+        is_second = has_slow_path(user) and node not in user.src[:2]
         served = owners.get(user) or (frozenset({user}) if is_second else frozenset())
         if not served:
             return frozenset()

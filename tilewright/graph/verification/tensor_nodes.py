@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
 from tilewright.graph.kernels.custom import check_custom_kernel
-from tilewright.graph.kernels.slow_path import MARK, is_detour
+from tilewright.graph.kernels.slow_path import MARK, has_slow_path
 from tilewright.graph.ops import ALL_OPS, ELEMENTWISE, REDUCTIONS, BufferArg, CheckArg, MultiArg, Ops, ParamArg
 from tilewright.graph.spec import ANY, BITS, FLOATS, INTEGERS, WORDS, Kind, Op, Shape, element_count
 from tilewright.graph.uop import UOp
@@ -87,7 +87,7 @@ def check_no_argument(node: UOp) -> Complaint:
 
 
 def check_choice(node: UOp) -> Complaint:
-    return None if node.arg is None or is_detour(node) else f"has argument {node.arg!r}, which is not {MARK!r}"
+    return None if node.arg is None or has_slow_path(node) else f"has argument {node.arg!r}, which is not {MARK!r}"
 
 
 def check_range(node: UOp) -> Complaint:

@@ -38,7 +38,7 @@ _DTYPES = {dtype.name: dtype for dtype in dtypes.all if not dtype.name.startswit
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_PROTOCOL = 1001
 _LARGEST = 1 << 62
-_MOST_AXES = 64
+_MAX_AXES = 64
 
 
 class Storage(NamedTuple):
@@ -262,7 +262,7 @@ def _set(items: Any = ()) -> set[Any]:
 
 
 def _size(sizes: Any = ()) -> tuple[int, ...]:
-    if not isinstance(sizes, list | tuple) or len(sizes) > _MOST_AXES or not all(map(_is_count, sizes)):
+    if not isinstance(sizes, list | tuple) or len(sizes) > _MAX_AXES or not all(map(_is_count, sizes)):
         raise PickleError(f"{reprlib.repr(sizes)} is no size of a tensor")
     return tuple(sizes)
 
@@ -284,7 +284,7 @@ def _rebuilder(device: str | None) -> Rebuild:
             raise PickleError("a tensor has no dtype")
         what = f"a tensor of {element.name} with offset {reprlib.repr(offset)}, "
         what += f"size {reprlib.repr(size)} and stride {reprlib.repr(stride)}"
-        is_sane = len(size) == len(stride) <= _MOST_AXES and all(map(_is_count, (offset, *size, *stride)))
+        is_sane = len(size) == len(stride) <= _MAX_AXES and all(map(_is_count, (offset, *size, *stride)))
         count = math.prod(size) if is_sane else _LARGEST
         if count >= _LARGEST:
             raise PickleError(f"{what} cannot be")

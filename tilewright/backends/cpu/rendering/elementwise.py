@@ -12,7 +12,7 @@ from tilewright.backends.cpu.rendering.instructions import is_exact, operand_dty
 from tilewright.backends.cpu.rendering.values import Values
 from tilewright.base.dtype import dtypes
 from tilewright.graph.kernels.edges import holds_at
-from tilewright.graph.kernels.slow_path import find_detours
+from tilewright.graph.kernels.slow_path import find_slow_paths
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 
@@ -20,7 +20,7 @@ from tilewright.graph.uop import UOp
 class Elementwise:
     def __init__(self, values: Values, body: Sequence[UOp]) -> None:
         self.values = values
-        slow = find_detours(body)
+        slow = find_slow_paths(body)
         self.postponed = {node for nodes in slow.values() for node in nodes}  # nodes of slow paths alone
         # Values whose lanes lie along different axes are transposed tile by tile, not in a block of one element.
         if len({values.facts.vector_axis(node) for node in (*slow, *self.postponed)}) > 1:
@@ -58,7 +58,7 @@ class Elementwise:
         axis, lanes = facts.vector_axis(where), facts.lanes(where)
         condition, fast = (values.operand(source, at, axis) for source in where.src[:2])
         every = emitter.assign(emitter.fold_lanes(Ops.AND, dtypes.bool, lanes, condition)) if lanes else condition
-        label = emitter.fresh("detour")
+        label = emitter.fresh("slow")
         before = emitter.label
         emitter.line(f"  br i1 {every}, label %{label}.done, label %{label}.taken")
         emitter.begin_block(f"{label}.taken")

@@ -20,7 +20,7 @@ from tilewright.tensor.primitives.reduce import accumulate_dtype
 
 # Scores that are there at a time: 128 MiB in float32. Each part is compiled for its own place in the queries, which
 # takes about as long as computing so many scores.
-MOST_SCORES = 1 << 25
+MAX_SCORES = 1 << 25
 
 T = TypeVar("T", bound=ProductsMixin)
 
@@ -80,9 +80,9 @@ def rows_at_a_time(query: ProductsMixin, key: ProductsMixin) -> list[tuple[int, 
         return []
     rows, columns = query.shape[-2], key.shape[-2]
     scores = math.prod(broadcast_shape("scaled_dot_product_attention", query.shape[:-2], key.shape[:-2])) * columns
-    if scores * rows <= MOST_SCORES:
+    if scores * rows <= MAX_SCORES:
         return []
-    step = max(1, MOST_SCORES // scores)
+    step = max(1, MAX_SCORES // scores)
     return [(first, min(first + step, rows)) for first in range(0, rows, step)]
 
 

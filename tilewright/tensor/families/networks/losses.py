@@ -19,7 +19,7 @@ from tilewright.tensor.primitives.reduce import accumulate_dtype
 # The label that does not count unless another one is named, as in torch.
 _IGNORED = -100
 # The least logarithm of a probability that binary cross entropy counts, as in torch.
-_LEAST_LOG = -100.0
+_MIN_LOG = -100.0
 # As torch's: what keeps the cosine of a row of zeros finite.
 _COSINE_EPS = 1e-12
 
@@ -111,7 +111,7 @@ class LossesMixin(ActivationMixin):
 
         def log(p: Self) -> Self:
             # The logarithm of 0 has no gradient to give, so it is not taken.
-            return p.eq(0).where(_LEAST_LOG, p.eq(0).where(1.0, p).log().maximum(_LEAST_LOG))
+            return p.eq(0).where(_MIN_LOG, p.eq(0).where(1.0, p).log().maximum(_MIN_LOG))
 
         loss = -(truth * log(probability) + (1 - truth) * log(1 - probability))
         return loss._reduced(reduction).cast(self.dtype)

@@ -28,7 +28,7 @@ from tilewright.tensor.primitives.reduce import accumulate_dtype
 
 AdaptiveSizes = int | Sequence[int | None] | None
 # Windows of more elements than this are reduced, smaller ones compared element by element.
-_MOST_SLICES = 16
+_MAX_SLICES = 16
 
 
 class PoolingMixin(ScatterMixin, ProductsMixin):
@@ -73,7 +73,7 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
     ) -> Self | tuple[Self, Self]:
         """The greatest element of each window over the last axes; with indices, where it stands in the flat space."""
         windows = self._pooled("max_pool2d", kernel_size, stride, dilation, padding, ceil_mode)
-        choose = choose_among_slices if math.prod(windows.kernel) <= _MOST_SLICES else choose_in_windows
+        choose = choose_among_slices if math.prod(windows.kernel) <= _MAX_SLICES else choose_in_windows
         value, first = choose(self.uop, windows, self.requires_grad)
         result = self._new(value)
         if not return_indices:

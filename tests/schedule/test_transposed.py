@@ -11,7 +11,7 @@ from tests.schedule.graphs import DEVICE, Graph
 from tilewright import Tensor
 from tilewright.base.target import Target
 from tilewright.engine.realize import forget_schedules, schedule
-from tilewright.schedule import turn
+from tilewright.schedule import transposed
 
 ROWS, DEPTH, COLUMNS = 65, 160, 512  # products enough, and no square that would hide a wrong axis
 
@@ -26,8 +26,8 @@ CASES: dict[str, tuple[Expression, tuple[int, ...], int]] = {
     "part of a larger one": (lambda x, y: x[:, 1:].T @ y, (DEPTH, ROWS + 1), 2),
     "every second row": (lambda x, y: x[::2].T @ y, (2 * DEPTH, ROWS), 2),
     "computed as it is turned": (lambda x, y: (x * 2).T @ y, (DEPTH, ROWS), 2),
-    "few columns": (lambda x, y: x.T @ y[:, : turn.LEAST_COLUMNS - 1], (DEPTH, 4 * ROWS), 1),
-    "few products": (lambda x, y: x.T @ y[:, : turn.LEAST_COLUMNS], (DEPTH, ROWS), 1),
+    "few columns": (lambda x, y: x.T @ y[:, : transposed.MIN_COLUMNS - 1], (DEPTH, 4 * ROWS), 1),
+    "few products": (lambda x, y: x.T @ y[:, : transposed.MIN_COLUMNS], (DEPTH, ROWS), 1),
     "masked": (lambda x, y: x.T.pad(((1, 0), (0, 0))) @ y, (DEPTH, ROWS), 1),
 }
 

@@ -1,5 +1,5 @@
 """What few elements need is computed where one does: the nodes that a marked choice sets aside, the jumps in the text
-of the CPU, and values whichever elements need the detour. The mark changes no value."""
+of the CPU, and values whichever elements need the slow path. The mark changes no value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.backends.cpu.device import KERNEL_SYMBOL, cpu_target
 from tilewright.backends.cpu.rendering.renderer import render
 from tilewright.base.dtype import dtypes
 from tilewright.codegen.pipeline import lower
-from tilewright.graph.kernels.slow_path import detour, find_detours
+from tilewright.graph.kernels.slow_path import find_slow_paths, slow_path
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.uop import UOp
@@ -31,10 +31,10 @@ def test_nodes_of_second_values_alone_are_set_aside() -> None:
     x = load(0, UOp.range(64, 0))
     shared, common = x * 2.0, x + 1.0
     part = shared * 3.0
-    inner = detour(part < 5.0, part, part * 7.0)
-    first = detour(x < 1.0, common, inner + shared)
-    second = detour(x < 1.0, shared, part - 1.0)
-    found = find_detours(toposort(first + second))
+    inner = slow_path(part < 5.0, part, part * 7.0)
+    first = slow_path(x < 1.0, common, inner + shared)
+    second = slow_path(x < 1.0, shared, part - 1.0)
+    found = find_slow_paths(toposort(first + second))
     # `shared` is also a common value; `part` serves both second values, the inner choice and all of its own the first.
     assert set(found) == {first, second}
     assert set(found[second]) == {part, second.src[2]}
@@ -45,10 +45,10 @@ def test_a_value_of_an_outer_loop_is_not_set_aside() -> None:
     row, column = UOp.range(4, 0), UOp.range(16, 1)
     outside = load(0, row) * 2.0
     x = load(1, row * 16 + column)
-    choice = detour(x < 1.0, x, outside * x)
+    choice = slow_path(x < 1.0, x, outside * x)
     stored = UOp(Ops.PARAM, dtypes.float32, (), ParamArg(2, 64))[row * 16 + column].store(choice)
     body = lower(UOp(Ops.SINK, dtypes.void, (stored,), KernelInfo("outer")), cpu_target()).body
-    ((_, nodes),) = find_detours(body).items()
+    ((_, nodes),) = find_slow_paths(body).items()
     assert [node.op for node in nodes] == [Ops.MUL]
     assert nodes[0].src[1].op is Ops.LOAD or nodes[0].src[0].op is Ops.LOAD
 
@@ -64,8 +64,8 @@ def test_the_text_jumps_over_far_angles() -> None:
     target = cpu_target()
     text = render(lower(optimise(sine_kernel(), target), target), KERNEL_SYMBOL)
     before, _, rest = text.partition(".taken:\n")
-    detoured, _, after = rest.partition(".done:\n")
-    assert "double" in detoured
+    slow, _, after = rest.partition(".done:\n")
+    assert "double" in slow
     assert "double" not in before
     assert "double" not in after
     assert "phi <16 x float>" in after

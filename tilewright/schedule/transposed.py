@@ -18,11 +18,11 @@ from tilewright.schedule.indexing import TRUE, Place, flatten_index, push_moveme
 from tilewright.schedule.uses import Plan, loops_over
 
 # Each element of the factor that is turned is used for a column, and so many repay it; a small product is over before.
-LEAST_COLUMNS = 128
-LEAST_PRODUCTS = 1 << 22
+MIN_COLUMNS = 128
+MIN_PRODUCTS = 1 << 22
 
 
-def factors_to_turn(plan: Plan, facts_of: Callable[[UOp], Target]) -> frozenset[UOp]:
+def operands_to_transpose(plan: Plan, facts_of: Callable[[UOp], Target]) -> frozenset[UOp]:
     """Where there are work-groups, these copy tiles that lie either way."""
     stored = frozenset(plan.stored)
     found = ((node, _turned_factor(node, stored)) for node in plan.order if node.op is Ops.REDUCE_AXIS)
@@ -46,9 +46,9 @@ def _turned_factor(node: UOp, stored: frozenset[UOp]) -> UOp | None:
     right = views[1 - views.index(left)]
     axes = [axis for axis, size in enumerate(left.shape) if size > 1]
     rows = [axis for axis in axes if right.shape[axis] == 1]
-    if not rows or axes[-1] not in summed or node.shape[columns] < LEAST_COLUMNS:
+    if not rows or axes[-1] not in summed or node.shape[columns] < MIN_COLUMNS:
         return None
-    if math.prod(product.shape[axis] for axis in (*rows, *summed, columns)) < LEAST_PRODUCTS:
+    if math.prod(product.shape[axis] for axis in (*rows, *summed, columns)) < MIN_PRODUCTS:
         return None
     return _view_across(left, rows, stored)
 
