@@ -18,10 +18,12 @@ from tilewright import Context, Tensor, jit, nn
 from tilewright.base.config import options
 from tilewright.engine import realize as realize_module
 from tilewright.engine import traces
+from tilewright.graph.uop import UOp
 from tilewright.nn.optim import SGD
 from tilewright.nn.state import safe_load, safe_save
 from tilewright.runtime.access import Reader, begin_read, end_read, overwriting
 from tilewright.runtime.buffer import Buffer
+from tilewright.tensor.core import storage
 
 SIZE = 1031
 # Equal expressions of two threads are one node: a trace that finds its value there is tried again, and may say so.
@@ -107,6 +109,21 @@ def test_readers_beside_a_writer(write: Callable[[Tensor], Work]) -> None:
     works = [(lambda turn, read=read: read(w), 60) for read in READERS.values()]
     run_together((write(w), 60), *works)  # type: ignore[arg-type]
     even(w.numpy())
+
+
+def test_a_tensor_that_is_replaced_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = Tensor.full((SIZE,), 1.0).contiguous()
+    real = realize_module.realize
+
+    def replaced_first(nodes: list[UOp], device: str) -> list[UOp]:
+        monkeypatch.undo()
+        reader = w * 2 + 1
+        w.replace(Tensor.full((SIZE,), 5.0).contiguous())
+        assert even(reader.numpy()) == 3
+        return real(nodes, device)
+
+    monkeypatch.setattr(storage, "_realizer", lambda: replaced_first)
+    assert even(w.numpy()) == 5
 
 
 def test_several_writers_and_readers() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tilewright.base.dtype import DType, dtypes, to_dtype
-from tilewright.base.errors import ShapeError
+from tilewright.base.errors import RealizeError, ShapeError
 from tilewright.engine import live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
@@ -123,7 +123,13 @@ class StorageMixin(TensorBase):
                 by_device.setdefault(tensor.device, []).append(tensor)
         for device, tensors in by_device.items():
             nodes = [tensor.uop for tensor in tensors]
-            buffers = _realizer()(nodes, first_device(device))
+            try:
+                buffers = _realizer()(nodes, first_device(device))
+            except RealizeError:
+                # Another thread has replaced a tensor since, and then ran what updates the memory of its old node.
+                if all(tensor.uop is node for tensor, node in zip(tensors, nodes)):
+                    raise
+                return self.realize(*lst)
             owners = dict(zip(reversed(buffers), reversed(nodes))) if len(nodes) > 1 else {buffers[0]: nodes[0]}
             for tensor, node, buffer in zip(tensors, nodes, buffers):
                 # History is needed by gradients alone; without it the nodes below can be freed. Gradients end at a
