@@ -25,7 +25,7 @@ RUN_ELSEWHERE = {"README.md": "test_readme.py", "add_a_backend.md": EXTENDING, "
 WITH_EXAMPLES = [page for page in PAGES if examples_of(page) and page.name not in RUN_ELSEWHERE]
 FOLDERS = ("base", "graph", "schedule", "kernel", "codegen", "backends", "runtime", "engine", "tensor", "nn", "cli")
 # Variables of other programs, and those that tests alone read.
-FOREIGN_VARIABLES = {"MACHINE", "FUZZ_SECONDS", "PYTHON", "ARRAY_API_TESTS", "TILEWRIGHT_ARM_DIR", "DEV"}
+FOREIGN_VARIABLES = {"MACHINE", "FUZZ_SECONDS", "PYTHON", "ARRAY_API_TESTS", "TILEWRIGHT_ARM_DIR", "DEV", "WINO"}
 
 
 def name_of(page: Path) -> str:
