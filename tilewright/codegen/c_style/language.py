@@ -300,13 +300,16 @@ class Language:
         if stays and not (op is Ops.SHL and dtype.bits < 32):
             return infix(symbol, left, right)
         if dtype.bits < 32:
-            # C promotes the operands to int, where a product of two uint16 and the shift of a negative number overflow,
-            # and where NVRTC takes -(-32768) for 32768 although it is cast to short. In unsigned int all of it wraps.
-            return self.cast_text(dtype, infix(symbol, self.cast_text(dtypes.uint32, left), right))
+            # C promotes the operands to int, where a product of two uint16 and the shift of a negative number overflow.
+            return self.narrowed(dtype, infix(symbol, self.cast_text(dtypes.uint32, left), right))
         if dtype.is_unsigned:
             return infix(symbol, left, right)
         made = infix(symbol, left.twin or self.cast_text(bits_dtype(dtype), left), right.twin or right)
         return self.cast_text(dtype, made)._replace(twin=made)
+
+    def narrowed(self, dtype: DType, value: Expression) -> Expression:
+        """A result in unsigned int, wrapped to an integer of fewer bits."""
+        return self.cast_text(dtype, value)
 
     def extremum(self, op: Op, dtype: DType, left: Expression, right: Expression) -> Expression:
         """MAX or MIN. Of floats NaN where either is NaN; of two zeros of unlike sign MAX is 0.0 and MIN is -0.0."""

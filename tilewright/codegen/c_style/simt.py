@@ -7,7 +7,7 @@ import math
 from typing import ClassVar
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.codegen.c_style.language import Expression, Language
+from tilewright.codegen.c_style.language import SHIFT, Expression, Language
 from tilewright.codegen.c_style.launch import Launch
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Param, Program
@@ -108,6 +108,12 @@ class SimtLanguage(Language):
         if dtype is dtypes.float32:
             return Expression("__int_as_float(0x7fc00000)")
         return Expression("__longlong_as_double(0x7ff8000000000000ll)")
+
+    def narrowed(self, dtype: DType, value: Expression) -> Expression:
+        """NVRTC takes -(-32768) for 32768 although it is cast to short; shifted to the sign bit and back it wraps."""
+        if dtype is dtypes.int16:
+            value = Expression(f"(int)({value.within(SHIFT)} << 16) >> 16", SHIFT)
+        return super().narrowed(dtype, value)
 
     def function(self, op: Op, dtype: DType) -> str:
         return super().function(op, dtype).removeprefix("__builtin_")
