@@ -4,17 +4,21 @@ they differ in the byte that they begin at. A kernel that selects among all valu
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
-from tilewright.graph.slices import bounds_of
+from tilewright.graph.slices import MAX_SELECTED_PARTS, bounds_of, select_parts
+from tilewright.graph.spec import Kind, element_count
 from tilewright.graph.uop import UOp
 from tilewright.schedule.indexing import flatten_index
 from tilewright.schedule.uses import loops_over
 
 _PART = "part"
+# Elements of a part that is copied along with its neighbours: many more take longer than a launch.
+MAX_COPIED_ELEMENTS = 1 << 14
 
 
 class Join(NamedTuple):
@@ -31,11 +35,34 @@ def is_part(node: UOp) -> bool:
 
 def with_parts(cat: UOp, number: int) -> UOp:
     """The CAT of parts. `number` is how many there are already: a value that is joined twice is two parts."""
-    parts = (UOp(Ops.CONTIGUOUS, s.dtype, (s,), (_PART, number + k)) for k, s in enumerate(cat.src))
+    sources = group_copies(cat)
+    parts = (UOp(Ops.CONTIGUOUS, s.dtype, (s,), (_PART, number + k)) for k, s in enumerate(sources))
     made = cat.replace(src=tuple(parts))
-    for part, source in zip(made.src, cat.src, strict=True):
+    for part, source in zip(made.src, sources, strict=True):
         part.line = part.line or cat.line or source.line
     return made
+
+
+def group_copies(cat: UOp) -> list[UOp]:
+    """The values that are joined, where several neighbours are one kernel if all it does is to copy them: small ones
+    take less time than a launch. What is left over is copied one by one, so that a join of another length has no other
+    kernels."""
+    sources: list[UOp] = []
+    for is_copied, run in itertools.groupby(cat.src, _is_small_copy):
+        values = list(run)
+        grouped = len(values) // MAX_SELECTED_PARTS * MAX_SELECTED_PARTS if is_copied else 0
+        for first in range(0, grouped, MAX_SELECTED_PARTS):
+            sources.append(select_parts(values[first : first + MAX_SELECTED_PARTS], cat.arg))
+        sources += values[grouped:]
+    return sources
+
+
+def _is_small_copy(node: UOp) -> bool:
+    """Whether memory has the value already, of a buffer or of a custom kernel, and it is small."""
+    count = element_count(node.shape)
+    while node.op.kind is Kind.MOVEMENT:
+        node = node.src[0]
+    return count <= MAX_COPIED_ELEMENTS and node.op in (Ops.PARAM, Ops.CUSTOM_KERNEL)
 
 
 def slice_of_source(shrink: UOp) -> UOp | None:
