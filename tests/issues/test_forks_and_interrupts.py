@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -284,6 +285,15 @@ def test_a_call_that_is_interrupted_is_no_failure_of_that_call() -> None:
     assert done == []
 
 
+@pytest.fixture
+def default_handler() -> Iterator[None]:
+    """A process that a shell started in the background ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("default_handler")
 def test_an_interrupt_waits_for_a_shielded_block() -> None:
     seen: list[str] = []
 
