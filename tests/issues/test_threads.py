@@ -421,3 +421,16 @@ def test_eight_threads_of_everything_with_jit() -> None:
     )
     assert even(w.numpy()) == 80
     assert even(v.numpy()) == 30
+
+
+def test_calls_of_one_function_that_are_recorded_apart_take_turns() -> None:
+    """The argument lies in memory that the function reaches by itself, which is known after the first call only: calls
+    before and after have records of their own, and both update `w`."""
+    w, one = memory(), Tensor([1.0]).realize()
+
+    @jit
+    def step(x: Tensor) -> None:
+        w.assign(w + x * one).realize()
+
+    run_together(*[(lambda turn: step(one), 60)] * 4)
+    assert even(w.numpy()) == 240

@@ -17,7 +17,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import get_ident
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -120,7 +120,6 @@ class Entry:
     failure: str = ""  # why the last of them could not
     wait: int = 0  # calls until the next comparison
     traced: int = 0  # calls in a row that were no replays
-    lock: Any = field(default_factory=renewed_lock)
 
 
 class Jit(Generic[P, R]):
@@ -138,6 +137,8 @@ class Jit(Generic[P, R]):
         self.last_reason = ""
         # The entry of the last call: most calls are like the one before, and to compare is quicker than to hash.
         self._latest: tuple[object, Entry] = (None, Entry())
+        # One for all signatures: calls that are recorded apart may update the same memory.
+        self._lock = renewed_lock()
         self._reached: frozenset[Buffer] = frozenset()  # as the last trace found it: it chooses the entry
         self._traced_in_a_row = 0
         self._has_warned = False
@@ -194,7 +195,7 @@ class Jit(Generic[P, R]):
             latest, entry = self._latest
             if signature != latest:
                 entry = self._entry(signature)
-        entry.lock.acquire()
+        self._lock.acquire()
         try:
             ready = entry.ready
             if ready is None:
@@ -221,7 +222,7 @@ class Jit(Generic[P, R]):
         except Changed:
             return self(*args, **kwargs)
         finally:
-            entry.lock.release()
+            self._lock.release()
 
     def _entry(self, signature: object) -> Entry:
         entry = self.entries.get(signature)
