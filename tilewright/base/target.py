@@ -76,7 +76,7 @@ class Target:
     max_grid: tuple[int, int, int] = ((1 << 31) - 1, (1 << 16) - 1, (1 << 16) - 1)
     max_group: tuple[int, int, int] = (1024, 1024, 64)
     max_buffers: int = (1 << 31) - 1  # that a kernel may be given
-    # A kernel's buffer begins at a multiple of so many bytes inside its memory. Some OpenCL drivers need 512.
+    # Bytes: a kernel's buffer begins at a multiple of it inside its memory. Some OpenCL drivers need 512.
     start_alignment: int = 512
     warp_size: int = 1
     # The memory hierarchy. A CPU's is read from the host (backends/cpu/host/caches.py), and CPU_FACTS overrides it.

@@ -122,7 +122,7 @@ class Slopes:
 
 class CheckArg(NamedTuple):
     """The argument of a CHECK: values outside of 0..size-1 are reported, where it `wraps` after negative ones have been
-    counted from the end. `number` tells the checks of one run apart; in a kernel it is a word, of so many bits, of
+    counted from the end. `number` tells the checks of one run apart; in a kernel it is a word, of `bits` bits, of
     parameter `slot`, which the value that failed is stored to, and nothing wraps there. For the error alone, in a
     tensor graph: the user's operation, and what the size is that of."""
 

@@ -12,7 +12,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 
-# A kernel that selects among parts grows with their number; of more than so many each is stored by itself.
+# A kernel that selects among parts grows with their number; beyond this number each part is stored by itself.
 MAX_SELECTED_PARTS = 8
 
 

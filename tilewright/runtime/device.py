@@ -101,8 +101,8 @@ class Driver(ABC):
         """Bytes from one memory of this device to another."""
 
     def map_file(self, nbytes: int | None) -> Any:
-        """The file that a device of files is named by, as memory: of at least so many bytes, to be read and written;
-        or, without a number, as it is and to be read. Other devices have none."""
+        """The file that a device of files is named by, as memory: to be read and written, at least `nbytes`
+        long; or, where that is None, as long as it is and to be read. Other devices have none."""
         raise NotImplementedError
 
     # ------------------------------------------------------------ programs

@@ -6,19 +6,19 @@ from __future__ import annotations
 import gzip
 import io
 
-# So much in any case, and so many times the packed size.
+# A file may unpack to FREE_BYTES in any case, and to MAX_RATIO times its packed size.
 FREE_BYTES = 256 << 20
 MAX_RATIO = 32
 _CHUNK = 1 << 18
 
 
-def most_unpacked(packed: int) -> int:
+def max_unpacked(packed: int) -> int:
     return FREE_BYTES + MAX_RATIO * packed
 
 
 def unpack_gzip(data: bytes) -> bytes:
     """The contents of a gzip stream, read in parts; ValueError where it grows beyond bounds."""
-    limit = most_unpacked(len(data))
+    limit = max_unpacked(len(data))
     parts: list[bytes] = []
     total = 0
     with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:

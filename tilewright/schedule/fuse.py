@@ -40,7 +40,7 @@ LONGEST_ROW = 1 << 14
 MAX_OVERLAP = 3
 MAX_STORES = 8
 # Nodes that a kernel may compute and load: compilers take more than twice as long for twice as large a kernel. What
-# would come after so many is stored, where it is no larger than what it is made from.
+# would exceed this number is stored, where it is no larger than what it is made from.
 MAX_KERNEL_NODES = 512
 NODES_OF_REDUCTION = 16  # that one counts as
 MIN_REPEATED = 16

@@ -11,7 +11,7 @@ from tilewright.graph.records import Item, Slot
 
 # Of every temp. Some OpenCL drivers let a view of a buffer begin at multiples of 512 bytes only.
 ALIGNMENT = 512
-# Times that a span has at least: so many are looked at one by one.
+# The shortest span, in steps of the schedule: the steps of one are looked at one by one.
 MIN_SPAN = 64
 
 

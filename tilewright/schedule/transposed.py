@@ -17,7 +17,7 @@ from tilewright.graph.uop import UOp
 from tilewright.schedule.indexing import TRUE, Place, flatten_index, push_movement
 from tilewright.schedule.uses import Plan, loops_over
 
-# Each element of the factor that is turned is used for a column, and so many repay it; a small product is over before.
+# Each element of the transposed operand is used once per column: fewer columns or products do not repay the copy.
 MIN_COLUMNS = 128
 MIN_PRODUCTS = 1 << 22
 

@@ -20,7 +20,7 @@ from tilewright.graph.uop import UOp
 
 # Slices that overlap are joined in layers, each of slices that do not.
 MAX_LAYERS = 4
-# A value of so many elements for each that it is made from is a product to be summed, and never stored.
+# A value with at least this ratio of elements to those of its sources is a product to be summed, and never stored.
 MIN_REPEATED = 16
 _MOVED = frozenset({Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE})
 

@@ -64,8 +64,8 @@ def _fits(instruction: DotProduct, factors: tuple[DType, DType], total: DType) -
 
 
 def group_dtype(dtype: DType, total: DType, terms: int) -> DType | None:
-    """What elements of a group of so many terms are held as, so that it fills the bits of a sum; None where that is no
-    dtype, or one that does not hold them."""
+    """The dtype that holds one of the `terms` elements of a group, so that the group fills the bits of a sum; None
+    where there is no such dtype, or it does not hold them."""
     if not dtype.is_int or not total.is_int or terms < 2 or total.bits % terms:
         return None
     wide = _SIGNED.get(total.bits // terms)

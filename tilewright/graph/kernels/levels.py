@@ -102,7 +102,7 @@ def _block_length(size: int, room: int) -> int:
 
 
 def _split(axis: UOp, lengths: list[int]) -> list[UOp]:
-    """Loops of so many iterations in the place of one, the innermost first. Where blocks do not fill the loop, the last
+    """Loops of `lengths` iterations that replace one, the innermost first. Where blocks do not fill the loop, the last
     one is shorter."""
     if len(lengths) == 1:
         return [axis]

@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import DTypeError, FileError, FileFormatError
-from tilewright.runtime.unpacking import most_unpacked
+from tilewright.runtime.unpacking import max_unpacked
 from tilewright.tensor.tensor import Tensor
 
 Path = str | os.PathLike[str]
@@ -58,7 +58,7 @@ def check_plain(operation: str, path: Path) -> None:
 
 def check_unpacked(operation: str, path: Path, packed: int, unpacked: int) -> None:
     """Refuses contents that unpack to far more than they are, before they are unpacked."""
-    if unpacked > most_unpacked(packed):
+    if unpacked > max_unpacked(packed):
         reason = f"{packed} bytes unpack to {unpacked}"
         raise damaged(operation, path, reason, "unpack the file by other means, if that is meant")
 

@@ -45,7 +45,7 @@ _KEYS = (str, int, float, bool, bytes, type(None))
 # Hashes of texts differ from process to process. Those of numbers are known, and numbers past this bound can be chosen
 # so that all of them collide, which makes a dict of a few thousand take hours.
 _MAX_KEY = 1 << 53
-# What calls make of the contents of a pickle, in elements: so many times its bytes, and so many in any case. Each call
+# Elements that the calls of a pickle may make: _MAX_COPIES times its bytes, and _FREE_COPIES in any case. Each call
 # copies, and a pickle of a few kilobytes could ask for copies of copies without end.
 _MAX_COPIES = 2
 _FREE_COPIES = 1 << 17

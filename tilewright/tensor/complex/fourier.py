@@ -238,7 +238,7 @@ def along(x: Any, axis: int, sign: int) -> Any:
 
 
 def scale_of(norm: str | None, counts: int, sign: int, operation: str) -> float:
-    """What a transform of so many elements is multiplied with."""
+    """The factor of a transform of `counts` elements."""
     if norm not in (None, "backward", "ortho", "forward"):
         raise ShapeError(operation, f"norm={norm!r}", "give 'backward', 'ortho', 'forward' or None")
     if norm == "ortho":

@@ -22,9 +22,9 @@ from tilewright.tensor.primitives.indexing import ValuesAndIndices
 
 # Axes up to this length are sorted as one block, longer ones in blocks of half of it.
 _ONE_BLOCK = 256
-# Of a merged row every so many places are found first, and those between them from there. A byte has a bit for each.
+# Every _STRIDE-th index of a merged row is found first, and those between from there. A byte has a bit for each.
 _STRIDE = 8
-# Of rows that are at least so many times as long, the first elements are found without sorting the rest.
+# The first k elements of rows at least _FEW * k long are found without sorting the rest.
 _FEW = 16
 _SIGNED = {8: dtypes.int8, 16: dtypes.int16, 32: dtypes.int32, 64: dtypes.int64}
 

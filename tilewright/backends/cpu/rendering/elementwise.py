@@ -67,7 +67,7 @@ class Elementwise:
             values.setdefault(node, {})[facts.coordinates(node, at)] = self._element(node, at)
         slow = values.operand(where.src[2], at, axis)
         chosen = emitter.assign(emitter.select(where.dtype, lanes, condition, fast, slow))
-        # Results of this block are undefined where it is jumped over.
+        # Results of the slow path are undefined on the path that does not take it.
         emitter.reused = reused
         taken = emitter.label
         emitter.line(f"  br label %{label}.done")

@@ -18,8 +18,8 @@ from tilewright.tensor.families.linalg.products import ProductsMixin
 from tilewright.tensor.families.random import RandomMixin
 from tilewright.tensor.primitives.reduce import accumulate_dtype
 
-# Scores that are there at a time: 128 MiB in float32. Each part is compiled for its own place in the queries, which
-# takes about as long as computing so many scores.
+# Scores that are there at a time: 128 MiB in float32. Each part is compiled for its own range of queries, which
+# takes about as long as computing this number of scores.
 MAX_SCORES = 1 << 25
 
 T = TypeVar("T", bound=ProductsMixin)
