@@ -172,7 +172,7 @@ def per_length(program: Callable[[int], Any], lengths: range) -> Callable[[], di
 
 
 def timed(program: Callable[[], Any]) -> dict[str, float]:
-    from tilewright.engine.compile import kernel_tables
+    from tilewright.engine.compilation.compile import kernel_tables
 
     kernels = kernel_tables[0]
     start, cpu, known = time.perf_counter(), time.process_time(), len(kernels)

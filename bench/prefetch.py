@@ -10,8 +10,8 @@ import numpy as np
 
 from tilewright import Context, Tensor
 from tilewright.backends.cpu.rendering import prefetch
-from tilewright.engine.compile import forget_kernels
-from tilewright.engine.jit import jit
+from tilewright.engine.compilation.compile import forget_kernels
+from tilewright.engine.jit.jit import jit
 
 DISTANCES = (0, 512, 1024, 2048, 4096, 8192)
 ROUNDS = 60

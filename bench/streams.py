@@ -8,8 +8,8 @@ import time
 import numpy as np
 
 from tilewright import Context, Tensor
-from tilewright.engine.compile import forget_kernels
-from tilewright.engine.jit import jit
+from tilewright.engine.compilation.compile import forget_kernels
+from tilewright.engine.jit.jit import jit
 from tilewright.kernel.heuristics import streams
 
 ROWS = (1, 2, 4)

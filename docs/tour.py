@@ -650,8 +650,9 @@ class NativeKernel:
 
 # ================================================================ 12. The whole road
 #
-# In the package: tilewright/engine/compile.py and tilewright/engine/realize.py join the stages, which do not know each
-# other; tilewright/debug/explain.py shows what each made: `from tilewright.debug import explain; explain(t).print()`.
+# In the package: tilewright/engine/compilation/compile.py and tilewright/engine/execution/realize.py join the stages,
+# which do not know each other; tilewright/debug/explain.py shows what each made:
+# `from tilewright.debug import explain; explain(t).print()`.
 
 
 def realize(kernels: list[Kernel], launch: Callable[[int, list[np.ndarray]], None]) -> np.ndarray:

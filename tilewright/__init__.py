@@ -19,7 +19,7 @@ from tilewright.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
     from tilewright import fft, linalg, nn
-    from tilewright.engine.jit import jit
+    from tilewright.engine.jit.jit import jit
 
 __all__ = [
     "AddrSpace",
@@ -51,7 +51,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name == "jit":
-        from tilewright.engine.jit import jit
+        from tilewright.engine.jit.jit import jit
 
         return jit
     if name in ("fft", "linalg", "nn"):

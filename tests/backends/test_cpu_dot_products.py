@@ -24,7 +24,7 @@ from tilewright.backends.python.emulator import run_program
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
 from tilewright.codegen.pipeline import lower
-from tilewright.engine.compile import forget_kernels
+from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.graph.interpreter.evaluate import numpy_dtype
 from tilewright.graph.kernels.dot_products import find_dots
 from tilewright.graph.ops import AxisType, Ops

@@ -15,7 +15,7 @@ from tilewright.backends.cpu.host import panels as module
 from tilewright.backends.cpu.host.memory import HostMemory
 from tilewright.backends.cpu.host.panels import SLOT_BYTES, Panels, panel_places, panels
 from tilewright.base.errors import OutOfMemoryError
-from tilewright.engine.compile import compile_kernel
+from tilewright.engine.compilation.compile import compile_kernel
 from tilewright.graph.records import KernelInfo
 from tilewright.kernel.heuristics import products
 

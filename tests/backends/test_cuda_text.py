@@ -21,7 +21,7 @@ from tilewright.base.errors import CompileError, DeviceError, KernelOptError
 from tilewright.base.events import subscribe
 from tilewright.base.target import Target
 from tilewright.codegen.pipeline import lower
-from tilewright.engine.compile import forget_kernels
+from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Program
 from tilewright.kernel.optimise import optimise
 from tilewright.runtime.device import Unavailable

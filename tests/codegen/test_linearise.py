@@ -31,7 +31,7 @@ from tilewright.base.dtype import dtypes
 from tilewright.base.errors import InternalError
 from tilewright.base.target import Target
 from tilewright.codegen.pipeline import lower
-from tilewright.engine.compile import compile_kernel
+from tilewright.engine.compilation.compile import compile_kernel
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.text.show import parse, show, show_program
 from tilewright.graph.uop import UOp

@@ -12,7 +12,7 @@ from tilewright.backends.cpu.device import cpu_target
 from tilewright.backends.python.device import python_target
 from tilewright.base.events import subscribe
 from tilewright.codegen.vectors import split_vectors
-from tilewright.engine.compile import forget_kernels
+from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp

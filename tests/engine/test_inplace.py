@@ -17,8 +17,8 @@ import pytest
 import tilewright.engine.devices  # noqa: F401 (enters the devices)
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import RealizeError
-from tilewright.engine.live import register
-from tilewright.engine.realize import realize, schedule
+from tilewright.engine.execution.realize import realize, schedule
+from tilewright.engine.memory.live import register
 from tilewright.graph import build
 from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
 from tilewright.graph.ops import Ops

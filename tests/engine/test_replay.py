@@ -12,8 +12,8 @@ import pytest
 
 from tilewright import GlobalCounters, Tensor, UOp, jit
 from tilewright.base.errors import OutOfMemoryError, ShapeError
-from tilewright.engine.jit import Jit
-from tilewright.engine.replay import Replay
+from tilewright.engine.jit.jit import Jit
+from tilewright.engine.jit.replay import Replay
 
 
 def replay_of(function: Jit[Any, Any]) -> Replay:

@@ -11,7 +11,7 @@ from tilewright import GlobalCounters, Tensor
 from tilewright.base.config import Context
 from tilewright.base.errors import OutOfMemoryError
 from tilewright.base.events import subscribe
-from tilewright.engine import run
+from tilewright.engine.execution import run
 from tilewright.runtime import buffer
 
 

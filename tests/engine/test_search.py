@@ -15,10 +15,10 @@ import pytest
 from tests.engine.search_faults import SIGN
 from tilewright import Context, Tensor
 from tilewright.base.events import Event, subscribe
-from tilewright.engine.compile import forget_kernels
-from tilewright.engine.search import find_opts, forget_searches
-from tilewright.engine.search_process import Process, Timeouts
-from tilewright.engine.search_store import read_search, search_folder
+from tilewright.engine.compilation.compile import forget_kernels
+from tilewright.engine.compilation.search.beam import find_opts, forget_searches
+from tilewright.engine.compilation.search.process import Process, Timeouts
+from tilewright.engine.compilation.search.store import read_search, search_folder
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
 

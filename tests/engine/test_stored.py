@@ -13,8 +13,8 @@ import pytest
 from tests.engine.calls import Calls
 from tilewright import Context, Tensor
 from tilewright.base.events import subscribe
-from tilewright.engine.compile import compile_kernel, forget_kernels
-from tilewright.engine.stored import kernel_key, read_kernel
+from tilewright.engine.compilation.compile import compile_kernel, forget_kernels
+from tilewright.engine.compilation.stored import kernel_key, read_kernel
 from tilewright.graph.uop import UOp
 from tilewright.kernel import optimise as kernel_stage
 from tilewright.runtime.cache import read_entry, write_entry

@@ -17,11 +17,11 @@ import pytest
 from tests.engine.calls import Calls
 from tilewright import Context, Tensor, UOp, jit
 from tilewright.base.events import subscribe
-from tilewright.engine import plan as planning
-from tilewright.engine.bind import BoundGraph
-from tilewright.engine.compile import forget_kernels
-from tilewright.engine.plan import Structure, forget_schedules, schedule_graph
-from tilewright.engine.stored_schedules import read_schedule, schedule_key, write_schedule
+from tilewright.engine.compilation.compile import forget_kernels
+from tilewright.engine.planning import plan as planning
+from tilewright.engine.planning.bind import BoundGraph
+from tilewright.engine.planning.plan import Structure, forget_schedules, schedule_graph
+from tilewright.engine.planning.stored_schedules import read_schedule, schedule_key, write_schedule
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp as Node
 from tilewright.runtime.cache import read_entry, write_entry

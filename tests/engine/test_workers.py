@@ -12,9 +12,9 @@ from tilewright import Context, Tensor
 from tilewright.backends.cpu.device import CpuDriver
 from tilewright.base.config import options
 from tilewright.base.errors import CompileError
-from tilewright.engine import compile as compile_module
-from tilewright.engine.compile import forget_kernels
-from tilewright.engine.workers import Workers
+from tilewright.engine.compilation import compile as compile_module
+from tilewright.engine.compilation.compile import forget_kernels
+from tilewright.engine.compilation.workers import Workers
 from tilewright.graph.records import Program
 
 

@@ -22,8 +22,8 @@ import tilewright.engine.devices  # noqa: F401 (enters the devices)
 from tests.fuzz.error_bounds import count, evaluate_bounds, mismatches
 from tests.fuzz.generate import AWAY, HOME, Case
 from tilewright.base.config import Context
-from tilewright.engine.compile import forget_kernels
-from tilewright.engine.realize import forget_schedules, realize
+from tilewright.engine.compilation.compile import forget_kernels
+from tilewright.engine.execution.realize import forget_schedules, realize
 from tilewright.graph import build
 from tilewright.graph.interpreter.evaluate import numpy_dtype
 from tilewright.graph.ops import Ops

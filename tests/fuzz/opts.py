@@ -28,7 +28,7 @@ from tilewright.base.config import Context
 from tilewright.base.errors import KernelOptError, TilewrightError
 from tilewright.base.target import Target
 from tilewright.codegen.pipeline import lower
-from tilewright.engine.compile import compile_kernel, forget_kernels
+from tilewright.engine.compilation.compile import compile_kernel, forget_kernels
 from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.uop import UOp

@@ -12,7 +12,7 @@ from tests.fuzz.opts import WEIGHTS, Pair, check_pair, compiling_devices, examin
 from tests.kernel.kernels import kernel
 from tilewright.backends.python import emulator
 from tilewright.backends.python.device import python_target
-from tilewright.engine.compile import forget_kernels
+from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.graph.kernels import levels
 from tilewright.graph.records import Opt, OptOps
 

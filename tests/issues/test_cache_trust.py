@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from tilewright import Context, Tensor
-from tilewright.engine.compile import forget_kernels
-from tilewright.engine.realize import forget_schedules
-from tilewright.engine.search_store import read_search, search_folder, write_search
+from tilewright.engine.compilation.compile import forget_kernels
+from tilewright.engine.compilation.search.store import read_search, search_folder, write_search
+from tilewright.engine.execution.realize import forget_schedules
 from tilewright.graph.records import Opt, OptOps
 from tilewright.kernel.search import Search, Trial
 from tilewright.runtime import cache

@@ -17,7 +17,7 @@ import pytest
 
 from tilewright.base.forks import call_in_child, held_lock, renewed_lock, whole
 from tilewright.base.interrupts import shielded
-from tilewright.engine.workers import Workers, tuned_interpreter
+from tilewright.engine.compilation.workers import Workers, tuned_interpreter
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")

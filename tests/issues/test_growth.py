@@ -14,9 +14,9 @@ from tests.devices import QUICK
 from tilewright import Tensor, jit
 from tilewright.base.config import Context
 from tilewright.base.events import subscribe
-from tilewright.engine import plan
-from tilewright.engine.compile import compile_kernel, forget_kernels, kernel_tables
-from tilewright.engine.plan import forget_schedules
+from tilewright.engine.compilation.compile import compile_kernel, forget_kernels, kernel_tables
+from tilewright.engine.planning import plan
+from tilewright.engine.planning.plan import forget_schedules
 from tilewright.engine.recent import KERNELS_PER_PLAN
 from tilewright.graph import uop
 from tilewright.graph.records import Schedule

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tilewright.engine.realize as realize_module
+import tilewright.engine.execution.realize as realize_module
 from tilewright import Tensor
 from tilewright.base.dtype import dtypes
-from tilewright.engine import bind, outsiders
-from tilewright.engine.plan import forget_schedules
+from tilewright.engine.memory import outsiders
+from tilewright.engine.planning import bind
+from tilewright.engine.planning.plan import forget_schedules
 from tilewright.graph.records import Access, Item, Slot
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort

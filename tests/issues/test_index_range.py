@@ -15,7 +15,7 @@ from tests.devices import Setting, settings
 from tilewright import Context, Tensor, jit, nn
 from tilewright.base.config import options
 from tilewright.base.errors import IndexingError
-from tilewright.engine.realize import schedule
+from tilewright.engine.execution.realize import schedule
 from tilewright.graph.ops import AxisType, CheckArg, Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.walk import toposort

@@ -20,7 +20,7 @@ import pytest
 from tilewright import Context, Tensor, jit
 from tilewright.base.errors import JitError
 from tilewright.base.warning import JitWarning
-from tilewright.engine import live
+from tilewright.engine.memory import live
 
 
 class Plain:

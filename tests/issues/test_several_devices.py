@@ -18,7 +18,7 @@ import pytest
 
 from tilewright import Tensor, jit, nn
 from tilewright.backends.cpu.device import CpuDriver
-from tilewright.engine.parts import layout_of
+from tilewright.engine.memory.parts import layout_of
 from tilewright.runtime import device as devices
 from tilewright.runtime.device import Place, Runner
 

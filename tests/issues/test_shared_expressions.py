@@ -109,7 +109,7 @@ def test_a_reader_that_cannot_be_compiled_does_not_keep_memory_from_being_update
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It reads the old contents; the update goes to memory of its own."""
-    from tilewright.engine import realize
+    from tilewright.engine.execution import realize
 
     state = Tensor([1.0, 2.0]).realize()
     reader = (state * 3).sin()

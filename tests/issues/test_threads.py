@@ -16,8 +16,8 @@ import pytest
 
 from tilewright import Context, Tensor, jit, nn
 from tilewright.base.config import options
-from tilewright.engine import realize as realize_module
-from tilewright.engine import traces
+from tilewright.engine.execution import realize as realize_module
+from tilewright.engine.execution import traces
 from tilewright.graph.uop import UOp
 from tilewright.nn.optim import SGD
 from tilewright.nn.state import safe_load, safe_save

@@ -9,7 +9,7 @@ import pytest
 from tests.kernel.kernels import image_gradient, kernel, refusal_of, shifted_sums
 from tests.kernel.test_transforms import check
 from tilewright import Tensor
-from tilewright.engine.compile import forget_kernels
+from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.graph.interpreter.evaluate import evaluate
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Opt, OptOps

@@ -17,7 +17,7 @@ from tests.kernel.test_products import TARGETS, convolution, image_gradient, ker
 from tests.kernel.test_transforms import check
 from tilewright import Tensor
 from tilewright.base.dtype import DType, dtypes
-from tilewright.engine.compile import forget_kernels
+from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp, memory_of

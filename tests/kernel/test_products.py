@@ -28,7 +28,7 @@ from tilewright.backends.cpu.rendering import prefetch
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
 from tilewright.codegen.pipeline import lower
-from tilewright.engine.compile import compile_kernel, forget_kernels
+from tilewright.engine.compilation.compile import compile_kernel, forget_kernels
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.uop import UOp, memory_of

@@ -17,7 +17,7 @@ from tilewright.base import events
 from tilewright.base.config import Context
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import KernelOptError
-from tilewright.engine.compile import forget_kernels
+from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import KernelInfo, Opt, OptOps

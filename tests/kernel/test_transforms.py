@@ -19,7 +19,7 @@ from tests.fuzz.opts import TARGETS, Pair, check_pair, draw_opts, kernels_of_cas
 from tests.kernel.kernels import ORDERED, SCHEDULED, add, contents, expected, kernel, kernel_of, leaf
 from tilewright.base.config import Context
 from tilewright.base.errors import KernelOptError
-from tilewright.engine.compile import compile_kernel, forget_kernels
+from tilewright.engine.compilation.compile import compile_kernel, forget_kernels
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.uop import UOp

@@ -170,6 +170,18 @@ def test_a_cycle_between_files_is_seen() -> None:
     ]
 
 
+ENGINE_FOLDERS = ("memory", "compilation", "planning", "execution", "jit")
+
+
+def test_folders_of_the_engine_import_those_before_them() -> None:
+    for path in (PACKAGE / "engine").glob("*/**/*.py"):
+        own = ENGINE_FOLDERS.index(module_of(path)[2])
+        targets = [target for _, target in imported_modules(path.read_text(), path)]
+        rooms = {target[2] for target in targets if target[:2] == ("tilewright", "engine")}
+        later = rooms.intersection(ENGINE_FOLDERS[own + 1 :])
+        assert not later, f"{path.relative_to(ROOT)} imports {later}"
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_point_left(path: Path) -> None:
     assert broken_walls(path.read_text(), path) == []

@@ -11,7 +11,7 @@ import pytest
 
 from tilewright import Tensor, dtypes, jit, nn
 from tilewright.base.errors import UserError
-from tilewright.engine.guards import memory_of
+from tilewright.engine.jit.guards import memory_of
 
 optim = nn.optim
 

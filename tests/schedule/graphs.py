@@ -11,7 +11,7 @@ import numpy as np
 import tilewright.engine.devices  # noqa: F401 (enters the devices)
 from tilewright import Tensor
 from tilewright.base.dtype import DType, dtypes
-from tilewright.engine.realize import realize, schedule
+from tilewright.engine.execution.realize import realize, schedule
 from tilewright.graph import build
 from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
 from tilewright.graph.ops import Ops

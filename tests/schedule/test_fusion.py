@@ -30,7 +30,7 @@ from tests.schedule.graphs import (
 from tilewright import Tensor
 from tilewright.base.dtype import dtypes
 from tilewright.codegen.pipeline import estimate_work
-from tilewright.engine.realize import forget_schedules, schedule
+from tilewright.engine.execution.realize import forget_schedules, schedule
 from tilewright.graph import build
 from tilewright.graph.interpreter.evaluate import evaluate_kernel, numpy_dtype
 from tilewright.graph.ops import Ops, ParamArg

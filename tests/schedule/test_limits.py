@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.schedule.graphs import DEVICE, Graph, add, exp, matmul, mul, softmax, spread, total
-from tilewright.engine.realize import forget_schedules
+from tilewright.engine.execution.realize import forget_schedules
 from tilewright.graph.records import Schedule
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
@@ -19,7 +19,7 @@ from tilewright.runtime.device import open_driver
 def limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     def set_limit(buffers: int) -> None:
         smaller = dataclasses.replace(open_driver(DEVICE).target, max_buffers=buffers)
-        monkeypatch.setattr("tilewright.engine.plan._target_of", lambda device: smaller)
+        monkeypatch.setattr("tilewright.engine.planning.plan._target_of", lambda device: smaller)
         forget_schedules()
 
     yield set_limit

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.schedule.graphs import DEVICE, Graph, add, exp
 from tilewright import Tensor
 from tilewright.base.dtype import DType, dtypes
-from tilewright.engine.bind import BoundGraph
+from tilewright.engine.planning.bind import BoundGraph
 from tilewright.graph import build
 from tilewright.graph.interpreter.evaluate import evaluate
 from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg

@@ -25,7 +25,7 @@ from tests.schedule.graphs import (
 )
 from tilewright import Tensor, nn
 from tilewright.base.config import Context
-from tilewright.engine.realize import realize, schedule
+from tilewright.engine.execution.realize import realize, schedule
 from tilewright.graph import build
 from tilewright.graph.interpreter.evaluate import evaluate_all
 from tilewright.graph.ops import AxisType, Ops

@@ -10,7 +10,7 @@ import pytest
 from tests.schedule.graphs import DEVICE, Graph
 from tilewright import Tensor
 from tilewright.base.target import Target
-from tilewright.engine.realize import forget_schedules, schedule
+from tilewright.engine.execution.realize import forget_schedules, schedule
 from tilewright.schedule import transposed
 
 ROWS, DEPTH, COLUMNS = 65, 160, 512  # products enough, and no square that would hide a wrong axis
@@ -41,7 +41,7 @@ def test_what_is_turned(name: str) -> None:
 
 @pytest.mark.parametrize(("facts", "kernels"), [({"has_threads": True}, 2), ({"has_local": True}, 1), ({}, 1)])
 def test_work_groups_read_either_way(facts: dict[str, bool], kernels: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.engine.plan._target_of", lambda device: Target(device, **facts))
+    monkeypatch.setattr("tilewright.engine.planning.plan._target_of", lambda device: Target(device, **facts))
     forget_schedules()
     graph = Graph()
     product = graph.tensor(DEPTH, ROWS).T @ graph.tensor(DEPTH, COLUMNS)

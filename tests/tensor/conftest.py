@@ -24,7 +24,7 @@ from tilewright.tensor.tensor import Tensor
 
 def engine_exists() -> bool:
     try:
-        importlib.import_module("tilewright.engine.realize")
+        importlib.import_module("tilewright.engine.execution.realize")
     except ModuleNotFoundError:
         return False
     return True

@@ -339,7 +339,7 @@ def test_the_schedule_declares_what_the_kernel_touches() -> None:
 
 
 def test_equal_calls_share_a_schedule(device: str) -> None:
-    from tilewright.engine import plan
+    from tilewright.engine.planning import plan
 
     def call() -> None:
         function = lambda gradient, *_: (None, gradient)  # noqa: E731

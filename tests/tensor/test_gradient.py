@@ -17,7 +17,7 @@ from tests.tensor.conftest import bindings_of, run_on
 from tilewright import Tensor, UOp, dtypes
 from tilewright.base.config import Context
 from tilewright.base.errors import UnsupportedError
-from tilewright.engine.compile import forget_kernels
+from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.graph import build
 from tilewright.graph.gradients import gather as gather_gradients
 from tilewright.graph.gradients.rules import RULES, exclusive_products, gradients_of

@@ -14,7 +14,7 @@ import pytest
 from tests.tensor.test_custom import add_into, double, row_sum, sum_and_maximum
 from tilewright import KernelInfo, Tensor, UOp, dtypes, jit, nn
 from tilewright.base.errors import AxisError, DeviceError, EmulatorError, ShapeError
-from tilewright.engine.parts import layout_of
+from tilewright.engine.memory.parts import layout_of
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Schedule
 

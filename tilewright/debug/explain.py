@@ -16,9 +16,9 @@ from tilewright.base.errors import RealizeError
 from tilewright.base.events import stage_times
 from tilewright.debug import describe
 from tilewright.debug.explained import ExplainedKernel, Stages
-from tilewright.engine.compile import CompiledKernel, compile_kernel
-from tilewright.engine.parts import held_buffer
-from tilewright.engine.realize import schedule
+from tilewright.engine.compilation.compile import CompiledKernel, compile_kernel
+from tilewright.engine.execution.realize import schedule
+from tilewright.engine.memory.parts import held_buffer
 from tilewright.graph.records import Item
 from tilewright.graph.text.show import show, show_program
 from tilewright.runtime.device import open_driver

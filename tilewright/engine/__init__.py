@@ -1,1 +1,1 @@
-"""Joins the stages: compile, realize, jit. The only folder that imports them all."""
+"""Joins the stages: compilation, planning, execution, jit. The only folder that imports them all."""

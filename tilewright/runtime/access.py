@@ -3,7 +3,7 @@ another thread reads at that moment, and a reader sees contents from before an u
 
 A reader notes what it reads and looks whether anyone overwrites it; who overwrites says so first and looks at the notes
 of readers then. One of the two sees the other, because Python's interpreter runs one thread at a time: a reader who
-meets no update takes no lock. Updates exclude one another by the engine's lock (`engine.realize`)."""
+meets no update takes no lock. Updates exclude one another by the engine's lock (`engine.execution.realize`)."""
 
 from __future__ import annotations
 

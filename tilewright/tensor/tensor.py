@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from tilewright.base.dtype import DType, dtype_of_scalar, dtypes, to_dtype
 from tilewright.base.errors import DTypeError
-from tilewright.engine import live
+from tilewright.engine.memory import live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices

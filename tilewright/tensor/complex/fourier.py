@@ -16,7 +16,7 @@ from typing import Any
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import ShapeError
-from tilewright.engine import live
+from tilewright.engine.memory import live
 from tilewright.tensor.core.base import TensorBase
 from tilewright.tensor.core.checks import check_axes, check_axis, check_whole
 

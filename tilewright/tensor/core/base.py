@@ -9,8 +9,9 @@ from typing import Any, Self, cast
 
 from tilewright.base.dtype import DType, Scalar, dtype_of_scalar, dtypes, promote, promote_with_scalar
 from tilewright.base.errors import DeviceError, DTypeError, ShapeError, UnsupportedError
-from tilewright.engine import devices, live
-from tilewright.engine.traces import note_update
+from tilewright.engine import devices
+from tilewright.engine.execution.traces import note_update
+from tilewright.engine.memory import live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices, Kind, Shape

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar, cast
 
 from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
-from tilewright.engine import live
+from tilewright.engine.memory import live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind

@@ -9,8 +9,8 @@ import weakref
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.location import user_location
-from tilewright.engine import live
-from tilewright.engine.parts import layout_of
+from tilewright.engine.memory import live
+from tilewright.engine.memory.parts import layout_of
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.slices import replace_axis

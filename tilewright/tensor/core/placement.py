@@ -9,7 +9,7 @@ from typing import Any, Self, cast
 
 from tilewright.base.dtype import DType, is_dtype, to_dtype
 from tilewright.base.errors import AxisError, DeviceError, DTypeError, ShapeError
-from tilewright.engine.parts import layout_of
+from tilewright.engine.memory.parts import layout_of
 from tilewright.graph import build
 from tilewright.graph.ops import MultiArg, Ops
 from tilewright.graph.slices import even_sizes, spread

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import RealizeError, UnsupportedError
-from tilewright.engine.parts import layout_of
+from tilewright.engine.memory.parts import layout_of
 from tilewright.graph import build
 from tilewright.runtime.device import canonical_device
 from tilewright.tensor.core.base import TensorBase

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tilewright.base.dtype import DType, dtypes, to_dtype
 from tilewright.base.errors import RealizeError, ShapeError
-from tilewright.engine import live
+from tilewright.engine.memory import live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices, Shape
@@ -56,7 +56,7 @@ def reads_memory(node: UOp) -> bool:
 def place_of_element(node: UOp) -> tuple[UOp, int] | None:
     """The BUFFER and the number of the element in it that a view of one element shows; None where the element is not
     in memory, or is padding."""
-    from tilewright.engine.parts import held_buffer
+    from tilewright.engine.memory.parts import held_buffer
 
     index = [0] * len(node.shape)
     while (held := held_buffer(node)) is None:
@@ -99,7 +99,7 @@ def _unravelled(number: int, shape: Shape) -> list[int]:
 @functools.cache
 def _realizer() -> Callable[[Sequence[UOp], str], list[UOp]]:
     """The engine, which importing the package does without; once it is there, a small run would notice an import."""
-    from tilewright.engine.realize import realize
+    from tilewright.engine.execution.realize import realize
 
     return realize
 
@@ -141,7 +141,7 @@ class StorageMixin(TensorBase):
 
     def schedule(self, *others: Self) -> Schedule:
         """The items that `realize` would run for this tensor and the others."""
-        from tilewright.engine.realize import schedule
+        from tilewright.engine.execution.realize import schedule
 
         check_tensors("schedule", self, *others)
         return schedule([tensor.uop for tensor in (self, *others)], first_device(self.device))
@@ -166,7 +166,7 @@ class StorageMixin(TensorBase):
             root = build.stored_root(node)
             if root.op is Ops.BUFFER:
                 return root
-            from tilewright.engine.parts import held_buffer
+            from tilewright.engine.memory.parts import held_buffer
 
             held = held_buffer(node)
             if held is not None:  # else another thread has assigned to it since

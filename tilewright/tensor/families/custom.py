@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from tilewright.base.errors import KernelError, ShapeError, UnsupportedError
-from tilewright.engine.parts import layout_of
+from tilewright.engine.memory.parts import layout_of
 from tilewright.graph import build
 from tilewright.graph.kernels.custom import CustomKernel, arguments_used, check_kernel, output_node
 from tilewright.graph.kernels.language import make_argument

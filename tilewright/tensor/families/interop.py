@@ -9,7 +9,7 @@ from typing import Any, Self, cast
 
 from tilewright.base.dtype import DType, Scalar, dtypes, to_dtype
 from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
-from tilewright.engine.parts import layout_of
+from tilewright.engine.memory.parts import layout_of
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices

@@ -12,7 +12,7 @@ from typing import Any, Self
 from tilewright.base.config import options
 from tilewright.base.dtype import DType, dtypes, to_dtype
 from tilewright.base.errors import DTypeError, ShapeError
-from tilewright.engine import live
+from tilewright.engine.memory import live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices

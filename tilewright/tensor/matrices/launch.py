@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 from tilewright.base.dtype import DType
 from tilewright.base.errors import UnsupportedError
-from tilewright.engine.parts import layout_of
+from tilewright.engine.memory.parts import layout_of
 from tilewright.graph import build
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp

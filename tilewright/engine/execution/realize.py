@@ -17,12 +17,20 @@ from tilewright.base.errors import OutOfMemoryError, RealizeError, UserError
 from tilewright.base.events import stage_timer
 from tilewright.base.forks import held_lock
 from tilewright.base.interrupts import shielded
-from tilewright.engine.bind import BoundGraph
-from tilewright.engine.outsiders import find_pinned, memory_behind
-from tilewright.engine.parts import divide_outputs, exchange_buffers, held_buffer, is_held, join_parts
-from tilewright.engine.plan import Plan, Structure, forget_schedules, known_plan, plan_graph, planning, schedule_graph
-from tilewright.engine.run import Execution
-from tilewright.engine.traces import BeingTraced, await_end, check_updates, note_computed, record_run, traces
+from tilewright.engine.execution.run import Execution
+from tilewright.engine.execution.traces import BeingTraced, await_end, check_updates, note_computed, record_run, traces
+from tilewright.engine.memory.outsiders import find_pinned, memory_behind
+from tilewright.engine.memory.parts import divide_outputs, exchange_buffers, held_buffer, is_held, join_parts
+from tilewright.engine.planning.bind import BoundGraph
+from tilewright.engine.planning.plan import (
+    Plan,
+    Structure,
+    forget_schedules,
+    known_plan,
+    plan_graph,
+    planning,
+    schedule_graph,
+)
 from tilewright.graph.kernels.custom import updated_source
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Schedule
@@ -32,7 +40,7 @@ from tilewright.runtime.access import has_other_threads, keep_contents, overwrit
 from tilewright.runtime.buffer import Buffer, FileBuffer, buffer_node, buffer_of, lost_buffer
 
 if TYPE_CHECKING:
-    from tilewright.engine.checks import Failure
+    from tilewright.engine.execution.checks import Failure
     from tilewright.schedule.shard import Division
 
 # Held from binding a graph until its results are known by their nodes, and while a replay overwrites memory.
@@ -196,7 +204,7 @@ def _run_update(execution: Execution, prepared: Prepared, written: frozenset[int
     bound.forget_nodes()
     overwrites = [buffer for buffer in map(execution.buffers.__getitem__, written) if buffer is not None]
     if has_other_threads() or any(type(buffer) is FileBuffer for buffer in overwrites):
-        from tilewright.engine.exposed import find_exposed  # not needed by a first result
+        from tilewright.engine.memory.exposed import find_exposed  # not needed by a first result
 
         for node in find_exposed(prepared.wanted, {bound.buffers[number] for number in written}, is_held):
             keep_contents(node)

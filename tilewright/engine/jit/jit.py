@@ -27,14 +27,14 @@ from tilewright.base.events import emit, listeners
 from tilewright.base.forks import renewed_lock
 from tilewright.base.location import user_location
 from tilewright.base.warning import JitWarning
-from tilewright.engine.arguments import HOLE, Bound, bind_call, objects_in, owners_of, unflatten
-from tilewright.engine.checks import find_failure
-from tilewright.engine.guards import Guards
-from tilewright.engine.overwrite import Changed, overwrite
-from tilewright.engine.readers import is_read_by_others
-from tilewright.engine.replay import Replay
-from tilewright.engine.traces import traces
-from tilewright.engine.tracing import Record, Tracer, settle
+from tilewright.engine.execution.checks import find_failure
+from tilewright.engine.execution.traces import traces
+from tilewright.engine.jit.arguments import HOLE, Bound, bind_call, objects_in, owners_of, unflatten
+from tilewright.engine.jit.guards import Guards
+from tilewright.engine.jit.overwrite import Changed, overwrite
+from tilewright.engine.jit.readers import is_read_by_others
+from tilewright.engine.jit.replay import Replay
+from tilewright.engine.jit.tracing import Record, Tracer, settle
 from tilewright.graph.build import multi, reshape
 from tilewright.graph.spec import element_count
 from tilewright.runtime.buffer import Buffer, lost_buffer

@@ -12,9 +12,9 @@ from sys import getrefcount
 from typing import Any, TypeVar
 
 from tilewright.base.dtype import dtypes
-from tilewright.engine import live
-from tilewright.engine.parts import buffers_of, exchange_buffers, held_buffer
-from tilewright.engine.realize import running
+from tilewright.engine.execution.realize import running
+from tilewright.engine.memory import live
+from tilewright.engine.memory.parts import buffers_of, exchange_buffers, held_buffer
 from tilewright.graph.build import new_buffer, reshape
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp

@@ -12,9 +12,9 @@ from sys import getrefcount
 from typing import Any
 
 from tilewright.base.dtype import dtypes
-from tilewright.engine import live
-from tilewright.engine.guards import memories_of
-from tilewright.engine.parts import held_buffer
+from tilewright.engine.jit.guards import memories_of
+from tilewright.engine.memory import live
+from tilewright.engine.memory.parts import held_buffer
 from tilewright.graph.build import new_buffer, reshape
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.base.config import options
 from tilewright.base.events import GlobalCounters, emit, listeners
-from tilewright.engine.compile import LoadedKernel, kernel_tables
+from tilewright.engine.compilation.compile import LoadedKernel, kernel_tables
 from tilewright.engine.recent import RecentTable
 from tilewright.graph.records import Item, Schedule
 from tilewright.graph.uop import UOp
@@ -17,7 +17,7 @@ from tilewright.runtime.buffer import Buffer, allocate, transfer
 from tilewright.runtime.device import Place, Runner, open_driver, run_timed
 
 if TYPE_CHECKING:
-    from tilewright.engine.checks import Checked, Failure
+    from tilewright.engine.execution.checks import Checked, Failure
 
 
 class Execution:
@@ -41,7 +41,7 @@ class Execution:
         self.offsets = dict(plan.offsets)
         self.checked: list[Checked] = []
         if checks:
-            from tilewright.engine.checks import site_of, take_words  # few programs check anything
+            from tilewright.engine.execution.checks import site_of, take_words  # few programs check anything
 
             self.checked = take_words(plan, buffers, list(map(site_of, checks)))
 
@@ -150,13 +150,13 @@ class Execution:
 
     def find_failure(self) -> Failure | None:
         """What this run found out of range."""
-        from tilewright.engine.checks import find_failure
+        from tilewright.engine.execution.checks import find_failure
 
         return find_failure(self.checked)
 
     def return_words(self) -> None:
         """The run is over and will not be replayed: its words are free for others."""
-        from tilewright.engine.checks import return_words
+        from tilewright.engine.execution.checks import return_words
 
         return_words(self.checked)
 

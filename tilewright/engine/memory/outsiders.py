@@ -3,8 +3,8 @@ whose contents stay, because the update goes to memory of its own; and values of
 
 from __future__ import annotations
 
-from tilewright.engine.live import live_nodes
-from tilewright.engine.parts import buffers_of, has_contents, held_buffer, is_held
+from tilewright.engine.memory.live import live_nodes
+from tilewright.engine.memory.parts import buffers_of, has_contents, held_buffer, is_held
 from tilewright.graph.kernels.custom import updated_source
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind

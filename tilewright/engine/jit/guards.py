@@ -16,7 +16,7 @@ from weakref import ref
 
 from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
-from tilewright.engine.parts import buffers_of, held_buffer
+from tilewright.engine.memory.parts import buffers_of, held_buffer
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer

@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 
 from tilewright.base.errors import JitError, UserError
 from tilewright.base.location import user_location
-from tilewright.engine import live
-from tilewright.engine.arguments import OBJECT, flatten, leaves_in
-from tilewright.engine.guards import Guards, memory_of
-from tilewright.engine.observe import Observation, observe
-from tilewright.engine.parts import held_buffer
-from tilewright.engine.reach import Reach
-from tilewright.engine.replay import Result, Role, role_of, roles_of
-from tilewright.engine.run import Execution
-from tilewright.engine.traces import Trace, tracing, update_of
+from tilewright.engine.execution.run import Execution
+from tilewright.engine.execution.traces import Trace, tracing, update_of
+from tilewright.engine.jit.arguments import OBJECT, flatten, leaves_in
+from tilewright.engine.jit.guards import Guards, memory_of
+from tilewright.engine.jit.observe import Observation, observe
+from tilewright.engine.jit.reach import Reach
+from tilewright.engine.jit.replay import Result, Role, role_of, roles_of
+from tilewright.engine.memory import live
+from tilewright.engine.memory.parts import held_buffer
 from tilewright.graph.build import scalar_of
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import element_count

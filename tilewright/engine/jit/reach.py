@@ -23,9 +23,9 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from typing import Any
 
-from tilewright.engine import known_python
-from tilewright.engine.guards import MISSING, VALUES, Guards, contents_of
-from tilewright.engine.observe import Observation, names_in, origin_of
+from tilewright.engine.jit import known_python
+from tilewright.engine.jit.guards import MISSING, VALUES, Guards, contents_of
+from tilewright.engine.jit.observe import Observation, names_in, origin_of
 
 # A function that reads more than this is traced each time: comparing it all would take about as long.
 MAX_OBJECTS = 20_000

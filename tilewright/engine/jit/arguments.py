@@ -10,9 +10,9 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tilewright.engine.guards import memories_of, memory_of
-from tilewright.engine.live import register_once, tensor_kind
-from tilewright.engine.parts import layout_of
+from tilewright.engine.jit.guards import memories_of, memory_of
+from tilewright.engine.memory.live import register_once, tensor_kind
+from tilewright.engine.memory.parts import layout_of
 from tilewright.runtime.buffer import Buffer
 
 

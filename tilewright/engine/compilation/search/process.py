@@ -17,7 +17,7 @@ from tilewright.base.errors import InternalError
 from tilewright.graph.records import Opt
 from tilewright.kernel.search import Opts, Trial
 
-WORKER = "tilewright.engine.search_worker"
+WORKER = "tilewright.engine.compilation.search.worker"
 # The unoptimised kernel, which the first answer waits for, may be slow; a candidate that is this slow is hung.
 START_SECONDS = 120.0
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.events import GlobalCounters
-from tilewright.engine.live import register_once, tensor_kind
-from tilewright.engine.run import Execution
+from tilewright.engine.execution.run import Execution
+from tilewright.engine.memory.live import register_once, tensor_kind
 from tilewright.graph.ops import MultiArg
 from tilewright.graph.spec import Shape
 from tilewright.runtime.access import Reader, overwritten, tell_others, wait_for_update

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tilewright.engine.parts import exchange_buffers, is_held
+from tilewright.engine.memory.parts import exchange_buffers, is_held
 from tilewright.graph.build import is_seen_by_gradients_alone
 from tilewright.graph.kernels.custom import updated_source, without_gradient
 from tilewright.graph.ops import CheckArg, Ops, ParamArg

@@ -1,7 +1,7 @@
 """The process that compiles and runs candidates of a search. In: requests over a socket. Out: an answer to each.
 A candidate that crashes or never ends takes this process with it and nothing else.
 
-`python -m tilewright.engine.search_worker FD` is started by `search_process`; it is not for people."""
+`python -m tilewright.engine.compilation.search.worker FD` is started by `process`; it is not for people."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import numpy as np
 from tilewright.base.errors import TilewrightError
 from tilewright.codegen.pipeline import lower, program_params
 from tilewright.engine import devices
-from tilewright.engine.compile import compile_with
-from tilewright.engine.search_process import Task
-from tilewright.engine.verify import agrees, random_bytes
+from tilewright.engine.compilation.compile import compile_with
+from tilewright.engine.compilation.search.process import Task
+from tilewright.engine.compilation.verify import agrees, random_bytes
 from tilewright.graph.interpreter.evaluate import numpy_dtype
 from tilewright.graph.records import KernelInfo, Opt, Param
 from tilewright.graph.text.parse import parse

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from sys import getrefcount
 
 from tilewright.base.dtype import dtypes
-from tilewright.engine.parts import buffers_of
+from tilewright.engine.memory.parts import buffers_of
 from tilewright.graph.build import new_buffer, reshape
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort

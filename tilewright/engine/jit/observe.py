@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from tilewright.base.location import PACKAGE_FOLDER
-from tilewright.engine import known_python
+from tilewright.engine.jit import known_python
 
 _LIBRARY_FOLDER = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)

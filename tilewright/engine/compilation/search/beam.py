@@ -13,8 +13,8 @@ import time
 from tilewright.base.config import options
 from tilewright.base.events import emit
 from tilewright.base.forks import renewed_lock
-from tilewright.engine.search_process import Task, Timeouts, Workers
-from tilewright.engine.search_store import kernel_text, read_search, write_search
+from tilewright.engine.compilation.search.process import Task, Timeouts, Workers
+from tilewright.engine.compilation.search.store import kernel_text, read_search, write_search
 from tilewright.graph.uop import UOp
 from tilewright.kernel.search import Limits, Opts, Search, Trial, search_opts
 from tilewright.runtime.device import open_driver

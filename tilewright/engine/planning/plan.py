@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tilewright.base.events import emit, listeners, stage_timer
 from tilewright.base.forks import renewed_lock
 from tilewright.base.target import Target
-from tilewright.engine.compile import (
+from tilewright.engine.compilation.compile import (
     LoadedKernel,
     compile_kernels,
     kernel_tables,
@@ -20,11 +20,11 @@ from tilewright.engine.compile import (
     start_compilers,
     trim_kernels,
 )
-from tilewright.engine.parts import divisions
+from tilewright.engine.compilation.stored import is_usable, is_watched, plan_options, schedule_options
+from tilewright.engine.compilation.workers import Workers, tuned_interpreter
+from tilewright.engine.memory.parts import divisions
+from tilewright.engine.planning.stored_schedules import read_schedule, schedule_key, write_schedule
 from tilewright.engine.recent import RecentTable
-from tilewright.engine.stored import is_usable, is_watched, plan_options, schedule_options
-from tilewright.engine.stored_schedules import read_schedule, schedule_key, write_schedule
-from tilewright.engine.workers import Workers, tuned_interpreter
 from tilewright.graph.records import Schedule
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver

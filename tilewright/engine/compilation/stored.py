@@ -128,7 +128,7 @@ def target_text(target: Target) -> str:
 @functools.cache
 def package_identity() -> str:
     """A digest, by name, size and time, of the files that have a part in what a graph becomes."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    package = os.path.abspath(__file__).rsplit(os.sep, 3)[0]
     facts: list[str] = []
     folders = ("base", "graph", "schedule", "kernel", "codegen", "backends", "engine")
     pending = [os.path.join(package, folder) for folder in folders]

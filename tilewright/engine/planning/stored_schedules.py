@@ -12,7 +12,7 @@ from typing import Any
 from tilewright.base.dtype import to_dtype
 from tilewright.base.errors import DTypeError
 from tilewright.base.events import emit
-from tilewright.engine.stored import nodes_text, options_text, package_identity, target_text
+from tilewright.engine.compilation.stored import nodes_text, options_text, package_identity, target_text
 from tilewright.graph.build import placed_on
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Access, Item, Schedule, Slot

@@ -11,9 +11,9 @@ from typing import Any
 from tilewright.base.config import options
 from tilewright.base.events import emit, listeners, stage_timer, stage_times
 from tilewright.base.forks import renewed_lock
+from tilewright.engine.compilation.stored import is_usable, kernel_key, kernel_options, read_kernel, write_kernel
+from tilewright.engine.compilation.workers import Workers, tuned_interpreter
 from tilewright.engine.recent import KERNELS_PER_PLAN, RecentTable
-from tilewright.engine.stored import is_usable, kernel_key, kernel_options, read_kernel, write_kernel
-from tilewright.engine.workers import Workers, tuned_interpreter
 from tilewright.graph.records import Opt, Program
 from tilewright.graph.uop import UOp
 from tilewright.runtime.cache import cache_key, read_entry, write_entry
@@ -215,7 +215,7 @@ def _found_opts(ast: UOp, device: str) -> tuple[Opt, ...] | None:
     if open_driver(device).target.is_reference:
         return None
     # Loads what starts processes, which a program without BEAM never needs.
-    from tilewright.engine.search import find_opts
+    from tilewright.engine.compilation.search.beam import find_opts
 
     return find_opts(ast, device)
 
@@ -257,7 +257,7 @@ def _finished(draft: Draft) -> CompiledKernel:
     facts = (draft.program.name, draft.device, draft.program.flops, draft.program.bytes_moved, handle, draft.stored_key)
     compiled = CompiledKernel(*facts, draft.ast, draft.stage_times, draft)
     if options.VERIFY and not driver.target.is_reference:
-        from tilewright.engine.verify import verify_optimised
+        from tilewright.engine.compilation.verify import verify_optimised
 
         verify_optimised(draft.ast, draft.program, draft.source, handle, draft.device)
     if listeners:

@@ -1,0 +1,1 @@
+"""BEAM: candidates of a kernel compiled, run and timed in worker processes."""

@@ -1,0 +1,1 @@
+"""Running a schedule on buffers: memory, launches, checks, and calls that are being traced."""

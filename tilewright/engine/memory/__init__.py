@@ -1,0 +1,1 @@
+"""What holds values, who is alive to read them, and whose reads an update has to respect."""
