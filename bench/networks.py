@@ -31,7 +31,7 @@ from bench.network_rows import NETWORKS, RATES, SCALES, Array, Network, Sizes, v
 from tilewright import Context, Tensor, dtypes, jit, nn
 from tilewright.base.events import Event, subscribe
 from tilewright.debug.watch import KernelRun, watch_runs
-from tilewright.engine.compile import forget_kernels
+from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.nn.state import get_parameters, get_state_dict
 from tilewright.runtime.device import open_driver
 
