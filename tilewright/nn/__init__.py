@@ -5,79 +5,13 @@ do not. Names of tensors, and how they start, are torch's, so that weights go bo
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tilewright.nn.containers import ModuleDict, ModuleList, Sequential
-from tilewright.nn.functions import (
-    CELU,
-    ELU,
-    GELU,
-    GLU,
-    SELU,
-    AdaptiveAvgPool1d,
-    AdaptiveAvgPool2d,
-    AdaptiveMaxPool2d,
-    AvgPool1d,
-    AvgPool2d,
-    AvgPool3d,
-    BCELoss,
-    BCEWithLogitsLoss,
-    CrossEntropyLoss,
-    Dropout,
-    Dropout2d,
-    Flatten,
-    Hardsigmoid,
-    Hardswish,
-    Hardtanh,
-    HuberLoss,
-    Identity,
-    KLDivLoss,
-    L1Loss,
-    LeakyReLU,
-    LogSigmoid,
-    LogSoftmax,
-    MaxPool1d,
-    MaxPool2d,
-    MaxPool3d,
-    Mish,
-    MSELoss,
-    NLLLoss,
-    PixelShuffle,
-    ReLU,
-    ReLU6,
-    Sigmoid,
-    SiLU,
-    SmoothL1Loss,
-    Softmax,
-    Softplus,
-    Softsign,
-    Tanh,
-    Unflatten,
-    Upsample,
-    ZeroPad2d,
-)
-from tilewright.nn.layers import (
-    Conv1d,
-    Conv2d,
-    Conv3d,
-    ConvTranspose1d,
-    ConvTranspose2d,
-    ConvTranspose3d,
-    Embedding,
-    Linear,
-    PReLU,
-)
-from tilewright.nn.normalisation import (
-    BatchNorm,
-    BatchNorm1d,
-    BatchNorm2d,
-    BatchNorm3d,
-    GroupNorm,
-    InstanceNorm,
-    LayerNorm,
-    LayerNorm2d,
-    RMSNorm,
-)
-from tilewright.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
-from tilewright.nn.transformer import MultiheadAttention, TransformerEncoder, TransformerEncoderLayer
+from tilewright.nn import containers, functions, layers, normalisation, recurrent, transformer
+from tilewright.nn.containers import *  # noqa: F403
+from tilewright.nn.functions import *  # noqa: F403
+from tilewright.nn.layers import *  # noqa: F403
+from tilewright.nn.normalisation import *  # noqa: F403
+from tilewright.nn.recurrent import *  # noqa: F403
+from tilewright.nn.transformer import *  # noqa: F403
 
 if TYPE_CHECKING:
     import tilewright.nn.datasets as datasets
@@ -86,90 +20,14 @@ if TYPE_CHECKING:
     import tilewright.nn.state as state
     from tilewright.nn.module import Module, Parameter
 
-__all__ = [
-    "CELU",
-    "ELU",
-    "GELU",
-    "GLU",
-    "GRU",
-    "LSTM",
-    "RNN",
-    "SELU",
-    "AdaptiveAvgPool1d",
-    "AdaptiveAvgPool2d",
-    "AdaptiveMaxPool2d",
-    "AvgPool1d",
-    "AvgPool2d",
-    "AvgPool3d",
-    "BCELoss",
-    "BCEWithLogitsLoss",
-    "BatchNorm",
-    "BatchNorm1d",
-    "BatchNorm2d",
-    "BatchNorm3d",
-    "Conv1d",
-    "Conv2d",
-    "Conv3d",
-    "ConvTranspose1d",
-    "ConvTranspose2d",
-    "ConvTranspose3d",
-    "CrossEntropyLoss",
-    "Dropout",
-    "Dropout2d",
-    "Embedding",
-    "Flatten",
-    "GRUCell",
-    "GroupNorm",
-    "Hardsigmoid",
-    "Hardswish",
-    "Hardtanh",
-    "HuberLoss",
-    "Identity",
-    "InstanceNorm",
-    "KLDivLoss",
-    "L1Loss",
-    "LSTMCell",
-    "LayerNorm",
-    "LayerNorm2d",
-    "LeakyReLU",
-    "Linear",
-    "LogSigmoid",
-    "LogSoftmax",
-    "MSELoss",
-    "MaxPool1d",
-    "MaxPool2d",
-    "MaxPool3d",
-    "Mish",
-    "Module",
-    "ModuleDict",
-    "ModuleList",
-    "MultiheadAttention",
-    "NLLLoss",
-    "PReLU",
-    "Parameter",
-    "PixelShuffle",
-    "RMSNorm",
-    "RNNCell",
-    "ReLU",
-    "ReLU6",
-    "Sequential",
-    "SiLU",
-    "Sigmoid",
-    "SmoothL1Loss",
-    "Softmax",
-    "Softplus",
-    "Softsign",
-    "Tanh",
-    "TransformerEncoder",
-    "TransformerEncoderLayer",
-    "Unflatten",
-    "Upsample",
-    "ZeroPad2d",
-    "datasets",
-    "init",
-    "optim",
-    "state",
-]
+__all__ = ["Module", "Parameter", "datasets", "init", "optim", "state"]
+__all__ += containers.__all__
+__all__ += functions.__all__
+__all__ += layers.__all__
+__all__ += normalisation.__all__
+__all__ += recurrent.__all__
+__all__ += transformer.__all__
+__all__.sort()
 
 
 def __getattr__(name: str) -> Any:

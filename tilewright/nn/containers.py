@@ -9,6 +9,8 @@ from typing import Any
 
 from tilewright.base.errors import ShapeError
 
+__all__ = ["ModuleDict", "ModuleList", "Sequential"]
+
 
 class ModuleList(list[Any]):
     """A list of layers."""

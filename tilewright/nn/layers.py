@@ -10,6 +10,18 @@ from collections.abc import Sequence
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.tensor.tensor import Tensor
 
+__all__ = [
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
+    "Embedding",
+    "Linear",
+    "PReLU",
+]
+
 Sizes = int | Sequence[int]
 
 

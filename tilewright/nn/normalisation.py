@@ -13,6 +13,18 @@ from tilewright.nn.buffers import as_buffer
 from tilewright.nn.layers import check_sizes, in_dtype_of
 from tilewright.tensor.tensor import Tensor
 
+__all__ = [
+    "BatchNorm",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
+    "GroupNorm",
+    "InstanceNorm",
+    "LayerNorm",
+    "LayerNorm2d",
+    "RMSNorm",
+]
+
 
 def ones_parameter(*shape: int) -> Tensor:
     return Tensor.ones(*shape, requires_grad=True)

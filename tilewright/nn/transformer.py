@@ -13,6 +13,8 @@ from tilewright.nn.layers import Linear, check_sizes, in_dtype_of, optional_in_d
 from tilewright.nn.normalisation import LayerNorm
 from tilewright.tensor.tensor import Tensor
 
+__all__ = ["MultiheadAttention", "TransformerEncoder", "TransformerEncoderLayer"]
+
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": Tensor.relu, "gelu": lambda x: x.gelu("none")}
 
 
