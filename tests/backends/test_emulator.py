@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.faults import barrier_count, drop_barrier, drop_masks, share_slot
 from tilewright.backends.python import emulator
 from tilewright.backends.python.device import python_target
 from tilewright.backends.python.emulator import run_program
-from tilewright.backends.python.faults import barrier_count, drop_barrier, drop_masks, share_slot
 from tilewright.backends.python.launch import Launch
 from tilewright.backends.python.memory import Shadow
 from tilewright.base.dtype import DType, dtypes

@@ -10,7 +10,7 @@ import pytest
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen import transcendental
-from tilewright.codegen.float_ranges import UNKNOWN, Range, float_range
+from tilewright.codegen.transcendental import UNKNOWN, Range, float_range
 from tilewright.graph.interpreter.evaluate import evaluate
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.uop import UOp

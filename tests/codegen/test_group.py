@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.faults import barrier_count, drop_barrier, share_slot
 from tests.kernel.kernels import after, axis, barrier, contents, expected, kernel, load, local, param, sink, store
 from tilewright.backends.python.device import python_target
 from tilewright.backends.python.emulator import run_program
-from tilewright.backends.python.faults import barrier_count, drop_barrier, share_slot
 from tilewright.base.errors import EmulatorError, KernelOptError
 from tilewright.base.target import Target
 from tilewright.codegen.pipeline import lower

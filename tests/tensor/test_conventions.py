@@ -15,7 +15,7 @@ import tilewright
 from tilewright import Tensor, dtypes
 from tilewright.base.errors import AxisError, DTypeError, ShapeError
 from tilewright.cli.main import app
-from tilewright.tensor.core.spelling import SPELLINGS
+from tilewright.tensor.core.arguments import SPELLINGS
 from tilewright.tensor.families.aliases import ALIASES
 
 VALUES = np.arange(24, dtype=np.float32).reshape(2, 3, 4)

@@ -28,8 +28,8 @@ _NAMES = {
         zeros_like
     """,
     "dtypes": """
-        astype can_cast complex64 complex128 finfo float32 float64 iinfo int8 int16 int32 int64 isdtype result_type
-        uint8 uint16 uint32 uint64
+        __array_namespace_info__ astype can_cast complex64 complex128 finfo float32 float64 iinfo int8 int16 int32 int64
+        isdtype result_type uint8 uint16 uint32 uint64
     """,
     "elementwise": """
         abs acos acosh add asin asinh atan atan2 atanh bitwise_and bitwise_invert bitwise_left_shift bitwise_or
@@ -38,13 +38,12 @@ _NAMES = {
         logical_not logical_or logical_xor maximum minimum multiply negative nextafter not_equal positive pow real
         reciprocal remainder round sign signbit sin sinh sqrt square subtract tan tanh trunc
     """,
-    "info": "__array_namespace_info__",
+    "linalg": "matmul matrix_transpose tensordot vecdot",
     "manipulation": """
         argmax argmin argsort broadcast_arrays broadcast_shapes broadcast_to concat count_nonzero expand_dims flip
         moveaxis nonzero permute_dims repeat reshape roll searchsorted sort squeeze stack take take_along_axis tile
         unique_all unique_counts unique_inverse unique_values unstack where
     """,
-    "products": "matmul matrix_transpose tensordot vecdot",
     "statistics": "all any cumulative_prod cumulative_sum diff max mean min prod std sum var",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

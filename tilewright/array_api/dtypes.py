@@ -1,4 +1,5 @@
-"""Dtypes of the array API: names, limits, kinds, promotion. In: dtypes, tensors, numbers. Out: dtypes and facts."""
+"""Dtypes of the array API: names, limits, kinds, promotion; and the answers of `__array_namespace_info__()`. In:
+dtypes, tensors, numbers. Out: dtypes, and what the namespace supports."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from typing import Any
 
 from tilewright.base.dtype import DType, FloatLimits, IntegerLimits, cast_scalar, dtypes, promote, to_dtype
 from tilewright.base.errors import DTypeError
+from tilewright.runtime.device import Device
 from tilewright.tensor.complex.tensor import (
     COMPLEX_DTYPES,
     PART_DTYPES,
@@ -125,3 +127,38 @@ def number_in(value: Any, dtype: DType, device: Any) -> Tensor:
     if dtype in PART_DTYPES:
         return as_complex(value, device, PART_DTYPES[dtype])
     return Tensor(cast_scalar(value, dtype), dtype=dtype, device=device)
+
+
+class NamespaceInfo:
+    """The answers of `__array_namespace_info__()`."""
+
+    def capabilities(self) -> dict[str, Any]:
+        """Arrays may be indexed by masks and have shapes that depend on values; axes are not limited."""
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": None}
+
+    def default_device(self) -> str:
+        return str(Device.DEFAULT)
+
+    def devices(self) -> list[str]:
+        """The devices that can be used here."""
+        usable = (name for name, reason in Device.availability().items() if reason is None)
+        return [name for name in usable if name not in ("NULL", "DISK")]
+
+    def default_dtypes(self, *, device: Any = None) -> dict[str, DType]:
+        del device  # they are the same on every one
+        return {
+            "real floating": dtypes.default_float,
+            "complex floating": DEFAULT_COMPLEX,
+            "integral": dtypes.default_int,
+            "indexing": dtypes.int64,
+        }
+
+    def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
+        del device
+        wanted = tuple(KINDS) if kind is None else kind
+        return {dtype.name: dtype for dtype in ALL if isdtype(dtype, wanted)}
+
+
+def __array_namespace_info__() -> NamespaceInfo:
+    """Facts about this namespace."""
+    return NamespaceInfo()

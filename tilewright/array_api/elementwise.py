@@ -3,6 +3,7 @@ an array of the broadcast shape and the promoted dtype. Each is a method of `Ten
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -139,15 +140,7 @@ def clip(x: Tensor, /, min: Any = None, max: Any = None) -> Tensor:
             continue
         if not isinstance(limit, Tensor) and x.dtype.is_int:
             # A limit that the dtype cannot hold is one that no element reaches.
-            limit = builtin_min(builtin_max(limit, x.dtype.min), x.dtype.max)
+            limit = builtins.min(builtins.max(limit, x.dtype.min), x.dtype.max)
         bound = limit.cast(x.dtype) if isinstance(limit, Tensor) else number_in(limit, x.dtype, x.device)
         result = getattr(result, method)(bound)
     return result
-
-
-def builtin_min(a: Any, b: Any) -> Any:
-    return a if a < b else b
-
-
-def builtin_max(a: Any, b: Any) -> Any:
-    return a if a > b else b

@@ -1,5 +1,5 @@
-"""The linear algebra extension of the array API: `tilewright.linalg` under the standard's signatures. Matrices are
-real: decompositions of complex ones are refused with a word on what to do."""
+"""Products of arrays, and the linear algebra extension of the array API: `tilewright.linalg` under the standard's
+signatures. Decompositions take real matrices; complex ones raise an error that says what to do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import tilewright.linalg as algebra
 from tilewright.array_api.dtypes import as_dtype, promote_dtypes
-from tilewright.array_api.products import matmul, matrix_transpose, tensordot, vecdot
+from tilewright.array_api.elementwise import conj, operands
+from tilewright.array_api.manipulation import broadcast_shapes
 from tilewright.array_api.statistics import sum as sum_of
 from tilewright.base.errors import ShapeError
 from tilewright.tensor.complex.tensor import ComplexTensor
@@ -169,3 +170,36 @@ def vector_norm(x: Tensor, /, *, axis: Any = None, keepdims: bool = False, ord: 
     if isinstance(x, ComplexTensor):
         x = x.abs()
     return algebra.vector_norm(x, ord, axis, keepdims)
+
+
+def matmul(x1: Tensor, x2: Tensor, /) -> Tensor:
+    """The product of matrices; axes before them broadcast."""
+    left, right = operands("matmul", x1, x2)
+    if not left.ndim or not right.ndim:
+        raise ShapeError("matmul", f"shapes {x1.shape} and {x2.shape}", "give arrays with axes, or multiply")
+    return left.matmul(right).cast(left.dtype)
+
+
+def matrix_transpose(x: Tensor, /) -> Tensor:
+    """Each matrix transposed."""
+    return x.mT
+
+
+def tensordot(x1: Tensor, x2: Tensor, /, *, axes: Any = 2) -> Tensor:
+    """The sum of products over pairs of axes."""
+    left, right = operands("tensordot", x1, x2)
+    if not isinstance(left, ComplexTensor) or not isinstance(right, ComplexTensor):
+        return left.tensordot(right, axes).cast(left.dtype)
+    a, b, c, d = left.real, left.imag, right.real, right.imag
+    return ComplexTensor(a.tensordot(c, axes) - b.tensordot(d, axes), a.tensordot(d, axes) + b.tensordot(c, axes))
+
+
+def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
+    """The sums of products of vectors along an axis, of the first one's conjugate."""
+    left, right = operands("vecdot", x1, x2)
+    if axis >= 0 or -axis > min(left.ndim, right.ndim) or left.shape[axis] != right.shape[axis]:
+        message = f"axis {axis} of shapes {x1.shape} and {x2.shape}"
+        raise ShapeError("vecdot", message, "give a negative axis that has one size in both")
+    shape = broadcast_shapes(left.shape, right.shape)
+    product = conj(left).expand(shape) * right.expand(shape)
+    return product.sum(axis, dtype=left.dtype)

@@ -1,4 +1,4 @@
-"""Arrays laid out otherwise, joined and taken apart; elements read by index; searches, sets and orders."""
+"""Arrays reshaped, joined and split; elements read by index; searching, sorting and sets."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def flip(x: Tensor, /, *, axis: Any = None) -> Tensor:
 
 
 def moveaxis(x: Tensor, source: Any, destination: Any, /) -> Tensor:
-    """Axes moved to other places."""
+    """Axes moved to other positions."""
     return x.movedim(source, destination)
 
 
@@ -89,20 +89,20 @@ def roll(x: Tensor, /, shift: Any, *, axis: Any = None) -> Tensor:
         return x.flatten().roll(shift, 0).reshape(x.shape)
     if isinstance(shift, tuple) and not isinstance(axis, tuple):
         axis = (axis,) * len(shift)
-    for amount, place in zip(
+    for amount, each in zip(
         shift if isinstance(shift, tuple) else (shift,) * (len(axis) if isinstance(axis, tuple) else 1),
         axis if isinstance(axis, tuple) else (axis,),
     ):
-        x = x.roll(amount, place)
+        x = x.roll(amount, each)
     return x
 
 
 def squeeze(x: Tensor, /, axis: Any) -> Tensor:
     """Axes of size 1 taken away."""
     axes = axis if isinstance(axis, tuple) else (axis,)
-    for place in axes:
-        if x.shape[check_axis("squeeze", place, x.ndim)] != 1:
-            raise ValueError(f"squeeze: axis {place} of shape {x.shape} has another size than 1")
+    for each in axes:
+        if x.shape[check_axis("squeeze", each, x.ndim)] != 1:
+            raise ValueError(f"squeeze: axis {each} of shape {x.shape} has another size than 1")
     return x.squeeze(axes)
 
 
@@ -119,8 +119,8 @@ def repeat(x: Tensor, repeats: Any, /, *, axis: int | None = None) -> Tensor:
         repeats = int(repeats.item())
     if not isinstance(repeats, Tensor):
         return x.repeat_interleave(repeats, axis)
-    places = [number for number, count in enumerate(repeats.tolist()) for _ in range(count)]
-    return x.index_select(axis, Tensor(places, dtype=dtypes.int64, device=x.device))
+    indices = [number for number, count in enumerate(repeats.tolist()) for _ in range(count)]
+    return x.index_select(axis, Tensor(indices, dtype=dtypes.int64, device=x.device))
 
 
 # ---------------------------------------------------------------- elements by index
@@ -136,12 +136,12 @@ def take(x: Tensor, indices: Tensor, /, *, axis: int | None = None) -> Tensor:
 
 
 def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
-    """Elements read along an axis at the places that the indices name."""
+    """Elements read along an axis at the given indices."""
     return x.take_along_dim(indices, axis)
 
 
 def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
-    """For each axis the places of the elements other than 0."""
+    """For each axis the indices of the elements other than 0."""
     if not x.ndim:
         raise ShapeError("nonzero", "a 0-d array has no axes", "reshape it to one axis first")
     found = x.nonzero()
@@ -167,12 +167,12 @@ def where(condition: Tensor, x1: Any, x2: Any, /) -> Tensor:
 
 
 def argmax(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """The place of the first greatest element."""
+    """The index of the first greatest element."""
     return x.argmax(axis, keepdims)
 
 
 def argmin(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """The place of the first least element."""
+    """The index of the first least element."""
     return x.argmin(axis, keepdims)
 
 
@@ -182,7 +182,7 @@ def searchsorted(x1: Tensor, x2: Any, /, *, side: str = "left", sorter: Tensor |
     return row.searchsorted(x2, side=side)
 
 
-# ---------------------------------------------------------------- orders
+# ---------------------------------------------------------------- sorting
 
 
 def argsort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
@@ -223,10 +223,10 @@ def unique_all(x: Tensor, /) -> UniqueAll:
     if isinstance(flat, ComplexTensor):
         return _unique_complex(flat, x.shape)
     values, inverse, counts = flat.unique(return_inverse=True, return_counts=True)
-    places = Tensor.arange(flat.numel(), dtype=dtypes.int64, device=x.device)
+    positions = Tensor.arange(flat.numel(), dtype=dtypes.int64, device=x.device)
     first = Tensor.full((values.numel(),), flat.numel(), dtypes.int64, x.device)
     if flat.numel():
-        first = first.scatter_reduce(0, inverse, places, "amin")
+        first = first.scatter_reduce(0, inverse, positions, "amin")
     return UniqueAll(values, first, inverse.reshape(x.shape), counts)
 
 
@@ -239,11 +239,11 @@ def _unique_complex(flat: ComplexTensor, shape: tuple[int, ...]) -> UniqueAll:
     firsts: list[int] = []
     counts: list[int] = []
     inverse: list[int] = []
-    for place, value in enumerate(values.tolist()):
+    for position, value in enumerate(values.tolist()):
         number = known.get(value) if value == value else None
         if number is None:
             number = known[value] = len(firsts)
-            firsts.append(place)
+            firsts.append(position)
             counts.append(0)
         counts[number] += 1
         inverse.append(number)

@@ -65,7 +65,7 @@ def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove every entry; downloads stay.")] = False,
 ) -> None:
     """Show where compiled programs are kept and how much they take, or remove them."""
-    from tilewright.cli.cache import clear_cache, describe_cache
+    from tilewright.cli.status import clear_cache, describe_cache
 
     typer.echo(clear_cache() if clear else describe_cache())
 
@@ -73,7 +73,7 @@ def cache(
 @app.command()
 def devices() -> None:
     """List the devices, which of them can be used here, and what the others need."""
-    from tilewright.cli.devices import devices_table
+    from tilewright.cli.status import devices_table
 
     Console(highlight=False).print(devices_table())
 

@@ -3,19 +3,21 @@ loops it depends on and no others; reductions as accumulators declared in the sc
 
 A path is a loop nest, outermost first. Output loops nest in the order of the kernel's axes; the loops that a REDUCE or
 an END closes are nested inside its own path. A node belongs to the longest path of the loops it depends on. Inside a
-block, nodes and whole loops are sorted topologically. AFTER, GROUP and END only state an order and are left out."""
+block, nodes and whole loops are sorted topologically. AFTER, GROUP and END only state an order and are left out.
+
+A LOAD through a version of the memory sees its content before every STORE through that version or a later one, unless
+it depends on that STORE itself. These anti-dependences are added to the dependences of nodes on their sources."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import InternalError
-from tilewright.codegen.memory_order import accesses_before_stores
 from tilewright.graph.ops import AxisType, Ops, reduce_identity
-from tilewright.graph.uop import UOp, const
+from tilewright.graph.uop import UOp, const, memory_of
 from tilewright.graph.walk import map_nodes, toposort
 
 LAUNCH_KINDS = frozenset({AxisType.GLOBAL, AxisType.THREAD, AxisType.LOCAL, AxisType.GROUP})
@@ -217,3 +219,48 @@ def _no_order(stuck: list[UOp]) -> InternalError:
 
 def is_loop(axis: UOp) -> bool:
     return axis.arg.kind in (AxisType.LOOP, AxisType.REDUCE)
+
+
+# ---------------------------------------------------------------- anti-dependences
+
+
+Version = frozenset[UOp]
+
+
+def version_of(index: UOp) -> Version:
+    """The effects that the memory behind an INDEX has seen. Its ranges name the loop of the access: they are no
+    effects."""
+    seen: set[UOp] = set()
+    while index.op is Ops.INDEX or index.op is Ops.AFTER:
+        if index.op is Ops.AFTER:
+            seen.update(source for source in index.src[1:] if source.op is not Ops.RANGE)
+        index = index.src[0]
+    return frozenset(seen)
+
+
+def accesses_before_stores(nodes: list[UOp]) -> Iterator[tuple[UOp, UOp]]:
+    """(LOAD, STORE) for each memory that a kernel both reads and writes."""
+    stores: dict[UOp, list[UOp]] = {}
+    for node in nodes:
+        if node.op is Ops.STORE:
+            stores.setdefault(memory_of(node.src[0]), []).append(node)
+    loads = [node for node in nodes if node.op is Ops.LOAD and memory_of(node.src[0]) in stores]
+    if not loads:
+        return
+    versions = {node: version_of(node.src[0]) for node in (*loads, *(s for found in stores.values() for s in found))}
+    for memory, found in stores.items():
+        readers = [load for load in loads if memory_of(load.src[0]) is memory]
+        for store in found if readers else ():
+            needing = users_below(store, nodes)
+            for load in readers:
+                if versions[load] <= versions[store] and load not in needing:
+                    yield load, store
+
+
+def users_below(node: UOp, nodes: list[UOp]) -> set[UOp]:
+    """Every node that depends on `node`, directly or not. `nodes` are in topological order."""
+    found = {node}
+    for other in nodes:
+        if not found.isdisjoint(other.src):
+            found.add(other)
+    return found

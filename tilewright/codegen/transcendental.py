@@ -16,11 +16,10 @@ The tables come from `tools/minimax.py`. Small floats are computed in float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tilewright.base.dtype import DType, cast_scalar, dtypes
-from tilewright.codegen.float_ranges import float_range
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 
@@ -290,3 +289,61 @@ def _logarithm(x: UOp, table: tuple[float, ...], unit_high: float, unit_low: flo
 def _logarithm_of_special(x: UOp, value: UOp) -> UOp:
     at_most_zero = x.eq(0.0).where(x.const_like(-math.inf), math.nan)
     return (x > 0.0).where((x < math.inf).where(value, x), at_most_zero)
+
+
+# ---------------------------------------------------------------- ranges of floats
+
+
+Range = tuple[float, float]
+UNKNOWN: Range = (-math.inf, math.inf)
+# A limit lies close to the function that needs it; a choice has two sides to look at.
+DEPTH = 6
+
+
+def float_range(x: UOp, known: Mapping[UOp, Range] | None = None, depth: int = DEPTH) -> Range:
+    """`known` are the ranges of nodes inside a choice."""
+    found = (known or {}).get(x)
+    if found is not None:
+        return found
+    if x.is_const:
+        return UNKNOWN if math.isnan(x.arg) else (float(x.arg), float(x.arg))
+    if depth == 0:
+        return UNKNOWN
+    if x.op is Ops.WHERE and x.src[0].op is Ops.CMPLT:
+        return _choice_range(x, known or {}, depth)
+    if x.op is Ops.NEG:
+        low, high = float_range(x.src[0], known, depth - 1)
+        return (-high, -low)
+    if x.op is Ops.MUL:
+        left, right = (float_range(source, known, depth - 1) for source in x.src)
+        return _product_range(left, right, x.src[0] is x.src[1])
+    return UNKNOWN
+
+
+def _choice_range(x: UOp, known: Mapping[UOp, Range], depth: int) -> Range:
+    """Each side is looked at with what the comparison says of its operands there. On the second side that is nothing
+    where the other operand may be NaN, which is no less and no greater than any number."""
+    condition, yes, no = x.src
+    smaller, larger = condition.src
+    (low, high), (other_low, other_high) = (float_range(source, known, depth - 1) for source in condition.src)
+    if_less = {smaller: (low, min(high, other_high)), larger: (max(low, other_low), other_high)}
+    if_not = {}
+    if _is_number(larger):
+        if_not[smaller] = (max(low, other_low), high)
+    if _is_number(smaller):
+        if_not[larger] = (other_low, min(high, other_high))
+    sides = [float_range(side, {**known, **facts}, depth - 1) for side, facts in ((yes, if_less), (no, if_not))]
+    return (min(side[0] for side in sides), max(side[1] for side in sides))
+
+
+def _is_number(x: UOp) -> bool:
+    return x.is_const and not math.isnan(x.arg)
+
+
+def _product_range(left: Range, right: Range, is_square: bool) -> Range:
+    if is_square:
+        most = max(abs(left[0]), abs(left[1]))
+        least = 0.0 if left[0] <= 0.0 <= left[1] else min(abs(left[0]), abs(left[1]))
+        return (least * least, most * most)
+    corners = [x * y for x in left for y in right]
+    return UNKNOWN if any(map(math.isnan, corners)) else (min(corners), max(corners))

@@ -5,10 +5,9 @@ do not. Names of tensors, and how they start, are torch's, so that weights go bo
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tilewright.nn import containers, functions, layers, normalisation, recurrent, transformer
-from tilewright.nn.containers import *  # noqa: F403
+from tilewright.nn import functions, layers, normalisation, recurrent, transformer
 from tilewright.nn.functions import *  # noqa: F403
-from tilewright.nn.layers import *  # noqa: F403
+from tilewright.nn.layers import *  # noqa: F403  # noqa: F403
 from tilewright.nn.normalisation import *  # noqa: F403
 from tilewright.nn.recurrent import *  # noqa: F403
 from tilewright.nn.transformer import *  # noqa: F403
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from tilewright.nn.module import Module, Parameter
 
 __all__ = ["Module", "Parameter", "datasets", "init", "optim", "state"]
-__all__ += containers.__all__
 __all__ += functions.__all__
 __all__ += layers.__all__
 __all__ += normalisation.__all__

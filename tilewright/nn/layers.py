@@ -1,13 +1,15 @@
-"""Layers with weights. In: sizes, then tensors. Out: tensors in the dtype of the input, whatever that of the weights.
-So a network of float32 weights computes in float16 when it is fed float16: the weights are cast where they are used,
-and their gradients come back in float32, as mixed precision wants it."""
+"""Layers with weights, and containers of layers. In: sizes, then tensors. Out: tensors in the dtype of the input,
+whatever that of the weights. A network of float32 weights computes in float16 when it is fed float16: the weights are
+cast where they are used, and their gradients come back in float32, as mixed precision wants it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
+from tilewright.tensor.core.base import check_tensors
 from tilewright.tensor.tensor import Tensor
 
 __all__ = [
@@ -19,7 +21,10 @@ __all__ = [
     "ConvTranspose3d",
     "Embedding",
     "Linear",
+    "ModuleDict",
+    "ModuleList",
     "PReLU",
+    "Sequential",
 ]
 
 Sizes = int | Sequence[int]
@@ -60,10 +65,40 @@ class Linear:
         return x.linear(weight.transpose(), optional_in_dtype_of(x, self.bias))
 
 
-class Conv2d:
-    """Convolution of (batch, channels, height, width). `padding` is a number, one per axis, 'valid' or 'same'."""
+class _Convolution:
+    """The sizes and parameters that a convolution and a transposed one share."""
 
     axes = 2
+
+    def _set_up(
+        self,
+        channels: tuple[int, int],
+        kernel: Sizes,
+        stride: Sizes,
+        dilation: Sizes,
+        groups: int,
+        bias: bool,
+        is_transposed: bool,
+    ) -> None:
+        name = type(self).__name__
+        inputs, outputs = channels
+        check_sizes(name, in_channels=inputs, out_channels=outputs, groups=groups)
+        if inputs % groups or outputs % groups:
+            message = f"{inputs} channels in and {outputs} out do not split into {groups} groups"
+            raise ShapeError(name, message, "give numbers of channels that `groups` divides")
+        self.kernel_size = per_axis(name, "kernel_size", kernel, self.axes)
+        self.stride = per_axis(name, "stride", stride, self.axes)
+        self.dilation = per_axis(name, "dilation", dilation, self.axes)
+        self.groups = groups
+        rows, columns = (inputs, outputs // groups) if is_transposed else (outputs, inputs // groups)
+        # torch counts the second axis of the weight as the fan in, also where the weight is transposed.
+        bound = 1 / math.sqrt(columns * math.prod(self.kernel_size))
+        self.weight = uniform_parameter(bound, rows, columns, *self.kernel_size)
+        self.bias = uniform_parameter(bound, outputs) if bias else None
+
+
+class Conv2d(_Convolution):
+    """Convolution of (batch, channels, height, width). `padding` is a number, one per axis, 'valid' or 'same'."""
 
     def __init__(
         self,
@@ -76,17 +111,8 @@ class Conv2d:
         groups: int = 1,
         bias: bool = True,
     ) -> None:
-        name = type(self).__name__
-        check_sizes(name, in_channels=in_channels, out_channels=out_channels, groups=groups)
-        check_groups(name, in_channels, out_channels, groups)
-        self.kernel_size = per_axis(name, "kernel_size", kernel_size, self.axes)
-        self.stride = per_axis(name, "stride", stride, self.axes)
-        self.dilation = per_axis(name, "dilation", dilation, self.axes)
-        self.groups = groups
-        self.padding = self._pads(name, padding)
-        bound = 1 / math.sqrt(in_channels // groups * math.prod(self.kernel_size))
-        self.weight = uniform_parameter(bound, out_channels, in_channels // groups, *self.kernel_size)
-        self.bias = uniform_parameter(bound, out_channels) if bias else None
+        self._set_up((in_channels, out_channels), kernel_size, stride, dilation, groups, bias, is_transposed=False)
+        self.padding = self._pads(type(self).__name__, padding)
 
     def _pads(self, name: str, padding: Sizes | str) -> Sizes:
         if not isinstance(padding, str):
@@ -120,10 +146,8 @@ class Conv3d(Conv2d):
     axes = 3
 
 
-class ConvTranspose2d:
+class ConvTranspose2d(_Convolution):
     """The transpose of a convolution, which grows height and width by the stride."""
-
-    axes = 2
 
     def __init__(
         self,
@@ -137,19 +161,10 @@ class ConvTranspose2d:
         groups: int = 1,
         bias: bool = True,
     ) -> None:
+        self._set_up((in_channels, out_channels), kernel_size, stride, dilation, groups, bias, is_transposed=True)
         name = type(self).__name__
-        check_sizes(name, in_channels=in_channels, out_channels=out_channels, groups=groups)
-        check_groups(name, in_channels, out_channels, groups)
-        self.kernel_size = per_axis(name, "kernel_size", kernel_size, self.axes)
-        self.stride = per_axis(name, "stride", stride, self.axes)
-        self.dilation = per_axis(name, "dilation", dilation, self.axes)
         self.padding = per_axis(name, "padding", padding, self.axes, least=0)
         self.output_padding = per_axis(name, "output_padding", output_padding, self.axes, least=0)
-        self.groups = groups
-        # torch counts the second axis of the weight as the fan in, also where the weight is transposed.
-        bound = 1 / math.sqrt(out_channels // groups * math.prod(self.kernel_size))
-        self.weight = uniform_parameter(bound, in_channels, out_channels // groups, *self.kernel_size)
-        self.bias = uniform_parameter(bound, out_channels) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
         weight, bias = in_dtype_of(x, self.weight), optional_in_dtype_of(x, self.bias)
@@ -204,7 +219,40 @@ def per_axis(layer: str, name: str, value: Sizes, axes: int, least: int = 1) -> 
     return sizes
 
 
-def check_groups(layer: str, in_channels: int, out_channels: int, groups: int) -> None:
-    if in_channels % groups or out_channels % groups:
-        message = f"{in_channels} channels in and {out_channels} out do not split into {groups} groups"
-        raise ShapeError(layer, message, "give numbers of channels that `groups` divides")
+def as_buffer(tensor: Tensor) -> Tensor:
+    """Marks a tensor of a model that is no parameter: a running statistic, a mask, a table. It is saved, loaded and
+    moved along with the model, and optimisers leave it alone."""
+    check_tensors("as_buffer", tensor)
+    if tensor.requires_grad:
+        message = f"a tensor ({tensor._described()}) that has a gradient"
+        raise UnsupportedError("as_buffer", message, "detach() it first")
+    tensor._is_buffer = True
+    return tensor
+
+
+# ---------------------------------------------------------------- layers that hold layers
+
+
+class ModuleList(list[Any]):
+    """A list of layers."""
+
+
+class ModuleDict(dict[str, Any]):
+    """Layers by name."""
+
+
+class Sequential(ModuleList):
+    """Layers called one behind the other: `Sequential(Linear(4, 8), Tensor.relu, Linear(8, 2))`. Functions of a tensor
+    count as layers."""
+
+    def __init__(self, *layers: Callable[[Any], Any]) -> None:
+        for number, layer in enumerate(layers):
+            if not callable(layer):
+                message = f"entry {number} is a {type(layer).__name__}, which cannot be called"
+                raise ShapeError("Sequential", message, "give layers and functions, one by one")
+        super().__init__(layers)
+
+    def __call__(self, x: Any) -> Any:
+        for layer in self:
+            x = layer(x)
+        return x

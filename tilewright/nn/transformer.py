@@ -7,9 +7,8 @@ import math
 from collections.abc import Callable
 
 from tilewright.base.errors import ShapeError
-from tilewright.nn.containers import ModuleList
 from tilewright.nn.functions import Dropout
-from tilewright.nn.layers import Linear, check_sizes, in_dtype_of, optional_in_dtype_of, uniform_parameter
+from tilewright.nn.layers import Linear, ModuleList, check_sizes, in_dtype_of, optional_in_dtype_of, uniform_parameter
 from tilewright.nn.normalisation import LayerNorm
 from tilewright.tensor.tensor import Tensor
 

@@ -18,7 +18,7 @@ from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import from_host
 from tilewright.runtime.device import canonical_device, is_of_files
-from tilewright.tensor.core.arguments import explain_arguments
+from tilewright.tensor.core.arguments import accept_spellings, explain_arguments
 from tilewright.tensor.core.base import TensorBase
 from tilewright.tensor.core.convert import (
     HostData,
@@ -32,7 +32,6 @@ from tilewright.tensor.core.convert import (
 from tilewright.tensor.core.files import map_file
 from tilewright.tensor.core.memory import first_device, protect_borrowed
 from tilewright.tensor.core.modes import Mode, modes
-from tilewright.tensor.core.spelling import accept_spellings
 from tilewright.tensor.families.aliases import add_aliases
 from tilewright.tensor.families.base import Family
 from tilewright.tensor.families.custom import CustomMixin

@@ -3,10 +3,9 @@ Learning rates, momenta and counters are tensors: a jitted training step replays
 optimisers stand learning-rate schedules, gradient clipping and the scaling of losses for mixed precision."""
 
 from tilewright.nn.optim.adaptive import LAMB, Adam, AdamW
-from tilewright.nn.optim.clip import clip_grad_norm_, clip_grad_value_
+from tilewright.nn.optim.gradients import GradScaler, clip_grad_norm_, clip_grad_value_
 from tilewright.nn.optim.momentum import LARS, SGD, Muon
 from tilewright.nn.optim.optimizer import Optimizer, OptimizerGroup
-from tilewright.nn.optim.scaler import GradScaler
 from tilewright.nn.optim.schedules import (
     ConstantLR,
     CosineAnnealingLR,

@@ -1,15 +1,16 @@
-"""Arguments of the wrong kind. In: a class. Out: its methods, which answer a string where a tensor should stand with an
-error of ours, that names the argument. Nothing is checked before a method fails: then its annotations are compared with
-what it was given. Stands at the end of `tensor`, after all families are put together."""
+"""Arguments of methods. In: a class, after all families are put together. Out: its methods, which raise an error of
+ours that names the argument where it is of the wrong kind, and which take an argument under the names that torch, NumPy
+and tinygrad have for it: `dim=` for `axis=`, `keepdims=` for `keepdim=`. Kinds are checked only after a method failed:
+then its annotations are compared with what it was given."""
 
 from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tilewright.base.errors import DTypeError, TilewrightError
+from tilewright.base.errors import AxisError, DTypeError, TilewrightError
 from tilewright.tensor.core.base import TensorBase
 from tilewright.tensor.core.checks import is_whole
 
@@ -41,12 +42,23 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
 }
 
 
-def explain_arguments(owner: type) -> None:
-    """Lets every public method of a class tell which argument is of the wrong kind."""
+def _public_methods(owner: type) -> Iterator[tuple[str, types.FunctionType]]:
     methods = {name: member for kind in reversed(owner.__mro__) for name, member in vars(kind).items()}
     for name, method in methods.items():
-        if name.startswith("_") or not isinstance(method, types.FunctionType):
-            continue
+        if not name.startswith("_") and isinstance(method, types.FunctionType):
+            yield name, method
+
+
+def _innermost(method: Any) -> Any:
+    """The function inside all wrappers: a wrapper takes any arguments."""
+    while hasattr(method, "__wrapped__"):
+        method = method.__wrapped__
+    return method
+
+
+def explain_arguments(owner: type) -> None:
+    """Makes every public method of a class name the argument that is of the wrong kind."""
+    for name, method in _public_methods(owner):
         if method.__module__ not in _CHECKED_MODULES and method.__annotations__:
             setattr(owner, name, _explaining(method))
 
@@ -68,10 +80,8 @@ def _explaining(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _given(method: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments by name."""
-    original = method
-    while hasattr(original, "__wrapped__"):
-        original = original.__wrapped__
-    names = original.__code__.co_varnames[: original.__code__.co_argcount]
+    code = _innermost(method).__code__
+    names = code.co_varnames[: code.co_argcount]
     return {**dict(zip(names[1:], args[1:])), **kwargs}
 
 
@@ -85,3 +95,47 @@ def _refuse_wrong_kind(
             words = " or ".join(dict.fromkeys(_KINDS[kind][0] for kind in kinds))
             message = f"{name}= is a {type(value).__name__} and should be {words}"
             raise DTypeError(operation, message, f"give {words}") from error
+
+
+# ---------------------------------------------------------------- spellings
+
+
+# For the name that a method has, the other names it is given under.
+SPELLINGS: dict[str, tuple[str, ...]] = {
+    "axis": ("dim", "dims"),
+    "correction": ("unbiased",),  # True is 1
+    "dim": ("axis",),
+    "dims": ("dim", "axis", "axes"),
+    "keepdim": ("keepdims",),
+    "max_": ("max",),
+    "min_": ("min",),
+    "neg_slope": ("negative_slope",),
+    "sizes": ("unflattened_size",),
+    "sorted_": ("sorted",),
+}
+
+
+def accept_spellings(owner: type) -> None:
+    """Gives every public method of a class the other spellings of its arguments."""
+    for name, method in _public_methods(owner):
+        # The code object, because importing `inspect` would take a tenth of the time to the first result.
+        code = _innermost(method).__code__
+        taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        others = {other: own for own in SPELLINGS if own in taken for other in SPELLINGS[own] if other not in taken}
+        if others:
+            setattr(owner, name, _with_spellings(method, others))
+
+
+def _with_spellings(method: Callable[..., Any], others: dict[str, str]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def spelled(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            for other, own in others.items():
+                if other in kwargs:
+                    if own in kwargs:
+                        message = f"{own}= and {other}= are one argument"
+                        raise AxisError(method.__name__, message, "give one of them")
+                    kwargs[own] = kwargs.pop(other)
+        return method(*args, **kwargs)
+
+    return spelled

@@ -1,6 +1,7 @@
-"""Losses scaled for mixed precision. In: a loss computed in float16. Out: gradients that do not vanish in it, and steps
-that are left out where one overflowed. Whether one did is found and acted upon on the device: nothing is read back, so
-a step with a scaler can be jitted.
+"""Gradients between `backward()` and the optimiser's step: scaled for mixed precision, and clipped. In: a loss computed
+in float16, or parameters with gradients. Out: gradients that do not underflow, and a step that is skipped where one
+overflowed; gradients of a bounded norm. All of it is computed on the device and nothing is read back, so a step with
+a scaler can be jitted.
 
     loss = model(x.half()).float().sparse_categorical_crossentropy(y)
     scaler.scale(loss).backward()
@@ -10,9 +11,11 @@ a step with a scaler can be jitted.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import ShapeError
-from tilewright.nn.optim.optimizer import Optimizer
+from tilewright.nn.optim.optimizer import Optimizer, norm_of
 from tilewright.tensor.tensor import Tensor
 
 
@@ -95,3 +98,45 @@ class GradScaler:
     def get_scale(self) -> float:
         """The scale as a number; it is read from the device."""
         return float(self.factor.item()) if self.enabled else 1.0
+
+
+# ---------------------------------------------------------------- clipping
+
+
+def _with_gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    found = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    return [tensor for tensor in found if tensor.grad is not None]
+
+
+def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0) -> Tensor:
+    """Scales all gradients down together so that their norm, taken as one vector, is at most `max_norm`. The norm
+    that they had."""
+    if max_norm < 0 or norm_type <= 0:
+        raise ShapeError("clip_grad_norm_", f"max_norm={max_norm}, norm_type={norm_type}", "give positive numbers")
+    tensors = _with_gradients(parameters)
+    grads = [tensor.grad.detach().float() for tensor in tensors if tensor.grad is not None]
+    if not grads:
+        return Tensor(0.0)
+    if norm_type == 2.0:
+        norm = norm_of(grads)
+    elif norm_type == float("inf"):
+        norm = grads[0].abs().max()
+        for grad in grads[1:]:
+            norm = norm.maximum(grad.abs().max().to(norm.device))
+    else:
+        powers = [grad.abs().pow(norm_type).sum() for grad in grads]
+        norm = sum(powers[1:], powers[0]).pow(1 / norm_type)
+    norm = norm.contiguous()
+    share = (max_norm / (norm + 1e-6)).minimum(1.0)
+    for tensor, grad in zip(tensors, grads):
+        tensor.grad = (grad * share.to(tensor.device)).cast(tensor.dtype)
+    return norm
+
+
+def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
+    """Brings every element of every gradient into -clip_value..clip_value."""
+    if clip_value < 0:
+        raise ShapeError("clip_grad_value_", f"clip_value={clip_value}", "give a number of at least 0")
+    for tensor in _with_gradients(parameters):
+        assert tensor.grad is not None
+        tensor.grad = tensor.grad.detach().clamp(-clip_value, clip_value)

@@ -1,13 +1,16 @@
-"""`tilewright devices`. In: what `Device.availability()` says. Out: a table with a row per device: whether it can be
-used here, what it needs where it cannot, and the memory hierarchy of one that runs on the host's cores, as kernels are
-made for it. Stands behind `main`, before `runtime/device`."""
+"""`tilewright devices` and `tilewright cache`. In: `Device.availability()` and the options of the disk cache. Out: a
+table with a row per device (whether it can be used here, what it needs otherwise, the memory hierarchy of one that runs
+on the host's cores); and the size of the cache as text, or the text that it was cleared."""
 
 from __future__ import annotations
 
 from rich.markup import escape
 from rich.table import Table
 
+from tilewright.base.config import options
 from tilewright.base.target import Target
+from tilewright.runtime.cache import cache_folder
+from tilewright.runtime.cache_limit import MEGABYTE, clear, entries
 from tilewright.runtime.device import Device, open_driver
 
 
@@ -43,4 +46,25 @@ def in_bytes(count: int) -> str:
     return f"{count} B"
 
 
-__all__ = ["devices_table"]
+def describe_cache() -> str:
+    sizes = [entry.size for entry in entries(cache_folder())]
+    limit = f"{options.CACHE_MEGABYTES} MB" if options.CACHE_MEGABYTES else "none"
+    lines = {
+        "path": cache_folder(),
+        "entries": str(len(sizes)),
+        "size": _megabytes(sum(sizes)),
+        "limit": f"{limit} (CACHE_MEGABYTES)",
+        "in use": "yes" if options.CACHE else "no (CACHE=0)",
+    }
+    return "\n".join(f"{name:8} {value}" for name, value in lines.items())
+
+
+def clear_cache() -> str:
+    return f"{_megabytes(clear(cache_folder()))} removed from {cache_folder()}"
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / MEGABYTE:.1f} MB"
+
+
+__all__ = ["clear_cache", "describe_cache", "devices_table"]
