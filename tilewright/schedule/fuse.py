@@ -121,6 +121,8 @@ class _Decisions:
     def should_store(self, node: UOp, uses: list[Use]) -> bool:
         if not uses or node.op.kind in (Kind.LEAF, Kind.MOVEMENT) or node.op in TRANSPARENT:
             return False
+        if node.op is Ops.CAST and node.dtype.itemsize > node.src[0].dtype.itemsize:
+            return False  # its source is stored in fewer bytes, and converted where it is loaded
         facts = self.facts[node]
         if facts.reduce_work:
             return len(uses) != 1 or not self._fits_reduction(node, uses[0])

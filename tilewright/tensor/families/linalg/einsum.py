@@ -41,14 +41,14 @@ class EinsumMixin(Family):
         inputs, output = split_formula(formula, len(tensors))
         check_devices("einsum", *tensors)
         wanted = promote(*(tensor.dtype for tensor in tensors)) if dtype is None else to_dtype(dtype)
+        carrier = accumulate_dtype(wanted)
         terms = [
-            diagonals(formula, Lettered(axis_names(formula, letters, tensor.ndim), tensor.uop))
+            diagonals(formula, Lettered(axis_names(formula, letters, tensor.ndim), build.cast(tensor.uop, carrier)))
             for letters, tensor in zip(inputs, tensors)
         ]
         sizes = sizes_of_names(formula, terms)
         result = output_names(formula, inputs, output, terms)
-        carrier = accumulate_dtype(wanted)
-        total = Lettered(terms[0].names, build.cast(terms[0].node, carrier))
+        total = terms[0]
         if len(terms) == 1:
             total = contract(total, None, frozenset(result), sizes, carrier)
         for number, term in enumerate(terms[1:], start=1):
@@ -244,7 +244,7 @@ def contract(
     if right is None:
         node = build.reduce_axis(Ops.ADD if not dtype.is_bool else Ops.MAX, build.cast(wide, dtype), axes)
     else:
-        node = multiply_and_sum(wide, _spread(right, order, shape), axes, dtype, dtype)
+        node = multiply_and_sum(wide, _spread(right, order, shape), axes, dtype)
     return Lettered(tuple(kept), build.reshape(node, shape[: len(kept)]))
 
 

@@ -18,10 +18,10 @@ from tilewright.tensor.families.base import Family
 from tilewright.tensor.primitives.reduce import accumulate_dtype
 
 
-def multiply_and_sum(left: UOp, right: UOp, axes: Sequence[int], dtype: DType, carrier: DType) -> UOp:
-    """sum(left * right) over axes; factors are widened first, so that products are not rounded to a short float."""
-    product = build.alu(Ops.MUL, build.cast(left, carrier), build.cast(right, carrier))
-    return build.cast(build.reduce_axis(Ops.ADD, product, axes), dtype)
+def multiply_and_sum(left: UOp, right: UOp, axes: Sequence[int], dtype: DType) -> UOp:
+    """sum(left * right) over axes, of factors in the dtype that the sum is carried in. Operands are converted to it
+    before they are broadcast: their gradients are then summed in it too, and rounded once."""
+    return build.cast(build.reduce_axis(Ops.ADD, build.alu(Ops.MUL, left, right), axes), dtype)
 
 
 class ProductsMixin(Family):
@@ -44,8 +44,9 @@ class ProductsMixin(Family):
             message = f"shapes {self.shape} and {w.shape}: a 0-d tensor has no axis to sum over"
             raise ShapeError("matmul", message, "use * for a product with a number")
         result, carrier = self._product_dtypes("matmul", w, dtype)
-        left = self.uop if self.ndim > 1 else build.reshape(self.uop, (1, *self.shape))
-        right = w.uop if w.ndim > 1 else build.reshape(w.uop, (*w.shape, 1))
+        left, right = build.cast(self.uop, carrier), build.cast(w.uop, carrier)
+        left = left if self.ndim > 1 else build.reshape(left, (1, *self.shape))
+        right = right if w.ndim > 1 else build.reshape(right, (*w.shape, 1))
         if left.shape[-1] != right.shape[-2]:
             message = f"shapes {self.shape} and {w.shape}: {left.shape[-1]} columns meet {right.shape[-2]} rows"
             raise ShapeError("matmul", message, "make the last axis of the first equal the last but one of the second")
@@ -56,7 +57,7 @@ class ProductsMixin(Family):
         full = (*batch, rows, columns, inner)
         wide_left = build.broadcast_to(build.reshape(left, (*left.shape[:-1], 1, inner)), full)
         wide_right = build.broadcast_to(build.reshape(right, (*right.shape[:-2], 1, columns, inner)), full)
-        node = multiply_and_sum(wide_left, wide_right, (len(full) - 1,), result, carrier)
+        node = multiply_and_sum(wide_left, wide_right, (len(full) - 1,), result)
         kept = (*batch, *((rows,) if self.ndim > 1 else ()), *((columns,) if w.ndim > 1 else ()))
         return self._new(build.reshape(node, kept), w)
 

@@ -36,7 +36,7 @@ class ConvolutionMixin(ProductsMixin):
         steps = sizes_of("conv2d", "stride", stride, space)
         gaps = sizes_of("conv2d", "dilation", dilation, space)
         result, carrier = self._product_dtypes("conv2d", weight, dtype)
-        padded = build.pad(self.uop, ((0, 0), (0, 0), *pads_of("conv2d", padding, space)))
+        padded = build.cast(build.pad(self.uop, ((0, 0), (0, 0), *pads_of("conv2d", padding, space))), carrier)
         check_windows("conv2d", padded.shape[2:], tuple(kernel), gaps)
         windows = nodes.pool(padded, tuple(kernel), steps, gaps)
         batch, size = self.shape[0], windows.shape[2 : 2 + space]
@@ -46,9 +46,9 @@ class ConvolutionMixin(ProductsMixin):
         grouped = build.reshape(windows, (batch, groups, inputs, *size, *kernel))
         order = (0, 1, 2, *range(3 + space, 3 + 2 * space), *range(3, 3 + space))
         left = build.reshape(build.permute(grouped, order), (batch, groups, 1, inputs, *kernel, *size))
-        right = build.reshape(weight.uop, (1, groups, outputs // groups, inputs, *kernel, *(1,) * space))
+        right = build.reshape(build.cast(weight.uop, carrier), (1, groups, outputs // groups, inputs, *kernel, *(1,) * space))
         summed = range(3, 4 + space)
-        node = multiply_and_sum(build.expand(left, full), build.expand(right, full), summed, result, carrier)
+        node = multiply_and_sum(build.expand(left, full), build.expand(right, full), summed, result)
         product = self._new(build.reshape(node, (batch, outputs, *size)), weight)
         if bias is None:
             return product

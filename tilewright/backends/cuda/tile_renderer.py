@@ -1,0 +1,195 @@
+"""Programs with a TILE_DOT as CUDA C. In: a `Program` and its `TileRing`. Out: the text of one kernel.
+
+The loop over the sum is software-pipelined: what stages a step stands in a function of the number of the step, and runs
+some steps ahead of the products. Elements that are loaded and stored as they are, 4 bytes or more at a time, are copied
+asynchronously, with zeros where they are masked off; all others pass through registers while the last product runs."""
+
+from __future__ import annotations
+
+from tilewright.backends.cuda import tile_text
+from tilewright.backends.cuda.dot_mma import name_threads
+from tilewright.backends.cuda.renderer import CudaLanguage
+from tilewright.backends.cuda.tile_plan import TileRing
+from tilewright.codegen.c_style.emitter import Emitter
+from tilewright.codegen.c_style.language import Expression
+from tilewright.codegen.c_style.launch import Launch
+from tilewright.codegen.c_style.memory import CStyleMemory, alignment
+from tilewright.codegen.c_style.renderer import CStyleRenderer
+from tilewright.codegen.tiles import axis_size, tile_part
+from tilewright.graph.affine import affine
+from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.records import Param, Program
+from tilewright.graph.uop import UOp, memory_of
+
+# Bytes that an asynchronous copy moves.
+COPY_BYTES = (4, 8, 16)
+
+
+class TileLanguage(CudaLanguage):
+    def __init__(self, program: Program, ring: TileRing, is_restricted: bool) -> None:
+        super().__init__(program, is_restricted)
+        self.ring = ring
+
+    def prelude(self, program: Program) -> list[str]:
+        return tile_text.prelude(self.ring)
+
+    def signature(self, program: Program, launch: Launch, params: list[tuple[Param, str]]) -> list[str]:
+        arguments = ", ".join(self.parameter(*param) for param in params)
+        bounds = f"__launch_bounds__({self.ring.core.threads}, {tile_text.groups(self.ring)})"
+        return [f'extern "C" __global__ void {bounds} {self.kernel_name(program)}({arguments}) {{']
+
+
+class TileMemory(CStyleMemory):
+    """Accesses to a swizzled tile; and copies that do not pass through registers."""
+
+    def __init__(self, emitter: Emitter, ring: TileRing) -> None:
+        super().__init__(emitter)
+        self.ring = ring
+
+    def _position_in(self, place: UOp, position: Expression) -> Expression:
+        if not self.ring.is_swizzled or memory_of(place) not in self.ring.memories:
+            return position
+        return Expression(f"swizzle<{place.dtype.itemsize}>({position.text})")
+
+    def _element(self, place: UOp, base: Expression | None, offset: int) -> str:
+        position = self._position_in(place, self._position(base, offset))
+        return f"{self.names[memory_of(place)]}[{position.text}]"
+
+    def _pointer(self, place: UOp, base: Expression | None, offset: int) -> Expression:
+        if memory_of(place) not in self.ring.memories:
+            return super()._pointer(place, base, offset)
+        return Expression(f"&{self._element(place, base, offset)}")
+
+    def copied_lanes(self, store: UOp) -> tuple[UOp | None, int] | None:
+        """The axis along which a store copies elements of a buffer unchanged, and how many at a time; None where they
+        cannot be copied asynchronously."""
+        place, load = store.src[:2]
+        if memory_of(place) not in self.ring.memories or load.op is not Ops.LOAD or len(load.src) > 1:
+            return None
+        facts, source = self.emitter.facts, load.src[0]
+        if memory_of(source).op is not Ops.PARAM or facts.axes(load) != facts.axes(store):
+            return None
+        itemsize = place.dtype.itemsize
+        (near, near_steps), (far, far_steps) = (tile_part(each.src[1]) for each in (place, source))
+        for axis in facts.axes(store):
+            lanes = axis_size(axis)
+            others = [s for steps in (near_steps, far_steps) for a, s in steps.items() if a is not axis]
+            is_run = near_steps.get(axis) == far_steps.get(axis) == 1 and lanes * itemsize in COPY_BYTES
+            is_masked = any(axis in mask.ranges for mask in source.src[2:])
+            if is_run and not is_masked and not any(step % lanes for step in others):
+                if alignment(near) % lanes == 0 and alignment(far) % lanes == 0:
+                    return axis, lanes
+        return (None, 1) if itemsize in COPY_BYTES else None
+
+    def copy(self, store: UOp, lane: UOp | None, lanes: int) -> None:
+        place, load = store.src[:2]
+        source, emitter = load.src[0], self.emitter
+        (near, near_steps), (far, far_steps) = (tile_part(each.src[1]) for each in (place, source))
+        nbytes = lanes * place.dtype.itemsize
+        for _, at in emitter.elements(store):
+            if lane is not None and at[lane]:
+                continue
+            starts = []
+            for base, steps in ((near, near_steps), (far, far_steps)):
+                offset = sum(step * at[axis] for axis, step in steps.items())
+                starts.append((None if base is None else emitter.operand(base, at), offset))
+            to = self._pointer(place, *starts[0]).text
+            mask = emitter.operand(source.src[2], at).text if len(source.src) > 2 else ""
+            name, position = self.names[memory_of(source)], self._position(*starts[1])
+            if mask:
+                emitter.line(f"copy_async<{nbytes}>({to}, {name}, {position.text}, {mask});")
+            else:
+                emitter.line(f"copy_async<{nbytes}>({to}, {name} + {position.text});")
+
+
+class TileRenderer(CStyleRenderer):
+    def __init__(self, program: Program, ring: TileRing, is_restricted: bool = True) -> None:
+        super().__init__(program, TileLanguage(program, ring, is_restricted))
+        self.ring = ring
+        self.tiles = TileMemory(self.emitter, ring)
+        self.memory = self.tiles
+        users: dict[UOp, list[UOp]] = {}
+        for node in program.body:
+            for source in node.src:
+                users.setdefault(source, []).append(node)
+        stores = [node for node in program.body if node.op is Ops.STORE]
+        found = {node: self.tiles.copied_lanes(node) for node in stores}
+        self.copies = {n: lanes for n, lanes in found.items() if lanes is not None and len(users[n.src[1]]) == 1}
+        self.copied_loads = {store.src[1] for store in self.copies}
+        self.loops: list[UOp] = []
+        self.outside: list[str] | None = None  # the lines before those of the function that stages a step
+
+    def _name_memory(self, params: dict[int, str]) -> None:
+        for node in self.program.body:
+            if node.op is Ops.INDEX and memory_of(node).op is Ops.DEFINE_LOCAL:
+                self.memory.names[memory_of(node)] = f"shared{memory_of(node).arg.slot}"
+        super()._name_memory(params)
+
+    def open_group(self) -> None:
+        self.emitter.line("const int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;")
+        name_threads(self.emitter, self.ring.node.src[2:], "thread")
+        for line in tile_text.open_ring(self.ring):
+            self.emitter.line(line)
+        if self.ring.step is None:
+            self._name_tiles("0")
+
+    def _name_tiles(self, slot: str) -> None:
+        offset = 0
+        for memory in self.ring.memories:
+            kind, name = self.language.memory_type(memory.dtype), self.memory.names[memory]
+            start = f"ring + {slot} * {self.ring.stage_bytes} + {offset}"
+            self.emitter.line(f"{kind}* const {name} = ({kind}*)({start});")
+            offset += self.ring.bytes_of(memory)
+
+    # ------------------------------------------------------------ the loop over the sum
+
+    def open_loop(self, axis: UOp, start: str = "0", stop: str = "") -> None:
+        self.loops.append(axis)
+        if axis is not self.ring.step:
+            super().open_loop(axis, start, stop)
+            return
+        self.outside, self.emitter.lines = self.emitter.lines, []
+        name = self.emitter.axis_name(axis)
+        self.emitter.values[axis] = {(): Expression(name)}
+        self.emitter.line(f"const auto stage_step = [&](const {self.language.type_name(axis.dtype)} {name}, int slot) {{")
+        self.emitter.depth += 1
+        self._name_tiles("slot")
+
+    def close_loop(self) -> None:
+        if self.loops.pop() is not self.ring.step:
+            super().close_loop()
+
+    def emit_node(self, node: UOp) -> None:
+        if node.op is Ops.BARRIER or node in self.copied_loads:
+            return
+        if node in self.copies:
+            self.tiles.copy(node, *self.copies[node])
+        elif node.op is Ops.TILE_DOT:
+            self._multiply(node)
+        elif node.op is Ops.ACC:
+            self.emitter.values[node] = self._elements(node)
+        elif node.op is not Ops.ACCUMULATE:
+            super().emit_node(node)
+
+    def _multiply(self, node: UOp) -> None:
+        lines = tile_text.multiply_once(self.ring)
+        if self.outside is not None:
+            self.emitter.depth -= 1
+            self.emitter.line("};")
+            self.emitter.lines = [*self.outside, *self.emitter.lines]
+            lines = tile_text.multiply_steps(self.ring)
+        for line in lines:
+            self.emitter.line(line)
+        self.emitter.values[node] = self._elements(node)
+
+    def _elements(self, node: UOp) -> dict[tuple[int, ...], Expression]:
+        """The registers that hold a thread's elements of the tile."""
+        forms = [affine(number).terms for number in self.ring.node.src[2:]]
+        values = {}
+        for coordinates, at in self.emitter.elements(node):
+            row, column = (
+                sum(step * at[axis] for axis, step in form.items() if axis.arg.kind is AxisType.UPCAST)
+                for form in forms
+            )
+            values[coordinates] = Expression(f"acc[{tile_text.register(self.ring, row, column)}]")
+        return values

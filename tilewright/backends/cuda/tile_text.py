@@ -1,0 +1,205 @@
+"""The CUDA text of a product of staged tiles. In: a `TileRing`. Out: lines of text. `tile_renderer.py` says how the
+pieces work together; how the instructions are spelt is said here."""
+
+from __future__ import annotations
+
+from tilewright.backends.cuda.cores import is_warp_group_core
+from tilewright.backends.cuda.dot_text import OPERANDS, PATTERN_BYTES, STEP_BYTES
+from tilewright.backends.cuda.tile_plan import ALIGNMENT, TileRing
+from tilewright.base.target import TileLayout
+
+_HELPERS = """\
+typedef unsigned int word;
+typedef unsigned long long address;
+extern __shared__ unsigned char dynamic_shared[];
+
+__device__ inline word shared_address(const void* place) {
+  address found; asm("cvta.to.shared.u64 %0, %1;" : "=l"(found) : "l"(place)); return (word)found;
+}
+// Element n of a tile whose lines of 128 bytes are swizzled in chunks of 16, as wgmma reads them.
+template <int BYTES> __device__ inline int swizzle(int n) {
+  return n ^ ((n / (128 / BYTES) & 7) * (16 / BYTES));
+}
+template <int BYTES> __device__ inline void copy_bytes(word to, const void* from, int there) {
+  if (BYTES == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(there));
+  else asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" :: "r"(to), "l"(from), "n"(BYTES), "r"(there));
+}
+template <int BYTES, typename T> __device__ inline void copy_async(T* to, const T* from) {
+  copy_bytes<BYTES>(shared_address(to), from, BYTES);
+}
+// Zeros where the elements are masked off.
+template <int BYTES, typename T>
+__device__ inline void copy_async(T* to, const T* from, long long position, bool valid) {
+  copy_bytes<BYTES>(shared_address(to), from + (valid ? position : 0), valid ? BYTES : 0);
+}
+__device__ inline void copies_sent() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> __device__ inline void copies_done() {
+  asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
+}"""
+
+_GROUP_HELPERS = """\
+// A tile in shared memory as wgmma reads it: lines of 128 bytes, swizzled.
+__device__ inline address describe(word place, word leading, word stride) {
+  return (address)((place & 0x3ffff) >> 4) | (address)(leading >> 4) << 16 | (address)(stride >> 4) << 32 | 1ull << 62;
+}
+__device__ inline void stores_done() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ inline void products_start() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void products_sent() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ inline void products_done() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }"""
+
+
+def groups(ring: TileRing) -> int:
+    """Work-groups of a multiprocessor that the compiler leaves registers for."""
+    return 1 if registers(ring) > 96 else 2
+
+
+def registers(ring: TileRing) -> int:
+    """Elements of a tile that one thread holds."""
+    return ring.core.rows * ring.core.columns // ring.core.threads
+
+
+def register(ring: TileRing, row: int, column: int) -> int:
+    """The register of a thread's element, from the part of its row and column that does not depend on the thread."""
+    if is_warp_group_core(ring.core):
+        return column // 8 * 4 + row // 8 * 2 + column % 2
+    return (row // 64 * 4 + row % 4) * (ring.core.columns // 16) + column // 64 * 4 + column % 4
+
+
+def prelude(ring: TileRing) -> list[str]:
+    if not is_warp_group_core(ring.core):
+        return [_HELPERS]
+    return [_HELPERS, _GROUP_HELPERS, _multiply_helper(ring)]
+
+
+def _is_summed_fast(layout: TileLayout) -> bool:
+    return layout.summed_step == 1
+
+
+def _multiply_helper(ring: TileRing) -> str:
+    core, count = ring.core, registers(ring)
+    kind, depth = OPERANDS[core.operand], STEP_BYTES // core.operand.itemsize
+    names = ", ".join(f"%{number}" for number in range(count))
+    layouts = (ring.node.arg.left, ring.node.arg.right)
+    orders = "".join(f", {int(not _is_summed_fast(layout))}" for layout in layouts) if core.transposes else ""
+    results = ", ".join(f'"+f"(acc[{number}])' for number in range(count))
+    instruction = f"wgmma.mma_async.sync.aligned.m64n{core.columns}k{depth}.f32.{kind}.{kind}"
+    return (
+        f"__device__ inline void multiply(float (&acc)[{count}], address left, address right) {{\n"
+        '  asm volatile("{\\n.reg .pred add;\\nsetp.eq.u32 add, 0, 0;\\n"\n'
+        f'    "{instruction} {{{names}}}, "\n'
+        f'    "%{count}, %{count + 1}, add, 1, 1{orders};\\n}}\\n"\n'
+        f'    : {results}\n    : "l"(left), "l"(right));\n}}'
+    )
+
+
+def open_ring(ring: TileRing) -> list[str]:
+    return [
+        f"unsigned char* const ring = dynamic_shared + (-shared_address(dynamic_shared) & {ALIGNMENT - 1});",
+        f"float acc[{registers(ring)}];",
+        "#pragma unroll",
+        f"for (int n = 0; n < {registers(ring)}; n++) acc[n] = 0.0f;",
+    ]
+
+
+def multiply_once(ring: TileRing) -> list[str]:
+    """The product of one stage, which all threads have just filled."""
+    if not is_warp_group_core(ring.core):
+        return ["copies_sent();", "copies_done<0>();", "__syncthreads();", *_multiply_stage(ring, "ring")]
+    return [
+        "copies_sent();",
+        "copies_done<0>();",
+        "stores_done();",
+        "__syncthreads();",
+        *_multiply_stage(ring, "shared_address(ring)"),
+        "products_done();",
+    ]
+
+
+def multiply_steps(ring: TileRing) -> list[str]:
+    """All steps, staged `stages - 1` ahead. A stage is filled again after every thread has seen its product done."""
+    ahead, is_async = ring.stages - 1, is_warp_group_core(ring.core)
+    place = f"ring + slot * {ring.stage_bytes}"
+    multiply = _multiply_stage(ring, f"shared_address({place})" if is_async else place)
+    stage = [f"if (step + {ahead} < {ring.steps}) stage_step(step + {ahead}, next);", "copies_sent();"]
+    return [
+        "#pragma unroll 1",
+        f"for (int step = 0; step < {ahead}; step++) {{",
+        *([f"  if (step < {ring.steps})"] if ahead > ring.steps else []),
+        "  stage_step(step, step);",
+        "  copies_sent();",
+        "}",
+        f"int slot = 0, next = {ahead};",
+        "#pragma unroll 1",
+        f"for (int step = 0; step < {ring.steps}; step++) {{",
+        f"  copies_done<{ahead - 1}>();",
+        *(["  products_done();", "  stores_done();"] if is_async else []),
+        "  __syncthreads();",
+        # A product on tensor cores runs while the next step is staged.
+        *(f"  {line}" for line in ([*multiply, *stage] if is_async else [*stage, *multiply])),
+        f"  slot = slot == {ahead} ? 0 : slot + 1;",
+        f"  next = next == {ahead} ? 0 : next + 1;",
+        "}",
+        *(["products_done();"] if is_async else []),
+    ]
+
+
+def _multiply_stage(ring: TileRing, place: str) -> list[str]:
+    if not is_warp_group_core(ring.core):
+        return _multiply_threads(ring, place)
+    left, right = ring.node.arg.left, ring.node.arg.right
+    left_bytes = ring.bytes_of(ring.memories[0])
+    # A warp group has 64 rows: 64 lines, or one block where lines run along the rows.
+    group = 64 * left.own_step if _is_summed_fast(left) else left.block_step
+    itemsize = ring.core.operand.itemsize
+    first = f"place + thread / 128 * {group * itemsize}" if ring.core.rows > 64 else "place"
+    parts = ring.core.depth * itemsize // STEP_BYTES
+    return [
+        "{",
+        f"  const word place = {place};",
+        "  products_start();",
+        "  #pragma unroll",
+        f"  for (int part = 0; part < {parts}; part++)",
+        f"    multiply(acc, {_described(left, first, itemsize)}, "
+        f"{_described(right, f'place + {left_bytes}', itemsize)});",
+        "  products_sent();",
+        "}",
+    ]
+
+
+def _described(layout: TileLayout, place: str, itemsize: int) -> str:
+    """Along the sum a step is 32 bytes of a line, or the lines of that many elements where they run across it."""
+    if _is_summed_fast(layout):
+        return f"describe({place} + part * {STEP_BYTES}, 16, {PATTERN_BYTES})"
+    lines = STEP_BYTES // itemsize
+    step = lines * layout.summed_step * itemsize
+    return f"describe({place} + part * {step}, {layout.block_step * itemsize}, {PATTERN_BYTES})"
+
+
+def _multiply_threads(ring: TileRing, place: str) -> list[str]:
+    """Each thread multiplies groups of 4 rows and 4 columns, of which it loads one vector per step."""
+    core, argument = ring.core, ring.node.arg
+    rows, columns = core.rows // 16, core.columns // 16
+    lines = [
+        "{",
+        f"  const float* const left = (const float*)({place});",
+        f"  const float* const right = (const float*)({place} + {ring.bytes_of(ring.memories[0])});",
+        "  #pragma unroll",
+        f"  for (int k = 0; k < {core.depth}; k++) {{",
+        f"    float a[{rows}], b[{columns}];",
+    ]
+    for name, tile, count, layout, thread in (
+        ("a", "left", rows, argument.left, "thread / 16"),
+        ("b", "right", columns, argument.right, "thread % 16"),
+    ):
+        for part in range(count // 4):
+            where = f"{tile} + k * {layout.summed_step} + {part * 64} + {thread} * 4"
+            lines.append(f"    *(float4*)({name} + {part * 4}) = *(const float4*)({where});")
+    return [
+        *lines,
+        "    #pragma unroll",
+        f"    for (int i = 0; i < {rows}; i++)",
+        "      #pragma unroll",
+        f"      for (int j = 0; j < {columns}; j++) acc[i * {columns} + j] += a[i] * b[j];",
+        "  }",
+        "}",
+    ]

@@ -1,0 +1,259 @@
+"""TC for operands of any kind: tiles of both are staged in local memory, and a tensor core multiplies them there. In: a
+contraction and a core. Out: the kernel with its sum as a loop over steps of the summed loops, each of which stages a
+tile of either operand and adds their product, a TILE_DOT, to the accumulators.
+
+    before: for i, j: out[i, j] = f(sum over k of a(i, k) * b(k, j))
+    after:  for tiles of rows and columns:                                  a work-group each
+              for k0 in steps:
+                left[i1, k1]  = a(i0 + i1, k0 + k1), 0 past the edges       shared among the threads
+                right[j1, k1] = b(k0 + k1, j0 + j1)
+                barrier
+                acc[i1, j1] += TILE_DOT(left, right)
+              out[i0 + i1, j0 + j1] = f(acc[i1, j1])
+
+Every group of loops is one number, which an operand's loops are computed from by division. Elements are staged in the
+order that they have in memory, as vectors where they are contiguous and aligned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.base.dtype import dtypes
+from tilewright.base.target import CoreAxis, TensorCore
+from tilewright.graph.affine import affine
+from tilewright.graph.ops import AxisType, Ops, ParamArg, TileDotArg, TileLayout
+from tilewright.graph.simplify import simplify
+from tilewright.graph.uop import UOp, const, index_const
+from tilewright.graph.walk import exchange_axis, map_graph, substitute
+from tilewright.kernel.analysis.contraction import Contraction, Operand, count
+from tilewright.kernel.axes import ADDED_ID, KernelView, make_range, size_of
+from tilewright.kernel.transforms.pad import mask_axis
+
+# Bytes of a vector that one thread copies.
+VECTOR_BYTES = 16
+# Rounds of a copy that are written out; more are a loop.
+MAX_ROUNDS = 32
+# The number of the barrier before a copy, and of the one after it.
+_BEFORE_COPY, _AFTER_COPY = -1, 0
+_LEFT, _RIGHT = 0, 1
+
+
+@dataclass(frozen=True)
+class Staging:
+    """How an operand's tile is copied: along its own loops or along the summed ones, `lanes` elements at a time."""
+
+    operand: Operand
+    is_summed_fast: bool
+    lanes: int
+
+
+@dataclass(frozen=True)
+class TilePlan:
+    contraction: Contraction
+    core: TensorCore
+    summed: tuple[UOp, ...]  # the fastest last
+    left: Staging
+    right: Staging
+
+    @property
+    def steps(self) -> int:
+        return -(-self.contraction.length // self.core.depth)
+
+
+def plan_tiles(contraction: Contraction, core: TensorCore) -> TilePlan:
+    """The order of the summed loops that lets both operands be copied in the widest vectors."""
+    found: tuple[tuple[int, ...], TilePlan] | None = None
+    for fastest in contraction.summed:
+        others = [axis for axis in contraction.summed if axis is not fastest]
+        order = (*sorted(others, key=lambda axis: (-_largest_stride(contraction, axis), axis.arg.id)), fastest)
+        left = _plan_staging(contraction.left, fastest, core, core.rows)
+        right = _plan_staging(contraction.right, fastest, core, core.columns)
+        # A step that lies inside of one iteration of the other loops needs no division per element.
+        score = (left.lanes + right.lanes, int(size_of(fastest) % core.depth == 0), -_largest_stride(contraction, fastest))
+        if found is None or score > found[0]:
+            found = score, TilePlan(contraction, core, order, left, right)
+    assert found is not None
+    return found[1]
+
+
+def _largest_stride(contraction: Contraction, axis: UOp) -> int:
+    accesses = [*contraction.left.loads, *contraction.right.loads]
+    return max((abs(affine(access.src[1]).terms.get(axis, 0)) for access in accesses), default=0)
+
+
+def _plan_staging(operand: Operand, summed: UOp, core: TensorCore, size: int) -> Staging:
+    own = operand.loops[-1]
+    widths = {}
+    for axis, tile in ((summed, core.depth), (own, size)):
+        widths[axis] = _vector_width(operand, axis, core, size * core.depth, tile)
+    steps = {axis: min((abs(affine(a.src[1]).terms.get(axis, 0)) or 1 << 62 for a in operand.loads), default=1 << 62)
+             for axis in (summed, own)}
+    is_summed_fast = (-widths[summed], steps[summed]) <= (-widths[own], steps[own])
+    return Staging(operand, is_summed_fast, widths[summed if is_summed_fast else own])
+
+
+def _vector_width(operand: Operand, axis: UOp, core: TensorCore, elements: int, tile: int) -> int:
+    """Elements along the axis that every load has contiguous and aligned, and that one mask holds for."""
+    lanes = max(1, VECTOR_BYTES // core.operand.itemsize)
+    threads = core.threads
+    for access in operand.loads:
+        form = affine(access.src[1])
+        step = form.terms.get(axis, 0)
+        atoms = (atom for atom in form.terms if atom is not axis)
+        if step not in (0, 1) or any(axis in atom.ranges for atom in atoms):
+            return 1
+        if any(axis in mask.ranges for mask in access.src[2:]):
+            return 1
+        others = (0,) if step == 0 else (form.constant, *(s for atom, s in form.terms.items() if atom is not axis))
+        while lanes > 1 and any(other % lanes for other in others):
+            lanes //= 2
+    while lanes > 1 and (size_of(axis) % lanes or tile % lanes or elements % (threads * lanes)):
+        lanes //= 2
+    return lanes
+
+
+def apply_tiles(view: KernelView, plan: TilePlan) -> UOp:
+    contraction, core = plan.contraction, plan.core
+    last = max(loop.arg.id for loop in view.axes)
+    tiles, inside = [], []
+    for operand, parts, size in ((contraction.left, core.row_axes, core.rows),
+                                 (contraction.right, core.column_axes, core.columns)):
+        identity = operand.loops[0].arg.id
+        tiles.append(make_range(-(-count(operand.loops) // size), (*identity, 0), AxisType.GLOBAL))
+        inside.append(_inside(identity, parts, core, last))
+    step = make_range(plan.steps, (*plan.summed[0].arg.id, 0), AxisType.REDUCE) if plan.steps > 1 else None
+    total = _multiply(plan, tiles, inside, step, last)
+    sink = substitute(view.sink, {contraction.reduce: total})
+    for operand, tile, number, size in zip((contraction.left, contraction.right), tiles, inside, (core.rows, core.columns)):
+        sink = _lay_out(sink, operand.loops, tile * size + number, size_of(tile) * size)
+    return sink
+
+
+def _inside(identity: tuple[int, ...], parts: tuple[CoreAxis, ...], core: TensorCore, last: tuple[int, ...]) -> UOp:
+    """The number of a row or column inside of its tile. Thread axes have ids in the core's order, after all others."""
+    total = index_const(0)
+    for number, part in enumerate(parts):
+        axis = make_range(part.size, _thread_id(core, part, last), AxisType.LOCAL) if part.thread else make_range(
+            part.size, (*identity, number + 1), AxisType.UPCAST)
+        total = total + axis * part.step
+    return total
+
+
+def _thread_id(core: TensorCore, part: CoreAxis, last: tuple[int, ...]) -> tuple[int, ...]:
+    return (*last, 9, core.thread_axes.index(part))
+
+
+def _lay_out(sink: UOp, loops: tuple[UOp, ...], position: UOp, size: int) -> UOp:
+    """The loops written as one number, and that as `position`; where it reaches past their end it is masked off."""
+    total = count(loops)
+    flat = make_range(size, loops[0].arg.id, AxisType.LOOP)
+    coordinates = decode(loops, flat, 1)
+    for loop in loops:
+        sink = exchange_axis(sink, loop, coordinates[loop])
+    if total < size:
+        sink = mask_axis(sink, flat, flat < total)
+    return exchange_axis(simplify(sink), flat, position)
+
+
+def decode(loops: tuple[UOp, ...], number: UOp, lanes: int, lane: UOp | None = None) -> dict[UOp, UOp]:
+    """Each loop as an expression of the number of an element, which is `number * lanes + lane`."""
+    found: dict[UOp, UOp] = {}
+    for position, loop in enumerate(reversed(loops)):
+        unit = lanes if position == 0 else 1
+        size = size_of(loop) // unit
+        is_last = position == len(loops) - 1
+        digit = number if is_last else number % size
+        found[loop] = digit * unit if unit == 1 or lane is None else digit * unit + lane
+        number = number // size
+    return found
+
+
+# ---------------------------------------------------------------- the staged product
+
+
+def _multiply(plan: TilePlan, tiles: list[UOp], inside: list[UOp], step: UOp | None, last: tuple[int, ...]) -> UOp:
+    core = plan.core
+    threads = [make_range(part.size, _thread_id(core, part, last), AxisType.LOCAL) for part in core.thread_axes]
+    number = index_const(0)
+    for part, axis in zip(core.thread_axes, threads):
+        number = number + axis * part.thread
+    memories, copies, layouts = [], [], []
+    for slot, (staging, size) in enumerate(((plan.left, core.rows), (plan.right, core.columns))):
+        layout = core.layout(size, staging.is_summed_fast)
+        memory = UOp(Ops.DEFINE_LOCAL, core.operand, (), ParamArg(slot, layout.size(size, core.depth)))
+        copies.append(_copy(plan, staging, memory, layout, tiles[slot], size, step, number, threads, slot))
+        memories.append(memory)
+        layouts.append(layout)
+    ready = UOp(Ops.BARRIER, dtypes.void, tuple(copies), _AFTER_COPY)
+    staged = [UOp(Ops.AFTER, memory.dtype, (memory, ready)) for memory in memories]
+    argument = TileDotArg(core.name, core.depth, layouts[_LEFT], layouts[_RIGHT])
+    dot = UOp(Ops.TILE_DOT, core.accumulator, (*staged, *inside), argument)
+    return dot if step is None else UOp(Ops.REDUCE, dot.dtype, (dot, step), Ops.ADD)
+
+
+def _copy(
+    plan: TilePlan, staging: Staging, memory: UOp, layout: TileLayout, tile: UOp, size: int, step: UOp | None,
+    thread: UOp, threads: list[UOp], slot: int,
+) -> UOp:
+    """The effect that stages one tile: all threads together copy every element of it once."""
+    core, lanes = plan.core, staging.lanes
+    rounds = size * core.depth // (core.threads * lanes)
+    made: list[UOp] = []
+
+    def add(count: int, kind: AxisType) -> UOp:
+        made.append(make_range(count, (ADDED_ID + slot, len(made)), kind))
+        return made[-1]
+
+    number, written = thread, rounds
+    if rounds > MAX_ROUNDS:
+        written = next(n for n in range(MAX_ROUNDS, 0, -1) if rounds % n == 0)
+        number = number + add(rounds // written, AxisType.LOOP) * (written * core.threads)
+    if written > 1:
+        number = number + add(written, AxisType.UPCAST) * core.threads
+    lane = add(lanes, AxisType.UPCAST) if lanes > 1 else None
+    fast = (core.depth if staging.is_summed_fast else size) // lanes
+    digits = (number % fast, number // fast)
+    own, summed = digits if not staging.is_summed_fast else digits[::-1]
+    units = (1, lanes) if staging.is_summed_fast else (lanes, 1)
+    total_own = tile * (size // units[0]) + own
+    total_summed = summed if step is None else step * (core.depth // units[1]) + summed
+    lanes_of = (None, lane) if staging.is_summed_fast else (lane, None)
+    coordinates = decode(staging.operand.loops, total_own, units[0], lanes_of[0])
+    coordinates |= decode(plan.summed, total_summed, units[1], lanes_of[1])
+    value = substitute(staging.operand.value, coordinates)
+    bounds = []
+    if count(staging.operand.loops) % size:
+        bounds.append(total_own < -(-count(staging.operand.loops) // units[0]))
+    if plan.contraction.length % core.depth:
+        bounds.append(total_summed < -(-plan.contraction.length // units[1]))
+    for bound in bounds:
+        value = _mask_loads(value, bound)
+    if bounds and value.op is not Ops.LOAD:
+        value = (bounds[0] & bounds[1] if len(bounds) > 1 else bounds[0]).where(value, const(value.dtype, 0))
+    at = [_element(digit, unit, each) for digit, unit, each in zip((own, summed), units, lanes_of)]
+    version = memory
+    if step is not None:
+        version = UOp(Ops.AFTER, memory.dtype, (memory, UOp(Ops.BARRIER, dtypes.void, (step,), _BEFORE_COPY)))
+    place = UOp(Ops.INDEX, memory.dtype, (version, simplify(layout.position(*at))))
+    store = UOp(Ops.STORE, dtypes.void, (place, simplify(value)))
+    return UOp(Ops.END, dtypes.void, (store, *made, *threads))
+
+
+def _element(digit: UOp, unit: int, lane: UOp | None) -> UOp:
+    return digit if lane is None else digit * unit + lane
+
+
+def _mask_loads(value: UOp, inside: UOp) -> UOp:
+    """No load of the value touches memory where `inside` does not hold."""
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        if node.op is Ops.INDEX:
+            return node.with_src((*src[:2], src[2] & inside if len(src) == 3 else inside))
+        if node.op is Ops.CHECK:
+            return node.with_src((src[0], src[1] & inside))
+        return None
+
+    return map_graph(value, visit)
+
+
+__all__ = ["TilePlan", "apply_tiles", "plan_tiles"]
