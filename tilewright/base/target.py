@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType, dtypes
 
@@ -12,6 +13,29 @@ ALL_DTYPES = frozenset(dtypes.all)
 # What codegen computes with other dtypes where a target has no arithmetic of these.
 SMALL_FLOATS = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})
 WIDE_INTEGERS = frozenset({dtypes.int64, dtypes.uint64})
+
+
+class TileLayout(NamedTuple):
+    """Where an operand's tile has its elements in local memory: `block` rows (or columns) together, `block_step` elements
+    apart from the next ones; inside a block `own_step` from row to row and `summed_step` along the sum."""
+
+    block: int
+    block_step: int
+    own_step: int
+    summed_step: int
+
+    def position(self, own: Any, summed: Any) -> Any:
+        """The index of an element; of numbers, arrays or nodes."""
+        inside = own % self.block * self.own_step + summed * self.summed_step
+        return inside + own // self.block * self.block_step
+
+    def size(self, own: int, summed: int) -> int:
+        """Elements of a tile."""
+        return int(self.position(own - 1, summed - 1)) + 1
+
+
+# Elements between the lines of a tile that is read along its own axis: they then begin in different banks.
+_LINE_PADDING = 4
 
 
 @dataclass(frozen=True)
@@ -28,7 +52,9 @@ class CoreAxis:
 class TensorCore:
     """A way to multiply matrices that the threads of a work-group share. It makes tiles of `rows` by `columns`; a
     thread holds the elements whose row and column the axes give. `depth` steps of the summed axis are taken at a time.
-    An operand lies with that axis side by side in memory or, where `transposes`, with its rows or columns so."""
+    An operand has that axis contiguous in memory or, where `transposes`, its rows or columns. `staged_line_bytes` says
+    that it multiplies tiles in local memory: in lines of that many bytes along the axis that is contiguous; 0 for lines
+    along the operand's own axis, as long as the tile."""
 
     name: str
     operand: DType
@@ -39,6 +65,22 @@ class TensorCore:
     row_axes: tuple[CoreAxis, ...]
     column_axes: tuple[CoreAxis, ...]
     transposes: bool
+    operations_per_clock: float = 256.0  # additions and multiplications of a multiprocessor
+    is_bulk: bool = True  # multiplies operands that the copy engine fetches from memory
+    staged_line_bytes: int | None = None
+
+    @property
+    def threads(self) -> int:
+        return math.prod(axis.size for axis in self.thread_axes)
+
+    def layout(self, size: int, is_summed_fast: bool) -> TileLayout:
+        """How a tile of `size` rows or columns lies in local memory; along the sum or not, where the core takes both."""
+        if not self.staged_line_bytes:
+            return TileLayout(size, 0, 1, size + _LINE_PADDING)
+        line = self.staged_line_bytes // self.operand.itemsize
+        if is_summed_fast or not self.transposes:
+            return TileLayout(size, 0, line, 1)
+        return TileLayout(line, line * self.depth, 1, line)
 
     @property
     def thread_axes(self) -> list[CoreAxis]:
@@ -86,6 +128,7 @@ class Target:
     l1_ways: int = 8
     core_cache_bytes: int = 1 << 19  # of the largest cache that a core has to itself
     cache_bytes: int = 1 << 20  # of the last-level cache, which the cores share
+    core_bytes_per_clock: float = 32.0  # from that cache to one core, while all of them read
     tlb_entries: int = 64  # pages whose translation the first-level TLB of a core holds
     native: frozenset[DType] = field(default=ALL_DTYPES)
     # Small floats without arithmetic of their own that the renderer converts to and from float32 itself.

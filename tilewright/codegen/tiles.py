@@ -165,9 +165,9 @@ class TileFacts:
                 self._needed.update(node.src[2:])
                 if base is not None:
                     self._needed.add(base)
-            elif node.op is Ops.DOT:
+            elif node.op in (Ops.DOT, Ops.TILE_DOT):
                 # Which rows and columns a thread has is the tensor core's own.
-                self._needed.update(node.src[2:4])
+                self._needed.update(node.src[2:4] if node.op is Ops.DOT else ())
             else:
                 self._needed.update(node.src)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType, Scalar
+from tilewright.base.target import TileLayout
 from tilewright.graph import bounds as b
 from tilewright.graph import derivatives as d
 from tilewright.graph.spec import (
@@ -158,6 +159,16 @@ class DotArg(NamedTuple):
     length: int
     left: tuple[int, int]
     right: tuple[int, int]
+
+
+class TileDotArg(NamedTuple):
+    """The argument of a TILE_DOT: the name of the tensor core that computes it, the length of the sum, and how the tiles
+    of both operands lie in local memory."""
+
+    core: str
+    length: int
+    left: TileLayout
+    right: TileLayout
 
 
 _LN2 = math.log(2)
@@ -332,6 +343,8 @@ class Ops:
     # (left memory, right memory, start in left, start in right, row, column): the sum over k of left[start + row, k] *
     # right[start + k, column], 0 for a row or column outside; arg: DotArg
     DOT = Op(Kind.CONTROL, 6, scalar_shape, free_dtype)
+    # (left, right, row, column), tiles in local memory: sum over k of left[row, k] * right[column, k]; arg: TileDotArg
+    TILE_DOT = Op(Kind.CONTROL, 4, scalar_shape, free_dtype)
     SINK = Op(Kind.CONTROL, (0, None), scalar_shape, void_dtype)  # arg: KernelInfo or None
     DEFINE_LOCAL = Op(Kind.MEMORY, 0, lambda node: (node.arg.size,), free_dtype)  # arg: ParamArg
     DEFINE_REG = Op(Kind.MEMORY, 0, lambda node: (node.arg.size,), free_dtype)  # arg: ParamArg

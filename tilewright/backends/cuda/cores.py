@@ -12,6 +12,11 @@ from tilewright.base.target import CoreAxis, TensorCore
 _TILES = ((128, 256), (128, 128), (64, 128), (64, 64))
 # Bytes of the summed axis that are fetched at a time, for wgmma and for mma.
 _LINE_BYTES, _HALF_LINE_BYTES = 128, 64
+# Steps of the sum that threads without tensor cores take at a time.
+_THREAD_DEPTH = 16
+_THREAD_TILES = ((128, 128), (64, 128), (64, 64))
+# Operations of a multiprocessor per clock: of wgmma and mma on bytes (half as many on 2 bytes), and of float32.
+_GROUP_OPERATIONS, _WARP_OPERATIONS, _THREAD_OPERATIONS = 8192, 4096, 256
 _HALVES = (dtypes.bfloat16, dtypes.float16)
 _BYTES = (dtypes.float8_e4m3, dtypes.float8_e5m2)
 
@@ -24,7 +29,8 @@ def cores_of(arch: str, allow_tf32: bool) -> tuple[TensorCore, ...]:
     singles = (dtypes.float32,) if allow_tf32 and version >= 80 else ()
     operands = (*halves, *small, *singles)
     groups = [warp_group_core(operand, *tile) for operand in operands for tile in _TILES] if arch == "sm_90a" else []
-    return (*groups, *(warp_core(operand) for operand in operands))
+    threads = [thread_core(*tile) for tile in _THREAD_TILES]
+    return (*groups, *(warp_core(operand) for operand in operands), *threads)
 
 
 def is_warp_group_core(core: TensorCore) -> bool:
@@ -44,6 +50,8 @@ def warp_group_core(operand: DType, rows: int, columns: int) -> TensorCore:
         (*groups, CoreAxis(4, 16, 32), CoreAxis(2, 8), CoreAxis(8, 1, 4)),
         (CoreAxis(columns // 8, 8), CoreAxis(4, 2, 1), CoreAxis(2, 1)),
         transposes=operand.itemsize == 2,
+        operations_per_clock=_GROUP_OPERATIONS / operand.itemsize,
+        staged_line_bytes=_LINE_BYTES,
     )
 
 
@@ -59,4 +67,27 @@ def warp_core(operand: DType) -> TensorCore:
         (CoreAxis(2, 64, 128), CoreAxis(4, 16), CoreAxis(2, 8), CoreAxis(8, 1, 4)),
         (CoreAxis(4, 32, 32), CoreAxis(4, 8), CoreAxis(4, 2, 1), CoreAxis(2, 1)),
         transposes=True,
+        operations_per_clock=_WARP_OPERATIONS / operand.itemsize,
     )
+
+
+def thread_core(rows: int, columns: int) -> TensorCore:
+    """float32 without tensor cores: 16 by 16 threads, each with groups of 4 rows and 4 columns."""
+    return TensorCore(
+        f"fma_float32_{rows}x{columns}",
+        dtypes.float32,
+        dtypes.float32,
+        rows,
+        columns,
+        _THREAD_DEPTH,
+        (*_repeats(rows), CoreAxis(16, 4, 16), CoreAxis(4, 1)),
+        (*_repeats(columns), CoreAxis(16, 4, 1), CoreAxis(4, 1)),
+        transposes=True,
+        operations_per_clock=_THREAD_OPERATIONS,
+        is_bulk=False,
+        staged_line_bytes=0,
+    )
+
+
+def _repeats(size: int) -> tuple[CoreAxis, ...]:
+    return (CoreAxis(size // 64, 64),) if size > 64 else ()

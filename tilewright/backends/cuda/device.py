@@ -17,7 +17,8 @@ from tilewright.backends.cuda.launches import CudaKernel, CudaRunner
 from tilewright.backends.cuda.library import CudaError
 from tilewright.backends.cuda.memory import CudaMemory, Pool, Staging
 from tilewright.backends.cuda.nvrtc import compile_text, toolchain
-from tilewright.backends.cuda.renderer import CudaLanguage, dynamic_local_bytes, render
+from tilewright.backends.cuda.renderer import CudaLanguage, dynamic_local_bytes
+from tilewright.backends.cuda.tile_plan import plan_ring
 from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import InternalError
@@ -108,7 +109,8 @@ class CudaDriver(Driver):
         self.card.enter()
         library, product = self.card.library, plan_dot(program)
         launch = plan_launch(program) if product is None else dot_launch(program, product)
-        shared_bytes = dynamic_local_bytes(program) if product is None else product.shared_bytes
+        asking = product or plan_ring(program)
+        shared_bytes = dynamic_local_bytes(program) if asking is None else asking.shared_bytes
         try:
             module = library.call("cuModuleLoadData", binary)
             name = CudaLanguage(program).kernel_name(program)
@@ -148,7 +150,7 @@ class CudaDriver(Driver):
         key = int(kernel.function)
         if key not in self.unrestricted:
             program = self.programs[key]
-            binary = self.compile(render(program, is_restricted=False))
+            binary = self.compile(render_program(program, is_restricted=False))
             self.unrestricted[key] = self.load(binary, program)._replace(written=())
         return self.unrestricted[key]
 

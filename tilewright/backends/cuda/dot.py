@@ -14,6 +14,8 @@ from tilewright.backends.cuda import dot_text
 from tilewright.backends.cuda.dot_mma import name_threads, render_mma
 from tilewright.backends.cuda.dot_plan import DotPlan, Side, core_of, dot_launch, find_dot, plan_dot
 from tilewright.backends.cuda.renderer import CudaLanguage, render
+from tilewright.backends.cuda.tile_plan import plan_ring
+from tilewright.backends.cuda.tile_renderer import TileRenderer
 from tilewright.codegen.c_style.launch import Launch
 from tilewright.codegen.c_style.renderer import CStyleRenderer, Expression
 from tilewright.codegen.tiles import axis_size
@@ -63,7 +65,7 @@ class DotRenderer(CStyleRenderer):
         self.text(dot_text.open_multiplying_groups(plan, tiles))
         self.emitter.depth += 1
         self.text(decode)
-        name_threads(self.emitter, self.plan.node, "threadIdx.x")
+        name_threads(self.emitter, self.plan.node.src[4:], "threadIdx.x")
 
     def decode_tile(self) -> list[str]:
         """The axes of the grid from the number of a tile: bands of rows, then columns, batches outermost."""
@@ -111,9 +113,12 @@ class DotRenderer(CStyleRenderer):
             self.emitter.values[node][place] = Expression(f"acc[{column // 8 * 4 + row // 8 * 2 + column % 2}]")
 
 
-def render_program(program: Program) -> str:
+def render_program(program: Program, is_restricted: bool = True) -> str:
     """The CUDA text of any program."""
+    ring = plan_ring(program)
+    if ring is not None:
+        return TileRenderer(program, ring, is_restricted).render()
     node, plan = find_dot(program), plan_dot(program)
     if node is None:
-        return render(program)
+        return render(program, is_restricted)
     return render_mma(program, node, core_of(program, node)) if plan is None else DotRenderer(program, plan).render()

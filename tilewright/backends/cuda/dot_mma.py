@@ -7,6 +7,8 @@ from several. Lines are padded by 16 bytes, so that the 8 lines that a warp read
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.backends.cuda.dot_text import OPERANDS
 from tilewright.backends.cuda.renderer import CudaLanguage
 from tilewright.base.errors import InternalError
@@ -119,7 +121,7 @@ class MmaRenderer(CStyleRenderer):
     def open_group(self) -> None:
         """The threads as the core numbers them."""
         self.emitter.line("const int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;")
-        name_threads(self.emitter, self.node, "thread")
+        name_threads(self.emitter, self.node.src[4:], "thread")
 
     def emit_node(self, node: UOp) -> None:
         if node.op is not Ops.DOT:
@@ -212,10 +214,10 @@ class MmaRenderer(CStyleRenderer):
         ]
 
 
-def name_threads(emitter: Emitter, node: UOp, thread: str) -> None:
+def name_threads(emitter: Emitter, numbers: Sequence[UOp], thread: str) -> None:
     """The core's thread axes from the number of a thread. TC gave them ids in the core's order, which is the card's;
     a launch may list them in another, which would exchange the elements of threads."""
-    axes = {axis for number in node.src[4:] for axis in number.ranges if axis.arg.kind is AxisType.LOCAL}
+    axes = {axis for number in numbers for axis in number.ranges if axis.arg.kind is AxisType.LOCAL}
     stride = 1
     for axis in sorted(axes, key=lambda axis: axis.arg.id, reverse=True):
         name, kind = emitter.axis_name(axis), emitter.language.type_name(axis.dtype)

@@ -151,7 +151,9 @@ class TileRenderer(CStyleRenderer):
         self.outside, self.emitter.lines = self.emitter.lines, []
         name = self.emitter.axis_name(axis)
         self.emitter.values[axis] = {(): Expression(name)}
-        self.emitter.line(f"const auto stage_step = [&](const {self.language.type_name(axis.dtype)} {name}, int slot) {{")
+        self.emitter.line(
+            f"const auto stage_step = [&](const {self.language.type_name(axis.dtype)} {name}, int slot) {{"
+        )
         self.emitter.depth += 1
         self._name_tiles("slot")
 

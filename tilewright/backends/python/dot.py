@@ -1,4 +1,4 @@
-"""What a DOT means. In: the memories, starts, rows and columns of one DOT as arrays. Out: its values.
+"""What DOT and TILE_DOT mean. In: the memories, starts, rows and columns of one node as arrays. Out: its values.
 However a card multiplies matrices, this sum, one step after another, is what it is compared with."""
 
 from __future__ import annotations
@@ -28,6 +28,19 @@ def compute_dot(site: Site, node: UOp, memories: Sequence[View], numbers: Sequen
         left, right = (
             access.load(site, view, start + step * distance, np.broadcast_to(inside, start.shape), None).astype(dtype)
             for view, start, distance, inside in places
+        )
+        total = total + left * right
+    return total
+
+
+def compute_tile_dot(site: Site, node: UOp, memories: Sequence[View], row: Array, column: Array) -> Array:
+    """Both tiles are in local memory, which every thread of the work-group reads."""
+    argument, dtype = node.arg, numpy_dtype(node.dtype)
+    total = np.zeros((1,) * row.ndim, dtype)
+    for step in range(argument.length):
+        left, right = (
+            access.load(site, view, np.asarray(layout.position(own.astype(np.int64), step)), None, None).astype(dtype)
+            for view, layout, own in zip(memories, (argument.left, argument.right), (row, column), strict=True)
         )
         total = total + left * right
     return total

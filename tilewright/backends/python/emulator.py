@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.backends.python import access
 from tilewright.backends.python.access import Site
-from tilewright.backends.python.dot import compute_dot
+from tilewright.backends.python.dot import compute_dot, compute_tile_dot
 from tilewright.backends.python.launch import FIRST_TILE_AXIS, GROUP_AXIS, THREAD_AXIS, Launch
 from tilewright.backends.python.memory import View, make_parameter_views, make_slot_views
 from tilewright.backends.python.plan import is_loop, make_plan
@@ -319,6 +319,11 @@ class _Run:
         numbers = [self._value(number) for number in node.src[2:]]
         self.values[node] = compute_dot(self._site(position, node), node, memories, numbers)
 
+    def _tile_dot(self, position: int, node: UOp) -> None:
+        memories = [self.views[memory_of(memory)] for memory in node.src[:2]]
+        row, column = (self._value(number) for number in node.src[2:])
+        self.values[node] = compute_tile_dot(self._site(position, node), node, memories, row, column)
+
     # ------------------------------------------------------------ accumulators
 
     def _declare_accumulator(self, _position: int, node: UOp) -> None:
@@ -411,6 +416,7 @@ _HANDLERS: dict[Op, Callable[[_Run, int, UOp], None]] = {
     Ops.LOAD: _Run._load,
     Ops.STORE: _Run._store,
     Ops.DOT: _Run._dot,
+    Ops.TILE_DOT: _Run._tile_dot,
     Ops.ACC: _Run._declare_accumulator,
     Ops.ACCUMULATE: _Run._accumulate,
     Ops.COMBINE: _Run._combine,

@@ -39,7 +39,7 @@ def value_sources(node: UOp) -> tuple[UOp, ...]:
         found = node.src[:1]
     elif node.op is Ops.ACCUMULATE:
         found = node.src[1:]
-    elif node.op is Ops.DOT:
+    elif node.op in (Ops.DOT, Ops.TILE_DOT):
         found = node.src[2:]
     elif node.op is Ops.WARP_FOLD:
         found = node.src[:1]

@@ -24,6 +24,7 @@ from tilewright.graph.ops import (
     DotArg,
     MultiArg,
     ParamArg,
+    TileDotArg,
     ViewArg,
 )
 from tilewright.graph.records import KernelInfo, Opt, OptOps
@@ -94,6 +95,9 @@ _RECORDS: dict[str, Record] = {
     ),
     "MultiArg": Record(MultiArg, {"axis": lambda value: value is None or is_int(value), "devices": _is_texts}),
     "ParamArg": Record(ParamArg, {"slot": is_int, "size": is_int, "device": _is_text}),
+    "TileDotArg": Record(
+        TileDotArg, {"core": _is_text, "length": is_int, **dict.fromkeys(("left", "right"), is_int_tuple)}
+    ),
     "ViewArg": Record(ViewArg, {"shape": is_int_tuple, "strides": is_int_tuple}),
     "CustomKernel": Record(
         CustomKernel,

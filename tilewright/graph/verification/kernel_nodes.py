@@ -5,9 +5,9 @@ Out: what is wrong with it, in words, or None. The table at the end has a line p
 from __future__ import annotations
 
 from tilewright.base.dtype import dtypes
-from tilewright.graph.ops import REDUCTIONS, Axis, AxisType, DotArg, Ops
+from tilewright.graph.ops import REDUCTIONS, Axis, AxisType, DotArg, Ops, TileDotArg
 from tilewright.graph.records import KernelInfo
-from tilewright.graph.uop import UOp
+from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.verification.tensor_nodes import PLACEHOLDERS, Complaint, NodeRule, is_int_tuple
 
 INDEXABLE = PLACEHOLDERS | {Ops.BUFFER}
@@ -159,6 +159,16 @@ def check_dot(node: UOp) -> Complaint:
     return None if isinstance(node.arg, DotArg) else f"argument {node.arg!r} is no DotArg"
 
 
+def check_tile_dot(node: UOp) -> Complaint:
+    left, right, *numbers = node.src
+    for memory in (left, right):
+        if memory_of(memory).op is not Ops.DEFINE_LOCAL:
+            return f"multiplies {memory.op.name}, which is no local memory"
+    if any(not number.dtype.is_int for number in numbers):
+        return "a row or column is not an integer"
+    return None if isinstance(node.arg, TileDotArg) else f"argument {node.arg!r} is no TileDotArg"
+
+
 def check_warp_fold(node: UOp) -> Complaint:
     match node.arg:
         case (op, int(width)) if op in REDUCTIONS and width > 1 and width & (width - 1) == 0:
@@ -182,5 +192,6 @@ KERNEL_RULES: tuple[NodeRule, ...] = (
     NodeRule("after-memory", {Ops.AFTER}, check_after),
     NodeRule("group-effects", {Ops.GROUP}, check_group),
     NodeRule("dot-operands", {Ops.DOT}, check_dot),
+    NodeRule("tile-dot-operands", {Ops.TILE_DOT}, check_tile_dot),
     NodeRule("warp-fold-argument", {Ops.WARP_FOLD}, check_warp_fold),
 )

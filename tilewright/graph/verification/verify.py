@@ -111,7 +111,7 @@ def check_values_are_scalar(_root: UOp, nodes: list[UOp]) -> Fault | None:
     for node in nodes:
         for position, source in enumerate(node.src):
             is_memory = source.op in PLACEHOLDERS or source.op is Ops.AFTER
-            is_named = position < {Ops.INDEX: 1, Ops.AFTER: 1, Ops.DOT: 2}.get(node.op, 0)
+            is_named = position < {Ops.INDEX: 1, Ops.AFTER: 1, Ops.DOT: 2, Ops.TILE_DOT: 2}.get(node.op, 0)
             if is_memory and not is_named and node.op is not Ops.BARRIER:
                 return node, f"uses the buffer {describe(source)} as a value; go through INDEX and LOAD"
             if source.op is Ops.INDEX and not (node.op in (Ops.LOAD, Ops.STORE) and position == 0):
@@ -133,7 +133,7 @@ def check_ranges_are_closed_once(_root: UOp, nodes: list[UOp]) -> Fault | None:
 _KERNEL_VALUES = (
     ELEMENTWISE
     | PLACEHOLDERS
-    | {Ops.CONST, Ops.VARIABLE, Ops.RANGE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.WARP_FOLD, Ops.DOT}
+    | {Ops.CONST, Ops.VARIABLE, Ops.RANGE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.WARP_FOLD, Ops.DOT, Ops.TILE_DOT}
 )
 # A program's body holds no AFTER and no GROUP, but an INDEX in it may name them.
 _ORDER = frozenset({Ops.AFTER, Ops.GROUP, Ops.END, Ops.BARRIER})

@@ -115,7 +115,12 @@ def narrow(value: UOp, dtype: DType) -> UOp | None:
     """The expression of `dtype` whose conversion the value is, exactly; None where there is none."""
     if value.dtype is dtype:
         return value
-    if value.op is Ops.CAST and value.src[0].dtype is dtype and dtype.is_float and dtype.itemsize < value.dtype.itemsize:
+    if (
+        value.op is Ops.CAST
+        and value.src[0].dtype is dtype
+        and dtype.is_float
+        and dtype.itemsize < value.dtype.itemsize
+    ):
         return value.src[0]
     if value.op is Ops.WHERE:
         yes, no = (narrow(source, dtype) for source in value.src[1:])
@@ -145,16 +150,16 @@ def _check_loads(view: KernelView, *values: UOp) -> str | None:
     return None
 
 
-def _group_loops(
-    view: KernelView, reduce: UOp, first: UOp, second: UOp, summed: tuple[UOp, ...]
-) -> Contraction | str:
+def _group_loops(view: KernelView, reduce: UOp, first: UOp, second: UOp, summed: tuple[UOp, ...]) -> Contraction | str:
     loops = [axis for axis in view.axes if axis not in view.reduce_axes]
     if not all(is_counted(axis) for axis in (*loops, *summed)):
         return "the size of a loop is computed"
     if not view.stores or any(loop not in store.ranges for store in view.stores for loop in loops):
         return "everything stored must depend on all output loops"
-    own = [[a for a in loops if a in one.ranges and a not in other.ranges] for one, other in
-           ((first, second), (second, first))]
+    own = [
+        [a for a in loops if a in one.ranges and a not in other.ranges]
+        for one, other in ((first, second), (second, first))
+    ]
     batch = tuple(axis for axis in loops if axis in first.ranges and axis in second.ranges)
     if len(own[0]) + len(own[1]) + len(batch) != len(loops):
         return "the factors must depend on all output loops"

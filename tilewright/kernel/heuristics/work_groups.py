@@ -15,22 +15,25 @@ from __future__ import annotations
 
 import math
 
-from tilewright.base.target import TensorCore
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
+from tilewright.kernel.analysis.contraction import match_contraction
 from tilewright.kernel.axes import KernelView, is_counted, size_of
+from tilewright.kernel.cost import contraction_clocks
 from tilewright.kernel.heuristics.group_builder import GroupOptBuilder, divisor, output_loops, step_of
 from tilewright.kernel.heuristics.group_memory import choose_memory_opts
 from tilewright.kernel.transforms.registry import TRANSFORMS
 from tilewright.kernel.transforms.stage import operands
-from tilewright.kernel.transforms.tensor_core import Product, find_product
+from tilewright.kernel.transforms.tensor_core import check_bulk, find_core
 
 # Threads of one side of a tile.
 TILE_THREADS = 16
 # Below this many rows, columns and steps altogether tiles of tensor cores are mostly empty.
 MIN_SIDE = 16
 MIN_PRODUCT = 1 << 18
+# Elements of a tile that a thread holds, beside what it stages.
+MAX_STAGED_ELEMENTS = 64
 # Iterations of the reduction that are staged at a time, preferred first.
 STAGED_DEPTH = (16, 8, 4)
 
@@ -52,26 +55,25 @@ def choose_group_opts(view: KernelView) -> tuple[Opt, ...]:
 
 
 def choose_tensor_core(view: KernelView) -> Opt | None:
-    """The first core whose tiles keep every multiprocessor busy, else the one with the smallest tiles; None where the
-    kernel is no product that a core takes, or one so small that tiles would be mostly empty."""
-    fitting = [(axis, name) for axis, name in TRANSFORMS[OptOps.TC].candidates(view)]
-    if not fitting:
-        return None
-    axis, cores = fitting[0][0], {core.name: core for core in view.target.tensor_cores}
-    product = find_product(view, axis)
-    assert isinstance(product, Product)
-    rows, columns = size_of(product.left.axis), size_of(product.right.axis)
-    if min(rows, columns) < MIN_SIDE or rows * columns * size_of(axis) < MIN_PRODUCT:
-        return None
-    batch = math.prod(size_of(a) for a in view.axes if a not in (product.left.axis, product.right.axis, axis))
-
-    def tiles(core: TensorCore) -> int:
-        return batch * -(-rows // core.rows) * -(-columns // core.columns)
-
-    found = [cores[name] for _, name in fitting]
-    smallest = min(found, key=lambda core: core.rows * core.columns)
-    chosen = next((core for core in found if tiles(core) >= view.target.cores), smallest)
-    return Opt(OptOps.TC, view.axes.index(axis), chosen.name)
+    """The core with the least estimated time; None where the kernel is no contraction that a core takes, or one so
+    small that tiles would be mostly empty."""
+    best: tuple[float, Opt] | None = None
+    for axis, name in TRANSFORMS[OptOps.TC].candidates(view):
+        core = find_core(view.target, name)
+        assert core is not None
+        contraction = match_contraction(view, core.operand, core.accumulator)
+        if isinstance(contraction, str):
+            continue
+        rows, columns = contraction.rows, contraction.columns
+        if min(rows, columns) < MIN_SIDE or rows * columns * contraction.length < MIN_PRODUCT:
+            return None
+        is_bulk = check_bulk(view, axis, core) is None
+        if not is_bulk and core.rows * core.columns > MAX_STAGED_ELEMENTS * core.threads:
+            continue
+        clocks = contraction_clocks(contraction, core, view.target, is_bulk)
+        if best is None or clocks < best[0]:
+            best = clocks, Opt(OptOps.TC, view.axes.index(axis), name)
+    return None if best is None else best[1]
 
 
 # ---------------------------------------------------------------- products

@@ -18,9 +18,11 @@ from tilewright.graph.ops import AxisType, DotArg, Ops
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import exchange_axis, substitute
+from tilewright.kernel.analysis.contraction import Contraction, match_contraction
 from tilewright.kernel.axes import KernelView, make_range, size_of
 from tilewright.kernel.transforms.common import Transform
 from tilewright.kernel.transforms.pad import mask_axis
+from tilewright.kernel.transforms.tile_dot import apply_tiles, plan_tiles
 
 # The copy engine moves at least 16 bytes, at addresses that are multiples of 16 bytes.
 ALIGNMENT = 16
@@ -51,8 +53,19 @@ def check_tensor_core(view: KernelView, axis: UOp, name: str) -> str | None:
     if core is None:
         known = ", ".join(each.name for each in view.target.tensor_cores) or "none"
         return f"TC: {view.target.name} has no tensor core {name!r}, of those that it has: {known}"
+    reason = check_bulk(view, axis, core)
+    if reason is None or core.staged_line_bytes is None:
+        return reason
+    found = match_contraction(view, core.operand, core.accumulator)
+    return f"TC {name}: {found}" if isinstance(found, str) else None
+
+
+def check_bulk(view: KernelView, axis: UOp, core: TensorCore) -> str | None:
+    """Why the copy engine cannot fetch the operands as they lie in memory; None where it can."""
+    if not core.is_bulk:
+        return f"TC {core.name} multiplies tiles in local memory alone"
     found = find_product(view, axis)
-    return f"TC {name}: {found}" if isinstance(found, str) else _check_core(view, found, core)
+    return f"TC {core.name}: {found}" if isinstance(found, str) else _check_core(view, found, core)
 
 
 def find_core(target: Target, name: str) -> TensorCore | None:
@@ -60,8 +73,13 @@ def find_core(target: Target, name: str) -> TensorCore | None:
 
 
 def apply_tensor_core(view: KernelView, axis: UOp, name: str) -> UOp:
-    core, found = find_core(view.target, name), find_product(view, axis)
+    core = find_core(view.target, name)
     assert core is not None
+    if check_bulk(view, axis, core) is not None:
+        contraction = match_contraction(view, core.operand, core.accumulator)
+        assert isinstance(contraction, Contraction)
+        return apply_tiles(view, plan_tiles(contraction, core))
+    found = find_product(view, axis)
     assert isinstance(found, Product)
     row, column = found.left.axis, found.right.axis
     argument = DotArg(
@@ -171,7 +189,7 @@ def _lay_out(
 
 def tensor_core_candidates(view: KernelView) -> Iterator[tuple[UOp, str]]:
     """Every core that takes the kernel's product, preferred ones first."""
-    for axis in view.reduces[0].src[1:] if len(view.reduces) == 1 else ():
+    for axis in view.reduces[-1].src[1:2] if view.reduces else ():
         for core in view.target.tensor_cores:
             if check_tensor_core(view, axis, core.name) is None:
                 yield axis, core.name

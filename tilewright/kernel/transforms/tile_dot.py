@@ -69,7 +69,11 @@ def plan_tiles(contraction: Contraction, core: TensorCore) -> TilePlan:
         left = _plan_staging(contraction.left, fastest, core, core.rows)
         right = _plan_staging(contraction.right, fastest, core, core.columns)
         # A step that lies inside of one iteration of the other loops needs no division per element.
-        score = (left.lanes + right.lanes, int(size_of(fastest) % core.depth == 0), -_largest_stride(contraction, fastest))
+        score = (
+            left.lanes + right.lanes,
+            int(size_of(fastest) % core.depth == 0),
+            -_largest_stride(contraction, fastest),
+        )
         if found is None or score > found[0]:
             found = score, TilePlan(contraction, core, order, left, right)
     assert found is not None
@@ -86,8 +90,10 @@ def _plan_staging(operand: Operand, summed: UOp, core: TensorCore, size: int) ->
     widths = {}
     for axis, tile in ((summed, core.depth), (own, size)):
         widths[axis] = _vector_width(operand, axis, core, size * core.depth, tile)
-    steps = {axis: min((abs(affine(a.src[1]).terms.get(axis, 0)) or 1 << 62 for a in operand.loads), default=1 << 62)
-             for axis in (summed, own)}
+    steps = {
+        axis: min((abs(affine(a.src[1]).terms.get(axis, 0)) or 1 << 62 for a in operand.loads), default=1 << 62)
+        for axis in (summed, own)
+    }
     is_summed_fast = (-widths[summed], steps[summed]) <= (-widths[own], steps[own])
     return Staging(operand, is_summed_fast, widths[summed if is_summed_fast else own])
 
@@ -116,15 +122,19 @@ def apply_tiles(view: KernelView, plan: TilePlan) -> UOp:
     contraction, core = plan.contraction, plan.core
     last = max(loop.arg.id for loop in view.axes)
     tiles, inside = [], []
-    for operand, parts, size in ((contraction.left, core.row_axes, core.rows),
-                                 (contraction.right, core.column_axes, core.columns)):
+    for operand, parts, size in (
+        (contraction.left, core.row_axes, core.rows),
+        (contraction.right, core.column_axes, core.columns),
+    ):
         identity = operand.loops[0].arg.id
         tiles.append(make_range(-(-count(operand.loops) // size), (*identity, 0), AxisType.GLOBAL))
         inside.append(_inside(identity, parts, core, last))
     step = make_range(plan.steps, (*plan.summed[0].arg.id, 0), AxisType.REDUCE) if plan.steps > 1 else None
     total = _multiply(plan, tiles, inside, step, last)
     sink = substitute(view.sink, {contraction.reduce: total})
-    for operand, tile, number, size in zip((contraction.left, contraction.right), tiles, inside, (core.rows, core.columns)):
+    for operand, tile, number, size in zip(
+        (contraction.left, contraction.right), tiles, inside, (core.rows, core.columns)
+    ):
         sink = _lay_out(sink, operand.loops, tile * size + number, size_of(tile) * size)
     return sink
 
@@ -133,8 +143,11 @@ def _inside(identity: tuple[int, ...], parts: tuple[CoreAxis, ...], core: Tensor
     """The number of a row or column inside of its tile. Thread axes have ids in the core's order, after all others."""
     total = index_const(0)
     for number, part in enumerate(parts):
-        axis = make_range(part.size, _thread_id(core, part, last), AxisType.LOCAL) if part.thread else make_range(
-            part.size, (*identity, number + 1), AxisType.UPCAST)
+        axis = (
+            make_range(part.size, _thread_id(core, part, last), AxisType.LOCAL)
+            if part.thread
+            else make_range(part.size, (*identity, number + 1), AxisType.UPCAST)
+        )
         total = total + axis * part.step
     return total
 
@@ -192,8 +205,16 @@ def _multiply(plan: TilePlan, tiles: list[UOp], inside: list[UOp], step: UOp | N
 
 
 def _copy(
-    plan: TilePlan, staging: Staging, memory: UOp, layout: TileLayout, tile: UOp, size: int, step: UOp | None,
-    thread: UOp, threads: list[UOp], slot: int,
+    plan: TilePlan,
+    staging: Staging,
+    memory: UOp,
+    layout: TileLayout,
+    tile: UOp,
+    size: int,
+    step: UOp | None,
+    thread: UOp,
+    threads: list[UOp],
+    slot: int,
 ) -> UOp:
     """The effect that stages one tile: all threads together copy every element of it once."""
     core, lanes = plan.core, staging.lanes

@@ -46,7 +46,9 @@ class ConvolutionMixin(ProductsMixin):
         grouped = build.reshape(windows, (batch, groups, inputs, *size, *kernel))
         order = (0, 1, 2, *range(3 + space, 3 + 2 * space), *range(3, 3 + space))
         left = build.reshape(build.permute(grouped, order), (batch, groups, 1, inputs, *kernel, *size))
-        right = build.reshape(build.cast(weight.uop, carrier), (1, groups, outputs // groups, inputs, *kernel, *(1,) * space))
+        right = build.reshape(
+            build.cast(weight.uop, carrier), (1, groups, outputs // groups, inputs, *kernel, *(1,) * space)
+        )
         summed = range(3, 4 + space)
         node = multiply_and_sum(build.expand(left, full), build.expand(right, full), summed, result)
         product = self._new(build.reshape(node, (batch, outputs, *size)), weight)
