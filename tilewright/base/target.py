@@ -16,8 +16,8 @@ WIDE_INTEGERS = frozenset({dtypes.int64, dtypes.uint64})
 
 
 class TileLayout(NamedTuple):
-    """Where an operand's tile has its elements in local memory: `block` rows (or columns) together, `block_step` elements
-    apart from the next ones; inside a block `own_step` from row to row and `summed_step` along the sum."""
+    """Where an operand's tile has its elements in local memory: `block` rows (or columns) together, `block_step`
+    elements apart from the next ones; inside a block `own_step` from row to row and `summed_step` along the sum."""
 
     block: int
     block_step: int
@@ -74,7 +74,7 @@ class TensorCore:
         return math.prod(axis.size for axis in self.thread_axes)
 
     def layout(self, size: int, is_summed_fast: bool) -> TileLayout:
-        """How a tile of `size` rows or columns lies in local memory; along the sum or not, where the core takes both."""
+        """How a tile of `size` rows or columns lies in local memory: along the sum or not, where a core takes both."""
         if not self.staged_line_bytes:
             return TileLayout(size, 0, 1, size + _LINE_PADDING)
         line = self.staged_line_bytes // self.operand.itemsize

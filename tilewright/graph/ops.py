@@ -162,8 +162,8 @@ class DotArg(NamedTuple):
 
 
 class TileDotArg(NamedTuple):
-    """The argument of a TILE_DOT: the name of the tensor core that computes it, the length of the sum, and how the tiles
-    of both operands lie in local memory."""
+    """The argument of a TILE_DOT: the name of the tensor core that computes it, the length of the sum, and how the
+    tiles of both operands lie in local memory."""
 
     core: str
     length: int

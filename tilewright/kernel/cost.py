@@ -1,5 +1,5 @@
-"""What a plan costs. In: a contraction, a tensor core and a target. Out: an estimate in clocks of the whole kernel, made
-from facts of the target. `heuristics` chooses the plan with the least estimate."""
+"""What a plan costs. In: a contraction, a tensor core and a target. Out: an estimate in clocks of the whole kernel,
+made from facts of the target. `heuristics` chooses the plan with the least estimate."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _BARRIER_CLOCKS = 60.0
 
 
 def contraction_clocks(contraction: Contraction, core: TensorCore, target: Target, is_bulk: bool) -> float:
-    """The most loaded multiprocessor takes a whole number of tiles; a step of one is bound by arithmetic or by the bytes
-    of both operands' tiles."""
+    """The most loaded multiprocessor takes a whole number of tiles; a step of one is bound by arithmetic or by the
+    bytes of both operands' tiles."""
     rows, columns = -(-contraction.rows // core.rows), -(-contraction.columns // core.columns)
     tiles = count(contraction.batch) * rows * columns
     arithmetic = 2 * core.rows * core.columns * core.depth / core.operations_per_clock

@@ -19,9 +19,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.base.dtype import dtypes
-from tilewright.base.target import CoreAxis, TensorCore
+from tilewright.base.target import CoreAxis, TensorCore, TileLayout
 from tilewright.graph.affine import affine
-from tilewright.graph.ops import AxisType, Ops, ParamArg, TileDotArg, TileLayout
+from tilewright.graph.ops import AxisType, Ops, ParamArg, TileDotArg
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, const, index_const
 from tilewright.graph.walk import exchange_axis, map_graph, substitute
