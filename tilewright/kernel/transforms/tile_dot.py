@@ -132,6 +132,8 @@ def apply_tiles(view: KernelView, plan: TilePlan) -> UOp:
     step = make_range(plan.steps, (*plan.summed[0].arg.id, 0), AxisType.REDUCE) if plan.steps > 1 else None
     total = _multiply(plan, tiles, inside, step, last)
     sink = substitute(view.sink, {contraction.reduce: total})
+    for loop in contraction.batch:  # a work-group has one tile
+        sink = exchange_axis(sink, loop, make_range(size_of(loop), loop.arg.id, AxisType.GLOBAL))
     for operand, tile, number, size in zip(
         (contraction.left, contraction.right), tiles, inside, (core.rows, core.columns)
     ):
