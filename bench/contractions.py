@@ -199,9 +199,7 @@ def main() -> None:
     parser.add_argument("--json", default="")
     given = parser.parse_args()
     made = []
-    print(
-        f"{'row':44} {'ours ms':>9} {'torch ms':>9} {'TFLOP/s':>8} {'torch':>7} {'ratio':>6} {'error':>8} {'first s':>7}"
-    )
+    print(f"{'':44} {'ours ms':>9} {'torch ms':>9} {'TFLOP/s':>8} {'torch':>7} {'ratio':>6} {'error':>8} {'first':>7}")
     for row in rows():
         if given.only not in row.name:
             continue

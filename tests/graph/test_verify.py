@@ -30,6 +30,7 @@ from tilewright.graph.verification.verify import (
 F32 = dtypes.float32
 I32 = dtypes.int32
 INDEX = dtypes.index
+ZEROS = (index_const(0),) * 4
 
 # ---------------------------------------------------------------- parts
 
@@ -300,8 +301,9 @@ KERNEL_CASES: list[Case] = [
     ("buffers-are-indexed", lambda: storing(UOp(Ops.AFTER, F32, (param(1), loop(0)))), "go through INDEX"),
     ("after-memory", lambda: storing(load(UOp(Ops.AFTER, F32, (const(F32, 1.0), loop(0))), loop(0))), "no memory"),
     ("arity", lambda: storing(load(UOp(Ops.AFTER, F32, (param(1),)), loop(0))), "takes 2 or more"),
+    ("tile-dot-operands", lambda: storing(UOp(Ops.TILE_DOT, F32, (param(1), param(2), *ZEROS[:2]))), "no local memory"),
     ("dot-operands", lambda: storing(UOp(Ops.DOT, F32, (const(F32, 1.0),) * 2 + (index_const(0),) * 4)), "no buffer"),
-    ("dot-operands", lambda: storing(UOp(Ops.DOT, F32, (param(1), param(2)) + (index_const(0),) * 4)), "no DotArg"),
+    ("dot-operands", lambda: storing(UOp(Ops.DOT, F32, (param(1), param(2)) + ZEROS)), "no DotArg"),
     ("group-effects", lambda: sink(UOp(Ops.GROUP, dtypes.void, (loop(0),))), "RANGE is no effect"),
     ("end-range", lambda: sink(UOp(Ops.END, dtypes.void, (loop(0), loop(1)))), "one loop at a time"),
     (
