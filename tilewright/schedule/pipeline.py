@@ -78,7 +78,7 @@ def lower_checks(state: Scheduling) -> None:
 
 
 def prepare_outputs(state: Scheduling) -> None:
-    prepared, state.sequence = prepare_graph(state.outputs)
+    prepared, state.sequence = prepare_graph(state.outputs, state.target_of(state.device).has_local)
     state.outputs = [storage_node(node) for node in prepared]
 
 
@@ -161,7 +161,7 @@ def schedule(
         return state.made
 
 
-def prepare_graph(outputs: Sequence[UOp]) -> tuple[list[UOp], tuple[UOp, ...]]:
+def prepare_graph(outputs: Sequence[UOp], has_groups: bool = False) -> tuple[list[UOp], tuple[UOp, ...]]:
     """Large reductions split; the source of a copy is a buffer that it can copy whole. A value that waits for another
     (a DETACH of two) waits no more; instead the nodes come in an order to be kept, which is empty if nothing waits."""
     has_waiting = False
@@ -173,7 +173,7 @@ def prepare_graph(outputs: Sequence[UOp]) -> tuple[list[UOp], tuple[UOp, ...]]:
             src = src[:1]
             has_waiting = True
         made = node.with_src(src)
-        split = split_reduction(made)
+        split = split_reduction(made, has_groups)
         if split is not None:
             note_line(split, node.line, made.src[0])
             return split

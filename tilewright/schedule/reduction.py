@@ -12,16 +12,25 @@ from tilewright.graph.spec import Shape, element_count
 from tilewright.graph.uop import UOp, const
 
 LARGE_REDUCTION = 1 << 15
+LONG_REDUCTION = 1 << 22  # that fewer parts than FEW_RESULTS would not share well
 FEW_RESULTS = 64
 MAX_PARTS = 256
 MIN_PART = 1024
+MAX_PADDING = 8  # of an axis at most one part in so many is padding
 LONG_PRODUCT = 1 << 12
+# Sums of columns on a device with work-groups: elements from which two kernels take less time than one, the partial
+# sums that keep its threads busy, and the length of the shortest part.
+LARGE_COLUMNS = 1 << 18
+MIN_PARTIALS = 1 << 16
+MIN_COLUMN_PART = 32
 
 
-def split_reduction(node: UOp) -> UOp | None:
+def split_reduction(node: UOp, has_groups: bool = False) -> UOp | None:
     """
     before: sum(x[1000000], axes=(0,))
     after:  sum(sum(reshape(x, (64, 15625)), axes=(1,)), axes=(0,))
+
+    A device that has work-groups runs a thread for each element of the first part.
     """
     if not options.SPLIT_REDUCE or node.op is not Ops.REDUCE_AXIS:
         return None
@@ -29,7 +38,7 @@ def split_reduction(node: UOp) -> UOp | None:
     _, axes = node.arg
     work, results = element_count(source.shape), element_count(node.shape)
     if results > FEW_RESULTS:
-        return _split_product(node)
+        return _split_product(node) or (_split_columns(node, work, results) if has_groups else None)
     if results == 0 or work // results < LARGE_REDUCTION:
         return None
     axis = max(axes, key=lambda a: (source.shape[a] >= FEW_RESULTS, -a, source.shape[a]))
@@ -43,7 +52,22 @@ def choose_parts(size: int, reduced: int) -> int | None:
     """The largest divisor of the axis that leaves parts worth a core; None where the axis has no useful divisor."""
     most = min(MAX_PARTS, max(reduced // MIN_PART, 1))
     best = max((d for d in range(1, most + 1) if size % d == 0), default=1)
-    return best if best >= 16 else None
+    is_enough = best >= FEW_RESULTS or (best >= 16 and reduced < LONG_REDUCTION)
+    return best if is_enough else None
+
+
+def _split_columns(node: UOp, work: int, results: int) -> UOp | None:
+    """Sums across memory, such as the gradient of a bias, have a thread for each column: too few for a card."""
+    source = node.src[0]
+    _, axes = node.arg
+    if work < LARGE_COLUMNS or results * 2 > MIN_PARTIALS or len(source.shape) - 1 in axes:
+        return None
+    axis = max(axes, key=lambda a: source.shape[a])
+    most = min(MAX_PARTS, MIN_PARTIALS // results, work // results // MIN_COLUMN_PART)
+    parts = max(n for n in range(1, most + 1) if source.shape[axis] % n == 0)
+    if 4 * parts < most:
+        return _split_padded(node, axis, 1 << (most.bit_length() - 1))
+    return _split_axis(source, source.shape, node, axis, parts) if parts > 1 else None
 
 
 def _split_product(node: UOp) -> UOp | None:
@@ -86,14 +110,18 @@ def _split_axis(source: UOp, shape: Shape, node: UOp, axis: int, parts: int) -> 
     return UOp(Ops.RESHAPE, node.dtype, (second,), node.shape)
 
 
-def _split_padded(node: UOp, axis: int) -> UOp | None:
+def _split_padded(node: UOp, axis: int, most: int = MAX_PARTS) -> UOp | None:
     """An axis without divisors is filled up with the identity of the reduction."""
     source = node.src[0]
     op, _ = node.arg
     size = source.shape[axis]
-    if size < LARGE_REDUCTION:
+    reduced = element_count(source.shape) // element_count(node.shape)
+    parts = FEW_RESULTS if reduced < LONG_REDUCTION else most
+    while parts * MAX_PADDING > size:
+        parts //= 2
+    if parts < 2:
         return None
-    filled = -(-size // FEW_RESULTS) * FEW_RESULTS
+    filled = -(-size // parts) * parts
     padding = tuple((0, filled - size) if a == axis else (0, 0) for a in range(len(source.shape)))
     padded = UOp(Ops.PAD, source.dtype, (source,), padding)
     if op is not Ops.ADD:
@@ -102,4 +130,4 @@ def _split_padded(node: UOp, axis: int) -> UOp | None:
         everywhere = UOp(Ops.EXPAND, dtypes.int64, (position,), padded.shape)
         identity = const(source.dtype, reduce_identity(op, source.dtype))
         padded = (everywhere < size).where(padded, identity)
-    return _split_axis(padded, padded.shape, node, axis, FEW_RESULTS)
+    return _split_axis(padded, padded.shape, node, axis, parts)

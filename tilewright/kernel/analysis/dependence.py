@@ -124,7 +124,7 @@ def _check_shared(view: KernelView, axis: UOp, shared: frozenset[Op]) -> str | N
         blind = [store for store in stores if axis not in store.src[0].src[1].ranges]
         if memory.op in shared and blind:
             return f"{where} is stored to at the same address"
-        if not has_effects(view):
+        if not has_effects(view) or _is_written_once(view, memory):
             continue
         if memory.op in shared:
             reason = _check_addresses(view, axis, memory, stores) or _check_left(view, axis, memory, stores, shared)
@@ -133,6 +133,13 @@ def _check_shared(view: KernelView, axis: UOp, shared: frozenset[Op]) -> str | N
         if reason is not None:
             return f"{where} {reason}"
     return None
+
+
+def _is_written_once(view: KernelView, memory: UOp) -> bool:
+    """Whether a buffer is only stored to, by stores that nothing orders: those of the scheduler, which write every
+    element once. Copies to local memory beside them change nothing of that."""
+    stores = [store for store in _stores(view) if memory_of(store.src[0]) is memory]
+    return memory.op is Ops.PARAM and all(store in view.sink.src for store in stores) and not _loads(view, memory)
 
 
 def _check_overlap(view: KernelView, axis: UOp) -> str | None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import math
 
-from tilewright.base.target import Target
+from tilewright.graph.affine import affine
 from tilewright.graph.kernels.threads import threads_of
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
+from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
 from tilewright.kernel.heuristics.group_builder import GroupOptBuilder, divisor, output_loops, step_of, warp_threads
+from tilewright.kernel.heuristics.streams import crossing_axes
+from tilewright.kernel.transforms.stage import operands
 
 # Threads of a work-group without shared data.
 GROUP_THREADS = 256
@@ -19,16 +22,55 @@ GROUP_THREADS = 256
 THREADS_PER_CORE = 2048
 # Vectors of a row per thread, at least.
 VECTORS_PER_THREAD = 4
+# Elements along memory that one thread sums by itself.
+SHORT_ROW = 16
+# The length of a row with its padding, over its own.
+MAX_PADDED = 1.25
 
 
 def choose_memory_opts(builder: GroupOptBuilder) -> None:
     view = builder.view
-    if any(unit_axis(view, node) is not None for node in view.reduces):
+    if has_rows(view):
         share_rows(builder)
+        return
+    crossing = crossing_axes(view)
+    if crossing is not None and not has_effects(view) and transpose_tiles(builder, *crossing):
         return
     if view.reduces:
         share_columns(builder)
     fill_groups(builder)
+
+
+# ---------------------------------------------------------------- transposition
+
+
+def transpose_tiles(builder: GroupOptBuilder, column: UOp, row: UOp) -> bool:
+    """Operands whose fast loop is not that of the stores go through tiles in local memory: each thread loads a vector
+    along the operand's fast loop, adjacent threads store adjacent elements. Gives whether the tiles fit."""
+    view = builder.view
+    crossed = [load for load in operands(view) if stride(load, column) not in (0, 1)]
+    lanes = max(1, builder.target.vector_bytes // max(load.dtype.itemsize for load in crossed))
+    warp = warp_threads(builder.target)
+    columns = min(warp, 1 << (size_of(column) - 1).bit_length())
+    rows = max(1, min(builder.target.max_group_size, GROUP_THREADS) // columns)
+    builder.split(OptOps.LOCAL, builder.fill_up(column, columns), columns)
+    row = builder.fill_up(row, lanes * min(rows, -(-size_of(row) // lanes)))
+    rest = builder.split(OptOps.UPCAST, row, lanes)
+    if rest is not None:
+        builder.split(OptOps.LOCAL, rest, divisor(size_of(rest), rows))
+    loops = builder.view.of_kind(AxisType.LOOP)
+    staged = 0
+    for _ in crossed if loops else ():
+        # The operands that are staged already are no longer counted.
+        across = [n for n, load in enumerate(operands(builder.view)) if is_crossed(builder.view, load)]
+        staged += bool(across) and builder.take(OptOps.STAGE, loops[-1], across[0])
+    return staged == len(crossed) or bool(builder.opts)
+
+
+def is_crossed(view: KernelView, load: UOp) -> bool:
+    """Whether adjacent threads read elements that are not adjacent."""
+    threads = [axis for axis in view.of_kind(AxisType.LOCAL) if any(stride(store, axis) == 1 for store in view.stores)]
+    return any(stride(load, axis) not in (0, 1) for axis in threads)
 
 
 # ---------------------------------------------------------------- elementwise
@@ -68,35 +110,118 @@ def unit_axis(view: KernelView, reduce: UOp) -> UOp | None:
     return max(found, key=size_of, default=None)
 
 
+def has_rows(view: KernelView) -> bool:
+    """Whether threads should share reductions along memory. A short one, such as a window of a pool, is left to one
+    thread: its elements are in few cache lines, which the neighbours read as well."""
+    found = [(unit_axis(view, node), node) for node in view.reduces]
+    long = [size_of(axis) > SHORT_ROW or steps_of(node) > SHORT_ROW**2 for axis, node in found if axis is not None]
+    return any(long)
+
+
+def steps_of(reduce: UOp) -> int:
+    """Iterations of a reduction for one result."""
+    return math.prod(size_of(axis) for axis in reduce.src[1:])
+
+
+def main_reductions(view: KernelView) -> list[UOp]:
+    """The reductions with the most iterations of all their loops. Others, such as the sum of partial sums, are small
+    beside them and may be repeated in every work-group."""
+    work = {node: steps_of(node) * math.prod(size_of(axis) for axis in node.ranges) for node in view.reduces}
+    most = max(work.values())
+    return [node for node, count in work.items() if 16 * count >= most]
+
+
 def share_rows(builder: GroupOptBuilder) -> None:
-    """Gives every reduction of a row, and the loop that stores the row, to the same number of threads."""
+    """Gives every reduction of a row, and the loops that store the row, to the same number of threads. Where rows are
+    few, threads also share the other loops of the reductions: the images of a batch, where the row is one channel."""
     view = builder.view
     found = [unit_axis(view, node) for node in view.reduces]
     axes = list(dict.fromkeys(axis for axis in found if axis is not None))
-    inner = [loop for loop in output_loops(view) if not all(loop in node.ranges for node in view.reduces)]
-    inner = [loop for loop in inner if any(stride(store, loop) == 1 for store in view.stores)]
+    outputs = output_loops(view)
+    inner = [loop for loop in outputs if not all(loop in node.ranges for node in main_reductions(view))]
+    fast = [loop for loop in inner if any(stride(store, loop) == 1 for store in view.stores)]
+    longest = max(axes, key=size_of)
     lanes = builder.lanes
-    length = max(size_of(axis) for axis in axes)
-    rows = math.prod(size_of(loop) for loop in output_loops(view) if loop not in inner)
-    threads = threads_for_rows(builder.target, -(-length // lanes), rows)
-    for axis, op in [*((a, OptOps.GROUP) for a in axes), *((a, OptOps.LOCAL) for a in inner)]:
-        if size_of(axis) % lanes or divisor(size_of(axis) // lanes, threads) < min(threads, 32):
-            if size_of(axis) > lanes * threads:
-                axis = builder.fill_up(axis, lanes * min(threads, 64))
-        rest = builder.split(OptOps.UPCAST, axis, math.gcd(size_of(axis), lanes))
-        if rest is not None:
-            builder.split(op, rest, divisor(size_of(rest), threads))
+    rows = math.prod(size_of(loop) for loop in outputs if loop not in inner)
+    vectors = size_of(longest) // lanes if is_aligned(view, longest, lanes) else -(-size_of(longest) // lanes)
+    threads = threads_for_rows(builder, vectors, rows)
+    slow = slow_axes(view, [*axes, *fast], inner)
+    teams = teams_for_rows(builder, threads, rows, slow)
+    for axis, op in [*((a, OptOps.GROUP) for a in axes), *((a, OptOps.LOCAL) for a in fast)]:
+        share_axis(builder, axis, op, threads)
+    for axis in slow:
+        op = OptOps.GROUP if axis in view.reduce_axes else OptOps.LOCAL
+        builder.split(op, axis, teams)
     add_rows(builder)
 
 
-def threads_for_rows(target: Target, vectors: int, rows: int) -> int:
-    """Threads that share a row: enough to saturate the cores, each with enough work."""
+def share_axis(builder: GroupOptBuilder, axis: UOp, op: OptOps, threads: int) -> None:
+    """Gives an axis of stride 1 to so many threads, which is made a multiple of them. Each thread loads vectors;
+    elements where vectors would not be aligned, and then adjacent threads load adjacent elements."""
+    lanes = builder.lanes
+    if is_aligned(builder.view, axis, lanes):
+        rest = builder.split(OptOps.UPCAST, axis, lanes)
+        if rest is not None:
+            builder.split(op, builder.fill_up(rest, threads), threads)
+        return
+    several = lanes if size_of(axis) >= lanes * threads else 1
+    rest = builder.split(op, builder.fill_up(axis, threads * several), threads)
+    if rest is not None and several > 1 and size_of(rest) % several == 0:
+        builder.split(OptOps.UPCAST, rest, several)
+
+
+def is_aligned(view: KernelView, axis: UOp, lanes: int) -> bool:
+    """Whether vectors of so many elements along the axis begin at multiples of their length in every buffer, and no
+    mask divides one."""
+    if size_of(axis) % lanes:
+        return False
+    for access in view.accesses:
+        if any(axis in mask.ranges for mask in access.src[2:]):
+            return False
+        if stride(access, axis) == 1:
+            form = affine(access.src[1])
+            others = (count for atom, count in form.terms.items() if atom is not axis)
+            if form.constant % lanes or any(count % lanes for count in others):
+                return False
+    return True
+
+
+def threads_for_rows(builder: GroupOptBuilder, vectors: int, rows: int) -> int:
+    """Threads that share a row: enough to saturate the cores, each with enough work; a power of two. Where a row is
+    read by several reductions, no more rows at a time than the cache holds."""
+    target, view = builder.target, builder.view
     most = min(target.max_group_size, 1024)
-    wanted = max(1, target.cores * THREADS_PER_CORE // max(rows, 1))
+    wanted = max(1, target.cores * THREADS_PER_CORE // max(rows, 1), GROUP_THREADS)
+    if len(main_reductions(view)) > 1:
+        row_bytes = vectors * target.vector_bytes
+        least_held = -(-target.cores * THREADS_PER_CORE * row_bytes // target.cache_bytes)
+        wanted = max(wanted, 1 << (least_held - 1).bit_length())
     least = min(vectors, warp_threads(target))
-    own = max(1, vectors // VECTORS_PER_THREAD)
-    count = max(least, min(own, max(wanted, GROUP_THREADS)))
-    return min(most, 1 << (count.bit_length() - 1))
+    count = max(least, min(max(1, vectors // VECTORS_PER_THREAD), wanted))
+    threads = min(most, 1 << (count.bit_length() - 1))
+    while threads > warp_threads(target) and -(-vectors // threads) * threads > MAX_PADDED * vectors:
+        threads //= 2
+    return threads
+
+
+def slow_axes(view: KernelView, shared: list[UOp], inner: list[UOp]) -> list[UOp]:
+    """For each of the main reductions its longest other loop, and the longest other loop that stores results."""
+    found = []
+    for node in main_reductions(view):
+        others = [a for a in node.src[1:] if a not in shared and a.arg.kind is AxisType.REDUCE and is_counted(a)]
+        found.append(max(others, key=size_of, default=None))
+    if inner:
+        found.append(max((loop for loop in inner if loop not in shared), key=size_of, default=None))
+    return [] if None in found else list(dict.fromkeys(axis for axis in found if axis is not None))
+
+
+def teams_for_rows(builder: GroupOptBuilder, threads: int, rows: int, slow: list[UOp]) -> int:
+    """How many times the threads of a row share the slow axes, each of which they divide; a power of two."""
+    if not slow:
+        return 1
+    wanted = builder.target.cores * THREADS_PER_CORE // max(rows * threads, 1)
+    most = min(wanted, min(builder.target.max_group_size, 1024) // threads)
+    return math.gcd(1 << max(0, most.bit_length() - 1), *map(size_of, slow)) if most > 1 else 1
 
 
 def add_rows(builder: GroupOptBuilder) -> None:
@@ -124,5 +249,8 @@ def share_columns(builder: GroupOptBuilder) -> None:
     longest = max(axes, key=size_of)
     if loops:
         builder.split(OptOps.LOCAL, loops[0], divisor(size_of(loops[0]), 32))
-    if longest in builder.view.axes:
-        builder.split(OptOps.GROUP, longest, divisor(size_of(longest), min(sharing, builder.room)))
+    if longest in builder.view.axes and is_counted(longest):
+        amount = min(sharing, builder.room)
+        if 2 * divisor(size_of(longest), amount) < amount and size_of(longest) >= 4 * amount:
+            longest = builder.fill_up(longest, amount)
+        builder.split(OptOps.GROUP, longest, divisor(size_of(longest), amount))

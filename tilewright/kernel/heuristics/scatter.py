@@ -22,10 +22,11 @@ COMPARISONS_PER_TERM = 32
 MAX_VECTORS = 32
 # With rows of fewer vectors, cores that each skip the others' terms are no faster than one core.
 MIN_VECTORS = 4
-# On a target with work-groups, the threads per core that saturate it with comparisons, or with comparisons that also
-# load a row's value; and the threads per core that loop over the terms, as each of them reads all terms.
-COMPARING_THREADS = 2048
-COMPARING_ROWS = 128
+# On a target with work-groups: comparisons that a core does in one step, which also load a row's value; the steps of
+# one indexed read-modify-write of a thread; and the threads per core that loop over the terms, as each of them reads
+# all terms.
+COMPARISONS_PER_CORE = 64
+STEPS_PER_TERM = 64
 WALKING_THREADS = 256
 GROUP_THREADS = 256
 # Parts of fewer outputs are not worth reading all terms for.
@@ -109,14 +110,19 @@ def output_indices(view: KernelView, axis: UOp) -> list[UOp]:
 
 def share_among_groups(view: KernelView, axis: UOp) -> tuple[Opt, ...] | None:
     """A thread for each column of each part of the outputs, adjacent threads on adjacent columns. Comparing has a
-    thread for each output: as long as all of them run at once, it takes no longer."""
+    thread for each output, and takes no longer as long as its comparisons are few. A part along memory is filled by
+    one thread, whose stores are not those of its neighbours."""
     threads = math.prod(map(size_of, columns_of(view, axis)))
-    busy = view.target.cores * (COMPARING_THREADS if threads == 1 else COMPARING_ROWS)
-    if not takes_longer(threads * size_of(axis), busy):
+    terms = max(math.prod(map(size_of, reduce.src[1:])) for reduce in view.reduces)
+    outputs = threads * size_of(axis)
+    compared = outputs * terms // (view.target.cores * COMPARISONS_PER_CORE)
+    is_fast = all(stride(store, axis) == 1 for store in view.stores)
+    filled = outputs // (view.target.cores * WALKING_THREADS) * STEPS_PER_TERM // (1 if is_fast else 16)
+    if not takes_longer(compared, terms * STEPS_PER_TERM + filled):
         return None
     wanted = min(view.target.cores * WALKING_THREADS // threads, size_of(axis) // MIN_OUTPUTS)
     builder = OptBuilder(view)
-    builder.apply(OptOps.SCATTER, axis, 1 << max(0, wanted.bit_length() - 1))
+    builder.apply(OptOps.SCATTER, axis, part_count(view, axis, wanted))
     room = min(GROUP_THREADS, view.target.max_group_size)
     for loop in reversed(by_steps(shared_loops(builder.view), builder.view)):
         amount = divisor(loop, room)
@@ -124,3 +130,16 @@ def share_among_groups(view: KernelView, axis: UOp) -> tuple[Opt, ...] | None:
             builder.apply(OptOps.LOCAL, loop, amount)
             room //= amount
     return tuple(builder.opts)
+
+
+def part_count(view: KernelView, axis: UOp, wanted: int) -> int:
+    """The number of parts, near the one that is wanted. Parts fill an inner loop without a remainder: a part that ends
+    behind the loop would reach into the next row, and no loop could be parallel."""
+    is_outermost = not any(
+        (stride(store, loop) or 0) > (stride(store, axis) or 0)
+        for store in view.stores
+        for loop in columns_of(view, axis)
+    )
+    if is_outermost:
+        return 1 << max(0, wanted.bit_length() - 1)
+    return divisor(axis, max(1, wanted))

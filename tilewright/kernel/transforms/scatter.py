@@ -23,7 +23,7 @@ from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.simplify.reduce import difference_in_index, split_range
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, const, memory_of
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import map_graph, toposort
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.analysis.versions import exchange_range
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride
@@ -128,13 +128,14 @@ def apply_scatter(view: KernelView, axis: UOp, parts: int) -> UOp:
     for number, store in enumerate(view.sink.src):
         terms = match_terms(store, axis)
         assert isinstance(terms, Terms)
-        effects.append(scattered(terms, axis, part, fresh + number))
+        effects.append(scattered(terms, axis, part, fresh + number, view.target.has_local))
         fresh += len(terms.axes)
     return view.sink.replace(src=tuple(effects))
 
 
-def scattered(terms: Terms, axis: UOp, part: UOp, fresh: int) -> UOp:
-    """One store: its part of the outputs is initialised to the identity, then every term is accumulated."""
+def scattered(terms: Terms, axis: UOp, part: UOp, fresh: int, skips_loads: bool) -> UOp:
+    """One store: its part of the outputs is initialised to the identity, then every term is accumulated. Where a mask
+    costs less than a load, only terms of the part are loaded."""
     size, parts = size_of(axis), size_of(part)
     length = -(-size // parts)
     start = part * length
@@ -167,16 +168,33 @@ def scattered(terms: Terms, axis: UOp, part: UOp, fresh: int) -> UOp:
         mask = both(mask, walked(condition))
     version = UOp(Ops.AFTER, memory.dtype, (memory, filled))
     version = UOp(Ops.AFTER, memory.dtype, (version, *loops.values()))
-    # The modulus keeps the index in its part for all values, so that parts are provably disjoint.
-    output = at(start + output_index % length)
+    # The modulus keeps the index in its part for all values, so that parts are provably disjoint. A mask excludes
+    # negative ones: without them the arithmetic needs no wider integers.
+    output = at(start + (output_index.maximum(0) if skips_loads and parts > 1 else output_index) % length)
     if parts == 1:
         # Nearly every term belongs here. One that does not combines the identity, which takes no branch.
         target = UOp(Ops.INDEX, memory.dtype, (version, output))
         value = mask.where(value, identity)
     else:
         target = UOp(Ops.INDEX, memory.dtype, (version, output, mask))
+        if skips_loads:
+            value = masked_loads(value, mask)
     combined = UOp(Ops.LOAD, memory.dtype, (target,)).alu(terms.op, value)
     return UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (target, combined)), *loops.values()))
+
+
+def masked_loads(value: UOp, mask: UOp) -> UOp:
+    """The value with its loads restricted to where the mask holds; what the mask is made of is loaded anyway."""
+    known = set(toposort(mask))
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        if node.op is not Ops.LOAD or node in known or memory_of(node.src[0]).op is not Ops.PARAM:
+            return None
+        address = src[0]
+        both_masks = both(address.src[2], mask) if len(address.src) > 2 else mask
+        return node.with_src((address.with_src((*address.src[:2], both_masks)), *src[1:]))
+
+    return map_graph(value, visit)
 
 
 def scatter_candidates(view: KernelView) -> Iterator[tuple[UOp, int]]:

@@ -42,6 +42,8 @@ _LAYOUT = (AxisType.LOOP, AxisType.REDUCE, AxisType.UNROLL, AxisType.LOCAL, Axis
 _VECTOR_BYTES = 16
 # The same without threads, in cache lines.
 _MAX_PANEL_LINES = 4
+# Bytes of a work-group's memory after which its banks repeat.
+_BANKS_BYTES = 128
 # Streams at a large stride that a panel is written by, and lines at such a stride that an L1 holds at the least.
 _MAX_STREAMS = 8
 # Nodes that an index of an operand must not depend on; a CHECK is evaluated once, where it is.
@@ -124,7 +126,7 @@ def apply_stage(view: KernelView, axis: UOp, operand: int) -> UOp:
     sides = None if threads else find_sides(tile, access)
     if sides is not None:
         return _copy_box(view, axis, access, dtype, slot, sides)
-    steps, size = _layout(tile, dtype.itemsize, None if threads else view.target)
+    steps, size = _layout(tile, dtype.itemsize, None if threads else view.target, bool(threads) and not view.reduces)
     memory = UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(slot, size))
     made, coordinates, inside = _copy_axes(view, tile, access, threads, slot)
     source = [simplify(substitute(each, coordinates)) for each in access.src[1:]]
@@ -176,12 +178,15 @@ def _all(conditions: list[UOp]) -> tuple[UOp, ...]:
     return (functools.reduce(UOp.__and__, conditions),) if conditions else ()
 
 
-def _layout(tile: list[UOp], itemsize: int, target: Target | None) -> tuple[dict[UOp, int], int]:
+def _layout(tile: list[UOp], itemsize: int, target: Target | None, has_banks: bool) -> tuple[dict[UOp, int], int]:
     """The stride of each axis in the copy, the last axis being the fastest, and its length. On a CPU, whose target is
-    given, a stride at which its L1 holds few lines is made a line longer."""
+    given, a stride at which its L1 holds few lines is made a line longer. A transposed tile of a work-group is written
+    along one axis and read along another: a stride that would reach one bank of its memory is made a vector longer."""
     steps: dict[UOp, int] = {}
     length = 1
     for axis in reversed(tile):
+        if has_banks and length * itemsize % _BANKS_BYTES == 0:
+            length += max(1, _VECTOR_BYTES // itemsize)
         if target is not None and length > 1 and target.l1_lines(length * itemsize) < 2 * _MAX_STREAMS:
             length += target.line_bytes // itemsize
         steps[axis] = length

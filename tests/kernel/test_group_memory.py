@@ -1,0 +1,221 @@
+"""Memory-bound kernels of work-groups: what the heuristic chooses by the facts of a card, and that the emulator, which
+has those facts, gets the values that NumPy does at sizes that divide nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.kernel.emulated_card import CARD, NAME, emulated_card
+from tests.kernel.kernels import kernel_of, leaf
+from tests.kernel.properties import Chosen, stays_in_limits
+from tilewright import Tensor
+from tilewright.base.dtype import DType, dtypes
+from tilewright.graph import build
+from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.uop import UOp, memory_of
+from tilewright.kernel.axes import size_of, stride
+from tilewright.schedule.reduction import split_reduction
+
+generator = np.random.default_rng(14)
+
+
+def chosen(graph: UOp) -> Chosen:
+    made = Chosen(kernel_of(graph), CARD)
+    stays_in_limits(made)
+    return made
+
+
+def whole_numbers(*shape: int) -> np.ndarray:
+    return generator.integers(-4, 5, shape).astype(np.float32)
+
+
+def given(array: np.ndarray) -> Tensor:
+    return Tensor(array, device=NAME)
+
+
+# ---------------------------------------------------------------- transposition
+
+
+def transposed(rows: int, columns: int, dtype: DType = dtypes.float32) -> UOp:
+    return build.alu(Ops.NEG, build.permute(leaf(0, columns, rows, dtype=dtype), (1, 0)))
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float16, dtypes.float64], ids=str)
+@pytest.mark.parametrize("shape", [(16384, 16384), (1000, 777), (4096, 33), (129, 4096)], ids=str)
+def test_both_sides_of_a_transposition_are_coalesced(shape: tuple[int, int], dtype: DType) -> None:
+    """The buffer is read by the copy alone: adjacent threads, or the vector of one, have adjacent elements there and in
+    the store."""
+    made = chosen(transposed(*shape, dtype))
+    (load,) = made.buffers
+    assert any(node.op is Ops.DEFINE_LOCAL for node in made.view.nodes)
+    assert any(stride(load, axis) == 1 for axis in made.view.of_kind(AxisType.UPCAST))
+    threads = made.view.of_kind(AxisType.LOCAL)
+    assert any(stride(store, axis) == 1 and size_of(axis) == 32 for store in made.view.stores for axis in threads)
+    assert made.threads == 256
+
+
+def test_rows_of_a_tile_are_in_different_banks() -> None:
+    made = chosen(transposed(256, 256))
+    (memory,) = {memory_of(node) for node in made.view.index_nodes if memory_of(node).op is Ops.DEFINE_LOCAL}
+    slow = [stride(n, axis) for n in made.view.index_nodes if memory_of(n) is memory for axis in n.ranges]
+    assert memory.arg.size * 4 % 128 != 0 or memory.arg.size > 32 * 32
+    assert all(step is None or step * 4 % 128 for step in slow if step)
+
+
+def test_an_operand_that_is_not_transposed_is_read_in_place() -> None:
+    straight, crossed = leaf(0, 512, 512), build.permute(leaf(1, 512, 512), (1, 0))
+    made = chosen(build.alu(Ops.ADD, straight, crossed))
+    assert sum(node.op is Ops.DEFINE_LOCAL for node in made.view.nodes) == 1
+
+
+@pytest.mark.parametrize("shape", [(70, 45), (32, 32), (3, 100), (100, 5), (64, 96), (33, 1)], ids=str)
+def test_transposed_values(shape: tuple[int, int]) -> None:
+    x, y = whole_numbers(*shape), whole_numbers(*reversed(shape))
+    with emulated_card():
+        np.testing.assert_array_equal(given(x).T.contiguous().numpy(), x.T)
+        np.testing.assert_array_equal((given(y) * 2 + given(x).T - given(x).exp2().T).numpy(), y * 2 + x.T - 2**x.T)
+
+
+def test_permuted_values() -> None:
+    x = whole_numbers(3, 37, 5, 9)
+    with emulated_card():
+        for order in ((0, 2, 3, 1), (3, 2, 1, 0), (1, 0, 3, 2), (2, 3, 0, 1)):
+            np.testing.assert_array_equal(given(x).permute(*order).contiguous().numpy(), x.transpose(order))
+
+
+# ---------------------------------------------------------------- rows
+
+
+def whole_sum(*shape: int) -> UOp:
+    return build.reduce_axis(Ops.ADD, leaf(0, *shape), tuple(range(len(shape))))
+
+
+@pytest.mark.parametrize("columns", [50257, 4097, 16388, 3136, 1000, 999])
+def test_rows_of_any_length_have_a_power_of_two_of_threads(columns: int) -> None:
+    """Partial sums are then combined by exchanges in warps; and every access is of adjacent elements."""
+    made = chosen(build.reduce_axis(Ops.ADD, leaf(0, 4000, columns), (1,)))
+    (threads,) = made.sizes(AxisType.GROUP)
+    assert threads & (threads - 1) == 0
+    assert threads >= 32
+    (load,) = made.buffers
+    own = math.prod(size_of(a) for a in made.view.of_kind(AxisType.UPCAST) if stride(load, a) == 1)
+    assert own == (4 if columns % 4 == 0 else 1)
+    assert any(stride(load, axis) == own for axis in made.view.of_kind(AxisType.GROUP))
+
+
+def test_few_channels_share_the_images_too() -> None:
+    """Statistics over (0, 2, 3): 256 work-groups have all the threads that a core runs."""
+    x = leaf(0, 64, 256, 56, 56)
+    made = chosen(build.reduce_axis(Ops.ADD, x, (0, 2, 3)))
+    assert made.threads == 1024
+
+
+def test_a_small_sum_inside_does_not_take_the_rows_threads() -> None:
+    """A variance: every partial sum first combines the partial sums of the mean."""
+    partials, x = leaf(0, 250), leaf(1, 250, 65552)
+    mean = build.expand(build.reshape(build.reduce_axis(Ops.ADD, partials, (0,)), (1, 1)), x.shape)
+    made = chosen(build.reduce_axis(Ops.ADD, build.alu(Ops.SUB, x, mean), (1,)))
+    assert made.threads == 1024
+    assert made.count(AxisType.LOOP) >= 250
+
+
+def test_long_rows_that_are_read_twice_are_few_at_a_time() -> None:
+    x = leaf(0, 8192, 50257)
+    greatest = build.expand(build.reduce_axis(Ops.MAX, x, (1,)), x.shape)
+    made = chosen(build.reduce_axis(Ops.ADD, build.alu(Ops.EXP2, build.alu(Ops.SUB, x, greatest)), (1,)))
+    rows_at_a_time = CARD.cores * 2048 // made.threads
+    assert rows_at_a_time * 50257 * 4 <= CARD.cache_bytes * 1.1
+
+
+def test_windows_have_a_thread_for_each_result() -> None:
+    windows = leaf(0, 2048, 37, 3, 37, 3)
+    made = chosen(build.reduce_axis(Ops.ADD, windows, (2, 4)))
+    assert not made.sizes(AxisType.GROUP)
+    assert made.threads >= 128
+
+
+@pytest.mark.parametrize("shape", [(4001, 4096), (16777213,), (17, 1000003), (4000, 4097), (4099, 4099)], ids=str)
+def test_a_sum_of_all_keeps_every_core_busy(shape: tuple[int, ...]) -> None:
+    split = split_reduction(whole_sum(*shape))
+    assert split is not None
+    assert math.prod(split.src[0].src[0].shape) >= CARD.cores
+
+
+@pytest.mark.parametrize("shape", [(8192, 768), (8191, 100), (65536, 65)], ids=str)
+def test_sums_of_columns_keep_every_core_busy(shape: tuple[int, int]) -> None:
+    """The gradient of a bias: with work-groups it takes two kernels, without them as before."""
+    node = build.reduce_axis(Ops.ADD, leaf(0, *shape), (0,))
+    assert split_reduction(node) is None
+    split = split_reduction(node, has_groups=True)
+    assert split is not None
+    assert math.prod(split.src[0].src[0].shape) >= CARD.cores * 32
+
+
+SUMS: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor], Callable[[np.ndarray], np.ndarray]]] = {
+    "all": ((401, 97), lambda x: x.sum(), lambda x: x.sum()),
+    "variance": ((397, 101), lambda x: x.var(), lambda x: x.var(ddof=1)),
+    "channels": ((6, 5, 7, 3), lambda x: x.sum((0, 2, 3)), lambda x: x.sum((0, 2, 3))),
+    "columns": ((1031, 9), lambda x: x.sum(0), lambda x: x.sum(0)),
+    "many columns": ((2741, 97), lambda x: x.sum(0), lambda x: x.sum(0)),
+    "rows": ((7, 4099), lambda x: x.sum(1), lambda x: x.sum(1)),
+    "short rows": ((53, 17), lambda x: x.max(1), lambda x: x.max(1)),
+    "logsumexp": (
+        (5, 1027),
+        lambda x: x.logsumexp(1),
+        lambda x: np.log(np.exp(x.astype(np.float64)).sum(1)),
+    ),
+    "standardised": (
+        (4, 6, 5, 7),
+        lambda x: (x - x.mean((0, 2, 3), keepdim=True)) / x.std((0, 2, 3), keepdim=True),
+        lambda x: (x - x.mean((0, 2, 3), keepdims=True)) / x.std((0, 2, 3), keepdims=True, ddof=1),
+    ),
+    "pool": (
+        (2, 3, 11, 13),
+        lambda x: x.avg_pool2d((3, 3), stride=2),
+        lambda x: np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))[:, :, ::2, ::2].mean((4, 5)),
+    ),
+}
+
+
+@pytest.mark.parametrize("cores", [132, 2])
+@pytest.mark.parametrize("name", SUMS)
+def test_values_of_sums(name: str, cores: int) -> None:
+    shape, ours, numpys = SUMS[name]
+    x = whole_numbers(*shape)
+    with emulated_card(cores=cores):
+        np.testing.assert_allclose(ours(given(x)).numpy(), numpys(x), rtol=2e-6, atol=2e-6)
+
+
+# ---------------------------------------------------------------- sums by index
+
+
+@pytest.mark.parametrize(("rows", "columns", "picks"), [(40, 1000, 300), (7, 997, 400), (1, 5003, 2000)])
+def test_gradients_of_gathers_have_a_thread_for_each_part(rows: int, columns: int, picks: int) -> None:
+    x, index = whole_numbers(rows, columns), generator.integers(-columns, columns, (rows, picks))
+    weight = whole_numbers(rows, picks)
+    want = np.zeros_like(x)
+    for row in range(rows):
+        np.add.at(want[row], index[row], weight[row])
+    with emulated_card(cores=1) as card:
+        source = given(x)
+        (found,) = (source.gather(1, given(index.astype(np.int32))) * given(weight)).sum().gradient(source)
+        np.testing.assert_array_equal(found.numpy(), want)
+        threads = [
+            math.prod(size_of(axis) for axis in (*program.global_ranges, *program.local_ranges))
+            for program in card.programs
+        ]
+        assert min(threads) >= min(32, rows)
+
+
+def test_a_few_terms_are_compared_and_not_walked() -> None:
+    """The gradient of topk: ten terms a row. Comparing stores rows in order, at the speed of memory."""
+    x = whole_numbers(3, 4000)
+    with emulated_card(cores=1) as card:
+        source = given(x)
+        (found,) = source.topk(5)[0].sum().gradient(source)
+        assert found.numpy().sum() == 15
+        assert not any(node.op is Ops.AFTER for node in card.programs[-1].body if "4000" in card.programs[-1].name)
