@@ -109,7 +109,7 @@ def test_jitted_method_keeps_instances_apart(device: str) -> None:
         assert two.method(x).tolist() == [11.0, 21.0]
 
 
-@pytest.mark.filterwarnings("ignore::tilewright.base.errors.JitWarning")
+@pytest.mark.filterwarnings("ignore::tilewright.base.warning.JitWarning")
 def test_value_that_changes_by_itself_is_traced_every_time(device: str) -> None:
     counter = iter(range(100))
 
@@ -121,7 +121,7 @@ def test_value_that_changes_by_itself_is_traced_every_time(device: str) -> None:
     assert [f(x).tolist()[0] for _ in range(8)] == [float(n) for n in range(8)]
 
 
-@pytest.mark.filterwarnings("ignore::tilewright.base.errors.JitWarning")
+@pytest.mark.filterwarnings("ignore::tilewright.base.warning.JitWarning")
 def test_host_data_made_inside_is_never_stale(device: str) -> None:
     data = [1.0]
 
@@ -138,7 +138,7 @@ def test_host_data_made_inside_is_never_stale(device: str) -> None:
     assert "host data" in f.last_reason
 
 
-@pytest.mark.filterwarnings("ignore::tilewright.base.errors.JitWarning")
+@pytest.mark.filterwarnings("ignore::tilewright.base.warning.JitWarning")
 def test_branch_on_a_value_is_traced(device: str) -> None:
     @jit
     def f(x: Tensor) -> Tensor:
@@ -194,7 +194,7 @@ def test_expression_built_before_a_replay_keeps_its_value(device: str) -> None:
     assert weight.tolist() == [5.0]
 
 
-@pytest.mark.filterwarnings("ignore::tilewright.base.errors.JitWarning")
+@pytest.mark.filterwarnings("ignore::tilewright.base.warning.JitWarning")
 def test_expression_of_new_contents_is_not_the_old_one(device: str) -> None:
     weight = Tensor([1.0], device=device, requires_grad=True).realize()
 
@@ -379,7 +379,7 @@ def test_jit_option_off_runs_plainly() -> None:
     assert len(calls) == 4
 
 
-@pytest.mark.filterwarnings("ignore::tilewright.base.errors.JitWarning")
+@pytest.mark.filterwarnings("ignore::tilewright.base.warning.JitWarning")
 def test_tensors_without_elements(device: str) -> None:
     f = jit(lambda x: x[1:1] * 2)
     g = jit(lambda x: (x + 1).sum().realize())
@@ -406,7 +406,7 @@ def test_an_argument_that_the_closure_holds_is_replayed(device: str) -> None:
     assert [bool(reason) for reason in reasons] == [True, True, False, False]
 
 
-@pytest.mark.filterwarnings("ignore::tilewright.base.errors.JitWarning")
+@pytest.mark.filterwarnings("ignore::tilewright.base.warning.JitWarning")
 def test_a_second_tensor_of_the_closure_as_argument_is_not_taken_for_the_first(device: str) -> None:
     x, y = (Tensor(values, device=device).realize() for values in ([1.0, 2.0], [10.0, 20.0]))
     f = jit(lambda a: (a * 100 + x * 10 + y).realize())

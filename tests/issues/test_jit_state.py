@@ -687,7 +687,7 @@ def restore_process() -> Iterator[None]:
         del Tensor.doubled
 
 
-@pytest.mark.filterwarnings("ignore::tilewright.base.errors.JitWarning")
+@pytest.mark.filterwarnings("ignore::tilewright.base.warning.JitWarning")
 @pytest.mark.parametrize("name", ROWS)
 def test_what_has_changed_is_never_replayed_as_it_was(name: str) -> None:
     function, args, change = ROWS[name]()

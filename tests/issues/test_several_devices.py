@@ -125,7 +125,7 @@ def train(places: tuple[str, ...], is_jitted: bool) -> list[float]:
     return [run(x, y).item() for _ in range(4)]
 
 
-@pytest.mark.filterwarnings("ignore::tilewright.base.errors.JitWarning")  # what delays the queues is user code
+@pytest.mark.filterwarnings("ignore::tilewright.base.warning.JitWarning")  # what delays the queues is user code
 @pytest.mark.parametrize("is_jitted", [False, True])
 def test_random_delays_change_nothing(queues: tuple[str, ...], is_jitted: bool) -> None:
     wanted = train(FOUR, is_jitted)

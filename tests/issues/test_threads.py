@@ -27,7 +27,7 @@ from tilewright.tensor.core import storage
 
 SIZE = 1031
 # Equal expressions of two threads are one node: a trace that finds its value there is tried again, and may say so.
-pytestmark = pytest.mark.filterwarnings("ignore:jit:tilewright.base.errors.JitWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:jit:tilewright.base.warning.JitWarning")
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 Work = Callable[[int], None]
 

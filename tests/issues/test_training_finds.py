@@ -128,7 +128,7 @@ def test_sums_of_different_sizes_in_one_kernel(shapes: list[tuple[int, ...]]) ->
     assert total.sqrt().item() == pytest.approx(expected**0.5, rel=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore::tilewright.base.errors.JitWarning")
+@pytest.mark.filterwarnings("ignore::tilewright.base.warning.JitWarning")
 @pytest.mark.parametrize("keeps_results", [False, True])
 @pytest.mark.parametrize("reaches", ["argument", "state"])
 def test_a_result_that_is_still_held_is_not_replayed(reaches: str, keeps_results: bool) -> None:

@@ -181,7 +181,7 @@ def test_gradients_of_a_replay_are_those_of_its_call() -> None:
         np.testing.assert_array_equal(grad.numpy(), value)
 
 
-@pytest.mark.filterwarnings("ignore::tilewright.base.errors.JitWarning")
+@pytest.mark.filterwarnings("ignore::tilewright.base.warning.JitWarning")
 def test_evaluation_between_replays_sees_the_new_weights() -> None:
     model = Net()
     optimizer = optim.SGD(get_parameters(model), lr=0.1)

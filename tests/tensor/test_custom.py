@@ -14,7 +14,6 @@ from tilewright import AddrSpace, AxisType, Context, KernelInfo, Opt, OptOps, Te
 from tilewright.base.errors import (
     DeviceError,
     EmulatorError,
-    JitWarning,
     KernelError,
     OutOfBoundsError,
     RaceError,
@@ -23,6 +22,7 @@ from tilewright.base.errors import (
     UnsupportedError,
     UnwrittenOutputError,
 )
+from tilewright.base.warning import JitWarning
 
 X = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
 
