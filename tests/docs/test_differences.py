@@ -262,7 +262,11 @@ FROM_TINYGRAD: dict[str, Check] = {
     "`Tensor(array)`": lambda: (from_array(Tensor), from_array(Tensor.from_numpy)) == (1, 5),
     "index out of range on a device": out_of_range,
     "`x[mask]`": lambda: Tensor(ROWS)[Tensor(ROWS) > 3].tolist() == [5.0, 4.0, 6.0],
-    "integer and a number it cannot hold": lambda: refused(DTypeError, lambda: Tensor([1]) * 2**40),
+    'integer and a number it cannot hold, `Tensor([300], dtype="uint8")`': lambda: (
+        refused(DTypeError, lambda: Tensor([1]) * 2**40)
+        and refused(DTypeError, lambda: Tensor([300], dtype="uint8"))
+        and Tensor([300]).cast("uint8").tolist() == [44]
+    ),
     "sums of int32, `argmax`": lambda: Tensor([1]).sum().dtype is Tensor([1]).argmax().dtype is dtypes.int64,
     "`bool(t)`, `if t:`": lambda: bool(Tensor([1.0])) and not bool(Tensor(0.0)),
     "`dim=` of `sum`, `max`, ...": lambda: Tensor(ROWS).sum(dim=1).tolist() == Tensor(ROWS).sum(axis=1).tolist(),

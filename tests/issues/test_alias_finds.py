@@ -112,3 +112,45 @@ def test_a_sum_that_nobody_asks_for_needs_no_memory() -> None:
     assert x.tolist() == [3.0, 4.0]
     assert huge[:, :2].tolist() == [[2.0, 2.0], [3.0, 3.0]]
     assert middle[:, 5].tolist() == [3.0, 4.0]
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+def test_a_tensor_of_a_node_is_where_the_node_is(axis: int | None) -> None:
+    """It said the default device, and reading it was an error."""
+    devices = ("CPU", "CPU:1")
+    sharded = Tensor.arange(8).reshape(4, 2).float().shard(devices, axis)
+    for tensor in (sharded, sharded + 1, (sharded + 1).realize()):
+        again = Tensor(tensor.uop)
+        assert again.device == devices
+        assert again.tolist() == tensor.tolist()
+        moved = Tensor(tensor.uop, device="CPU:1")
+        assert moved.device == "CPU:1"
+        assert moved.tolist() == tensor.tolist()
+    assert Tensor((Tensor([1.0], device="CPU:1") + 1).uop).device == "CPU:1"
+    assert Tensor(Tensor(2.5).uop).item() == 2.5
+
+
+@pytest.mark.parametrize(
+    "formula", ["_a b -> b _a", "a_ b -> b a_", "...a b -> b ...a", "a...b -> b...a", "a.b -> b.a"]
+)
+def test_names_of_axes_that_einops_refuses(formula: str) -> None:
+    with pytest.raises(ShapeError, match=r"rearrange: '.+' in "):
+        Tensor.ones(2, 3).rearrange(formula)
+    assert Tensor.ones(2, 3).rearrange("(a)row_2->row_2(a)").shape == (3, 2)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 4), (0, 4)])
+def test_windows_without_elements_have_a_gradient(shape: tuple[int, ...]) -> None:
+    """The result did not depend on the tensor."""
+    x = Tensor.rand(*shape)
+    windows = x.unfold(-1, 0, 8)
+    assert windows.shape == (*shape[:-1], 1, 0)
+    assert windows.sum().gradient(x)[0].tolist() == x.zeros_like().tolist()
+
+
+def test_elements_are_not_deleted() -> None:
+    """Python's own error names a method that no user has heard of."""
+    x = Tensor([1, 2, 3])
+    with pytest.raises(UnsupportedError, match="size of a tensor does not change"):
+        del x[0]
+    assert x.tolist() == [1, 2, 3]

@@ -334,12 +334,13 @@ def dtype_for_range(least: int, greatest: int) -> DType:
 
 
 def can_hold(dtype: DType, value: Scalar) -> bool:
-    """Whether a number may be an operand of that type: all but an integer out of the range of an integer type. The
-    negative of an unsigned number is one too, so that `x * -1` and `x & ~1` mean what they say modulo 2**bits."""
-    if isinstance(value, bool) or not isinstance(value, int) or not dtype.is_int:
+    """Whether a number may be an operand of that type: all but one whose integer part an integer type lacks, as for
+    infinity and NaN. The negative of an unsigned number is one too, so that `x * -1` and `x & ~1` mean what they say
+    modulo 2**bits."""
+    if isinstance(value, bool) or not dtype.is_int:
         return True
     least = -dtype.max if dtype.is_unsigned else dtype.min
-    return bool(least <= value <= dtype.max)
+    return least - 1 < value < dtype.max + 1
 
 
 def promote_with_scalar(dtype: DType, value: Scalar) -> DType:

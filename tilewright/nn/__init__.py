@@ -1,6 +1,6 @@
-"""Networks: layers here, and `nn.optim`, `nn.state`, `nn.datasets` beside them. A layer is a plain object with tensors
-as attributes and a `__call__`; a model is any object that holds layers. Parameters want gradients, running statistics
-do not. Names of tensors, and how they start, are torch's, so that weights go both ways."""
+"""Networks: layers here, and `nn.functional`, `nn.optim`, `nn.state`, `nn.datasets` beside them. A layer is a plain
+object with tensors as attributes and a `__call__`; a model is any object that holds layers. Parameters want gradients,
+running statistics do not. Names of tensors, and how they start, are torch's, so that weights go both ways."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -14,12 +14,13 @@ from tilewright.nn.transformer import *  # noqa: F403
 
 if TYPE_CHECKING:
     import tilewright.nn.datasets as datasets
+    import tilewright.nn.functional as functional
     import tilewright.nn.init as init
     import tilewright.nn.optim as optim
     import tilewright.nn.state as state
     from tilewright.nn.module import Module, Parameter
 
-__all__ = ["Module", "Parameter", "datasets", "init", "optim", "state"]
+__all__ = ["Module", "Parameter", "datasets", "functional", "init", "optim", "state"]
 __all__ += functions.__all__
 __all__ += layers.__all__
 __all__ += normalisation.__all__
@@ -29,7 +30,7 @@ __all__.sort()
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("datasets", "init", "optim", "state"):
+    if name in ("datasets", "functional", "init", "optim", "state"):
         return importlib.import_module(f"tilewright.nn.{name}")
     if name in ("Module", "Parameter"):
         return getattr(importlib.import_module("tilewright.nn.module"), name)

@@ -5,6 +5,7 @@ cast where they are used, and their gradients come back in float32, as mixed pre
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -196,6 +197,13 @@ class PReLU:
         return x.prelu(in_dtype_of(x, self.weight))
 
 
+def embedding(input: Tensor, weight: Tensor) -> Tensor:
+    """A row of the weight for each integer."""
+    if not input.dtype.is_int:
+        raise DTypeError("embedding", f"dtype {input.dtype.name} names no rows", "give integers")
+    return weight[input]
+
+
 class Embedding:
     """A row of the table for each integer."""
 
@@ -206,9 +214,7 @@ class Embedding:
         self.weight = Tensor.normal(vocab_size, embed_size, requires_grad=True)
 
     def __call__(self, idx: Tensor) -> Tensor:
-        if not idx.dtype.is_int:
-            raise DTypeError("Embedding", f"dtype {idx.dtype.name} names no rows", "give integers")
-        return self.weight[idx]
+        return embedding(idx, self.weight)
 
 
 def per_axis(layer: str, name: str, value: Sizes, axes: int, least: int = 1) -> tuple[int, ...]:
@@ -233,12 +239,52 @@ def as_buffer(tensor: Tensor) -> Tensor:
 # ---------------------------------------------------------------- layers that hold layers
 
 
+@reprlib.recursive_repr()
+def describe(model: Any) -> str:
+    """The layers of a model, one a line and those inside of others indented, with the shapes of their tensors."""
+    parts = dict(model) if isinstance(model, dict) else dict(enumerate(model)) if _is_list(model) else vars(model)
+    facts, lines = [], []
+    for name, value in parts.items():
+        if hasattr(value, "requires_grad_"):
+            facts.append(f"{name}={value.dtype.name}{list(value.shape)}")
+        elif _is_plain(value):
+            if value is not None and not str(name).startswith("_"):
+                facts.append(f"{name}={value!r}")
+        elif callable(value) or isinstance(value, dict) or _is_list(value):
+            lines += f"({name}): {_describe_part(value)}".split("\n")
+    inside = "".join(f"\n  {line}" for line in lines)
+    return f"{type(model).__name__}({', '.join(facts)}{inside}{chr(10) if lines else ''})"
+
+
+def _describe_part(value: Any) -> str:
+    kind: Any = type(value)
+    if isinstance(value, dict) or _is_list(value) or kind.__repr__ is object.__repr__:
+        return str(describe(value))
+    return getattr(value, "__name__", None) or repr(value)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _is_plain(value: Any) -> bool:
+    if _is_list(value):
+        return all(map(_is_plain, value))
+    return isinstance(value, bool | int | float | str | None)
+
+
 class ModuleList(list[Any]):
     """A list of layers."""
+
+    def __repr__(self) -> str:
+        return describe(self)
 
 
 class ModuleDict(dict[str, Any]):
     """Layers by name."""
+
+    def __repr__(self) -> str:
+        return describe(self)
 
 
 class Sequential(ModuleList):

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from tilewright.base.errors import UnsupportedError
 from tilewright.graph.spec import Devices
+from tilewright.nn.layers import describe
 from tilewright.nn.state import as_buffer, get_state_dict, load_state_dict
 from tilewright.tensor.tensor import Tensor
 
@@ -23,6 +24,9 @@ class Module:
         """What the model computes; a model defines it."""
         name = type(self).__name__
         raise UnsupportedError(name, "the class has no forward()", "define forward(self, ...), or __call__")
+
+    def __repr__(self) -> str:
+        return describe(self)
 
     @property
     def training(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import ShapeError
-from tilewright.nn.layers import as_buffer, check_sizes, in_dtype_of
+from tilewright.nn.layers import as_buffer, check_sizes, in_dtype_of, optional_in_dtype_of
 from tilewright.tensor.tensor import Tensor
 
 __all__ = [
@@ -36,6 +36,60 @@ def zeros_parameter(*shape: int) -> Tensor:
 def along_channels(parameter: Tensor, x: Tensor) -> Tensor:
     """A parameter per channel, laid along axis 1 of `x`."""
     return in_dtype_of(x, parameter).reshape(1, -1, *(1,) * (x.ndim - 2))
+
+
+# ---------------------------------------------------------------- functions
+
+
+def layer_norm(
+    input: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-05,
+) -> Tensor:
+    """Mean 0 and variance 1 over the last axes, whose sizes are `normalized_shape`."""
+    shape = _last_axes("layer_norm", input, normalized_shape)
+    return _scaled(input, input.layernorm(tuple(range(-len(shape), 0)), eps), weight, bias)
+
+
+def rms_norm(
+    input: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """Root mean square 1 over the last axes, whose sizes are `normalized_shape`."""
+    shape = _last_axes("rms_norm", input, normalized_shape)
+    wide = input if input.dtype.bits >= 32 else input.float()
+    least = 2.0**-23 if eps is None else eps
+    mean = wide.square().mean(tuple(range(-len(shape), 0)), keepdim=True)
+    return _scaled(input, (wide * (mean + least).rsqrt()).cast(input.dtype), weight, None)
+
+
+def group_norm(
+    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05
+) -> Tensor:
+    """Mean 0 and variance 1 of each group of channels, for each element of the batch."""
+    if input.ndim < 2 or num_groups < 1 or input.shape[1] % num_groups:
+        message = f"{num_groups} groups of the channels of shape {input.shape}"
+        raise ShapeError("group_norm", message, "give (batch, channels, ...) and a number that divides the channels")
+    normal = input.reshape(input.shape[0], num_groups, -1).layernorm(-1, eps).reshape(input.shape)
+    return _scaled(input, normal, *(None if part is None else along_channels(part, input) for part in (weight, bias)))
+
+
+def _last_axes(operation: str, input: Tensor, normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if not shape or input.shape[-len(shape) :] != shape:
+        message = f"shape {input.shape} does not end in {shape}"
+        raise ShapeError(operation, message, "give a tensor whose last axes are normalized_shape")
+    return shape
+
+
+def _scaled(input: Tensor, normal: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    scaled = normal if weight is None else normal * in_dtype_of(input, weight)
+    offset = optional_in_dtype_of(input, bias)
+    return scaled if offset is None else scaled + offset
+
+
+# ---------------------------------------------------------------- layers
 
 
 class BatchNorm:
@@ -135,11 +189,7 @@ class GroupNorm:
         if x.ndim < 2 or x.shape[1] != self.num_channels:
             message = f"shape {x.shape} for {self.num_channels} channels"
             raise ShapeError(type(self).__name__, message, f"give (batch, {self.num_channels}, ...)")
-        groups = x.reshape(x.shape[0], self.num_groups, -1)
-        normal = groups.layernorm(-1, self.eps).reshape(x.shape)
-        if self.weight is None or self.bias is None:
-            return normal
-        return normal * along_channels(self.weight, x) + along_channels(self.bias, x)
+        return group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
 
 
 class InstanceNorm(GroupNorm):
@@ -161,21 +211,13 @@ class LayerNorm:
         if not shape:
             raise ShapeError(type(self).__name__, "normalized_shape is empty", "name at least one axis by its size")
         self.normalized_shape = shape
-        self.axis = tuple(range(-len(shape), 0))
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         self.weight = ones_parameter(*shape) if elementwise_affine else None
         self.bias = zeros_parameter(*shape) if elementwise_affine else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        shape = self.normalized_shape
-        if x.shape[-len(shape) :] != shape:
-            message = f"shape {x.shape} does not end in {shape}"
-            raise ShapeError(type(self).__name__, message, "give a tensor whose last axes are normalized_shape")
-        normal = x.layernorm(self.axis, self.eps)
-        if self.weight is None or self.bias is None:
-            return normal
-        return normal * in_dtype_of(x, self.weight) + in_dtype_of(x, self.bias)
+        return layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
 class LayerNorm2d(LayerNorm):
@@ -197,8 +239,4 @@ class RMSNorm:
         self.weight = ones_parameter(dim) if elementwise_affine else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        if not x.shape or x.shape[-1] != self.dim:
-            raise ShapeError("RMSNorm", f"shape {x.shape} does not end in {self.dim}", "normalise the last axis")
-        wide = x if x.dtype.bits >= 32 else x.float()
-        normal = (wide * (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()).cast(x.dtype)
-        return normal if self.weight is None else normal * in_dtype_of(x, self.weight)
+        return rms_norm(x, self.dim, self.weight, self.eps)

@@ -20,6 +20,7 @@ from tilewright.runtime.buffer import from_host
 from tilewright.runtime.device import canonical_device, is_of_files
 from tilewright.tensor.core.arguments import accept_spellings, explain_arguments
 from tilewright.tensor.core.base import TensorBase
+from tilewright.tensor.core.checks import WIDER_DTYPE, check_holds
 from tilewright.tensor.core.convert import (
     HostData,
     first_leaf,
@@ -150,6 +151,8 @@ class Tensor(
             data = type(self)._from_uop(*map_file(os.fspath(data), wanted))
         if isinstance(device, str) and is_of_files(canonical_device(device)):
             data = (data if isinstance(data, Tensor) else type(self)(data, dtype=dtype)).to(device)
+        if isinstance(data, UOp):
+            data = type(self)._from_uop(data, build.device_of(data) or canonical_device(device))
         if isinstance(data, TensorBase):
             place = data.device if device is None else canonical_device(device)
             node = build.detach(data.uop) if data.requires_grad else data.uop
@@ -215,9 +218,8 @@ class Tensor(
 def _node_from(data: Any, device: str, dtype: DType | None, copy: bool) -> UOp:
     """The node of host data: a constant for a number, else a buffer with its bytes."""
     if type(data) in (bool, int, float):  # NumPy's float64 is a float too, but has a dtype to keep
-        return build.const(dtype or dtype_of_scalar(data), data)
-    if isinstance(data, UOp):
-        return data
+        wanted = dtype or dtype_of_scalar(data)
+        return build.const(wanted, check_holds("Tensor", wanted, data, WIDER_DTYPE))
     if isinstance(data, list | tuple):
         first = first_leaf(data)
         if isinstance(first, TensorBase):

@@ -12,6 +12,8 @@ from tilewright.graph import build
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 
+_CAST_WIDER = "cast the tensor to a wider dtype first, such as `.cast('int64')`"
+WIDER_DTYPE = "give a wider dtype, or cast afterwards, such as `Tensor([300]).cast('uint8')`, which wraps"
 Axes = int | tuple[int, ...] | list[int] | None
 
 
@@ -109,10 +111,19 @@ def describe_line(line: tuple[str, int] | None) -> str:
     return "an unknown line" if line is None else f"{line[0]}:{line[1]}"
 
 
-def check_number(operation: str, value: object) -> None:
-    """A number of Python's or NumPy's."""
-    if not hasattr(value, "__float__") or is_tensor(value):
-        raise DTypeError(operation, f"{value!r} is no number", "give an int, a float or a bool")
+def check_number(operation: str, value: Any) -> Scalar:
+    """A number of Python's or NumPy's, as Python's."""
+    if isinstance(value, int | float):
+        return value
+    try:
+        if is_tensor(value) or isinstance(value, str):
+            raise TypeError
+        number = value.item() if hasattr(value, "item") else float(value)
+        if isinstance(number, int | float):
+            return number
+        raise TypeError
+    except (TypeError, ValueError) as error:
+        raise DTypeError(operation, f"{value!r} is no number", "give an int, a float or a bool") from error
 
 
 def sizes_from(operation: str, shape: Any) -> tuple[int, ...]:
@@ -123,19 +134,17 @@ def sizes_from(operation: str, shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-def check_holds(operation: str, dtype: DType, value: object) -> None:
-    """A number that the dtype can hold. Another would wrap without a word."""
-    if not isinstance(value, int | float):
-        raise DTypeError(operation, f"a {type(value).__name__} is no number", "give an int, a float or a bool")
-    if not can_hold(dtype, value):
-        message = f"{dtype.name} cannot hold {value}, it has {dtype.min}..{dtype.max}"
-        raise DTypeError(operation, message, "cast the tensor to a wider dtype first, such as `.cast('int64')`")
+def check_holds(operation: str, dtype: DType, value: object, remedy: str = _CAST_WIDER) -> Scalar:
+    """The number, which the dtype can hold. Another would wrap without a word."""
+    number = check_number(operation, value)
+    if not can_hold(dtype, number):
+        raise DTypeError(operation, f"{dtype.name} cannot hold {number}, it has {dtype.min}..{dtype.max}", remedy)
+    return number
 
 
 def number_node(operation: str, dtype: DType, value: Scalar) -> UOp:
     """A number as an operand of that dtype."""
-    check_holds(operation, dtype, value)
-    return build.const(dtype, value)
+    return build.const(dtype, check_holds(operation, dtype, value))
 
 
 def fit(node: UOp, dtype: DType, shape: Shape) -> UOp:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from tilewright.base.dtype import DType, Scalar, cast_scalar, dtype_for_range, dtypes
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph.spec import Shape
+from tilewright.tensor.core.checks import WIDER_DTYPE, check_holds
 
 
 class HostData(NamedTuple):
@@ -108,7 +109,12 @@ def from_lists(data: Any, dtype: DType | None) -> HostData:
     wanted = found if dtype is None else dtype
     limits = (min(leaves), max(leaves)) if found.is_int and wanted.is_int and leaves else None
     if limits is not None and not wanted.min <= limits[0] <= limits[1] <= wanted.max:
-        limits = None  # some of them wrap
+        for number in limits:
+            check_holds("Tensor", wanted, number, WIDER_DTYPE)
+        limits = None  # negative numbers of an unsigned type wrap
+    elif found.is_float and wanted.is_int:
+        for number in leaves:
+            check_holds("Tensor", wanted, number, WIDER_DTYPE)
     return HostData(encode(leaves, wanted), wanted, shape, False, False, limits)
 
 

@@ -65,7 +65,7 @@ def windows(node: UOp, axis: int, kernel: int, stride: int, dilation: int) -> UO
     size = node.shape[axis]
     outputs = output_size(size, kernel, stride, dilation)
     if outputs == 0 or kernel == 0:
-        return build.const(node.dtype, 0, replace_axis(node.shape, axis, outputs, kernel))
+        return nothing_of(node, replace_axis(node.shape, axis, outputs, kernel))
     if kernel == 1 or (kernel <= stride and dilation == 1):
         return _separate_windows(node, axis, kernel, stride, outputs)
     return _overlapping_windows(node, axis, kernel, stride if outputs > 1 else 1, dilation, outputs)

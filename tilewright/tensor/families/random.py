@@ -202,8 +202,7 @@ class RandomMixin(Family):
         **kwargs: Any,
     ) -> Self:
         """Uniform in [low, high); for an integer dtype rounded towards zero."""
-        for number in (low, high):
-            check_number("uniform", number)
+        low, high = check_number("uniform", low), check_number("uniform", high)
         if not -math.inf < low <= high < math.inf:
             raise ShapeError("uniform", f"low={low}, high={high}", "give finite numbers, low no more than high")
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
@@ -216,8 +215,7 @@ class RandomMixin(Family):
         cls, *shape: Any, mean: float = 0.0, std: float = 1.0, requires_grad: bool | None = None, **kwargs: Any
     ) -> Self:
         """Normal with that mean and deviation."""
-        for number in (mean, std):
-            check_number("normal", number)
+        mean, std = check_number("normal", mean), check_number("normal", std)
         if not std >= 0:
             raise ShapeError("normal", f"std={std} is no deviation", "give a number of at least 0")
         made = cls.randn(*shape, **kwargs) * std + mean

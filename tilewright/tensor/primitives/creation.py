@@ -13,7 +13,14 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices
 from tilewright.runtime.buffer import file_buffer
 from tilewright.runtime.device import canonical_device, is_of_files
-from tilewright.tensor.core.checks import check_holds, check_number, check_whole, shape_from, sizes_from
+from tilewright.tensor.core.checks import (
+    WIDER_DTYPE,
+    check_holds,
+    check_number,
+    check_whole,
+    shape_from,
+    sizes_from,
+)
 from tilewright.tensor.core.memory import memory_like, new_memory
 from tilewright.tensor.primitives.elementwise import ElementwiseMixin
 from tilewright.tensor.primitives.index_nodes import checked_classes
@@ -36,8 +43,9 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
         """One value everywhere. It takes memory only when it is written to or asked to `realize`."""
         del buffer  # a constant becomes memory when it has to, whatever is asked for
         sizes = sizes_from("full", shape if isinstance(shape, tuple | list) else (shape,))
-        check_number("full", fill_value)
+        fill_value = check_number("full", fill_value)
         wanted = dtype_of_scalar(fill_value) if dtype is None else to_dtype(dtype)
+        check_holds("full", wanted, fill_value, WIDER_DTYPE)
         made = cls._from_uop(build.const(wanted, fill_value, sizes), canonical_device(device))
         return made._told(requires_grad)
 
@@ -79,10 +87,9 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
         self, fill_value: Scalar, dtype: DType | str | None = None, device: Devices | None = None, buffer: bool = True
     ) -> Self:
         """A constant in the shape of this tensor."""
-        check_number("full_like", fill_value)
-        if dtype is None:
-            check_holds("full_like", self.dtype, fill_value)
-        return self.full(self.shape, fill_value, self.dtype if dtype is None else dtype, device or self.device, buffer)
+        wanted = self.dtype if dtype is None else to_dtype(dtype)
+        check_holds("full_like", wanted, fill_value, WIDER_DTYPE)
+        return self.full(self.shape, fill_value, wanted, device or self.device, buffer)
 
     def zeros_like(self, **kwargs: Any) -> Self:
         """Zeros in the shape of this tensor."""
@@ -114,8 +121,7 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
         """start, start + step, ... before stop; `arange(n)` starts at 0."""
         if stop is None:
             start, stop = 0, start
-        for number in (start, stop, step):
-            check_number("arange", number)
+        start, stop, step = (check_number("arange", number) for number in (start, stop, step))
         if step == 0:
             raise ShapeError("arange", "a step of 0 never arrives", "give a step other than 0")
         if not all(math.isfinite(number) for number in (start, stop, step)):

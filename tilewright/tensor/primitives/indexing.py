@@ -9,7 +9,7 @@ from itertools import compress
 from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
 from tilewright.base.dtype import dtypes
-from tilewright.base.errors import DTypeError, IndexingError, ShapeError
+from tilewright.base.errors import DTypeError, IndexingError, ShapeError, UnsupportedError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Shape
@@ -58,6 +58,10 @@ class IndexingMixin(ReduceMixin):
         parsed = self._parse_index("getitem", index)
         view = self._view(*parsed.moves)
         return view._new(gather_axes(view.uop, parsed)) if parsed.tensors else view
+
+    def __delitem__(self, index: Any) -> None:
+        remedy = "join the parts to keep, as in x[:2].cat(x[3:]), or choose them by a mask"
+        raise UnsupportedError("delitem", "the size of a tensor does not change", remedy)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if _has_single_truth(index):

@@ -238,7 +238,7 @@ class ShapeMixin(StorageMixin):
         grown = tuple((max(before, 0), max(after, 0)) for before, after in pairs)
         cut = tuple((max(-before, 0), max(-after, 0)) for before, after in pairs)
         if mode == "constant":
-            check_holds("pad", self.dtype, value)
+            value = check_holds("pad", self.dtype, value)
             return self._new(nodes.pad_with(self._cut("pad", self.uop, cut), grown, value))
         # What is repeated or mirrored is the tensor as it was; the elements around a circle are those that are kept.
         node = self._cut("pad", self.uop, cut) if mode == "circular" else self.uop

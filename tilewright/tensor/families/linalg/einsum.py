@@ -263,20 +263,21 @@ def axis_groups(formula: str, side: str) -> list[list[str]]:
     """The axes of one side of the arrow, each a list of the names it is made of; `1` and `()` have none."""
     groups: list[list[str]] = []
     inside: list[str] | None = None
-    for token in re.findall(r"\.\.\.|\w+|[()]|\S", side.replace("…", "...")):
+    for token in re.findall(r"[()]|[^\s()]+", side.replace("…", "...")):
         if token == "(" and inside is None:
             inside = []
         elif token == ")" and inside is not None:
             groups.append(inside)
             inside = None
-        elif token == "..." or token.isidentifier() or token == "1":
+        elif token in ("...", "1") or (token.isidentifier() and token == token.strip("_")):
             names = [] if token == "1" else [token]
             if inside is None:
                 groups.append(names)
             else:
                 inside += [_JOINED] if token == "..." else names
         else:
-            raise ShapeError("rearrange", f"{token!r} in {formula!r}", "use names, 1, ..., ( and )")
+            remedy = "use 1, ..., ( and ), and names that neither begin nor end with _, with spaces between them"
+            raise ShapeError("rearrange", f"{token!r} in {formula!r}", remedy)
     names = [name for group in groups for name in group]
     if inside is not None or len(set(names)) != len(names):
         problem = "a ( without its )" if inside is not None else "an axis named twice"

@@ -1,0 +1,128 @@
+"""Functions under torch's names and with torch's arguments: `import tilewright.nn.functional as F`, `F.relu(x)`. In:
+tensors. Out: tensors. Each is a method of `Tensor`; what stands here is the order of its arguments, and the functions
+whose defaults differ from those of the method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tilewright.base.errors import DTypeError
+from tilewright.nn.layers import embedding
+from tilewright.nn.normalisation import group_norm, layer_norm, rms_norm
+from tilewright.tensor.tensor import Tensor
+
+__all__ = ["dropout", "embedding", "gelu", "group_norm", "interpolate", "layer_norm", "linear", "one_hot", "rms_norm"]
+_PLAIN = ("hardsigmoid", "hardswish", "logsigmoid", "mish", "relu", "relu6", "selu", "sigmoid", "silu", "tanh")
+_CONVOLUTION = "weight bias stride padding dilation groups"
+_TRANSPOSED = "weight bias stride padding output_padding groups dilation"
+_AVERAGE = "kernel_size stride padding ceil_mode count_include_pad"
+_MAXIMUM = "kernel_size stride padding dilation ceil_mode"
+_CLASSES = "target:Y weight ignore_index reduction"
+_AXIS = "dim:axis dtype"
+# The arguments behind the tensor in torch's order; `torch:ours` where the method has another name for one.
+_ARGUMENTS = {
+    **dict.fromkeys(_PLAIN, ""),
+    **dict.fromkeys(("celu", "elu"), "alpha"),
+    **dict.fromkeys(("softmax", "log_softmax", "softmin"), _AXIS),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _CONVOLUTION),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _TRANSPOSED),
+    **dict.fromkeys(("avg_pool1d", "avg_pool2d", "avg_pool3d"), _AVERAGE),
+    **dict.fromkeys(("max_pool1d", "max_pool3d"), _MAXIMUM),
+    **dict.fromkeys((f"adaptive_{kind}_pool{axes}d" for kind in ("avg", "max") for axes in (1, 2, 3)), "output_size"),
+    **dict.fromkeys(("l1_loss", "mse_loss"), "target reduction"),
+    **dict.fromkeys(("hardshrink", "softshrink"), "lambd"),
+    "binary_cross_entropy": "target:Y reduction",
+    "binary_cross_entropy_with_logits": "target:Y reduction pos_weight",
+    "cosine_embedding_loss": "input2:x2 target margin reduction",
+    "cosine_similarity": "x2 dim eps",
+    "cross_entropy": f"{_CLASSES} label_smoothing",
+    "gaussian_nll_loss": "target var full eps reduction",
+    "glu": "dim",
+    "grid_sample": "grid mode padding_mode align_corners",
+    "softsign": "",
+    "tanhshrink": "",
+    "hardtanh": "min_val max_val",
+    "hinge_embedding_loss": "target margin reduction",
+    "huber_loss": "target reduction delta",
+    "kl_div": "target reduction log_target",
+    "leaky_relu": "negative_slope:neg_slope",
+    "margin_ranking_loss": "input2:other target margin reduction",
+    "max_pool2d": f"{_MAXIMUM} return_indices",
+    "max_unpool2d": "indices kernel_size stride padding output_size",
+    "nll_loss": _CLASSES,
+    "normalize": "p dim eps",
+    "pad": "pad:padding mode value",
+    "pairwise_distance": "x2 p eps keepdim",
+    "pixel_shuffle": "upscale_factor",
+    "pixel_unshuffle": "downscale_factor",
+    "poisson_nll_loss": "target log_input full eps reduction",
+    "prelu": "weight",
+    "scaled_dot_product_attention": "key value attn_mask dropout_p is_causal",
+    "smooth_l1_loss": "target reduction beta",
+    "softplus": "beta",
+    "threshold": "threshold value",
+    "triplet_margin_loss": "positive negative margin p reduction",
+}
+
+
+def _function(name: str, arguments: str) -> Callable[..., Any]:
+    """The method of that name as a function. An argument that is None has the method's default, and `inplace` changes
+    nothing: memory is planned for the whole graph."""
+    pairs = [argument.partition(":") for argument in arguments.split()]
+    ours = {theirs: own or theirs for theirs, _, own in pairs}
+
+    def function(input: Tensor, *args: Any, inplace: bool = False, **kwargs: Any) -> Any:
+        del inplace
+        if not isinstance(input, Tensor):
+            raise DTypeError(name, f"input is a {type(input).__name__}, which is no tensor", "give a tensor first")
+        given = dict(zip(ours, args))
+        wrong = (kwargs.keys() - ours.keys()) | (kwargs.keys() & given.keys())
+        if wrong or len(args) > len(ours):
+            message = f"{len(args)} arguments behind the tensor and {', '.join(sorted(wrong)) or 'no other'} by name"
+            raise DTypeError(name, message, f"give {' '.join(ours) or 'the tensor alone'}, each once")
+        given |= kwargs
+        known = {ours[argument]: value for argument, value in given.items() if value is not None}
+        return getattr(input, name)(**known)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = getattr(Tensor, name).__doc__
+    return function
+
+
+for _name, _names in _ARGUMENTS.items():
+    globals()[_name] = _function(_name, _names)
+    __all__.append(_name)
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """input @ weight.T + bias; the method `Tensor.linear` takes the transposed weight."""
+    return input.linear(weight.transpose(), bias)
+
+
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    """x times the normal distribution at x, exact unless told otherwise."""
+    return input.gelu(approximate)
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Elements become 0 with probability p and the others grow by 1/(1-p), unless told `training=False`."""
+    del inplace
+    with Tensor.train(training):
+        return input.dropout(p)
+
+
+def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
+    """A 1 at the class of each element; -1 reads the number of classes from the values."""
+    return input.one_hot(int(input.max().item()) + 1 if num_classes == -1 else num_classes)
+
+
+def interpolate(
+    input: Tensor,
+    size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+) -> Tensor:
+    """The last axes resized, to a size or by a factor."""
+    return input.interpolate(size, mode, bool(align_corners), scale_factor)
