@@ -1,19 +1,20 @@
 """Convolutions. In: tensors of (batch, channels, *space) and weights. Out: tensors with another space. A convolution is
-a sum of products over windows; a transposed one is a convolution of the input with zeros between its elements."""
+a sum of products over windows; a transposed one is as many ordinary ones as it has phases (`phases.py`)."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Self
 
 from tilewright.base.dtype import DType
 from tilewright.base.errors import ShapeError
 from tilewright.graph import build
-from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.base import check_devices
 from tilewright.tensor.core.checks import check_whole
 from tilewright.tensor.families.linalg.products import ProductsMixin, multiply_and_sum
+from tilewright.tensor.families.networks.phases import Phases, interleave, phase_weight, phases_of, stored_with_gradient
 from tilewright.tensor.families.networks.windows import Sizes, check_windows, pads_of, sizes_of
 
 
@@ -54,8 +55,7 @@ class ConvolutionMixin(ProductsMixin):
         product = self._new(build.reshape(node, (batch, outputs, *size)), weight)
         if bias is None:
             return product
-        if bias.shape != (outputs,):
-            raise ShapeError("conv2d", f"bias {bias.shape} for {outputs} outputs", f"give a bias of shape ({outputs},)")
+        check_bias("conv2d", bias, outputs)
         return product + bias.reshape(1, outputs, *(1,) * space)
 
     def _space_of(self, name: str, weight: Self, bias: Self | None, groups: int, is_transposed: bool) -> int:
@@ -98,32 +98,47 @@ class ConvolutionMixin(ProductsMixin):
         number of space axes. `output_padding` makes the far side of the result larger."""
         name = "conv_transpose2d"
         space = self._space_of(name, weight, bias, groups, is_transposed=True)
-        inputs, outputs, *kernel = weight.shape
+        _, outputs, *kernel = weight.shape
         steps = sizes_of(name, "stride", stride, space)
         gaps = sizes_of(name, "dilation", dilation, space)
         pads = pads_of(name, padding, space)
         more = sizes_of(name, "output_padding", output_padding, space, least=0)
-        around = []
-        for axis, (k, d, s, (before, after), extra) in enumerate(zip(kernel, gaps, steps, pads, more)):
+        axes, bounds = [], []
+        for axis, (size, k, d, s, (before, after), extra) in enumerate(
+            zip(self.shape[2:], kernel, gaps, steps, pads, more)
+        ):
             if extra >= max(s, d):
                 message = f"output_padding {extra} of axis {axis}, whose stride is {s} and dilation {d}"
                 raise ShapeError(name, message, "give less than the stride or the dilation")
-            around.append((d * (k - 1) - before, d * (k - 1) - after + extra))
-        apart = self._new(zeros_between(self.uop, steps)).pad(((0, 0), (0, 0), *around))
-        # (in, out/groups, ...) as (out, in/groups, ...), each kernel flipped.
-        grouped = weight.reshape(groups, inputs // groups, outputs, *kernel).transpose(1, 2)
-        flipped = grouped.reshape(groups * outputs, inputs // groups, *kernel).flip(tuple(range(2, 2 + space)))
-        return apart.conv2d(flipped, bias, groups, 1, dilation)
+            stop = (size - 1) * s + d * (k - 1) + 1 + extra - after if size else d * (k - 1) + extra - after
+            if stop <= before:
+                message = f"padding {(before, after)} of axis {axis} leaves nothing of {stop + after} results"
+                raise ShapeError(name, message, "use less padding")
+            axes.append(phases_of(size, k, s, d))
+            bounds.append((before, stop))
+        result = self._new(self._interleaved(weight, groups, axes, bounds))
+        if bias is None:
+            return result
+        check_bias(name, bias, outputs * groups)
+        return result + bias.reshape(1, outputs * groups, *(1,) * space)
+
+    def _interleaved(self, weight: Self, groups: int, axes: list[Phases], bounds: list[tuple[int, int]]) -> UOp:
+        """The results of a transposed convolution between bounds, from ordinary convolutions of its phases."""
+        results = {}
+        is_plain = all(phases.stride == 1 for phases in axes)
+        for classes in itertools.product(*(phases.classes for phases in axes)):
+            kernel = self._new(phase_weight(weight.uop, groups, axes, classes), weight)
+            around = [(phases.pad(chosen.taps),) * 2 for phases, chosen in zip(axes, classes)]
+            padded = self._new(build.pad(self.uop, ((0, 0), (0, 0), *around)))
+            found = padded.conv2d(kernel, None, groups, 1, tuple(phases.gap for phases in axes)).uop
+            results[classes] = found if is_plain else stored_with_gradient(found)
+        node = interleave(results, axes, groups * weight.shape[1])
+        for axis, (start, stop) in enumerate(bounds, start=2):
+            node = nodes.pad_axis(node, axis, 0, max(0, stop - node.shape[axis]))
+            node = nodes.slice_axis(node, axis, start, stop)
+        return node
 
 
-def zeros_between(node: UOp, steps: Shape) -> UOp:
-    """The space axes with stride - 1 zeros behind each element but the last."""
-    for axis, step in enumerate(steps, start=2):
-        size = node.shape[axis]
-        if step == 1 or size == 0:
-            continue
-        rows = build.reshape(node, nodes.replace_axis(node.shape, axis, size, 1))
-        padded = nodes.pad_axis(rows, axis + 1, 0, step - 1)
-        flat = build.reshape(padded, nodes.replace_axis(node.shape, axis, size * step))
-        node = nodes.slice_axis(flat, axis, 0, (size - 1) * step + 1)
-    return node
+def check_bias(name: str, bias: ConvolutionMixin, outputs: int) -> None:
+    if bias.shape != (outputs,):
+        raise ShapeError(name, f"bias {bias.shape} for {outputs} outputs", f"give a bias of shape ({outputs},)")

@@ -1,0 +1,106 @@
+"""A transposed convolution with a stride was one convolution of the input with zeros between its elements: its loops
+divided positions by the stride, no template matched it, and its gradients took fifty times as long as torch's. It is as
+many ordinary convolutions as it has phases. Values and gradients for odd sizes, and what its kernels compute."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from tests.ops.rows_windows import conv_transpose
+from tests.schedule.graphs import DEVICE, Graph
+from tilewright import Tensor
+from tilewright.engine.execution.realize import schedule
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+from tilewright.kernel.axes import size_of, stride, view_kernel
+from tilewright.kernel.optimise import prepare_kernel
+from tilewright.tensor.families.networks.phases import phases_of
+
+# The input (batch, in, *space), the weight (in, out, *kernel), and the options.
+CASES = {
+    "the stride divides the kernel": ((2, 3, 4, 5), (3, 2, 4, 4), {"stride": 2, "padding": 1}),
+    "it does not": ((2, 3, 4, 5), (3, 2, 3, 5), {"stride": (2, 3), "padding": (1, 0), "output_padding": (1, 2)}),
+    "a kernel shorter than the stride": ((1, 2, 4), (2, 3, 2), {"stride": 5, "output_padding": 4}),
+    "a single pixel": ((2, 5, 1, 1), (5, 3, 4, 3), {"stride": (1, 2)}),
+    "a single row": ((2, 3, 1, 6), (3, 2, 3, 3), {"stride": 2, "dilation": (3, 1)}),
+    "dilation without common divisor": ((1, 2, 5, 4), (2, 2, 3, 4), {"stride": (2, 3), "dilation": (3, 2)}),
+    "dilation with a common divisor": ((1, 2, 5, 4), (2, 2, 3, 2), {"stride": (4, 2), "dilation": (2, 4)}),
+    "groups": ((2, 6, 3, 4), (6, 2, 3, 4), {"stride": 2, "groups": 3, "padding": 1}),
+    "three axes": ((1, 2, 2, 3, 2), (2, 2, 3, 2, 4), {"stride": (2, 2, 3)}),
+    "without stride": ((1, 2, 5, 4), (2, 3, 3, 2), {"padding": 1}),
+}
+
+
+def scattered(x: np.ndarray, w: np.ndarray, upstream: np.ndarray, options: dict[str, object]) -> list[np.ndarray]:
+    """Gradients: the function is linear in each argument, so that they are its values at unit arguments."""
+    found = []
+    for number, array in enumerate((x, w)):
+        gradient = np.zeros(array.shape)
+        for place in np.ndindex(*array.shape):
+            unit = np.zeros(array.shape)
+            unit[place] = 1
+            gradient[place] = np.sum(upstream * conv_transpose(*((unit, w) if number == 0 else (x, unit)), **options))
+        found.append(gradient)
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients(name: str) -> None:
+    shape, kernel, options = CASES[name]
+    numbers = np.random.default_rng(0)
+    x, w = numbers.integers(-4, 5, shape).astype(np.float32), numbers.integers(-4, 5, kernel).astype(np.float32)
+    ours = Tensor(x, requires_grad=True), Tensor(w, requires_grad=True)
+    result = ours[0].conv_transpose2d(ours[1], **options)
+    expected = conv_transpose(x, w, **options)
+    np.testing.assert_array_equal(result.numpy(), expected)
+    upstream = numbers.integers(-2, 3, expected.shape).astype(np.float32)
+    gradients = (result * Tensor(upstream)).sum().gradient(*ours)
+    for got, wanted in zip(gradients, scattered(x, w, upstream, options), strict=True):
+        np.testing.assert_array_equal(got.numpy(), wanted)
+
+
+def test_an_infinite_element_reaches_its_own_window_only() -> None:
+    """Phases have different numbers of taps: none is filled up with zeros, which times infinity are NaN."""
+    x = np.ones((1, 1, 4), np.float32)
+    x[0, 0, 1] = np.inf
+    got = Tensor(x).conv_transpose2d(Tensor.ones(1, 1, 3), stride=2).numpy()
+    np.testing.assert_array_equal(np.isfinite(got[0, 0]), [place not in (2, 3, 4) for place in range(9)])
+    assert not np.isnan(got).any()
+
+
+def test_phases_have_every_product_once() -> None:
+    for size, taps, step, gap in itertools.product(range(5), range(1, 7), range(1, 6), range(1, 5)):
+        phases = phases_of(size, taps, step, gap)
+        assert sum(chosen.taps * (chosen.stop - chosen.start) for chosen in phases.classes) == taps
+
+
+@pytest.mark.parametrize("name", ["the stride divides the kernel", "it does not", "groups", "a single pixel"])
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_kernels_are_ordinary_contractions(name: str, with_gradients: bool) -> None:
+    """No sum divides a position, and no product with a zero between elements is computed."""
+    shape, kernel, options = CASES[name]
+    graph = Graph()
+    x, w = graph.tensor(*shape), graph.tensor(*kernel)
+    result = x.conv_transpose2d(w, **options)
+    asked = (result * result.detach()).sum().gradient(x, w) if with_gradients else (result,)
+    sums = [item.ast for item in schedule([each.uop for each in asked], DEVICE).items if is_sum(item.ast)]
+    assert sums
+    for ast in sums:
+        view = view_kernel(prepare_kernel(ast))
+        loads = [access for access in view.accesses if access.ranges & view.reduce_axes]
+        assert not [node for access in loads for node in toposort(access.src[1]) if node.op in (Ops.MOD, Ops.IDIV)]
+        assert all(stride(access, axis) is not None for access in loads for axis in view.axes)
+    if not with_gradients:
+        products = sum(math.prod(size_of(axis) for axis in view_kernel(ast).axes) for ast in sums)
+        spread = math.prod(shape[2:]) * math.prod(kernel[2:])
+        # Rows of a phase are longer than the input by its taps, less one.
+        assert products <= 4 * shape[0] * shape[1] // options.get("groups", 1) * result.shape[1] * spread
+
+
+def is_sum(ast: UOp | None) -> bool:
+    return ast is not None and any(node.op is Ops.REDUCE for node in toposort(ast))

@@ -1,0 +1,146 @@
+"""Transposed convolutions in phases. In: sizes, strides and dilations of the space axes, and the weight. Out: the
+weights of ordinary convolutions of stride 1, and their results interleaved.
+
+Along one axis an input element i adds tap k of the kernel to result i*stride + k*dilation. Results whose position has
+the same remainder modulo the stride are one phase. Taps k and k + period reach the same phase, where period is
+stride / gcd(stride, dilation), so that a phase is a convolution of the input with every period-th tap:
+
+    kernel 4, stride 2: result[2*q + 0] = x[q] * w[0] + x[q - 1] * w[2]
+                        result[2*q + 1] = x[q] * w[1] + x[q - 1] * w[3]
+
+All phases with the same number of taps are further output channels of one convolution. No product with a zero between
+elements is computed, and gradients are those of ordinary convolutions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tilewright.graph import build
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+from tilewright.tensor.core import nodes
+
+
+class Class(NamedTuple):
+    """Phases start to stop of an axis, each of `taps` taps."""
+
+    taps: int
+    start: int
+    stop: int
+
+
+class Phases(NamedTuple):
+    """The phases of one axis."""
+
+    size: int  # of the input
+    taps: int  # of the kernel
+    stride: int
+    dilation: int
+
+    @property
+    def period(self) -> int:
+        return self.stride // math.gcd(self.stride, self.dilation)
+
+    @property
+    def gap(self) -> int:
+        """The dilation of the convolution of a phase."""
+        return self.dilation // math.gcd(self.stride, self.dilation)
+
+    @property
+    def classes(self) -> list[Class]:
+        """At most two: the first phases have one tap more where the period does not divide the taps."""
+        most = -(-self.taps // self.period)
+        longer = min(self.period, self.taps - (most - 1) * self.period)
+        found = [Class(most, 0, longer)]
+        if most > 1 and longer < self.period:
+            found.append(Class(most - 1, longer, self.period))
+        return found
+
+    def pad(self, taps: int) -> int:
+        """The padding on either side with which a convolution of these taps gives every result of a phase."""
+        return (taps - 1) * self.gap
+
+    @property
+    def rows(self) -> int:
+        """The results of the longest phase."""
+        shift = (min(self.taps, self.period) - 1) * self.dilation // self.stride
+        return self.size + self.pad(self.classes[0].taps) + shift
+
+
+def phases_of(size: int, taps: int, stride: int, dilation: int) -> Phases:
+    """A single element overlaps no other, so each tap is a phase; and nothing is between no elements."""
+    if size < 2:
+        stride = dilation * (taps - 1) + 1 if size else 1
+    return Phases(size, taps, stride, dilation)
+
+
+def phase_weight(weight: UOp, groups: int, axes: Sequence[Phases], classes: Sequence[Class]) -> UOp:
+    """(in, out, *kernel) as the weight of an ordinary convolution, (groups * out * phases, in / groups, *taps)."""
+    inputs = weight.shape[0]
+    for axis, (phases, chosen) in enumerate(zip(axes, classes)):
+        place = 2 + 2 * axis
+        whole = chosen.taps * phases.period
+        weight = nodes.slice_axis(weight, place, 0, min(whole, phases.taps))
+        weight = nodes.pad_axis(weight, place, 0, whole - weight.shape[place])
+        weight = build.reshape(weight, nodes.replace_axis(weight.shape, place, chosen.taps, phases.period))
+        weight = nodes.slice_axis(weight, place + 1, chosen.start, chosen.stop)
+    count = len(axes)
+    weight = build.flip(weight, tuple(range(2, 2 + 2 * count, 2)))
+    grouped = build.reshape(weight, (groups, inputs // groups, *weight.shape[1:]))
+    taps, places = range(3, 3 + 2 * count, 2), range(4, 4 + 2 * count, 2)
+    moved = build.permute(grouped, (0, 2, *places, 1, *taps))
+    channels = math.prod(moved.shape[: 2 + count])
+    weight = build.reshape(moved, (channels, *moved.shape[2 + count :]))
+    if all(phases.stride == 1 for phases in axes):
+        return weight
+    # The channels of all phases are one loop of the weight that is stored.
+    return stored_with_gradient(weight)
+
+
+def stored_with_gradient(node: UOp) -> UOp:
+    """The node stored as it is, and its gradient too: what is interleaved stays outside of convolutions' loops."""
+    return UOp(Ops.DETACH, node.dtype, (build.contiguous(node),), "contiguous_backward")
+
+
+def interleave(results: dict[tuple[Class, ...], UOp], axes: Sequence[Phases], channels: int) -> UOp:
+    """The results of all phases in the order of their positions: (batch, channels, *(rows * stride))."""
+    parts = {}
+    for classes, node in results.items():
+        counts = tuple(chosen.stop - chosen.start for chosen in classes)
+        parts[classes] = build.reshape(node, (node.shape[0], channels, *counts, *node.shape[2:]))
+    for axis in reversed(range(len(axes))):
+        joined = {}
+        for outer in itertools.product(*(phases.classes for phases in axes[:axis])):
+            found = {chosen: parts[*outer, chosen] for chosen in axes[axis].classes}
+            joined[outer] = _interleave_axis(found, axes[axis], axis)
+        parts = joined
+    return parts[()]
+
+
+def _interleave_axis(parts: dict[Class, UOp], phases: Phases, number: int) -> UOp:
+    """(batch, channels, *phases of axes up to this one, *results of axes, interleaved ones last) with the phases of
+    axis `number` interleaved."""
+    axis, place = 2 + number, 3 + 2 * number
+    blocks: dict[int, UOp] = {}
+    for chosen, node in parts.items():
+        # Without dilation phase p is remainder p of the stride; else phases are shifted one by one.
+        step = chosen.stop - chosen.start if phases.dilation == 1 else 1
+        for start in range(chosen.start, chosen.stop, step):
+            block = nodes.slice_axis(node, axis, start - chosen.start, start - chosen.start + step)
+            shift, remainder = divmod(start * phases.dilation, phases.stride)
+            blocks[remainder] = nodes.pad_axis(block, place, shift, phases.rows - block.shape[place] - shift)
+    joined: list[UOp] = []
+    reached = 0
+    for remainder, block in sorted(blocks.items()):
+        if remainder > reached:
+            joined.append(build.const(block.dtype, 0, nodes.replace_axis(block.shape, axis, remainder - reached)))
+        joined.append(block)
+        reached = remainder + block.shape[axis]
+    node = nodes.pad_axis(nodes.cat(joined, axis), axis, 0, phases.stride - reached)
+    order = [k for k in range(len(node.shape)) if k != axis]
+    order.insert(place, axis)
+    node = build.permute(node, tuple(order))
+    return build.reshape(node, (*node.shape[: place - 1], phases.rows * phases.stride, *node.shape[place + 1 :]))
