@@ -78,7 +78,7 @@ def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     parts = [left.unbind(axis), right.unbind(axis)]
     (a, b, c), (d, e, f) = parts
     found = [b * f - c * e, c * d - a * f, a * e - b * d]
-    return found[0].stack(*found[1:], dim=axis if axis >= 0 else axis + max(x1.ndim, x2.ndim))  # type: ignore[no-any-return]
+    return found[0].stack(*found[1:], dim=axis if axis >= 0 else axis + max(x1.ndim, x2.ndim))
 
 
 def det(x: Tensor, /) -> Tensor:

@@ -7,9 +7,9 @@ import functools
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from tilewright.base.dtype import DType, dtype_of_scalar, dtypes, to_dtype
+from tilewright.base.dtype import DType, dtype_of_scalar, to_dtype
 from tilewright.base.errors import DTypeError
 from tilewright.engine.memory import live
 from tilewright.graph import build
@@ -50,53 +50,34 @@ from tilewright.tensor.families.pointwise import PointwiseMixin
 from tilewright.tensor.families.stacking import StackingMixin
 from tilewright.tensor.families.statistics import StatisticsMixin
 
+C = TypeVar("C", bound=Family)
+
+
+def _cast_to(name: str) -> Callable[[C], C]:
+    def cast(self: C) -> C:
+        return self.cast(name)
+
+    cast.__doc__ = f"Cast to {name}."
+    return cast
+
 
 class CastMixin(Family):
-    """Casts under the names of dtypes. A class of its own: these names hide Python's types from annotations."""
+    """Casts under the names of dtypes."""
 
-    def half(self) -> Self:
-        """Cast to float16."""
-        return self.cast(dtypes.float16)
-
-    def bfloat16(self) -> Self:
-        """Cast to bfloat16."""
-        return self.cast(dtypes.bfloat16)
-
-    def float(self) -> Self:
-        """Cast to float32."""
-        return self.cast(dtypes.float32)
-
-    def double(self) -> Self:
-        """Cast to float64."""
-        return self.cast(dtypes.float64)
-
-    def short(self) -> Self:
-        """Cast to int16."""
-        return self.cast(dtypes.int16)
-
-    def int(self) -> Self:
-        """Cast to int32."""
-        return self.cast(dtypes.int32)
-
-    def long(self) -> Self:
-        """Cast to int64."""
-        return self.cast(dtypes.int64)
-
-    def byte(self) -> Self:
-        """As uint8."""
-        return self.cast(dtypes.uint8)
-
-    def char(self) -> Self:
-        """As int8."""
-        return self.cast(dtypes.int8)
+    bfloat16 = _cast_to("bfloat16")
+    bool = _cast_to("bool")
+    byte = _cast_to("uint8")
+    char = _cast_to("int8")
+    double = _cast_to("float64")
+    float = _cast_to("float32")
+    half = _cast_to("float16")
+    int = _cast_to("int32")
+    long = _cast_to("int64")
+    short = _cast_to("int16")
 
     def type(self, dtype: Any) -> Self:
         """As `cast`."""
         return self.cast(dtype)
-
-    def bool(self) -> Self:
-        """Cast to bool."""
-        return self.cast(dtypes.bool)
 
 
 class _TensorType(type):

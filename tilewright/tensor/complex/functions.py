@@ -1,37 +1,16 @@
 """Functions of one complex number. In: a complex tensor. Out: another. Each is written with real functions of the parts
 such that nothing overflows on the way where the result does not; branch cuts are those of C99, and signs of zero count.
-`complex_tensor` gives them to its class."""
+`tensor.py` makes them methods."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-# method -> function of this module
-FUNCTIONS = {
-    "acos": "acos",
-    "acosh": "acosh",
-    "asin": "asin",
-    "asinh": "asinh",
-    "atan": "atan",
-    "atanh": "atanh",
-    "cos": "cos",
-    "cosh": "cosh",
-    "exp": "exp",
-    "expm1": "expm1",
-    "log": "log",
-    "log10": "log10",
-    "log1p": "log1p",
-    "log2": "log2",
-    "reciprocal": "reciprocal",
-    "sign": "sign",
-    "sin": "sin",
-    "sinh": "sinh",
-    "sqrt": "sqrt",
-    "square": "square",
-    "tan": "tan",
-    "tanh": "tanh",
-}
+# The functions of this module that are methods of complex tensors.
+FUNCTIONS = """
+    acos acosh asin asinh atan atanh cos cosh exp expm1 log log10 log1p log2 reciprocal sign sin sinh sqrt square tan tanh
+""".split()
 
 
 def divide(left: Any, right: Any) -> Any:

@@ -1,7 +1,7 @@
 """Complex numbers as pairs of real tensors. In: a real and an imaginary part of one shape and float dtype. Out: a
 tensor whose dtype is complex64 or complex128, with the operations that complex numbers have. The compiler knows real
 numbers only, so every operation is made of real ones, is lazy, and carries gradients to both parts. What is not defined
-here is refused. Functions of one number stand in complex_functions.py."""
+here is refused. Functions of one number are in functions.py."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tilewright.graph.uop import UOp
 from tilewright.tensor.complex import functions as complex_functions
 from tilewright.tensor.core.base import TensorBase
 from tilewright.tensor.core.checks import Axes
+from tilewright.tensor.primitives.arithmetic import reflected
 from tilewright.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def complex_dtype(value: object) -> DType | None:
 
 
 def _of_parts(name: str) -> Callable[..., Any]:
-    """A method that moves elements and does the same to both parts."""
+    """A method that does the same to both parts."""
 
     def method(self: ComplexTensor, *args: Any, **kwargs: Any) -> Any:
         real, imag = (
@@ -50,6 +51,16 @@ def _of_parts(name: str) -> Callable[..., Any]:
 
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"`Tensor.{name}`."
+    return method
+
+
+def _of_nonzero(name: str) -> Callable[..., Tensor]:
+    """A method of `Tensor` applied to whether each element is other than 0."""
+
+    def method(self: ComplexTensor, *args: Any, **kwargs: Any) -> Tensor:
+        return getattr(self.ne(0), name)(*args, **kwargs)  # type: ignore[no-any-return]
+
+    method.__name__ = method.__qualname__ = name
     return method
 
 
@@ -166,46 +177,13 @@ class ComplexTensor(Tensor):
 
     # ------------------------------------------------------------ elements moved
 
-    cat = _of_parts("cat")
-    chunk = _of_parts("chunk")
-    clone = _of_parts("clone")
-    contiguous = _of_parts("contiguous")
-    detach = _of_parts("detach")
-    diagonal = _of_parts("diagonal")
-    expand = _of_parts("expand")
-    flatten = _of_parts("flatten")
-    flip = _of_parts("flip")
-    gather = _of_parts("gather")
-    index_select = _of_parts("index_select")
-    movedim = _of_parts("movedim")
-    pad = _of_parts("pad")
-    permute = _of_parts("permute")
-    repeat = _of_parts("repeat")
-    repeat_interleave = _of_parts("repeat_interleave")
-    reshape = _of_parts("reshape")
-    roll = _of_parts("roll")
-    shrink = _of_parts("shrink")
-    split = _of_parts("split")
-    squeeze = _of_parts("squeeze")
-    stack = _of_parts("stack")
-    take_along_dim = _of_parts("take_along_dim")
-    tile = _of_parts("tile")
-    to = _of_parts("to")
-    transpose = _of_parts("transpose")
-    tril = _of_parts("tril")
-    triu = _of_parts("triu")
-    unbind = _of_parts("unbind")
-    unflatten = _of_parts("unflatten")
-    unsqueeze = _of_parts("unsqueeze")
-    view = _of_parts("view")
-
     @property
     def T(self) -> Self:
-        return self.permute(tuple(reversed(range(self.ndim))))  # type: ignore[no-any-return]
+        return self.permute(tuple(reversed(range(self.ndim))))
 
     @property
     def mT(self) -> Self:
-        return self.transpose(-2, -1)  # type: ignore[no-any-return]
+        return self.transpose(-2, -1)
 
     def __len__(self) -> int:
         return len(self._real)
@@ -253,9 +231,6 @@ class ComplexTensor(Tensor):
         left, right = (self._with(x), self) if reverse else (self, self._with(x))
         return complex_functions.divide(left, right)
 
-    def neg(self) -> Any:
-        return ComplexTensor(-self._real, -self._imag)
-
     def pow(self, x: Any, reverse: bool = False) -> Any:
         left, right = (self._with(x), self) if reverse else (self, self._with(x))
         return complex_functions.power(left, right)
@@ -268,21 +243,11 @@ class ComplexTensor(Tensor):
         return self.eq(x).logical_not()
 
     # Python asks the right operand first where its class says more than that of the left one: `tensor * complex`.
-    def __radd__(self, x: Any) -> Any:
-        return self.add(x, reverse=True)
-
-    def __rsub__(self, x: Any) -> Any:
-        return self.sub(x, reverse=True)
-
-    def __rmul__(self, x: Any) -> Any:
-        return self.mul(x, reverse=True)
-
-    def __rtruediv__(self, x: Any) -> Any:
-        return self.div(x, reverse=True)
-
-    def __rpow__(self, x: Any) -> Any:
-        return self.pow(x, reverse=True)
-
+    __radd__ = reflected("add")
+    __rsub__ = reflected("sub")
+    __rmul__ = reflected("mul")
+    __rtruediv__ = reflected("div")
+    __rpow__ = reflected("pow")
     __eq__ = eq  # type: ignore[assignment]
     __ne__ = ne  # type: ignore[assignment]
     __hash__ = Tensor.__hash__
@@ -334,29 +299,20 @@ class ComplexTensor(Tensor):
     def isfinite(self) -> Tensor:  # type: ignore[override]
         return self._real.isfinite() & self._imag.isfinite()
 
-    def round(self) -> Any:
-        return ComplexTensor(self._real.round(), self._imag.round())
-
     # ------------------------------------------------------------ reductions
 
     def sum(self, axis: Axes = None, keepdim: bool = False, dtype: object = None) -> Any:
         source = self if dtype is None else self.cast(dtype)
         return ComplexTensor(source.real.sum(axis, keepdim), source.imag.sum(axis, keepdim))
 
-    def mean(self, axis: Axes = None, keepdim: bool = False) -> Any:
-        return ComplexTensor(self._real.mean(axis, keepdim), self._imag.mean(axis, keepdim))
-
     def prod(self, axis: Axes = None, keepdim: bool = False, dtype: object = None) -> Any:
         """Halves are multiplied with each other until one slice is left."""
         source: Any = self if dtype is None else self.cast(dtype)
         axes = tuple(range(self.ndim)) if axis is None else axis if isinstance(axis, tuple | list) else (axis,)
-        for place in sorted((number % max(self.ndim, 1) for number in axes), reverse=True):
+        for each in sorted((number % max(self.ndim, 1) for number in axes), reverse=True):
             if self.ndim:
-                source = _product_along(source, place)
+                source = _product_along(source, each)
         return source if keepdim or not self.ndim else source.squeeze(tuple(axes))
-
-    def cumsum(self, axis: int = 0) -> Any:
-        return ComplexTensor(self._real.cumsum(axis), self._imag.cumsum(axis))
 
     def cumprod(self, axis: int) -> Any:
         """By doubling: each step multiplies with what stands 1, 2, 4, ... elements before."""
@@ -369,17 +325,8 @@ class ComplexTensor(Tensor):
             step *= 2
         return result
 
-    def any(self, axis: Axes = None, keepdim: bool = False) -> Tensor:  # type: ignore[override]
-        return self.ne(0).any(axis, keepdim)
-
-    def all(self, axis: Axes = None, keepdim: bool = False) -> Tensor:  # type: ignore[override]
-        return self.ne(0).all(axis, keepdim)
-
     def count_nonzero(self, dim: Axes = None) -> Tensor:  # type: ignore[override]
         return self.ne(0).sum(dim)
-
-    def nonzero(self, size: int | None = None, fill_value: int = 0) -> Tensor:  # type: ignore[override]
-        return self.ne(0).nonzero(size, fill_value)
 
 
 def _product_along(source: Any, axis: int) -> Any:
@@ -413,12 +360,22 @@ def as_complex(value: Any, device: Devices | None = None, part: DType | None = N
     return ComplexTensor(parts[0], parts[1])
 
 
-def _install_functions() -> None:
-    """Functions of one number, under the names of `Tensor`."""
+# Methods of `Tensor` that do the same to both parts.
+_BY_PARTS = """
+    cat chunk clone contiguous cumsum detach diagonal expand flatten flip gather index_select mean movedim neg
+    pad permute repeat repeat_interleave reshape roll round shrink split squeeze stack take_along_dim tile to
+    transpose tril triu unbind unflatten unsqueeze view
+"""
+
+
+def _install_methods() -> None:
+    for name in _BY_PARTS.split():
+        setattr(ComplexTensor, name, _of_parts(name))
+    for name in ("all", "any", "nonzero"):
+        setattr(ComplexTensor, name, _of_nonzero(name))
     for name in complex_functions.FUNCTIONS:
-        function = getattr(complex_functions, complex_functions.FUNCTIONS[name])
-        method = functools.partialmethod(lambda self, apply: apply(self), function)
-        setattr(ComplexTensor, name, method)
+        function = getattr(complex_functions, name)
+        setattr(ComplexTensor, name, functools.partialmethod(lambda self, apply: apply(self), function))
 
 
-_install_functions()
+_install_methods()

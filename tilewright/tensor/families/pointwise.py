@@ -15,7 +15,7 @@ from tilewright.graph.uop import UOp
 from tilewright.tensor.core.base import TensorBase
 from tilewright.tensor.core.checks import check_axis
 from tilewright.tensor.families.networks.activation import ActivationMixin
-from tilewright.tensor.primitives import functions
+from tilewright.tensor.primitives import coefficients, functions
 
 _BITS = {8: dtypes.int8, 16: dtypes.int16, 32: dtypes.int32, 64: dtypes.int64}
 
@@ -274,7 +274,7 @@ def erfc(x: UOp) -> UOp:
     size = (size > limit).where(size.const_like(limit), size)
     is_far = size > 8
     near_size, far_size = is_far.where(size.const_like(1.0), size), is_far.where(size, 8.0)
-    near = functions.polynomial(near_size, functions.ERFC_P) / functions.polynomial(near_size, functions.ERFC_Q)
+    near = functions.polynomial(near_size, coefficients.ERFC_P) / functions.polynomial(near_size, coefficients.ERFC_Q)
     far = functions.polynomial(far_size, _FAR_P) / functions.polynomial(far_size, _FAR_Q)
     tail = functions.exp(-(size * size)) * is_far.where(far, near)
     return is_small.where(1 - functions.erf(is_small.where(x, 0.0)), tail)

@@ -4,7 +4,8 @@ An in-place operator is an assignment: it keeps shape and dtype, and writes thro
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Callable
+from typing import Self, TypeVar
 
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.errors import DTypeError, ShapeError
@@ -19,9 +20,35 @@ from tilewright.tensor.core.storage import StorageMixin
 _BOOL_OPS = {Ops.ADD: Ops.OR, Ops.MUL: Ops.AND, Ops.MAX: Ops.OR, Ops.MIN: Ops.AND}
 
 
+T = TypeVar("T", bound="ArithmeticMixin")
+
+
 def kind_rank(dtype: DType) -> int:
     """bool < integer < float."""
     return 2 if dtype.is_float else (0 if dtype.is_bool else 1)
+
+
+def _operator(method: str) -> Callable[[T, T | Scalar], T]:
+    """Python's operator for a method. The method is looked up at each call: complex tensors define their own."""
+
+    def apply(self: T, x: T | Scalar) -> T:
+        return getattr(self, method)(x)  # type: ignore[no-any-return]
+
+    return apply
+
+
+def reflected(method: str) -> Callable[[T, Scalar], T]:
+    def apply(self: T, x: Scalar) -> T:
+        return getattr(self, method)(x, reverse=True)  # type: ignore[no-any-return]
+
+    return apply
+
+
+def _in_place_operator(method: str, symbol: str) -> Callable[[T, T | Scalar], T]:
+    def apply(self: T, x: T | Scalar) -> T:
+        return self._in_place(symbol, getattr(self, method)(x))
+
+    return apply
 
 
 class ArithmeticMixin(StorageMixin):
@@ -226,71 +253,28 @@ class ArithmeticMixin(StorageMixin):
 
     # ------------------------------------------------------------ operators
 
-    def __add__(self, x: Self | Scalar) -> Self:
-        return self.add(x)
-
-    def __radd__(self, x: Scalar) -> Self:
-        return self.add(x, reverse=True)
-
-    def __sub__(self, x: Self | Scalar) -> Self:
-        return self.sub(x)
-
-    def __rsub__(self, x: Scalar) -> Self:
-        return self.sub(x, reverse=True)
-
-    def __mul__(self, x: Self | Scalar) -> Self:
-        return self.mul(x)
-
-    def __rmul__(self, x: Scalar) -> Self:
-        return self.mul(x, reverse=True)
-
-    def __truediv__(self, x: Self | Scalar) -> Self:
-        return self.div(x)
-
-    def __rtruediv__(self, x: Scalar) -> Self:
-        return self.div(x, reverse=True)
-
-    def __floordiv__(self, x: Self | Scalar) -> Self:
-        return self.floordiv(x)
-
-    def __rfloordiv__(self, x: Scalar) -> Self:
-        return self.floordiv(x, reverse=True)
-
-    def __mod__(self, x: Self | Scalar) -> Self:
-        return self.mod(x)
-
-    def __rmod__(self, x: Scalar) -> Self:
-        return self.mod(x, reverse=True)
-
-    def __and__(self, x: Self | Scalar) -> Self:
-        return self.bitwise_and(x)
-
-    def __rand__(self, x: Scalar) -> Self:
-        return self.bitwise_and(x, reverse=True)
-
-    def __or__(self, x: Self | Scalar) -> Self:
-        return self.bitwise_or(x)
-
-    def __ror__(self, x: Scalar) -> Self:
-        return self.bitwise_or(x, reverse=True)
-
-    def __xor__(self, x: Self | Scalar) -> Self:
-        return self.bitwise_xor(x)
-
-    def __rxor__(self, x: Scalar) -> Self:
-        return self.bitwise_xor(x, reverse=True)
-
-    def __lshift__(self, x: Self | Scalar) -> Self:
-        return self.lshift(x)
-
-    def __rlshift__(self, x: Scalar) -> Self:
-        return self.lshift(x, reverse=True)
-
-    def __rshift__(self, x: Self | Scalar) -> Self:
-        return self.rshift(x)
-
-    def __rrshift__(self, x: Scalar) -> Self:
-        return self.rshift(x, reverse=True)
+    __add__ = _operator("add")
+    __sub__ = _operator("sub")
+    __mul__ = _operator("mul")
+    __truediv__ = _operator("div")
+    __floordiv__ = _operator("floordiv")
+    __mod__ = _operator("mod")
+    __and__ = _operator("bitwise_and")
+    __or__ = _operator("bitwise_or")
+    __xor__ = _operator("bitwise_xor")
+    __lshift__ = _operator("lshift")
+    __rshift__ = _operator("rshift")
+    __radd__ = reflected("add")
+    __rsub__ = reflected("sub")
+    __rmul__ = reflected("mul")
+    __rtruediv__ = reflected("div")
+    __rfloordiv__ = reflected("floordiv")
+    __rmod__ = reflected("mod")
+    __rand__ = reflected("bitwise_and")
+    __ror__ = reflected("bitwise_or")
+    __rxor__ = reflected("bitwise_xor")
+    __rlshift__ = reflected("lshift")
+    __rrshift__ = reflected("rshift")
 
     def __neg__(self) -> Self:
         return self.neg()
@@ -334,35 +318,14 @@ class ArithmeticMixin(StorageMixin):
         self._store((), build.cast(result.uop, self.dtype), result)
         return self
 
-    def __iadd__(self, x: Self | Scalar) -> Self:
-        return self._in_place("+=", self.add(x))
-
-    def __isub__(self, x: Self | Scalar) -> Self:
-        return self._in_place("-=", self.sub(x))
-
-    def __imul__(self, x: Self | Scalar) -> Self:
-        return self._in_place("*=", self.mul(x))
-
-    def __itruediv__(self, x: Self | Scalar) -> Self:
-        return self._in_place("/=", self.div(x))
-
-    def __ifloordiv__(self, x: Self | Scalar) -> Self:
-        return self._in_place("//=", self.floordiv(x))
-
-    def __imod__(self, x: Self | Scalar) -> Self:
-        return self._in_place("%=", self.mod(x))
-
-    def __iand__(self, x: Self | Scalar) -> Self:
-        return self._in_place("&=", self.bitwise_and(x))
-
-    def __ior__(self, x: Self | Scalar) -> Self:
-        return self._in_place("|=", self.bitwise_or(x))
-
-    def __ixor__(self, x: Self | Scalar) -> Self:
-        return self._in_place("^=", self.bitwise_xor(x))
-
-    def __ilshift__(self, x: Self | Scalar) -> Self:
-        return self._in_place("<<=", self.lshift(x))
-
-    def __irshift__(self, x: Self | Scalar) -> Self:
-        return self._in_place(">>=", self.rshift(x))
+    __iadd__ = _in_place_operator("add", "+=")
+    __isub__ = _in_place_operator("sub", "-=")
+    __imul__ = _in_place_operator("mul", "*=")
+    __itruediv__ = _in_place_operator("div", "/=")
+    __ifloordiv__ = _in_place_operator("floordiv", "//=")
+    __imod__ = _in_place_operator("mod", "%=")
+    __iand__ = _in_place_operator("bitwise_and", "&=")
+    __ior__ = _in_place_operator("bitwise_or", "|=")
+    __ixor__ = _in_place_operator("bitwise_xor", "^=")
+    __ilshift__ = _in_place_operator("lshift", "<<=")
+    __irshift__ = _in_place_operator("rshift", ">>=")

@@ -11,132 +11,16 @@ from tilewright.base.dtype import dtypes
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
-
-# Rational approximations of Cephes (S. L. Moshier), good to double precision; highest power first.
-_TANH_P = (-9.64399179425052238628e-1, -9.92877231001918586564e1, -1.61468768441708447952e3)
-_TANH_Q = (1.0, 1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305325125486048e3)
-_SINH_P = (-7.89474443963537015605e-1, -1.63725857525983828727e2, -1.15614435765005216044e4, -3.51754964808151394800e5)
-_SINH_Q = (1.0, -2.77711081420602794433e2, 3.61578279834431989373e4, -2.11052978884890840399e6)
-_ATAN_P = (
-    -8.750608600031904122785e-1,
-    -1.615753718733365076637e1,
-    -7.500855792314704667340e1,
-    -1.228866684490136173410e2,
-    -6.485021904942025371773e1,
-)
-_ATAN_Q = (
-    1.0,
-    2.485846490142306297962e1,
-    1.650270098316988542046e2,
-    4.328810604912902668951e2,
-    4.853903996359136964868e2,
-    1.945506571482613964425e2,
-)
-_ASIN_P = (
-    4.253011369004428248960e-3,
-    -6.019598008014123785661e-1,
-    5.444622390564711410273e0,
-    -1.626247967210700244449e1,
-    1.956261983317594739197e1,
-    -8.198089802484824371615e0,
-)
-_ASIN_Q = (
-    1.0,
-    -1.474091372988853791896e1,
-    7.049610280856842141659e1,
-    -1.471791292232726029859e2,
-    1.395105614657485689735e2,
-    -4.918853881490881290097e1,
-)
-# erf is x*T(x^2)/U(x^2) up to 1, and 1 - exp(-x^2)*P(x)/Q(x) above.
-_ERF_T = (
-    9.60497373987051638749e0,
-    9.00260197203842689217e1,
-    2.23200534594684319226e3,
-    7.00332514112805075473e3,
-    5.55923013010394962768e4,
-)
-_ERF_U = (
-    1.0,
-    3.35617141647503099647e1,
-    5.21357949780152679795e2,
-    4.59432382970980127987e3,
-    2.26290000613890934246e4,
-    4.92673942608635921086e4,
-)
-ERFC_P = (
-    2.46196981473530512524e-10,
-    5.64189564831068821977e-1,
-    7.46321056442269912687e0,
-    4.86371970985681366614e1,
-    1.96520832956077098242e2,
-    5.26445194995477358631e2,
-    9.34528527171957607540e2,
-    1.02755188689515710272e3,
-    5.57535335369399327526e2,
-)
-ERFC_Q = (
-    1.0,
-    1.32281951154744992508e1,
-    8.67072140885989742329e1,
-    3.54937778887819891062e2,
-    9.75708501743205489753e2,
-    1.82390916687909736289e3,
-    2.24633760818710981792e3,
-    1.65666309194161350182e3,
-    5.57535340817727675546e2,
-)
-# The same in float32, by polynomials (tools/minimax.py): no division, and few terms. tanh and atan are x + x^3*p(x^2),
-# erf is x + x*p(x^2), and 1 - exp(-x^2)*p(|x| - 2) above.
-_SINGLE_TANH = (
-    0.0021533591207116842,
-    -0.008190588094294071,
-    0.02170705795288086,
-    -0.05394819378852844,
-    0.13333220779895782,
-    -0.3333333134651184,
-)
-_SINGLE_ATAN = (
-    -0.017863230779767036,
-    0.051696572452783585,
-    -0.0830998569726944,
-    0.10969892144203186,
-    -0.14271651208400726,
-    0.19999326765537262,
-    -0.33333322405815125,
-)
-_SINGLE_ERF = (
-    7.820617611287162e-05,
-    -0.0008000920643098652,
-    0.005187397822737694,
-    -0.026853419840335846,
-    0.11283579468727112,
-    -0.3761262595653534,
-    0.12837916612625122,
-)
-_SINGLE_ERFC = (
-    2.9929944957984844e-06,
-    -2.0066197976120748e-05,
-    6.394259253283963e-05,
-    -0.0001803972845664248,
-    0.0005808148998767138,
-    -0.0018356043146923184,
-    0.005447108298540115,
-    -0.01545829139649868,
-    0.04180191829800606,
-    -0.1067967563867569,
-    0.25539568066596985,
-)
-
+from tilewright.tensor.primitives import coefficients
 
 # ---------------------------------------------------------------- pieces
 
 
-def polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
+def polynomial(x: UOp, factors: Sequence[float]) -> UOp:
     """By Horner's rule, the highest power first; a leading 1 costs nothing."""
-    result = x + coefficients[1] if coefficients[0] == 1.0 else x * coefficients[0] + coefficients[1]
-    for coefficient in coefficients[2:]:
-        result = result * x + coefficient
+    result = x + factors[1] if factors[0] == 1.0 else x * factors[0] + factors[1]
+    for factor in factors[2:]:
+        result = result * x + factor
     return result
 
 
@@ -328,7 +212,7 @@ def _asin_of_half(x: UOp) -> tuple[UOp, UOp]:
     minus_size = minus_abs(x)
     is_small = minus_size >= -0.5
     root = sqrt((1 + is_small.where(x.const_like(0.0), minus_size)) * 0.5)
-    return is_small, _near_zero(is_small.where(x, root), _ASIN_P, _ASIN_Q)
+    return is_small, _near_zero(is_small.where(x, root), coefficients.ASIN_P, coefficients.ASIN_Q)
 
 
 def asin(x: UOp) -> UOp:
@@ -350,9 +234,9 @@ def atan(x: UOp) -> UOp:
     reduced = upper / large.where(size, middle.where(size + 1, one))
     square = reduced * reduced
     if is_single(x):
-        slope = square * polynomial(square, _SINGLE_ATAN)
+        slope = square * polynomial(square, coefficients.SINGLE_ATAN)
     else:
-        slope = square * polynomial(square, _ATAN_P) / polynomial(square, _ATAN_Q)
+        slope = square * polynomial(square, coefficients.ATAN_P) / polynomial(square, coefficients.ATAN_Q)
     start = large.where(x.const_like(math.pi / 2), middle.where(x.const_like(math.pi / 4), 0.0))
     angle = start + (reduced * slope + reduced)
     return (x < 0).where(-angle, x.eq(0).where(x, angle))
@@ -375,12 +259,12 @@ def tanh(x: UOp) -> UOp:
     near = is_small.where(x, 0.0)
     square = near * near
     if is_single(x):
-        small = near + near * square * polynomial(square, _SINGLE_TANH)
+        small = near + near * square * polynomial(square, coefficients.SINGLE_TANH)
         ratio = (1 - shrunk) / (1 + shrunk)
     else:
         # One division for both sides: it takes as long as half of all else.
-        numerator = is_small.where(near * square * polynomial(square, _TANH_P), 1 - shrunk)
-        ratio = numerator / is_small.where(polynomial(square, _TANH_Q), 1 + shrunk)
+        numerator = is_small.where(near * square * polynomial(square, coefficients.TANH_P), 1 - shrunk)
+        ratio = numerator / is_small.where(polynomial(square, coefficients.TANH_Q), 1 + shrunk)
         small = near + ratio
     # The sum of zeros of unlike sign would lose that of x.
     return build.with_slopes(is_small.where(near.eq(0).where(near, small), with_sign_of(x, ratio)), _tanh_slope, x)
@@ -395,7 +279,9 @@ def sinh(x: UOp) -> UOp:
     is_small = size < 1
     root = exp(size * 0.5)  # exp(x) may overflow where half of it does not
     large = root * 0.5 * root - reciprocal(root) * 0.5 / root
-    return is_small.where(_near_zero(is_small.where(x, 0.0), _SINH_P, _SINH_Q), with_sign_of(x, large))
+    return is_small.where(
+        _near_zero(is_small.where(x, 0.0), coefficients.SINH_P, coefficients.SINH_Q), with_sign_of(x, large)
+    )
 
 
 def cosh(x: UOp) -> UOp:
@@ -438,11 +324,11 @@ def erf(x: UOp) -> UOp:
     limited = is_small.where(size.const_like(1.0), (size > limit).where(size.const_like(limit), size))
     shrunk = exp(-(limited * limited))
     if is_single(x):
-        small = near_zero + near_zero * polynomial(square, _SINGLE_ERF)
-        tail = shrunk * polynomial(limited - 2, _SINGLE_ERFC)
+        small = near_zero + near_zero * polynomial(square, coefficients.SINGLE_ERF)
+        tail = shrunk * polynomial(limited - 2, coefficients.SINGLE_ERFC)
     else:
-        small = near_zero * polynomial(square, _ERF_T) / polynomial(square, _ERF_U)
-        tail = shrunk * polynomial(limited, ERFC_P) / polynomial(limited, ERFC_Q)
+        small = near_zero * polynomial(square, coefficients.ERF_T) / polynomial(square, coefficients.ERF_U)
+        tail = shrunk * polynomial(limited, coefficients.ERFC_P) / polynomial(limited, coefficients.ERFC_Q)
     return build.with_slopes(is_small.where(small, with_sign_of(x, 1 - tail)), _erf_slope, x)
 
 

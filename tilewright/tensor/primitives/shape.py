@@ -12,7 +12,6 @@ from tilewright.base.dtype import Scalar, promote
 from tilewright.base.errors import AxisError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
-from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.base import TensorBase, check_devices
@@ -24,48 +23,13 @@ from tilewright.tensor.core.checks import (
     check_holds,
     check_whole,
     is_whole,
+    pads_from,
+    resolve_minus_one,
     shape_from,
 )
 from tilewright.tensor.core.storage import StorageMixin
 
 T = TypeVar("T")
-
-
-def resolve_minus_one(operation: str, sizes: Shape, count: int, source: Shape) -> Shape:
-    """`sizes` with one -1 replaced so that the product is `count`."""
-    if sizes.count(-1) > 1 or any(size < -1 for size in sizes):
-        raise ShapeError(operation, f"{sizes} has sizes that are not known", "one size may be -1, the others are >= 0")
-    if -1 in sizes:
-        known = math.prod(size for size in sizes if size != -1)
-        if known == 0 or count % known:
-            message = f"shape {source} has {count} elements, which {sizes} does not divide"
-            raise ShapeError(operation, message, "give sizes whose product divides the number of elements")
-        sizes = tuple(count // known if size == -1 else size for size in sizes)
-    if math.prod(sizes) != count:
-        message = f"shape {source} has {count} elements and shape {sizes} has {math.prod(sizes)}"
-        raise ShapeError(operation, message, f"give sizes whose product is {count}; one of them may be -1")
-    return sizes
-
-
-def pads_from(operation: str, padding: Sequence[Any], shape: Shape) -> tuple[tuple[int, int], ...]:
-    """A pair for each axis, from torch's flat order (last axis first) or from pairs (None is no padding)."""
-    if not isinstance(padding, tuple | list):
-        raise ShapeError(operation, f"padding={padding!r}", "give numbers or pairs for axes, such as (1, 1)")
-    if all(isinstance(entry, int) for entry in padding):
-        flat = tuple(padding)
-        if len(flat) % 2 or len(flat) > 2 * len(shape):
-            message = f"{len(flat)} numbers for shape {shape}"
-            raise ShapeError(operation, message, "give (before, after) for the last axis, then for the one before it")
-        pairs = [(flat[k], flat[k + 1]) for k in range(0, len(flat), 2)]
-        return tuple(((0, 0),) * (len(shape) - len(pairs))) + tuple(reversed(pairs))
-    if len(padding) != len(shape):
-        message = f"{len(padding)} pairs for the {len(shape)} axes of shape {shape}"
-        raise ShapeError(operation, message, "give (before, after) or None for every axis")
-    pairs = [(0, 0) if pair is None else pair for pair in padding]
-    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
-        raise ShapeError(operation, f"padding={padding!r}", "give (before, after) or None for every axis")
-    check_whole(operation, "padding", *(number for pair in pairs for number in pair))
-    return tuple((before, after) for before, after in pairs)
 
 
 def joined_tensors(first: T, others: Sequence[T | Sequence[T]]) -> list[T]:
