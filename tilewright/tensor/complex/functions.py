@@ -9,8 +9,9 @@ from typing import Any
 
 # The functions of this module that are methods of complex tensors.
 FUNCTIONS = """
-    acos acosh asin asinh atan atanh cos cosh exp expm1 log log10 log1p log2 reciprocal sign sin sinh sqrt square tan tanh
-""".split()
+    acos acosh asin asinh atan atanh cos cosh exp expm1 log log10 log1p log2 reciprocal sign sin sinh sqrt square
+    tan tanh
+"""
 
 
 def divide(left: Any, right: Any) -> Any:
