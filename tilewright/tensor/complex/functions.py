@@ -8,10 +8,18 @@ import math
 from typing import Any
 
 # The functions of this module that are methods of complex tensors.
-FUNCTIONS = """
-    acos acosh asin asinh atan atanh cos cosh exp expm1 log log10 log1p log2 reciprocal sign sin sinh sqrt square
-    tan tanh
-"""
+FUNCTIONS = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "sin", "sinh", "tan", "tanh") + (
+    "exp",
+    "expm1",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "reciprocal",
+    "sign",
+    "sqrt",
+    "square",
+)
 
 
 def divide(left: Any, right: Any) -> Any:

@@ -373,7 +373,7 @@ def _install_methods() -> None:
         setattr(ComplexTensor, name, _of_parts(name))
     for name in ("all", "any", "nonzero"):
         setattr(ComplexTensor, name, _of_nonzero(name))
-    for name in complex_functions.FUNCTIONS.split():
+    for name in complex_functions.FUNCTIONS:
         function = getattr(complex_functions, name)
         setattr(ComplexTensor, name, functools.partialmethod(lambda self, apply: apply(self), function))
 
