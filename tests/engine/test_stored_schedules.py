@@ -21,7 +21,7 @@ from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.engine.planning import plan as planning
 from tilewright.engine.planning.bind import BoundGraph
 from tilewright.engine.planning.plan import Structure, forget_schedules, schedule_graph
-from tilewright.engine.planning.stored_schedules import read_schedule, schedule_key, write_schedule
+from tilewright.engine.planning.stored_schedules import Binding, read_schedule, schedule_key, write_schedule
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp as Node
 from tilewright.runtime.cache import read_entry, write_entry
@@ -379,10 +379,11 @@ def test_every_field_comes_back(folder: Path) -> None:
     assert plan.arenas
     keys = [None if item.ast is None else f"key{number}" for number, item in enumerate(plan.items)]
     assert None in keys
-    write_schedule("ab" * 32, plan, keys)
+    bindings = [None if key is None else Binding(key, 3, 4, {"n0": 7}) for key in keys]
+    write_schedule("ab" * 32, plan, keys, bindings)
     found = read_schedule("ab" * 32, structure.params, structure.outputs, "CPU")
     bare = tuple(replace(item, ast=None, line=None) for item in plan.items)
-    assert found == (replace(plan, items=bare), tuple(keys))
+    assert found == (replace(plan, items=bare), tuple(keys), tuple(bindings))
 
 
 def test_nodes_of_a_custom_kernel_are_part_of_the_key(folder: Path) -> None:

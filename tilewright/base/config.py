@@ -135,6 +135,11 @@ class Options:
         "6 assembly. Each level includes those below it.",
     )
     DEVICE = _option("", "The device of tensors that name none, such as `CUDA` or `CPU:1`; empty is `CPU`.")
+    DYNAMIC_KERNELS = _option(
+        1,
+        "0 compiles every kernel for its own sizes; 1 lets small ones of many sizes share one that is given its sizes.",
+        affects=KERNEL,
+    )
     FOLD_REDUCE = _option(1, "0 keeps a loop for a sum that has a closed form, such as a count.", affects=BOTH)
     FUSE = _option(1, "0 gives every operation a kernel of its own.", affects=SCHEDULE)
     JIT = _option(1, "0 makes `jit` call the function plainly, each time.")

@@ -4,7 +4,7 @@ which order."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
@@ -106,6 +106,8 @@ def lower(sink: UOp, target: Target, scheduled: UOp | None = None) -> Program:
         lowering = Lowering(sink, target)
         run_passes("codegen", PASSES, lowering)
         program = assemble_program(lowering, flops, bytes_moved)
+        if program.variables:
+            program = replace(program, first_variable=count_buffers(sink if scheduled is None else scheduled))
         if options.VERIFY_GRAPH:
             verify_program(program, PASSES[-1].name)
         return program
@@ -130,6 +132,7 @@ def assemble_program(lowering: Lowering, flops: int, bytes_moved: int) -> Progra
         flops,
         bytes_moved,
         sink.arg.fills if isinstance(sink.arg, KernelInfo) else (),
+        tuple(sorted((n for n in toposort(sink) if n.op is Ops.VARIABLE), key=lambda n: (len(n.arg[0]), n.arg[0]))),
     )
 
 
@@ -166,6 +169,13 @@ def program_params(sink: UOp) -> tuple[Param, ...]:
         count = max(node.arg.number for node in checks) + 1
         found.append(Param(checks[0].arg.slot, word, count, False, True, holds_checks=True))
     return tuple(found)
+
+
+def count_buffers(sink: UOp) -> int:
+    """The buffers that a launch of the kernel gives, with the words of its checks."""
+    nodes = toposort(sink)
+    slots = [node.arg.slot for node in nodes if node.op is Ops.PARAM or node.op is Ops.CHECK]
+    return max(slots, default=-1) + 1
 
 
 def estimate_work(sink: UOp) -> tuple[int, int]:

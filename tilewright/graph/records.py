@@ -90,6 +90,8 @@ class Program:
     flops: int = 0
     bytes_moved: int = 0
     fills: tuple[int, ...] = ()  # the slots that the program has to write whole
+    variables: tuple[UOp, ...] = ()  # integers that a launch gives, in this order
+    first_variable: int = 0  # the position of the first among the arguments: behind the buffers that a launch gives
 
 
 @dataclass(frozen=True, slots=True)

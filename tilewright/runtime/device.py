@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, overload
 
 from tilewright.base.config import options
@@ -72,6 +72,8 @@ class Driver(ABC):
         False  # whether it has `launch_of` and `load_kept`, so that a program need not be made to be loaded
     )
 
+    takes_variables = False  # whether a launch may give the values of a program's VARIABLEs: it has `bind_variables`
+
     keeps_values = True  # whether what is written to its memory is there afterwards
 
     # ------------------------------------------------------------ memory
@@ -128,6 +130,10 @@ class Driver(ABC):
 
     def load_kept(self, binary: bytes, launch: dict[str, Any]) -> Any:
         """The kernel that `load` makes of this binary and the program that `launch_of` was asked about."""
+        raise NotImplementedError
+
+    def bind_variables(self, kernel: Any, values: Mapping[str, int]) -> Any:
+        """A loaded kernel that is launched with these values of its VARIABLEs, by name."""
         raise NotImplementedError
 
     def disassemble(self, source: str) -> str:

@@ -6,7 +6,7 @@ CPU_ARCH names."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tilewright.backends.cpu.code import llvm
@@ -86,9 +86,13 @@ def cpu_target(compiler: str = LLVM, arch: str = "", facts: str = "") -> Target:
 
 
 class CpuKernel(NamedTuple):
+    """`values` are those of `variables`, once they are bound."""
+
     code: llvm.LoadedCode
     extent: int
     grain: int
+    variables: tuple[str, ...] = ()
+    values: tuple[int, ...] = ()
 
 
 class CpuRunner(CommandList):
@@ -99,11 +103,15 @@ class CpuRunner(CommandList):
     def __init__(self, pool: Pool, launches: Sequence[tuple[CpuKernel, Sequence[Place]]]) -> None:
         commands = []
         owners: list[object] = []
+        self._memories: list[HostMemory | None] = []  # by the position of the pointer
         for kernel, places in launches:
-            addresses = [memory.address + offset for memory, offset in places]
-            commands.append((kernel.code.address, addresses, kernel.extent, kernel.grain))
+            words = [memory.address + offset for memory, offset in places]
+            self._memories += [memory for memory, _ in places]
+            if kernel.variables:
+                words += kernel.values  # the program counts on them behind the buffers
+                self._memories += [None] * len(kernel.values)
+            commands.append((kernel.code.address, words, kernel.extent, kernel.grain))
             owners.append(kernel.code)
-        self._memories: list[HostMemory | None] = [memory for _, places in launches for memory, _ in places]
         super().__init__(pool, commands, owners)
 
     def set_place(self, launch: int, param: int, place: Place) -> None:
@@ -187,12 +195,23 @@ class CpuDriver(HostDriver):
             symbol = CpuCLanguage().kernel_name(program)
         thread = next((axis for axis in program.global_ranges if axis.arg.kind is AxisType.THREAD), None)
         extent = 1 if thread is None else int(thread.src[0].arg)
-        return {"symbol": symbol, "extent": extent, "grain": self._grain(program, extent), "panel": panel}
+        names = [variable.arg[0] for variable in program.variables]
+        grain = self._grain(program, extent)
+        return {"symbol": symbol, "extent": extent, "grain": grain, "panel": panel, "variables": names}
 
     def load_kept(self, binary: bytes, launch: dict[str, Any]) -> CpuKernel:
         panels.ensure(launch["panel"])
         code = llvm.load_object(binary, launch["symbol"], imports={SYMBOL: panels.word.address})
-        return CpuKernel(code, launch["extent"], launch["grain"])
+        return CpuKernel(code, launch["extent"], launch["grain"], tuple(launch["variables"]))
+
+    @property
+    def takes_variables(self) -> bool:  # type: ignore[override]
+        return options.CPU_COMPILER == LLVM
+
+    def bind_variables(self, kernel: CpuKernel, values: Mapping[str, int]) -> CpuKernel:
+        """Its grain follows from the greatest sizes that there may be, and what is given sizes has little work: it is
+        run whole, by one thread."""
+        return kernel._replace(values=tuple(values[name] for name in kernel.variables), grain=max(kernel.extent, 1))
 
     def _grain(self, program: Program, extent: int) -> int:
         """Iterations of the thread axis handed out at a time: several chunks a core, none too small to be worth it."""

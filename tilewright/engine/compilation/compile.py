@@ -114,6 +114,11 @@ def compile_kernels(wanted: Sequence[tuple[UOp, str]], workers: Workers | None =
         return [_kernels[key] for key in keys]
 
 
+def is_compiled(ast: UOp, device: str) -> bool:
+    """Whether this process has the kernel."""
+    return _kernel_key(ast, device) in _kernels
+
+
 def trim_kernels() -> None:
     """Lets go of kernels that were not used for long, and of what holds them."""
     with _lock:
@@ -299,6 +304,7 @@ __all__ = [
     "compile_kernels",
     "compile_with",
     "forget_kernels",
+    "is_compiled",
     "kernel_tables",
     "load_kernels",
     "start_compilers",

@@ -44,11 +44,15 @@ class StoredKernel:
 
 
 def is_usable() -> bool:
-    """Whether stored kernels and schedules will do: nobody watches the stages, bisects or checks them, or searches for
-    opts."""
+    """Whether stored kernels and schedules will do."""
+    return bool(options.CACHE) and wants_results_alone()
+
+
+def wants_results_alone() -> bool:
+    """Whether nobody watches the stages, bisects or checks them, or searches for opts."""
     is_bisected = options.REWRITE_LIMIT >= 0 or options.PASS_LIMIT >= 0
     is_checked = options.VERIFY or options.VERIFY_GRAPH or options.BEAM
-    return bool(options.CACHE) and not is_bisected and not is_checked and not is_watched()
+    return not is_bisected and not is_checked and not is_watched()
 
 
 def is_watched() -> bool:
@@ -156,5 +160,6 @@ __all__ = [
     "read_kernel",
     "schedule_options",
     "target_text",
+    "wants_results_alone",
     "write_kernel",
 ]

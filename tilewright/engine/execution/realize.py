@@ -18,7 +18,15 @@ from tilewright.base.events import stage_timer
 from tilewright.base.forks import held_lock
 from tilewright.base.interrupts import shielded
 from tilewright.engine.execution.run import Execution
-from tilewright.engine.execution.traces import BeingTraced, await_end, check_updates, note_computed, record_run, traces
+from tilewright.engine.execution.traces import (
+    BeingTraced,
+    await_end,
+    check_updates,
+    is_traced,
+    note_computed,
+    record_run,
+    traces,
+)
 from tilewright.engine.memory.outsiders import find_pinned, memory_behind
 from tilewright.engine.memory.parts import divide_outputs, exchange_buffers, held_buffer, is_held, join_parts
 from tilewright.engine.planning.bind import BoundGraph
@@ -85,7 +93,7 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
 
 def _planned(structure: Structure, has_extra: bool) -> Plan:
     try:
-        return plan_graph(structure)
+        return plan_graph(structure, is_traced())
     except UserError as error:
         if has_extra:
             raise _OutsiderError from error
@@ -95,7 +103,7 @@ def _planned(structure: Structure, has_extra: bool) -> Plan:
 def _realize(nodes: Sequence[UOp], device: str, makes_extra: bool) -> list[UOp]:
     with running:
         prepared = _prepare(nodes, device, makes_extra)
-        plan = None if prepared is None else known_plan(prepared.structure)
+        plan = None if prepared is None else known_plan(prepared.structure, is_traced())
         if prepared is None or plan is not None:
             return _finished(nodes, prepared, plan)
     for _ in range(MAX_BINDINGS):
@@ -104,7 +112,7 @@ def _realize(nodes: Sequence[UOp], device: str, makes_extra: bool) -> list[UOp]:
         with running:
             prepared = _prepare_again(prepared, nodes, device)
             is_planned = prepared is None or prepared.structure == structure
-            plan = planned if is_planned or prepared is None else known_plan(prepared.structure)
+            plan = planned if is_planned or prepared is None else known_plan(prepared.structure, is_traced())
             if plan is not None:
                 return _finished(nodes, prepared, plan)
             assert prepared is not None

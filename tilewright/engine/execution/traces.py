@@ -71,6 +71,11 @@ def record_run(execution: Any) -> bool:
     return True
 
 
+def is_traced() -> bool:
+    """Whether this thread traces a call."""
+    return bool(traces) and get_ident() in traces
+
+
 def note_update(node: UOp) -> None:
     """This thread has assigned to a tensor, which is this node now."""
     trace = traces.get(get_ident()) if traces else None
@@ -128,6 +133,7 @@ __all__ = [
     "BeingTraced",
     "await_end",
     "check_updates",
+    "is_traced",
     "note_computed",
     "note_update",
     "record_run",

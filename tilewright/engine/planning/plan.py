@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
+from tilewright.base.config import options
 from tilewright.base.events import emit, listeners, stage_timer
 from tilewright.base.forks import renewed_lock
 from tilewright.base.target import Target
@@ -20,9 +21,24 @@ from tilewright.engine.compilation.compile import (
     start_compilers,
     trim_kernels,
 )
-from tilewright.engine.compilation.stored import is_usable, is_watched, plan_options, schedule_options
+from tilewright.engine.compilation.stored import (
+    is_usable,
+    is_watched,
+    plan_options,
+    schedule_options,
+    wants_results_alone,
+)
 from tilewright.engine.compilation.workers import Workers, tuned_interpreter
 from tilewright.engine.memory.parts import divisions
+from tilewright.engine.planning.dynamic import (
+    BoundKernel,
+    Form,
+    bind_kernel,
+    binding_of,
+    bound_kernel,
+    choose_forms,
+    forget_families,
+)
 from tilewright.engine.planning.stored_schedules import read_schedule, schedule_key, write_schedule
 from tilewright.engine.recent import RecentTable
 from tilewright.graph.records import Schedule
@@ -35,6 +51,11 @@ class Plan(NamedTuple):
 
     schedule: Schedule
     kernels: tuple[LoadedKernel | None, ...]
+
+    @property
+    def is_static(self) -> bool:
+        """Whether each kernel is made for its own sizes."""
+        return not any(isinstance(kernel, BoundKernel) for kernel in self.kernels)
 
 
 class Structure(NamedTuple):
@@ -53,30 +74,35 @@ _plans: RecentTable[tuple[object, ...], Plan] = RecentTable()
 kernel_tables.append(_plans)
 
 
-def known_plan(structure: Structure) -> Plan | None:
-    """The plan, where this process has made it before; whoever watches the stages sees it made anew."""
-    return None if listeners and is_watched() else _plans.get((structure, plan_options()))
+def known_plan(structure: Structure, is_replayed: bool = False) -> Plan | None:
+    """The plan, where this process has made it before; whoever watches the stages sees it made anew. What will be
+    replayed many times has static kernels."""
+    if listeners and is_watched():
+        return None
+    plan = _plans.get((structure, plan_options()))
+    return None if is_replayed and plan is not None and not plan.is_static else plan
 
 
-def plan_graph(structure: Structure) -> Plan:
+def plan_graph(structure: Structure, is_replayed: bool = False) -> Plan:
     """Whoever watches the stages sees them: a stored schedule is for those who want results alone."""
     with planning:
-        return known_plan(structure) or _new_plan(structure)
+        return known_plan(structure, is_replayed) or _new_plan(structure, is_replayed)
 
 
-def _new_plan(structure: Structure) -> Plan:
+def _new_plan(structure: Structure, is_replayed: bool) -> Plan:
     watched = is_watched()
+    may_share = bool(options.DYNAMIC_KERNELS) and wants_results_alone() and not is_replayed
     key = (structure, plan_options())
     plan = None
     stored_key = None
     if is_usable():
         with stage_timer("cache"):
             stored_key = schedule_key(structure.outputs, structure.device, structure.pinned)
-        plan = None if stored_key is None else _load_plan(stored_key, structure)
+        plan = None if stored_key is None else _load_plan(stored_key, structure, may_share)
     if plan is None:
         with tuned_interpreter(), start_compilers(structure.device) as workers:
             schedule = schedule_graph(structure)
-            plan = Plan(schedule, _compiled(schedule, workers))
+            plan = Plan(schedule, _compiled(schedule, workers, may_share))
         if stored_key is not None:
             _store_plan(stored_key, plan)
     if not watched:
@@ -116,25 +142,31 @@ def _target_of(device: str) -> Target:
     return open_driver(device).target
 
 
-def _compiled(schedule: Schedule, workers: Workers) -> tuple[LoadedKernel | None, ...]:
+def _compiled(schedule: Schedule, workers: Workers, may_share: bool) -> tuple[LoadedKernel | None, ...]:
     wanted = [(item.ast, item.device) for item in schedule.items if item.ast is not None]
-    compiled = iter(compile_kernels(wanted, workers))
-    return tuple(None if item.ast is None else next(compiled) for item in schedule.items)
+    forms = choose_forms(wanted) if may_share else [Form(ast) for ast, _ in wanted]
+    compiled = compile_kernels([(form.sink, device) for form, (_, device) in zip(forms, wanted, strict=True)], workers)
+    bound = iter([bind_kernel(*each) for each in zip(compiled, wanted, forms, strict=True)])
+    return tuple(None if item.ast is None else next(bound) for item in schedule.items)
 
 
-def _load_plan(stored_key: str, structure: Structure) -> Plan | None:
-    """None where the disk lacks the schedule, or any of its kernels."""
+def _load_plan(stored_key: str, structure: Structure, may_share: bool) -> Plan | None:
+    """None where the disk lacks the schedule, or any of its kernels, or has dynamic ones that are not wanted."""
     with stage_timer("cache"):
         found = read_schedule(stored_key, structure.params, structure.outputs, structure.device)
     if found is None:
         return None
-    schedule, keys = found
+    schedule, keys, bindings = found
+    if not may_share and any(binding is not None for binding in bindings):
+        return None
     wanted = [(key, item.device) for key, item in zip(keys, schedule.items, strict=True) if key is not None]
     loaded = load_kernels(wanted)
     if loaded is None:
         return None
-    kernels = iter(loaded)
-    return Plan(schedule, tuple(None if key is None else next(kernels) for key in keys))
+    remaining = iter(loaded)
+    kernels = [None if key is None else next(remaining) for key in keys]
+    pairs = zip(kernels, bindings, strict=True)
+    return Plan(schedule, tuple(k if k is None or b is None else bound_kernel(k, *b) for k, b in pairs))
 
 
 def _store_plan(stored_key: str, plan: Plan) -> None:
@@ -142,7 +174,7 @@ def _store_plan(stored_key: str, plan: Plan) -> None:
     keys = [None if kernel is None else kernel.stored_key for kernel in plan.kernels]
     if all(key is not None or kernel is None for key, kernel in zip(keys, plan.kernels, strict=True)):
         with stage_timer("cache"):
-            write_schedule(stored_key, plan.schedule, keys)
+            write_schedule(stored_key, plan.schedule, keys, [binding_of(kernel) for kernel in plan.kernels])
 
 
 def forget_schedules() -> None:
@@ -150,6 +182,7 @@ def forget_schedules() -> None:
     _schedules.clear()
     _plans.clear()
     divisions.clear()
+    forget_families()
 
 
 __all__ = ["Plan", "Structure", "forget_schedules", "known_plan", "plan_graph", "planning", "schedule_graph"]

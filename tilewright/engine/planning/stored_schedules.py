@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilewright.base.dtype import to_dtype
 from tilewright.base.errors import DTypeError
@@ -22,6 +22,19 @@ from tilewright.runtime.cache import cache_key, read_entry, write_entry
 from tilewright.runtime.device import open_driver
 
 KernelKeys = tuple[str | None, ...]
+
+
+class Binding(NamedTuple):
+    """What an item says of its kernel where that is a dynamic one: the name and the work of the kernel that it stands
+    for, and the values of its variables."""
+
+    name: str
+    operations: int
+    bytes_moved: int
+    values: dict[str, int]
+
+
+Bindings = tuple[Binding | None, ...]
 
 
 def schedule_key(outputs: Sequence[UOp], device: str, pinned: frozenset[int]) -> str | None:
@@ -50,7 +63,7 @@ def schedule_key(outputs: Sequence[UOp], device: str, pinned: frozenset[int]) ->
 # ---------------------------------------------------------------- reading and writing
 
 
-def write_schedule(key: str, plan: Schedule, kernels: Sequence[str | None]) -> None:
+def write_schedule(key: str, plan: Schedule, kernels: Sequence[str | None], bindings: Sequence[Binding | None]) -> None:
     """`kernels` is what each item's kernel is stored under, None for a copy."""
     slots = [[slot.dtype.name, *_row(slot, "dtype")] for slot in plan.slots]
     items = [
@@ -59,8 +72,9 @@ def write_schedule(key: str, plan: Schedule, kernels: Sequence[str | None]) -> N
             "reads": [_row(access) for access in item.reads],
             "writes": [_row(access) for access in item.writes],
             "kernel": kernel,
+            "binding": binding,
         }
-        for item, kernel in zip(plan.items, kernels, strict=True)
+        for item, kernel, binding in zip(plan.items, kernels, bindings, strict=True)
     ]
     rest = {name: getattr(plan, name) for name in _PLAN_FIELDS}
     write_entry(key, json.dumps({"key": key, "items": items, "slots": slots, **rest}).encode())
@@ -68,7 +82,7 @@ def write_schedule(key: str, plan: Schedule, kernels: Sequence[str | None]) -> N
 
 def read_schedule(
     key: str, params: Sequence[UOp], outputs: Sequence[UOp], device: str
-) -> tuple[Schedule, KernelKeys] | None:
+) -> tuple[Schedule, KernelKeys, Bindings] | None:
     """None where there is none, or what is there does not fit these nodes."""
     entry = read_entry(key, "schedule")
     if entry is None:
@@ -87,14 +101,22 @@ def read_schedule(
         )
         plan = Schedule(items=items, slots=slots, **{name: _frozen(found[name]) for name in _PLAN_FIELDS})
         kernels = tuple(written["kernel"] for written in found["items"])
+        bindings = tuple(_read_binding(written["binding"]) for written in found["items"])
         if found["key"] == key and _fits(plan, kernels, params, outputs, device):
-            return plan, kernels
+            return plan, kernels, bindings
         reason = "it is that of another graph"
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, DTypeError) as error:
         reason = repr(error)
     # This process schedules the graph, and writes what it finds over the entry.
     emit("warning", message=f"the stored schedule {key} cannot be used: {reason}", location=None)
     return None
+
+
+def _read_binding(row: list[Any] | None) -> Binding | None:
+    if row is None:
+        return None
+    name, operations, bytes_moved, values = row
+    return Binding(str(name), int(operations), int(bytes_moved), {str(key): int(values[key]) for key in values})
 
 
 def _fits(plan: Schedule, kernels: KernelKeys, params: Sequence[UOp], outputs: Sequence[UOp], device: str) -> bool:
@@ -139,4 +161,4 @@ def _frozen(value: Any) -> Any:
     return tuple(_frozen(part) for part in value) if isinstance(value, list) else value
 
 
-__all__ = ["read_schedule", "schedule_key", "write_schedule"]
+__all__ = ["Binding", "read_schedule", "schedule_key", "write_schedule"]

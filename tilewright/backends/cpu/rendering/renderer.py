@@ -69,6 +69,8 @@ class Renderer:
         for param in self.program.params:
             pointer = emitter.assign(f"getelementptr ptr, ptr %buffers, i64 {param.slot}")
             memory.buffers[Ops.PARAM, param.slot] = emitter.emit(f"load ptr, ptr {pointer}")
+        for number, variable in enumerate(self.program.variables, self.program.first_variable):
+            self._load_variable(variable, number)
         if thread is not None:
             self._open_loop(thread, "%lo")
         for node in self.program.body:
@@ -79,13 +81,20 @@ class Renderer:
                 self._close_loop()
             elif node.op is Ops.DEFINE_REG or node.op is Ops.DEFINE_LOCAL:
                 memory.define(node)
-            elif self.facts.is_needed(node) and node not in self.elementwise.postponed:
+            elif node.op is not Ops.VARIABLE and self.facts.is_needed(node) and node not in self.elementwise.postponed:
                 self._emit_node(node)
         if thread is not None:
             self._close_loop("%hi")
         header = f"define void @{self.name}(ptr %buffers, i64 %lo, i64 %hi) {FUNCTION_ATTRIBUTES} {{\nentry:"
         body = [*memory.entry_lines(), *emitter.body(), *memory.releases]
         return "\n".join([header, *body, "  ret void", "}", *emitter.declarations.values(), ""])
+
+    def _load_variable(self, variable: UOp, number: int) -> None:
+        """A word of the list that has the addresses of the buffers."""
+        emitter, kind = self.emitter, scalar_type(variable.dtype)
+        pointer = emitter.assign(f"getelementptr i64, ptr %buffers, i64 {number}")
+        word = emitter.assign(f"load i64, ptr {pointer}")
+        self.values[variable] = {(): emitter.emit(f"trunc i64 {word} to {kind}") if kind != "i64" else Element(word, 0)}
 
     # ------------------------------------------------------------ loops
 

@@ -1,0 +1,143 @@
+"""Kernels for sizes that a launch gives. In: the kernels of a plan. Out: which of them to compile: each as it is, or a
+dynamic one that others of its outline share, with the values of its variables.
+
+A program over sequences of any length has the same kernels at each, in other sizes. The first sizes are compiled as
+they are, which is the fastest code. Where more come, a kernel of little work becomes one whose sizes, strides and
+numbers are arguments (docs/decisions/0031): a further length compiles nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tilewright.engine.compilation.compile import LoadedKernel, is_compiled
+from tilewright.engine.planning.stored_schedules import Binding
+from tilewright.engine.recent import KERNELS_PER_PLAN, RecentTable
+from tilewright.graph.uop import UOp
+from tilewright.runtime.device import open_driver
+
+if TYPE_CHECKING:  # a start that finds its plan on disk does without it
+    from tilewright.graph.kernels.outline import DynamicKernel, Outline
+
+# Plans that have a kernel of an outline as it is, each in other sizes, before one is made for all sizes.
+MIN_PLANS = 2
+# Operations and bytes of a kernel that may be dynamic. Loops whose sizes are arguments are not tiled, and one thread
+# runs it: at this limit it takes about a tenth of a millisecond longer, less than building the graph for a run takes.
+MAX_WORK = 1 << 20
+# Dynamic kernels of one outline: others are made where sizes exceed the bounds of the first.
+MAX_DYNAMIC = 8
+
+
+class Form(NamedTuple):
+    """What to compile in place of a kernel: itself, or a dynamic one with these values."""
+
+    sink: UOp
+    values: dict[str, int] | None = None
+    operations: int = 0
+    bytes_moved: int = 0
+
+
+@dataclass(slots=True)
+class BoundKernel(LoadedKernel):
+    """A dynamic kernel with the values of its variables."""
+
+    values: dict[str, int]
+
+
+@dataclass(slots=True)
+class _Family:
+    """The kernels of one outline: the numbers of those that were compiled as they are, one of each plan that had any;
+    and the dynamic ones."""
+
+    static: list[tuple[int, ...]] = field(default_factory=list)
+    dynamic: list[DynamicKernel] = field(default_factory=list)
+
+
+_families: RecentTable[tuple[Any, ...], _Family] = RecentTable(KERNELS_PER_PLAN)
+
+
+def choose_forms(wanted: Sequence[tuple[UOp, str]]) -> list[Form]:
+    """A form for each kernel of a plan."""
+    seen: dict[tuple[Any, ...], Outline] = {}
+    found: dict[tuple[UOp, str], Form] = {}
+    for sink, device in wanted:
+        if (sink, device) not in found:
+            found[sink, device] = _form_of(sink, device, seen)
+    for key, outline in seen.items():
+        family = _families.get(key)
+        if family is None:
+            family = _families[key] = _Family()
+        family.static.append(outline.numbers)
+    _families.trim()
+    return [found[pair] for pair in wanted]
+
+
+def _form_of(sink: UOp, device: str, seen: dict[tuple[Any, ...], Outline]) -> Form:
+    """Notes in `seen` an outline that this plan has a kernel of, as it is."""
+    if not open_driver(device).takes_variables or is_compiled(sink, device):
+        return Form(sink)
+    from tilewright.graph.kernels.outline import outline_of
+
+    outline = outline_of(sink)
+    if outline is None:
+        return Form(sink)
+    family = _families.get(outline.key)
+    if family is not None and outline.numbers in family.static:
+        return Form(sink)
+    if family is None or len(family.static) < MIN_PLANS:
+        seen.setdefault(outline.key, outline)
+        return Form(sink)
+    from tilewright.codegen.pipeline import estimate_work  # not needed where no kernel is of a known outline
+
+    operations, bytes_moved = estimate_work(sink)
+    if operations + bytes_moved > MAX_WORK:
+        return Form(sink)
+    chosen = _find_dynamic(family, sink, outline)
+    return Form(sink) if chosen is None else Form(*chosen, operations, bytes_moved)
+
+
+def _find_dynamic(family: _Family, sink: UOp, outline: Outline) -> tuple[UOp, dict[str, int]] | None:
+    for dynamic in family.dynamic:
+        values = dynamic.values_for(outline.numbers)
+        if values is not None:
+            return dynamic.sink, values
+    if len(family.dynamic) == MAX_DYNAMIC:
+        return None
+    from tilewright.graph.kernels.outline import make_dynamic
+
+    made = make_dynamic(sink, outline, [*family.static, *(dynamic.numbers for dynamic in family.dynamic)])
+    values = None if made is None else made.values_for(outline.numbers)
+    if made is None or values is None:
+        return None
+    family.dynamic.append(made)
+    return made.sink, values
+
+
+def bind_kernel(kernel: LoadedKernel, wanted: tuple[UOp, str], form: Form) -> LoadedKernel:
+    """A compiled form as the kernel that was wanted."""
+    if form.values is None:
+        return kernel
+    return bound_kernel(kernel, wanted[0].arg.name, form.operations, form.bytes_moved, form.values)
+
+
+def bound_kernel(
+    kernel: LoadedKernel, name: str, operations: int, bytes_moved: int, values: dict[str, int]
+) -> BoundKernel:
+    handle = open_driver(kernel.device).bind_variables(kernel.handle, values)
+    return BoundKernel(name, kernel.device, operations, bytes_moved, handle, kernel.stored_key, values)
+
+
+def binding_of(kernel: LoadedKernel | None) -> Binding | None:
+    """What a stored schedule says of a kernel; None where that is the kernel as it is."""
+    if not isinstance(kernel, BoundKernel):
+        return None
+    return Binding(kernel.name, kernel.operations, kernel.bytes_moved, kernel.values)
+
+
+def forget_families() -> None:
+    """Empties the process's own table, for tests and measurements."""
+    _families.clear()
+
+
+__all__ = ["BoundKernel", "Form", "bind_kernel", "binding_of", "bound_kernel", "choose_forms", "forget_families"]
