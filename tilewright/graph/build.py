@@ -9,7 +9,7 @@ import math
 import weakref
 from collections.abc import Callable, Sequence, Set
 
-from tilewright.base.dtype import DType, Scalar, dtypes
+from tilewright.base.dtype import DType, Scalar, dtypes, to_dtype
 from tilewright.base.forks import renewed_lock
 from tilewright.graph.ops import REDUCTIONS, BufferArg, CheckArg, Identity, MultiArg, Ops, Slopes
 from tilewright.graph.spec import Devices, Op, Shape
@@ -323,6 +323,17 @@ def with_slopes(value: UOp, rule: Callable[..., tuple[UOp | None, ...]], *inputs
     return UOp(Ops.DETACH, value.dtype, (value, *inputs), Slopes(rule))
 
 
+def round_gradient(x: UOp, dtype: DType) -> UOp:
+    """`x`, whose gradient is rounded to a short float: what it is multiplied with is one already."""
+    return x if x.dtype is dtype else UOp(Ops.DETACH, x.dtype, (x,), f"{_ROUNDS_TO}{dtype.name}")
+
+
+def rounded_to(x: UOp) -> DType | None:
+    """The dtype that the gradient of a node is rounded to."""
+    is_rounding = x.op is Ops.DETACH and isinstance(x.arg, str) and x.arg.startswith(_ROUNDS_TO)
+    return to_dtype(x.arg.removeprefix(_ROUNDS_TO)) if is_rounding else None
+
+
 def identical(x: UOp) -> UOp:
     """`x` under a node that is equal to no other."""
     return UOp(Ops.DETACH, x.dtype, (x,), Identity())
@@ -348,10 +359,13 @@ def set_apart(x: UOp) -> UOp:
 
 def is_seen_by_gradients_alone(x: UOp) -> bool:
     """Whether the node is its first source for everything that is computed: no schedule has to know it."""
-    return x.op is Ops.DETACH and (isinstance(x.arg, Slopes | Identity) or x.arg == _TAKES_TIES)
+    if x.op is not Ops.DETACH:
+        return False
+    return isinstance(x.arg, Slopes | Identity) or x.arg == _TAKES_TIES or rounded_to(x) is not None
 
 
 _TAKES_TIES = "takes ties"
+_ROUNDS_TO = "rounds to "
 
 
 def taking_ties(x: UOp) -> UOp:

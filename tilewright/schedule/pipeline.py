@@ -22,6 +22,7 @@ from tilewright.schedule.fuse import SEPARATE, plan_fusion
 from tilewright.schedule.joins import is_part, slice_of_source, with_parts
 from tilewright.schedule.limits import nodes_to_part
 from tilewright.schedule.memory import place_temps
+from tilewright.schedule.operand_order import order_operands
 from tilewright.schedule.order import ItemBuilder, find_devices
 from tilewright.schedule.reduction import split_reduction
 from tilewright.schedule.transposed import operands_to_transpose
@@ -82,6 +83,18 @@ def prepare_outputs(state: Scheduling) -> None:
     state.outputs = [storage_node(node) for node in prepared]
 
 
+def order_factors(state: Scheduling) -> None:
+    """A sequence is one of nodes that are to be kept: they are not exchanged."""
+    if state.sequence or not any(state.target_of(device).tensor_cores for device in devices_of(state)):
+        return
+    devices = find_devices(toposort(*state.outputs), state.params, state.device)
+    state.outputs = order_operands(state.outputs, lambda node: state.target_of(devices[node]))
+
+
+def devices_of(state: Scheduling) -> set[str]:
+    return {state.device, *(param.arg.device or state.device for param in state.params)}
+
+
 def fuse_kernels(state: Scheduling) -> None:
     state.must_store, state.whole = nodes_to_store(state.outputs), nodes_taken_whole(state.outputs)
     state.plan_again()
@@ -123,6 +136,13 @@ PASSES: tuple[Pass[Scheduling], ...] = (
         prepare_outputs,
         "any graph",
         "large reductions split, copies read whole buffers, joins in parts",
+    ),
+    Pass(
+        "order_operands",
+        order_factors,
+        "contractions",
+        "operands of tensor cores stored with a summed axis last",
+        is_optional=True,
     ),
     Pass("fuse_kernels", fuse_kernels, "the nodes to store", "what each kernel stores, and every index it asks for"),
     Pass(

@@ -110,7 +110,7 @@ class DotRenderer(CStyleRenderer):
         for place, at in self.emitter.elements(node):
             row = sum(step * at[axis] for axis, step in row_form.items() if axis.arg.kind is AxisType.UPCAST)
             column = sum(step * at[axis] for axis, step in column_form.items() if axis.arg.kind is AxisType.UPCAST)
-            self.emitter.values[node][place] = Expression(f"acc[{column // 8 * 4 + row // 8 * 2 + column % 2}]")
+            self.emitter.values[node][place] = Expression(f"acc[{dot_text.register(row, column)}]")
 
 
 def render_program(program: Program, is_restricted: bool = True) -> str:

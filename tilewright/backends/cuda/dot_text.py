@@ -53,7 +53,33 @@ __device__ inline void barrier_wait(word barrier, word parity) {
 
 def prelude(left: Side, right: Side, plan: DotPlan) -> list[str]:
     ranks = sorted({len(side.map.sizes) for side in (left, right)})
-    return [_HELPERS, *(_fetch_helper(rank) for rank in ranks), _multiply_helper(plan)]
+    return [_HELPERS, *(_fetch_helper(rank) for rank in ranks), _multiply_helper(plan), EXCHANGE]
+
+
+# The instruction leaves a thread 2 columns of each of 4 groups of 8; of 4 threads, each gets one group.
+EXCHANGE = """\
+__device__ inline void exchange(float& low, float& high, bool is_high, int distance) {
+  const float received = __shfl_xor_sync(0xffffffffu, is_high ? low : high, distance);
+  if (is_high) low = received; else high = received;
+}
+template <int N> __device__ inline void gather_columns(float (&acc)[N], int thread) {
+  const bool is_odd = thread & 1, is_late = thread & 2;
+  #pragma unroll
+  for (int group = 0; group < N; group += 16) {
+    #pragma unroll
+    for (int n = group; n < group + 4; n++) {
+      exchange(acc[n], acc[n + 4], is_odd, 1);
+      exchange(acc[n + 8], acc[n + 12], is_odd, 1);
+      exchange(acc[n], acc[n + 8], is_late, 2);
+      exchange(acc[n + 4], acc[n + 12], is_late, 2);
+    }
+  }
+}"""
+
+
+def register(row: int, column: int) -> int:
+    """The register of a thread's element, from the part of its row and column that does not depend on the thread."""
+    return column // 32 * 16 + column % 8 // 2 * 4 + row // 8 * 2 + column % 2
 
 
 def _fetch_helper(rank: int) -> str:
@@ -178,6 +204,7 @@ def multiply(plan: DotPlan) -> list[str]:
         "}",
         'asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");',
         "if (threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * previous);",
+        "gather_columns(acc, threadIdx.x);",
     ]
 
 

@@ -3,6 +3,7 @@ pieces work together; how the instructions are spelt is said here."""
 
 from __future__ import annotations
 
+from tilewright.backends.cuda import dot_text
 from tilewright.backends.cuda.cores import is_warp_group_core
 from tilewright.backends.cuda.dot_text import OPERANDS, PATTERN_BYTES, STEP_BYTES
 from tilewright.backends.cuda.tile_plan import ALIGNMENT, TileRing
@@ -61,14 +62,14 @@ def registers(ring: TileRing) -> int:
 def register(ring: TileRing, row: int, column: int) -> int:
     """The register of a thread's element, from the part of its row and column that does not depend on the thread."""
     if is_warp_group_core(ring.core):
-        return column // 8 * 4 + row // 8 * 2 + column % 2
+        return dot_text.register(row, column)
     return (row // 64 * 4 + row % 4) * (ring.core.columns // 16) + column // 64 * 4 + column % 4
 
 
 def prelude(ring: TileRing) -> list[str]:
     if not is_warp_group_core(ring.core):
         return [_HELPERS]
-    return [_HELPERS, _GROUP_HELPERS, _multiply_helper(ring)]
+    return [_HELPERS, _GROUP_HELPERS, _multiply_helper(ring), dot_text.EXCHANGE]
 
 
 def _is_summed_fast(layout: TileLayout) -> bool:
@@ -112,6 +113,7 @@ def multiply_once(ring: TileRing) -> list[str]:
         "__syncthreads();",
         *_multiply_stage(ring, "shared_address(ring)"),
         "products_done();",
+        "gather_columns(acc, thread);",
     ]
 
 
@@ -139,7 +141,7 @@ def multiply_steps(ring: TileRing) -> list[str]:
         f"  slot = slot == {ahead} ? 0 : slot + 1;",
         f"  next = next == {ahead} ? 0 : next + 1;",
         "}",
-        *(["products_done();"] if is_async else []),
+        *(["products_done();", "gather_columns(acc, thread);"] if is_async else []),
     ]
 
 

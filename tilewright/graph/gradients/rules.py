@@ -312,6 +312,9 @@ def _detach(node: UOp, upstream: UOp) -> Gradients:
         inputs = node.src[1:]
         slopes = zip(node.arg.rule(node, *inputs), inputs, strict=True)
         return (None, *(None if slope is None else _fit(_multiply(upstream, slope), x) for slope, x in slopes))
+    short = build.rounded_to(node)
+    if short is not None:
+        return (build.cast(build.cast(upstream, short), node.dtype),)
     rest = (None,) * (len(node.src) - 1)
     return (build.contiguous(upstream) if node.arg == "contiguous_backward" else upstream, *rest)
 

@@ -40,9 +40,11 @@ _LEFT, _RIGHT = 0, 1
 
 @dataclass(frozen=True)
 class Staging:
-    """How an operand's tile is copied: along its own loops or along the summed ones, `lanes` elements at a time."""
+    """How an operand's tile is copied: along its own loops, the last of which is the fastest, or along the summed ones,
+    `lanes` elements at a time."""
 
     operand: Operand
+    loops: tuple[UOp, ...]
     is_summed_fast: bool
     lanes: int
 
@@ -86,16 +88,22 @@ def _largest_stride(contraction: Contraction, axis: UOp) -> int:
 
 
 def _plan_staging(operand: Operand, summed: UOp, core: TensorCore, size: int) -> Staging:
-    own = operand.loops[-1]
-    widths = {}
-    for axis, tile in ((summed, core.depth), (own, size)):
-        widths[axis] = _vector_width(operand, axis, core, size * core.depth, tile)
-    steps = {
-        axis: min((abs(affine(a.src[1]).terms.get(axis, 0)) or 1 << 62 for a in operand.loads), default=1 << 62)
-        for axis in (summed, own)
-    }
+    """Along the summed loop, or along the own loop with the widest vectors; of equal ones the one with the smaller
+    stride in memory. The own loops keep the order of the store where another has no wider vectors."""
+    elements, usual = size * core.depth, operand.loops[-1]
+    widths = {axis: _vector_width(operand, axis, core, elements, size) for axis in operand.loops}
+    own = max(operand.loops, key=lambda axis: (widths[axis], axis is usual))
+    widths[summed] = _vector_width(operand, summed, core, elements, core.depth)
+    steps = {axis: _smallest_stride(operand, axis) for axis in (summed, own)}
     is_summed_fast = (-widths[summed], steps[summed]) <= (-widths[own], steps[own])
-    return Staging(operand, is_summed_fast, widths[summed if is_summed_fast else own])
+    own = usual if is_summed_fast else own
+    loops = (*(axis for axis in operand.loops if axis is not own), own)
+    return Staging(operand, loops, is_summed_fast, widths[summed if is_summed_fast else own])
+
+
+def _smallest_stride(operand: Operand, axis: UOp) -> int:
+    steps = (abs(affine(access.src[1]).terms.get(axis, 0)) or 1 << 62 for access in operand.loads)
+    return min(steps, default=1 << 62)
 
 
 def _vector_width(operand: Operand, axis: UOp, core: TensorCore, elements: int, tile: int) -> int:
@@ -122,22 +130,18 @@ def apply_tiles(view: KernelView, plan: TilePlan) -> UOp:
     contraction, core = plan.contraction, plan.core
     last = max(loop.arg.id for loop in view.axes)
     tiles, inside = [], []
-    for operand, parts, size in (
-        (contraction.left, core.row_axes, core.rows),
-        (contraction.right, core.column_axes, core.columns),
-    ):
-        identity = operand.loops[0].arg.id
-        tiles.append(make_range(-(-count(operand.loops) // size), (*identity, 0), AxisType.GLOBAL))
+    sides = ((plan.left, core.row_axes, core.rows), (plan.right, core.column_axes, core.columns))
+    for staging, parts, size in sides:
+        identity = staging.loops[0].arg.id
+        tiles.append(make_range(-(-count(staging.loops) // size), (*identity, 0), AxisType.GLOBAL))
         inside.append(_inside(identity, parts, core, last))
     step = make_range(plan.steps, (*plan.summed[0].arg.id, 0), AxisType.REDUCE) if plan.steps > 1 else None
     total = _multiply(plan, tiles, inside, step, last)
     sink = substitute(view.sink, {contraction.reduce: total})
     for loop in contraction.batch:  # a work-group has one tile
         sink = exchange_axis(sink, loop, make_range(size_of(loop), loop.arg.id, AxisType.GLOBAL))
-    for operand, tile, number, size in zip(
-        (contraction.left, contraction.right), tiles, inside, (core.rows, core.columns)
-    ):
-        sink = _lay_out(sink, operand.loops, tile * size + number, size_of(tile) * size)
+    for (staging, _, size), tile, number in zip(sides, tiles, inside, strict=True):
+        sink = _lay_out(sink, staging.loops, tile * size + number, size_of(tile) * size)
     return sink
 
 
@@ -241,12 +245,12 @@ def _copy(
     total_own = tile * (size // units[0]) + own
     total_summed = summed if step is None else step * (core.depth // units[1]) + summed
     lanes_of = (None, lane) if staging.is_summed_fast else (lane, None)
-    coordinates = decode(staging.operand.loops, total_own, units[0], lanes_of[0])
+    coordinates = decode(staging.loops, total_own, units[0], lanes_of[0])
     coordinates |= decode(plan.summed, total_summed, units[1], lanes_of[1])
     value = substitute(staging.operand.value, coordinates)
     bounds = []
-    if count(staging.operand.loops) % size:
-        bounds.append(total_own < -(-count(staging.operand.loops) // units[0]))
+    if count(staging.loops) % size:
+        bounds.append(total_own < -(-count(staging.loops) // units[0]))
     if plan.contraction.length % core.depth:
         bounds.append(total_summed < -(-plan.contraction.length // units[1]))
     for bound in bounds:

@@ -22,6 +22,9 @@ from tilewright.tensor.primitives.reduce import accumulate_dtype
 # takes about as long as computing this number of scores.
 MAX_SCORES = 1 << 25
 
+# Parts of many rows have a multiple of this many: their rows are aligned, and fill the tiles of tensor cores.
+ROW_MULTIPLE = 64
+
 T = TypeVar("T", bound=ProductsMixin)
 
 
@@ -64,7 +67,9 @@ class AttentionMixin(RandomMixin, ProductsMixin):
     def _attend(self, key: Self, value: Self, mask: Self | None, dropout_p: float, first_row: int | None) -> Self:
         """All rows of `self` at once; with `first_row`, its number among all queries, none looks at later keys."""
         carrier: DType = accumulate_dtype(promote(self.dtype, key.dtype))
-        scores = self.dot(key.transpose(-2, -1), dtype=carrier) * (1 / math.sqrt(self.shape[-1]))
+        # Their gradient is a factor of the queries' and the keys', so it has the dtype of these.
+        raw = self._new(build.round_gradient(self.dot(key.transpose(-2, -1), dtype=carrier).uop, self.dtype), key)
+        scores = raw * (1 / math.sqrt(self.shape[-1]))
         if first_row is not None:
             keep = nodes.triangle_mask(scores.shape, first_row, upper=False)
             scores = scores._new(build.where(keep, scores.uop, build.const(carrier, -math.inf)))
@@ -83,6 +88,7 @@ def rows_at_a_time(query: ProductsMixin, key: ProductsMixin) -> list[tuple[int, 
     if scores * rows <= MAX_SCORES:
         return []
     step = max(1, MAX_SCORES // scores)
+    step -= step % ROW_MULTIPLE if step > ROW_MULTIPLE else 0
     return [(first, min(first + step, rows)) for first in range(0, rows, step)]
 
 

@@ -1,0 +1,82 @@
+"""Operands of tensor cores are stored with a vector axis last: which contractions ask for it, and that results stay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright import Tensor, dtypes
+from tilewright.backends.cuda.device import cuda_target
+from tilewright.base.target import Target
+from tilewright.engine.execution.realize import _bind
+from tilewright.graph.interpreter.evaluate import cast_array, evaluate
+from tilewright.graph.ops import Ops
+from tilewright.graph.walk import toposort
+from tilewright.schedule.operand_order import order_operands
+
+BF16 = dtypes.bfloat16
+
+
+def empty(*shape: int) -> Tensor:
+    return Tensor.empty(*shape, dtype=BF16)
+
+
+def stored_orders(value: Tensor, target: Target | None = None) -> list[tuple[int, ...]]:
+    """The permutations that operands are stored in."""
+    bound = _bind([value.uop])[0]
+    facts = target or cuda_target()
+    nodes = toposort(*order_operands(bound.outputs, lambda _node: facts))
+    stored = [node.src[0] for node in nodes if node.op is Ops.CONTIGUOUS and node.src[0].op is Ops.PERMUTE]
+    return [node.arg for node in stored]
+
+
+def test_images_and_weights_have_channels_last() -> None:
+    assert stored_orders(empty(8, 32, 14, 14).conv2d(empty(64, 32, 3, 3), padding=1)) == [(0, 2, 3, 1)] * 2
+
+
+def test_a_chain_of_convolutions_copies_no_result() -> None:
+    """What is between two convolutions is stored once, by the kernel that computes it."""
+    x = empty(8, 32, 14, 14).conv2d(empty(64, 32, 3, 3), padding=1).relu().conv2d(empty(64, 64, 3, 3), padding=1)
+    assert len(stored_orders(x)) == 4  # the image, two weights and what is between
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda: empty(256, 256) @ empty(256, 256),
+        lambda: empty(256, 256).T @ empty(256, 256),
+        lambda: empty(8, 32, 16, 16).conv2d(empty(64, 32, 1, 1)),  # pixels are contiguous and many
+        lambda: empty(8, 3, 64, 64).conv2d(empty(64, 3, 7, 7)),  # too few channels for a vector
+        lambda: empty(8, 64, 32, 32).conv2d(empty(64, 1, 3, 3), groups=64),  # nothing to multiply often
+    ],
+)
+def test_what_is_read_in_vectors_stays(value: object) -> None:
+    assert stored_orders(value()) == []  # type: ignore[operator]
+
+
+def test_a_target_without_tensor_cores_keeps_everything() -> None:
+    value = empty(8, 32, 14, 14).conv2d(empty(64, 32, 3, 3), padding=1)
+    assert stored_orders(value, Target("TEST", has_local=True)) == []
+
+
+def test_gradients_read_the_same_copies() -> None:
+    x, w = empty(8, 32, 14, 14).requires_grad_(), empty(64, 32, 3, 3).requires_grad_()
+    loss = (x.conv2d(w, padding=1).relu().float() * 2).square().sum()
+    gx, gw = loss.gradient(x, w)
+    orders = stored_orders(gw.float().sum() + gx.float().sum())
+    assert set(orders) <= {(0, 2, 3, 1), (1, 2, 3, 0)}
+
+
+def test_values_stay() -> None:
+    generator = np.random.default_rng(3)
+    x, w = (Tensor(generator.integers(-4, 5, shape)).cast(BF16) for shape in ((2, 8, 6, 7), (16, 8, 3, 3)))
+    bound = _bind([x.conv2d(w, padding=1).relu().float().uop])[0]
+    facts = cuda_target()
+    ordered = order_operands(bound.outputs, lambda _node: facts)
+    assert ordered[0] is not bound.outputs[0]
+    leaves = {node: None for node in toposort(*bound.outputs) if node.op is Ops.PARAM}
+    assert set(leaves) == {node for node in toposort(*ordered) if node.op is Ops.PARAM}
+    values = {leaf: generator.integers(-4, 5, leaf.shape) for leaf in leaves}
+    arrays = {leaf: cast_array(value, leaf.dtype) for leaf, value in values.items()}
+    results = [evaluate(root, arrays) for root in (bound.outputs[0], ordered[0])]
+    np.testing.assert_array_equal(results[0], results[1])

@@ -1,0 +1,183 @@
+"""Operands in the order in which tensor cores read them. In: the graph, and the facts of each node's device. Out: the
+graph, in which an operand of a contraction that would be staged element by element is stored with a summed axis last.
+
+    before: sum over c, kh, kw of x[b, c, h + kh, w + kw] * weight[o, c, kh, kw]       neighbours are not aligned
+    after:  the same, stored as x[b, h, w, c] and weight[o, kh, kw, c]                 vectors along c
+
+A computed operand is stored in that order for all of its users, so that a chain of convolutions keeps it; its kernel
+stores it so at once. An input is copied once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tilewright.base.target import Target
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Kind, element_count
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import map_nodes, toposort
+from tilewright.schedule.indexing import TRUE, Place, push_movement
+from tilewright.schedule.uses import loops_over
+
+# Bytes of a vector that is copied at a time.
+VECTOR_BYTES = 16
+# How often each element of an operand is multiplied, at least, for a copy of it to pay.
+MIN_USES = 64
+_INPUTS = frozenset({Ops.PARAM, Ops.BUFFER, Ops.ASSIGN})
+
+
+@dataclass(frozen=True)
+class _Factor:
+    """A factor of a contraction: the views and conversions from its base on, and which element of the base it reads."""
+
+    chain: tuple[UOp, ...]  # the outermost first
+    base: UOp
+    indices: tuple[UOp, ...]
+
+    def axis_of(self, loop: UOp) -> int | None:
+        """The axis of the base along which the loop walks alone, step by step."""
+        return next((axis for axis, index in enumerate(self.indices) if index is loop), None)
+
+    def is_aligned(self, loops: Sequence[UOp], lanes: int) -> bool:
+        """Whether neighbours in memory are neighbours along `loops`, in whole vectors."""
+        length = 1
+        for index, size in zip(reversed(self.indices), reversed(self.base.shape), strict=True):
+            if size > 1 and index not in loops:
+                break
+            length *= size
+        return length > 1 and length % lanes == 0
+
+
+def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target]) -> list[UOp]:
+    nodes = toposort(*outputs)
+    inputs: dict[UOp, list[tuple[_Factor, int]]] = {}  # of each contraction: operands that are copied
+    ordered: dict[UOp, int] = {}  # computed operands, and the axis that they are stored with last
+    for node in nodes:
+        for factor, axis in _misplaced(node, facts_of, ordered):
+            is_copied = _is_input(factor.base) or factor.base in outputs or factor.base in ordered
+            if is_copied:
+                inputs.setdefault(node, []).append((factor, axis))
+            else:
+                ordered[factor.base] = axis
+    if not inputs and not ordered:
+        return list(outputs)
+
+    def visit(node: UOp, src: tuple[UOp, ...]) -> UOp:
+        if node in inputs:
+            (product,) = src
+            factors = list(product.src)
+            for factor, axis in inputs[node]:
+                number = node.src[0].src.index(factor.chain[0])
+                factors[number] = _rebuilt(factors[number], len(factor.chain), axis)
+            src = (product.with_src(tuple(factors)),)
+        made = node.with_src(src)
+        return _stored_last(made, ordered[node]) if node in ordered else made
+
+    replaced = map_nodes(nodes, visit)
+    return [replaced[node] for node in outputs]
+
+
+def _misplaced(node: UOp, facts_of: Callable[[UOp], Target], ordered: dict[UOp, int]) -> list[tuple[_Factor, int]]:
+    """The factors of a contraction that should be stored in another order, with the axis that should be the last: that
+    of a loop which both sum over, or of a loop of the factor's own, by what has to be copied for it."""
+    if node.op is not Ops.REDUCE_AXIS or node.arg[0] is not Ops.ADD or node.src[0].op is not Ops.MUL:
+        return []
+    product, summed = node.src[0], node.arg[1]
+    if product.src[0] is product.src[1] or any(factor.op is not Ops.EXPAND for factor in product.src):
+        return []
+    loops = loops_over(product.shape)
+    factors = [_factor(operand, loops) for operand in product.src]
+    dtype = factors[0].base.dtype
+    cores = [core for core in facts_of(node).tensor_cores if core.operand is dtype and core.transposes and core.is_bulk]
+    if not cores or factors[1].base.dtype is not dtype:
+        return []
+    lanes = VECTOR_BYTES // dtype.itemsize
+    inner = [loops[axis] for axis in summed]
+    outer = [loop for loop in loops if loop.op is Ops.RANGE and loop not in inner]
+    own = [
+        [loop for loop in outer if _reads(one, loop) and not _reads(other, loop)]
+        for one, other in (factors, factors[::-1])
+    ]
+    work = math.prod(product.shape)
+    if any(work < MIN_USES * element_count(factor.base.shape) for factor in factors):
+        return []
+    is_good = [f.base not in ordered and _is_vectorised(f, inner, o, lanes) for f, o in zip(factors, own, strict=True)]
+    if all(is_good):
+        return []
+    best: tuple[int, int, list[tuple[_Factor, int]]] | None = None
+    choices = [(inner, inner)]
+    # Along loops of their own the result is stored out of order: it must be small.
+    if all(element_count(node.shape) <= element_count(factor.base.shape) for factor in factors):
+        choices.append((own[0], own[1]))
+    for choice in choices:
+        for first in _vector_loops(factors[0], choice[0], lanes):
+            for second in [first] if choice[0] is inner else _vector_loops(factors[1], choice[1], lanes):
+                axes = [factor.axis_of(loop) for factor, loop in zip(factors, (first, second), strict=True)]
+                if axes[0] is None or axes[1] is None:
+                    continue
+                moved = [(f, axis) for f, axis in zip(factors, axes, strict=True) if axis is not None]
+                moved = [(f, axis) for f, axis in moved if _last_axis(f.base, ordered) != axis]
+                cost = sum(element_count(factor.base.shape) for factor, _ in moved)
+                length = int(first.src[0].arg)
+                if best is None or (cost, -length) < best[:2]:
+                    best = cost, -length, moved
+    return [] if best is None else best[2]
+
+
+def _vector_loops(factor: _Factor, loops: list[UOp], lanes: int) -> list[UOp]:
+    """The loops that walk along one axis of the base, in whole vectors."""
+    counted = [loop for loop in loops if loop.op is Ops.RANGE and int(loop.src[0].arg) % lanes == 0]
+    return [loop for loop in counted if factor.axis_of(loop) is not None]
+
+
+def _last_axis(base: UOp, ordered: dict[UOp, int]) -> int | None:
+    found = ordered.get(base)
+    return found if found is not None else max((a for a, size in enumerate(base.shape) if size > 1), default=None)
+
+
+def _is_vectorised(factor: _Factor, inner: list[UOp], own: list[UOp], lanes: int) -> bool:
+    """Whether the loops that walk the memory of a factor are its own, or the summed ones, in whole vectors."""
+    return factor.is_aligned(own, lanes) or factor.is_aligned(inner, lanes)
+
+
+def _reads(factor: _Factor, loop: UOp) -> bool:
+    return any(loop in index.ranges for index in factor.indices)
+
+
+def _factor(operand: UOp, loops: tuple[UOp, ...]) -> _Factor:
+    chain: list[UOp] = []
+    place, node = Place(loops, TRUE), operand
+    while _is_view(node) or (node.op is Ops.CAST and node.dtype.itemsize > node.src[0].dtype.itemsize):
+        chain.append(node)
+        if node.op.kind is Kind.MOVEMENT:
+            place = push_movement(node, place)
+        node = node.src[0]
+    return _Factor(tuple(chain), node, place.indices)
+
+
+def _is_view(node: UOp) -> bool:
+    """An input has one axis in memory, and a shape by a RESHAPE: the two are one."""
+    return node.op.kind is Kind.MOVEMENT and not _is_input(node)
+
+
+def _is_input(node: UOp) -> bool:
+    return node.op in _INPUTS or (node.op is Ops.RESHAPE and node.src[0].op in _INPUTS)
+
+
+def _rebuilt(node: UOp, depth: int, axis: int) -> UOp:
+    """A chain of `depth` views over its base as it is stored."""
+    return _stored_last(node, axis) if depth == 0 else node.with_src((_rebuilt(node.src[0], depth - 1, axis),))
+
+
+def _stored_last(node: UOp, axis: int) -> UOp:
+    """The value, in memory of its own with the axis last."""
+    rank = len(node.shape)
+    order = (*(a for a in range(rank) if a != axis), axis)
+    moved = UOp(Ops.PERMUTE, node.dtype, (node,), order)
+    stored = UOp(Ops.CONTIGUOUS, node.dtype, (moved,))
+    back = UOp(Ops.PERMUTE, node.dtype, (stored,), tuple(order.index(a) for a in range(rank)))
+    for made in (moved, stored, back):
+        made.line = made.line or node.line
+    return back
