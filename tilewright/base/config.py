@@ -140,6 +140,12 @@ class Options:
         "0 compiles every kernel for its own sizes; 1 lets small ones of many sizes share one that is given its sizes.",
         affects=KERNEL,
     )
+    FLUSH_DENORMALS = _option(
+        1,
+        "What CPU kernels do with floats below the least normal number (1.2e-38 in float32), which are slow: 0 keeps "
+        "them, 1 takes them as zero in sums of products, 2 in every kernel.",
+        affects=TARGET,
+    )
     FOLD_REDUCE = _option(1, "0 keeps a loop for a sum that has a closed form, such as a count.", affects=BOTH)
     FUSE = _option(1, "0 gives every operation a kernel of its own.", affects=SCHEDULE)
     JIT = _option(1, "0 makes `jit` call the function plainly, each time.")

@@ -15,6 +15,11 @@ SMALL_FLOATS = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, d
 WIDE_INTEGERS = frozenset({dtypes.int64, dtypes.uint64})
 
 
+# What a kernel does with floats below the least normal number: keeps them, takes them as zero in sums of products, or
+# everywhere.
+KEEP_DENORMALS, FLUSH_CONTRACTIONS, FLUSH_EVERYWHERE = range(3)
+
+
 class TileLayout(NamedTuple):
     """Where an operand's tile has its elements in local memory: `block` rows (or columns) together, `block_step`
     elements apart from the next ones; inside a block `own_step` from row to row and `summed_step` along the sum."""
@@ -138,6 +143,7 @@ class Target:
     tensor_cores: tuple[TensorCore, ...] = ()  # those to be preferred first
     dot_products: tuple[DotProduct, ...] = ()  # those to be preferred first
     is_reference: bool = False  # the emulator: others are checked against it
+    flush_denormals: int = KEEP_DENORMALS  # where denormal numbers slow arithmetic down
     checks_ranges: bool = False  # CHECK costs nothing that can be measured, so it is always done
 
     def computes(self, dtype: DType) -> bool:

@@ -177,10 +177,13 @@ def widen(bits: UOp, dtype: DType) -> UOp:
         return (word << 16).bitcast(dtypes.float32)
     magnitude_mask = (1 << (dtype.bits - 1)) - 1
     magnitude = word & magnitude_mask
-    # Exponent and mantissa in their places in float32; the multiplication mends the bias, of subnormal numbers too.
+    # Exponent and mantissa in their places in float32, and the difference of the biases. A subnormal number gets a
+    # leading bit, which a subtraction takes away: no number here is denormal in float32, which some kernels flush.
     bias = (1 << (dtype.exponent_bits - 1)) - 1
     placed = magnitude << (23 - dtype.mantissa_bits)
-    value = (placed.bitcast(dtypes.float32) * 2.0 ** (127 - bias)).bitcast(dtypes.uint32)
+    led = (placed + ((128 - bias) << 23)).bitcast(dtypes.float32)
+    subnormal = (led - 2.0 ** (1 - bias)).bitcast(dtypes.uint32)
+    value = (magnitude < (1 << dtype.mantissa_bits)).where(subnormal, placed + ((127 - bias) << 23))
     if dtype is dtypes.float8_e4m3:
         value = magnitude.eq(magnitude_mask).where(value.const_like(0x7FC00000), value)
     else:

@@ -60,6 +60,9 @@ _CASTS = """
 
 A cast is always performed: `x.cast(float16).cast(float32)` rounds `x`.
 
+Subnormal (denormal) numbers are kept by every operation, except that on the CPU sums of products take them as zero
+(`FLUSH_DENORMALS`, [decision 32](decisions/0032-denormals-in-contractions-are-zero.md)).
+
 | value | cast to | gives |
 |---|---|---|
 """

@@ -22,7 +22,7 @@ from tilewright.base.dtype import dtypes
 from tilewright.base.errors import CompileError
 from tilewright.base.events import emit
 from tilewright.base.forks import renewed_lock
-from tilewright.base.target import ALL_DTYPES, SMALL_FLOATS, Target
+from tilewright.base.target import ALL_DTYPES, FLUSH_CONTRACTIONS, SMALL_FLOATS, Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Program
 from tilewright.runtime.cache import cache_key, read_entry, write_entry
@@ -51,7 +51,7 @@ def _names(**has: bool) -> frozenset[str]:
 
 
 @functools.cache
-def cpu_target(compiler: str = LLVM, arch: str = "", facts: str = "") -> Target:
+def cpu_target(compiler: str = LLVM, arch: str = "", facts: str = "", flush: int = FLUSH_CONTRACTIONS) -> Target:
     compiled_for = processor(arch)
     vector_bytes, registers = compiled_for.vector()
     if compiler == LLVM:
@@ -81,6 +81,7 @@ def cpu_target(compiler: str = LLVM, arch: str = "", facts: str = "") -> Target:
         native_casts=frozenset({dtypes.float16}) if compiler == LLVM and compiled_for.has_half_casts() else frozenset(),
         native_ops=_NATIVE_OPS | _names(SATURATING_CAST=saturates, SLOW_PATH=compiler == LLVM),
         dot_products=compiled_for.dot_products() if compiler == LLVM else (),
+        flush_denormals=flush,
         checks_ranges=True,
     )
 
@@ -148,7 +149,7 @@ class CpuDriver(HostDriver):
 
     @property
     def target(self) -> Target:  # type: ignore[override]  # the options may change under an open device
-        return cpu_target(options.CPU_COMPILER, options.CPU_ARCH, options.CPU_FACTS)
+        return cpu_target(options.CPU_COMPILER, options.CPU_ARCH, options.CPU_FACTS, options.FLUSH_DENORMALS)
 
     @property
     def compile_threads(self) -> int:  # type: ignore[override]

@@ -158,10 +158,10 @@ class Guards:
 
     def hold(self) -> bool:
         """Whether everything is as it was."""
-        real, whole, device, allow_tf32 = self.modes
+        real, whole, device, allow_tf32, flush = self.modes
         if _dtypes["default_float"] is not real or _dtypes["default_int"] is not whole:
             return False
-        if options.DEVICE != device or options.ALLOW_TF32 != allow_tf32:
+        if options.DEVICE != device or options.ALLOW_TF32 != allow_tf32 or options.FLUSH_DENORMALS != flush:
             return False
         for function, code, defaults in self.functions:
             if function.__code__ is not code or function.__defaults__ is not defaults:
@@ -312,7 +312,7 @@ def contents_of(cell: Any) -> Any:
 
 
 def _modes() -> tuple[Any, ...]:
-    return dtypes.default_float, dtypes.default_int, options.DEVICE, options.ALLOW_TF32
+    return dtypes.default_float, dtypes.default_int, options.DEVICE, options.ALLOW_TF32, options.FLUSH_DENORMALS
 
 
 def _is_memory(node: UOp) -> bool:

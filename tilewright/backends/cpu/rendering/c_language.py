@@ -3,6 +3,7 @@ which the thread pool calls as it calls the kernels of LLVM. For CPU_COMPILER=cl
 
 from __future__ import annotations
 
+from tilewright.backends.cpu.rendering.denormals import INNER, flushes_denormals, wrap_c
 from tilewright.base.dtype import DType
 from tilewright.base.errors import InternalError
 from tilewright.codegen.c_style.language import Language
@@ -26,7 +27,10 @@ class CpuCLanguage(Language):
         return "// barrier: the one thread of a task waits for nobody"
 
     def signature(self, program: Program, launch: Launch, params: list[tuple[Param, str]]) -> list[str]:
-        lines = [f"void {self.kernel_name(program)}(void** buffers, long long lo, long long hi) {{"]
+        start = f"void {self.kernel_name(program)}"
+        if flushes_denormals(program):
+            start = f"__attribute__((noinline)) static void {INNER}"
+        lines = [f"{start}(void** buffers, long long lo, long long hi) {{"]
         for param, name in params:
             kind = self.pointer_type(param.dtype, AddrSpace.GLOBAL, not param.is_written)
             lines.append(f"  {kind} const {name} = buffers[{param.slot}];")
@@ -48,4 +52,6 @@ class CpuCRenderer(CStyleRenderer):
 
 
 def render_c(program: Program) -> str:
-    return CpuCRenderer(program, CpuCLanguage()).render()
+    language = CpuCLanguage()
+    text = CpuCRenderer(program, language).render()
+    return f"{text}\n{wrap_c(language.kernel_name(program))}" if flushes_denormals(program) else text

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tilewright.backends.cpu.code.llvm import FUNCTION_ATTRIBUTES
 from tilewright.backends.cpu.rendering.checks import emit_check
+from tilewright.backends.cpu.rendering.denormals import INNER, flushes_denormals, wrap_llvm
 from tilewright.backends.cpu.rendering.dot_products import DotProducts
 from tilewright.backends.cpu.rendering.elementwise import Elementwise
 from tilewright.backends.cpu.rendering.emitter import Element, Emitter
@@ -85,9 +86,13 @@ class Renderer:
                 self._emit_node(node)
         if thread is not None:
             self._close_loop("%hi")
-        header = f"define void @{self.name}(ptr %buffers, i64 %lo, i64 %hi) {FUNCTION_ATTRIBUTES} {{\nentry:"
+        is_flushed = flushes_denormals(self.program)
+        start = f"define internal void @{INNER}" if is_flushed else f"define void @{self.name}"
+        attributes = f"noinline {FUNCTION_ATTRIBUTES}" if is_flushed else FUNCTION_ATTRIBUTES
+        header = f"{start}(ptr %buffers, i64 %lo, i64 %hi) {attributes} {{\nentry:"
         body = [*memory.entry_lines(), *emitter.body(), *memory.releases]
-        return "\n".join([header, *body, "  ret void", "}", *emitter.declarations.values(), ""])
+        around = [wrap_llvm(self.name, FUNCTION_ATTRIBUTES)] if is_flushed else []
+        return "\n".join([header, *body, "  ret void", "}", *around, *emitter.declarations.values(), ""])
 
     def _load_variable(self, variable: UOp, number: int) -> None:
         """A word of the list that has the addresses of the buffers."""
