@@ -25,7 +25,7 @@ from tilewright.backends.cuda.nvrtc import compile_text
 from tilewright.base.config import set_option
 from tilewright.base.errors import CompileError, TilewrightError
 from tilewright.graph.records import Program
-from tilewright.runtime.device import HostDriver, Place, register_backend
+from tilewright.runtime.device import Address, HostDriver, Runner, register_backend
 
 DEVICE = "CUDA"
 _NAME = re.compile(r"(__launch_bounds__\([\d, ]+\) )(\w+)\(")
@@ -46,11 +46,11 @@ class Zeros:
         return memoryview(self.bytes)
 
 
-class Idle:
+class Idle(Runner):
     def run(self) -> None:
         return
 
-    def set_place(self, launch: int, param: int, place: Place) -> None:
+    def set_address(self, launch: int, param: int, address: Address) -> None:
         return
 
 
@@ -79,7 +79,7 @@ class Collector(HostDriver):
     def load(self, binary: bytes, program: Program) -> Program:
         return program
 
-    def prepare(self, launches: Sequence[tuple[Any, Sequence[Place]]]) -> Idle:
+    def prepare(self, launches: Sequence[tuple[Any, Sequence[Address]]]) -> Idle:
         return Idle()
 
 

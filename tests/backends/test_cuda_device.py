@@ -109,9 +109,9 @@ def test_a_launch_takes_another_buffer(fake: FakeCard, length: int, runs_before:
     for _ in range(runs_before):
         runner.run()
     source, target = ctypes.c_int(100), ctypes.c_int(0)
-    runner.set_place(0, 2, (Block(ctypes.addressof(source)), 0))
-    runner.set_place(length - 1, 0, (Block(ctypes.addressof(target) - 4), 4))
-    runner.set_place(0, 1, (Block(12345), 0))  # a buffer that the kernel does not take
+    runner.set_address(0, 2, (Block(ctypes.addressof(source)), 0))
+    runner.set_address(length - 1, 0, (Block(ctypes.addressof(target) - 4), 4))
+    runner.set_address(0, 1, (Block(12345), 0))  # a buffer that the kernel does not take
     before = numbers[-1].value
     runner.run()
     assert target.value == 100 + length
@@ -136,7 +136,7 @@ def test_launches_of_a_graph_wait_for_the_memory_they_touch_and_for_nothing_else
     (orders,) = fake.orders.values()
     assert orders == [[], [0], [], [2], [2, 0]]
     # A buffer that is given anew may be any: what writes waits for what reads it.
-    runner.set_place(3, 1, (memory, 4 * 3))
+    runner.set_address(3, 1, (memory, 4 * 3))
     runner.run()
     assert list(fake.orders.values())[-1] == [[], [0], [], [2, 1], [3]]
     assert list(numbers) == [1, 2, 3, 2, 3, 0]

@@ -243,8 +243,8 @@ def test_launches_go_in_order_with_their_buffers(driver: metal.MetalDriver) -> N
     runner = driver.prepare([(kernel, [(memory, 0) for memory in memories])])
     runner.run()
     replacement = driver.allocate(4096)
-    runner.set_place(0, 0, (replacement, 256))
-    assert runner.run_timed() == 0.25  # type: ignore[attr-defined]
+    runner.set_address(0, 0, (replacement, 256))
+    assert runner.run_timed() == 0.25
     (first, _, _), (second, _, _, waited) = driver.device.log[:3], driver.device.log[3:]
     name, bound, grid, group = first
     assert (name, grid, group) == ("pipeline of rows_group", kernel.launch.grid, kernel.launch.group)

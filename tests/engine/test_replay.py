@@ -32,7 +32,7 @@ def test_kernels_of_one_device_are_one_call() -> None:
         x = Tensor([1.0, 2.0, float(step)])
         assert function(x).tolist() == [(6.0 + step) * value for value in (1.0, 2.0, float(step))]
     replay = replay_of(function)
-    assert replay.count == 3
+    assert replay.work[0] == 3
     assert len(replay.steps) == 1
 
 
@@ -63,7 +63,7 @@ def test_runs_of_one_replay_share_their_temporary_memory() -> None:
         assert function(x).tolist() == expected
     first, second = replay_of(function).executions
     assert first.arenas is second.arenas
-    sizes = [dict(execution.plan.arenas)["CPU"] for execution in (first, second)]
+    sizes = [dict(execution.schedule.arenas)["CPU"] for execution in (first, second)]
     assert sizes[0] != sizes[1]
     assert first.arenas["CPU"].nbytes == max(sizes)
 

@@ -3,7 +3,9 @@ memory of another, holds none of it, and comes to no harm where a run fails or r
 
 from __future__ import annotations
 
+import gc
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -11,7 +13,8 @@ from tilewright import GlobalCounters, Tensor
 from tilewright.base.config import Context
 from tilewright.base.errors import OutOfMemoryError
 from tilewright.base.events import subscribe
-from tilewright.engine.execution import run
+from tilewright.engine.planning import plan
+from tilewright.engine.planning.launches import LaunchList
 from tilewright.runtime import buffer
 
 
@@ -53,6 +56,31 @@ def test_a_prepared_list_holds_no_memory_and_is_counted() -> None:
     assert GlobalCounters.kernel_count == count + 3
 
 
+def with_temporary_memory(x: Tensor) -> Tensor:
+    return (x.contiguous() + 1).sum(0, keepdim=True).contiguous() * x
+
+
+def with_copies(x: Tensor) -> Tensor:
+    return ((x + 1).to("CPU:1") * 2).to("CPU") + (x - 1).contiguous().sum()
+
+
+@pytest.mark.parametrize("function", [with_temporary_memory, with_copies])
+def test_any_schedule_is_one_list_that_holds_no_memory(
+    function: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = [[1.0, 2.0, 3.0], [4.0, -5.0, 6.0], [0.5, 0.25, 8.0]]
+    expected = [function(Tensor(row, dtype="float64")).numpy().tolist() for row in values]
+    function(Tensor(values[0])).realize()
+    made: list[LaunchList] = []
+    monkeypatch.setattr(LaunchList, "__init__", lambda self, parts, slots=(): made.append(self))
+    level = GlobalCounters.mem_used
+    held = [function(Tensor(row)).realize() for row in values]
+    assert made == []
+    assert [tensor.tolist() for tensor in held] == expected
+    del held
+    assert GlobalCounters.mem_used == level
+
+
 def test_a_run_without_memory_fails_and_the_next_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     added([1.0, 2.0])
     x = Tensor([3.0, 4.0]).realize()
@@ -64,7 +92,9 @@ def test_a_run_without_memory_fails_and_the_next_is_right(monkeypatch: pytest.Mo
         patch.setattr(buffer, "allocate", refuse)
         with pytest.raises(OutOfMemoryError):
             (x + 1).realize()
-    assert not any(prepared.is_running for prepared in run._prepared.values())
+    lists = [known.launches for known in plan._plans.values() if known.launches is not None]
+    assert lists
+    assert not any(launches.is_running for launches in lists)
     assert (x + 1).realize().tolist() == [4.0, 5.0]
 
 
@@ -102,8 +132,14 @@ def test_threads_realise_at_once() -> None:
     assert wrong == []
 
 
+def count_lists() -> int:
+    gc.collect()
+    return sum(isinstance(value, LaunchList) for value in gc.get_objects())
+
+
 def test_lists_that_are_not_seen_again_do_not_pile_up() -> None:
+    before = count_lists()
     with Context(PLAN_CACHE=4), subscribe(lambda event: None, kinds=("pass-end",)):
         for step in range(12):
             assert added([float(step)]).item() == step + 1.0
-    assert len(run._prepared) <= 4
+    assert count_lists() <= before

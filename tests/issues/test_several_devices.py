@@ -20,13 +20,15 @@ from tilewright import Tensor, jit, nn
 from tilewright.backends.cpu.device import CpuDriver
 from tilewright.engine.memory.parts import layout_of
 from tilewright.runtime import device as devices
-from tilewright.runtime.device import Place, Runner
+from tilewright.runtime.device import Address, Runner
 
 FOUR = ("CPU", "CPU:1", "CPU:2", "CPU:3")
 
 
 class QueueDriver(CpuDriver):
     """The CPU as a device that works behind the caller's back."""
+
+    rebinds_lists = False
 
     def __init__(self, name: str) -> None:
         self.queue = ThreadPoolExecutor(1, thread_name_prefix=name)
@@ -62,7 +64,7 @@ class QueueDriver(CpuDriver):
 
         self.give(read).result()
 
-    def copy(self, target: Place, source: Place, nbytes: int) -> None:
+    def copy(self, target: Address, source: Address, nbytes: int) -> None:
         moved = bytearray(nbytes)
         self.copy_out(source[0], source[1], memoryview(moved))
         self.copy_in(target[0], target[1], memoryview(moved))
@@ -70,23 +72,26 @@ class QueueDriver(CpuDriver):
     def wrap(self, source: Any) -> None:  # type: ignore[override]
         return None
 
-    def prepare(self, launches: Sequence[tuple[Any, Sequence[Place]]]) -> Runner:
+    def prepare(self, launches: Sequence[tuple[Any, Sequence[Address]]]) -> Runner:
         return QueueRunner(self, super().prepare(launches))
 
 
-class QueueRunner:
+class QueueRunner(Runner):
     def __init__(self, driver: QueueDriver, inner: Runner) -> None:
         self.driver, self.inner = driver, inner
-        self.kept: dict[tuple[int, int], Place] = {}
+        self.kept: dict[tuple[int, int], Address] = {}
 
     def run(self) -> None:
         kept = dict(self.kept)  # memory lives as long as the work that was given
         self.driver.give(lambda: (self.inner.run(), kept))
 
-    def set_place(self, launch: int, param: int, place: Place) -> None:
+    def wait(self) -> None:
         self.driver.synchronize()
-        self.kept[launch, param] = place
-        self.inner.set_place(launch, param, place)
+
+    def set_address(self, launch: int, param: int, address: Address) -> None:
+        self.driver.synchronize()
+        self.kept[launch, param] = address
+        self.inner.set_address(launch, param, address)
 
 
 @pytest.fixture

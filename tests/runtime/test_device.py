@@ -12,7 +12,7 @@ from tests.devices import Setting, settings, summary
 from tilewright import Device, Tensor, jit
 from tilewright.base.errors import DeviceError, UnsupportedError
 from tilewright.runtime.buffer import transfer
-from tilewright.runtime.device import Driver, Unavailable, open_driver, run_timed
+from tilewright.runtime.device import Driver, Unavailable, open_driver
 
 HERE = [setting for setting in settings() if not setting.compiler]
 
@@ -72,7 +72,7 @@ def test_bytes_go_from_one_device_to_another(source: Setting, target: Setting) -
 
 @pytest.mark.parametrize("setting", HERE, ids=lambda setting: setting.label)
 def test_a_replayed_function_gets_new_buffers(setting: Setting) -> None:
-    """`set_place` of the device's runner: arguments and results are others at every call."""
+    """`set_address` of the device's runner: arguments and results are others at every call."""
 
     @jit
     def double(x: Tensor) -> Tensor:
@@ -103,18 +103,25 @@ def test_host_memory_is_borrowed_and_other_memory_is_not() -> None:
     assert copied[2] == 2
 
 
-def test_timing_uses_the_clock_of_the_device() -> None:
-    class Timed:
+def test_a_runner_without_a_clock_is_timed_by_the_host_until_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    clock = iter([2.0, 2.25])
+
+    class Queued(runtime.Runner):
         def run(self) -> None:
-            pytest.fail("the host's clock was used")
+            calls.append("run")
 
-        def run_timed(self) -> float:
-            return 0.25
+        def wait(self) -> None:
+            calls.append("wait")
 
-        def set_place(self, launch: int, param: int, place: runtime.Place) -> None:
-            return
+        def set_address(self, launch: int, param: int, address: runtime.Address) -> None:
+            calls.append(f"set {launch} {param} {address}")
 
-    assert run_timed(open_driver("CPU"), Timed()) == 0.25
+    monkeypatch.setattr(runtime.time, "perf_counter", lambda: next(clock))
+    runner = Queued()
+    assert runner.run_timed() == 0.25
+    runner.bind([(1, 0, 2, 16), (0, 3, 1, 0)])(["first", "second"])
+    assert calls == ["run", "wait", "set 0 2 ('second', 16)", "set 3 1 ('first', 0)", "run"]
 
 
 def test_null_compiles_and_has_no_values() -> None:

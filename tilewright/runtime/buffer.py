@@ -13,7 +13,7 @@ from tilewright.base.errors import OutOfMemoryError, RealizeError, UserError
 from tilewright.base.events import GlobalCounters
 from tilewright.graph import build
 from tilewright.graph.uop import UOp
-from tilewright.runtime.device import Driver, Place, open_driver
+from tilewright.runtime.device import Address, Driver, open_driver
 
 
 class _HostAccess(threading.local):
@@ -149,7 +149,7 @@ def write_bytes(buffer: Buffer, data: memoryview) -> None:
     open_driver(buffer.device).copy_in(buffer.ensure(), 0, data)
 
 
-def transfer(target: Place, target_device: str, source: Place, source_device: str, nbytes: int) -> None:
+def transfer(target: Address, target_device: str, source: Address, source_device: str, nbytes: int) -> None:
     """Bytes from one device's memory to another's: directly where one of them is host memory, else through the host."""
     reader, writer = open_driver(source_device), open_driver(target_device)
     if not writer.keeps_values:

@@ -32,23 +32,45 @@ class HostMemory(Memory, Protocol):
         ...
 
 
-Place = tuple[Any, int]
+Address = tuple[Any, int]
 """Device memory and a byte offset into it."""
 
+Binding = tuple[int, int, int, int]
+"""A parameter that each run gives memory to: (index among the memories of the run, launch, parameter, byte offset)."""
 
-class Runner(Protocol):
-    """A prepared list of launches that can be run again and again. One whose device has a clock of its own also has
-    `run_timed() -> float`: it runs the list, waits for it and gives the seconds the device spent. One that can take
-    new memory faster than by `set_place` has `run_on(wishes)`, which gives a function of a list of memories that sets
-    the places, (number in that list, launch, param, byte at which the param begins) each, and runs."""
 
+class Runner(ABC):
+    """A prepared list of launches that can be run again and again."""
+
+    __slots__ = ()
+
+    @abstractmethod
     def run(self) -> None:
         """Gives the launches to the device's queue; they may still be running when this returns."""
-        ...
 
-    def set_place(self, launch: int, param: int, place: Place) -> None:
-        """Gives one launch another buffer for the runs to come."""
-        ...
+    @abstractmethod
+    def set_address(self, launch: int, param: int, address: Address) -> None:
+        """Gives one parameter other memory for the runs to come. The caller keeps it alive until it has run."""
+
+    def bind(self, bindings: Sequence[Binding]) -> Callable[[Sequence[Any]], None]:
+        """A function of the memories of a run: it sets the address of each bound parameter, and runs the list."""
+
+        def run(memories: Sequence[Any]) -> None:
+            for index, launch, param, offset in bindings:
+                self.set_address(launch, param, (memories[index], offset))
+            self.run()
+
+        return run
+
+    def wait(self) -> None:  # noqa: B027 - on most devices the work is done when `run` returns
+        """Returns when the launches that were given to the queue are done."""
+
+    def run_timed(self) -> float:
+        """Runs the list alone; the seconds it took, by the clock of the host where the device has none."""
+        start = time.perf_counter()
+        self.run()
+        self.wait()
+        return time.perf_counter() - start
 
 
 class Unavailable(Exception):
@@ -68,13 +90,11 @@ class Driver(ABC):
 
     target: Target
     compile_threads = 1  # how many programs may be compiled at once, each by a thread of its own
-    keeps_launches = (
-        False  # whether it has `launch_of` and `load_kept`, so that a program need not be made to be loaded
-    )
-
+    keeps_launches = False  # whether it has `launch_of` and `load_kept`: a stored kernel is loaded without its program
     takes_variables = False  # whether a launch may give the values of a program's VARIABLEs: it has `bind_variables`
-
     keeps_values = True  # whether what is written to its memory is there afterwards
+    # Whether a prepared list takes any memory at later runs: it is not specialised to addresses, and keeps none.
+    rebinds_lists = False
 
     # ------------------------------------------------------------ memory
 
@@ -99,7 +119,7 @@ class Driver(ABC):
         """Bytes of memory to the host. When it returns, they are there."""
 
     @abstractmethod
-    def copy(self, target: Place, source: Place, nbytes: int) -> None:
+    def copy(self, target: Address, source: Address, nbytes: int) -> None:
         """Bytes from one memory of this device to another."""
 
     def map_file(self, nbytes: int | None) -> Any:
@@ -143,7 +163,7 @@ class Driver(ABC):
     # ------------------------------------------------------------ running
 
     @abstractmethod
-    def prepare(self, launches: Sequence[tuple[Any, Sequence[Place]]]) -> Runner:
+    def prepare(self, launches: Sequence[tuple[Any, Sequence[Address]]]) -> Runner:
         """Kernels with their buffers, in order."""
 
     def synchronize(self) -> None:
@@ -163,7 +183,7 @@ class HostDriver(Driver):
     def copy_out(self, memory: Any, offset: int, into: memoryview) -> None:
         into[:] = self.host_view(memory)[offset : offset + into.nbytes]
 
-    def copy(self, target: Place, source: Place, nbytes: int) -> None:
+    def copy(self, target: Address, source: Address, nbytes: int) -> None:
         memory, offset = source
         self.copy_in(*target, self.host_view(memory)[offset : offset + nbytes])
 
@@ -268,17 +288,6 @@ def availability() -> dict[str, str | None]:
         except Unavailable as error:
             found[name] = str(error)
     return found
-
-
-def run_timed(driver: Driver, runner: Runner) -> float:
-    """Runs a prepared list alone; the seconds it took by the device's clock, or by the host's where it has none."""
-    timed: Callable[[], float] | None = getattr(runner, "run_timed", None)
-    if timed is not None:
-        return timed()
-    start = time.perf_counter()
-    runner.run()
-    driver.synchronize()
-    return time.perf_counter() - start
 
 
 def synchronize(name: Devices | None = None) -> None:

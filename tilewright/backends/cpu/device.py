@@ -26,7 +26,7 @@ from tilewright.base.target import ALL_DTYPES, FLUSH_CONTRACTIONS, SMALL_FLOATS,
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Program
 from tilewright.runtime.cache import cache_key, read_entry, write_entry
-from tilewright.runtime.device import HostDriver, Place, Runner
+from tilewright.runtime.device import Address, Binding, HostDriver, Runner
 
 KERNEL_SYMBOL = "kernel"
 LLVM = "llvm"  # of CPU_COMPILER: every other choice is the name of a program
@@ -96,18 +96,18 @@ class CpuKernel(NamedTuple):
     values: tuple[int, ...] = ()
 
 
-class CpuRunner(CommandList):
+class CpuRunner(CommandList, Runner):
     """A command list that knows the memory its buffers lie in."""
 
     __slots__ = ("_memories",)
 
-    def __init__(self, pool: Pool, launches: Sequence[tuple[CpuKernel, Sequence[Place]]]) -> None:
+    def __init__(self, pool: Pool, launches: Sequence[tuple[CpuKernel, Sequence[Address]]]) -> None:
         commands = []
         owners: list[object] = []
         self._memories: list[HostMemory | None] = []  # by the position of the pointer
-        for kernel, places in launches:
-            words = [memory.address + offset for memory, offset in places]
-            self._memories += [memory for memory, _ in places]
+        for kernel, arguments in launches:
+            words = [memory.address + offset for memory, offset in arguments]
+            self._memories += [memory for memory, _ in arguments]
             if kernel.variables:
                 words += kernel.values  # the program counts on them behind the buffers
                 self._memories += [None] * len(kernel.values)
@@ -115,14 +115,14 @@ class CpuRunner(CommandList):
             owners.append(kernel.code)
         super().__init__(pool, commands, owners)
 
-    def set_place(self, launch: int, param: int, place: Place) -> None:
+    def set_address(self, launch: int, param: int, address: Address) -> None:
         """The caller keeps memory given here alive while it runs: a result is not held on to after a replay."""
-        memory, offset = place
+        memory, offset = address
         position = self.first[launch] + param
         self._memories[position] = None
         self.pointers[position] = memory.address + offset
 
-    def run_on(self, bindings: Sequence[tuple[int, int, int, int]]) -> Callable[[Sequence[HostMemory]], None]:
+    def bind(self, bindings: Sequence[Binding]) -> Callable[[Sequence[HostMemory]], None]:
         # Most buffers are given from their beginning on, and an addition less is time of every call.
         positions = [(number, self.first[launch] + param) for number, launch, param, start in bindings if not start]
         moved = [(number, self.first[launch] + param, start) for number, launch, param, start in bindings if start]
@@ -145,6 +145,7 @@ class CpuRunner(CommandList):
 
 class CpuDriver(HostDriver):
     keeps_launches = True
+    rebinds_lists = True
     _shared_pool: Pool | None = None
 
     @property
@@ -220,7 +221,7 @@ class CpuDriver(HostDriver):
         worth_it = max(1, MIN_GRAIN // work_per_step)
         return max(worth_it, extent // (self.target.cores * CHUNKS_PER_THREAD))
 
-    def prepare(self, launches: Sequence[tuple[CpuKernel, Sequence[Place]]]) -> Runner:
+    def prepare(self, launches: Sequence[tuple[CpuKernel, Sequence[Address]]]) -> Runner:
         return CpuRunner(self.pool(), launches)
 
     def disassemble(self, source: str) -> str:

@@ -25,7 +25,7 @@ from tilewright.base.errors import InternalError
 from tilewright.base.target import ALL_DTYPES, SMALL_FLOATS, Target
 from tilewright.codegen.c_style.launch import plan_launch
 from tilewright.graph.records import Program
-from tilewright.runtime.device import Driver, Place
+from tilewright.runtime.device import Address, Driver
 
 # CUfunction_attribute: the most dynamic shared memory that launches of a function ask for.
 MAX_DYNAMIC_SHARED = 8
@@ -89,7 +89,7 @@ class CudaDriver(Driver):
         if into.nbytes:
             self.staging.copy_out(memory.address + offset, into)
 
-    def copy(self, target: Place, source: Place, nbytes: int) -> None:
+    def copy(self, target: Address, source: Address, nbytes: int) -> None:
         (to, to_offset), (origin, origin_offset) = target, source
         self.card.enter()
         self.card.library.call(
@@ -140,12 +140,12 @@ class CudaDriver(Driver):
 
     # ------------------------------------------------------------ running
 
-    def prepare(self, launches: Sequence[tuple[CudaKernel, Sequence[Place]]]) -> CudaRunner:
-        return CudaRunner(self.card, [(self._fitting(kernel, places), places) for kernel, places in launches])
+    def prepare(self, launches: Sequence[tuple[CudaKernel, Sequence[Address]]]) -> CudaRunner:
+        return CudaRunner(self.card, [(self._fitting(kernel, arguments), arguments) for kernel, arguments in launches])
 
-    def _fitting(self, kernel: CudaKernel, places: Sequence[Place]) -> CudaKernel:
+    def _fitting(self, kernel: CudaKernel, arguments: Sequence[Address]) -> CudaKernel:
         """The kernel; compiled once more without promises about its buffers where one it writes has two names."""
-        if not kernel.shares_written(places):
+        if not kernel.shares_written(arguments):
             return kernel
         key = int(kernel.function)
         if key not in self.unrestricted:

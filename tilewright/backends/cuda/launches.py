@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tilewright.backends.cuda.card import Card
 from tilewright.backends.cuda.library import KernelNodeParams
 from tilewright.backends.cuda.tensor_map import MAP_ALIGNMENT, MAP_BYTES, TensorMap
-from tilewright.runtime.device import Place
+from tilewright.runtime.device import Address, Runner
 
 # A graph pays from this many launches on, and from this run on: making one costs about as much as a few runs.
 MIN_LAUNCHES = 2
@@ -32,20 +32,20 @@ class CudaKernel(NamedTuple):
     written: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()  # the bytes of each buffer, in the order of `slots`
 
-    def shares_written(self, places: Sequence[Place]) -> bool:
+    def shares_written(self, arguments: Sequence[Address]) -> bool:
         """Whether it would write a buffer that it also has under another slot."""
-        addresses = [places[slot][0].address + places[slot][1] for slot in self.slots]
-        return any(addresses.count(places[slot][0].address + places[slot][1]) > 1 for slot in self.written)
+        addresses = [arguments[slot][0].address + arguments[slot][1] for slot in self.slots]
+        return any(addresses.count(arguments[slot][0].address + arguments[slot][1]) > 1 for slot in self.written)
 
 
 class _Launch:
     """One launch: its arguments lie in memory of ours, where the driver reads them."""
 
-    def __init__(self, kernel: CudaKernel, places: Sequence[Place]) -> None:
+    def __init__(self, kernel: CudaKernel, arguments: Sequence[Address]) -> None:
         self.kernel = kernel
         self.position = {slot: number for number, slot in enumerate(kernel.slots)}
         count = len(kernel.slots)
-        self.addresses = (ctypes.c_uint64 * count)(*(places[s][0].address + places[s][1] for s in kernel.slots))
+        self.addresses = (ctypes.c_uint64 * count)(*(arguments[s][0].address + arguments[s][1] for s in kernel.slots))
         self.map_memory = (ctypes.c_ubyte * (MAP_BYTES * len(kernel.maps) + MAP_ALIGNMENT))()
         self.map_start = -(-ctypes.addressof(self.map_memory) // MAP_ALIGNMENT) * MAP_ALIGNMENT
         for slot in {tensor_map.slot for tensor_map in kernel.maps}:
@@ -70,13 +70,13 @@ class _Launch:
         return KernelNodeParams(function, grid, block, kernel.shared_bytes, self.arguments, None, None, None)
 
 
-class CudaRunner:
+class CudaRunner(Runner):
     """A prepared list. Memory given at the start is kept alive here; memory given later is the caller's to keep."""
 
-    def __init__(self, card: Card, launches: Sequence[tuple[CudaKernel, Sequence[Place]]]) -> None:
+    def __init__(self, card: Card, launches: Sequence[tuple[CudaKernel, Sequence[Address]]]) -> None:
         self.card = card
-        self.launches = [_Launch(kernel, places) for kernel, places in launches]
-        self.memories: list[list[Any]] = [[memory for memory, _ in places] for _, places in launches]
+        self.launches = [_Launch(kernel, arguments) for kernel, arguments in launches]
+        self.memories: list[list[Any]] = [[memory for memory, _ in arguments] for _, arguments in launches]
         self.launch_kernel = card.library.raw("cuLaunchKernel")
         self.graph: _Graph | None = None
         self.runs = 0
@@ -98,8 +98,8 @@ class CudaRunner:
     def run_timed(self) -> float:
         return self.card.seconds(self.run)
 
-    def set_place(self, launch: int, param: int, place: Place) -> None:
-        memory, offset = place
+    def set_address(self, launch: int, param: int, address: Address) -> None:
+        memory, offset = address
         if self.memories[launch][param] is not None:
             # What is given anew at every run may be any memory: the graph must have been made with that in mind.
             self.memories[launch][param] = self.graph = None

@@ -13,7 +13,7 @@ from typing import Any
 from tilewright.base.errors import FileError
 from tilewright.base.target import Target
 from tilewright.graph.records import Program
-from tilewright.runtime.device import HostDriver, Place, Runner, open_driver
+from tilewright.runtime.device import Address, HostDriver, Runner, open_driver
 
 _HOST = "CPU"
 
@@ -89,7 +89,7 @@ class DiskDriver(HostDriver):
     def disassemble(self, source: str) -> str:
         return self._host.disassemble(source)
 
-    def prepare(self, launches: Sequence[tuple[Any, Sequence[Place]]]) -> Runner:
+    def prepare(self, launches: Sequence[tuple[Any, Sequence[Address]]]) -> Runner:
         return self._host.prepare(launches)
 
     def synchronize(self) -> None:

@@ -17,7 +17,7 @@ from tilewright.base.target import ALL_DTYPES, Target
 from tilewright.codegen.c_style.launch import Launch, plan_launch
 from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.graph.records import Program
-from tilewright.runtime.device import Driver, Place, Runner, Unavailable
+from tilewright.runtime.device import Address, Driver, Runner, Unavailable
 
 _EMULATED = frozenset({dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})
 _NATIVE_OPS = frozenset(
@@ -78,15 +78,15 @@ class MetalMemory:
 class MetalKernel(NamedTuple):
     pipeline: Any
     launch: Launch
-    slots: tuple[int, ...]  # which of the places each parameter is
+    slots: tuple[int, ...]  # the slot of each parameter
 
 
-class MetalRunner:
+class MetalRunner(Runner):
     """A prepared list: each run is a command buffer, whose launches the GPU runs one after the other."""
 
-    def __init__(self, driver: MetalDriver, launches: Sequence[tuple[MetalKernel, Sequence[Place]]]) -> None:
+    def __init__(self, driver: MetalDriver, launches: Sequence[tuple[MetalKernel, Sequence[Address]]]) -> None:
         self.driver = driver
-        self.launches = [(kernel, list(places)) for kernel, places in launches]
+        self.launches = [(kernel, list(arguments)) for kernel, arguments in launches]
 
     def run(self) -> None:
         self._commit()
@@ -101,10 +101,10 @@ class MetalRunner:
         metal = _metal()
         commands = self.driver.queue.commandBuffer()
         encoder = commands.computeCommandEncoder()
-        for kernel, places in self.launches:
+        for kernel, arguments in self.launches:
             encoder.setComputePipelineState_(kernel.pipeline)
             for number, slot in enumerate(kernel.slots):
-                memory, offset = places[slot]
+                memory, offset = arguments[slot]
                 encoder.setBuffer_offset_atIndex_(memory.buffer, offset, number)
             grid, group = metal.MTLSizeMake(*kernel.launch.grid), metal.MTLSizeMake(*kernel.launch.group)
             encoder.dispatchThreadgroups_threadsPerThreadgroup_(grid, group)
@@ -113,8 +113,8 @@ class MetalRunner:
         self.driver.pending = commands
         return commands
 
-    def set_place(self, launch: int, param: int, place: Place) -> None:
-        self.launches[launch][1][param] = place
+    def set_address(self, launch: int, param: int, address: Address) -> None:
+        self.launches[launch][1][param] = address
 
 
 class MetalDriver(Driver):
@@ -148,7 +148,7 @@ class MetalDriver(Driver):
         self.synchronize()
         into[:] = memory.view()[offset : offset + into.nbytes]
 
-    def copy(self, target: Place, source: Place, nbytes: int) -> None:
+    def copy(self, target: Address, source: Address, nbytes: int) -> None:
         self.synchronize()
         (to, to_offset), (origin, from_offset) = target, source
         to.view()[to_offset : to_offset + nbytes] = origin.view()[from_offset : from_offset + nbytes]
@@ -183,7 +183,7 @@ class MetalDriver(Driver):
 
     # ------------------------------------------------------------ running
 
-    def prepare(self, launches: Sequence[tuple[MetalKernel, Sequence[Place]]]) -> Runner:
+    def prepare(self, launches: Sequence[tuple[MetalKernel, Sequence[Address]]]) -> Runner:
         return MetalRunner(self, launches)
 
     def synchronize(self) -> None:

@@ -12,7 +12,7 @@ from tilewright.base.target import ALL_DTYPES, SMALL_FLOATS, Target
 from tilewright.codegen.c_style.language import Language
 from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.graph.records import Program
-from tilewright.runtime.device import Driver, Place
+from tilewright.runtime.device import Address, Driver, Runner
 
 _NATIVE_OPS = frozenset(
     ("NEG", "SQRT", "TRUNC", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR", "CMPLT", "CMPEQ", "CMPNE")
@@ -45,14 +45,14 @@ class NullMemory(NamedTuple):
     nbytes: int
 
 
-class NullRunner:
+class NullRunner(Runner):
     def run(self) -> None:
         return
 
     def run_timed(self) -> float:
         return 0.0
 
-    def set_place(self, launch: int, param: int, place: Place) -> None:
+    def set_address(self, launch: int, param: int, address: Address) -> None:
         return
 
 
@@ -80,7 +80,7 @@ class NullDriver(Driver):
             "read", "the NULL device compiles kernels and runs none, so no value is there", "use another device"
         )
 
-    def copy(self, target: Place, source: Place, nbytes: int) -> None:
+    def copy(self, target: Address, source: Address, nbytes: int) -> None:
         return
 
     def render(self, program: Program) -> str:
@@ -92,7 +92,7 @@ class NullDriver(Driver):
     def load(self, binary: bytes, program: Program) -> Program:
         return program
 
-    def prepare(self, launches: Sequence[tuple[Any, Sequence[Place]]]) -> NullRunner:
+    def prepare(self, launches: Sequence[tuple[Any, Sequence[Address]]]) -> NullRunner:
         return NullRunner()
 
 

@@ -15,7 +15,7 @@ from tilewright.base.target import ALL_DTYPES, SMALL_FLOATS, Target
 from tilewright.codegen.c_style.launch import Launch, has_groups, plan_launch
 from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.graph.records import Program
-from tilewright.runtime.device import Driver, Place, Unavailable
+from tilewright.runtime.device import Address, Driver, Runner, Unavailable
 
 # Small floats are converted by integer maths: half precision is an extension that few drivers have whole.
 _NATIVE_OPS = frozenset(
@@ -102,21 +102,21 @@ class OpenCLKernel(NamedTuple):
     program: Any
     name: str
     launch: Launch
-    slots: tuple[int, ...]  # which of the places each parameter is
+    slots: tuple[int, ...]  # the slot of each parameter
     has_groups: bool
 
 
-class OpenCLRunner:
+class OpenCLRunner(Runner):
     """Kernels with their arguments set, one object per launch: arguments belong to the object."""
 
-    def __init__(self, driver: OpenCLDriver, launches: Sequence[tuple[OpenCLKernel, Sequence[Place]]]) -> None:
+    def __init__(self, driver: OpenCLDriver, launches: Sequence[tuple[OpenCLKernel, Sequence[Address]]]) -> None:
         self.driver = driver
         self.launches: list[tuple[Any, Any, Any]] = []
-        self.arguments: list[dict[int, int]] = []  # per launch: place -> argument
-        for kernel, places in launches:
+        self.arguments: list[dict[int, int]] = []  # per launch: the parameter's slot -> the number of the argument
+        for kernel, arguments in launches:
             made = _library().Kernel(kernel.program, kernel.name)
             for argument, slot in enumerate(kernel.slots):
-                memory, offset = places[slot]
+                memory, offset = arguments[slot]
                 made.set_arg(argument, memory.at(offset))
             grid, group = kernel.launch.grid, kernel.launch.group
             size = tuple(blocks * threads for blocks, threads in zip(grid, group, strict=True))
@@ -143,10 +143,10 @@ class OpenCLRunner:
                 "free tensors, or use smaller ones",
             ) from error
 
-    def set_place(self, launch: int, param: int, place: Place) -> None:
+    def set_address(self, launch: int, param: int, address: Address) -> None:
         argument = self.arguments[launch].get(param)
         if argument is not None:
-            memory, offset = place
+            memory, offset = address
             self.launches[launch][0].set_arg(argument, memory.at(offset))
 
 
@@ -176,7 +176,7 @@ class OpenCLDriver(Driver):
     def copy_out(self, memory: OpenCLMemory, offset: int, into: memoryview) -> None:
         _library().enqueue_copy(self.queue, into, memory.buffer, src_offset=offset, is_blocking=True)
 
-    def copy(self, target: Place, source: Place, nbytes: int) -> None:
+    def copy(self, target: Address, source: Address, nbytes: int) -> None:
         (to, to_offset), (origin, from_offset) = target, source
         _library().enqueue_copy(
             self.queue, to.buffer, origin.buffer, dst_offset=to_offset, src_offset=from_offset, byte_count=nbytes
@@ -209,7 +209,7 @@ class OpenCLDriver(Driver):
 
     # ------------------------------------------------------------ running
 
-    def prepare(self, launches: Sequence[tuple[OpenCLKernel, Sequence[Place]]]) -> OpenCLRunner:
+    def prepare(self, launches: Sequence[tuple[OpenCLKernel, Sequence[Address]]]) -> OpenCLRunner:
         return OpenCLRunner(self, launches)
 
     def synchronize(self) -> None:

@@ -15,7 +15,7 @@ from tilewright.graph.interpreter.evaluate import numpy_dtype
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import memory_of
-from tilewright.runtime.device import HostDriver, Place, Runner
+from tilewright.runtime.device import Address, HostDriver, Runner
 
 
 class EmulatedMemory:
@@ -36,16 +36,16 @@ class EmulatedMemory:
         self.written[start:stop] = True
 
 
-class EmulatedRunner:
-    def __init__(self, launches: Sequence[tuple[Program, Sequence[Place]]]) -> None:
-        self.launches = [(program, list(places)) for program, places in launches]
+class EmulatedRunner(Runner):
+    def __init__(self, launches: Sequence[tuple[Program, Sequence[Address]]]) -> None:
+        self.launches = [(program, list(arguments)) for program, arguments in launches]
 
     def run(self) -> None:
-        for program, places in self.launches:
+        for program, arguments in self.launches:
             arrays = []
             written = []
-            # A parameter that was simplified away is not in the program but has a place.
-            used = [places[param.slot] for param in program.params]
+            # A parameter that was simplified away is not in the program but has an address.
+            used = [arguments[param.slot] for param in program.params]
             for param, (memory, offset) in zip(program.params, used, strict=True):
                 dtype = numpy_dtype(param.dtype)
                 stop = offset + param.size * dtype.itemsize
@@ -61,8 +61,8 @@ class EmulatedRunner:
                 bytes_written = np.repeat(state, param.dtype.itemsize)
                 memory.written[offset : offset + bytes_written.size] = bytes_written
 
-    def set_place(self, launch: int, param: int, place: Place) -> None:
-        self.launches[launch][1][param] = place
+    def set_address(self, launch: int, param: int, address: Address) -> None:
+        self.launches[launch][1][param] = address
 
 
 def check_filled(program: Program, states: Sequence[Any]) -> None:
@@ -104,7 +104,7 @@ class PythonDriver(HostDriver):
     def load(self, binary: bytes, program: Program) -> Program:
         return program
 
-    def prepare(self, launches: Sequence[tuple[Program, Sequence[Place]]]) -> Runner:
+    def prepare(self, launches: Sequence[tuple[Program, Sequence[Address]]]) -> Runner:
         return EmulatedRunner(launches)
 
 

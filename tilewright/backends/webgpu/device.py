@@ -15,7 +15,7 @@ from tilewright.backends.webgpu.renderer import render
 from tilewright.base.errors import CompileError, UnsupportedError
 from tilewright.codegen.c_style.launch import plan_launch
 from tilewright.graph.records import Program
-from tilewright.runtime.device import Driver, Place, Runner
+from tilewright.runtime.device import Address, Driver, Runner
 
 
 class WebGpuDriver(Driver):
@@ -43,7 +43,7 @@ class WebGpuDriver(Driver):
     def copy_out(self, memory: WebGpuMemory, offset: int, into: memoryview) -> None:
         self.copies.copy_out(memory, offset, into)
 
-    def copy(self, target: Place, source: Place, nbytes: int) -> None:
+    def copy(self, target: Address, source: Address, nbytes: int) -> None:
         self.copies.copy(target, source, nbytes)
 
     def synchronize(self) -> None:
@@ -117,8 +117,8 @@ class WebGpuDriver(Driver):
 
     # ------------------------------------------------------------ running
 
-    def prepare(self, launches: Sequence[tuple[WebGpuKernel, Sequence[Place]]]) -> Runner:
-        return WebGpuRunner(self.context, self.constants, launches)
+    def prepare(self, launches: Sequence[tuple[WebGpuKernel, Sequence[Address]]]) -> Runner:
+        return WebGpuRunner(self.context, self.constants, launches, self.synchronize)
 
 
 def open_device(name: str) -> WebGpuDriver:

@@ -3,13 +3,13 @@ A command buffer is used once, so each run records its launches anew; what a lau
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tilewright.backends.webgpu.context import GpuContext
 from tilewright.backends.webgpu.memory import up_to_word
 from tilewright.graph.records import Param
-from tilewright.runtime.device import Place
+from tilewright.runtime.device import Address, Runner
 
 
 class WebGpuKernel(NamedTuple):
@@ -19,16 +19,21 @@ class WebGpuKernel(NamedTuple):
     params: tuple[Param, ...]
 
 
-class WebGpuRunner:
+class WebGpuRunner(Runner):
     """A prepared list. Memory given at the start is kept alive here; memory given later for one run alone."""
 
     def __init__(
-        self, context: GpuContext, constants: Any, launches: Sequence[tuple[WebGpuKernel, Sequence[Place]]]
+        self,
+        context: GpuContext,
+        constants: Any,
+        launches: Sequence[tuple[WebGpuKernel, Sequence[Address]]],
+        wait: Callable[[], None],
     ) -> None:
         self.context = context
         self.device = context.device
         self.constants = constants
-        self.launches = [(kernel, list(places)) for kernel, places in launches]
+        self.wait = wait  # type: ignore[method-assign]
+        self.launches = [(kernel, list(arguments)) for kernel, arguments in launches]
         self.bound: list[Any] = [None] * len(self.launches)
         self.changed: set[int] = set()
 
@@ -43,9 +48,9 @@ class WebGpuRunner:
         encoder = self.device.create_command_encoder()
         # Between the launches of one pass wgpu puts the barriers that their buffers ask for.
         commands = encoder.begin_compute_pass()
-        for number, (kernel, places) in enumerate(self.launches):
+        for number, (kernel, arguments) in enumerate(self.launches):
             if self.bound[number] is None:
-                self.bound[number] = self._bind(kernel, places)
+                self.bound[number] = self._bind(kernel, arguments)
             commands.set_pipeline(kernel.pipeline)
             commands.set_bind_group(0, self.bound[number])
             commands.set_bind_group(1, self.constants)
@@ -53,16 +58,16 @@ class WebGpuRunner:
         commands.end()
         self.device.queue.submit([encoder.finish()])
 
-    def set_place(self, launch: int, param: int, place: Place) -> None:
+    def set_address(self, launch: int, param: int, address: Address) -> None:
         """Whoever calls this does so before every run: what is bound here is forgotten after it."""
-        self.launches[launch][1][param] = place
+        self.launches[launch][1][param] = address
         self.changed.add(launch)
         self.bound[launch] = None
 
-    def _bind(self, kernel: WebGpuKernel, places: Sequence[Place]) -> Any:
+    def _bind(self, kernel: WebGpuKernel, arguments: Sequence[Address]) -> Any:
         entries = []
         for number, param in enumerate(kernel.params):
-            memory, offset = places[param.slot]
+            memory, offset = arguments[param.slot]
             size = up_to_word(param.size * param.dtype.itemsize)
             entries.append({"binding": number, "resource": {"buffer": memory.buffer, "offset": offset, "size": size}})
         return self.device.create_bind_group(layout=kernel.layout, entries=entries)

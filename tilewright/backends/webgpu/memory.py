@@ -7,7 +7,7 @@ from collections import deque
 from typing import Any
 
 from tilewright.backends.webgpu.context import GpuContext
-from tilewright.runtime.device import Place
+from tilewright.runtime.device import Address
 
 WORD = 4
 
@@ -71,7 +71,7 @@ class Copies:
             words = self.context.read(memory.buffer, start, up_to_word(offset + into.nbytes) - start)
             into[:] = words.cast("B")[offset - start : offset - start + into.nbytes]
 
-    def copy(self, target: Place, source: Place, nbytes: int) -> None:
+    def copy(self, target: Address, source: Address, nbytes: int) -> None:
         (to, to_offset), (origin, from_offset) = target, source
         # A command copies words between two buffers; the host does the rest.
         if to is origin or to_offset % WORD or from_offset % WORD or nbytes % WORD:

@@ -168,14 +168,14 @@ def _prepare_again(prepared: Prepared, nodes: Sequence[UOp], device: str) -> Pre
     return _prepare(nodes, device, prepared.makes_extra)
 
 
-def _run(prepared: Prepared, planned: Plan) -> None:
-    plan, kernels = planned
+def _run(prepared: Prepared, plan: Plan) -> None:
+    schedule = plan.schedule
     bound = prepared.bound
     slots: list[Buffer | None] = [buffer_of(node) for node in bound.buffers]
-    for slot in plan.slots[len(slots) :]:
+    for slot in schedule.slots[len(slots) :]:
         slots.append(Buffer(slot.device, slot.dtype, slot.size) if slot.kind == "output" else None)
     try:
-        execution = Execution(plan, kernels, slots, len(bound.buffers), bound.checks)
+        execution = Execution(plan, slots, len(bound.buffers), bound.checks)
         if prepared.has_extra:
             for buffer in filter(None, slots[len(bound.buffers) :]):
                 buffer.ensure()
@@ -183,7 +183,7 @@ def _run(prepared: Prepared, planned: Plan) -> None:
         if prepared.has_extra:
             raise _OutsiderError from lacking
         raise
-    written = _find_written(bound, plan, slots) if bound.assigns else frozenset()
+    written = _find_written(bound, schedule, slots) if bound.assigns else frozenset()
     if not written:
         execution.run()
         error = _publish(execution, prepared, written)
@@ -195,10 +195,10 @@ def _run(prepared: Prepared, planned: Plan) -> None:
         execution.return_words()
 
 
-def _find_written(bound: BoundGraph, plan: Schedule, slots: list[Buffer | None]) -> frozenset[int]:
-    """The inputs that the plan overwrites, by number."""
+def _find_written(bound: BoundGraph, schedule: Schedule, slots: list[Buffer | None]) -> frozenset[int]:
+    """The inputs that the schedule overwrites, by number."""
     count = len(bound.buffers)
-    written = frozenset(access.slot for item in plan.items for access in item.writes if access.slot < count)
+    written = frozenset(access.slot for item in schedule.items for access in item.writes if access.slot < count)
     if traces:
         note_computed(bound.assigns)
     if any(type(slot) is FileBuffer for slot in slots):
@@ -236,7 +236,7 @@ def _publish(execution: Execution, prepared: Prepared, written: frozenset[int]) 
     """Notes for each value where it lies. What was computed from an index out of range lies nowhere; the error is to be
     raised unless it concerns values of outsiders alone, who get it when they read them."""
     nodes = _new_nodes(execution, prepared.bound.buffers, written)
-    held = [nodes[slot_number] for slot_number in execution.plan.outputs]
+    held = [nodes[slot_number] for slot_number in execution.schedule.outputs]
     if prepared.divisions:
         held = join_parts(prepared.divisions, held)
     failure = execution.find_failure() if execution.checked else None
@@ -283,7 +283,7 @@ def _new_nodes(execution: Execution, inputs: list[UOp], written: frozenset[int])
     """A node per slot that is kept. Memory that was updated in place gets a new node: what was computed from its old
     contents keeps the old node, which leads to a copy of them (`keep_contents`) or nowhere any longer."""
     nodes: dict[int, UOp] = {}
-    for number, (buffer, slot) in enumerate(zip(execution.buffers, execution.plan.slots, strict=True)):
+    for number, (buffer, slot) in enumerate(zip(execution.buffers, execution.schedule.slots, strict=True)):
         if buffer is None or slot.kind == "check":
             continue
         if number < len(inputs):

@@ -315,14 +315,10 @@ class Jit(Generic[P, R]):
         started = time.perf_counter() if listeners and "replay" in listeners else 0.0
         results = replay.run(buffers) if update is None else update(functools.partial(replay.run, buffers))
         if started:
-            emit(
-                "replay",
-                name=getattr(self, "__name__", "function"),
-                kernels=replay.count,
-                seconds=time.perf_counter() - started,
-                operations=replay.operations,
-                bytes=replay.memory,
-            )
+            seconds = time.perf_counter() - started
+            kernels, operations, moved, _ = replay.work
+            name = getattr(self, "__name__", "function")
+            emit("replay", name=name, kernels=kernels, seconds=seconds, operations=operations, bytes=moved)
         if ready.leaves_behind:
             for place, result in zip(ready.places, results[ready.returned :], strict=True):
                 place.put(tensors, result)

@@ -1,6 +1,5 @@
 """Replaying recorded runs. In: executions, and where each of their buffers came from. Out: the same kernels on new
-buffers. Kernels of one device that follow each other are one prepared list, so a jitted function is one native call on
-one device."""
+buffers. All executions are one `LaunchList`, so a jitted function is one native call on one device."""
 
 from __future__ import annotations
 
@@ -13,11 +12,12 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.base.events import GlobalCounters
 from tilewright.engine.execution.run import Execution
 from tilewright.engine.memory.live import register_once, tensor_kind
+from tilewright.engine.planning.launches import LaunchList
 from tilewright.graph.ops import MultiArg
 from tilewright.graph.spec import Shape
 from tilewright.runtime.access import Reader, overwritten, tell_others, wait_for_update
-from tilewright.runtime.buffer import Buffer, allocate, out_of_memory, transfer
-from tilewright.runtime.device import Place, Runner, open_driver
+from tilewright.runtime.buffer import Buffer, allocate, out_of_memory
+from tilewright.runtime.device import open_driver
 
 
 class Role(NamedTuple):
@@ -45,9 +45,6 @@ runs, MAX_NOTES = GlobalCounters.runs, GlobalCounters.MAX_NOTES
 note_run = runs.append
 # The largest result whose memory a replay keeps for the next call.
 MAX_KEPT_BYTES = 1 << 16
-Wish = tuple[int, int, int, int]
-"""(number among the memories of a call, launch, parameter of it, the byte at which it begins)"""
-Step = Callable[[Sequence[Any]], None]
 _Kind = tuple[Callable[[int], Any], str, DType, int, int]  # what allocates; device, dtype, elements and bytes
 
 
@@ -81,10 +78,9 @@ class Replay(Reader):
         super().__init__([role.first for slots in roles for role in slots if role.kind == "state"])
         self.executions = executions
         self.written: set[Role] = set()  # arguments and state that the kernels overwrite
-        self.steps: list[Step] = []
         used = [role for slots in roles for role in slots if role.kind == "input"]
         made = [output.role for output in outputs if output.role.kind == "made"]
-        # The number of each role that is another buffer at every call, among the memories that steps are given.
+        # The number of each role that is another buffer at every call, among the memories of the call.
         self.renewed = {role: number for number, role in enumerate(dict.fromkeys(used + made))}
         self.inputs = [role.first for role in self.renewed if role.kind == "input"]
         self.results = self._kinds_of([role for role in self.renewed if role.kind == "made"], roles)
@@ -97,13 +93,9 @@ class Replay(Reader):
         self.is_shared = bool(self.aliases)
         self.joins = [output.joined for output in outputs] if any(output.joined for output in outputs) else []
         self._share_arenas()
-        self._prepare(roles)
+        launches = self._launches(roles)
+        self.steps, self.work = launches.steps, launches.work
         self._release(roles)
-        kernels = [kernel for execution in executions for kernel in execution.kernels if kernel is not None]
-        self.count = len(kernels)
-        self.operations = sum(kernel.operations for kernel in kernels)
-        self.memory = sum(kernel.bytes_moved for kernel in kernels)
-        self.note = (self.count, self.operations, self.memory, 0.0)
         self.kept: list[Buffer | None] = [None] * len(self.results)
         self.spares: list[Buffer | None] = [None] * len(self.results)
         # What is put back where it was is mostly let go of before the next call: it lies in the same memory again.
@@ -117,7 +109,7 @@ class Replay(Reader):
         slots = {
             role: slot
             for execution, slot_roles in zip(self.executions, roles, strict=True)
-            for role, slot in zip(slot_roles, execution.plan.slots, strict=True)
+            for role, slot in zip(slot_roles, execution.schedule.slots, strict=True)
         }
         found = [slots[role] for role in made]
         return [(open_driver(s.device).allocate, s.device, s.dtype, s.size, s.nbytes) for s in found]
@@ -126,7 +118,7 @@ class Replay(Reader):
         """Temporary memory for all runs: no two of them use it at a time, so the largest decides."""
         sizes: dict[str, int] = {}
         for execution in self.executions:
-            for device, size in execution.plan.arenas:
+            for device, size in execution.schedule.arenas:
                 sizes[device] = max(size, sizes.get(device, 0))
         arenas = {device: allocate(device, size) for device, size in sizes.items()}
         for execution in self.executions:
@@ -140,34 +132,16 @@ class Replay(Reader):
             return 1, self.renewed[role] - len(self.inputs)
         return 2, self.state.index(role.first)
 
-    def _prepare(self, roles: list[tuple[Role, ...]]) -> None:
-        """The steps, each of which is given the memories of a call."""
-        pending: list[tuple[Any, list[Place]]] = []
-        wishes: list[Wish] = []
-        device = ""
-
-        def flush() -> None:
-            if pending:
-                self.steps.append(_step_of(open_driver(device).prepare(list(pending)), list(wishes)))
-                pending.clear()
-                wishes.clear()
-
+    def _launches(self, roles: list[tuple[Role, ...]]) -> LaunchList:
+        """The launches of all executions, each run of which is given the memories of a call."""
+        parts = []
         for execution, slot_roles in zip(self.executions, roles, strict=True):
-            written = {access.slot for item in execution.plan.items for access in item.writes}
+            written = {access.slot for item in execution.schedule.items for access in item.writes}
             self.written.update(slot_roles[n] for n in written if slot_roles[n].kind in ("input", "state"))
-            for item, kernel in zip(execution.plan.items, execution.kernels, strict=True):
-                if kernel is None:
-                    flush()
-                    self.steps.append(self._copy_step(execution, slot_roles, item.slots))
-                    continue
-                if item.device != device:
-                    flush()
-                    device = item.device
-                for param, (slot, start) in enumerate(zip(item.slots, item.starts, strict=True)):
-                    if slot_roles[slot] in self.renewed:
-                        wishes.append((self.renewed[slot_roles[slot]], len(pending), param, start))
-                pending.append((kernel.handle, execution.places(item)))
-        flush()
+            numbers = self.renewed
+            bound = {slot: (numbers[role], 0) for slot, role in enumerate(slot_roles) if role in numbers}
+            parts.append(execution.part(bound))
+        return LaunchList(parts)
 
     def _release(self, roles: list[tuple[Role, ...]]) -> None:
         """Memory of the recorded call that each replay brings anew is not kept."""
@@ -175,22 +149,6 @@ class Replay(Reader):
             for slot, role in enumerate(slot_roles):
                 if role in self.renewed:
                     execution.buffers[slot] = None
-
-    def _copy_step(self, execution: Execution, roles: Sequence[Role], slots: Sequence[int]) -> Step:
-        """A copy reads its buffers when it runs, so it finds the ones of this call."""
-        if len(slots) < 2:
-            return lambda memories: None
-
-        def place(slot: int, memories: Sequence[Any]) -> Place:
-            number = self.renewed.get(roles[slot])
-            return execution.place(slot) if number is None else (memories[number], 0)
-
-        def copy(memories: Sequence[Any]) -> None:
-            to, origin = (execution.plan.slots[slot] for slot in slots)
-            target, source = (place(slot, memories) for slot in slots)
-            transfer(target, to.device, source, origin.device, to.nbytes)
-
-        return copy
 
     def run(self, inputs: Sequence[Buffer]) -> list[Any]:
         """Runs the kernels on these arguments; the results, tensors of new memory. Those that lie in memory which this
@@ -207,7 +165,7 @@ class Replay(Reader):
                 buffer = self._new_result(number)
             memories.append(buffer.memory)
             made.append(buffer)
-        note_run(self.note)
+        note_run(self.work)
         if len(runs) > MAX_NOTES:
             GlobalCounters.add_up()
         if self.written:  # nobody else overwrites anything meanwhile (`overwrite`)
@@ -290,17 +248,3 @@ def _count_spare() -> tuple[int, int]:
 
 _BUFFER_ALONE, _MEMORY_ALONE = _count_alone()
 _SPARE_ALONE = _count_spare()
-
-
-def _step_of(runner: Runner, wishes: list[Wish]) -> Step:
-    """Runs a prepared list on the memories of a call."""
-    native: Callable[[list[Wish]], Step] | None = getattr(runner, "run_on", None)
-    if native is not None:
-        return native(wishes)
-
-    def step(memories: Sequence[Any]) -> None:
-        for number, launch, param, start in wishes:
-            runner.set_place(launch, param, (memories[number], start))
-        runner.run()
-
-    return step

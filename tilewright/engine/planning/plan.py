@@ -7,6 +7,7 @@ new                      the graph is scheduled, its kernels are compiled where 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from tilewright.base.config import options
@@ -39,6 +40,7 @@ from tilewright.engine.planning.dynamic import (
     choose_forms,
     forget_families,
 )
+from tilewright.engine.planning.launches import LaunchList
 from tilewright.engine.planning.stored_schedules import read_schedule, schedule_key, write_schedule
 from tilewright.engine.recent import RecentTable
 from tilewright.graph.records import Schedule
@@ -46,11 +48,13 @@ from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
 
 
-class Plan(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Plan:
     """A schedule, and the kernel of each item: None for a copy. The items of a stored one hold no kernel graphs."""
 
     schedule: Schedule
     kernels: tuple[LoadedKernel | None, ...]
+    launches: LaunchList | None = None  # made by the first run
 
     @property
     def is_static(self) -> bool:
