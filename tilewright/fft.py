@@ -109,9 +109,9 @@ def ifft(
 
 def _along_one(operation: str, x: Tensor, n: int | None, axis: int, norm: str | None, sign: int) -> ComplexTensor:
     real, imag = _split(operation, x)
-    length, place = _one_axis(operation, x, n, axis)
+    length, axis = _one_axis(operation, x, n, axis)
     scale = fourier.scale_of(norm, length, sign, operation)
-    return _full(fourier.fft_pair(real, imag, (length,), (place,), sign, scale))
+    return _full(fourier.fft_pair(real, imag, (length,), (axis,), sign, scale))
 
 
 def rfft(
@@ -119,8 +119,8 @@ def rfft(
 ) -> ComplexTensor:
     """The first n // 2 + 1 elements of the transform of a real tensor; the others are their conjugates."""
     x = _real_only("rfft", input)
-    length, place = _one_axis("rfft", x, n, dim if axis is None else axis)
-    return _full(fourier.rfft_pair(x, (length,), (place,), fourier.scale_of(norm, length, -1, "rfft")))
+    length, axis = _one_axis("rfft", x, n, dim if axis is None else axis)
+    return _full(fourier.rfft_pair(x, (length,), (axis,), fourier.scale_of(norm, length, -1, "rfft")))
 
 
 def irfft(
@@ -129,9 +129,9 @@ def irfft(
     """The inverse of `rfft`: the real tensor of length n, 2 * (m - 1) unless it is given, whose transform begins with
     these m elements."""
     real, imag = _split("irfft", input)
-    length, place = _one_axis("irfft", input, n, dim if axis is None else axis, is_half=True)
+    length, axis = _one_axis("irfft", input, n, dim if axis is None else axis, is_half=True)
     scale = fourier.scale_of(norm, length, 1, "irfft")
-    found: Tensor = fourier.irfft_real(real, imag, (length,), (place,), scale)
+    found: Tensor = fourier.irfft_real(real, imag, (length,), (axis,), scale)
     return found
 
 
@@ -140,10 +140,10 @@ def hfft(
 ) -> Tensor:
     """The transform, which is real, of a signal whose second half is the conjugate of its first one."""
     real, imag = _split("hfft", input)
-    length, place = _one_axis("hfft", input, n, dim if axis is None else axis, is_half=True)
+    length, axis = _one_axis("hfft", input, n, dim if axis is None else axis, is_half=True)
     scale = fourier.scale_of(norm, length, -1, "hfft")
     conjugate = None if imag is None else -imag
-    found: Tensor = fourier.irfft_real(real, conjugate, (length,), (place,), scale)
+    found: Tensor = fourier.irfft_real(real, conjugate, (length,), (axis,), scale)
     return found
 
 
@@ -152,8 +152,8 @@ def ihfft(
 ) -> ComplexTensor:
     """The inverse of `hfft`, of a real tensor."""
     x = _real_only("ihfft", input)
-    length, place = _one_axis("ihfft", x, n, dim if axis is None else axis)
-    real, imag = fourier.rfft_pair(x, (length,), (place,), fourier.scale_of(norm, length, 1, "ihfft"))
+    length, axis = _one_axis("ihfft", x, n, dim if axis is None else axis)
+    real, imag = fourier.rfft_pair(x, (length,), (axis,), fourier.scale_of(norm, length, 1, "ihfft"))
     return ComplexTensor(real, -imag)
 
 
@@ -176,9 +176,9 @@ def ifftn(
 
 def _along_several(operation: str, x: Tensor, s: Lengths, axes: Axes, norm: str | None, sign: int) -> ComplexTensor:
     real, imag = _split(operation, x)
-    lengths, places = _several_axes(operation, x, s, axes)
+    lengths, axes = _several_axes(operation, x, s, axes)
     scale = fourier.scale_of(norm, _count(lengths), sign, operation)
-    return _full(fourier.fft_pair(real, imag, lengths, places, sign, scale))
+    return _full(fourier.fft_pair(real, imag, lengths, axes, sign, scale))
 
 
 def rfftn(
@@ -186,9 +186,9 @@ def rfftn(
 ) -> ComplexTensor:
     """`rfft` of the last axis named, and `fft` of the others."""
     x = _real_only("rfftn", input)
-    lengths, places = _several_axes("rfftn", x, s, dim if axes is None else axes, is_half=True)
+    lengths, axes = _several_axes("rfftn", x, s, dim if axes is None else axes, is_half=True)
     scale = fourier.scale_of(norm, _count(lengths), -1, "rfftn")
-    return _full(fourier.rfft_pair(x, lengths, places, scale))
+    return _full(fourier.rfft_pair(x, lengths, axes, scale))
 
 
 def irfftn(input: Tensor, s: Lengths = None, dim: Axes = None, norm: str | None = None, *, axes: Axes = None) -> Tensor:
@@ -196,12 +196,12 @@ def irfftn(input: Tensor, s: Lengths = None, dim: Axes = None, norm: str | None 
     real, imag = _split("irfftn", input)
     wanted = dim if axes is None else axes
     if s is None or s[-1] == -1:
-        _, places = _several_axes("irfftn", input, s, wanted, is_half=True)
-        before = [input.shape[place] for place in places[:-1]] if s is None else list(s[:-1])
-        s = [*before, 2 * (input.shape[places[-1]] - 1)]
-    lengths, places = _several_axes("irfftn", input, s, wanted, is_half=True)
+        _, axes = _several_axes("irfftn", input, s, wanted, is_half=True)
+        before = [input.shape[axis] for axis in axes[:-1]] if s is None else list(s[:-1])
+        s = [*before, 2 * (input.shape[axes[-1]] - 1)]
+    lengths, axes = _several_axes("irfftn", input, s, wanted, is_half=True)
     scale = fourier.scale_of(norm, _count(lengths), 1, "irfftn")
-    found: Tensor = fourier.irfft_real(real, imag, lengths, places, scale)
+    found: Tensor = fourier.irfft_real(real, imag, lengths, axes, scale)
     return found
 
 

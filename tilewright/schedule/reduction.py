@@ -64,7 +64,7 @@ def _split_columns(node: UOp, work: int, results: int) -> UOp | None:
         return None
     axis = max(axes, key=lambda a: source.shape[a])
     most = min(MAX_PARTS, MIN_PARTIALS // results, work // results // MIN_COLUMN_PART)
-    parts = max(n for n in range(1, most + 1) if source.shape[axis] % n == 0)
+    parts = max((n for n in range(2, most + 1) if source.shape[axis] % n == 0), default=1)
     if 4 * parts < most:
         return _split_padded(node, axis, 1 << (most.bit_length() - 1))
     return _split_axis(source, source.shape, node, axis, parts) if parts > 1 else None

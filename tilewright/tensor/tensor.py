@@ -135,17 +135,17 @@ class Tensor(
         if isinstance(data, UOp):
             data = type(self)._from_uop(data, build.device_of(data) or canonical_device(device))
         if isinstance(data, TensorBase):
-            place = data.device if device is None else canonical_device(device)
+            device = data.device if device is None else canonical_device(device)
             node = build.detach(data.uop) if data.requires_grad else data.uop
-            node = node if place == data.device or build.is_everywhere(node) else build.copy(node, place)
-            if data is given and is_of_files(place):
+            node = node if device == data.device or build.is_everywhere(node) else build.copy(node, device)
+            if data is given and is_of_files(device):
                 # Of two tensors that are one file, an update of one would take it from the other.
                 node = UOp(Ops.CONTIGUOUS, node.dtype, (node,))
         else:
-            place = canonical_device(device)
-            node = _node_from(data, first_device(place), wanted, copy)
-            node = node if isinstance(place, str) or build.is_everywhere(node) else build.copy(node, place)
-        self._set_up(node if wanted is None else build.cast(node, wanted), place, False)
+            device = canonical_device(device)
+            node = _node_from(data, first_device(device), wanted, copy)
+            node = node if isinstance(device, str) or build.is_everywhere(node) else build.copy(node, device)
+        self._set_up(node if wanted is None else build.cast(node, wanted), device, False)
         self._told(requires_grad)
 
     @classmethod
@@ -155,10 +155,10 @@ class Tensor(
         if not hasattr(array, "__array_interface__"):
             message = f"a {type(array).__name__} is no NumPy array"
             raise DTypeError("from_numpy", message, "use Tensor(...) for other data, or from_dlpack")
-        place = canonical_device(device)
-        if array.flags.c_contiguous or not isinstance(place, str):
-            return cls(array, device=place, copy=False)
-        return cls.from_dlpack(array, place)
+        device = canonical_device(device)
+        if array.flags.c_contiguous or not isinstance(device, str):
+            return cls(array, device=device, copy=False)
+        return cls.from_dlpack(array, device)
 
     @classmethod
     def from_url(cls, url: str, gunzip: bool = False, progress: bool = True, **kwargs: Any) -> Self:

@@ -41,14 +41,14 @@ def check_devices(operation: str, *tensors: TensorBase) -> None:
     for other in tensors[1:]:
         if other.device != first.device:
             # To move a tensor to a file is to write the file, which is not what is meant here.
-            places = sorted((first.device, other.device), key=lambda at: (is_of_files(at), isinstance(at, str)))
-            move = "to" if isinstance(places[0], str) else "shard"
+            devices = sorted((first.device, other.device), key=lambda at: (is_of_files(at), isinstance(at, str)))
+            move = "to" if isinstance(devices[0], str) else "shard"
             raise DeviceError(
                 operation,
                 f"tensors of different devices: shape {first.shape} on {first.device}, made at "
                 f"{describe_line(first.uop.line)}, and shape {other.shape} on {other.device}, made at "
                 f"{describe_line(other.uop.line)}",
-                f"move one of them, such as `.{move}({places[0]!r})`",
+                f"move one of them, such as `.{move}({devices[0]!r})`",
             )
 
 
@@ -285,7 +285,7 @@ class TensorBase:
         """A value broadcasts to what it is stored in, which does not grow."""
         if len(given) > len(wanted) or broadcast_shape(operation, given, wanted) != wanted:
             message = f"a value of shape {given} does not fit into shape {wanted}"
-            raise ShapeError(operation, message, "give a value that broadcasts to the place it is stored in")
+            raise ShapeError(operation, message, "give a value that broadcasts to the shape it is stored in")
 
     def _store(self, moves: tuple[Move, ...], value: UOp, *others: TensorBase) -> None:
         """Stores `value`, computed from `others`, in the view that `moves` makes of this tensor, and of the tensors
@@ -324,7 +324,7 @@ class TensorBase:
         if self._is_parameter:
             mark_parameter(self)
         if all(op is Ops.DETACH for op, _ in moves) and not has_memory(self.uop):
-            # Nothing has memory yet, so there is nothing to write to: the value takes the place of the old one.
+            # Nothing has memory yet, so there is nothing to write to: the value replaces the old one.
             self.uop = value
         else:
             base = build.contiguous(self.uop)

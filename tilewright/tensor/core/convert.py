@@ -47,7 +47,7 @@ def first_leaf(data: Any) -> Any:
 
 
 def flatten(data: Any) -> tuple[list[Any], Shape]:
-    """The leaves of nested lists in order and their shape; a ragged list is an error that names the place."""
+    """The leaves of nested lists in order and their shape; a ragged list is an error that names the entry."""
     first_leaf(data)
     shape: list[int] = []
     level: list[Any] = [data]
@@ -67,15 +67,15 @@ def flatten(data: Any) -> tuple[list[Any], Shape]:
 
 
 def _raise_ragged(position: int, shape: list[int], item: Any, size: int | None) -> None:
-    place = ""
+    path = ""
     for length in reversed(shape):
         position, index = divmod(position, length)
-        place = f"[{index}]{place}"
+        path = f"[{index}]{path}"
     found = f"a list of length {len(item)}" if isinstance(item, list | tuple) else f"the number {item!r}"
     wanted = "a number" if size is None else f"a list of length {size}"
     raise ShapeError(
         "Tensor",
-        f"the nested list is ragged: data{place} is {found} where its neighbours are {wanted}",
+        f"the nested list is ragged: data{path} is {found} where its neighbours are {wanted}",
         "make all lists of one level the same length, for instance by padding them",
     )
 

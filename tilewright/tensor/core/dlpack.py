@@ -173,14 +173,14 @@ class _Owner:
 
 def import_capsule(capsule: Any) -> Imported:
     """The memory behind a capsule, which is used up by it."""
-    place = id(capsule)
+    pointer = id(capsule)
     managed: _Managed | _ManagedVersioned
-    if _is_capsule(place, _VERSIONED_NAME):
-        address = int(_pointer_of(place, _VERSIONED_NAME))
+    if _is_capsule(pointer, _VERSIONED_NAME):
+        address = int(_pointer_of(pointer, _VERSIONED_NAME))
         managed = _ManagedVersioned.from_address(address)
         used = _USED_VERSIONED
-    elif _is_capsule(place, _NAME):
-        address = int(_pointer_of(place, _NAME))
+    elif _is_capsule(pointer, _NAME):
+        address = int(_pointer_of(pointer, _NAME))
         managed = _Managed.from_address(address)
         used = _USED
     else:
@@ -192,7 +192,7 @@ def import_capsule(capsule: Any) -> Imported:
         raise DeviceError("from_dlpack", message, "copy it to the host first, such as `x.cpu()`")
     shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
     strides = tuple(tensor.strides[axis] for axis in range(tensor.ndim)) if tensor.strides else row_major_strides(shape)
-    _set_name(place, used)
+    _set_name(pointer, used)
     owner = _Owner(address, managed.deleter)
     if 0 in shape:
         return Imported(b"", dtype, shape, tuple(strides), 0)

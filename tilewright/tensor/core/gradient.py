@@ -200,10 +200,10 @@ def _moved_back(target: UOp, node: UOp, gradient: UOp) -> UOp:
 
 
 def _unrelated(number: int, target: TensorBase) -> UnsupportedError:
-    place = "an unknown line" if target.uop.line is None else f"{target.uop.line[0]}:{target.uop.line[1]}"
+    line = "an unknown line" if target.uop.line is None else f"{target.uop.line[0]}:{target.uop.line[1]}"
     return UnsupportedError(
         "gradient",
-        f"target {number} ({target._described()}, made at {place}) has no part in the result",
+        f"target {number} ({target._described()}, made at {line}) has no part in the result",
         "give tensors that the result was computed from; views of them and detached copies are other tensors",
     )
 

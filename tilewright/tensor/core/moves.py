@@ -34,10 +34,10 @@ def without_bitcasts(node: UOp, moves: tuple[Move, ...], value: UOp) -> tuple[tu
     """To store `value` in the view that `moves` makes of a node: movements alone, and the bits to store there. Behind a
     bitcast to another width the whole view is made anew with the value in it, and its bits are stored."""
     moves = tuple(move for move in moves if move[0] is not Ops.DETACH)
-    place = next((number for number, (op, _) in enumerate(moves) if op is Ops.BITCAST), None)
-    if place is None:
+    first = next((number for number, (op, _) in enumerate(moves) if op is Ops.BITCAST), None)
+    if first is None:
         return moves, value
-    before, (_, dtype), after = moves[:place], moves[place], moves[place + 1 :]
+    before, (_, dtype), after = moves[:first], moves[first], moves[first + 1 :]
     if dtype.bits == node.dtype.bits:
         after, value = without_bitcasts(build.bitcast(node, dtype), after, value)
         return before + after, build.bitcast(value, node.dtype)

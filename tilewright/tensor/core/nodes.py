@@ -52,7 +52,7 @@ def pool(node: UOp, kernel: Shape, stride: Shape, dilation: Shape) -> UOp:
     for number in range(count):
         node = windows(node, first + 2 * number, kernel[number], stride[number], dilation[number])
     outputs = range(first, first + 2 * count, 2)
-    return build.permute(node, (*range(first), *outputs, *(place + 1 for place in outputs)))
+    return build.permute(node, (*range(first), *outputs, *(axis + 1 for axis in outputs)))
 
 
 def output_size(size: int, kernel: int, stride: int, dilation: int) -> int:
@@ -154,27 +154,27 @@ def triangle_mask(shape: Shape, diagonal: int, upper: bool) -> UOp:
 # ---------------------------------------------------------------- bisection
 
 
-def gather_last(node: UOp, places: UOp) -> UOp:
-    """node[..., places[..., k]] for nodes that share all axes but the last."""
+def gather_last(node: UOp, indices: UOp) -> UOp:
+    """node[..., indices[..., k]] for nodes that share all axes but the last."""
     outer = range(len(node.shape) - 1)
-    return build.gather(node, *(build.axis_iota(places.shape, axis) for axis in outer), places)
+    return build.gather(node, *(build.axis_iota(indices.shape, axis) for axis in outer), indices)
 
 
-def read_rows(node: UOp, places: UOp) -> UOp:
-    """As `gather_last`, from the node as one row: cheaper, with one check for all axes, so a place outside of its
+def read_rows(node: UOp, indices: UOp) -> UOp:
+    """As `gather_last`, from the node as one row: cheaper, with one check for all axes, so an index outside of its
     row reads some other row."""
     rows, width = math.prod(node.shape[:-1]), node.shape[-1]
     flat = build.reshape(node, (rows * width,))
     dtype = dtypes.int32 if rows * width <= 1 << 31 else dtypes.int64
-    start = build.const(dtype, 0, places.shape)
+    start = build.const(dtype, 0, indices.shape)
     for axis in range(len(node.shape) - 1):
-        start = start * node.shape[axis] + build.cast(build.axis_iota(places.shape, axis), dtype)
-    return build.gather(flat, build.alu(Ops.ADD, start * width, build.cast(places, dtype)))
+        start = start * node.shape[axis] + build.cast(build.axis_iota(indices.shape, axis), dtype)
+    return build.gather(flat, build.alu(Ops.ADD, start * width, build.cast(indices, dtype)))
 
 
 def bisect(start: UOp, span: int, fits: Callable[[UOp], UOp]) -> UOp:
     """The greatest number in start..start+span that fits, where all below it do. Numbers are stored every few steps: a
-    step reads memory at a place that the step before has found, and planning many such turns as one kernel is slow."""
+    step reads memory at an index that the step before has found, and planning many such turns as one kernel is slow."""
     number = start
     for turn, bit in enumerate(reversed(range(span.bit_length())), start=1):
         probe = number + (1 << bit)
@@ -202,8 +202,8 @@ UNSIGNED = {8: dtypes.uint8, 16: dtypes.uint16, 32: dtypes.uint32, 64: dtypes.ui
 
 def _shifts(shape: Shape, bits: int, dtype: DType) -> UOp:
     """How far the k-th part of the last axis lies from the lowest bit."""
-    place = build.cast(build.axis_iota(shape, len(shape) - 1), dtype)
-    return build.alu(Ops.MUL, place, build.const(dtype, bits))
+    number = build.cast(build.axis_iota(shape, len(shape) - 1), dtype)
+    return build.alu(Ops.MUL, number, build.const(dtype, bits))
 
 
 def bits_as(node: UOp, dtype: DType) -> UOp:

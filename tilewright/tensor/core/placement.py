@@ -91,7 +91,7 @@ class PlacementMixin(StorageMixin):
             raise ShapeError("bitcast", message, f"give a last axis that {ratio} divides")
         return self._view((Ops.BITCAST, wanted))
 
-    # ------------------------------------------------------------ places
+    # ------------------------------------------------------------ devices
 
     def to(self, device: Any = None, dtype: Any = None, *, non_blocking: bool = False) -> Self:
         """The tensor on another device, or a copy of it on each of several; in another dtype; or both:
@@ -104,14 +104,14 @@ class PlacementMixin(StorageMixin):
             device, dtype = self.device, device
         if dtype is not None:
             return self.cast(dtype).to(self.device if device is None else device)
-        place = canonical_device(device)
-        if place == self.device:
+        device = canonical_device(device)
+        if device == self.device:
             return self
-        if isinstance(place, str) and is_of_files(place) and self.numel():
-            file = build.reshape(file_buffer(place, self.dtype, self.numel()), self.shape)
-            return self._from_uop(file, place).assign(self.detach())
-        moved = self._new(self.uop if build.is_everywhere(self.uop) else build.copy(self.uop, place))
-        moved.device = place
+        if isinstance(device, str) and is_of_files(device) and self.numel():
+            file = build.reshape(file_buffer(device, self.dtype, self.numel()), self.shape)
+            return self._from_uop(file, device).assign(self.detach())
+        moved = self._new(self.uop if build.is_everywhere(self.uop) else build.copy(self.uop, device))
+        moved.device = device
         return moved
 
     def cpu(self) -> Self:
@@ -148,11 +148,11 @@ class PlacementMixin(StorageMixin):
     def shard(self, devices: tuple[str, ...] | list[str], axis: int | None = None) -> Self:
         """The tensor on several devices: a copy on each, or along `axis` a part on each. Parts are as even as they can
         be, the first ones larger. What is on several devices already is divided anew."""
-        places = _check_places(devices)
+        checked = _checked_devices(devices)
         wanted = None if axis is None else _check_axis(axis, self.shape)
-        if isinstance(places, str):
-            return self.to(places)
-        return self._spread(places, wanted)
+        if isinstance(checked, str):
+            return self.to(checked)
+        return self._spread(checked, wanted)
 
     def shard_(self, devices: tuple[str, ...] | list[str], axis: int | None = None) -> Self:
         """Moves this tensor to several devices; a parameter stays one."""
@@ -173,19 +173,19 @@ class PlacementMixin(StorageMixin):
         """The tensor whose parts on several devices are these tensors."""
         return cls._from_uop(build.multi([part.uop for part in parts], arg.axis, arg.devices), arg.devices)
 
-    def _spread(self, places: tuple[str, ...], axis: int | None, sizes: tuple[int, ...] = ()) -> Self:
+    def _spread(self, devices: tuple[str, ...], axis: int | None, sizes: tuple[int, ...] = ()) -> Self:
         node = self.uop
         if holds_nothing(node):
-            even = () if axis is None else sizes or even_sizes(node.shape[axis], len(places))
-            node = new_memory(places, node.dtype, node.shape, (axis, even))
+            even = () if axis is None else sizes or even_sizes(node.shape[axis], len(devices))
+            node = new_memory(devices, node.dtype, node.shape, (axis, even))
         elif axis is not None or not build.is_everywhere(node):
-            node = spread(node, places, axis, sizes)
+            node = spread(node, devices, axis, sizes)
         made = self._new(node)
-        made.device = places
+        made.device = devices
         return made
 
 
-def _check_places(devices: object) -> Devices:
+def _checked_devices(devices: object) -> Devices:
     if not isinstance(devices, tuple | list):
         remedy = "give a tuple of devices, such as ('CPU:0', 'CPU:1'), or use to() for one device"
         raise DeviceError("shard", f"{devices!r} is not several devices", remedy)

@@ -53,7 +53,7 @@ def reads_memory(node: UOp) -> bool:
     return False
 
 
-def place_of_element(node: UOp) -> tuple[UOp, int] | None:
+def locate_element(node: UOp) -> tuple[UOp, int] | None:
     """The BUFFER and the number of the element in it that a view of one element shows; None where the element is not
     in memory, or is padding."""
     from tilewright.engine.memory.parts import held_buffer
@@ -64,17 +64,17 @@ def place_of_element(node: UOp) -> tuple[UOp, int] | None:
             return None
         source = node.src[0]
         if node.op is Ops.PAD:
-            index = [place - before for place, (before, _) in zip(index, node.arg)]
-            if any(not 0 <= place < size for place, size in zip(index, source.shape)):
+            index = [i - before for i, (before, _) in zip(index, node.arg)]
+            if any(not 0 <= i < size for i, size in zip(index, source.shape)):
                 return None
         elif node.op is Ops.SHRINK:
-            index = [place + start for place, (start, _) in zip(index, node.arg)]
+            index = [i + start for i, (start, _) in zip(index, node.arg)]
         elif node.op is Ops.FLIP:
-            index = [source.shape[k] - 1 - place if k in node.arg else place for k, place in enumerate(index)]
+            index = [source.shape[k] - 1 - i if k in node.arg else i for k, i in enumerate(index)]
         elif node.op is Ops.PERMUTE:
-            index = [place for _, place in sorted(zip(node.arg, index))]
+            index = [i for _, i in sorted(zip(node.arg, index))]
         elif node.op is Ops.EXPAND:
-            index = [min(place, size - 1) for place, size in zip(index, source.shape)]
+            index = [min(i, size - 1) for i, size in zip(index, source.shape)]
         elif node.op is Ops.RESHAPE:
             index = _unravelled(_ravelled(index, node.shape), source.shape)
         node = source
@@ -83,16 +83,16 @@ def place_of_element(node: UOp) -> tuple[UOp, int] | None:
 
 def _ravelled(index: list[int], shape: Shape) -> int:
     number = 0
-    for place, size in zip(index, shape):
-        number = number * size + place
+    for i, size in zip(index, shape):
+        number = number * size + i
     return number
 
 
 def _unravelled(number: int, shape: Shape) -> list[int]:
     index = []
     for size in reversed(shape):
-        number, place = divmod(number, size)
-        index.append(place)
+        number, i = divmod(number, size)
+        index.append(i)
     return index[::-1]
 
 
@@ -233,11 +233,11 @@ class StorageMixin(TensorBase):
         if self.numel() != 1:
             message = f"shape {self.shape} has {self.numel()} elements"
             raise ShapeError("item", message, "reduce or index to one element, or use tolist()")
-        place = place_of_element(self.uop) if isinstance(self.device, str) else None
-        if place is None:
+        located = locate_element(self.uop) if isinstance(self.device, str) else None
+        if located is None:
             return self._read(lambda view: decode(view, self.dtype)[0])
         # One element of what is in memory is read there: `t[3].item()` needs no kernel.
-        held, number = place
+        held, number = located
         element = memoryview(bytearray(self.dtype.itemsize))
         read_contents(held, lambda buffer: buffer.read_into(element, number * self.dtype.itemsize))
         return decode(element, self.dtype)[0]
@@ -312,7 +312,7 @@ class StorageMixin(TensorBase):
             raise ShapeError("format", message, "format one element, such as `t.mean()`, or use print(t)")
         return format(self.item(), spec)
 
-    # ------------------------------------------------------------ types and places
+    # ------------------------------------------------------------ types and devices
 
     def cast(self, dtype: DType | str) -> Self:
         """Each element as another dtype holds it."""

@@ -1,5 +1,5 @@
 """Running extremes and logarithms of running sums. In: a tensor and an axis. Out: tensors of its shape.
-`cumsum` and `cumprod` stand with the reductions; these need the places of the extremes, or a running maximum, besides.
+`cumsum` and `cumprod` stand with the reductions; these need the indices of the extremes, or a running maximum, besides.
 A long axis goes by blocks and running totals of them, so that no square of its length is computed."""
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ class CumulativeMixin(Family):
         return self._running_extreme("cummin", Ops.MIN, axis)
 
     def _running_extreme(self, name: str, op: Op, axis: int) -> ValuesAndIndices[Self]:
-        place = check_axis(name, axis, self.ndim)
+        axis = check_axis(name, axis, self.ndim)
         if self.ndim == 0:
             return ValuesAndIndices(self, self._new(build.const(dtypes.int64, 0)))
         if 0 in self.shape:
             return ValuesAndIndices(self, self._new(build.const(dtypes.int64, 0, self.shape)))
-        extreme = scan_axis(self.uop, op, place)
-        # An element equals the extreme so far exactly where it takes its place.
+        extreme = scan_axis(self.uop, op, axis)
+        # An element equals the extreme so far exactly where it becomes the extreme.
         takes = build.alu(Ops.CMPEQ, self.uop, extreme)
         if self.dtype.is_float:
             takes = build.alu(Ops.OR, takes, build.alu(Ops.CMPNE, self.uop, self.uop))
-        number = build.axis_iota(self.shape, place)
+        number = build.axis_iota(self.shape, axis)
         # Stored, so that the blocks of the second scan do not each compute the first one again.
-        places = build.contiguous(build.where(takes, number, build.const(number.dtype, -1)))
-        indices = self._new(build.cast(scan_axis(places, Ops.MAX, place), dtypes.int64))
-        # Read by place, the value has the gradient of the one element that it is.
-        values = self.gather(place, indices) if self.dtype.is_float else self._new(extreme)
+        taken = build.contiguous(build.where(takes, number, build.const(number.dtype, -1)))
+        indices = self._new(build.cast(scan_axis(taken, Ops.MAX, axis), dtypes.int64))
+        # Read by index, the value has the gradient of the one element that it is.
+        values = self.gather(axis, indices) if self.dtype.is_float else self._new(extreme)
         return ValuesAndIndices(values, indices)
 
     def logcumsumexp(self, axis: int = 0) -> Self:
         """The logarithm of the running sum of exponentials, without overflow."""
-        place = check_axis("logcumsumexp", axis, self.ndim)
+        axis = check_axis("logcumsumexp", axis, self.ndim)
         self._check_float("logcumsumexp")
         if self.ndim == 0 or 0 in self.shape:
             return self
 
         def function(x: Self) -> Self:
-            return x._new(nodes.move_from_last(running_logsumexp(nodes.move_to_last(x.uop, place)), place))
+            return x._new(nodes.move_from_last(running_logsumexp(nodes.move_to_last(x.uop, axis)), axis))
 
         return self._in_float32(function)
 

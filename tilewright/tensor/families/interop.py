@@ -73,14 +73,14 @@ class InteropMixin(Family):
         except TypeError:  # written before DLPack 1.0
             capsule = source.__dlpack__()
         found = dlpack.import_capsule(capsule)
-        place = canonical_device(device)
+        device = canonical_device(device)
         if 0 in found.shape:
-            return cls._from_uop(build.const(found.dtype, 0, found.shape), place)
+            return cls._from_uop(build.const(found.dtype, 0, found.shape), device)
         size = memoryview(found.buffer).nbytes // found.dtype.itemsize
-        node = from_host(found.buffer, place, found.dtype, size, borrow=not copy)
+        node = from_host(found.buffer, device, found.dtype, size, borrow=not copy)
         if not copy:
             protect_borrowed(node)
-        flat = cls._from_uop(node, place)
+        flat = cls._from_uop(node, device)
         return flat._strided(found.shape, found.strides, found.start)
 
     @classmethod
@@ -119,10 +119,10 @@ class InteropMixin(Family):
             order = [*(axis for axis, size in enumerate(shape) if size == 1), *order]
             moved = self.reshape(tuple(shape[axis] for axis in order))
             return moved.permute(tuple(order.index(axis) for axis in range(len(shape))))
-        place = build.const(dtypes.int64, start, shape)
+        index = build.const(dtypes.int64, start, shape)
         for axis, stride in enumerate(strides):
-            place = place + build.cast(build.axis_iota(shape, axis), dtypes.int64) * stride
-        return self._new(build.gather(self.uop, place))
+            index = index + build.cast(build.axis_iota(shape, axis), dtypes.int64) * stride
+        return self._new(build.gather(self.uop, index))
 
     # ------------------------------------------------------------ the array API
 
@@ -212,9 +212,9 @@ def _rebuild(
     axis: int | None = None,
 ) -> InteropMixin:
     """What a pickle calls."""
-    place = first_device(device)
-    flat: Any = kind(bytearray(values), device=place, dtype=dtype)  # type: ignore[call-arg]
-    made: Any = flat.reshape(shape).clone() if values else kind.zeros(*shape, dtype=dtype, device=place)
+    first = first_device(device)
+    flat: Any = kind(bytearray(values), device=first, dtype=dtype)  # type: ignore[call-arg]
+    made: Any = flat.reshape(shape).clone() if values else kind.zeros(*shape, dtype=dtype, device=first)
     if not isinstance(device, str):
         made.shard_(device, axis)
     asked, made._is_buffer = marks

@@ -104,16 +104,16 @@ class RandomMixin(Family):
         if not wanted.is_float:
             message = f"uniform numbers in [0, 1) of {wanted.name}"
             raise DTypeError("rand", message, "use randint for integers, or give a float dtype")
-        place = canonical_device(device)
+        device = canonical_device(device)
         count = math.prod(sizes)
         if count == 0:
             return cls.zeros(sizes, device=device, dtype=wanted, requires_grad=requires_grad)
         # As many bits as the type holds exactly: the result is a whole number of steps below 1, never 1 itself.
         digits = wanted.mantissa_bits + 1
-        bits = build.alu(Ops.SHR, cls._random_bits(count, place), build.const(dtypes.uint64, 64 - digits))
+        bits = build.alu(Ops.SHR, cls._random_bits(count, device), build.const(dtypes.uint64, 64 - digits))
         whole = build.cast(build.cast(bits, dtypes.int32 if digits < 32 else dtypes.int64), wanted)
         node = build.alu(Ops.MUL, whole, build.const(wanted, 2.0**-digits))
-        made = cls._from_uop(build.reshape(node, sizes), place)
+        made = cls._from_uop(build.reshape(node, sizes), device)
         made = made._drawn() if contiguous else made
         return made._told(requires_grad)
 
@@ -165,11 +165,11 @@ class RandomMixin(Family):
         if not wanted.min <= low < high <= wanted.max + 1:
             message = f"{wanted.name} does not hold {low}..{high - 1}"
             raise DTypeError("randint", message, "give a wider dtype, or numbers that it holds")
-        place = canonical_device(device)
+        device = canonical_device(device)
         count = math.prod(sizes)
         if count == 0:
             return cls.zeros(sizes, device=device, dtype=wanted)
-        bits = cls._random_bits(count, place)
+        bits = cls._random_bits(count, device)
         # The high bits of a product with the span are uniform to 2**-32 and need no division.
         span = high - low
         if span <= 1 << 32:
@@ -179,7 +179,7 @@ class RandomMixin(Family):
         else:
             number = build.alu(Ops.MOD, bits, build.const(dtypes.uint64, span))
         moved = build.alu(Ops.ADD, build.cast(number, dtypes.int64), build.const(dtypes.int64, low))
-        return cls._from_uop(build.reshape(build.cast(moved, wanted), sizes), place).contiguous()
+        return cls._from_uop(build.reshape(build.cast(moved, wanted), sizes), device).contiguous()
 
     def randint_like(self, low: int = 0, high: int = 10, **kwargs: Any) -> Self:
         """Whole numbers in low..high-1, of the shape, dtype and device of this tensor."""

@@ -1,5 +1,5 @@
 """Writing by index, and picking by truth. In: a tensor, an index or a mask. Out: a tensor with values put or added at
-the places the index names; or the elements a mask keeps, which are as many as the mask has true ones.
+the positions that the index names; or the elements a mask keeps, which are as many as the mask has true ones.
 Each element of the result combines the values that are meant for it in their order, whatever runs it."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tilewright.tensor.core import nodes
 from tilewright.tensor.core.base import TensorBase, check_devices
 from tilewright.tensor.core.checks import broadcast_shape, check_axis, check_whole
 from tilewright.tensor.families.base import Family
-from tilewright.tensor.primitives.index_nodes import checked_index, places_of_true
+from tilewright.tensor.primitives.index_nodes import checked_index, positions_of_true
 from tilewright.tensor.primitives.reduce import accumulate_dtype
 
 _COMBINE: dict[str, Op] = {"sum": Ops.ADD, "mean": Ops.ADD, "prod": Ops.MUL, "amax": Ops.MAX, "amin": Ops.MIN}
@@ -30,8 +30,8 @@ class ScatterMixin(Family):
     # ------------------------------------------------------------ writing by index
 
     def scatter(self, dim: int, index: Self, src: Self | Scalar, reduce: str | None = None) -> Self:
-        """This tensor with src[i][j] put at [index[i][j]][j] for dim 0, and so on; of several values for a place the
-        last one stays. `reduce` "add" or "multiply" combines them with what is there."""
+        """This tensor with src[i][j] put at [index[i][j]][j] for dim 0, and so on; of several values for one position
+        the last one stays. `reduce` "add" or "multiply" combines them with what is there."""
         if reduce is not None:
             if reduce not in ("add", "multiply"):
                 raise DTypeError("scatter", f"reduce {reduce!r}", 'give None, "add" or "multiply"')
@@ -44,12 +44,12 @@ class ScatterMixin(Family):
         match, values = self._matches("scatter", axis, index, source)
         turn = build.axis_iota(match.shape, axis + 1)
         last = _combined(Ops.MAX, match, turn, axis)
-        places = [last if k == axis else build.axis_iota(self.shape, k) for k in range(self.ndim)]
+        positions = [last if k == axis else build.axis_iota(self.shape, k) for k in range(self.ndim)]
         is_named = build.alu(Ops.CMPLT, last, build.const(last.dtype, 0)).logical_not()
-        return self._new(build.where(is_named, build.gather(values, *places), self.uop), source)
+        return self._new(build.where(is_named, build.gather(values, *positions), self.uop), source)
 
     def scatter_reduce(self, dim: int, index: Self, src: Self | Scalar, reduce: str, include_self: bool = True) -> Self:
-        """As `scatter`, where all the values for a place are combined: "sum", "prod", "mean", "amax" or "amin".
+        """As `scatter`, where all the values for one position are combined: "sum", "prod", "mean", "amax" or "amin".
         `include_self=False` leaves out what was there before."""
         if reduce not in _COMBINE:
             raise DTypeError("scatter_reduce", f"reduce {reduce!r}", f"give one of {', '.join(_COMBINE)}")
@@ -101,8 +101,8 @@ class ScatterMixin(Family):
         return axis, source.shrink([(0, size) for size in index.shape])
 
     def _matches(self, name: str, axis: int, index: Self, source: Self) -> tuple[UOp, UOp]:
-        """With (place, number) in the place of the axis: true where value `number` is meant for `place`; and the
-        values. What the index does not cover names no place."""
+        """With (position, number) instead of the axis: true where value `number` is meant for `position`; and the
+        values. What the index does not cover names no position."""
         size, count = self.shape[axis], index.shape[axis]
         dtype = dtypes.int32 if size < 1 << 31 else dtypes.int64
         numbers = flat_number([checked_index(name, index.uop, axis, self.shape)], [size], dtype)
@@ -110,8 +110,8 @@ class ScatterMixin(Family):
         table = nodes.replace_axis(self.shape, axis, size, count)
         padded = nodes.pad_with(numbers, pairs, -1)
         named = build.expand(build.reshape(padded, nodes.replace_axis(padded.shape, axis, 1, count)), table)
-        place = build.cast(build.axis_iota(table, axis), dtype)
-        return build.alu(Ops.CMPEQ, named, place), build.pad(source.uop, pairs)
+        position = build.cast(build.axis_iota(table, axis), dtype)
+        return build.alu(Ops.CMPEQ, named, position), build.pad(source.uop, pairs)
 
     # ------------------------------------------------------------ picking by truth
 
@@ -124,12 +124,12 @@ class ScatterMixin(Family):
             raise DTypeError("masked_select", message, "give a bool mask, such as `t > 0`")
         shape = broadcast_shape("masked_select", self.shape, mask.shape)
         flat = build.reshape(build.broadcast_to(self.uop, shape), (math.prod(shape),))
-        places, found = mask.expand(shape)._true_places("masked_select", size)
-        if places.shape == (0,):
+        positions, found = mask.expand(shape)._true_positions("masked_select", size)
+        if positions.shape == (0,):
             return self._new(nodes.nothing_of(flat, (0,)))
         if flat.shape == (0,):
-            return self._new(build.const(self.dtype, fill_value, places.shape))
-        picked = build.gather(flat, places)
+            return self._new(build.const(self.dtype, fill_value, positions.shape))
+        picked = build.gather(flat, positions)
         if found is not None:
             picked = build.where(found, picked, build.const(self.dtype, fill_value))
         return self._new(picked)
@@ -137,36 +137,36 @@ class ScatterMixin(Family):
     def nonzero(self, size: int | None = None, fill_value: int = 0) -> Self:
         """The indices of the elements other than 0, a row for each with a column for each axis; `size` and `fill_value`
         as in `masked_select`."""
-        places, found = self.ne(0)._true_places("nonzero", size)
+        positions, found = self.ne(0)._true_positions("nonzero", size)
         columns = []
         stride = math.prod(self.shape)
         for length in self.shape:
             stride //= max(length, 1)
-            column = build.cast((places // max(stride, 1)) % max(length, 1), dtypes.int64)
+            column = build.cast((positions // max(stride, 1)) % max(length, 1), dtypes.int64)
             if found is not None:
                 column = build.where(found, column, build.const(dtypes.int64, fill_value))
-            columns.append(build.reshape(column, (*places.shape, 1)))
-        if not columns or places.shape == (0,):
-            return self._new(build.const(dtypes.int64, 0, (*places.shape, self.ndim)))
+            columns.append(build.reshape(column, (*positions.shape, 1)))
+        if not columns or positions.shape == (0,):
+            return self._new(build.const(dtypes.int64, 0, (*positions.shape, self.ndim)))
         return self._new(nodes.cat(columns, 1))
 
-    def _true_places(self, name: str, size: int | None) -> tuple[UOp, UOp | None]:
+    def _true_positions(self, name: str, size: int | None) -> tuple[UOp, UOp | None]:
         """The flat positions where this bool tensor is true; with a size, also which of them there are."""
         if size is not None:
             check_whole(name, "size", size, least=0)
         if self.numel() == 0:
-            places = build.const(dtypes.int32, 0, (size or 0,))
-            return places, None if size is None else build.const(dtypes.bool, False, places.shape)
+            positions = build.const(dtypes.int32, 0, (size or 0,))
+            return positions, None if size is None else build.const(dtypes.bool, False, positions.shape)
         flat = self.contiguous().flatten()
         count = int(flat.sum().item()) if size is None else size
         if count == 0:
             return build.const(dtypes.int32, 0, (0,)), None
-        places = places_of_true(flat.uop, count)
-        return places, None if size is None else build.alu(Ops.CMPLT, places, places.const_like(self.numel()))
+        positions = positions_of_true(flat.uop, count)
+        return positions, None if size is None else build.alu(Ops.CMPLT, positions, positions.const_like(self.numel()))
 
 
 def _combined(op: Op, match: UOp, offered: UOp, axis: int) -> UOp:
-    """For each place of the axis what is offered to it, combined; the identity where nothing is."""
+    """For each position of the axis what is offered to it, combined; the identity where nothing is."""
     identity = build.const(offered.dtype, reduce_identity(op, offered.dtype))
     total = build.reduce_axis(op, build.where(match, offered, identity), (axis + 1,))
     shape = (*match.shape[: axis + 1], *match.shape[axis + 2 :])

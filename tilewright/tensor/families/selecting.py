@@ -126,9 +126,9 @@ class SelectingMixin(ScatterMixin):
         shape = tuple(row.shape[0] if k == axis else size for k, size in enumerate(self.shape))
         index = checked_index(name, row.uop, axis, self.shape)
         along = build.reshape(index, tuple(row.shape[0] if k == axis else 1 for k in range(self.ndim)))
-        places = [build.axis_iota(shape, k) for k in range(self.ndim)]
-        places[axis] = build.expand(along, shape)
-        return build.gather(self.uop, *places)
+        indices = [build.axis_iota(shape, k) for k in range(self.ndim)]
+        indices[axis] = build.expand(along, shape)
+        return build.gather(self.uop, *indices)
 
     def _with_slices(self, axis: int, row: Self, values: Self | Scalar) -> Self:
         result = self.clone()
@@ -160,7 +160,7 @@ class SelectingMixin(ScatterMixin):
         return self[(*(slice(None),) * axis, index)]
 
     def tensor_split(self, indices_or_sections: int | list[int] | tuple[int, ...], dim: int = 0) -> tuple[Self, ...]:
-        """Parts of an axis: as many as asked for, the first ones longer by one, or cut at the given places."""
+        """Parts of an axis: as many as asked for, the first ones longer by one, or cut at the given indices."""
         axis = check_axis_of_some("tensor_split", dim, self.shape)
         size = self.shape[axis]
         if isinstance(indices_or_sections, int):
@@ -169,7 +169,7 @@ class SelectingMixin(ScatterMixin):
             sizes = [short + (k < longer) for k in range(indices_or_sections)]
             ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
         else:
-            ends = [*(slice(0, place).indices(size)[1] for place in indices_or_sections), size]
+            ends = [*(slice(0, end).indices(size)[1] for end in indices_or_sections), size]
         starts = [0, *ends[:-1]]
         return tuple(self._slice_axis(axis, start, max(start, end)) for start, end in zip(starts, ends))
 
@@ -179,7 +179,7 @@ class SelectingMixin(ScatterMixin):
         return self.repeat((1,) * (self.ndim - len(counts)) + counts)
 
     def movedim(self, source: Axes, destination: Axes) -> Self:
-        """Axes moved to other places; the others keep their order."""
+        """Axes moved to other positions; the others keep their order."""
         if source is None or destination is None:
             raise ShapeError("movedim", "no axes", "give the axes to move and where to")
         moved = [check_axis("movedim", axis, self.ndim) for axis in _listed(source)]
@@ -187,10 +187,10 @@ class SelectingMixin(ScatterMixin):
         check_axes("movedim", tuple(moved), self.ndim)
         check_axes("movedim", tuple(wanted), self.ndim)
         if len(moved) != len(wanted):
-            raise ShapeError("movedim", f"axes {source} to {destination}", "give a place for each axis")
+            raise ShapeError("movedim", f"axes {source} to {destination}", "give a position for each axis")
         rest = iter(axis for axis in range(self.ndim) if axis not in moved)
-        places = dict(zip(wanted, moved))
-        return self.permute(tuple(places[k] if k in places else next(rest) for k in range(self.ndim)))
+        sources = dict(zip(wanted, moved))
+        return self.permute(tuple(sources[k] if k in sources else next(rest) for k in range(self.ndim)))
 
     def rot90(self, k: int = 1, dims: tuple[int, int] = (0, 1)) -> Self:
         """Turned by k quarter turns in the plane of two axes."""

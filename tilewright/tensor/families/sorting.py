@@ -1,6 +1,6 @@
 """Sorting and drawing by weight. In: a tensor and an axis. Out: its elements in order, and where they came from.
 Elements are compared by integer keys, which have one order for all dtypes: NaN is the greatest, equal ones keep their
-order. Blocks are sorted by counting the smaller elements; sorted blocks are merged two by two: one place in eight of
+order. Blocks are sorted by counting the smaller elements; sorted blocks are merged two by two: one position in eight of
 the result finds its element by bisection, the others follow from there. So n elements take about n*(block + log(n))
 steps in few kernels, none of which waits on the host."""
 
@@ -38,13 +38,13 @@ class SortingMixin(RandomMixin):
         if 0 in self.shape or self.ndim == 0:
             return self._new(build.const(dtypes.int64, 0, self.shape))
         keys = nodes.move_to_last(sort_keys(self.uop, descending), axis)
-        places = build.cast(order_of_last_axis(keys), dtypes.int64)
-        return self._new(nodes.move_from_last(places, axis))
+        indices = build.cast(order_of_last_axis(keys), dtypes.int64)
+        return self._new(nodes.move_from_last(indices, axis))
 
     def sort(self, dim: int = -1, descending: bool = False) -> ValuesAndIndices[Self]:
         """The elements in order along an axis, and where they came from; equal elements keep their order."""
-        places = self.argsort(dim, descending)
-        return ValuesAndIndices(self.gather(dim, places) if self.ndim else self, places)
+        indices = self.argsort(dim, descending)
+        return ValuesAndIndices(self.gather(dim, indices) if self.ndim else self, indices)
 
     def topk(self, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> ValuesAndIndices[Self]:
         """The k greatest (or least) elements along an axis and where they stand, the first of them first."""
@@ -55,13 +55,13 @@ class SortingMixin(RandomMixin):
         if not 0 <= k <= size:
             raise ShapeError("topk", f"{k} of the {size} elements of axis {dim}", f"give k in 0..{size}")
         if self.ndim == 0 or 0 in self.shape or k == 0:
-            places = self.argsort(axis, descending=largest)
-            places = places._slice_axis(axis, 0, k).contiguous() if self.ndim else places
+            indices = self.argsort(axis, descending=largest)
+            indices = indices._slice_axis(axis, 0, k).contiguous() if self.ndim else indices
         else:
             keys = nodes.move_to_last(sort_keys(self.uop, largest), axis)
             found = build.cast(first_of_last_axis(keys, k), dtypes.int64)
-            places = self._new(nodes.move_from_last(found, axis)).contiguous()
-        return ValuesAndIndices(self.gather(axis, places) if self.ndim else self, places)
+            indices = self._new(nodes.move_from_last(found, axis)).contiguous()
+        return ValuesAndIndices(self.gather(axis, indices) if self.ndim else self, indices)
 
     # ------------------------------------------------------------ random order
 
@@ -94,9 +94,9 @@ class SortingMixin(RandomMixin):
         check_whole("randperm", "n", n, least=0)
         if n == 0:
             return cls.zeros(0, device=device, dtype=dtype)
-        place = canonical_device(device)
-        order = order_of_last_axis(cls._random_bits(n, place))
-        return cls._from_uop(build.cast(order, to_dtype(dtype)), place).contiguous()
+        device = canonical_device(device)
+        order = order_of_last_axis(cls._random_bits(n, device))
+        return cls._from_uop(build.cast(order, to_dtype(dtype)), device).contiguous()
 
 
 # ---------------------------------------------------------------- keys
@@ -140,23 +140,23 @@ def order_of_last_axis(keys: UOp) -> UOp:
     count = -(-size // block)
     padded = nodes.pad_with(keys, (*none, (0, count * block - size)), keys.dtype.max)
     keys = build.contiguous(build.reshape(padded, (*outer, count, block)))
-    places = order_of_blocks(keys)
-    keys = build.contiguous(nodes.read_rows(keys, places))
-    start = build.axis_iota(places.shape, len(outer)) * block
-    places = build.contiguous(build.alu(Ops.ADD, places, start))
+    indices = order_of_blocks(keys)
+    keys = build.contiguous(nodes.read_rows(keys, indices))
+    start = build.axis_iota(indices.shape, len(outer)) * block
+    indices = build.contiguous(build.alu(Ops.ADD, indices, start))
     while count > 1:
         count = -(-count // 2)
         pairs = (*none, (0, 2 * count - keys.shape[-2]), (0, 0))
         # A block of padding goes with the last one where their number is odd; it stays behind every element.
         wide = (*outer, count, 2 * block)
         keys = build.reshape(build.contiguous(nodes.pad_with(keys, pairs, keys.dtype.max)), wide)
-        places = build.reshape(build.contiguous(nodes.pad_with(places, pairs, size)), wide)
+        indices = build.reshape(build.contiguous(nodes.pad_with(indices, pairs, size)), wide)
         source = build.contiguous(merge_sources(keys, block))
-        places = build.contiguous(nodes.read_rows(places, source))
+        indices = build.contiguous(nodes.read_rows(indices, source))
         block *= 2
         if count > 1:
             keys = build.contiguous(nodes.read_rows(keys, source))
-    return nodes.slice_axis(build.reshape(places, (*outer, block)), len(outer), 0, size)
+    return nodes.slice_axis(build.reshape(indices, (*outer, block)), len(outer), 0, size)
 
 
 def first_of_last_axis(keys: UOp, k: int) -> UOp:
@@ -174,18 +174,18 @@ def first_of_last_axis(keys: UOp, k: int) -> UOp:
     padded = build.contiguous(padded)
     least = build.reduce_axis(Ops.MIN, build.reshape(padded, (*outer, count, block)), (len(outer) + 1,))
     chosen = build.contiguous(first_of_last_axis(build.reshape(least, (*outer, count)), k))
-    # In the order of their places, so that equal elements of two blocks keep theirs.
+    # In the order of their positions, so that equal elements of two blocks keep theirs.
     chosen = build.contiguous(nodes.read_rows(chosen, order_of_last_axis(chosen)))
     inside = (*outer, k, block)
     start = build.expand(build.reshape(chosen * block, (*outer, k, 1)), inside)
-    places = build.alu(Ops.ADD, start, build.axis_iota(inside, len(outer) + 1))
-    places = build.contiguous(build.reshape(places, (*outer, k * block)))
-    found = first_of_last_axis(nodes.read_rows(padded, places), k)
-    return nodes.read_rows(places, build.contiguous(found))
+    indices = build.alu(Ops.ADD, start, build.axis_iota(inside, len(outer) + 1))
+    indices = build.contiguous(build.reshape(indices, (*outer, k * block)))
+    found = first_of_last_axis(nodes.read_rows(padded, indices), k)
+    return nodes.read_rows(indices, build.contiguous(found))
 
 
 def order_of_blocks(keys: UOp) -> UOp:
-    """Each row sorted by itself: an element's place is the number of those before it."""
+    """Each row sorted by itself: an element's position is the number of those before it."""
     outer, size = keys.shape[:-1], keys.shape[-1]
     if size == 1:
         return build.const(dtypes.int32, 0, keys.shape)
@@ -205,10 +205,10 @@ def order_of_blocks(keys: UOp) -> UOp:
 
 
 def merge_sources(keys: UOp, half: int) -> UOp:
-    """Rows that are two sorted halves: for each place of the merged row the position of its element in the row.
+    """Rows that are two sorted halves: for each position of the merged row the position of its element in the row.
 
     Of the first k elements of the merged row as many come from the first half as there are elements i in it that stand
-    before element k-1-i of the second. That number is looked for in all of the row for one place in `_STRIDE` ** 2,
+    before element k-1-i of the second. That number is looked for in all of the row for one position in `_STRIDE` ** 2,
     between two of those for one in `_STRIDE`; from there the elements are taken one by one."""
     outer, size = keys.shape[:-1], keys.shape[-1]
     far = build.axis_iota((*outer, size // _STRIDE**2), len(outer)) * _STRIDE**2

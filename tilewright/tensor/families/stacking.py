@@ -47,10 +47,10 @@ class StackingMixin(SelectingMixin):
         blocks = _with_axes("block_diag", self, args, 2)
         if any(block.ndim > 2 for block in blocks):
             raise ShapeError("block_diag", "a block of more than two axes", "give matrices, vectors or numbers")
-        width, place, rows = sum(block.shape[1] for block in blocks), 0, []
+        width, start, rows = sum(block.shape[1] for block in blocks), 0, []
         for block in blocks:
-            rows.append(block.pad(((0, 0), (place, width - place - block.shape[1]))))
-            place += block.shape[1]
+            rows.append(block.pad(((0, 0), (start, width - start - block.shape[1]))))
+            start += block.shape[1]
         return rows[0].cat(*rows[1:], dim=0)
 
     def cartesian_prod(self, *args: Self | Sequence[Self]) -> Self:

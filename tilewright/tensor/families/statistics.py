@@ -56,13 +56,13 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
 
     # ------------------------------------------------------------ order statistics
 
-    def _picked(self, name: str, place: int, dim: int, keepdim: bool) -> ValuesAndIndices[Self]:
-        """The element that stands at a place of the sorted axis."""
+    def _picked(self, name: str, position: int, dim: int, keepdim: bool) -> ValuesAndIndices[Self]:
+        """The element that stands at a position of the sorted axis."""
         axis = check_axis(name, dim, self.ndim)
         if not self.ndim:
             return ValuesAndIndices(self, self._new(build.const(dtypes.int64, 0)))
         ordered, order = self.sort(axis)
-        picked = (ordered._slice_axis(axis, place, place + 1), order._slice_axis(axis, place, place + 1))
+        picked = (ordered._slice_axis(axis, position, position + 1), order._slice_axis(axis, position, position + 1))
         values, indices = picked if keepdim else (picked[0].squeeze(axis), picked[1].squeeze(axis))
         return ValuesAndIndices(values, indices)
 
@@ -99,10 +99,12 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
         ordered, order = self.sort(axis)
         size = self.shape[axis]
         # Of a run of equal elements the last has the highest number among them.
-        place = self.arange(size, device=self.device).reshape(tuple(size if k == axis else 1 for k in range(self.ndim)))
-        is_first = ordered.ne(ordered.roll(1, axis)) | place.eq(0)
-        start = is_first.where(place, 0).cummax(axis)[0]
-        last = (place - start).argmax(axis, keepdim=True)
+        position = self.arange(size, device=self.device).reshape(
+            tuple(size if k == axis else 1 for k in range(self.ndim))
+        )
+        is_first = ordered.ne(ordered.roll(1, axis)) | position.eq(0)
+        start = is_first.where(position, 0).cummax(axis)[0]
+        last = (position - start).argmax(axis, keepdim=True)
         values, indices = ordered.gather(axis, last), order.gather(axis, last)
         return ValuesAndIndices(*(each if keepdim else each.squeeze(axis) for each in (values, indices)))
 
@@ -133,14 +135,14 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
         moved = ordered._new(nodes.move_to_last(ordered.uop, axis))
         size = moved.shape[-1]
         row = shares.flatten()
-        places = _places_of_shares(row * (size - 1), interpolation)
+        positions = _positions_of_shares(row * (size - 1), interpolation)
         outer = moved.shape[:-1]
         found = [
-            moved._new(nodes.gather_last(moved.uop, build.expand(_as_row(place, outer), (*outer, row.shape[0]))))
-            for place in places[:2]
+            moved._new(nodes.gather_last(moved.uop, build.expand(_as_row(position, outer), (*outer, row.shape[0]))))
+            for position in positions[:2]
         ]
         value = (
-            found[0].lerp(found[1], places[2].reshape((1,) * len(outer) + row.shape)) if len(found) > 1 else found[0]
+            found[0].lerp(found[1], positions[2].reshape((1,) * len(outer) + row.shape)) if len(found) > 1 else found[0]
         )
         has_nan = moved._slice_axis(moved.ndim - 1, size - 1, size).isnan()
         value = has_nan.where(math.nan, value).cast(self.dtype)
@@ -215,9 +217,9 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
         if not low < high or math.isinf(low) or math.isinf(high):
             raise ShapeError("histc", f"the range {low}..{high}", "give min < max, both finite")
         flat = self.flatten()
-        place = ((flat - low) * (bins / (high - low))).floor().minimum(bins - 1)
+        position = ((flat - low) * (bins / (high - low))).floor().minimum(bins - 1)
         inside = (flat >= low) & (flat <= high)
-        index = inside.where(place, 0.0).cast(dtypes.int64)
+        index = inside.where(position, 0.0).cast(dtypes.int64)
         source = inside.cast(accumulated := dtypes.float64 if self.dtype is dtypes.float64 else dtypes.float32)
         total = source.zeros(bins, dtype=accumulated, device=self.device)
         return (total.scatter_reduce(0, index, source, "sum") if self.numel() else total).cast(self.dtype)
@@ -264,7 +266,7 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
         return result
 
     def trapezoid(self, x: Self | None = None, dx: float = 1.0, dim: int = -1) -> Self:
-        """The integral along an axis by trapezoids, at places `x` or `dx` apart."""
+        """The integral along an axis by trapezoids, at positions `x` or `dx` apart."""
         axis = check_axis_of_some("trapezoid", dim, self.shape)
         size = self.shape[axis]
         means = (self._slice_axis(axis, min(1, size), size) + self._slice_axis(axis, 0, max(0, size - 1))) * 0.5
@@ -309,16 +311,16 @@ def count_less(rows: UOp, wanted: UOp) -> UOp:
     return nodes.bisect(build.const(dtypes.int32, 0, wanted.shape), size, fits)
 
 
-def _places_of_shares(place: Any, interpolation: str) -> tuple[Any, ...]:
-    """The places to read, and the weight of the second where there are two."""
-    low, high = place.floor(), place.ceil()
+def _positions_of_shares(position: Any, interpolation: str) -> tuple[Any, ...]:
+    """The positions to read, and the weight of the second where there are two."""
+    low, high = position.floor(), position.ceil()
     if interpolation in ("linear", "midpoint"):
-        return low, high, (place - low) if interpolation == "linear" else (place > low).where(0.5, 0.0)
-    return ({"lower": low, "higher": high, "nearest": place.round()}[interpolation],)
+        return low, high, (position - low) if interpolation == "linear" else (position > low).where(0.5, 0.0)
+    return ({"lower": low, "higher": high, "nearest": position.round()}[interpolation],)
 
 
-def _as_row(place: Any, outer: tuple[int, ...]) -> UOp:
-    return build.reshape(place.detach().cast(to_dtype("int64")).uop, (1,) * len(outer) + place.shape)
+def _as_row(position: Any, outer: tuple[int, ...]) -> UOp:
+    return build.reshape(position.detach().cast(to_dtype("int64")).uop, (1,) * len(outer) + position.shape)
 
 
 def _chosen(values: Any, inverse: Any, counts: Any, return_inverse: bool, return_counts: bool) -> Any:

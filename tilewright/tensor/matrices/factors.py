@@ -85,16 +85,16 @@ def _find_pivot(loops: Loops, current: UOp, b: UOp, k: UOp) -> UOp:
     """The row at or below k whose element of column k is the largest, the first of several."""
     rows = current.shape[1]
     largest = loops.register(current.dtype, -1.0, b, k)
-    place = loops.register(dtypes.int32, k.cast(dtypes.int32), b, k)
+    pivot = loops.register(dtypes.int32, k.cast(dtypes.int32), b, k)
     row = k + (below := loops.over(rows - k))
     size = absolute(current[b, row, k].load())
-    so_far, place_so_far = largest.after(below), place.after(below)
+    so_far, pivot_so_far = largest.after(below), pivot.after(below)
     is_larger = size > so_far[0]
     found = UOp.group(
         so_far[0].store(is_larger.where(size, so_far[0].load())),
-        place_so_far[0].store(is_larger.where(row.cast(dtypes.int32), place_so_far[0].load())),
+        pivot_so_far[0].store(is_larger.where(row.cast(dtypes.int32), pivot_so_far[0].load())),
     ).end(below)
-    return position(place.after(found)[0].load(), rows)
+    return position(pivot.after(found)[0].load(), rows)
 
 
 @functools.lru_cache(MAX_KERNELS)

@@ -42,8 +42,8 @@ def reflect_rows(
     first = matrix[b, top, column].store(matrix[b, top, column] - scale * products[column]).end(j)
     below, column = loops.over(rows - 1 - top), start + (j := loops.over(width))
     current = matrix.after(first, below)
-    place = current[b, top + 1 + below, column]
-    return place.store(place - (scale * vector(current, below)) * products[column]).end(j).end(below)
+    element = current[b, top + 1 + below, column]
+    return element.store(element - (scale * vector(current, below)) * products[column]).end(j).end(below)
 
 
 @functools.lru_cache(MAX_KERNELS)
@@ -59,8 +59,8 @@ def qr_kernel(factors: UOp, scales: UOp, matrix: UOp) -> UOp:
         return UOp.group(scales[b, k].store(0.0).end(k), copied).end(b).sink(arg=KernelInfo("qr"))
     made = reflector(loops, rows - 1 - k, lambda i: current[b, k + 1 + i, k].load(), current[b, k, k].load(), b, k)
     below = loops.over(rows - 1 - k)
-    place = current[b, k + 1 + below, k]
-    stored = UOp.group(place.store(place * made.factor).end(below), current[b, k, k].store(made.beta))
+    element = current[b, k + 1 + below, k]
+    stored = UOp.group(element.store(element * made.factor).end(below), current[b, k, k].store(made.beta))
     kept = scales[b, k].store(made.scale)
     if columns == 1:
         return UOp.group(stored, kept).end(k).end(b).sink(arg=KernelInfo("qr"))
@@ -90,8 +90,8 @@ def _reflections(name: str, is_row: bool, offset: int) -> Callable[..., UOp]:
         k = count - 1 - step
 
         def vector(_: UOp, each: UOp) -> UOp:
-            place = k + (offset + 1) + each
-            return (factors[b, k, place] if is_row else factors[b, place, k]).load()
+            index = k + (offset + 1) + each
+            return (factors[b, k, index] if is_row else factors[b, index, k]).load()
 
         top = k + offset
         done = reflect_rows(loops, vectors.after(step), b, step, top, top, vector, scales[b, k].load())
@@ -172,9 +172,9 @@ def tridiagonal_kernel(work: UOp, diagonal: UOp, beside: UOp, scales: UOp, unit:
     products = products[j].set(products[j] * made.scale - half * vector(current, j), end=j)
     i, j = loops.over(count), loops.over(count)
     current = current.after(i)
-    place = current[b, k + 1 + i, k + 1 + j]
+    element = current[b, k + 1 + i, k + 1 + j]
     change = vector(current, i) * products[j] + products[i] * vector(current, j)
-    updated = place.store(place - change).end(j).end(i)
+    updated = element.store(element - change).end(j).end(i)
     return UOp.group(UOp.group(kept, updated).end(k), measured).end(b).sink(arg=KernelInfo("tridiagonal"))
 
 
@@ -194,9 +194,9 @@ def bidiagonal_kernel(work: UOp, diagonal: UOp, beside: UOp, left: UOp, right: U
         return UOp.group(stored.end(k), measured).end(b).sink(arg=KernelInfo("bidiagonal"))
     made = reflector(loops, size - 1 - k, lambda i: current[b, k + 1 + i, k].load(), current[b, k, k].load(), b, k)
     rest = loops.over(size - 1 - k)
-    place = current[b, k + 1 + rest, k]
+    element = current[b, k + 1 + rest, k]
     kept = UOp.group(diagonal[b, k].store(made.beta), left[b, k].store(made.scale))
-    current = current.after(place.store(place * made.factor).end(rest))
+    current = current.after(element.store(element * made.factor).end(rest))
     down = lambda memory, i: memory[b, k + 1 + i, k].load()  # noqa: E731
     current = current.after(reflect_rows(loops, current, b, k, k, k + 1, down, made.scale))
     made, current = _reflect_row(loops, current, b, k, size)
@@ -207,6 +207,6 @@ def bidiagonal_kernel(work: UOp, diagonal: UOp, beside: UOp, left: UOp, right: U
     term = lambda j: current[b, row, k + 1 + j] * current[b, k, k + 1 + j]  # noqa: E731
     factor = made.scale * loops.total(count, term, work.dtype, b, k, i)
     j = loops.over(count)
-    place = current[b, row, k + 1 + j]
-    updated = place.store(place - factor * current[b, k, k + 1 + j]).end(j).end(i)
+    element = current[b, row, k + 1 + j]
+    updated = element.store(element - factor * current[b, k, k + 1 + j]).end(j).end(i)
     return UOp.group(UOp.group(kept, updated).end(k), measured).end(b).sink(arg=KernelInfo("bidiagonal"))

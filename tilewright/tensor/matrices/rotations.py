@@ -284,14 +284,14 @@ def _order(values: UOp, memory: tuple[UOp, ...], is_singular: bool) -> UOp:
     index = loops.over(size)
     rank = loops.register(dtypes.int32, 0, b, i)
     rank = rank[0].set(rank.after(index)[0] + comes_before(index), end=index)
-    place = position(rank[0].load(), size)
+    row = position(rank[0].load(), size)
     value = found[b, i].load()
-    stored = [values[b, place].store((absolute(value) if is_singular else value) * unit[b])]
+    stored = [values[b, row].store((absolute(value) if is_singular else value) * unit[b])]
     for number, (output, source) in enumerate(zip(outputs, sources)):
         j = loops.over(output.shape[2])
         is_signed = is_singular and number == count - 1
         element = source[b, i, j].load()
         stored.append(
-            output[b, place, j].store(choose(value < 0.0, -element, element, dtype) if is_signed else element).end(j)
+            output[b, row, j].store(choose(value < 0.0, -element, element, dtype) if is_signed else element).end(j)
         )
     return UOp.group(*stored).end(i).end(b).sink(arg=KernelInfo("ordered"))

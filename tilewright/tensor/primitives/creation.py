@@ -74,13 +74,13 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
         sizes = sizes_from("empty", shape)
         if math.prod(sizes) == 0:
             return cls.zeros(sizes, device=device, dtype=dtype or dtypes.default_float, requires_grad=requires_grad)
-        place = canonical_device(device)
+        device = canonical_device(device)
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
-        if isinstance(place, str) and is_of_files(place):
-            memory = build.reshape(file_buffer(place, wanted, math.prod(sizes)), sizes)
+        if isinstance(device, str) and is_of_files(device):
+            memory = build.reshape(file_buffer(device, wanted, math.prod(sizes)), sizes)
         else:
-            memory = new_memory(place, wanted, sizes)
-        made = cls._from_uop(memory, place)
+            memory = new_memory(device, wanted, sizes)
+        made = cls._from_uop(memory, device)
         return made._told(requires_grad)
 
     def full_like(
@@ -171,11 +171,11 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
         if steps < 2:
             return cls.full((steps,), start, wanted, device)
         compute = wanted if wanted.is_float and wanted.bits >= 32 else dtypes.float32
-        place = cls.arange(steps, device=device)
+        number = cls.arange(steps, device=device)
         distance = (stop - start) / (steps - 1)
-        near = place.cast(compute) * distance + start
-        far = (steps - 1 - place).cast(compute) * -distance + stop
-        return (place < steps // 2).where(near, far).cast(wanted)
+        near = number.cast(compute) * distance + start
+        far = (steps - 1 - number).cast(compute) * -distance + stop
+        return (number < steps // 2).where(near, far).cast(wanted)
 
     @classmethod
     def eye(cls, n: int, m: int | None = None, dtype: DType | str | None = None, device: Devices | None = None) -> Self:

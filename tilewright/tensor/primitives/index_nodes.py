@@ -44,7 +44,7 @@ class Parsed(NamedTuple):
 
     moves: tuple[Move, ...]
     tensors: dict[int, UOp]  # axis after the movements -> index
-    place: int  # where the axes of the index tensors stand in the result
+    position: int  # where the axes of the index tensors stand in the result
 
 
 # ---------------------------------------------------------------- positions and ranges
@@ -158,15 +158,15 @@ def range_moves(ranges: list[AxisRange], shape: Shape) -> list[Move]:
 # ---------------------------------------------------------------- index tensors
 
 
-def places_of_true(mask: UOp, count: int) -> UOp:
+def positions_of_true(mask: UOp, count: int) -> UOp:
     """The positions of the first `count` true elements of a row of bools; the row's length where there are fewer."""
     running = build.contiguous(scan_axis(build.cast(mask, dtypes.int32), Ops.ADD, 0))
     return nodes.count_not_greater(running, build.iota(count))
 
 
-def place_of_index_axes(tensors: dict[int, UOp]) -> int:
-    """Where the axes of the index tensors stand in the result: in the place of the first one, or in front of all where
-    an axis lies between two of them. As in torch, ints and 0-d tensors do not count: they have no axes."""
+def position_of_index_axes(tensors: dict[int, UOp]) -> int:
+    """Where the axes of the index tensors stand in the result: at the position of the first one, or in front of all
+    where an axis lies between two of them. As in torch, ints and 0-d tensors do not count: they have no axes."""
     with_axes = [axis for axis in sorted(tensors) if tensors[axis].shape]
     if not with_axes:
         return 0
@@ -191,7 +191,7 @@ def indexed_shape(shape: Shape, parsed: Parsed) -> Shape:
     if not parsed.tensors:
         return shape
     rest = [shape[axis] for axis in _other_axes(shape, parsed)]
-    return (*rest[: parsed.place], *_index_shape(parsed), *rest[parsed.place :])
+    return (*rest[: parsed.position], *_index_shape(parsed), *rest[parsed.position :])
 
 
 def gather_axes(node: UOp, parsed: Parsed) -> UOp:
@@ -207,25 +207,25 @@ def gather_axes(node: UOp, parsed: Parsed) -> UOp:
     for axis in range(len(node.shape)):
         if axis in parsed.tensors:
             wide = build.broadcast_to(parsed.tensors[axis], inner)
-            behind = len(shape) - parsed.place - len(inner)
-            aligned = build.reshape(wide, (*(1,) * parsed.place, *inner, *(1,) * behind))
+            behind = len(shape) - parsed.position - len(inner)
+            aligned = build.reshape(wide, (*(1,) * parsed.position, *inner, *(1,) * behind))
             indices.append(build.expand(aligned, shape))
         else:
             number = others.index(axis)
-            indices.append(build.axis_iota(shape, number if number < parsed.place else number + len(inner)))
+            indices.append(build.axis_iota(shape, number if number < parsed.position else number + len(inner)))
     return build.gather(node, *indices)
 
 
 def scatter_axes(node: UOp, parsed: Parsed, value: UOp) -> UOp:
-    """`node` with `value` (of the indexed shape) at the places the index tensors name; of several values for a place
-    the last one stays."""
+    """`node` with `value` (of the indexed shape) at the positions that the index tensors name; of several values for a
+    position the last one stays."""
     inner = _index_shape(parsed)
     count = math.prod(inner)
     if count == 0 or 0 in node.shape:
         return node
     axes = sorted(parsed.tensors)
     sizes = tuple(node.shape[axis] for axis in axes)
-    # last[p] is the number of the last index that names place p, or negative.
+    # last[p] is the number of the last index that names position p, or negative.
     dtype = dtypes.int32 if math.prod(sizes) < 1 << 31 else dtypes.int64
     wide = [build.reshape(build.broadcast_to(parsed.tensors[axis], inner), (count,)) for axis in axes]
     table = (math.prod(sizes), count)
@@ -237,8 +237,8 @@ def scatter_axes(node: UOp, parsed: Parsed, value: UOp) -> UOp:
     aligned = tuple(node.shape[axis] if axis in parsed.tensors else 1 for axis in range(len(node.shape)))
     last = build.expand(build.reshape(last, aligned), node.shape)
     # The value with the axes of the index flattened and in front.
-    place, width = parsed.place, len(inner)
-    order = (*range(place, place + width), *range(place), *range(place + width, len(value.shape)))
+    position, width = parsed.position, len(inner)
+    order = (*range(position, position + width), *range(position), *range(position + width, len(value.shape)))
     others = _other_axes(node.shape, parsed)
     rows = build.reshape(build.permute(value, order), (count, *(node.shape[axis] for axis in others)))
     chosen = build.gather(rows, last, *(build.axis_iota(node.shape, axis) for axis in others))

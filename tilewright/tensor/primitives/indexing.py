@@ -28,8 +28,8 @@ from tilewright.tensor.primitives.index_nodes import (
     checked_index,
     gather_axes,
     indexed_shape,
-    place_of_index_axes,
-    places_of_true,
+    position_of_index_axes,
+    positions_of_true,
     range_moves,
     scatter_axes,
     slice_range,
@@ -88,7 +88,7 @@ class IndexingMixin(ReduceMixin):
             self._store(parsed.moves, node, *others)
 
     def _fitted(self, node: UOp, shape: Shape) -> UOp:
-        """A value broadcast to the place it is stored in; axes of size 1 in front of it are dropped."""
+        """A value broadcast to the shape it is stored in; axes of size 1 in front of it are dropped."""
         while len(node.shape) > len(shape) and node.shape[0] == 1:
             node = build.reshape(node, node.shape[1:])
         self._check_fits("setitem", node.shape, shape)
@@ -149,9 +149,9 @@ class IndexingMixin(ReduceMixin):
             return self._new(nodes.nothing_of(self.uop, index.shape))
         if self.ndim == 0:
             return self
-        places = [build.axis_iota(index.shape, k) for k in range(index.ndim)]
-        places[axis] = checked_index("gather", index.uop, axis, self.shape)
-        return self._new(build.gather(self.uop, *places))
+        indices = [build.axis_iota(index.shape, k) for k in range(index.ndim)]
+        indices[axis] = checked_index("gather", index.uop, axis, self.shape)
+        return self._new(build.gather(self.uop, *indices))
 
     # ------------------------------------------------------------ reading the index
 
@@ -182,7 +182,7 @@ class IndexingMixin(ReduceMixin):
             else:
                 ranges.append(AxisRange(check_position(operation, entry, axis, self.shape), 1))
         moves = (*range_moves(ranges, self.shape), (Ops.RESHAPE, tuple(sizes)))
-        return Parsed(moves, tensors, place_of_index_axes(tensors))
+        return Parsed(moves, tensors, position_of_index_axes(tensors))
 
     def _entries_per_axis(self, operation: str, index: Any) -> list[Any]:
         """One entry for each axis, besides the Nones: lists are index tensors, what is missing is a full slice."""
@@ -192,11 +192,11 @@ class IndexingMixin(ReduceMixin):
         if used > self.ndim:
             message = f"{used} indices for shape {self.shape}, which has {self.ndim} axes"
             raise IndexingError(operation, message, f"give at most {self.ndim}")
-        places = [place for place, entry in enumerate(entries) if entry is Ellipsis]
-        if len(places) > 1:
+        ellipses = [k for k, entry in enumerate(entries) if entry is Ellipsis]
+        if len(ellipses) > 1:
             raise IndexingError(operation, "more than one Ellipsis", "use ... once")
-        place = places[0] if places else len(entries)
-        return entries[:place] + [slice(None)] * (self.ndim - used) + entries[place + 1 :]
+        first = ellipses[0] if ellipses else len(entries)
+        return entries[:first] + [slice(None)] * (self.ndim - used) + entries[first + 1 :]
 
     def _index_entry(self, operation: str, entry: Any) -> list[Any]:
         if entry is None or entry is Ellipsis or isinstance(entry, slice):
@@ -217,7 +217,7 @@ class IndexingMixin(ReduceMixin):
     def _host_index(self, operation: str, data: Any) -> list[Any]:
         leaves, shape = flatten(data)
         if leaves and all(isinstance(leaf, bool) for leaf in leaves):
-            return self._places_of_true(leaves, shape)
+            return self._positions_of_true(leaves, shape)
         if not all(hasattr(leaf, "__index__") for leaf in leaves):
             raise IndexingError(operation, "a list that holds more than integers", _ALLOWED)
         numbers = [leaf.__index__() for leaf in leaves]
@@ -235,7 +235,7 @@ class IndexingMixin(ReduceMixin):
         count = mask._true_count()
         if count == 0:
             return [TensorIndex(build.const(dtypes.int32, 0, (0,)), size=size) for size in mask.shape]
-        flat = build.contiguous(places_of_true(build.reshape(mask.uop, (mask._size(),)), count))
+        flat = build.contiguous(positions_of_true(build.reshape(mask.uop, (mask._size(),)), count))
         found = []
         stride = mask._size()
         for size in mask.shape:
@@ -245,7 +245,7 @@ class IndexingMixin(ReduceMixin):
 
     def _with_axis_per_truth(self, index: Any) -> tuple[Self, Any]:
         """For an index that holds single truth values: this tensor with an axis of size 1 for each, and the index with
-        the first element or no element of that axis in the truth value's place."""
+        the first element or no element of that axis instead of the truth value."""
         entries = list(index) if isinstance(index, tuple) else [index]
         widened = self
         axis = 0
@@ -261,7 +261,7 @@ class IndexingMixin(ReduceMixin):
                 axis += _axes_used(entry)
         return widened, tuple(entries)
 
-    def _places_of_true(self, flags: list[Any], shape: Shape) -> list[Any]:
+    def _positions_of_true(self, flags: list[Any], shape: Shape) -> list[Any]:
         """A mask as one index for each of its axes. How many are true is known from the values alone, so the mask has
         been computed by now."""
         flat = list(compress(range(len(flags)), flags))
@@ -269,7 +269,7 @@ class IndexingMixin(ReduceMixin):
         stride = math.prod(shape)
         for size in shape:
             stride //= max(size, 1)
-            found.append(self._known_index([place // stride % size for place in flat], (len(flat),), size))
+            found.append(self._known_index([number // stride % size for number in flat], (len(flat),), size))
         return found
 
 

@@ -46,9 +46,9 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
         return self._new(_without_axes(build.reduce_axis(op, node, axes), axes, keepdim))
 
     def _check_not_empty(self, name: str, axis: Axes) -> None:
-        for place in check_axes(name, axis, self.ndim):
-            if self.shape[place] == 0:
-                message = f"axis {place} of shape {self.shape} has no elements"
+        for each in check_axes(name, axis, self.ndim):
+            if self.shape[each] == 0:
+                message = f"axis {each} of shape {self.shape} has no elements"
                 raise ShapeError(name, message, "reduce over axes that have at least one element")
 
     def _wide(self) -> Self:
@@ -116,34 +116,34 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
         """Whether every element is close (see `isclose`); the tensors are computed for it."""
         return bool(self.isclose(other, rtol, atol, equal_nan).all())
 
-    # ------------------------------------------------------------ places of extremes
+    # ------------------------------------------------------------ indices of extremes
 
     def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
         """The index of the first greatest element, along an axis or of the flattened tensor; NaN is the greatest."""
-        return self._place_of_extreme("argmax", Ops.MAX, axis, keepdim)
+        return self._index_of_extreme("argmax", Ops.MAX, axis, keepdim)
 
     def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
         """The index of the first least element; NaN is the least."""
-        return self._place_of_extreme("argmin", Ops.MIN, axis, keepdim)
+        return self._index_of_extreme("argmin", Ops.MIN, axis, keepdim)
 
-    def _place_of_extreme(self, name: str, op: Op, axis: int | None, keepdim: bool) -> Self:
+    def _index_of_extreme(self, name: str, op: Op, axis: int | None, keepdim: bool) -> Self:
         if axis is None:
-            found = self.flatten()._place_of_extreme(name, op, 0, False)
+            found = self.flatten()._index_of_extreme(name, op, 0, False)
             return found.reshape((1,) * self.ndim) if keepdim else found
         if self.ndim == 0:
             check_axis(name, axis, 0)
             return self._new(build.const(dtypes.int64, 0))
         self._check_not_empty(name, axis)
-        place = check_axis(name, axis, self.ndim)
-        extreme = self._reduce(name, op, place, True)
+        axis = check_axis(name, axis, self.ndim)
+        extreme = self._reduce(name, op, axis, True)
         is_extreme = self.eq(extreme)
         if self.dtype.is_float:
             is_extreme = is_extreme | self.isnan()
         # The first index is the least, so every other element offers one that is too large.
-        index = build.axis_iota(self.shape, place)
-        offered = build.where(is_extreme.uop, index, build.const(index.dtype, self.shape[place]))
-        least = build.cast(build.reduce_axis(Ops.MIN, offered, (place,)), dtypes.int64)
-        return self._new(_without_axes(least, (place,), keepdim))
+        index = build.axis_iota(self.shape, axis)
+        offered = build.where(is_extreme.uop, index, build.const(index.dtype, self.shape[axis]))
+        least = build.cast(build.reduce_axis(Ops.MIN, offered, (axis,)), dtypes.int64)
+        return self._new(_without_axes(least, (axis,), keepdim))
 
     # ------------------------------------------------------------ moments
 
@@ -157,7 +157,7 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
         return mean._new(build.cast(mean.uop, self.dtype))
 
     def _count(self, name: str, axis: Axes) -> int:
-        return math.prod(self.shape[place] for place in check_axes(name, axis, self.ndim))
+        return math.prod(self.shape[each] for each in check_axes(name, axis, self.ndim))
 
     def var(self, axis: Axes = None, keepdim: bool = False, correction: float = 1) -> Self:
         """The mean square distance from the mean, over n - correction."""
@@ -268,10 +268,10 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
         return self._scan("cumprod", Ops.MUL, axis, sum_dtype(self.dtype))
 
     def _scan(self, name: str, op: Op, axis: int, dtype: DType) -> Self:
-        place = check_axis(name, axis, self.ndim)
+        axis = check_axis(name, axis, self.ndim)
         node = build.cast(self.uop, accumulate_dtype(dtype))
         if self.ndim and 0 not in self.shape:
-            node = scan_axis(node, op, place)
+            node = scan_axis(node, op, axis)
         return self._new(build.cast(node, dtype))
 
 
@@ -313,12 +313,12 @@ def _scan_at_once(node: UOp, op: Op, axis: int) -> UOp:
     size = node.shape[axis]
     square = nodes.replace_axis(node.shape, axis, size, size)
     terms = build.expand(build.reshape(node, nodes.replace_axis(node.shape, axis, 1, size)), square)
-    ends, places = build.axis_iota(square, axis), build.axis_iota(square, axis + 1)
-    is_later = build.alu(Ops.CMPLT, ends, places)
+    ends, numbers = build.axis_iota(square, axis), build.axis_iota(square, axis + 1)
+    is_later = build.alu(Ops.CMPLT, ends, numbers)
     masked = build.where(is_later, build.const(node.dtype, reduce_identity(op, node.dtype)), terms)
     return build.reshape(build.reduce_axis(op, masked, (axis + 1,)), node.shape)
 
 
 def _pairs(shape: Shape, axis: int, pair: tuple[int, int]) -> Pairs:
     """Padding of one axis alone."""
-    return tuple(pair if place == axis else (0, 0) for place in range(len(shape)))
+    return tuple(pair if k == axis else (0, 0) for k in range(len(shape)))

@@ -66,7 +66,7 @@ class ShapeMixin(StorageMixin):
 
     def reshape(self, shape: Any = (), *args: Any) -> Self:
         """The same elements in row-major order under another shape; one size may be -1, and None keeps the size of the
-        axis at that place."""
+        axis at that position."""
         given = tuple(shape) if not args and isinstance(shape, tuple | list) else (shape, *args)
         if any(size is None for size in given):
             given = self._filled_sizes("reshape", given)
@@ -74,7 +74,7 @@ class ShapeMixin(StorageMixin):
         return self._view((Ops.RESHAPE, sizes))
 
     def _filled_sizes(self, operation: str, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Sizes with each None replaced by the size of this tensor's axis at the same place."""
+        """Sizes with each None replaced by the size of this tensor's axis at the same position."""
         if any(size is None for size in given[self.ndim :]):
             message = f"sizes {given} for shape {self.shape}, which has no axis at the last None"
             raise ShapeError(operation, message, "give None only for axes that there are")
@@ -357,14 +357,14 @@ class ShapeMixin(StorageMixin):
         check_devices("meshgrid", self, *args)
         for tensor in (self, *args):
             if tensor.ndim > 1:
-                raise ShapeError("meshgrid", f"a tensor of shape {tensor.shape}", "give one axis of places each")
+                raise ShapeError("meshgrid", f"a tensor of shape {tensor.shape}", "give one axis of coordinates each")
         tensors = [tensor.flatten() for tensor in (self, *args)]
         order = list(range(len(tensors)))
         if indexing == "xy" and len(order) > 1:
             order[0], order[1] = 1, 0
         shape = tuple(tensors[k].shape[0] for k in order)
-        places = [order.index(k) for k in range(len(tensors))]
+        positions = [order.index(k) for k in range(len(tensors))]
         return tuple(
-            tensor.reshape(tuple(-1 if axis == place else 1 for axis in range(len(order)))).expand(shape)
-            for tensor, place in zip(tensors, places)
+            tensor.reshape(tuple(-1 if axis == position else 1 for axis in range(len(order)))).expand(shape)
+            for tensor, position in zip(tensors, positions)
         )

@@ -204,12 +204,12 @@ class ProductsMixin(Family):
         check_devices("cross", self, other)
         axis = check_axis("cross", dim, max(self.ndim, other.ndim))
         for tensor in (self, other):
-            place = axis - max(self.ndim, other.ndim)
-            if tensor.ndim < -place or tensor.shape[place] != 3:
+            from_end = axis - max(self.ndim, other.ndim)
+            if tensor.ndim < -from_end or tensor.shape[from_end] != 3:
                 message = f"shapes {self.shape} and {other.shape}: axis {dim} is not 3 long in both"
                 raise ShapeError("cross", message, "give vectors of 3 elements, and their axis as dim=")
-        place = axis - max(self.ndim, other.ndim)
-        return self.roll(-1, place) * other.roll(1, place) - self.roll(1, place) * other.roll(-1, place)
+        from_end = axis - max(self.ndim, other.ndim)
+        return self.roll(-1, from_end) * other.roll(1, from_end) - self.roll(1, from_end) * other.roll(-1, from_end)
 
     def vecdot(self, other: Self, dim: int = -1) -> Self:
         """The sum of products along an axis; all other axes broadcast."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 _LINEAR = ("linear", "bilinear", "trilinear")
-# A factor such as 0.3 is meant as 3/10, and places computed from it stay in 64 bits.
+# A factor such as 0.3 is meant as 3/10, and positions computed from it stay in 64 bits.
 _MAX_DENOMINATOR = 1 << 20
 
 
@@ -132,7 +132,7 @@ class ImagesMixin(Family):
         for axis, (length, ratio) in enumerate(zip(wanted, ratios), start=self.ndim - len(wanted)):
             old = result.shape[axis]
             number = build.iota(length, dtypes.int64)
-            # The place is a fraction: above / below.
+            # The position is a fraction: above / below.
             if align_corners:
                 above, below = number * (old - 1), max(length - 1, 1)
             else:
@@ -143,7 +143,7 @@ class ImagesMixin(Family):
             share = build.cast(above % below, result.dtype) * (1 / below)
             shape = tuple(length if k == axis else 1 for k in range(self.ndim))
             weight = self._new(build.reshape(share, shape))
-            near, far = (result._new(read_axis(result.uop, axis, place)) for place in (low, high))
+            near, far = (result._new(read_axis(result.uop, axis, position)) for position in (low, high))
             result = near * (1 - weight) + far * weight
         return result
 
@@ -152,7 +152,7 @@ class ImagesMixin(Family):
     def grid_sample(
         self, grid: Self, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool = False
     ) -> Self:
-        """The image read at the places of a grid (batch, h, w, 2) of (x, y), where -1 and 1 are its borders.
+        """The image read at the points of a grid (batch, h, w, 2) of (x, y), where -1 and 1 are its borders.
         `padding_mode` says what lies outside: "zeros", the "border" elements, or the image's "reflection"."""
         check_devices("grid_sample", self, grid)
         if self.ndim != 4 or grid.ndim != 4 or grid.shape[-1] != 2 or grid.shape[0] != self.shape[0]:
@@ -162,16 +162,16 @@ class ImagesMixin(Family):
             remedy = "give mode bilinear or nearest, and padding_mode zeros, border or reflection"
             raise ShapeError("grid_sample", f"mode {mode!r}, padding_mode {padding_mode!r}", remedy)
         self._check_float("grid_sample")
-        places = []
+        positions = []
         for number, size in ((1, self.shape[2]), (0, self.shape[3])):
-            place = grid[..., number].cast(accumulate_dtype(grid.dtype))
-            place = (place + 1) * ((size - 1) / 2) if align_corners else ((place + 1) * size - 1) * 0.5
-            places.append(_inside(place, size, padding_mode, align_corners))
-        read = self._at_places(places, padding_mode)
+            position = grid[..., number].cast(accumulate_dtype(grid.dtype))
+            position = (position + 1) * ((size - 1) / 2) if align_corners else ((position + 1) * size - 1) * 0.5
+            positions.append(_inside(position, size, padding_mode, align_corners))
+        read = self._at_positions(positions, padding_mode)
         if mode == "nearest":
-            return cast(Self, read([place.round() for place in places]))
-        low = [place.floor() for place in places]
-        share = [(place - floor).unsqueeze(1) for place, floor in zip(places, low)]
+            return cast(Self, read([position.round() for position in positions]))
+        low = [position.floor() for position in positions]
+        share = [(position - floor).unsqueeze(1) for position, floor in zip(positions, low)]
         result = None
         for corner in ((0, 0), (0, 1), (1, 0), (1, 1)):
             weight = math.prod(part if side else 1 - part for side, part in zip(corner, share))
@@ -179,40 +179,40 @@ class ImagesMixin(Family):
             result = term if result is None else result + term
         return cast(Self, result).cast(self.dtype)
 
-    def _at_places(self, places: list[Any], padding_mode: str) -> Any:
+    def _at_positions(self, positions: list[Any], padding_mode: str) -> Any:
         batch, _, height, width = self.shape
         number = self.arange(batch, device=self.device).reshape((batch, 1, 1))
 
         def read(at: list[Any]) -> Any:
             inside = (at[0] >= 0) & (at[0] <= height - 1) & (at[1] >= 0) & (at[1] <= width - 1)
-            row, column = (inside.where(place, 0.0).detach().cast("int64") for place in at)
+            row, column = (inside.where(position, 0.0).detach().cast("int64") for position in at)
             picked = self.permute((0, 2, 3, 1))[number, row, column].permute((0, 3, 1, 2))
             return inside.unsqueeze(1).where(picked, 0.0)
 
         return read
 
 
-def read_axis(node: UOp, axis: int, places: UOp) -> UOp:
-    """The elements at the places of one axis, all else as it is."""
-    shape = nodes.replace_axis(node.shape, axis, places.shape[0])
+def read_axis(node: UOp, axis: int, positions: UOp) -> UOp:
+    """The elements of one axis at these indices."""
+    shape = nodes.replace_axis(node.shape, axis, positions.shape[0])
     if 0 in shape:
         return build.const(node.dtype, 0, shape)
-    aligned = build.reshape(places, tuple(size if k == axis else 1 for k, size in enumerate(shape)))
+    aligned = build.reshape(positions, tuple(size if k == axis else 1 for k, size in enumerate(shape)))
     wide = build.expand(aligned, shape)
     return build.gather(node, *(wide if k == axis else build.axis_iota(shape, k) for k in range(len(shape))))
 
 
-def _inside(place: Any, size: int, padding_mode: str, align_corners: bool) -> Any:
+def _inside(position: Any, size: int, padding_mode: str, align_corners: bool) -> Any:
     """Places outside moved to the border, or mirrored there."""
     if padding_mode == "zeros":
-        return place
+        return position
     if padding_mode == "reflection":
         low, span = (0.0, float(size - 1)) if align_corners else (-0.5, float(size))
         if span == 0:
-            return place * 0
-        distance = (place - low).abs()
+            return position * 0
+        distance = (position - low).abs()
         turns = (distance / span).floor()
         rest = distance - turns * span
         is_odd = turns.mod(2.0).ne(0)
-        place = is_odd.where(span - rest, rest) + low
-    return place.clamp(0.0, float(size - 1))
+        position = is_odd.where(span - rest, rest) + low
+    return position.clamp(0.0, float(size - 1))

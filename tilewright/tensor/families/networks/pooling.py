@@ -1,5 +1,5 @@
 """Pooling. In: tensors whose last axes are space. Out: the greatest element or the mean of each window.
-A window's maximum is chosen by its place, the first one that holds it, so its gradient goes to one element as in torch;
+A window's maximum is chosen by its position, the first that holds it, so its gradient goes to one element as in torch;
 a reduction to the maximum would share the gradient among equal elements."""
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
         result = self._new(value)
         if not return_indices:
             return result
-        return result, self._new(place_in_space(first, self.shape, windows))
+        return result, self._new(position_in_space(first, self.shape, windows))
 
     def avg_pool2d(
         self,
@@ -141,9 +141,9 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
         else:
             space = tuple(output_size)[-count:]
         flat = self.reshape(*outer, math.prod(self.shape[self.ndim - count :]))
-        places = indices.reshape(flat.shape)
+        flat_indices = indices.reshape(flat.shape)
         target = self.zeros(*outer, math.prod(space), dtype=self.dtype, device=self.device)
-        return target.scatter(-1, places, flat).reshape(*outer, *space)
+        return target.scatter(-1, flat_indices, flat).reshape(*outer, *space)
 
     # ------------------------------------------------------------ names by dimension
 
@@ -239,16 +239,16 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
         return self._adaptive_average("adaptive_avg_pool3d", output_size, 3)
 
     def _adaptive_maximum(self, name: str, output_size: AdaptiveSizes, count: int) -> Self:
-        """Along each axis in turn: the windows, all as long as the longest, are read by their places."""
+        """Along each axis in turn: the windows, all as long as the longest, are read by index."""
         result = self
         sizes = self._adaptive_sizes(name, output_size, count)
         for axis, wanted in zip(range(self.ndim - count, self.ndim), sizes):
             own = self.shape[axis]
             spans = _spans(own, wanted)
             longest = max(end - start for start, end in spans)
-            # A place past the end of its window is its last place once more.
-            places = [[min(start + k, end - 1) for k in range(longest)] for start, end in spans]
-            result = result[(*(slice(None),) * axis, self._tensor(places))].max(axis + 1)
+            # An index past the end of its window is its last index once more.
+            indices = [[min(start + k, end - 1) for k in range(longest)] for start, end in spans]
+            result = result[(*(slice(None),) * axis, self._tensor(indices))].max(axis + 1)
         return result
 
     def adaptive_max_pool1d(self, output_size: AdaptiveSizes) -> Self:
@@ -267,10 +267,10 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
 # ---------------------------------------------------------------- the greatest of a window
 
 
-def choose_among_slices(node: UOp, windows: Windows, keep_place: bool) -> tuple[UOp, UOp]:
+def choose_among_slices(node: UOp, windows: Windows, keep_position: bool) -> tuple[UOp, UOp]:
     """The greatest element of each window and its number there, from one slice of the input for each element of a
-    window, compared one by one. With `keep_place` the numbers are stored and the elements selected by them: a gradient
-    then needs nothing but the numbers."""
+    window, compared one by one. With `keep_position` the numbers are stored and the elements selected by them: a
+    gradient then needs nothing but the numbers."""
     # The zeros of the padding are never chosen: only what lies inside can be.
     slices = window_slices(build.pad(node, windows.pads), windows)
     inside: list[UOp] | None = None
@@ -289,7 +289,7 @@ def choose_among_slices(node: UOp, windows: Windows, keep_place: bool) -> tuple[
             better = (better | (first < 0)) & inside[number]
         best = build.where(better, candidate, best)
         first = build.where(better, build.const(dtypes.int8, number), first)
-    if keep_place:
+    if keep_position:
         first = build.contiguous(first)
         best = element_of_windows(node, windows, first)
     return best, first
@@ -329,9 +329,9 @@ def window_slices(node: UOp, windows: Windows) -> list[UOp]:
     return found
 
 
-def choose_in_windows(node: UOp, windows: Windows, keep_place: bool) -> tuple[UOp, UOp]:
-    """The same for large windows, by reductions: the maximum, the first place that holds it, the element there."""
-    del keep_place
+def choose_in_windows(node: UOp, windows: Windows, keep_position: bool) -> tuple[UOp, UOp]:
+    """The same for large windows, by reductions: the maximum, the first position that holds it, the element there."""
+    del keep_position
     elements, number = numbered_windows(node, windows)
     axes = range(len(node.shape), len(elements.shape))
     best = build.reduce_axis(Ops.MAX, elements, axes)
@@ -349,19 +349,19 @@ def choose_in_windows(node: UOp, windows: Windows, keep_place: bool) -> tuple[UO
     return element_of_windows(node, windows, first), first
 
 
-def place_in_space(first: UOp, shape: Shape, windows: Windows) -> UOp:
+def position_in_space(first: UOp, shape: Shape, windows: Windows) -> UOp:
     """The flat position in the input's space of an element that is known by its number within its window."""
     outer = len(shape) - len(windows.kernel)
     number = build.cast(first, dtypes.int64)
-    place = build.const(dtypes.int64, 0, first.shape)
+    position = build.const(dtypes.int64, 0, first.shape)
     rest = math.prod(windows.kernel)
     for axis, (size, step, gap) in enumerate(zip(windows.kernel, windows.steps, windows.gaps)):
         rest //= size
         output = build.cast(build.axis_iota(first.shape, outer + axis), dtypes.int64)
         within = (number // rest) % size
         moved = build.alu(Ops.ADD, output * step, within * gap) - windows.pads[outer + axis][0]
-        place = build.alu(Ops.ADD, place * shape[outer + axis], moved)
-    return place
+        position = build.alu(Ops.ADD, position * shape[outer + axis], moved)
+    return position
 
 
 def _spans(own: int, wanted: int) -> Pairs:
