@@ -4,6 +4,7 @@ vector lanes, its coordinates, and whether it is needed at all. Facts only; the 
 from __future__ import annotations
 
 import itertools
+import math
 
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import AxisType, Ops
@@ -139,16 +140,23 @@ class TileFacts:
 
     def _vector_priority(self, program: Program) -> dict[UOp, tuple[int, int]]:
         """The UPCAST axes that some access walks with stride 1, or with a stride of the terms that are unrolled
-        into each of their elements, and how many do."""
+        into each of their elements, and how many elements are accessed so in the loops around. An operand of a product
+        is accessed in every iteration of the sum: parameters that only scale its result do not outvote it."""
         counts: dict[UOp, int] = {}
+        open_loops: list[UOp] = []
         for node in program.body:
-            if node.op is Ops.INDEX:
-                steps = tile_part(node.src[1])[1]
+            if node.op is Ops.RANGE and node.arg.kind in (AxisType.LOOP, AxisType.REDUCE):
+                open_loops.append(node)
+            elif node.op is Ops.END:
+                open_loops.pop()
+            elif node.op in _ACCESSES:
+                steps = tile_part(node.src[0].src[1])[1]
                 terms = (axis_size(a) for a, step in steps.items() if step == 1 and a.arg.kind is AxisType.UNROLL)
                 strides = (1, next(terms, 1))
+                elements = math.prod(axis_size(axis) for axis in (*open_loops, *steps))
                 for axis, step in steps.items():
                     if step in strides and axis.arg.kind is AxisType.UPCAST:
-                        counts[axis] = counts.get(axis, 0) + 1
+                        counts[axis] = counts.get(axis, 0) + elements
         return {axis: (count, axis_size(axis)) for axis, count in counts.items()}
 
     # ------------------------------------------------------------ need and updates
