@@ -4,6 +4,7 @@ how long something takes."""
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import tempfile
 
@@ -25,6 +26,11 @@ settings.load_profile("tests")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the texts under tests/golden anew")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("torch") and importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed; `make test-torch` installs it")
 
 
 def pytest_collection_finish() -> None:

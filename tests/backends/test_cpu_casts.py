@@ -40,7 +40,7 @@ def test_no_lane_is_converted_alone(instruction_set: str, name: str, dtype: DTyp
     assert not re.search(ONE_LANE, "\n".join(line for loop in loops for line in loop))
 
 
-@pytest.mark.parametrize("dtype", dtypes.ints + dtypes.uints, ids=lambda d: d.name)
+@pytest.mark.parametrize("dtype", dtypes.ints, ids=lambda d: d.name)
 @pytest.mark.parametrize("source", [dtypes.float32, dtypes.float64, dtypes.float16], ids=lambda d: d.name)
 def test_values_out_of_range(source: DType, dtype: DType) -> None:
     with np.errstate(over="ignore"):

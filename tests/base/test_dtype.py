@@ -29,7 +29,7 @@ from tilewright.base.errors import DTypeError
 from tilewright.graph.interpreter.numpy_math import Array, bitcast_array, cast_array, dtype_of_array, numpy_dtype
 
 SMALL_FLOATS = tuple(dtype for dtype in dtypes.floats if dtype.bits <= 16)
-INTEGERS = dtypes.ints + dtypes.uints
+INTEGERS = dtypes.ints
 
 
 def all_values(dtype: DType) -> Array:

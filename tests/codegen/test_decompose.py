@@ -21,7 +21,7 @@ from tilewright.graph.walk import toposort
 
 BARE = Target("bare")
 WITH_MAX = Target("max", native_ops=frozenset({"MAX"}))
-INTEGERS = (*dtypes.ints, *dtypes.uints)
+INTEGERS = dtypes.ints
 
 
 def parameter(dtype: DType, size: int, slot: int = 0) -> UOp:

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -201,3 +202,44 @@ def test_the_demo_agrees_with_numpy(tmp_path: Path) -> None:
         assert part in finished.stdout
     assert finished.stderr == ""
     assert list(tmp_path.iterdir()) == [], "it leaves nothing behind"
+
+
+# ---------------------------------------------------------------- lines of equal expressions
+
+
+def _on_one_line(x: Tensor) -> Tensor:
+    return ((x + 1).contiguous().exp().contiguous() * 2).sum(0)
+
+
+def _on_three_lines(x: Tensor) -> Tensor:
+    first = (x + 1).contiguous()
+    second = first.exp().contiguous()
+    return (second * 2).sum(0)
+
+
+@pytest.mark.parametrize("device", ["CPU", "PYTHON"])
+def test_a_kernel_has_the_line_of_the_program_that_runs_it(device: str) -> None:
+    """An equal expression was shown with the line of the program that wrote it first."""
+
+    def lines_of(program: Callable[[Tensor], Tensor]) -> list[int]:
+        x = Tensor.rand(3, 4, device=device).realize()
+        with watch_runs() as runs:
+            program(x).realize()
+        scheduled = [item.line for item in program(x).schedule().items]
+        assert scheduled == [run.line for run in runs]
+        return [run.line[1] for run in runs if run.line]
+
+    one, three = (program.__code__.co_firstlineno for program in (_on_one_line, _on_three_lines))
+    for _ in range(2):
+        assert lines_of(_on_one_line) == [one + 1] * 3
+        assert lines_of(_on_three_lines) == [three + 1, three + 2, three + 3]
+
+
+def test_sharded_kernels_have_the_line_of_the_program_that_runs_them() -> None:
+    x = Tensor.rand(4, 4).shard(("CPU", "CPU:1"), 0).realize()
+    found = []
+    for program in (_on_one_line, _on_three_lines, _on_one_line):
+        with watch_runs() as runs:
+            program(x).realize()
+        found.append({run.line[1] - program.__code__.co_firstlineno for run in runs if run.line})
+    assert found == [{1}, {1, 2, 3}, {1}]

@@ -6,10 +6,13 @@ computed along with an update of what they read."""
 
 from __future__ import annotations
 
+import pickle
+import tracemalloc
+
 import numpy as np
 import pytest
 
-from tilewright import Tensor
+from tilewright import Tensor, dtypes, nn
 from tilewright.base.errors import DTypeError, OutOfMemoryError, RealizeError, ShapeError, UnsupportedError
 
 
@@ -154,3 +157,60 @@ def test_elements_are_not_deleted() -> None:
     with pytest.raises(UnsupportedError, match="size of a tensor does not change"):
         del x[0]
     assert x.tolist() == [1, 2, 3]
+
+
+def test_a_pickle_hands_out_its_bytes() -> None:
+    """Protocol 5 with `buffer_callback` collected a copy of every tensor."""
+    count, size = 8, 100_000
+    tensors = [Tensor.rand(size).realize() for _ in range(count)]
+    expected = [tensor.numpy() for tensor in tensors]
+    tracemalloc.start()
+    text = pickle.dumps(tensors, protocol=5, buffer_callback=lambda buffer: buffer.release())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * size * 4
+    own = [bytearray(array.tobytes()) for array in expected]
+    found = pickle.loads(text, buffers=own)
+    for buffer in own:
+        buffer[:] = bytes(len(buffer))  # whoever owns them may use them again
+    for tensor, array in zip(found, expected):
+        np.testing.assert_array_equal(tensor.numpy(), array)
+
+
+@pytest.mark.parametrize("protocol", range(2, 6))
+def test_pickles_of_every_protocol(protocol: int) -> None:
+    tensors = {"a": Tensor([[1.5, 2.5]], requires_grad=True), "b": Tensor.zeros(0, 3), "c": Tensor(3, dtype="bfloat16")}
+    buffers: list[pickle.PickleBuffer] = []
+    found = pickle.loads(pickle.dumps(tensors, protocol))
+    if protocol == 5:
+        found |= pickle.loads(pickle.dumps({"d": Tensor([7])}, 5, buffer_callback=buffers.append), buffers=buffers)
+        assert found.pop("d").tolist() == [7]
+        assert len(buffers) == 1
+    assert {name: tensor.tolist() for name, tensor in found.items()} == {"a": [[1.5, 2.5]], "b": [], "c": 3.0}
+    assert [tensor.requires_grad for tensor in found.values()] == [True, False, False]
+    found["a"].assign(found["a"].detach() * 2)
+    assert found["a"].tolist() == [[3.0, 5.0]]
+    assert tensors["a"].tolist() == [[1.5, 2.5]]
+
+
+def test_axes_of_one_in_front_of_an_assigned_value_are_dropped() -> None:
+    """Schedules of learning rates assign a row of one number; an item assignment took it."""
+    rate = nn.optim.SGD([Tensor([1.0])], lr=0.1).lr
+    assert rate.assign(Tensor([0.25])).item() == 0.25
+    assert Tensor.zeros(2).contiguous().assign(Tensor([[[1.0, 2.0]]])).tolist() == [1.0, 2.0]
+    with pytest.raises(ShapeError, match="does not fit into"):
+        Tensor.zeros(2).contiguous().assign(Tensor.ones(3, 2))
+    with pytest.raises(ShapeError, match="does not fit into"):
+        rate.assign(Tensor([1.0, 2.0]))
+
+
+def test_questions_about_dtypes() -> None:
+    assert dtypes.ints == dtypes.sints + dtypes.uints
+    assert [dtype.name for dtype in dtypes.all if dtypes.is_float(dtype)] == [dtype.name for dtype in dtypes.floats]
+    assert [dtype for dtype in dtypes.all if dtypes.is_int(dtype)] == list(dtypes.ints)
+    assert [dtype for dtype in dtypes.all if dtypes.is_unsigned(dtype)] == list(dtypes.uints)
+    assert [dtype for dtype in dtypes.all if dtypes.is_bool(dtype)] == [dtypes.bool]
+    assert (dtypes.min("int8"), dtypes.max(dtypes.uint8), dtypes.max("bool")) == (-128, 255, True)
+    assert [dtypes.from_py(value).name for value in (True, 1, 2**40, 0.5)] == ["bool", "int32", "int64", "float32"]
+    assert set(dtypes.fp8s) == {dtypes.float8_e4m3, dtypes.float8_e5m2}
+    assert Tensor.invalids(2, 3, dtype="int8").shape == (2, 3)

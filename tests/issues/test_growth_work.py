@@ -172,8 +172,8 @@ def test_a_graph_that_changed_while_it_was_planned_is_bound_again(monkeypatch: p
     planned = realize_module.plan_graph
     changed: list[bool] = []
 
-    def plan_graph(structure: Any) -> Any:
-        found = planned(structure)
+    def plan_graph(structure: Any, *rest: Any) -> Any:
+        found = planned(structure, *rest)
         if not changed:
             changed.append(True)
             part.realize()

@@ -117,10 +117,10 @@ def test_a_reader_that_cannot_be_compiled_does_not_keep_memory_from_being_update
     plan = realize.plan_graph
     with monkeypatch.context() as patched:
 
-        def refuse_two(structure: Any) -> Any:
+        def refuse_two(structure: Any, *rest: Any) -> Any:
             if len(structure.outputs) > 1:
                 raise UserError("compile", "the device lacks int64", "use another")
-            return plan(structure)
+            return plan(structure, *rest)
 
         patched.setattr(realize, "plan_graph", refuse_two)
         assert state.tolist() == [2.0, 3.0]

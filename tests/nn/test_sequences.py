@@ -204,7 +204,8 @@ OPTIONS = [{}, {"num_layers": 2, "bidirectional": True}, {"batch_first": True, "
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
 def test_recurrent_layers_are_torchs(name: str, options: dict[str, Any]) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed; `make test-torch` installs it")
+    import torch
+
     theirs = getattr(torch.nn, name)(3, 4, **options)
     ours = getattr(nn, name)(3, 4, **options)
     nn.state.load_state_dict(ours, {key: Tensor(value.numpy()) for key, value in theirs.state_dict().items()})
@@ -223,7 +224,8 @@ def test_recurrent_layers_are_torchs(name: str, options: dict[str, Any]) -> None
 @pytest.mark.torch
 @pytest.mark.parametrize("options", [{}, {"norm_first": True, "activation": "gelu"}, {"batch_first": True}], ids=str)
 def test_encoder_layers_are_torchs(options: dict[str, Any]) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed; `make test-torch` installs it")
+    import torch
+
     theirs = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, **options).train()
     ours = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, **options)
     nn.state.load_state_dict(ours, {key: Tensor(value.numpy()) for key, value in theirs.state_dict().items()})

@@ -294,7 +294,8 @@ def test_overflow_leaves_weights_and_lowers_the_scale(jitted: bool) -> None:
     ],
 )
 def test_optimisers_equal_torch(name: str, options: dict[str, Any], torch_options: dict[str, Any]) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed; `make test-torch` installs it")
+    import torch
+
     generator = np.random.default_rng(0)
     starts = [generator.standard_normal(shape).astype(np.float32) for shape in ((6, 4), (3, 5))]
     ours = [Tensor(start.copy(), requires_grad=True) for start in starts]
@@ -328,7 +329,8 @@ def test_optimisers_equal_torch(name: str, options: dict[str, Any], torch_option
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_schedules_equal_torch(name: str, options: dict[str, Any]) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed; `make test-torch` installs it")
+    import torch
+
     optimizer = optim.SGD([Tensor([0.0], requires_grad=True)], lr=0.1)
     other = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
     more = {"cycle_momentum": False} if name == "OneCycleLR" else {}

@@ -34,7 +34,6 @@ def digits() -> Digits:
 @pytest.mark.network
 def test_a_hundred_losses_are_those_of_torch(digits: Digits) -> None:
     """The first hundred steps of the recipe, in float32, from the same weights and with the same batches."""
-    pytest.importorskip("torch", reason="torch is not installed; `make test-torch` installs it")
     images, labels, _, _ = digits
     steps = list(train_vs_torch.run(images, labels, seed=0, steps=100, with_other=False))
     assert len(steps) == 100

@@ -110,7 +110,6 @@ def test_every_framework_has_its_first_program() -> None:
 
 @pytest.mark.torch
 def test_a_training_step_has_a_loss_in_both_frameworks() -> None:
-    pytest.importorskip("torch")
     for name in ("tilewright", "torch"):
         step = FRAMEWORKS[name]().training_step()
         assert step is not None

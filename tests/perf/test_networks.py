@@ -24,7 +24,6 @@ def job(name: str, device: str = "CPU") -> networks.Job:
 @pytest.mark.torch
 @pytest.mark.parametrize("name", networks.NETWORKS)
 def test_the_tensors_of_a_network_have_the_same_names_and_shapes_in_both(name: str) -> None:
-    pytest.importorskip("torch")
     for scale in ("host", "tiny"):
         sizes = network_rows.NETWORKS[name].sizes[scale]
         if scale == "host" and name.startswith(("llama", "gpt2", "vit")):
@@ -38,7 +37,6 @@ def test_the_tensors_of_a_network_have_the_same_names_and_shapes_in_both(name: s
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["gpt2", "llama-decode", "mixer", "lstm"])
 def test_a_network_is_compared_with_torch_and_then_timed(name: str) -> None:
-    pytest.importorskip("torch")
     expected, theirs = networks.measure_torch(job(name), ("eager",))
     ours = networks.measure_ours(job(name), expected)
     assert networks.error_of(theirs["eager"].results, expected) < 1e-5
@@ -54,7 +52,6 @@ def test_a_network_is_compared_with_torch_and_then_timed(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in networks.NETWORKS if name not in ("gpt2", "llama-decode", "lstm")])
 def test_the_other_networks_agree_with_torch(name: str) -> None:
-    pytest.importorskip("torch")
     expected, _ = networks.measure_torch(job(name), ())
     assert networks.error_of(networks.measure_ours(job(name), expected).results, expected) < 1e-4
 

@@ -20,16 +20,16 @@ from tilewright.tensor.complex.tensor import (
 from tilewright.tensor.tensor import Tensor
 
 bool_ = dtypes.bool
-int8, int16, int32, int64 = dtypes.ints
+int8, int16, int32, int64 = dtypes.sints
 uint8, uint16, uint32, uint64 = dtypes.uints
 float32, float64 = dtypes.float32, dtypes.float64
 
 DEFAULT_COMPLEX = complex64
 KINDS: dict[str, tuple[DType, ...]] = {
     "bool": (bool_,),
-    "signed integer": dtypes.ints,
+    "signed integer": dtypes.sints,
     "unsigned integer": dtypes.uints,
-    "integral": dtypes.ints + dtypes.uints,
+    "integral": dtypes.ints,
     "real floating": (float32, float64),
     "complex floating": (complex64, complex128),
 }

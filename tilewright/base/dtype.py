@@ -4,6 +4,7 @@ Nothing below the standard library is needed, so importing this module is cheap.
 
 from __future__ import annotations
 
+import builtins
 import math
 import struct
 from dataclasses import dataclass, field
@@ -140,15 +141,52 @@ class dtypes:  # noqa: N801 (users write dtypes.float32)
     fp8e4m3 = float8_e4m3
     fp8e5m2 = float8_e5m2
 
-    ints = (int8, int16, int32, int64)
+    sints = (int8, int16, int32, int64)
     uints = (uint8, uint16, uint32, uint64)
-    floats = (float8_e4m3, float8_e5m2, float16, bfloat16, float32, float64)
-    all = (bool, *ints, *uints, *floats)
+    ints = sints + uints
+    fp8s = (float8_e4m3, float8_e5m2)
+    floats = (*fp8s, float16, bfloat16, float32, float64)
+    all = (bool, *ints, *floats)
     default_int = int32
     default_float = float32
 
     iinfo = staticmethod(_integer_limits)
     finfo = staticmethod(_float_limits)
+
+    @staticmethod
+    def is_float(dtype: object) -> builtins.bool:
+        """Whether a dtype, or what names one, is a float type."""
+        return to_dtype(dtype).is_float
+
+    @staticmethod
+    def is_int(dtype: object) -> builtins.bool:
+        """Whether a dtype is an integer type, signed or not; bool is none."""
+        return to_dtype(dtype).is_int
+
+    @staticmethod
+    def is_unsigned(dtype: object) -> builtins.bool:
+        """Whether a dtype is an unsigned integer type."""
+        return to_dtype(dtype).is_unsigned
+
+    @staticmethod
+    def is_bool(dtype: object) -> builtins.bool:
+        """Whether a dtype is bool."""
+        return to_dtype(dtype).is_bool
+
+    @staticmethod
+    def min(dtype: object) -> Scalar:
+        """The least value of a dtype."""
+        return to_dtype(dtype).min
+
+    @staticmethod
+    def max(dtype: object) -> Scalar:
+        """The greatest value of a dtype."""
+        return to_dtype(dtype).max
+
+    @staticmethod
+    def from_py(value: Scalar) -> DType:
+        """The dtype that a Python number has as a tensor."""
+        return dtype_of_scalar(value)
 
 
 _BY_NAME: dict[str, DType] = {name: value for name, value in vars(dtypes).items() if isinstance(value, DType)}

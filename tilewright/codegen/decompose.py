@@ -30,7 +30,7 @@ from tilewright.graph.walk import map_graph
 Builder = Callable[[UOp, frozenset[str]], UOp]
 
 UNSIGNED: dict[DType, DType] = {
-    **dict(zip(dtypes.ints, dtypes.uints, strict=True)),
+    **dict(zip(dtypes.sints, dtypes.uints, strict=True)),
     **{dtype: dtype for dtype in dtypes.uints},
     dtypes.index: dtypes.uint64,
 }

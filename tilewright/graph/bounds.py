@@ -16,7 +16,7 @@ _LIMITS: dict[DType, Bounds] = {
     dtypes.index: (-INDEX_LIMIT, INDEX_LIMIT),
     dtypes.void: (0, 0),
     **dict.fromkeys(dtypes.floats, (-math.inf, math.inf)),
-    **{dtype: (int(dtype.min), int(dtype.max)) for dtype in (dtypes.bool, *dtypes.ints, *dtypes.uints)},
+    **{dtype: (int(dtype.min), int(dtype.max)) for dtype in (dtypes.bool, *dtypes.ints)},
 }
 
 

@@ -21,7 +21,7 @@ from tilewright.graph.uop import const as make_const
 
 Matcher = Callable[[UOp, Any], tuple[UOp, Rule] | None]
 
-_FIXED = (*dtypes.ints, *dtypes.uints)
+_FIXED = dtypes.ints
 # What the text of a dtype test stands for; a DType stands for itself and a function is called with the dtype.
 DTYPE_KINDS: dict[str, frozenset[DType]] = {
     "bool": frozenset({dtypes.bool}),
@@ -30,7 +30,7 @@ DTYPE_KINDS: dict[str, frozenset[DType]] = {
     "index": frozenset({dtypes.index}),
     "integer": frozenset({*_FIXED, dtypes.index}),
     "integer or bool": frozenset({*_FIXED, dtypes.index, dtypes.bool}),
-    "signed": frozenset({*dtypes.ints, dtypes.index}),
+    "signed": frozenset({*dtypes.sints, dtypes.index}),
 }
 
 # A step is ("bind", "n0, n1 = n.src") or ("test", "n0.op is k0"). Steps name nodes by their path from the root, so

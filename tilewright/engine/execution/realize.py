@@ -91,11 +91,11 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
             await_end(found.trace)
 
 
-def _planned(structure: Structure, has_extra: bool) -> Plan:
+def _planned(prepared: Prepared) -> Plan:
     try:
-        return plan_graph(structure, is_traced())
+        return plan_graph(prepared.structure, is_traced(), prepared.bound.relocated)
     except UserError as error:
-        if has_extra:
+        if prepared.has_extra:
             raise _OutsiderError from error
         raise
 
@@ -108,7 +108,7 @@ def _realize(nodes: Sequence[UOp], device: str, makes_extra: bool) -> list[UOp]:
             return _finished(nodes, prepared, plan)
     for _ in range(MAX_BINDINGS):
         structure = prepared.structure
-        planned = _planned(structure, prepared.has_extra)
+        planned = _planned(prepared)
         with running:
             prepared = _prepare_again(prepared, nodes, device)
             is_planned = prepared is None or prepared.structure == structure
@@ -118,7 +118,7 @@ def _realize(nodes: Sequence[UOp], device: str, makes_extra: bool) -> list[UOp]:
             assert prepared is not None
     with planning, running:
         prepared = _prepare(nodes, device, makes_extra)
-        plan = None if prepared is None else _planned(prepared.structure, prepared.has_extra)
+        plan = None if prepared is None else _planned(prepared)
         return _finished(nodes, prepared, plan)
 
 
@@ -140,7 +140,7 @@ def schedule(nodes: Sequence[UOp], device: str) -> Schedule:
         bound, _, pinned, _ = _bind(wanted)
         structure = Structure(_parts(bound)[0], bound.params, device, pinned)
     with planning:
-        return schedule_graph(structure)
+        return schedule_graph(structure, bound.relocated)
 
 
 def _prepare(nodes: Sequence[UOp], device: str, makes_extra: bool = True) -> Prepared | None:

@@ -4,11 +4,13 @@ graph with a PARAM for each buffer, so that equal structures are equal graphs, a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tilewright.engine.memory.parts import exchange_buffers, is_held
 from tilewright.graph.build import is_seen_by_gradients_alone
 from tilewright.graph.kernels.custom import updated_source, without_gradient
 from tilewright.graph.ops import CheckArg, Ops, ParamArg
+from tilewright.graph.records import Schedule
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 
@@ -47,6 +49,14 @@ class BoundGraph:
         if any(node.cache.get("realized") is not memory or not is_held(node) for node, memory in held.items()):
             return False
         return not any(is_held(node) for node in self._bound if node not in held)
+
+    def relocated(self, schedule: Schedule) -> Schedule:
+        """The schedule with the lines of this graph's caller. Nodes over parameters are shared by all callers that
+        wrote an equal graph and keep the line of the first; lines are passed on as objects, so that of an item tells
+        which node it was made for."""
+        lines = {id(made.line): node.line for node, made in self._bound.items() if made.line is not None}
+        items = (replace(item, line=lines.get(id(item.line), item.line)) for item in schedule.items)
+        return replace(schedule, items=tuple(items))
 
     def forget_nodes(self) -> None:
         """Lets go of the caller's nodes: who else refers to one of them is told by its reference count."""

@@ -7,6 +7,7 @@ new                      the graph is scheduled, its kernels are compiled where 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -46,6 +47,8 @@ from tilewright.engine.recent import RecentTable
 from tilewright.graph.records import Schedule
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
+
+Relocate = Callable[[Schedule], Schedule]  # gives the items the lines of one caller
 
 
 @dataclass(slots=True, eq=False)
@@ -87,13 +90,14 @@ def known_plan(structure: Structure, is_replayed: bool = False) -> Plan | None:
     return None if is_replayed and plan is not None and not plan.is_static else plan
 
 
-def plan_graph(structure: Structure, is_replayed: bool = False) -> Plan:
-    """Whoever watches the stages sees them: a stored schedule is for those who want results alone."""
+def plan_graph(structure: Structure, is_replayed: bool = False, relocate: Relocate | None = None) -> Plan:
+    """Whoever watches the stages sees them, with the lines that `relocate` knows: a stored schedule is for those who
+    want results alone."""
     with planning:
-        return known_plan(structure, is_replayed) or _new_plan(structure, is_replayed)
+        return known_plan(structure, is_replayed) or _new_plan(structure, is_replayed, relocate)
 
 
-def _new_plan(structure: Structure, is_replayed: bool) -> Plan:
+def _new_plan(structure: Structure, is_replayed: bool, relocate: Relocate | None) -> Plan:
     watched = is_watched()
     may_share = bool(options.DYNAMIC_KERNELS) and wants_results_alone() and not is_replayed
     key = (structure, plan_options())
@@ -105,7 +109,7 @@ def _new_plan(structure: Structure, is_replayed: bool) -> Plan:
         plan = None if stored_key is None else _load_plan(stored_key, structure, may_share)
     if plan is None:
         with tuned_interpreter(), start_compilers(structure.device) as workers:
-            schedule = schedule_graph(structure)
+            schedule = schedule_graph(structure, relocate if watched else None)
             plan = Plan(schedule, _compiled(schedule, workers, may_share))
         if stored_key is not None:
             _store_plan(stored_key, plan)
@@ -116,7 +120,7 @@ def _new_plan(structure: Structure, is_replayed: bool) -> Plan:
     return plan
 
 
-def schedule_graph(structure: Structure) -> Schedule:
+def schedule_graph(structure: Structure, relocate: Relocate | None = None) -> Schedule:
     """The schedule with its kernels' graphs, from memory where the structure is known."""
     key = (structure, schedule_options())
     start = time.perf_counter_ns()
@@ -129,6 +133,8 @@ def schedule_graph(structure: Structure) -> Schedule:
         found = schedule(*structure, _target_of)
         _schedules[key] = found
         _schedules.trim()
+    if relocate is not None:
+        found = relocate(found)
     if listeners:
         spent = time.perf_counter_ns() - start
         emit(

@@ -18,7 +18,7 @@ from tilewright.graph.interpreter.scalar import THREEFRY_ROTATIONS
 Array = NDArray[Any]
 
 _NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {
-    **{dtype: np.dtype(dtype.name) for dtype in (dtypes.bool, *dtypes.ints, *dtypes.uints)},
+    **{dtype: np.dtype(dtype.name) for dtype in (dtypes.bool, *dtypes.ints)},
     dtypes.float8_e4m3: np.dtype(ml_dtypes.float8_e4m3fn),
     dtypes.float8_e5m2: np.dtype(ml_dtypes.float8_e5m2),
     dtypes.float16: np.dtype(np.float16),

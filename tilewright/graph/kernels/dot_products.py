@@ -14,7 +14,7 @@ from tilewright.base.target import DotProduct, Target
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 
-_SIGNED = {dtype.bits: dtype for dtype in dtypes.ints}
+_SIGNED = {dtype.bits: dtype for dtype in dtypes.sints}
 
 
 class DotFit(NamedTuple):

@@ -281,11 +281,14 @@ class TensorBase:
 
     # ------------------------------------------------------------ assignment
 
-    def _check_fits(self, operation: str, given: Shape, wanted: Shape) -> None:
-        """A value broadcasts to what it is stored in, which does not grow."""
-        if len(given) > len(wanted) or broadcast_shape(operation, given, wanted) != wanted:
-            message = f"a value of shape {given} does not fit into shape {wanted}"
+    def _fitted(self, operation: str, value: UOp, shape: Shape) -> UOp:
+        """A value broadcast to what it is stored in, which does not grow; axes of size 1 in front are dropped."""
+        while len(value.shape) > len(shape) and value.shape[0] == 1:
+            value = build.reshape(value, value.shape[1:])
+        if len(value.shape) > len(shape) or broadcast_shape(operation, value.shape, shape) != shape:
+            message = f"a value of shape {value.shape} does not fit into shape {shape}"
             raise ShapeError(operation, message, "give a value that broadcasts to the shape it is stored in")
+        return build.broadcast_to(value, shape)
 
     def _store(self, moves: tuple[Move, ...], value: UOp, *others: TensorBase) -> None:
         """Stores `value`, computed from `others`, in the view that `moves` makes of this tensor, and of the tensors

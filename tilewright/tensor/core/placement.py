@@ -53,8 +53,7 @@ class PlacementMixin(StorageMixin):
             value = operand.uop
         else:
             value = number_node("assign", self.dtype, operand)
-        self._check_fits("assign", value.shape, self.shape)
-        value = build.broadcast_to(value, self.shape)
+        value = self._fitted("assign", value, self.shape)
         if not self._ancestors and not has_memory(self.uop):
             value = build.contiguous(value)
         self._store((), value, *((operand,) if isinstance(operand, TensorBase) else ()))

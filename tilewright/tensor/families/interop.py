@@ -144,8 +144,12 @@ class InteropMixin(Family):
 
     # ------------------------------------------------------------ pickle and copy
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        values = self.detach()._read(bytes)
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        import pickle
+
+        contents = self.detach()._read(bytes)
+        # Of protocol 5, `buffer_callback` takes the bytes as they are: no copy of all tensors is collected in memory.
+        values = pickle.PickleBuffer(contents) if protocol >= 5 else contents
         axis = None if isinstance(self.device, str) else layout_of(self.uop)[0]
         marks = (self._is_parameter or (False if self._asked is False else None), self._is_buffer)
         # To rebuild a tensor must not write to a file.
@@ -204,7 +208,7 @@ class InteropMixin(Family):
 
 def _rebuild(
     kind: type[InteropMixin],
-    values: bytes,
+    values: Any,  # supports the buffer protocol
     dtype: DType,
     shape: tuple[int, ...],
     device: Devices,
@@ -213,8 +217,10 @@ def _rebuild(
 ) -> InteropMixin:
     """What a pickle calls."""
     first = first_device(device)
-    flat: Any = kind(bytearray(values), device=first, dtype=dtype)  # type: ignore[call-arg]
-    made: Any = flat.reshape(shape).clone() if values else kind.zeros(*shape, dtype=dtype, device=first)
+    made: Any = kind.zeros(*shape, dtype=dtype, device=first)
+    if made.numel():
+        view = memoryview(values).cast("B")
+        made = kind(view, device=first, dtype=dtype).reshape(shape).clone()  # type: ignore[call-arg]
     if not isinstance(device, str):
         made.shard_(device, axis)
     asked, made._is_buffer = marks

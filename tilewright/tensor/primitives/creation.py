@@ -83,6 +83,8 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
         made = cls._from_uop(memory, device)
         return made._told(requires_grad)
 
+    invalids = empty  # what tinygrad calls the memory of results that a custom kernel writes
+
     def full_like(
         self, fill_value: Scalar, dtype: DType | str | None = None, device: Devices | None = None, buffer: bool = True
     ) -> Self:

@@ -81,18 +81,11 @@ class IndexingMixin(ReduceMixin):
             return
         parsed = self._parse_index("setitem", index)
         view = apply_moves(self.uop, parsed.moves)
-        node = self._fitted(node, indexed_shape(view.shape, parsed))
+        node = self._fitted("setitem", node, indexed_shape(view.shape, parsed))
         if parsed.tensors:
             node = scatter_axes(view, parsed, node)
         if node is not view:  # `t[i] += v` has stored its result when it comes here
             self._store(parsed.moves, node, *others)
-
-    def _fitted(self, node: UOp, shape: Shape) -> UOp:
-        """A value broadcast to the shape it is stored in; axes of size 1 in front of it are dropped."""
-        while len(node.shape) > len(shape) and node.shape[0] == 1:
-            node = build.reshape(node, node.shape[1:])
-        self._check_fits("setitem", node.shape, shape)
-        return build.broadcast_to(node, shape)
 
     def _leading_mask(self, index: Any) -> Self | None:
         """The bool tensor that is the whole index and covers this tensor's first axes; None for any other index."""
@@ -113,7 +106,7 @@ class IndexingMixin(ReduceMixin):
         rest = self.shape[mask.ndim :]
         if len(value.shape) > len(rest) and value.shape[0] != 1:
             count = int(mask._true_count())
-            fitted = self._fitted(value, (count, *rest))
+            fitted = self._fitted("setitem", value, (count, *rest))
             if count == 0:
                 return self.uop
             ones = build.reshape(build.cast(mask.uop, dtypes.int32), (mask._size(),))
@@ -122,7 +115,7 @@ class IndexingMixin(ReduceMixin):
             others = (build.axis_iota(self.shape, axis) for axis in range(mask.ndim, self.ndim))
             fitted = build.gather(fitted, wide, *others)
         else:
-            fitted = build.broadcast_to(self._fitted(value, (1, *rest)), (1, *rest))
+            fitted = self._fitted("setitem", value, (1, *rest))
             fitted = build.broadcast_to(build.reshape(fitted, rest), self.shape)
         condition = build.reshape(mask.uop, (*mask.shape, *(1,) * len(rest)))
         return build.where(build.expand(condition, self.shape), fitted, self.uop)
