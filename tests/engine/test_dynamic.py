@@ -17,7 +17,7 @@ from tilewright.base.events import GlobalCounters
 from tilewright.engine.compilation import compile as compiling
 from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.engine.planning import dynamic, plan
-from tilewright.engine.planning.dynamic import MIN_PLANS, BoundKernel
+from tilewright.engine.planning.dynamic import MAX_ALIKE, MIN_PLANS, BoundKernel
 from tilewright.engine.planning.plan import Plan, forget_schedules
 from tilewright.graph.kernels.outline import SIZE_LIMITS
 from tilewright.schedule import pipeline
@@ -83,12 +83,32 @@ def test_lengths_of_one_kernel_are_compiled_once_for_all(drafts: Calls) -> None:
     assert drafts.count == MIN_PLANS + 1
 
 
-def test_kernels_of_one_plan_are_made_for_their_own_sizes(plans: list[Plan]) -> None:
+def test_a_few_kernels_of_one_plan_are_made_for_their_own_sizes(plans: list[Plan]) -> None:
     """The layers of a network have other sizes each, and are run often."""
-    outputs = [Tensor(data(length, 5)) + 1 for length in range(3, 12)]
+    outputs = [Tensor(data(length, 5)) + 1 for length in range(3, 3 + MAX_ALIKE)]
     Tensor.realize(*outputs)
-    assert plans
-    assert all(made.is_static for made in plans)
+    assert len(plans) == 1
+    assert plans[0].is_static
+
+
+def test_many_kernels_of_one_plan_are_one(plans: list[Plan], drafts: Calls) -> None:
+    outputs = [Tensor(data(length, 5)) + 1 for length in range(3, 40)]
+    Tensor.realize(*outputs)
+    assert drafts.count == 1
+    for length, output in enumerate(outputs, 3):
+        np.testing.assert_array_equal(output.numpy(), data(length, 5) + 1)
+
+
+@pytest.mark.parametrize("count", [3000, 6000])
+def test_the_parts_of_a_long_chain_are_one_kernel_with_other_numbers(count: int, drafts: Calls) -> None:
+    x = data(33)
+    chain, expected = Tensor(x), x
+    for number in range(count):
+        factor, summand = np.float32(1 + number * 1e-6), np.float32(number * 1e-6)
+        chain = chain * float(factor) if number % 2 else chain + float(summand)
+        expected = expected * factor if number % 2 else expected + summand
+    np.testing.assert_allclose(chain.numpy(), expected, rtol=1e-4)
+    assert drafts.count <= 3
 
 
 def test_large_kernels_are_made_for_their_own_sizes(plans: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from tests.fuzz.execute import check_case
 from tests.fuzz.generate import describe, make_case
 from tilewright.engine.compilation.compile import forget_kernels
-from tilewright.engine.planning import dynamic, plan
+from tilewright.engine.planning import plan
 from tilewright.engine.planning.dynamic import Form
 from tilewright.engine.planning.plan import forget_schedules
 from tilewright.graph.kernels.outline import make_dynamic, outline_of
@@ -26,7 +25,7 @@ def forms(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Form]]:
     """The dynamic kernels that are made: one for each kernel."""
     made: list[Form] = []
 
-    def form_of(sink: UOp, device: str, seen: Any) -> Form:
+    def form_of(sink: UOp, device: str) -> Form:
         outline = outline_of(sink)
         if outline is None or not open_driver(device).takes_variables:
             return Form(sink)
@@ -37,7 +36,7 @@ def forms(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Form]]:
         made.append(Form(found.sink, values))
         return made[-1]
 
-    monkeypatch.setattr(dynamic, "_form_of", form_of)
+    monkeypatch.setattr(plan, "choose_forms", lambda wanted: [form_of(*pair) for pair in wanted])
     monkeypatch.setattr(plan, "wants_results_alone", lambda: True)
     forget_schedules()
     forget_kernels()

@@ -7,7 +7,7 @@ numbers are arguments (docs/decisions/0031): a further length compiles nothing."
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # a start that finds its plan on disk does without it
 
 # Plans that have a kernel of an outline as it is, each in other sizes, before one is made for all sizes.
 MIN_PLANS = 2
+# Kernels of an outline in one plan that are compiled as they are; where there are more, all of them are dynamic.
+MAX_ALIKE = 4
 # Operations and bytes of a kernel that may be dynamic. Loops whose sizes are arguments are not tiled, and one thread
 # runs it: at this limit it takes about a tenth of a millisecond longer, less than building the graph for a run takes.
 MAX_WORK = 1 << 20
@@ -59,59 +61,55 @@ _families: RecentTable[tuple[Any, ...], _Family] = RecentTable(KERNELS_PER_PLAN)
 
 def choose_forms(wanted: Sequence[tuple[UOp, str]]) -> list[Form]:
     """A form for each kernel of a plan."""
-    seen: dict[tuple[Any, ...], Outline] = {}
-    found: dict[tuple[UOp, str], Form] = {}
-    for sink, device in wanted:
-        if (sink, device) not in found:
-            found[sink, device] = _form_of(sink, device, seen)
-    for key, outline in seen.items():
+    found = {pair: Form(pair[0]) for pair in wanted}
+    for key, alike in _outlined(found).items():
         family = _families.get(key)
         if family is None:
             family = _families[key] = _Family()
-        family.static.append(outline.numbers)
+        unknown = [(pair, outline) for pair, outline in alike if outline.numbers not in family.static]
+        if len(family.static) >= MIN_PLANS or len(unknown) > MAX_ALIKE:
+            for pair, outline in unknown:
+                found[pair] = _dynamic_form(family, pair[0], outline, [other.numbers for _, other in unknown])
+        elif unknown:
+            family.static.append(unknown[0][1].numbers)
     _families.trim()
     return [found[pair] for pair in wanted]
 
 
-def _form_of(sink: UOp, device: str, seen: dict[tuple[Any, ...], Outline]) -> Form:
-    """Notes in `seen` an outline that this plan has a kernel of, as it is."""
-    if not open_driver(device).takes_variables or is_compiled(sink, device):
-        return Form(sink)
+def _outlined(wanted: Iterable[tuple[UOp, str]]) -> dict[tuple[Any, ...], list[tuple[tuple[UOp, str], Outline]]]:
+    """The kernels that are not compiled yet and may be dynamic, by the key of their outline."""
     from tilewright.graph.kernels.outline import outline_of
 
-    outline = outline_of(sink)
-    if outline is None:
-        return Form(sink)
-    family = _families.get(outline.key)
-    if family is not None and outline.numbers in family.static:
-        return Form(sink)
-    if family is None or len(family.static) < MIN_PLANS:
-        seen.setdefault(outline.key, outline)
-        return Form(sink)
+    found: dict[tuple[Any, ...], list[tuple[tuple[UOp, str], Outline]]] = {}
+    for sink, device in wanted:
+        if open_driver(device).takes_variables and not is_compiled(sink, device):
+            outline = outline_of(sink)
+            if outline is not None:
+                found.setdefault(outline.key, []).append(((sink, device), outline))
+    return found
+
+
+def _dynamic_form(family: _Family, sink: UOp, outline: Outline, alike: list[tuple[int, ...]]) -> Form:
+    """The dynamic kernel of a small one; a large one stays as it is. `alike` are the numbers of others in its plan."""
     from tilewright.codegen.pipeline import estimate_work  # not needed where no kernel is of a known outline
+    from tilewright.graph.kernels.outline import make_dynamic
 
     operations, bytes_moved = estimate_work(sink)
     if operations + bytes_moved > MAX_WORK:
         return Form(sink)
-    chosen = _find_dynamic(family, sink, outline)
-    return Form(sink) if chosen is None else Form(*chosen, operations, bytes_moved)
-
-
-def _find_dynamic(family: _Family, sink: UOp, outline: Outline) -> tuple[UOp, dict[str, int]] | None:
     for dynamic in family.dynamic:
         values = dynamic.values_for(outline.numbers)
         if values is not None:
-            return dynamic.sink, values
+            return Form(dynamic.sink, values, operations, bytes_moved)
     if len(family.dynamic) == MAX_DYNAMIC:
-        return None
-    from tilewright.graph.kernels.outline import make_dynamic
-
-    made = make_dynamic(sink, outline, [*family.static, *(dynamic.numbers for dynamic in family.dynamic)])
+        return Form(sink)
+    known = [*family.static, *(dynamic.numbers for dynamic in family.dynamic), *alike]
+    made = make_dynamic(sink, outline, known)
     values = None if made is None else made.values_for(outline.numbers)
     if made is None or values is None:
-        return None
+        return Form(sink)
     family.dynamic.append(made)
-    return made.sink, values
+    return Form(made.sink, values, operations, bytes_moved)
 
 
 def bind_kernel(kernel: LoadedKernel, wanted: tuple[UOp, str], form: Form) -> LoadedKernel:

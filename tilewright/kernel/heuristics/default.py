@@ -104,10 +104,11 @@ def tile_along(builder: OptBuilder, axis: UOp, lanes: int) -> None:
 
 
 def spills_constants(view: KernelView) -> bool:
-    """Whether a kernel without sums has more float constants than registers hold. Several vectors at a time then gain
-    nothing: 128 additions and products with different constants compile in a sixth of the time, and run as fast, with
-    one vector at a time."""
-    numbers = {node for node in view.nodes if node.op is Ops.CONST and node.dtype.is_float}
+    """Whether a kernel without sums has more float constants, or numbers given at launch, than registers hold. Several
+    vectors at a time then gain nothing: 128 additions and products with different constants compile in a sixth of the
+    time, and run as fast, with one vector at a time."""
+    constants = {node for node in view.nodes if node.op is Ops.CONST and node.dtype.is_float}
+    numbers = constants.union(node for node in view.nodes if node.op is Ops.VARIABLE)
     return not view.reduces and len(numbers) > 2 * view.target.vector_registers
 
 
