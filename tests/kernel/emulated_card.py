@@ -12,7 +12,7 @@ from tilewright.backends.python.device import python_target
 from tilewright.backends.python.driver import PythonDriver
 from tilewright.base.config import Context
 from tilewright.base.target import Target
-from tilewright.engine.compile import forget_kernels
+from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.graph.records import Program
 from tilewright.runtime import device as runtime
 

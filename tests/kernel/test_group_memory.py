@@ -219,3 +219,38 @@ def test_a_few_terms_are_compared_and_not_walked() -> None:
         (found,) = source.topk(5)[0].sum().gradient(source)
         assert found.numpy().sum() == 15
         assert not any(node.op is Ops.AFTER for node in card.programs[-1].body if "4000" in card.programs[-1].name)
+
+
+# ---------------------------------------------------------------- sorting
+
+
+@pytest.mark.parametrize("local_bytes", [1 << 17, 128], ids=["one block", "merged"])
+@pytest.mark.parametrize("shape", [(1, 333), (5, 37), (40, 5), (3, 64), (2, 2), (7, 1)], ids=str)
+def test_sorted_by_work_groups(shape: tuple[int, int], local_bytes: int) -> None:
+    """Equal elements keep their order; the emulator looks for races between exchanges."""
+    x = generator.integers(-9, 9, shape).astype(np.int32)
+    with emulated_card(max_local_bytes=local_bytes, max_group_size=16) as card:
+        values, places = given(x).sort(1)
+        np.testing.assert_array_equal(places.numpy(), np.argsort(x, axis=1, kind="stable"))
+        np.testing.assert_array_equal(values.numpy(), np.sort(x, axis=1))
+        names = {program.name for program in card.programs}
+        assert any(name.startswith("sort_blocks") for name in names) is (shape[1] > 1)
+        assert ("merge_blocks" in names) is (local_bytes == 128 and shape[1] > 16)
+
+
+def test_floats_are_sorted_by_work_groups() -> None:
+    x = np.array([3, np.nan, -0.0, 0.0, -1, np.inf, -np.inf, np.nan, 3], np.float32)
+    with emulated_card():
+        np.testing.assert_array_equal(given(x).argsort().numpy(), np.argsort(x, kind="stable"))
+        np.testing.assert_array_equal(given(x[2:7]).argsort(descending=True).numpy(), [3, 0, 1, 2, 4])
+        np.testing.assert_array_equal(given(whole := whole_numbers(3, 400)).topk(4)[0].numpy(), -np.sort(-whole)[:, :4])
+
+
+def test_a_sort_is_few_kernels_with_loops() -> None:
+    """The text does not grow with the length of a row, nor the number of kernels with that of merges."""
+    with emulated_card(max_local_bytes=256) as card:
+        given(whole_numbers(1, 700)).argsort(1).realize()
+        merges = [program for program in card.programs if program.name == "merge_blocks"]
+        assert len(merges) == 1
+        assert len(card.programs) <= 6
+        assert all(len(program.body) < 200 for program in card.programs)

@@ -37,6 +37,7 @@ def choose_memory_opts(builder: GroupOptBuilder) -> None:
     if crossing is not None and not has_effects(view) and transpose_tiles(builder, *crossing):
         return
     if view.reduces:
+        load_short_rows(builder)
         share_columns(builder)
     fill_groups(builder)
 
@@ -116,6 +117,13 @@ def has_rows(view: KernelView) -> bool:
     found = [(unit_axis(view, node), node) for node in view.reduces]
     long = [size_of(axis) > SHORT_ROW or steps_of(node) > SHORT_ROW**2 for axis, node in found if axis is not None]
     return any(long)
+
+
+def load_short_rows(builder: GroupOptBuilder) -> None:
+    """A thread that sums a short row by itself loads it as vectors."""
+    for axis in dict.fromkeys(unit_axis(builder.view, node) for node in builder.view.reduces):
+        if axis is not None and is_aligned(builder.view, axis, builder.lanes):
+            builder.split(OptOps.UPCAST, axis, builder.lanes)
 
 
 def steps_of(reduce: UOp) -> int:

@@ -2,19 +2,24 @@
 Elements are compared by integer keys, which have one order for all dtypes: NaN is the greatest, equal ones keep their
 order. Blocks are sorted by counting the smaller elements; sorted blocks are merged two by two: one position in eight of
 the result finds its element by bisection, the others follow from there. So n elements take about n*(block + log(n))
-steps in few kernels, none of which waits on the host."""
+steps in few kernels, none of which waits on the host. Devices with work-groups have kernels of their own for it
+(graph/kernels/sorting.py)."""
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Self
 
 from tilewright.base.dtype import DType, dtypes, to_dtype
 from tilewright.base.errors import ShapeError
 from tilewright.graph import build
+from tilewright.graph.kernels.sorting import sorted_rows
 from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
-from tilewright.runtime.device import canonical_device
+from tilewright.runtime.device import canonical_device, open_driver
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.checks import check_axis, check_whole
 from tilewright.tensor.families.random import RandomMixin
@@ -38,7 +43,7 @@ class SortingMixin(RandomMixin):
         if 0 in self.shape or self.ndim == 0:
             return self._new(build.const(dtypes.int64, 0, self.shape))
         keys = nodes.move_to_last(sort_keys(self.uop, descending), axis)
-        indices = build.cast(order_of_last_axis(keys), dtypes.int64)
+        indices = build.cast(order_on(self.device, keys), dtypes.int64)
         return self._new(nodes.move_from_last(indices, axis))
 
     def sort(self, dim: int = -1, descending: bool = False) -> ValuesAndIndices[Self]:
@@ -59,7 +64,8 @@ class SortingMixin(RandomMixin):
             indices = indices._slice_axis(axis, 0, k).contiguous() if self.ndim else indices
         else:
             keys = nodes.move_to_last(sort_keys(self.uop, largest), axis)
-            found = build.cast(first_of_last_axis(keys, k), dtypes.int64)
+            order = functools.partial(order_on, self.device)
+            found = build.cast(first_of_last_axis(keys, k, order), dtypes.int64)
             indices = self._new(nodes.move_from_last(found, axis)).contiguous()
         return ValuesAndIndices(self.gather(axis, indices) if self.ndim else self, indices)
 
@@ -95,7 +101,7 @@ class SortingMixin(RandomMixin):
         if n == 0:
             return cls.zeros(0, device=device, dtype=dtype)
         device = canonical_device(device)
-        order = order_of_last_axis(cls._random_bits(n, device))
+        order = order_on(device, cls._random_bits(n, device))
         return cls._from_uop(build.cast(order, to_dtype(dtype)), device).contiguous()
 
 
@@ -129,6 +135,17 @@ def _keys_of_floats(node: UOp) -> UOp:
 # ---------------------------------------------------------------- order
 
 
+def order_on(device: Devices, keys: UOp) -> UOp:
+    """The order of the last axis, by the work-groups of a device that computes with the keys. Its threads run in
+    warps: where a processor runs them one after the other, hundreds of barriers cost more than they save."""
+    target = open_driver(device).target if isinstance(device, str) else None
+    if target is None or target.warp_size == 1 or keys.dtype not in target.native or keys.shape[-1] == 1:
+        return order_of_last_axis(keys)
+    rows = (math.prod(keys.shape[:-1]), keys.shape[-1])
+    places, _ = sorted_rows(build.contiguous(build.reshape(keys, rows)), target.max_local_bytes, target.max_group_size)
+    return build.reshape(places, keys.shape)
+
+
 def order_of_last_axis(keys: UOp) -> UOp:
     """For each row of integer keys the positions of its elements in ascending order, as int32."""
     keys = build.contiguous(keys)
@@ -159,28 +176,28 @@ def order_of_last_axis(keys: UOp) -> UOp:
     return nodes.slice_axis(build.reshape(indices, (*outer, block)), len(outer), 0, size)
 
 
-def first_of_last_axis(keys: UOp, k: int) -> UOp:
+def first_of_last_axis(keys: UOp, k: int, order: Callable[[UOp], UOp]) -> UOp:
     """For each row the positions of its k first elements in ascending order, as int32. Where they are few, they lie in
     those k blocks whose first elements are least: as many elements stand before any element of another block. So most
     of a row is read once and not sorted."""
     keys = build.contiguous(keys)
     outer, size = keys.shape[:-1], keys.shape[-1]
     if size <= _ONE_BLOCK or size < k * _FEW:
-        return nodes.slice_axis(order_of_last_axis(keys), len(outer), 0, k)
+        return nodes.slice_axis(order(keys), len(outer), 0, k)
     # About as many blocks as there are elements in those that are chosen.
     block = math.isqrt(size // k)
     count = -(-size // block)
     padded = nodes.pad_with(keys, (*((0, 0),) * len(outer), (0, count * block - size)), keys.dtype.max)
     padded = build.contiguous(padded)
     least = build.reduce_axis(Ops.MIN, build.reshape(padded, (*outer, count, block)), (len(outer) + 1,))
-    chosen = build.contiguous(first_of_last_axis(build.reshape(least, (*outer, count)), k))
+    chosen = build.contiguous(first_of_last_axis(build.reshape(least, (*outer, count)), k, order))
     # In the order of their positions, so that equal elements of two blocks keep theirs.
-    chosen = build.contiguous(nodes.read_rows(chosen, order_of_last_axis(chosen)))
+    chosen = build.contiguous(nodes.read_rows(chosen, order(chosen)))
     inside = (*outer, k, block)
     start = build.expand(build.reshape(chosen * block, (*outer, k, 1)), inside)
     indices = build.alu(Ops.ADD, start, build.axis_iota(inside, len(outer) + 1))
     indices = build.contiguous(build.reshape(indices, (*outer, k * block)))
-    found = first_of_last_axis(nodes.read_rows(padded, indices), k)
+    found = first_of_last_axis(nodes.read_rows(padded, indices), k, order)
     return nodes.read_rows(indices, build.contiguous(found))
 
 

@@ -1,0 +1,257 @@
+"""Sorting for devices with work-groups. In: integer keys in rows, as a node. Out: CUSTOM_KERNEL nodes: the positions of
+each row's elements in ascending order, equal keys in the order of their positions, and the keys in that order.
+
+A block of a row that fits in local memory is sorted there by one work-group, by a bitonic network whose steps are loops
+of the text; positions decide between equal keys, so that the order is that of a stable sort. Longer rows are merged two
+blocks at a time: each thread finds by bisection where its share of the merged row begins, and takes its elements from
+there. All levels of merging are one kernel, which reads the length of the blocks from memory."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+from tilewright.base.dtype import DType, dtypes
+from tilewright.graph import build
+from tilewright.graph.kernels.custom import CustomKernel, output_node
+from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
+from tilewright.graph.records import KernelInfo
+from tilewright.graph.spec import Shape
+from tilewright.graph.uop import UOp, index_const
+
+# Threads of a work-group at most, and those that short rows share one with.
+MAX_THREADS = 1024
+FEW_THREADS = 128
+GROUP_THREADS = 256
+# With fewer blocks than this, they are made smaller than local memory allows, down to a smallest one.
+MANY_BLOCKS = 256
+MIN_SHARED_BLOCK = 2048
+# Elements between the lengths of blocks that the levels of merging read.
+ROW = 128
+# Elements of a merged row that one thread takes.
+TAKEN = 8
+# Kernels that are remembered, by the shapes that they are for.
+MAX_KERNELS = 64
+_PLACE = dtypes.int32
+
+
+def sorted_rows(keys: UOp, local_bytes: int, max_threads: int) -> tuple[UOp, UOp]:
+    """(positions, keys in order) of each row of (rows, size) keys, for a work-group of so much memory and so many
+    threads."""
+    rows, size = keys.shape
+    largest = 1 << ((local_bytes // (keys.dtype.itemsize + _PLACE.itemsize)).bit_length() - 1)
+    block = min(largest, 1 << max(1, (size - 1).bit_length()))
+    while block > MIN_SHARED_BLOCK and rows * -(-size // block) < MANY_BLOCKS:
+        block //= 2
+    threads = min(max_threads, MAX_THREADS, block // 2)
+    together = max(1, min(FEW_THREADS // threads, max_threads // threads, largest // block, rows))
+    # Whole blocks of whole teams are written: what is behind the end of a row is cut off again.
+    shape = (-(-rows // together) * together, -(-size // block) * block)
+    outputs = ((_PLACE, shape), (keys.dtype, shape))
+    places, ordered = call(block_kernel(keys.dtype, rows, size, block, threads, together), outputs, (keys,))
+    levels = max(1, (-(-size // block) - 1).bit_length())
+    # A row for each level: rows begin where buffers may begin, so that reading one is one kernel for all of them.
+    halves = build.const(_PLACE, block, (levels, ROW)) << build.axis_iota((levels, ROW), 0)
+    halves = build.contiguous(halves)
+    for level in range(levels if block < size else 0):
+        half = build.contiguous(build.shrink(halves, ((level, level + 1), (0, 1))))
+        places, ordered = call(merge_kernel(keys.dtype, shape, size, max_threads), outputs, (places, ordered, half))
+    cut = ((0, rows), (0, size))
+    return build.shrink(places, cut), build.shrink(ordered, cut)
+
+
+def call(ast: UOp, outputs: tuple[tuple[DType, Shape], ...], inputs: tuple[UOp, ...]) -> tuple[UOp, ...]:
+    """The arguments that a kernel fills, which come first, after it has run."""
+    count = len(outputs)
+    kernel = CustomKernel(
+        ast,
+        0,
+        tuple(shape for _, shape in outputs) + tuple(given.shape for given in inputs),
+        tuple(dtype for dtype, _ in outputs) + tuple(given.dtype for given in inputs),
+        tuple(range(count)),
+        (None,) * count + tuple(range(len(inputs))),
+    )
+    first = UOp(Ops.CUSTOM_KERNEL, outputs[0][0], inputs, kernel)
+    return (first, *(output_node(first, number) for number in range(1, count)))
+
+
+# ---------------------------------------------------------------- nodes of kernels
+
+
+def loop(size: int | UOp, number: int, kind: AxisType = AxisType.LOOP) -> UOp:
+    """A range; the index 0 where it has one iteration."""
+    count = size if isinstance(size, UOp) else index_const(size)
+    return index_const(0) if size == 1 else UOp(Ops.RANGE, dtypes.index, (count,), Axis((number,), kind))
+
+
+def ranges(*loops: UOp) -> tuple[UOp, ...]:
+    return tuple(each for each in loops if each.op is Ops.RANGE)
+
+
+def param(slot: int, dtype: DType, size: int) -> UOp:
+    return UOp(Ops.PARAM, dtype, (), ParamArg(slot, size))
+
+
+def memory(version: UOp, *earlier: UOp) -> UOp:
+    """A version of memory: after effects, or in each iteration of loops."""
+    kept = tuple(each for each in earlier if each.op is not Ops.CONST)
+    return UOp(Ops.AFTER, version.dtype, (version, *kept)) if kept else version
+
+
+def place(version: UOp, index: UOp, mask: UOp | None = None) -> UOp:
+    return UOp(Ops.INDEX, version.dtype, (version, index) if mask is None else (version, index, mask))
+
+
+def load(version: UOp, index: UOp, mask: UOp | None = None) -> UOp:
+    return UOp(Ops.LOAD, version.dtype, (place(version, index, mask),))
+
+
+def store(version: UOp, index: UOp, value: UOp, mask: UOp | None = None) -> UOp:
+    return UOp(Ops.STORE, dtypes.void, (place(version, index, mask), value))
+
+
+def end(*effects: UOp, loops: tuple[UOp, ...]) -> UOp:
+    joined = effects[0] if len(effects) == 1 else UOp(Ops.GROUP, dtypes.void, effects)
+    closed = ranges(*loops)
+    return UOp(Ops.END, dtypes.void, (joined, *closed)) if closed else joined
+
+
+def barrier(*sources: UOp, number: int) -> UOp:
+    return UOp(Ops.BARRIER, dtypes.void, sources, number)
+
+
+def as_index(value: UOp, size: int) -> UOp:
+    """A number that is below `size`, as an index that is known to be."""
+    return value.maximum(0).cast(dtypes.index) % size
+
+
+# ---------------------------------------------------------------- a block in local memory
+
+
+@functools.lru_cache(MAX_KERNELS)
+def block_kernel(dtype: DType, rows: int, size: int, block: int, threads: int, together: int) -> UOp:
+    """Sorts each block of each row.
+
+    for stage: for step: each pair (i, j) of the step: swap where element j comes before element i
+
+    In the first step of a stage j mirrors i in its part of 2 ** (stage + 1) elements, in the others it is a power of
+    two behind it. Every exchange puts the smaller element first, so that elements behind the end of a row, which count
+    as the largest, never move, and need no memory."""
+    teams, team = loop(-(-rows // together), 0), loop(together, 1, AxisType.LOCAL)
+    part, thread = loop(-(-size // block), 2), loop(threads, 3, AxisType.LOCAL)
+    total, wide = -(-rows // together) * together, -(-size // block) * block
+    row, first = teams * together + team, part * block
+    threads_axes = (team, thread)
+    out_places, out_keys = param(0, _PLACE, total * wide), param(1, dtype, total * wide)
+    keys = param(2, dtype, rows * size)
+    held = UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(0, together * block))
+    numbers = UOp(Ops.DEFINE_LOCAL, _PLACE, (), ParamArg(1, together * block))
+    is_row = row < rows
+    own = team * block
+
+    def inside(index: UOp) -> UOp:
+        return (first + index < size) & is_row
+
+    # What is read comes once more after what was stored for the row before.
+    started = ranges(teams, part) and (barrier(*ranges(teams, part), number=0),)
+    copied = loop(block // threads, 4)
+    i = copied * threads + thread
+    filled = end(
+        store(memory(held, *started), own + i, load(keys, row * size + first + i, inside(i))),
+        store(memory(numbers, *started), own + i, i.cast(_PLACE)),
+        loops=(copied, *threads_axes),
+    )
+    met = barrier(filled, number=1)
+    stage = loop(block.bit_length() - 1, 5)
+    step = loop(stage + 1, 6)
+    pair = loop(block // 2 // threads, 7)
+    again = barrier(stage, step, number=2)
+    held_now, numbers_now = (memory(memory(memory(m, met), stage, step), again) for m in (held, numbers))
+    number = (pair * threads + thread).cast(_PLACE)
+    shift = (stage - step).cast(_PLACE)
+    distance = number.const_like(1) << shift
+    low = number & (distance - 1)
+    base = (number >> shift) << (shift + 1)
+    behind = step.eq(0).where(distance * 2 - 1 - low, distance + low)
+    left, right = as_index(base + low, block), as_index(base + behind, block)
+    is_pair = inside(right)
+    left_key, right_key = (load(held_now, own + index, is_pair) for index in (left, right))
+    left_number, right_number = (load(numbers_now, own + index, is_pair) for index in (left, right))
+    swaps = is_pair & ((right_key < left_key) | (right_key.eq(left_key) & (right_number < left_number)))
+    swapped = end(
+        store(held_now, own + left, right_key, swaps),
+        store(held_now, own + right, left_key, swaps),
+        store(numbers_now, own + left, right_number, swaps),
+        store(numbers_now, own + right, left_number, swaps),
+        loops=(pair, *threads_axes, step, stage),
+    )
+    sorted_ = barrier(swapped, number=3)
+    # A tile: as a loop it could become work-groups, each of which would sort the block.
+    written = loop(block // threads, 8, AxisType.UPCAST)
+    i = written * threads + thread
+    at = row * wide + first + i
+    position = load(memory(memory(numbers, met), sorted_), own + i, inside(i)) + first.cast(_PLACE)
+    key = load(memory(memory(held, met), sorted_), own + i, inside(i))
+    effects = (store(out_places, at, position), store(out_keys, at, key))
+    return UOp(Ops.SINK, dtypes.void, effects, KernelInfo(f"sort_blocks_{block}", (), fills=(0, 1)))
+
+
+# ---------------------------------------------------------------- merging
+
+
+@functools.lru_cache(MAX_KERNELS)
+def merge_kernel(dtype: DType, shape: Shape, size: int, max_threads: int) -> UOp:
+    """Merges pairs of sorted blocks of each row, of a length that is read from memory.
+
+    The first k elements of the merged pair have as many of the first block as there are elements i in it that come no
+    later than element k-1-i of the second: a thread looks for that number between two bounds, then takes its elements
+    one by one. Of equal elements those of the first block come first."""
+    rows, wide = shape
+    threads = min(math.gcd(GROUP_THREADS, wide // TAKEN), 1 << (max_threads.bit_length() - 1))
+    row, share = loop(rows, 0), loop(wide // TAKEN // threads, 1) * threads + loop(threads, 2, AxisType.LOCAL)
+    out_places, out_keys = param(0, _PLACE, rows * wide), param(1, dtype, rows * wide)
+    places, keys = param(2, _PLACE, rows * wide), param(3, dtype, rows * wide)
+    zero = index_const(0)
+    half = load(param(4, _PLACE, 1), zero)
+    k = (share * TAKEN).cast(_PLACE)
+    start = k - k % (half * 2)
+    middle = start + half
+    firsts, seconds = ((-begin + size).maximum(0).minimum(half) for begin in (start, middle))
+    wanted = (k - start).minimum(firsts + seconds)
+
+    def key_at(number: UOp, mask: UOp) -> UOp:
+        return load(keys, row * wide + as_index(number, wide), mask)
+
+    def register(slot: int, value: UOp) -> UOp:
+        made = UOp(Ops.DEFINE_REG, _PLACE, (), ParamArg(slot, 1))
+        return memory(made, store(memory(made, *share.ranges, row), zero, value))
+
+    low, high = register(0, (wanted - seconds).maximum(0)), register(1, wanted.minimum(firsts))
+    turn = loop(wide.bit_length(), 3)
+    least, most = load(memory(low, turn), zero), load(memory(high, turn), zero)
+    guess = (least + most) >> 1
+    is_open = least < most
+    first, second = key_at(start + guess, is_open), key_at(middle + wanted - 1 - guess, is_open)
+    goes_on = is_open & (second < first).logical_not()
+    bisected = end(
+        store(memory(low, turn), zero, goes_on.where(guess + 1, least)),
+        store(memory(high, turn), zero, (is_open & goes_on.logical_not()).where(guess, most)),
+        loops=(turn,),
+    )
+    taken = register(2, load(memory(low, bisected), zero))
+    step = loop(TAKEN, 4)
+    count = load(memory(taken, step), zero)
+    other = wanted + step.cast(_PLACE) - count
+    has_first, has_second = count < firsts, other < seconds
+    first, second = key_at(start + count, has_first), key_at(middle + other, has_second)
+    is_first = has_first & (has_second.logical_not() | (second < first).logical_not())
+    source = as_index(is_first.where(start + count, middle + other), wide)
+    position = load(places, row * wide + source, has_first | has_second)
+    at = row * wide + share * TAKEN + step
+    effects = end(
+        store(out_places, at, position),
+        store(out_keys, at, is_first.where(first, second)),
+        store(memory(taken, step), zero, count + is_first.cast(_PLACE)),
+        loops=(step,),
+    )
+    return UOp(Ops.SINK, dtypes.void, (effects,), KernelInfo("merge_blocks", (), fills=(0, 1)))
