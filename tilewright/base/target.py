@@ -22,17 +22,23 @@ KEEP_DENORMALS, FLUSH_CONTRACTIONS, FLUSH_EVERYWHERE = range(3)
 
 class TileLayout(NamedTuple):
     """Where an operand's tile has its elements in local memory: `block` rows (or columns) together, `block_step`
-    elements apart from the next ones; inside a block `own_step` from row to row and `summed_step` along the sum."""
+    elements apart from the next ones; inside a block `own_step` from row to row and `summed_step` along the sum. Where
+    `summed_block` is not 0 that many steps of the sum lie together, and the next ones `summed_block_step` further."""
 
     block: int
     block_step: int
     own_step: int
     summed_step: int
+    summed_block: int = 0
+    summed_block_step: int = 0
 
     def position(self, own: Any, summed: Any) -> Any:
         """The index of an element; of numbers, arrays or nodes."""
-        inside = own % self.block * self.own_step + summed * self.summed_step
-        return inside + own // self.block * self.block_step
+        start = own // self.block * self.block_step
+        if self.summed_block:
+            start = start + summed // self.summed_block * self.summed_block_step
+            summed = summed % self.summed_block
+        return own % self.block * self.own_step + summed * self.summed_step + start
 
     def size(self, own: int, summed: int) -> int:
         """Elements of a tile."""

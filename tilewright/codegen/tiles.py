@@ -71,6 +71,8 @@ class TileFacts:
             found = set(node.src[1:])
         elif node.op is Ops.COMBINE:
             found = set(self.axes(node.src[0])) - set(node.src[1:])
+        elif node.op is Ops.TILE_DOT:
+            found = {axis for number in node.src[2:4] for axis in self.axes(number)}
         else:
             found = {axis for src in node.src for axis in self.axes(src)}
         return tuple(sorted(found, key=lambda axis: axis.arg.id))
@@ -176,6 +178,8 @@ class TileFacts:
             elif node.op in (Ops.DOT, Ops.TILE_DOT):
                 # Which rows and columns a thread has is the tensor core's own.
                 self._needed.update(node.src[2:4] if node.op is Ops.DOT else ())
+                if node.op is Ops.TILE_DOT and node.arg.left is None:
+                    self._needed.add(node.src[0])
             else:
                 self._needed.update(node.src)
 

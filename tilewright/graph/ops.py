@@ -163,11 +163,11 @@ class DotArg(NamedTuple):
 
 class TileDotArg(NamedTuple):
     """The argument of a TILE_DOT: the name of the tensor core that computes it, the length of the sum, and how the
-    tiles of both operands lie in local memory."""
+    tiles of both operands lie in local memory; None for a left one in registers."""
 
     core: str
     length: int
-    left: TileLayout
+    left: TileLayout | None
     right: TileLayout
 
 
@@ -343,8 +343,10 @@ class Ops:
     # (left memory, right memory, start in left, start in right, row, column): the sum over k of left[start + row, k] *
     # right[start + k, column], 0 for a row or column outside; arg: DotArg
     DOT = Op(Kind.CONTROL, 6, scalar_shape, free_dtype)
-    # (left, right, row, column), tiles in local memory: sum over k of left[row, k] * right[column, k]; arg: TileDotArg
-    TILE_DOT = Op(Kind.CONTROL, 4, scalar_shape, free_dtype)
+    # (left, right, row, column), tiles in local memory: sum over k of left[row, k] * right[column, k]; arg: TileDotArg.
+    # (value, right, row, column, row of the value, its k, ranges...): the threads hold left, which is rounded to the
+    # dtype of right; the ranges, which number the elements of one thread, are closed
+    TILE_DOT = Op(Kind.CONTROL, (4, None), scalar_shape, free_dtype)
     SINK = Op(Kind.CONTROL, (0, None), scalar_shape, void_dtype)  # arg: KernelInfo or None
     DEFINE_LOCAL = Op(Kind.MEMORY, 0, lambda node: (node.arg.size,), free_dtype)  # arg: ParamArg
     DEFINE_REG = Op(Kind.MEMORY, 0, lambda node: (node.arg.size,), free_dtype)  # arg: ParamArg

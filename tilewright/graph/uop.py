@@ -151,7 +151,7 @@ class UOp:
 
     @property
     def ranges(self) -> frozenset[UOp]:
-        """The RANGE nodes this value depends on; REDUCE, END and WARP_FOLD close their own."""
+        """The RANGE nodes this value depends on; REDUCE, END, WARP_FOLD and TILE_DOT close their own."""
         if self._ranges is None:
             _fill(self, "_ranges", _ranges_of)
         assert self._ranges is not None
@@ -352,10 +352,14 @@ def _ranges_of(node: UOp) -> frozenset[UOp]:
     for src in node.src[1:]:
         if not src.ranges <= found:
             found = found | src.ranges
+    if node.op is Ops.TILE_DOT and len(node.src) > TILE_DOT_CLOSED:
+        return found.difference(node.src[TILE_DOT_CLOSED:])
     return found
 
 
 _NO_RANGES: frozenset[UOp] = frozenset()
+# Where the ranges that a TILE_DOT closes begin among its sources.
+TILE_DOT_CLOSED = 6
 
 
 def _fill(node: UOp, slot: str, rule: Any) -> None:

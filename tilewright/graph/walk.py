@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tilewright.graph.ops import Ops
-from tilewright.graph.uop import UOp
+from tilewright.graph.uop import TILE_DOT_CLOSED, UOp
 
 
 def toposort(*roots: UOp, stop: Callable[[UOp], bool] | None = None) -> list[UOp]:
@@ -108,6 +108,8 @@ def named_ranges(node: UOp) -> tuple[UOp, ...]:
     """The last sources, among which ranges stand for themselves and not for a value computed from them."""
     if node.op is Ops.BARRIER:
         return node.src
+    if node.op is Ops.TILE_DOT:
+        return node.src[TILE_DOT_CLOSED:]
     return node.src[1:] if node.op in (Ops.REDUCE, Ops.END, Ops.AFTER) else ()
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from tilewright.backends.cuda import card as facts
 from tilewright.backends.cuda.card import Card
+from tilewright.backends.cuda.chain_plan import plan_chain
 from tilewright.backends.cuda.cores import cores_of
 from tilewright.backends.cuda.dot import render_program
 from tilewright.backends.cuda.dot_plan import dot_launch, plan_dot
@@ -109,7 +110,7 @@ class CudaDriver(Driver):
         self.card.enter()
         library, product = self.card.library, plan_dot(program)
         launch = plan_launch(program) if product is None else dot_launch(program, product)
-        asking = product or plan_ring(program)
+        asking = product or plan_chain(program) or plan_ring(program)
         shared_bytes = dynamic_local_bytes(program) if asking is None else asking.shared_bytes
         try:
             module = library.call("cuModuleLoadData", binary)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 
 from tilewright.backends.cuda import dot_text
+from tilewright.backends.cuda.chain_plan import plan_chain
+from tilewright.backends.cuda.chain_renderer import render_chain
 from tilewright.backends.cuda.dot_mma import name_threads, render_mma
 from tilewright.backends.cuda.dot_plan import DotPlan, Side, core_of, dot_launch, find_dot, plan_dot
 from tilewright.backends.cuda.renderer import CudaLanguage, render
@@ -115,6 +117,9 @@ class DotRenderer(CStyleRenderer):
 
 def render_program(program: Program, is_restricted: bool = True) -> str:
     """The CUDA text of any program."""
+    chain = plan_chain(program)
+    if chain is not None:
+        return render_chain(chain, is_restricted)
     ring = plan_ring(program)
     if ring is not None:
         return TileRenderer(program, ring, is_restricted).render()

@@ -6,6 +6,8 @@ asynchronously, with zeros where they are masked off; all others pass through re
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tilewright.backends.cuda import tile_text
 from tilewright.backends.cuda.dot_mma import name_threads
 from tilewright.backends.cuda.renderer import CudaLanguage
@@ -42,12 +44,13 @@ class TileLanguage(CudaLanguage):
 class TileMemory(CStyleMemory):
     """Accesses to a swizzled tile; and copies that do not pass through registers."""
 
-    def __init__(self, emitter: Emitter, ring: TileRing) -> None:
+    def __init__(self, emitter: Emitter, tiles: Collection[UOp], is_swizzled: bool) -> None:
         super().__init__(emitter)
-        self.ring = ring
+        self.tiles = tiles
+        self.is_swizzled = is_swizzled
 
     def _position_in(self, place: UOp, position: Expression) -> Expression:
-        if not self.ring.is_swizzled or memory_of(place) not in self.ring.memories:
+        if not self.is_swizzled or memory_of(place) not in self.tiles:
             return position
         return Expression(f"swizzle<{place.dtype.itemsize}>({position.text})")
 
@@ -56,7 +59,7 @@ class TileMemory(CStyleMemory):
         return f"{self.names[memory_of(place)]}[{position.text}]"
 
     def _pointer(self, place: UOp, base: Expression | None, offset: int) -> Expression:
-        if memory_of(place) not in self.ring.memories:
+        if memory_of(place) not in self.tiles:
             return super()._pointer(place, base, offset)
         return Expression(f"&{self._element(place, base, offset)}")
 
@@ -64,7 +67,7 @@ class TileMemory(CStyleMemory):
         """The axis along which a store copies elements of a buffer unchanged, and how many at a time; None where they
         cannot be copied asynchronously."""
         place, load = store.src[:2]
-        if memory_of(place) not in self.ring.memories or load.op is not Ops.LOAD or len(load.src) > 1:
+        if memory_of(place) not in self.tiles or load.op is not Ops.LOAD or len(load.src) > 1:
             return None
         facts, source = self.emitter.facts, load.src[0]
         if memory_of(source).op is not Ops.PARAM or facts.axes(load) != facts.axes(store):
@@ -80,6 +83,16 @@ class TileMemory(CStyleMemory):
                 if alignment(near) % lanes == 0 and alignment(far) % lanes == 0:
                     return axis, lanes
         return (None, 1) if itemsize in COPY_BYTES else None
+
+    def find_copies(self, program: Program) -> dict[UOp, tuple[UOp | None, int]]:
+        """The stores that only copy, whose loads have no other use."""
+        users: dict[UOp, int] = {}
+        for node in program.body:
+            for source in node.src:
+                users[source] = users.get(source, 0) + 1
+        stores = [node for node in program.body if node.op is Ops.STORE]
+        found = {node: self.copied_lanes(node) for node in stores}
+        return {node: lanes for node, lanes in found.items() if lanes is not None and users[node.src[1]] == 1}
 
     def copy(self, store: UOp, lane: UOp | None, lanes: int) -> None:
         place, load = store.src[:2]
@@ -106,15 +119,9 @@ class TileRenderer(CStyleRenderer):
     def __init__(self, program: Program, ring: TileRing, is_restricted: bool = True) -> None:
         super().__init__(program, TileLanguage(program, ring, is_restricted))
         self.ring = ring
-        self.tiles = TileMemory(self.emitter, ring)
+        self.tiles = TileMemory(self.emitter, ring.memories, ring.is_swizzled)
         self.memory = self.tiles
-        users: dict[UOp, list[UOp]] = {}
-        for node in program.body:
-            for source in node.src:
-                users.setdefault(source, []).append(node)
-        stores = [node for node in program.body if node.op is Ops.STORE]
-        found = {node: self.tiles.copied_lanes(node) for node in stores}
-        self.copies = {n: lanes for n, lanes in found.items() if lanes is not None and len(users[n.src[1]]) == 1}
+        self.copies = self.tiles.find_copies(program)
         self.copied_loads = {store.src[1] for store in self.copies}
         self.loops: list[UOp] = []
         self.outside: list[str] | None = None  # the lines before those of the function that stages a step

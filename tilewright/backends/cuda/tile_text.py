@@ -9,7 +9,7 @@ from tilewright.backends.cuda.dot_text import OPERANDS, PATTERN_BYTES, STEP_BYTE
 from tilewright.backends.cuda.tile_plan import ALIGNMENT, TileRing
 from tilewright.base.target import TileLayout
 
-_HELPERS = """\
+HELPERS = """\
 typedef unsigned int word;
 typedef unsigned long long address;
 extern __shared__ unsigned char dynamic_shared[];
@@ -38,7 +38,7 @@ template <int N> __device__ inline void copies_done() {
   asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
 }"""
 
-_GROUP_HELPERS = """\
+GROUP_HELPERS = """\
 // A tile in shared memory as wgmma reads it: lines of 128 bytes, swizzled.
 __device__ inline address describe(word place, word leading, word stride) {
   return (address)((place & 0x3ffff) >> 4) | (address)(leading >> 4) << 16 | (address)(stride >> 4) << 32 | 1ull << 62;
@@ -68,11 +68,11 @@ def register(ring: TileRing, row: int, column: int) -> int:
 
 def prelude(ring: TileRing) -> list[str]:
     if not is_warp_group_core(ring.core):
-        return [_HELPERS]
-    return [_HELPERS, _GROUP_HELPERS, _multiply_helper(ring), dot_text.EXCHANGE]
+        return [HELPERS]
+    return [HELPERS, GROUP_HELPERS, _multiply_helper(ring), dot_text.EXCHANGE]
 
 
-def _is_summed_fast(layout: TileLayout) -> bool:
+def is_summed_fast(layout: TileLayout) -> bool:
     return layout.summed_step == 1
 
 
@@ -81,7 +81,7 @@ def _multiply_helper(ring: TileRing) -> str:
     kind, depth = OPERANDS[core.operand], STEP_BYTES // core.operand.itemsize
     names = ", ".join(f"%{number}" for number in range(count))
     layouts = (ring.node.arg.left, ring.node.arg.right)
-    orders = "".join(f", {int(not _is_summed_fast(layout))}" for layout in layouts) if core.transposes else ""
+    orders = "".join(f", {int(not is_summed_fast(layout))}" for layout in layouts) if core.transposes else ""
     results = ", ".join(f'"+f"(acc[{number}])' for number in range(count))
     instruction = f"wgmma.mma_async.sync.aligned.m64n{core.columns}k{depth}.f32.{kind}.{kind}"
     return (
@@ -151,7 +151,7 @@ def _multiply_stage(ring: TileRing, place: str) -> list[str]:
     left, right = ring.node.arg.left, ring.node.arg.right
     left_bytes = ring.bytes_of(ring.memories[0])
     # A warp group has 64 rows: 64 lines, or one block where lines run along the rows.
-    group = 64 * left.own_step if _is_summed_fast(left) else left.block_step
+    group = 64 * left.own_step if is_summed_fast(left) else left.block_step
     itemsize = ring.core.operand.itemsize
     first = f"place + thread / 128 * {group * itemsize}" if ring.core.rows > 64 else "place"
     parts = ring.core.depth * itemsize // STEP_BYTES
@@ -170,7 +170,7 @@ def _multiply_stage(ring: TileRing, place: str) -> list[str]:
 
 def _described(layout: TileLayout, place: str, itemsize: int) -> str:
     """Along the sum a step is 32 bytes of a line, or the lines of that many elements where they run across it."""
-    if _is_summed_fast(layout):
+    if is_summed_fast(layout):
         return f"describe({place} + part * {STEP_BYTES}, 16, {PATTERN_BYTES})"
     lines = STEP_BYTES // itemsize
     step = lines * layout.summed_step * itemsize

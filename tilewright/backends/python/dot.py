@@ -10,7 +10,8 @@ import numpy as np
 from tilewright.backends.python import access
 from tilewright.backends.python.access import Site
 from tilewright.backends.python.memory import View
-from tilewright.graph.interpreter.evaluate import numpy_dtype
+from tilewright.base.errors import EmulatorError
+from tilewright.graph.interpreter.evaluate import cast_array, numpy_dtype
 from tilewright.graph.interpreter.numpy_math import Array
 from tilewright.graph.uop import UOp
 
@@ -33,14 +34,34 @@ def compute_dot(site: Site, node: UOp, memories: Sequence[View], numbers: Sequen
     return total
 
 
-def compute_tile_dot(site: Site, node: UOp, memories: Sequence[View], row: Array, column: Array) -> Array:
-    """Both tiles are in local memory, which every thread of the work-group reads."""
+def compute_tile_dot(site: Site, node: UOp, left: View | Array, right: View, row: Array, column: Array) -> Array:
+    """Tiles are in local memory, which every thread of the work-group reads; a left one may be an array of a tile for
+    each work-group."""
     argument, dtype = node.arg, numpy_dtype(node.dtype)
     total = np.zeros((1,) * row.ndim, dtype)
+    row, column = row.astype(np.int64), column.astype(np.int64)
+    groups = np.arange(site.groups.size).reshape(-1, *(1,) * (row.ndim - 1))
     for step in range(argument.length):
-        left, right = (
-            access.load(site, view, np.asarray(layout.position(own.astype(np.int64), step)), None, None).astype(dtype)
-            for view, layout, own in zip(memories, (argument.left, argument.right), (row, column), strict=True)
-        )
-        total = total + left * right
+        if isinstance(left, View):
+            ours = access.load(site, left, np.asarray(argument.left.position(row, step)), None, None)
+        else:
+            ours = left[groups, row, step]
+        theirs = access.load(site, right, np.asarray(argument.right.position(column, step)), None, None)
+        total = total + ours.astype(dtype) * theirs.astype(dtype)
     return total
+
+
+def gather_tile(site: Site, node: UOp, held: Sequence[Array], threads: tuple[int, int]) -> Array:
+    """The tile of each work-group from what its threads hold of it: values, their rows and their places in the sum."""
+    value, row, step = held
+    shape = np.broadcast_shapes(value.shape, row.shape, step.shape, (*threads, *(1,) * (value.ndim - 2)))
+    value, row, step = (np.broadcast_to(each, shape) for each in (value, row.astype(np.int64), step.astype(np.int64)))
+    groups = np.broadcast_to(np.arange(shape[0]).reshape(-1, *(1,) * (len(shape) - 1)), shape)
+    size = (shape[0], int(row.max()) + 1, node.arg.length)
+    holders = np.zeros(size, np.int64)
+    np.add.at(holders, (groups, row, step), 1)
+    if (holders != 1).any():
+        raise site.error(EmulatorError, "multiplies a tile of which the threads do not hold each element once")
+    tile = np.zeros(size, numpy_dtype(node.dtype))
+    tile[groups, row, step] = cast_array(value, node.src[1].dtype).astype(tile.dtype)
+    return tile

@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.backends.python import access
 from tilewright.backends.python.access import Site
-from tilewright.backends.python.dot import compute_dot, compute_tile_dot
+from tilewright.backends.python.dot import compute_dot, compute_tile_dot, gather_tile
 from tilewright.backends.python.launch import FIRST_TILE_AXIS, GROUP_AXIS, THREAD_AXIS, Launch
 from tilewright.backends.python.memory import View, make_parameter_views, make_slot_views
 from tilewright.backends.python.plan import is_loop, make_plan
@@ -23,7 +23,7 @@ from tilewright.graph.interpreter.numpy_math import Array
 from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.records import Program
 from tilewright.graph.spec import Op
-from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.uop import TILE_DOT_CLOSED, UOp, memory_of
 from tilewright.graph.walk import toposort
 
 # Elements of one value that a batch of work-groups may have: a few dozen live values then take some hundred megabytes.
@@ -320,9 +320,15 @@ class _Run:
         self.values[node] = compute_dot(self._site(position, node), node, memories, numbers)
 
     def _tile_dot(self, position: int, node: UOp) -> None:
-        memories = [self.views[memory_of(memory)] for memory in node.src[:2]]
-        row, column = (self._value(number) for number in node.src[2:])
-        self.values[node] = compute_tile_dot(self._site(position, node), node, memories, row, column)
+        site = self._site(position, node)
+        row, column = (self._value(number) for number in node.src[2:4])
+        right = self.views[memory_of(node.src[1])]
+        if node.arg.left is None:
+            held = [self._value(source) for source in (node.src[0], *node.src[4:TILE_DOT_CLOSED])]
+            left = gather_tile(site, node, held, (self.groups.size, self.launch.group_size))
+        else:
+            left = self.views[memory_of(node.src[0])]
+        self.values[node] = compute_tile_dot(site, node, left, right, row, column)
 
     # ------------------------------------------------------------ accumulators
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tilewright.base.errors import InternalError
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
-from tilewright.graph.uop import UOp
+from tilewright.graph.uop import TILE_DOT_CLOSED, UOp
 from tilewright.graph.walk import toposort
 
 MEMORY_OPS = frozenset({Ops.PARAM, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
@@ -41,6 +41,8 @@ def value_sources(node: UOp) -> tuple[UOp, ...]:
         found = node.src[1:]
     elif node.op in (Ops.DOT, Ops.TILE_DOT):
         found = node.src[2:]
+        if node.op is Ops.TILE_DOT and node.arg.left is None:
+            found = (node.src[0], *node.src[2:TILE_DOT_CLOSED])
     elif node.op is Ops.WARP_FOLD:
         found = node.src[:1]
     elif node.op.is_elementwise:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError, ParseError
+from tilewright.base.target import TileLayout
 from tilewright.graph.kernels.custom import CustomKernel
 from tilewright.graph.ops import (
     ALL_OPS,
@@ -96,8 +97,15 @@ _RECORDS: dict[str, Record] = {
     "MultiArg": Record(MultiArg, {"axis": lambda value: value is None or is_int(value), "devices": _is_texts}),
     "ParamArg": Record(ParamArg, {"slot": is_int, "size": is_int, "device": _is_text}),
     "TileDotArg": Record(
-        TileDotArg, {"core": _is_text, "length": is_int, **dict.fromkeys(("left", "right"), is_int_tuple)}
+        TileDotArg,
+        {
+            "core": _is_text,
+            "length": is_int,
+            "left": lambda value: value is None or isinstance(value, TileLayout),
+            "right": lambda value: isinstance(value, TileLayout),
+        },
     ),
+    "TileLayout": Record(TileLayout, dict.fromkeys(TileLayout._fields, is_int)),
     "ViewArg": Record(ViewArg, {"shape": is_int_tuple, "strides": is_int_tuple}),
     "CustomKernel": Record(
         CustomKernel,

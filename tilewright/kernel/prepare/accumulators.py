@@ -298,7 +298,8 @@ def reads_own_alone(memory: UOp, stores: list[UOp], loads: list[UOp]) -> bool:
 
 def separate_ranges(sink: UOp) -> UOp:
     """Gives a reduction a range of its own where the user's range is also open elsewhere or closed by a reduction
-    inside: a range that a reduction closes is a reduce axis and nothing else. Equal reductions keep sharing theirs."""
+    inside: a range that a reduction closes is a reduce axis and nothing else. Equal reductions keep sharing theirs.
+    The elements of a tile that is written out may be folded and used again, for which they are not computed twice."""
     order = toposort(sink)
     taken = {axis for node in order if node.op is Ops.END for axis in node.src[1:]}
     taken.update(axis for node in order if node.op is Ops.STORE for axis in node.ranges)
@@ -315,6 +316,8 @@ def separate_ranges(sink: UOp) -> UOp:
         made = node.with_src(src)
         if node.op is Ops.REDUCE:
             for axis in node.src[1:]:
+                if axis.arg.kind.is_tile:
+                    continue
                 key = (axis, level.get(axis, 0))
                 if key not in own:
                     is_shared = axis in taken or key[1] > 0

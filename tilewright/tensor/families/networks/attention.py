@@ -5,7 +5,7 @@ Gradients of such parts compute their scores a second time."""
 from __future__ import annotations
 
 import math
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from tilewright.base.dtype import DType, promote
 from tilewright.base.errors import ShapeError
@@ -14,7 +14,9 @@ from tilewright.tensor.core import nodes
 from tilewright.tensor.core.base import check_devices
 from tilewright.tensor.core.checks import broadcast_shape
 from tilewright.tensor.core.gradient import checkpoint
+from tilewright.tensor.core.modes import modes
 from tilewright.tensor.families.linalg.products import ProductsMixin
+from tilewright.tensor.families.networks.fused_attention import FusedMixin, fused_attention
 from tilewright.tensor.families.random import RandomMixin
 from tilewright.tensor.primitives.reduce import accumulate_dtype
 
@@ -28,7 +30,7 @@ ROW_MULTIPLE = 64
 T = TypeVar("T", bound=ProductsMixin)
 
 
-class AttentionMixin(RandomMixin, ProductsMixin):
+class AttentionMixin(RandomMixin, FusedMixin):
     def scaled_dot_product_attention(
         self,
         key: Self,
@@ -47,8 +49,20 @@ class AttentionMixin(RandomMixin, ProductsMixin):
             if min(self.ndim, key.ndim, value.ndim) < 3 or key.shape[-3] == 0 or self.shape[-3] % key.shape[-3]:
                 message = f"the heads of {self.shape} are not shared evenly among those of {key.shape}"
                 raise ShapeError(name, message, "give (..., heads, time, features), the query's heads a multiple")
+        has_own_keys = enable_gqa or self.ndim < 3 or key.shape[-3:-2] in ((1,), self.shape[-3:-2])
+        if has_own_keys and (dropout_p == 0 or (0 < dropout_p <= 1 and not modes.training)):
+            fused = fused_attention(self, key, value, attn_mask, is_causal, _attend_in_parts)
+            if fused is not None:
+                return fused
+        if enable_gqa:
             repeats = self.shape[-3] // key.shape[-3]
             key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
+        return self._attend_in_parts(key, value, attn_mask, is_causal, dropout_p)
+
+    def _attend_in_parts(
+        self, key: Self, value: Self, attn_mask: Self | None, is_causal: bool, dropout_p: float = 0.0
+    ) -> Self:
+        """As many rows at a time as may have their scores in memory."""
         parts = rows_at_a_time(self, key)
         if not parts:
             return self._attend(key, value, attn_mask, dropout_p, 0 if is_causal else None)
@@ -77,6 +91,11 @@ class AttentionMixin(RandomMixin, ProductsMixin):
             scores = mask.where(scores, -math.inf) if mask.dtype.is_bool else scores + mask
         weights = scores.softmax(-1).cast(self.dtype)
         return weights.dropout(dropout_p).dot(value)
+
+
+def _attend_in_parts(query: AttentionMixin, *others: Any) -> AttentionMixin:
+    """The method as a function that is equal to itself in every call."""
+    return query._attend_in_parts(*others)
 
 
 def rows_at_a_time(query: ProductsMixin, key: ProductsMixin) -> list[tuple[int, int]]:

@@ -1,0 +1,215 @@
+"""Programs with several TILE_DOTs as CUDA C: attention and its gradients. In: a `TileChain`. Out: the text of one kernel.
+
+The loop that stages tiles is software-pipelined: what stages a step stands in a function of the number of the step, and
+runs some steps ahead. A product is held in an array of registers, from which all else is computed; where the products of
+all steps are summed, the tensor core adds them itself. An operand that threads hold is packed in pairs."""
+
+from __future__ import annotations
+
+from tilewright.backends.cuda import chain_text
+from tilewright.backends.cuda.chain_plan import TileChain, axis_product
+from tilewright.backends.cuda.dot_mma import name_threads
+from tilewright.backends.cuda.renderer import CudaLanguage
+from tilewright.backends.cuda.tile_plan import ALIGNMENT
+from tilewright.backends.cuda.tile_renderer import TileMemory
+from tilewright.base.dtype import DType, dtypes
+from tilewright.codegen.c_style.language import Expression
+from tilewright.codegen.c_style.launch import Launch
+from tilewright.codegen.c_style.renderer import CStyleRenderer
+from tilewright.codegen.tiles import axis_size
+from tilewright.graph.affine import affine
+from tilewright.graph.ops import Ops
+from tilewright.graph.records import Param, Program
+from tilewright.graph.spec import Op
+from tilewright.graph.uop import UOp, memory_of
+
+
+class ChainLanguage(CudaLanguage):
+    def __init__(self, chain: TileChain, is_restricted: bool) -> None:
+        super().__init__(chain.program, is_restricted)
+        self.chain = chain
+
+    def prelude(self, program: Program) -> list[str]:
+        return chain_text.prelude(self.chain.dots)
+
+    def signature(self, program: Program, launch: Launch, params: list[tuple[Param, str]]) -> list[str]:
+        arguments = ", ".join(self.parameter(*param) for param in params)
+        bounds = f"__launch_bounds__({self.chain.threads}, {self.chain.groups})"
+        return [f'extern "C" __global__ void {bounds} {self.kernel_name(program)}({arguments}) {{']
+
+    def unary(self, op: Op, dtype: DType, operand: Expression) -> Expression:
+        if op is Ops.EXP2 and dtype is dtypes.float32:
+            return Expression(f"exp2_float32({operand.text})")
+        return super().unary(op, dtype, operand)
+
+
+class ChainRenderer(CStyleRenderer):
+    def __init__(self, chain: TileChain, is_restricted: bool = True) -> None:
+        super().__init__(chain.program, ChainLanguage(chain, is_restricted))
+        self.chain = chain
+        self.tiles = TileMemory(self.emitter, chain.memories, is_swizzled=True)
+        self.memory = self.tiles
+        self.copies = self.tiles.find_copies(chain.program)
+        self.copied_loads = {store.src[1] for store in self.copies}
+        self.loops: list[UOp] = []
+        self.outside: list[str] = []  # the lines before those of the function that stages a step
+        updates = [node for node in self.program.body if node.op is Ops.ACCUMULATE]
+        self.sums = {update.src[1]: update.src[0] for update in updates if update.src[1].op is Ops.TILE_DOT}
+        self.dot_of = {acc: dot for dot, acc in self.sums.items()}
+        self.folded = self._find_folded()
+
+    def _find_folded(self) -> set[UOp]:
+        """Accumulators of one update in their own block: the fold of a tile, whose elements need no start."""
+        homes: dict[UOp, int] = {}
+        depth, found = 0, set()
+        for node in self.program.body:
+            if node.op is Ops.RANGE:
+                depth += 1
+            elif node.op is Ops.END:
+                depth -= 1
+            elif node.op is Ops.ACC:
+                homes[node] = depth
+            elif node.op is Ops.ACCUMULATE and node.src[1] not in self.sums and homes[node.src[0]] == depth:
+                if self.facts.axes(node.src[0]) == self.facts.axes(node.src[1]):
+                    found.add(node.src[0])
+        return found
+
+    def _name_memory(self, params: dict[int, str]) -> None:
+        self.memory.names.update({memory: f"tile{memory.arg.slot}" for memory in self.chain.memories})
+        super()._name_memory(params)
+
+    def text(self, lines: list[str]) -> None:
+        for line in lines:
+            self.emitter.line(line)
+
+    def open_group(self) -> None:
+        line = self.emitter.line
+        line("const int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;")
+        name_threads(self.emitter, self.chain.dots[0].src[2:4], "thread")
+        line(f"unsigned char* const shared = dynamic_shared + (-shared_address(dynamic_shared) & {ALIGNMENT - 1});")
+        self._name_tiles(self.chain.once, "shared")
+
+    def _name_tiles(self, memories: tuple[UOp, ...], start: str) -> None:
+        for memory in memories:
+            kind, name = self.language.memory_type(memory.dtype), self.memory.names[memory]
+            self.emitter.line(f"{kind}* const {name} = ({kind}*)({start} + {self.chain.offset(memory)});")
+
+    # ------------------------------------------------------------ the loop that stages tiles
+
+    def open_loop(self, axis: UOp, start: str = "0", stop: str = "") -> None:
+        self.loops.append(axis)
+        if axis is not self.chain.loop:
+            super().open_loop(axis, start, stop)
+            return
+        size = axis.src[0]
+        self.stop = str(axis_size(axis)) if size.is_const else self.emitter.operand(size, {}).text
+        name = self.emitter.axis_name(axis)
+        self.emitter.values[axis] = {(): Expression(name)}
+        kind = self.language.type_name(axis.dtype)
+        self.emitter.line(f"const auto stage_step = [&](const {kind} {name}, int slot) {{")
+        self.emitter.depth += 1
+        self._name_tiles(self.chain.ring, self._stage("slot"))
+
+    def _stage(self, slot: str) -> str:
+        return f"shared + {self.chain.once_bytes} + {slot} * {self.chain.stage_bytes}"
+
+    def _begin_steps(self) -> None:
+        """The end of the function that stages a step; the first steps are staged, and the loop begins."""
+        axis, ahead, stop = self.chain.loop, self.chain.stages - 1, self.stop
+        assert axis is not None
+        name = self.emitter.axis_name(axis)
+        self.emitter.depth -= 1
+        lines = ["};"]
+        if ahead:
+            lines += [
+                "#pragma unroll 1",
+                f"for (int step = 0; step < {ahead}; step++) {{",
+                f"  if (step < {stop}) stage_step(step, step);",
+                "  copies_sent();",
+                "}",
+            ]
+        self.text([*lines, f"int slot = 0, next = {ahead};", "#pragma unroll 1"])
+        super().open_loop(axis, "0", stop)
+        following = [f"if ({name} + {ahead} < {stop}) stage_step({name} + {ahead}, next);", "copies_sent();"]
+        waiting = [f"copies_done<{max(0, ahead - 1)}>();", "stores_done();", "__syncthreads();"]
+        # Without stages to spare a step is staged after the last one is done, and waited for.
+        self.text([*waiting, *following] if ahead else ["__syncthreads();", *following, *waiting])
+        self._name_tiles(self.chain.ring, self._stage("slot"))
+
+    def close_loop(self) -> None:
+        if self.loops.pop() is self.chain.loop and self.chain.stages > 1:
+            last = self.chain.stages - 1
+            self.emitter.line(f"slot = slot == {last} ? 0 : slot + 1;")
+            self.emitter.line(f"next = next == {last} ? 0 : next + 1;")
+        super().close_loop()
+
+    # ------------------------------------------------------------ nodes
+
+    def emit_node(self, node: UOp) -> None:
+        if node in self.copied_loads:
+            return
+        if node in self.copies:
+            self.tiles.copy(node, *self.copies[node])
+        elif node.op is Ops.BARRIER:
+            if node is self.chain.ready:
+                self._begin_steps()
+            else:
+                self.text(["copies_sent();", "copies_done<0>();", "stores_done();", "__syncthreads();"])
+        elif node.op is Ops.TILE_DOT:
+            self._multiply(node)
+        elif node.op is Ops.ACC and node in self.dot_of:
+            self._declare_sum(node)
+        elif node.op is Ops.ACC and node in self.folded:
+            return
+        elif node.op is Ops.ACCUMULATE and node.src[0] in self.folded:
+            elements = self.emitter.elements(node.src[0])
+            self.emitter.values[node.src[0]] = {at: self.emitter.operand(node.src[1], named) for at, named in elements}
+        elif node.op is not Ops.ACCUMULATE or node.src[1] not in self.sums:
+            super().emit_node(node)
+
+    def _declare_sum(self, acc: UOp) -> None:
+        name, count = f"total{acc.arg}", axis_product(acc)
+        self.text([f"float {name}[{count}];", "#pragma unroll", f"for (int n = 0; n < {count}; n++) {name}[n] = 0.0f;"])
+        self.emitter.values[acc] = self._elements(acc, self.dot_of[acc], name)
+
+    def _multiply(self, node: UOp) -> None:
+        acc = self.sums.get(node)
+        name = f"total{acc.arg}" if acc is not None else self.emitter.fresh("product")
+        if acc is None:
+            self.emitter.line(f"float {name}[{chain_text.columns_of(node) // 2}];")
+        left = self._pack(node) if node.arg.left is None else self._address(node.src[0])
+        self.text(chain_text.multiply(node, name, left, self._address(node.src[1]), acc is not None))
+        self.emitter.values[node] = self._elements(node, node, name)
+
+    def _address(self, memory: UOp) -> str:
+        return f"shared_address({self.memory.names[memory_of(memory)]})"
+
+    def _pack(self, node: UOp) -> str:
+        """The left operand in registers: for a step of the sum two neighbours of both rows, and those 8 further on."""
+        value, forms = node.src[0], [affine(number).terms for number in node.src[4:6]]
+        found: dict[tuple[int, int], str] = {}
+        for _, at in self.emitter.elements(value):
+            row, step = (sum(steps * at[axis] for axis, steps in form.items() if axis in at) for form in forms)
+            found[row, step] = self.emitter.operand(value, at).text
+        name = self.emitter.fresh("held")
+        parts = [
+            f"pack({found[row, first + step]}, {found[row, first + step + 1]})"
+            for first in range(0, node.arg.length, chain_text.STEP)
+            for step in (0, 8)
+            for row in (0, 8)
+        ]
+        self.emitter.line(f"const word {name}[{len(parts)}] = {{{', '.join(parts)}}};")
+        return name
+
+    def _elements(self, node: UOp, dot: UOp, name: str) -> dict[tuple[int, ...], Expression]:
+        """The registers that hold a thread's elements of a product."""
+        forms = [affine(number).terms for number in dot.src[2:4]]
+        values = {}
+        for coordinates, at in self.emitter.elements(node):
+            row, column = (sum(step * at[axis] for axis, step in form.items() if axis in at) for form in forms)
+            values[coordinates] = Expression(f"{name}[{column // 8 * 4 + row // 8 * 2 + column % 2}]")
+        return values
+
+
+def render_chain(chain: TileChain, is_restricted: bool = True) -> str:
+    return ChainRenderer(chain, is_restricted).render()

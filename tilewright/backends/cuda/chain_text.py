@@ -1,0 +1,109 @@
+"""The CUDA text of products in a `TileChain`. In: a TILE_DOT and where its tiles lie. Out: lines of text.
+`chain_renderer.py` says how the pieces work together."""
+
+from __future__ import annotations
+
+import re
+
+from tilewright.backends.cuda.dot_text import OPERANDS, PATTERN_BYTES, STEP_BYTES
+from tilewright.backends.cuda.tile_text import GROUP_HELPERS, HELPERS, is_summed_fast
+from tilewright.base.dtype import DType, dtypes
+from tilewright.base.target import TileLayout
+from tilewright.graph.uop import UOp
+
+# Steps of a sum that an instruction takes, and rows of a warp group.
+STEP, GROUP_ROWS = 16, 64
+# What the threads of a chain's text share beyond the helpers of any product of tiles. A power of two that is denormal
+# counts as 0: it is a weight beside one that is at least 1.
+_HELPERS = """\
+__device__ inline float exp2_float32(float x) {
+  float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;
+}"""
+
+
+def operand_of(dot: UOp) -> DType:
+    """The dtype that a core multiplies, from its name: memory may hold it as its bits."""
+    found = re.fullmatch(r"wgmma_(\w+)_(\d+)x(\d+)", dot.arg.core)
+    assert found is not None
+    return next(dtype for dtype in dtypes.all if dtype.name == found[1])
+
+
+def rows_of(dot: UOp) -> int:
+    return int(dot.arg.core.rpartition("_")[2].partition("x")[0])
+
+
+def columns_of(dot: UOp) -> int:
+    return int(dot.arg.core.rpartition("x")[2])
+
+
+def prelude(dots: tuple[UOp, ...]) -> list[str]:
+    helpers = {helper_name(dot): _multiply_helper(dot) for dot in dots}
+    kind = OPERANDS[operand_of(dots[0])]
+    pack = (
+        "__device__ inline word pack(float low, float high) {\n"
+        f'  word y; asm("cvt.rn.{kind}x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low)); return y;\n}}'
+    )
+    return [HELPERS, GROUP_HELPERS, _HELPERS, pack, *helpers.values()]
+
+
+def helper_name(dot: UOp) -> str:
+    left = "held" if dot.arg.left is None else "rows" if is_summed_fast(dot.arg.left) else "columns"
+    return f"multiply_{columns_of(dot)}_{left}_{'rows' if is_summed_fast(dot.arg.right) else 'columns'}"
+
+
+def _multiply_helper(dot: UOp) -> str:
+    """A step of the sum: the product, plus what the registers hold where `add`."""
+    count, kind = columns_of(dot) // 2, OPERANDS[operand_of(dot)]
+    names = ", ".join(f"%{number}" for number in range(count))
+    results = ", ".join(f'"+f"(acc[{number}])' for number in range(count))
+    layouts = [layout for layout in (dot.arg.left, dot.arg.right) if layout is not None]
+    orders = "".join(f", {int(not is_summed_fast(layout))}" for layout in layouts)
+    if dot.arg.left is None:
+        parameter, left = "const word* a", [f"%{count + n}" for n in range(4)]
+        given = ", ".join(f'"r"(a[{n}])' for n in range(4))
+        text = f"{{{', '.join(left)}}}"
+    else:
+        parameter, left, given = "address a", [f"%{count}"], '"l"(a)'
+        text = left[0]
+    right, add = count + len(left), count + len(left) + 1
+    instruction = f"wgmma.mma_async.sync.aligned.m64n{columns_of(dot)}k{STEP}.f32.{kind}.{kind}"
+    return (
+        f"__device__ inline void {helper_name(dot)}(float (&acc)[{count}], {parameter}, address right, int add) {{\n"
+        f'  asm volatile("{{\\n.reg .pred add;\\nsetp.ne.b32 add, %{add}, 0;\\n"\n'
+        f'    "{instruction} {{{names}}}, "\n'
+        f'    "{text}, %{right}, add, 1, 1{orders};\\n}}\\n"\n'
+        f'    : {results}\n    : {given}, "l"(right), "r"(add));\n}}'
+    )
+
+
+def described(layout: TileLayout, place: str, itemsize: int) -> str:
+    """The operand's part of a step: 32 bytes of a line, or the lines of 16 elements where these run across the sum."""
+    if not is_summed_fast(layout):
+        step = STEP * layout.summed_step * itemsize
+        return f"describe({place} + part * {step}, {layout.block_step * itemsize}, {PATTERN_BYTES})"
+    offset = f"part * {STEP_BYTES}"
+    if layout.summed_block:
+        per_line = layout.summed_block // STEP
+        offset = f"part / {per_line} * {layout.summed_block_step * itemsize} + part % {per_line} * {STEP_BYTES}"
+    return f"describe({place} + {offset}, 16, {PATTERN_BYTES})"
+
+
+def multiply(dot: UOp, name: str, left: str, right: str, is_added: bool) -> list[str]:
+    """All steps of a product into the registers `name`; `left` names registers, or the address of a tile."""
+    itemsize = operand_of(dot).itemsize
+    layout = dot.arg.left
+    if layout is None:
+        first = f"{left} + part * 4"
+    else:
+        group = GROUP_ROWS * layout.own_step if is_summed_fast(layout) else layout.block_step
+        place = f"{left} + thread / 128 * {group * itemsize}" if rows_of(dot) > GROUP_ROWS else left
+        first = described(layout, place, itemsize)
+    second = described(dot.arg.right, right, itemsize)
+    return [
+        "products_start();",
+        "#pragma unroll",
+        f"for (int part = 0; part < {dot.arg.length // STEP}; part++)",
+        f"  {helper_name(dot)}({name}, {first}, {second}, {'1' if is_added else 'part > 0'});",
+        "products_sent();",
+        "products_done();",
+    ]

@@ -1,0 +1,164 @@
+"""The parts of kernels that multiply tiles. In: a tensor core's line and operands. Out: nodes that stage a tile in local
+memory, multiply two tiles (TILE_DOT) and fold the rows of a product. `attention.py` makes kernels of them.
+
+A tile of queries, keys or values is rows by features, in lines of `line` features; parts of that length follow each
+other. The same memory is an operand that is summed over its features, or over its rows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tilewright.base.dtype import dtypes
+from tilewright.base.target import TensorCore, TileLayout
+from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg, TileDotArg
+from tilewright.graph.spec import Op
+from tilewright.graph.uop import UOp, const, index_const
+
+VECTOR_BYTES = 16
+# A warp has 16 rows of a product; a thread has two of them, 8 apart, and of every 8 columns two neighbours.
+WARP, WARP_ROWS, QUAD = 32, 16, 4
+ROW_STEP, COLUMN_STEP, PAIR = 8, 8, 2
+# Steps of a sum that one instruction takes.
+STEP = 16
+FLOAT = dtypes.float32
+
+
+class Matrix(NamedTuple):
+    """Rows of features in memory: the position of the first element, the distance of rows, and how many there are."""
+
+    memory: UOp
+    start: UOp
+    step: int
+    rows: int
+
+
+class Product(NamedTuple):
+    """The elements of a product that a thread holds; `columns` are the axes along which it has several in a row."""
+
+    value: UOp
+    column: UOp
+    columns: tuple[UOp, UOp]
+
+
+class TileBuilder:
+    """Makes the axes and nodes of one kernel, whose work-groups make products of `rows` rows: 16 for each warp."""
+
+    def __init__(self, core: TensorCore, rows: int) -> None:
+        assert core.staged_line_bytes
+        self.operand = core.operand
+        self.rows = rows
+        self.line = core.staged_line_bytes // core.operand.itemsize
+        self.family = core.name.rpartition("_")[0]
+        self.threads = rows // WARP_ROWS * WARP
+        self._numbers: dict[object, int] = {}
+        self.thread = self.axis(self.threads, AxisType.LOCAL)
+        self.half = self.axis(2, AxisType.UPCAST)
+        self.row = self.thread // WARP * WARP_ROWS + self.thread % WARP // QUAD + self.half * ROW_STEP
+
+    def _number(self, kind: object) -> int:
+        found = self._numbers.get(kind, 0)
+        self._numbers[kind] = found + 1
+        return found
+
+    def axis(self, size: int | UOp, kind: AxisType) -> UOp:
+        count = index_const(size) if isinstance(size, int) else size
+        return UOp(Ops.RANGE, dtypes.index, (count,), Axis((self._number(Ops.RANGE),), kind))
+
+    # ------------------------------------------------------------ tiles in local memory
+
+    def width(self, features: int) -> int:
+        """Features of a row in local memory: whole lines."""
+        return -(-features // self.line) * self.line
+
+    def tile(self, rows: int, features: int) -> UOp:
+        size = rows * self.width(features)
+        return UOp(Ops.DEFINE_LOCAL, self.operand, (), ParamArg(self._number(Ops.DEFINE_LOCAL), size))
+
+    def summed_features(self, rows: int) -> TileLayout:
+        return TileLayout(rows, 0, self.line, 1, self.line, rows * self.line)
+
+    def summed_rows(self, rows: int) -> TileLayout:
+        return TileLayout(self.line, rows * self.line, 1, self.line)
+
+    def stage(self, tile: UOp, rows: int, features: int, matrix: Matrix, first: UOp) -> UOp:
+        """The effect that copies rows `first`, `first + 1`, ... of a matrix to a tile; zeros past its end."""
+        lanes = VECTOR_BYTES // self.operand.itemsize
+        vectors, per_line = self.width(features) // lanes, self.line // lanes
+        together = self.threads // vectors
+        turn, lane = self.axis(rows // together, AxisType.UPCAST), self.axis(lanes, AxisType.UPCAST)
+        vector, row = self.thread % vectors, self.thread // vectors + turn * together
+        valid = []
+        if matrix.rows % rows:
+            valid.append(first + row < matrix.rows)
+        if features % self.line:
+            valid.append(vector < features // lanes)
+        position = matrix.start + (first + row) * matrix.step + vector * lanes + lane
+        to = row * self.line + vector % per_line * lanes + vector // per_line * (rows * self.line) + lane
+        store = self.store(tile, to, load(matrix.memory, position, *valid))
+        return end(store, turn, lane, self.thread)
+
+    def store(self, memory: UOp, position: UOp, value: UOp, *valid: UOp) -> UOp:
+        return UOp(Ops.STORE, dtypes.void, (place(memory, position, *valid), value))
+
+    # ------------------------------------------------------------ products
+
+    def _columns(self, count: int) -> tuple[UOp, tuple[UOp, UOp]]:
+        axes = (self.axis(count // COLUMN_STEP, AxisType.UPCAST), self.axis(PAIR, AxisType.UPCAST))
+        return axes[0] * COLUMN_STEP + self.thread % QUAD * PAIR + axes[1], axes
+
+    def _core(self, columns: int) -> str:
+        return f"{self.family}_{self.rows}x{columns}"
+
+    def multiply(self, left: UOp, right: UOp, columns: int, features: int) -> Product:
+        """Rows of the left tile by rows of the right one, summed over the features."""
+        column, axes = self._columns(columns)
+        length = -(-features // STEP) * STEP
+        layouts = (self.summed_features(self.rows), self.summed_features(columns))
+        argument = TileDotArg(self._core(columns), length, *layouts)
+        return Product(UOp(Ops.TILE_DOT, FLOAT, (left, right, self.row, column), argument), column, axes)
+
+    def multiply_held(self, left: UOp, held: Product, right: UOp, rows: int, features: int) -> Product:
+        """What the threads hold, laid out as `held` and rounded, by the rows of a tile: a row of features for each."""
+        column, axes = self._columns(-(-features // COLUMN_STEP) * COLUMN_STEP)
+        count = -(-features // COLUMN_STEP) * COLUMN_STEP
+        argument = TileDotArg(self._core(count), rows, None, self.summed_rows(rows))
+        sources = (left, right, self.row, column, self.row, held.column, *held.columns)
+        return Product(UOp(Ops.TILE_DOT, FLOAT, sources, argument), column, axes)
+
+    def fold_row(self, op: Op, value: UOp, columns: tuple[UOp, ...]) -> UOp:
+        """The fold over the elements of a row that a thread holds."""
+        return UOp(Ops.REDUCE, FLOAT, (value, *columns), op)
+
+    def fold_quad(self, op: Op, value: UOp) -> UOp:
+        """The fold over the threads that share a row, for each of them."""
+        return UOp(Ops.WARP_FOLD, FLOAT, (value,), (op, QUAD))
+
+    # ------------------------------------------------------------ registers
+
+    def register(self, size: int) -> UOp:
+        return UOp(Ops.DEFINE_REG, FLOAT, (), ParamArg(self._number(Ops.DEFINE_REG), size))
+
+
+def place(memory: UOp, position: UOp, *valid: UOp) -> UOp:
+    mask = valid[:1] if len(valid) < 2 else (valid[0] & valid[1],)
+    return UOp(Ops.INDEX, memory.dtype, (memory, position, *mask))
+
+
+def load(memory: UOp, position: UOp, *valid: UOp) -> UOp:
+    return UOp(Ops.LOAD, memory.dtype, (place(memory, position, *valid),))
+
+
+def after(memory: UOp, *earlier: UOp) -> UOp:
+    return UOp(Ops.AFTER, memory.dtype, (memory, *earlier))
+
+
+def end(effect: UOp, *ranges: UOp) -> UOp:
+    return UOp(Ops.END, dtypes.void, (effect, *ranges))
+
+
+def barrier(number: int, *earlier: UOp) -> UOp:
+    return UOp(Ops.BARRIER, dtypes.void, earlier, number)
+
+
+def number(value: float) -> UOp:
+    return const(FLOAT, value)
