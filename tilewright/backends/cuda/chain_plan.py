@@ -1,5 +1,5 @@
-"""How a program with several TILE_DOTs runs. In: a `Program`. Out: a `TileChain`: which tiles lie where in shared memory,
-which loop fills some of them, and the program's body with what stages a step of that loop in one piece.
+"""How a program with several TILE_DOTs runs. In: a `Program`. Out: a `TileChain`: where tiles lie in shared memory, the
+loop that fills some of them, and the program's body with what stages a step of that loop in one piece.
 `chain_renderer.py` writes its text, the device asks for its shared memory."""
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ OTHER_REGISTERS, REGISTERS, WARP_GROUP = 48, 65536, 128
 
 @dataclass(frozen=True)
 class TileChain:
-    """`once` are tiles that are staged before the loop, `ring` those of every step. In the body of `program` what stages
-    a step comes first inside of the loop, then the barrier `ready`, then the rest; what both need stands there twice."""
+    """`once` are tiles that are staged before the loop, `ring` those of every step. In the body of `program` the loop
+    begins with what stages a step; the barrier `ready` and the rest follow; what both need stands there twice."""
 
     program: Program
     dots: tuple[UOp, ...]
@@ -92,7 +92,7 @@ def _live_registers(program: Program, dots: tuple[UOp, ...]) -> int:
     arrays = {node: node.arg.size for node in program.body if node.op is Ops.DEFINE_REG}
     sums = {node.src[0] for node in program.body if node.op is Ops.ACCUMULATE and node.src[1].op is Ops.TILE_DOT}
     held = [columns_of(dot) // 2 for dot in dots]
-    return sum(arrays.values()) + max(held) + sum(axis_product(acc) for acc in sums)
+    return sum(map(int, arrays.values())) + max(held) + sum(map(axis_product, sums))
 
 
 def axis_product(acc: UOp) -> int:

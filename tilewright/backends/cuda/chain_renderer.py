@@ -1,8 +1,8 @@
-"""Programs with several TILE_DOTs as CUDA C: attention and its gradients. In: a `TileChain`. Out: the text of one kernel.
+"""Programs with several TILE_DOTs as CUDA C: attention and its gradients. In: a `TileChain`. Out: the text of a kernel.
 
 The loop that stages tiles is software-pipelined: what stages a step stands in a function of the number of the step, and
-runs some steps ahead. A product is held in an array of registers, from which all else is computed; where the products of
-all steps are summed, the tensor core adds them itself. An operand that threads hold is packed in pairs."""
+runs some steps ahead. A product is held in an array of registers, from which all else is computed; where the products
+of all steps are summed, the tensor core adds them itself. An operand that threads hold is packed in pairs."""
 
 from __future__ import annotations
 

@@ -323,6 +323,7 @@ class _Run:
         site = self._site(position, node)
         row, column = (self._value(number) for number in node.src[2:4])
         right = self.views[memory_of(node.src[1])]
+        left: View | Array
         if node.arg.left is None:
             held = [self._value(source) for source in (node.src[0], *node.src[4:TILE_DOT_CLOSED])]
             left = gather_tile(site, node, held, (self.groups.size, self.launch.group_size))

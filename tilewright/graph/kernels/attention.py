@@ -41,6 +41,7 @@ LOG2_E = 1 / math.log(2)
 # Numbers of barriers: before a tile is overwritten, after it is filled, and after a tile that is staged once.
 BEFORE_COPY, AFTER_COPY, AFTER_FIRST = -1, 0, 1
 MINUS_INFINITY = -math.inf
+QUERY, KEY, VALUE = range(3)
 
 
 class Steps(NamedTuple):
@@ -53,8 +54,8 @@ class Steps(NamedTuple):
 
 @dataclass(frozen=True)
 class Attention:
-    """Facts of a call. `shared` heads of queries have the same keys; `mask` are the distances of a mask's elements along
-    batch, head, query and key, 0 where it is repeated."""
+    """Facts of a call. `shared` heads of queries have the same keys; `mask` are the distances of a mask's elements
+    along batch, head, query and key, 0 where it is repeated."""
 
     core: TensorCore
     batch: int
@@ -63,10 +64,7 @@ class Attention:
     queries: int
     keys: int
     features: int
-    query_steps: Steps
-    key_steps: Steps
-    value_steps: Steps
-    out_steps: Steps
+    steps: tuple[Steps, ...]  # of queries (and results), keys and values
     factor: float  # of a product, for a score in powers of two
     is_causal: bool = False
     mask: tuple[int, ...] | None = None
@@ -103,7 +101,7 @@ def forward_kernel(
     grid, half = Grid(call, tiles, call.queries), tiles.half
     features, columns = call.features, call.columns
     query_tile = tiles.tile(call.rows, features)
-    staged = tiles.stage(query_tile, call.rows, features, grid.queries(query, call.query_steps), grid.first)
+    staged = tiles.stage(query_tile, call.rows, features, grid.queries(query, call.steps[QUERY]), grid.first)
     queries = after(query_tile, barrier(AFTER_FIRST, staged))
 
     step = tiles.axis(_visited(call, grid), AxisType.LOOP)
@@ -111,8 +109,8 @@ def forward_kernel(
     key_tile, value_tile = tiles.tile(columns, features), tiles.tile(columns, features)
     free = barrier(BEFORE_COPY, step)
     copies = (
-        tiles.stage(after(key_tile, free), columns, features, grid.keys(key, call.key_steps), first),
-        tiles.stage(after(value_tile, free), columns, features, grid.keys(value, call.value_steps), first),
+        tiles.stage(after(key_tile, free), columns, features, grid.keys(key, call.steps[KEY]), first),
+        tiles.stage(after(value_tile, free), columns, features, grid.keys(value, call.steps[VALUE]), first),
     )
     ready = barrier(AFTER_COPY, *copies)
     product = tiles.multiply(queries, after(key_tile, ready), columns, features)
@@ -160,7 +158,7 @@ def forward_kernel(
     )
     total = tiles.fold_quad(Ops.ADD, total)
     valid = (row < call.queries,) if call.queries % call.rows else ()
-    at = grid.queries(out, call.out_steps)
+    at = grid.queries(out, call.steps[QUERY])
     position = at.start + row * at.step + weighted.column
     stores = end(
         tiles.store(out, position, (number(1.0) / total * result).cast(out.dtype), *valid),

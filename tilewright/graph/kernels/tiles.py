@@ -1,5 +1,5 @@
-"""The parts of kernels that multiply tiles. In: a tensor core's line and operands. Out: nodes that stage a tile in local
-memory, multiply two tiles (TILE_DOT) and fold the rows of a product. `attention.py` makes kernels of them.
+"""The parts of kernels that multiply tiles. In: a tensor core. Out: nodes that stage a tile in local memory, multiply
+two tiles (TILE_DOT) and fold the rows of a product. `attention.py` makes kernels of them.
 
 A tile of queries, keys or values is rows by features, in lines of `line` features; parts of that length follow each
 other. The same memory is an operand that is summed over its features, or over its rows."""

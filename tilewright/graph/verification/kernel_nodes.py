@@ -161,12 +161,13 @@ def check_dot(node: UOp) -> Complaint:
 
 def check_tile_dot(node: UOp) -> Complaint:
     left, right, *numbers = node.src
-    if not isinstance(node.arg, TileDotArg):
-        return f"argument {node.arg!r} is no TileDotArg"
-    for memory in (right,) if node.arg.left is None else (left, right):
+    is_held = isinstance(node.arg, TileDotArg) and node.arg.left is None
+    for memory in (right,) if is_held else (left, right):
         if memory_of(memory).op is not Ops.DEFINE_LOCAL:
             return f"multiplies {memory.op.name}, which is no local memory"
-    if node.arg.left is None and (left.dtype is not node.dtype or len(numbers) < 4):
+    if not isinstance(node.arg, TileDotArg):
+        return f"argument {node.arg!r} is no TileDotArg"
+    if is_held and (left.dtype is not node.dtype or len(numbers) < 4):
         return f"multiplies {left.dtype.name} in registers, or does not say where its elements stand"
     return "a row or column is not an integer" if any(not number.dtype.is_int for number in numbers) else None
 

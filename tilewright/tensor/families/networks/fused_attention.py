@@ -1,6 +1,6 @@
 """Attention as one kernel. In: queries, keys, values and a mask on a device whose tensor cores multiply staged tiles.
-Out: the result of a custom kernel, or None where the call is none that such a kernel takes: `attention.py` then computes
-it from products and a softmax. The kernels themselves are in `graph/kernels/attention.py`."""
+Out: the result of a custom kernel, or None where no such kernel takes the call: `attention.py` then computes it from
+products and a softmax. The kernels themselves are in `graph/kernels/attention.py`."""
 
 from __future__ import annotations
 
@@ -77,12 +77,11 @@ def fused_attention(query: T, key: T, value: T, mask: T | None, is_causal: bool,
         rows,
         keys[2],
         features + -features % FEATURE_STEP,
-        *(layout.steps(each.shape) for layout, each in zip(layouts, operands)),
-        layouts[0].steps(operands[0].shape),
+        tuple(layout.steps(each.shape) for layout, each in zip(layouts, operands)),
         LOG2_E / math.sqrt(features),
         is_causal,
-        *(_distances(each.shape) for each in masks),
-        rows=LARGE_TILE if rows > SMALL_TILE else SMALL_TILE,
+        _distances(masks[0].shape) if masks else None,
+        LARGE_TILE if rows > SMALL_TILE else SMALL_TILE,
     )
     packed = [layout.pack(each) for layout, each in zip(layouts, operands)]
     out = query.empty(*packed[0].shape, dtype=query.dtype, device=query.device)

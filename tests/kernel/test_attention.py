@@ -1,0 +1,166 @@
+"""Attention as one kernel: on the emulator, with the tensor cores of a card, against softmax of all scores; and its
+text for the card, which NVRTC compiles without one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright import Tensor, dtypes
+from tilewright.backends.cuda.cores import warp_group_core
+from tilewright.backends.cuda.device import cuda_target
+from tilewright.backends.cuda.dot import render_program
+from tilewright.base.dtype import DType
+from tilewright.codegen.pipeline import lower
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+from tilewright.kernel.optimise import optimise
+from tilewright.runtime.device import open_driver
+
+BF16, F16 = dtypes.bfloat16, dtypes.float16
+FORWARD = "attention_forward"
+
+
+@pytest.fixture(autouse=True)
+def card() -> Iterator[None]:
+    """The emulator with the tensor cores and the local memory of a card."""
+    driver: Any = open_driver("PYTHON")
+    before = driver.target
+    cores = tuple(warp_group_core(dtype, 128, 128) for dtype in (BF16, F16))
+    driver.target = replace(before, tensor_cores=cores, max_local_bytes=cuda_target().max_local_bytes)
+    yield
+    driver.target = before
+
+
+@dataclass(frozen=True)
+class Case:
+    query: tuple[int, ...]
+    key: tuple[int, ...]
+    is_causal: bool = False
+    mask: Callable[[np.random.Generator], np.ndarray[Any, Any]] | None = None
+    dtype: DType = BF16
+    is_turned: bool = False
+
+    def arrays(self) -> list[np.ndarray[Any, Any]]:
+        generator = np.random.default_rng(3)
+        made = [generator.standard_normal(shape).astype(np.float32) for shape in (self.query, self.key, self.key)]
+        return [*made, *(() if self.mask is None else (self.mask(generator),))]
+
+    def attend(self, *given: Tensor) -> Tensor:
+        query, key, value, *mask = given
+        if self.is_turned:
+            query, key, value = (each.transpose(1, 2).contiguous().transpose(1, 2) for each in (query, key, value))
+        return query.scaled_dot_product_attention(
+            key, value, mask[0] if mask else None, is_causal=self.is_causal, enable_gqa=query.ndim == 4
+        )
+
+    def tensors(self, device: str) -> list[Tensor]:
+        query, key, value, *mask = self.arrays()
+        made = [Tensor(each, device=device).cast(self.dtype).realize() for each in (query, key, value)]
+        return [*made, *(Tensor(each, device=device) for each in mask)]
+
+
+CASES = {
+    "one tile": Case((1, 1, 64, 64), (1, 1, 64, 64)),
+    "tiles with rests": Case((1, 2, 70, 64), (1, 2, 90, 64)),
+    "causal, more queries than keys": Case((1, 1, 150, 32), (1, 1, 70, 32), is_causal=True),
+    "causal, more keys than queries": Case((1, 1, 70, 32), (1, 1, 150, 32), is_causal=True),
+    "wide heads": Case((1, 1, 66, 128), (1, 1, 66, 128), is_causal=True),
+    "heads that fill no line": Case((1, 1, 20, 80), (1, 1, 65, 80)),
+    "heads of an odd size": Case((1, 1, 20, 33), (1, 1, 20, 33)),
+    "shared keys": Case((1, 4, 20, 16), (1, 2, 70, 16), is_causal=True),
+    "no heads": Case((3, 20, 16), (3, 30, 16)),
+    "float16": Case((1, 1, 20, 16), (1, 1, 20, 16), dtype=F16),
+    "time before heads": Case((1, 2, 20, 16), (1, 2, 30, 16), is_turned=True),
+    "bool mask": Case((2, 2, 70, 16), (2, 2, 70, 16), mask=lambda g: g.random((70, 70)) < 0.6),
+    "mask of keys": Case((2, 1, 20, 16), (2, 1, 70, 16), mask=lambda g: g.random((2, 1, 1, 70)) < 0.6),
+    "float mask": Case((1, 2, 20, 16), (1, 2, 70, 16), mask=lambda g: g.standard_normal((2, 1, 70)).astype(np.float32)),
+    "a first tile that is masked off": Case(
+        (1, 1, 20, 16), (1, 1, 130, 16), mask=lambda g: np.broadcast_to(np.arange(130) >= 100, (20, 130)).copy()
+    ),
+}
+
+
+def expected(case: Case) -> np.ndarray[Any, Any]:
+    query, key, value, *mask = case.arrays()
+    query, key, value = (Tensor(each).cast(case.dtype).float().numpy() for each in (query, key, value))
+    if query.ndim == 4:
+        key, value = (np.repeat(each, query.shape[1] // key.shape[1], 1) for each in (key, value))
+    scores = query @ np.swapaxes(key, -1, -2) / math.sqrt(query.shape[-1])
+    if case.is_causal:
+        scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
+    elif mask:
+        scores = np.where(mask[0], scores, -np.inf) if mask[0].dtype == bool else scores + mask[0]
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    found: np.ndarray[Any, Any] = weights / weights.sum(-1, keepdims=True) @ value
+    return found
+
+
+def kernels(*values: Tensor) -> list[UOp]:
+    return [item.ast for item in values[0].schedule(*values[1:]) if item.ast is not None]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_forward(name: str) -> None:
+    case = CASES[name]
+    found = case.attend(*case.tensors("PYTHON"))
+    assert FORWARD in [ast.arg.name for ast in kernels(found)]
+    assert np.abs(found.float().numpy() - expected(case)).max() < 0.02
+
+
+@pytest.mark.parametrize("name", ["shared keys", "time before heads", "bool mask", "float mask"])
+def test_gradients(name: str) -> None:
+    case = CASES[name]
+    results = []
+    for device in ("PYTHON", "CPU"):
+        given = case.tensors(device)
+        found = case.attend(*given)
+        slope = Tensor(np.random.default_rng(5).standard_normal(found.shape).astype(np.float32), device=device)
+        targets = [each for each in given if each.dtype.is_float]
+        results.append([each.float().numpy() for each in found.gradient(*targets, gradient=slope.cast(found.dtype))])
+    for found, wanted in zip(*results):
+        assert np.abs(found - wanted).max() < 0.03 * max(1.0, np.abs(wanted).max())
+
+
+def test_a_row_without_any_key_is_not_a_number() -> None:
+    query, key = Tensor.ones(1, 1, 16, 16, dtype=BF16, device="PYTHON"), Tensor.ones(1, 1, 70, 16, dtype=BF16)
+    key = key.to("PYTHON")
+    mask = Tensor(np.arange(16)[:, None] != 3, device="PYTHON").expand(16, 70)
+    found = query.scaled_dot_product_attention(key, key, mask).numpy().astype(np.float32)
+    assert np.isnan(found[0, 0, 3]).all()
+    assert (np.delete(found, 3, 2) == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "keys"),
+    [((1, 1, 20, 136), BF16, 20), ((1, 1, 8, 64), BF16, 20), ((1, 1, 20, 64), dtypes.float32, 20), ((20, 64), BF16, 9)],
+)
+def test_what_no_kernel_takes(shape: tuple[int, ...], dtype: DType, keys: int) -> None:
+    query = Tensor.ones(*shape, dtype=dtype, device="PYTHON")
+    key = Tensor.ones(*shape[:-2], keys, shape[-1], dtype=dtype, device="PYTHON")
+    found = query.scaled_dot_product_attention(key, key)
+    assert FORWARD not in [ast.arg.name for ast in kernels(found)]
+
+
+@pytest.mark.parametrize("name", ["wide heads", "heads that fill no line", "bool mask", "float16"])
+def test_cuda_text(name: str) -> None:
+    """Products on wgmma, operands copied asynchronously and weights in registers; NVRTC takes the text."""
+    case, target = CASES[name], cuda_target()
+    ast = next(ast for ast in kernels(case.attend(*case.tensors("PYTHON"))) if ast.arg.name == FORWARD)
+    program = lower(optimise(ast, target), target)
+    text = render_program(program)
+    assert sum(node.op is Ops.TILE_DOT for node in toposort(*program.body)) == 2
+    assert text.count("wgmma.mma_async") == 2
+    assert "copy_async<16>" in text
+    nvrtc = pytest.importorskip("tilewright.backends.cuda.nvrtc")
+    try:
+        nvrtc.nvrtc()
+    except Exception as error:
+        pytest.skip(f"NVRTC is not here: {error}")
+    assert nvrtc.compile_text(text, "sm_90a")
