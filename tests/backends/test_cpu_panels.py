@@ -13,7 +13,7 @@ from tests.kernel.test_products import matrices
 from tilewright import Tensor
 from tilewright.backends.cpu.host import panels as module
 from tilewright.backends.cpu.host.memory import HostMemory
-from tilewright.backends.cpu.host.panels import SLOT_BYTES, Panels, panel_places, panels
+from tilewright.backends.cpu.host.panels import SLOT_BYTES, Panels, panel_offsets, panels
 from tilewright.base.errors import OutOfMemoryError
 from tilewright.engine.compilation.compile import compile_kernel
 from tilewright.graph.records import KernelInfo
@@ -35,7 +35,7 @@ def states(found: Panels) -> list[int]:
 def test_placeholders_beyond_the_stack_lie_apart_in_one_panel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STACK_BYTES", 1 << 12)  # a panel of narrow registers is small
     program = compile_kernel(matrices(32, 1100, 256, (1100, 1, 256, 1)).replace(arg=KernelInfo("panel")), "CPU").program
-    places, nbytes = panel_places(program)
+    places, nbytes = panel_offsets(program)
     assert len(places) == 1
     (node,) = places
     size = node.arg.size * node.dtype.itemsize

@@ -21,7 +21,7 @@ from tilewright.graph.uop import UOp, const, index_const
 from tilewright.graph.walk import consumers, toposort
 from tilewright.schedule.facts import find_gates
 from tilewright.schedule.fuse import plan_fusion
-from tilewright.schedule.indexing import TRUE, Place, divide_within, within
+from tilewright.schedule.indexing import TRUE, Element, divide_within, within
 from tilewright.schedule.masks import drop_masks, shorten_reduction
 from tilewright.schedule.split import KernelWriter, load_element
 
@@ -52,31 +52,31 @@ def test_divided_indices_are_the_same_where_they_count(divisor: int, data: st.Da
     limit = divisor * data.draw(st.integers(1, 4))
     y, copy = loop(high - low + 1, 0), loop(4, 1)
     dividend = y + low + copy * (divisor * data.draw(st.integers(-2, 2)))
-    place = Place((dividend % divisor, dividend // divisor), dividend < limit)
-    divided = divide_within(place, 0, start, stop)
+    element = Element((dividend % divisor, dividend // divisor), dividend < limit)
+    divided = divide_within(element, 0, start, stop)
     counts, still_counts = (
-        at_all_steps(within(each.indices[0], start, stop) & each.valid, y, copy) for each in (place, divided)
+        at_all_steps(within(each.indices[0], start, stop) & each.valid, y, copy) for each in (element, divided)
     )
     np.testing.assert_array_equal(still_counts, counts)
-    for plain, index in zip(place.indices, divided.indices, strict=True):
+    for plain, index in zip(element.indices, divided.indices, strict=True):
         np.testing.assert_array_equal(at_all_steps(index, y, copy)[counts], at_all_steps(plain, y, copy)[counts])
 
 
 def test_the_index_of_a_window_is_not_divided() -> None:
     y, copy = loop(24, 0), loop(6, 1)
     dividend = y + copy * 24
-    place = divide_within(Place((dividend % 25, dividend // 25), dividend < 125), 0, 0, 20)
-    assert place.indices[1] is copy
-    assert place.indices[0].ranges == {y, copy}
-    assert not any(node.op in (Ops.MOD, Ops.IDIV) for node in toposort(*place.indices, place.valid))
+    element = divide_within(Element((dividend % 25, dividend // 25), dividend < 125), 0, 0, 20)
+    assert element.indices[1] is copy
+    assert element.indices[0].ranges == {y, copy}
+    assert not any(node.op in (Ops.MOD, Ops.IDIV) for node in toposort(*element.indices, element.valid))
 
 
 def test_an_index_that_wraps_around_stays_divided() -> None:
     """Copies of 20 in rows of 25: at y = 19 of copy 1 the row has ended, and the next has begun inside the interval."""
     y, copy = loop(20, 0), loop(6, 1)
     dividend = y + copy * 20
-    place = Place((dividend % 25, dividend // 25), TRUE)
-    assert divide_within(place, 0, 0, 20) == place
+    element = Element((dividend % 25, dividend // 25), TRUE)
+    assert divide_within(element, 0, 0, 20) == element
 
 
 # ---------------------------------------------------------------- sums
@@ -120,7 +120,7 @@ def test_a_sum_of_maxima_is_no_single_reduction() -> None:
 
 
 def masked_product(weight_size: int) -> tuple[UOp, UOp]:
-    """where(inside, x[y - c] * w[c], 0), and the place of w."""
+    """where(inside, x[y - c] * w[c], 0), and the element of w."""
     y, c = loop(24, 0), loop(5, 1, AxisType.REDUCE)
     inside = within(y - c, 0, 20)
     x = load_element(UOp(Ops.PARAM, dtypes.float32, (), ParamArg(0, 20)), y - c, inside)
@@ -144,8 +144,8 @@ def test_a_load_that_may_leave_its_buffer_keeps_its_mask() -> None:
 
 
 def test_a_load_that_is_used_outside_of_the_selection_keeps_its_mask() -> None:
-    value, place = masked_product(5)
-    used_twice = value + UOp(Ops.LOAD, dtypes.float32, (place,))
+    value, element = masked_product(5)
+    used_twice = value + UOp(Ops.LOAD, dtypes.float32, (element,))
     assert drop_masks(used_twice) is used_twice
 
 

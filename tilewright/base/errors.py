@@ -241,7 +241,7 @@ class JitError(UserError):
 
 
 class ParseError(UserError, ValueError):
-    """A text form (a graph, a dtype, a pattern) cannot be read; the message points at the place.
+    """A text form (a graph, a dtype, a pattern) cannot be read; the message points at the character.
 
     Broken::
 

@@ -199,10 +199,10 @@ class Counters:
             if runs:
                 self._totals = [total + sum(parts) for total, parts in zip(self._totals, zip(*runs), strict=True)]
 
-    def _total(self, place: int) -> Any:
+    def _total(self, index: int) -> Any:
         with _lock:
             self.add_up()
-            return self._totals[place]
+            return self._totals[index]
 
     def _levels(self) -> Counter[str]:
         with _lock:

@@ -44,7 +44,7 @@ def save_roofline(report: Report, path: Path) -> None:
     for row in report.rows:
         if row.seconds > 0:
             size = SMALLEST_DOT + LARGEST_DOT * row.seconds / longest
-            axes.scatter(*_place(row), s=size, c=COLOURS[row.bound], alpha=0.55, edgecolors="black", linewidths=0.5)
+            axes.scatter(*_point(row), s=size, c=COLOURS[row.bound], alpha=0.55, edgecolors="black", linewidths=0.5)
     if report.rows:
         _label(axes, report.rows[:LABELS])
     axes.set_xlim(left, right)
@@ -56,16 +56,17 @@ def save_roofline(report: Report, path: Path) -> None:
     figure.savefig(path, format="png")
 
 
-def _place(row: Row) -> tuple[float, float]:
-    """Where a kernel stands. One that has no arithmetic stands at the left, as high as its bytes would be there."""
+def _point(row: Row) -> tuple[float, float]:
+    """The intensity and rate of a kernel. Without arithmetic it is drawn at the left edge, as high as its bytes would
+    be."""
     intensity = max(row.intensity, LOWEST_INTENSITY)
     return intensity, max(row.operation_rate, intensity * row.byte_rate)
 
 
 def _span(report: Report) -> tuple[float, float]:
     """From the left of every kernel and ridge to the right of them."""
-    places = [_place(row)[0] for row in report.rows] + [p.operations / p.bandwidth for p in report.peaks.values()]
-    return min(places) / 3, max(places) * 10
+    intensities = [_point(row)[0] for row in report.rows] + [p.operations / p.bandwidth for p in report.peaks.values()]
+    return min(intensities) / 3, max(intensities) * 10
 
 
 def _draw_roofs(axes: Any, device: str, peaks: Peaks, left: float, right: float) -> None:
@@ -81,7 +82,7 @@ def _draw_roofs(axes: Any, device: str, peaks: Peaks, left: float, right: float)
 def _label(axes: Any, rows: tuple[Row, ...]) -> None:
     """A number in each dot, and in a corner what the numbers stand for."""
     for number, row in enumerate(rows):
-        axes.annotate(str(number + 1), _place(row), ha="center", va="center", fontsize=9, fontweight="bold")
+        axes.annotate(str(number + 1), _point(row), ha="center", va="center", fontsize=9, fontweight="bold")
     lines = [
         f"{number + 1}  {row.name}  {row.location}  loses {describe.show_seconds(row.loss_seconds)}"
         for number, row in enumerate(rows)

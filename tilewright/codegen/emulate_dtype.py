@@ -102,7 +102,7 @@ class Emulation:
         return x.cast(dtype).bitcast(storage_dtype(dtype)) if dtype in self.native_casts else narrow(x, dtype)
 
     def _emulate(self, node: UOp) -> UOp:
-        """The bits of a value, or the place in memory, whose dtype is emulated."""
+        """The bits of a value, or the address, whose dtype is emulated."""
         storage = storage_dtype(node.dtype)
         if node.op is Ops.CONST:
             self.wide[node] = const(dtypes.float32, node.arg)
@@ -177,7 +177,7 @@ def widen(bits: UOp, dtype: DType) -> UOp:
         return (word << 16).bitcast(dtypes.float32)
     magnitude_mask = (1 << (dtype.bits - 1)) - 1
     magnitude = word & magnitude_mask
-    # Exponent and mantissa in their places in float32, and the difference of the biases. A subnormal number gets a
+    # Exponent and mantissa in their bits of float32, and the difference of the biases. A subnormal number gets a
     # leading bit, which a subtraction takes away: no number here is denormal in float32, which some kernels flush.
     bias = (1 << (dtype.exponent_bits - 1)) - 1
     placed = magnitude << (23 - dtype.mantissa_bits)
@@ -208,7 +208,7 @@ def narrow(x: UOp, dtype: DType) -> UOp:
     dropped = 23 - dtype.mantissa_bits
     # Constants wrap: the difference of the biases is taken away.
     normal = _drop_bits(magnitude + ((bias - 127) << 23), dropped)
-    # Adding this power of two leaves the number's subnormal bits, rounded by the addition, in the lowest places.
+    # Adding this power of two leaves the number's subnormal bits, rounded by the addition, in the lowest bits.
     exponent = 1 - bias + dropped
     subnormal = (magnitude.bitcast(dtypes.float32) + 2.0**exponent).bitcast(dtypes.uint32) - ((127 + exponent) << 23)
     value = (magnitude < ((128 - bias) << 23)).where(subnormal, normal)

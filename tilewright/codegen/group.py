@@ -87,10 +87,10 @@ class GroupWriter:
         if self.loops:
             # Other threads may still be reading the partials of the previous iteration.
             version = UOp(Ops.AFTER, dtype, (memory, UOp(Ops.BARRIER, dtypes.void, self.loops, self.slot)))
-        place = [version, self.position(self.own_part())]
+        index = [version, self.position(self.own_part())]
         if layout.width > 1:
-            place.append((self.groups[-1] % layout.width).eq(0))
-        store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, dtype, tuple(place)), value))
+            index.append((self.groups[-1] % layout.width).eq(0))
+        store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, dtype, tuple(index)), value))
         apart = [axis for axis in self.axes if axis in store.ranges]
         met = UOp(Ops.BARRIER, dtypes.void, (UOp(Ops.END, dtypes.void, (store, *apart, *layout.tiles)),), self.slot)
         version = UOp(Ops.AFTER, dtype, (memory, met))
@@ -107,8 +107,8 @@ class GroupWriter:
         return len(self.groups) == 1 and 1 < parts <= width and parts & (parts - 1) == 0
 
     def load(self, version: UOp, part: UOp) -> UOp:
-        place = UOp(Ops.INDEX, version.dtype, (version, self.position(part)))
-        return UOp(Ops.LOAD, version.dtype, (place,))
+        index = UOp(Ops.INDEX, version.dtype, (version, self.position(part)))
+        return UOp(Ops.LOAD, version.dtype, (index,))
 
     def own_part(self) -> UOp:
         """The index of a thread's partial: that of its warp, where the warp has combined its own."""

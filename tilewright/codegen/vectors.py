@@ -30,14 +30,14 @@ def split_vectors(sink: UOp, target: Target) -> UOp:
         sink = group_terms(sink, target)
     nodes = toposort(sink)
     axes = [node for node in nodes if node.op is Ops.RANGE and node.arg.kind is AxisType.UPCAST]
-    places = [node for node in nodes if node.op is Ops.INDEX]
-    groups = _grouped_places(nodes, target)
+    indices = [node for node in nodes if node.op is Ops.INDEX]
+    groups = _grouped_indices(nodes, target)
     for axis in axes:
-        walked = [place for place in places if coefficient(place.src[1], axis) == 1]
+        walked = [index for index in indices if coefficient(index.src[1], axis) == 1]
         size = int(axis.src[0].arg)
         length = size & -size
-        is_long = length < size and any(size > target.lanes(place.dtype) for place in walked)
-        lanes = [target.lanes(total) for place, (step, total) in groups.items() if _walks(place, axis, step)]
+        is_long = length < size and any(size > target.lanes(index.dtype) for index in walked)
+        lanes = [target.lanes(total) for index, (step, total) in groups.items() if _walks(index, axis, step)]
         if lanes:
             # Each lane takes in a group, and instructions are as long as a register.
             length = min(length, *lanes)
@@ -51,8 +51,8 @@ def _range(axis: UOp, size: int, number: int, kind: AxisType | None = None) -> U
     return axis.replace(src=(index_const(size),), arg=Axis((*axis.arg.id, number), kind or axis.arg.kind))
 
 
-def _walks(place: UOp, axis: UOp, step: int) -> bool:
-    return axis in place.src[1].ranges and coefficient(place.src[1], axis) == step
+def _walks(index: UOp, axis: UOp, step: int) -> bool:
+    return axis in index.src[1].ranges and coefficient(index.src[1], axis) == step
 
 
 # ---------------------------------------------------------------- several terms in a lane
@@ -64,13 +64,13 @@ def group_terms(sink: UOp, target: Target) -> UOp:
     after:  for u0 in 16 (UPCAST): for u1 in 4 (UNROLL): acc[u0] += a[k*64 + u0*4 + u1] * b[k*64 + u0*4 + u1]
     """
     for node in toposort(sink):
-        places = _factor_places(node)
-        if places is None:
+        indices = _factor_indices(node)
+        if indices is None:
             continue
-        dots = find_dots(places[0].dtype, places[1].dtype, node.dtype, target)
+        dots = find_dots(indices[0].dtype, indices[1].dtype, node.dtype, target)
         terms = dots[0].instruction.terms if dots else 0
         for axis in node.src[1:] if dots else ():
-            is_walked = all(_walks(place, axis, 1) and axis not in _mask_ranges(place) for place in places)
+            is_walked = all(_walks(index, axis, 1) and axis not in _mask_ranges(index) for index in indices)
             size = int(axis.src[0].arg) if axis.src[0].is_const else 0
             if axis.arg.kind is AxisType.UPCAST and is_walked and size % (terms * MIN_LANES) == 0:
                 lanes, group = _range(axis, size // terms, 0), _range(axis, terms, 1, AxisType.UNROLL)
@@ -79,7 +79,7 @@ def group_terms(sink: UOp, target: Target) -> UOp:
     return sink
 
 
-def _factor_places(node: UOp) -> tuple[UOp, UOp] | None:
+def _factor_indices(node: UOp) -> tuple[UOp, UOp] | None:
     """Where the factors of a sum of products of narrow integers are loaded from."""
     factors = narrow_factors(node.src[0]) if node.op is Ops.REDUCE and node.arg is Ops.ADD else None
     if factors is None or any(factor.op is not Ops.LOAD for factor in factors):
@@ -87,26 +87,26 @@ def _factor_places(node: UOp) -> tuple[UOp, UOp] | None:
     return factors[0].src[0], factors[1].src[0]
 
 
-def _mask_ranges(place: UOp) -> frozenset[UOp]:
-    return place.src[2].ranges if len(place.src) > 2 else frozenset()
+def _mask_ranges(index: UOp) -> frozenset[UOp]:
+    return index.src[2].ranges if len(index.src) > 2 else frozenset()
 
 
-def _grouped_places(nodes: list[UOp], target: Target) -> dict[UOp, tuple[int, DType]]:
+def _grouped_indices(nodes: list[UOp], target: Target) -> dict[UOp, tuple[int, DType]]:
     """The indices that lanes of sums load from, the stride of the lanes there, and the dtype of the sum: those of
     factors, at least one of them with contiguous terms, and those in their panels."""
     found: dict[UOp, tuple[int, DType]] = {}
     for node in nodes if target.dot_products else ():
-        places = _factor_places(node)
-        if places is None:
+        indices = _factor_indices(node)
+        if indices is None:
             continue
         for axis in node.src[1:]:
             size = int(axis.src[0].arg) if axis.src[0].is_const else 0
-            if axis.arg.kind is not AxisType.UNROLL or group_dtype(places[0].dtype, node.dtype, size) is None:
+            if axis.arg.kind is not AxisType.UNROLL or group_dtype(indices[0].dtype, node.dtype, size) is None:
                 continue
-            steps = {place: size if _walks(place, axis, 1) else 1 for place in places}
+            steps = {index: size if _walks(index, axis, 1) else 1 for index in indices}
             if size in steps.values():
-                found.update((place, (step, node.dtype)) for place, step in steps.items())
-    panels = {memory_of(place): group for place, group in found.items() if memory_of(place).op is Ops.DEFINE_LOCAL}
+                found.update((index, (step, node.dtype)) for index, step in steps.items())
+    panels = {memory_of(index): group for index, group in found.items() if memory_of(index).op is Ops.DEFINE_LOCAL}
     found.update(
         (node, panels[memory_of(node)]) for node in nodes if node.op is Ops.INDEX and memory_of(node) in panels
     )

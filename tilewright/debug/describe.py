@@ -1,4 +1,4 @@
-"""Words for what the stages made. In: kernels, schedules, times, places. Out: short text for a line or a table.
+"""Words for what the stages made. In: kernels, schedules, times, locations. Out: short text for a line or a table.
 The printer and `explain` say the same things about the same kernel because both say them with these functions."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tilewright.graph.text.show import axis_name, show_expression
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import size_of, view_kernel
 
-# ---------------------------------------------------------------- numbers and places
+# ---------------------------------------------------------------- numbers and locations
 
 
 def show_seconds(seconds: float) -> str:
@@ -56,10 +56,10 @@ STAGES = ("bind", "schedule", "kernel", "codegen", "render", "cache", "compile",
 
 
 def ordered_stages(stage_times: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The stages that took time, in the order of the flow; those without a place in it come last."""
-    places = {stage: place for place, stage in enumerate(STAGES)}
+    """The stages that took time, in the order of the flow; those that are not in it come last."""
+    ranks = {stage: number for number, stage in enumerate(STAGES)}
     taken = [(stage, spent) for stage, spent in stage_times.items() if spent > 0]
-    return sorted(taken, key=lambda entry: (places.get(entry[0], len(places)), entry[0]))
+    return sorted(taken, key=lambda entry: (ranks.get(entry[0], len(ranks)), entry[0]))
 
 
 def show_location(line: tuple[str, int] | None) -> str:

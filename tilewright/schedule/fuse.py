@@ -80,8 +80,8 @@ def plan_fusion(
                 own = own_use(node)
                 decide.note_reduction(node, own)
             else:
-                plan.hosts[node] = (own.root, own.place)
-            asked = {(own.root, own.place): own}
+                plan.hosts[node] = (own.root, own.element)
+            asked = {(own.root, own.element): own}
             plan.uses.setdefault(node, {}).update(asked)
         decide.count(node, asked.values())
         for use in asked.values():
@@ -153,11 +153,11 @@ class _Decisions:
     def _is_in_order(self, node: UOp, use: Use) -> bool:
         """Whether the kernel asks for the elements in the order in which both it and the node are stored."""
         own = self.plan.position(loops_over(use.root.shape), use.root.shape)
-        return self.plan.position(use.place.indices, node.shape) is own
+        return self.plan.position(use.element.indices, node.shape) is own
 
     def _is_per_row(self, node: UOp, use: Use) -> bool:
         """Whether the kernel asks for each element once, in a loop over rows around the loops inside of a row."""
-        rows = math.prod(size_of(row) for row in ranges_of(use.place))
+        rows = math.prod(size_of(row) for row in ranges_of(use.element))
         facts = self.facts[node]
         if is_reducing(use) or rows != element_count(node.shape) or element_count(use.root.shape) > LONGEST_ROW * rows:
             return False
@@ -168,8 +168,8 @@ class _Decisions:
         if is_reducing(use):
             is_fit = use.in_short and self.plan.steps_of(use) <= MAX_OVERLAP * elements
             return is_fit and self._accept_rows(node, use)
-        count = math.prod(size_of(row) for row in ranges_of(use.place))
-        if use.place.valid is not TRUE or count > elements:
+        count = math.prod(size_of(row) for row in ranges_of(use.element))
+        if use.element.valid is not TRUE or count > elements:
             return False
         if not use.is_once and count < ENOUGH_ROWS and self.facts[node].reduce_work > SMALL_REDUCTION:
             return False
@@ -178,7 +178,7 @@ class _Decisions:
         return self._accept_rows(node, use)
 
     def _accept_rows(self, node: UOp, use: Use) -> bool:
-        rows = ranges_of(use.place)
+        rows = ranges_of(use.element)
         if not all(rows <= other or other <= rows for other in self.rows.get(use.root, ())):
             return False
         self.note_reduction(node, use)
@@ -187,6 +187,6 @@ class _Decisions:
     def note_reduction(self, node: UOp, use: Use) -> None:
         """Keeps in mind that a kernel computes the node."""
         if node.op is Ops.REDUCE_AXIS:
-            self.rows.setdefault(use.root, set()).add(ranges_of(use.place))
+            self.rows.setdefault(use.root, set()).add(ranges_of(use.element))
             if self.facts[node].is_contraction:
                 self.contracting.add(use.root)

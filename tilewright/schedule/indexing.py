@@ -20,7 +20,7 @@ TRUE = const(dtypes.bool, True)
 ZERO = index_const(0)
 
 
-class Place(NamedTuple):
+class Element(NamedTuple):
     """One element: an index per axis, and the condition under which it exists (elsewhere it must not be touched)."""
 
     indices: tuple[UOp, ...]
@@ -101,21 +101,21 @@ def within(idx: UOp, start: int, stop: int) -> UOp:
     return simplify(condition)
 
 
-def push_movement(node: UOp, place: Place) -> Place:
+def push_movement(node: UOp, element: Element) -> Element:
     """The element of a view's source."""
-    index, valid = place
+    index, valid = element
     source = node.src[0].shape
     if node.op is Ops.RESHAPE:
-        return Place(reshape_index(index, node.shape, source), valid)
+        return Element(reshape_index(index, node.shape, source), valid)
     if node.op is Ops.EXPAND:
-        return Place(tuple(ZERO if size == 1 else idx for idx, size in zip(index, source, strict=True)), valid)
+        return Element(tuple(ZERO if size == 1 else idx for idx, size in zip(index, source, strict=True)), valid)
     if node.op is Ops.PERMUTE:
         moved: list[UOp] = [ZERO] * len(index)
         for idx, axis in zip(index, node.arg, strict=True):
             moved[axis] = idx
-        return Place(tuple(moved), valid)
+        return Element(tuple(moved), valid)
     if node.op is Ops.SHRINK:
-        return Place(
+        return Element(
             tuple(simplify(idx + start) if start else idx for idx, (start, _) in zip(index, node.arg, strict=True)),
             valid,
         )
@@ -124,36 +124,36 @@ def push_movement(node: UOp, place: Place) -> Place:
             simplify(size - 1 - idx) if axis in node.arg else idx
             for axis, (idx, size) in enumerate(zip(index, source, strict=True))
         )
-        return Place(flipped, valid)
+        return Element(flipped, valid)
     if node.op is Ops.PAD:
-        return _push_pad(node, place)
+        return _push_pad(node, element)
     raise InternalError(f"{node.op!r} is not a view")
 
 
-def _push_pad(node: UOp, place: Place) -> Place:
+def _push_pad(node: UOp, element: Element) -> Element:
     """The element lies in the source where every index does."""
     for axis, ((before, after), size) in enumerate(zip(node.arg, node.src[0].shape, strict=True)):
         if before or after:
-            place = divide_within(place, axis, before, before + size)
-            indices, valid = place
+            element = divide_within(element, axis, before, before + size)
+            indices, valid = element
             idx = simplify(indices[axis] - before) if before else indices[axis]
             valid = both(valid, within(indices[axis], before, before + size))
-            place = Place((*indices[:axis], idx, *indices[axis + 1 :]), valid)
-    return place
+            element = Element((*indices[:axis], idx, *indices[axis + 1 :]), valid)
+    return element
 
 
-def divide_within(place: Place, axis: int, start: int, stop: int) -> Place:
-    """The place where start <= index < stop, with less division.
+def divide_within(element: Element, axis: int, start: int, stop: int) -> Element:
+    """The element where start <= index < stop, with less division.
 
     before: index (24*c + y) % 25, another (24*c + y) // 25, stop = 20     (0 <= y < 24, 0 <= c < 6)
     after:  index y - c, the other c
 
     The dividend is divisor * quotient + rest. A rest that reaches less than `divisor - stop` below 0, and less than
     `start` beyond the divisor, has a remainder in the interval only where it is the remainder itself."""
-    indices, valid = place
+    indices, valid = element
     idx = indices[axis]
     if idx.op is not Ops.MOD or idx.src[1].op is not Ops.CONST:
-        return place
+        return element
     dividend, divisor = idx.src[0], int(idx.src[1].arg)
     form = affine(dividend)
     quotient = Affine({atom: (count + divisor // 2) // divisor for atom, count in form.terms.items()}, 0)
@@ -161,12 +161,12 @@ def divide_within(place: Place, axis: int, start: int, stop: int) -> Place:
     more = (rest.bounds[0] - (stop - divisor)) // divisor
     quotient, rest = Affine(quotient.terms, more), rest.plus(Affine({}, more), -divisor)
     if rest.bounds[1] >= divisor + start:
-        return place
+        return element
     whole = simplify(from_affine(quotient))
     exchanges = {idx: simplify(from_affine(rest)), dividend // divisor: whole}
     indices = tuple(simplify(substitute(each, exchanges)) for each in indices)
     parts = [_divided_bound(part, form, divisor, whole) for part in parts_of(valid, Ops.AND)]
-    return Place(indices, functools.reduce(both, parts, TRUE))
+    return Element(indices, functools.reduce(both, parts, TRUE))
 
 
 def _divided_bound(part: UOp, form: Affine, divisor: int, quotient: UOp) -> UOp:

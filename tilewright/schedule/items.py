@@ -60,8 +60,8 @@ def kernel_item(step: Step, device: str, slots: Slots, alignment: int) -> Item:
     stores = []
     for store in step.stores:
         buffer = UOp(Ops.PARAM, store.value.dtype, (), ParamArg(store.target, slots.slot(store.target).size))
-        place = UOp(Ops.INDEX, buffer.dtype, (buffer, store.position))
-        stores.append(UOp(Ops.STORE, dtypes.void, (place, store.value)))
+        index = UOp(Ops.INDEX, buffer.dtype, (buffer, store.position))
+        stores.append(UOp(Ops.STORE, dtypes.void, (index, store.value)))
     sink, checks, word = number_checks(UOp(Ops.SINK, dtypes.void, tuple(stores)), slots)
     ast, used, starts = canonical_kernel(sink, slots, alignment)
     reads, writes = kernel_accesses(ast, used, starts)

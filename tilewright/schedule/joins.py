@@ -29,7 +29,7 @@ class Join(NamedTuple):
 
 
 def is_part(node: UOp) -> bool:
-    """Whether a node is stored in its place inside of a CAT, and nowhere else."""
+    """Whether a node is stored inside of a CAT, and nowhere else."""
     return node.op is Ops.CONTIGUOUS and isinstance(node.arg, tuple) and node.arg[0] == _PART
 
 

@@ -75,8 +75,8 @@ def is_selection(node: UOp) -> bool:
     return node.op is Ops.WHERE and node.src[2].op is Ops.CONST and node.src[2].arg == 0
 
 
-def mask_parts(place: UOp) -> list[UOp]:
-    return parts_of(place.src[2], Ops.AND) if len(place.src) == 3 else []
+def mask_parts(index: UOp) -> list[UOp]:
+    return parts_of(index.src[2], Ops.AND) if len(index.src) == 3 else []
 
 
 def drop_masks(value: UOp) -> UOp:
@@ -91,17 +91,17 @@ def drop_masks(value: UOp) -> UOp:
         return value
     selected = selecting_conditions(nodes)
     exchanges = {
-        place: UOp(Ops.INDEX, place.dtype, place.src[:2])
-        for place in spread
-        if selected[place].issuperset(mask_parts(place))
+        index: UOp(Ops.INDEX, index.dtype, index.src[:2])
+        for index in spread
+        if selected[index].issuperset(mask_parts(index))
     }
     return substitute(value, exchanges)
 
 
-def is_spread_by_mask(place: UOp) -> bool:
+def is_spread_by_mask(index: UOp) -> bool:
     """Whether each part of the mask depends on a loop that the position, always inside of the buffer, does not."""
-    buffer, position = place.src[:2]
-    parts = mask_parts(place)
+    buffer, position = index.src[:2]
+    parts = mask_parts(index)
     if not parts or position.vmin < 0 or position.vmax >= buffer.arg.size:
         return False
     return not any(part.ranges <= position.ranges for part in parts)

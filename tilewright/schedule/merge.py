@@ -1,7 +1,7 @@
 """Joining kernels that load the same memory. In: steps and their order. Out: fewer steps, in order, some with several
 stores: the moments and the parameter of an optimiser, the two sums behind the gradient of a normalisation.
 
-A step moves forward to the place of an earlier one with the same loops. It passes nothing that it has to follow, so
+A step moves forward to the position of an earlier one with the same loops. It passes nothing that it has to follow, so
 the order stays right; and one that makes a temp passes nothing at all, as the temp would have to be kept longer."""
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class _Merger:
         return position
 
     def _join(self, step: Step, own: Group, after: set[int]) -> int | None:
-        places = {self.readers.get((own.loops, version), -1) for version in step.reads}
-        for position in sorted(places - {-1}, reverse=True):
+        candidates = {self.readers.get((own.loops, version), -1) for version in step.reads}
+        for position in sorted(candidates - {-1}, reverse=True):
             is_last = position == len(self.steps) - 1
             if any(p > position for p in after) or not (is_last or self.temps.isdisjoint(step.targets)):
                 return None
@@ -100,14 +100,14 @@ def group_of(step: Step, device: str) -> Group | None:
         return None
     inner = reduced.pop() if reduced else ()
     loads = {node: load_bytes(node) for node in nodes if node.op is Ops.INDEX}
-    if inner and not any(place.ranges.issuperset((*loops, *inner)) for place in loads):
+    if inner and not any(index.ranges.issuperset((*loops, *inner)) for index in loads):
         return None
     return Group(step.node, device, step.stores, loops, inner, loads)
 
 
-def load_bytes(place: UOp) -> int:
-    buffer = place.src[0]
-    return min(int(buffer.arg.size), math.prod(size_of(loop) for loop in place.ranges)) * buffer.dtype.itemsize
+def load_bytes(index: UOp) -> int:
+    buffer = index.src[0]
+    return min(int(buffer.arg.size), math.prod(size_of(loop) for loop in index.ranges)) * buffer.dtype.itemsize
 
 
 def join(group: Group, other: Group, earlier: Step, step: Step) -> Group | None:
@@ -120,14 +120,14 @@ def join(group: Group, other: Group, earlier: Step, step: Step) -> Group | None:
         return None
     exchanges = dict(zip(other.reduced, group.reduced, strict=True))
     stores = tuple(store._replace(value=substitute(store.value, exchanges)) for store in other.stores)
-    loads = {substitute(place, exchanges): moved for place, moved in other.loads.items()}
+    loads = {substitute(index, exchanges): moved for index, moved in other.loads.items()}
     # What the step overwrites may be read before it is, at the element it is overwritten at: that load comes first
     # because the stored value needs it too.
-    for place in group.loads:
-        if place.src[0].arg.slot in step.overwrites:
-            if place not in loads or any(place.src[1] is not store.position for store in stores):
+    for index in group.loads:
+        if index.src[0].arg.slot in step.overwrites:
+            if index not in loads or any(index.src[1] is not store.position for store in stores):
                 return None
-    shared = sum(moved for place, moved in loads.items() if place in group.loads)
+    shared = sum(moved for index, moved in loads.items() if index in group.loads)
     if 2 * shared < sum(loads.values()):
         return None
     return Group(group.node, group.device, group.stores + stores, group.loops, group.reduced, {**loads, **group.loads})

@@ -18,7 +18,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind, element_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import map_nodes, toposort
-from tilewright.schedule.indexing import TRUE, Place, push_movement
+from tilewright.schedule.indexing import TRUE, Element, push_movement
 from tilewright.schedule.uses import loops_over
 
 # Bytes of a vector that is copied at a time.
@@ -148,13 +148,13 @@ def _reads(factor: _Factor, loop: UOp) -> bool:
 
 def _factor(operand: UOp, loops: tuple[UOp, ...]) -> _Factor:
     chain: list[UOp] = []
-    place, node = Place(loops, TRUE), operand
+    element, node = Element(loops, TRUE), operand
     while _is_view(node) or (node.op is Ops.CAST and node.dtype.itemsize > node.src[0].dtype.itemsize):
         chain.append(node)
         if node.op.kind is Kind.MOVEMENT:
-            place = push_movement(node, place)
+            element = push_movement(node, element)
         node = node.src[0]
-    return _Factor(tuple(chain), node, place.indices)
+    return _Factor(tuple(chain), node, element.indices)
 
 
 def _is_view(node: UOp) -> bool:

@@ -20,7 +20,7 @@ from tilewright.graph.records import Item, Slot
 from tilewright.graph.spec import element_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
-from tilewright.schedule.indexing import TRUE, Place, flatten_index, push_movement
+from tilewright.schedule.indexing import TRUE, Element, flatten_index, push_movement
 from tilewright.schedule.items import Slots, version_behind, write_item
 from tilewright.schedule.joins import index_in_join, joins_of
 from tilewright.schedule.merge import merge_steps
@@ -153,11 +153,11 @@ class ItemBuilder:
     def _store_index(self, assign: UOp) -> UOp:
         """Where the value of an update goes in the memory of what it updates."""
         base, view, _ = assign.src
-        place = Place(loops_over(view.shape), TRUE)
+        element = Element(loops_over(view.shape), TRUE)
         while view is not base:
-            place = push_movement(view, place)
+            element = push_movement(view, element)
             view = view.src[0]
-        return flatten_index(place.indices, base.shape)
+        return flatten_index(element.indices, base.shape)
 
     # ------------------------------------------------------------ steps
 
@@ -190,8 +190,8 @@ class ItemBuilder:
         return Store(self.versions[node], position, self.values[node])
 
     def _guest_store(self, guest: UOp) -> Store:
-        _, place = self.plan.hosts[guest]
-        return Store(self.versions[guest], flatten_index(place.indices, guest.shape), self.values[guest])
+        _, element = self.plan.hosts[guest]
+        return Store(self.versions[guest], flatten_index(element.indices, guest.shape), self.values[guest])
 
     def _copy_step(self, node: UOp, target: int, index: UOp, source: int, size: int, position: UOp) -> Step:
         buffer = UOp(Ops.PARAM, node.dtype, (), ParamArg(source, size))
@@ -305,6 +305,6 @@ def find_devices(order: Sequence[UOp], params: Sequence[UOp], default: str) -> d
         elif node.op is Ops.COPY:
             known[node] = node.arg
         else:
-            places = (known[src] for src in node.src)
-            known[node] = placed_on(node) or next((place for place in places if place is not None), None)
-    return {node: place or default for node, place in known.items()}
+            devices = (known[src] for src in node.src)
+            known[node] = placed_on(node) or next((device for device in devices if device is not None), None)
+    return {node: device or default for node, device in known.items()}

@@ -215,7 +215,7 @@ def prepare_graph(outputs: Sequence[UOp], has_groups: bool = False) -> tuple[lis
 
 
 def note_line(node: UOp, line: tuple[str, int] | None, source: UOp) -> None:
-    """All that is made in the place of one node comes from that node's line, down to its source."""
+    """All that replaces one node comes from that node's line, down to its source."""
     for part in toposort(node, stop=lambda found: found is source):
         if part.line is None and part is not source:
             part.line = line

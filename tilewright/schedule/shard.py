@@ -401,7 +401,7 @@ def _shaped(value: UOp, view: UOp) -> UOp:
 
 
 def note_line(part: UOp, node: UOp) -> None:
-    """What is made in the place of a node comes from that node's line."""
+    """What replaces a node comes from that node's line."""
     stack = [part]
     while stack and node.line is not None:
         top = stack.pop()

@@ -10,12 +10,12 @@ from tilewright.graph.ops import Ops, ParamArg, reduce_identity
 from tilewright.graph.simplify import fold_reductions
 from tilewright.graph.spec import Kind, element_count
 from tilewright.graph.uop import UOp, const
-from tilewright.schedule.indexing import TRUE, Place, both
+from tilewright.schedule.indexing import TRUE, Element, both
 from tilewright.schedule.masks import drop_masks, shorten_reductions
 from tilewright.schedule.residues import thin_reductions
 from tilewright.schedule.uses import Plan, gather_valid
 
-Key = tuple[UOp, UOp, Place]  # a kernel's root, a node, and the element that the kernel asks of it
+Key = tuple[UOp, UOp, Element]  # a kernel's root, a node, and the element that the kernel asks of it
 
 
 class KernelWriter:
@@ -25,7 +25,7 @@ class KernelWriter:
         self.plan = plan
         self.slot_of = slot_of
         self.values: dict[Key, UOp] = {}
-        self.masked: set[Key] = set()  # the values that are 0 wherever their place does not exist
+        self.masked: set[Key] = set()  # the values that are 0 wherever their element does not exist
         self.hole_values: dict[UOp, UOp] = {}
         self.filled: dict[UOp, UOp] = {}
 
@@ -35,9 +35,9 @@ class KernelWriter:
         kernels: dict[UOp, dict[UOp, UOp]] = {}
         for node in self.plan.order:
             home = self.plan.hosts.get(node)
-            for root, place in self.plan.uses.get(node, {}):
-                key = (root, node, place)
-                is_stored_here = root is node or (root, place) == home
+            for root, element in self.plan.uses.get(node, {}):
+                key = (root, node, element)
+                is_stored_here = root is node or (root, element) == home
                 if node in stored and not is_stored_here:
                     self.values[key] = self._load(key)
                     continue
@@ -54,38 +54,38 @@ class KernelWriter:
         return dict(zip(values, sink.src, strict=True))
 
     def _value(self, key: Key) -> UOp:
-        root, node, place = key
+        root, node, element = key
         if node.op is Ops.CONST:
             return node
         if node.op is Ops.IOTA:
-            return place.indices[0].cast(node.dtype)
+            return element.indices[0].cast(node.dtype)
         if node.op is Ops.PARAM:
             return self._load(key)
         if node.op.is_elementwise:
-            places = (place if s.shape == node.shape else Place((), place.valid) for s in node.src)
-            src = tuple(self.values[root, s, at] for s, at in zip(node.src, places, strict=True))
+            elements = (element if s.shape == node.shape else Element((), element.valid) for s in node.src)
+            src = tuple(self.values[root, s, at] for s, at in zip(node.src, elements, strict=True))
             if node.op is Ops.CHECK:
-                return checked_value(node, src[0], both(src[1], place.valid))
+                return checked_value(node, src[0], both(src[1], element.valid))
             return UOp(node.op, node.dtype, src, node.arg)
         if node.op.kind is Kind.MOVEMENT:
             if element_count(node.src[0].shape) == 0:
                 return const(node.dtype, 0)
-            behind = self.plan.behind(node, place)
+            behind = self.plan.behind(node, element)
             return self._pass_on(key, (root, node.src[0], behind), is_zero_outside=node.op is Ops.PAD)
         if node.op in (Ops.CONTIGUOUS, Ops.DETACH):
-            return self._pass_on(key, (root, node.src[0], place), is_zero_outside=False)
+            return self._pass_on(key, (root, node.src[0], element), is_zero_outside=False)
         if node.op is Ops.REDUCE_AXIS:
             return self._reduce_value(key)
         if node.op is Ops.GATHER:
             return self._gather_value(key)
         if node.op is Ops.ASSIGN:
-            return self.values[root, node.src[2], place]
+            return self.values[root, node.src[2], element]
         if node.op is Ops.COPY or node.op is Ops.CUSTOM_KERNEL:
             return const(node.dtype, 0)  # nothing is written here: the item names the slots, and the kernel there is
         raise InternalError(f"{node.op!r} cannot stand in a kernel")
 
     def _pass_on(self, key: Key, source: Key, is_zero_outside: bool) -> UOp:
-        """The value of the source, selected where its place exists if it must be 0 elsewhere and is not by itself."""
+        """The value of the source, selected where its element exists if it must be 0 elsewhere and is not by itself."""
         value, valid = self.values[source], source[2].valid
         if valid is TRUE:
             return value
@@ -96,50 +96,50 @@ class KernelWriter:
     # ------------------------------------------------------------ memory
 
     def _load(self, key: Key) -> UOp:
-        _, node, place = key
+        _, node, element = key
         size = element_count(node.shape)
         if size == 0:
             return const(node.dtype, 0)
         buffer = UOp(Ops.PARAM, node.dtype, (), ParamArg(self.slot_of[node], size))
-        position = self.plan.position(place.indices, node.shape)
+        position = self.plan.position(element.indices, node.shape)
         self.masked.add(key)
-        return load_element(buffer, position, place.valid)
+        return load_element(buffer, position, element.valid)
 
     # ------------------------------------------------------------ reductions
 
     def _reduce_value(self, key: Key) -> UOp:
-        root, node, place = key
+        root, node, element = key
         op, axes = node.arg
         source = node.src[0]
         if element_count(source.shape) == 0:
             return const(node.dtype, reduce_identity(op, node.dtype))
         loops = self.plan.reduce_loops[key]
-        index = list(place.indices)
+        index = list(element.indices)
         remaining = iter(loops)
         for axis in sorted(axes):
             if source.shape[axis] != 1:
                 index[axis] = next(remaining)
-        inner = (root, source, Place(tuple(index), place.valid))
+        inner = (root, source, Element(tuple(index), element.valid))
         value = self.values[inner]
-        if op is Ops.ADD and place.valid is not TRUE and inner in self.masked:
+        if op is Ops.ADD and element.valid is not TRUE and inner in self.masked:
             self.masked.add(key)
         return UOp(Ops.REDUCE, node.dtype, (value, *loops), op) if loops else value
 
     # ------------------------------------------------------------ gathers
 
     def _gather_value(self, key: Key) -> UOp:
-        root, node, place = key
+        root, node, element = key
         source, *indices = node.src
         if element_count(source.shape) == 0:
             return const(node.dtype, 0)
         narrow, wide = self.plan.holes[key]
         for idx, size, narrow_hole, wide_hole in zip(indices, source.shape, narrow, wide, strict=True):
-            value = index_value(self.values[root, idx, place], size)
+            value = index_value(self.values[root, idx, element], size)
             self.hole_values[wide_hole] = value
             if narrow_hole.op is Ops.VARIABLE:
                 self.hole_values[narrow_hole] = value
-        valid = both(place.valid, gather_valid(source.shape, wide))
-        return self._pass_on(key, (root, source, Place(narrow, valid)), is_zero_outside=True)
+        valid = both(element.valid, gather_valid(source.shape, wide))
+        return self._pass_on(key, (root, source, Element(narrow, valid)), is_zero_outside=True)
 
     def _fill_holes(self, value: UOp) -> UOp:
         """The value with every hole exchanged for what it stands for, in which there may be other holes. What was

@@ -14,7 +14,7 @@ from tilewright.graph.affine import affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
-from tilewright.schedule.indexing import TRUE, Place, flatten_index, push_movement
+from tilewright.schedule.indexing import TRUE, Element, flatten_index, push_movement
 from tilewright.schedule.uses import Plan, loops_over
 
 # Each element of the transposed operand is used once per column: fewer columns or products do not repay the copy.
@@ -56,12 +56,12 @@ def _turned_factor(node: UOp, stored: frozenset[UOp]) -> UOp | None:
 def _view_across(view: UOp, rows: list[int], stored: frozenset[UOp]) -> UOp | None:
     """The view, if it is one of memory in which elements along one of `rows` are neighbours."""
     loops = loops_over(view.shape)
-    place, source = Place(loops, TRUE), view
+    element, source = Element(loops, TRUE), view
     while source.op.kind is Kind.MOVEMENT and source not in stored:
-        place, source = push_movement(source, place), source.src[0]
-    if place.valid is not TRUE or (source.op is not Ops.PARAM and source not in stored):
+        element, source = push_movement(source, element), source.src[0]
+    if element.valid is not TRUE or (source.op is not Ops.PARAM and source not in stored):
         return None
-    steps = affine(flatten_index(place.indices, source.shape)).terms
+    steps = affine(flatten_index(element.indices, source.shape)).terms
     if all(steps.get(loops[axis]) != 1 for axis in rows):
         return None
     while view.op is Ops.RESHAPE:

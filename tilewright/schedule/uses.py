@@ -14,7 +14,7 @@ from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.spec import Kind, Shape, element_count
 from tilewright.graph.uop import UOp, index_const
 from tilewright.schedule.facts import PERMUTING, TRANSPARENT, Facts
-from tilewright.schedule.indexing import TRUE, ZERO, Place, both, flatten_index, push_movement
+from tilewright.schedule.indexing import TRUE, ZERO, Element, both, flatten_index, push_movement
 from tilewright.schedule.masks import loop_limits
 
 # A reduction over no more than this may hold another one: the window of a convolution, whose gradient is a sum of sums.
@@ -26,7 +26,7 @@ class Use:
     """A kernel asks for one element of a node per step of its loops."""
 
     root: UOp
-    place: Place
+    element: Element
     loops: tuple[UOp, ...]  # the loops it runs in, outermost first
     is_once: bool  # no element is asked for in two steps
     is_exact: bool  # every element is asked for
@@ -39,23 +39,23 @@ class Plan:
 
     order: list[UOp]
     stored: list[UOp] = field(default_factory=list)
-    hosts: dict[UOp, tuple[UOp, Place]] = field(default_factory=dict)  # stored by the kernel of another node, and where
-    uses: dict[UOp, dict[tuple[UOp, Place], Use]] = field(default_factory=dict)
-    reduce_loops: dict[tuple[UOp, UOp, Place], tuple[UOp, ...]] = field(default_factory=dict)
+    hosts: dict[UOp, tuple[UOp, Element]] = field(default_factory=dict)  # by the kernel of another node, and where
+    uses: dict[UOp, dict[tuple[UOp, Element], Use]] = field(default_factory=dict)
+    reduce_loops: dict[tuple[UOp, UOp, Element], tuple[UOp, ...]] = field(default_factory=dict)
     reduce_sizes: dict[tuple[object, ...], list[tuple[int, ...]]] = field(default_factory=dict)
-    holes: dict[tuple[UOp, UOp, Place], tuple[tuple[UOp, ...], tuple[UOp, ...]]] = field(default_factory=dict)
+    holes: dict[tuple[UOp, UOp, Element], tuple[tuple[UOp, ...], tuple[UOp, ...]]] = field(default_factory=dict)
 
     # What was worked out for one index is there for all that ask for the same: equal steps of a program are many.
-    _behind: dict[tuple[object, ...], Place] = field(default_factory=dict)
+    _behind: dict[tuple[object, ...], Element] = field(default_factory=dict)
     _positions: dict[tuple[tuple[UOp, ...], Shape], UOp] = field(default_factory=dict)
-    _counts: dict[tuple[Place, tuple[UOp, ...]], int] = field(default_factory=dict)
+    _counts: dict[tuple[Element, tuple[UOp, ...]], int] = field(default_factory=dict)
 
-    def behind(self, view: UOp, place: Place) -> Place:
+    def behind(self, view: UOp, element: Element) -> Element:
         """The element of a view's source. It depends on what the view does, and not on what it is a view of."""
-        key = (view.op, view.arg, view.shape, view.src[0].shape, place)
+        key = (view.op, view.arg, view.shape, view.src[0].shape, element)
         found = self._behind.get(key)
         if found is None:
-            found = self._behind[key] = push_movement(view, place)
+            found = self._behind[key] = push_movement(view, element)
         return found
 
     def position(self, indices: tuple[UOp, ...], shape: Shape) -> UOp:
@@ -67,14 +67,14 @@ class Plan:
 
     def steps_of(self, use: Use) -> int:
         """How often an element is computed: once per step of the loops down to the innermost that it depends on."""
-        key = (use.place, use.loops)
+        key = (use.element, use.loops)
         found = self._counts.get(key)
         if found is None:
             found = self._counts[key] = _count_steps(*key)
         return found
 
     def record(self, node: UOp, use: Use) -> None:
-        known = self.uses.setdefault(node, {}).setdefault((use.root, use.place), use)
+        known = self.uses.setdefault(node, {}).setdefault((use.root, use.element), use)
         if known is not use:
             known.is_once &= use.is_once
             known.is_exact &= use.is_exact
@@ -92,26 +92,26 @@ def loops_over(shape: Shape) -> tuple[UOp, ...]:
 def own_use(node: UOp) -> Use:
     """A stored node asks for its own elements, in the order they are stored."""
     index = loops_over(node.src[1].shape if node.op is Ops.ASSIGN else node.shape)
-    return Use(node, Place(index, TRUE), tuple(idx for idx in index if idx is not ZERO), True, True, False)
+    return Use(node, Element(index, TRUE), tuple(idx for idx in index if idx is not ZERO), True, True, False)
 
 
 def size_of(loop: UOp) -> int:
     return int(loop.src[0].arg)
 
 
-def ranges_of(place: Place) -> frozenset[UOp]:
-    return place.valid.ranges.union(*(idx.ranges for idx in place.indices))
+def ranges_of(element: Element) -> frozenset[UOp]:
+    return element.valid.ranges.union(*(idx.ranges for idx in element.indices))
 
 
 def is_reducing(use: Use) -> bool:
     """Whether the element is asked for anew in each step of a reduction."""
-    return any(loop.arg.kind is AxisType.REDUCE for loop in ranges_of(use.place))
+    return any(loop.arg.kind is AxisType.REDUCE for loop in ranges_of(use.element))
 
 
-def _count_steps(place: Place, loops: tuple[UOp, ...]) -> int:
+def _count_steps(element: Element, loops: tuple[UOp, ...]) -> int:
     """A sum ends where a mask makes all that follows 0."""
-    own = ranges_of(place)
-    limits = loop_limits(parts_of(place.valid, Ops.AND))
+    own = ranges_of(element)
+    limits = loop_limits(parts_of(element.valid, Ops.AND))
     count = pending = 1
     for loop in loops:
         pending *= limits.get(loop, size_of(loop))
@@ -146,16 +146,16 @@ def _push_elementwise(node: UOp, use: Use) -> Iterator[tuple[UOp, Use]]:
     in_short = use.in_short and node.op is Ops.CAST
     for src in dict.fromkeys(node.src):
         if src.shape == node.shape:
-            yield src, Use(use.root, use.place, use.loops, use.is_once, use.is_exact, in_short)
+            yield src, Use(use.root, use.element, use.loops, use.is_once, use.is_exact, in_short)
         else:
-            yield src, Use(use.root, Place((), use.place.valid), use.loops, False, use.is_exact, in_short)
+            yield src, Use(use.root, Element((), use.element.valid), use.loops, False, use.is_exact, in_short)
 
 
 def _push_view(node: UOp, use: Use, plan: Plan) -> Use:
     is_permuting = node.op in PERMUTING
     is_once = use.is_once and (is_permuting or node.op is Ops.SHRINK)
     is_exact = use.is_exact and (is_permuting or node.op is Ops.EXPAND)
-    return Use(use.root, plan.behind(node, use.place), use.loops, is_once, is_exact, use.in_short)
+    return Use(use.root, plan.behind(node, use.element), use.loops, is_once, is_exact, use.in_short)
 
 
 def _push_reduce(node: UOp, use: Use, plan: Plan, level: int) -> Use:
@@ -163,7 +163,7 @@ def _push_reduce(node: UOp, use: Use, plan: Plan, level: int) -> Use:
     a sum and a sum of squares are one pass."""
     source = node.src[0]
     axes = [axis for axis in sorted(node.arg[1]) if source.shape[axis] != 1]
-    rows = ranges_of(use.place)
+    rows = ranges_of(use.element)
     outer = tuple(loop for loop in use.loops if loop in rows)
     row_ids = tuple(part for loop in outer for part in loop.arg.id)
     # Sizes that differ in one axis make loops that differ in all: a loop lies inside one other loop, not two.
@@ -176,37 +176,37 @@ def _push_reduce(node: UOp, use: Use, plan: Plan, level: int) -> Use:
         UOp(Ops.RANGE, dtypes.index, (index_const(size),), Axis((level, n, *row_ids, *variant), AxisType.REDUCE))
         for n, size in enumerate(sizes)
     )
-    index = [ZERO if axis in node.arg[1] else idx for axis, idx in enumerate(use.place.indices)]
+    index = [ZERO if axis in node.arg[1] else idx for axis, idx in enumerate(use.element.indices)]
     for axis, loop in zip(axes, loops, strict=True):
         index[axis] = loop
-    plan.reduce_loops[use.root, node, use.place] = loops
+    plan.reduce_loops[use.root, node, use.element] = loops
     in_short = math.prod(sizes) <= SHORT_REDUCTION and (use.in_short or not is_reducing(use))
-    return Use(use.root, Place(tuple(index), use.place.valid), (*outer, *loops), False, use.is_exact, in_short)
+    return Use(use.root, Element(tuple(index), use.element.valid), (*outer, *loops), False, use.is_exact, in_short)
 
 
 def _push_gather(node: UOp, use: Use, plan: Plan) -> Iterator[tuple[UOp, Use]]:
-    """The index tensors are asked for at this place. The source is asked for at holes, variables that stand for their
+    """The index tensors are asked for at this element. The source is asked for at holes, variables that stand for their
     values until the kernel is written: narrow ones inside the index, where the mask has made the range true, and wide
     ones inside the mask itself."""
     source, *indices = node.src
     for idx in dict.fromkeys(indices):
-        yield idx, Use(use.root, use.place, use.loops, False, False, False)
+        yield idx, Use(use.root, use.element, use.loops, False, False, False)
     number = len(plan.holes)
     narrow = tuple(
         ZERO
         if size == 1
-        else UOp(Ops.VARIABLE, dtypes.index, use.place.indices, (f"gather{number}_{axis}", 0, size - 1))
+        else UOp(Ops.VARIABLE, dtypes.index, use.element.indices, (f"gather{number}_{axis}", 0, size - 1))
         for axis, size in enumerate(source.shape)
     )
     wide = tuple(
-        UOp(Ops.VARIABLE, dtypes.index, use.place.indices, (f"value{number}_{axis}", *dtype_bounds(idx.dtype)))
+        UOp(Ops.VARIABLE, dtypes.index, use.element.indices, (f"value{number}_{axis}", *dtype_bounds(idx.dtype)))
         for axis, idx in enumerate(indices)
     )
-    plan.holes[use.root, node, use.place] = (narrow, wide)
+    plan.holes[use.root, node, use.element] = (narrow, wide)
     if element_count(source.shape) == 0:
         return
-    valid = both(use.place.valid, gather_valid(source.shape, wide))
-    yield source, Use(use.root, Place(narrow, valid), use.loops, False, False, False)
+    valid = both(use.element.valid, gather_valid(source.shape, wide))
+    yield source, Use(use.root, Element(narrow, valid), use.loops, False, False, False)
 
 
 def gather_valid(shape: Shape, values: Iterable[UOp]) -> UOp:

@@ -13,7 +13,7 @@ from tilewright.backends.cpu.code import llvm
 from tilewright.backends.cpu.host import system
 from tilewright.backends.cpu.host.caches import memory_facts
 from tilewright.backends.cpu.host.memory import HostMemory, allocate, wrap
-from tilewright.backends.cpu.host.panels import STACK_BYTES, SYMBOL, panel_places, panels
+from tilewright.backends.cpu.host.panels import STACK_BYTES, SYMBOL, panel_offsets, panels
 from tilewright.backends.cpu.host.processors import processor
 from tilewright.backends.cpu.pool.ir import pool_ir
 from tilewright.backends.cpu.pool.threads import CommandList, Pool
@@ -190,7 +190,7 @@ class CpuDriver(HostDriver):
     def launch_of(self, program: Program) -> dict[str, Any]:
         symbol, panel = KERNEL_SYMBOL, 0
         if options.CPU_COMPILER == LLVM:
-            _, panel = panel_places(program)
+            _, panel = panel_offsets(program)
         else:
             from tilewright.backends.cpu.rendering.c_language import CpuCLanguage
 

@@ -45,7 +45,7 @@ class Selection:
     indices: Array
     addresses: Array
 
-    def place_of(self, element: int) -> int:
+    def position_of(self, element: int) -> int:
         return element if self.positions is None else int(self.positions[element])
 
 
@@ -121,7 +121,7 @@ def _in_a_line(values: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _thread(site: Site, selection: Selection, element: int) -> str:
-    return site.launch.name_element(site.groups, selection.shape, selection.place_of(element))
+    return site.launch.name_element(site.groups, selection.shape, selection.position_of(element))
 
 
 def _codes(site: Site, view: View, selection: Selection) -> Array:

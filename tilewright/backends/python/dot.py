@@ -20,7 +20,7 @@ def compute_dot(site: Site, node: UOp, memories: Sequence[View], numbers: Sequen
     """`numbers` are start in left, start in right, row and column."""
     left_start, right_start, row, column = (number.astype(np.int64) for number in numbers)
     argument, dtype = node.arg, numpy_dtype(node.dtype)
-    places = (
+    operands = (
         (memories[0], left_start + row * argument.left[0], argument.left[1], row < argument.rows),
         (memories[1], right_start + column * argument.right[0], argument.right[1], column < argument.columns),
     )
@@ -28,7 +28,7 @@ def compute_dot(site: Site, node: UOp, memories: Sequence[View], numbers: Sequen
     for step in range(argument.length):
         left, right = (
             access.load(site, view, start + step * distance, np.broadcast_to(inside, start.shape), None).astype(dtype)
-            for view, start, distance, inside in places
+            for view, start, distance, inside in operands
         )
         total = total + left * right
     return total

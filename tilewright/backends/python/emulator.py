@@ -1,5 +1,5 @@
 """The emulator. In: a linear `Program` and the NumPy arrays of its parameters. Out: the arrays, changed as the program
-says, or an error where it does what no device may do. Stands at the end of the flow, in the place of a compiled kernel.
+says, or an error where it does what no device may do. Stands at the end of the flow, instead of a compiled kernel.
 
 All threads of a batch of work-groups execute a node together, as one NumPy operation; loops are Python loops. That this
 order is one of many a device may take is what the checks are for: a program that passes them means the same in any."""
@@ -216,7 +216,7 @@ class _Run:
         elif handler is not None:
             handler(self, position, node)
         elif node.op not in _WITHOUT_EFFECT:
-            raise InternalError(f"{self.program.name}: body[{position}] {node!r} has no place in a linear program")
+            raise InternalError(f"{self.program.name}: body[{position}] {node!r} does not belong in a linear program")
         if self.position == position + 1:
             # The END of a loop that goes on keeps what the next iteration reads.
             for done in self.plan.releases[position]:
@@ -279,7 +279,7 @@ class _Run:
         # A register is declared where it stands: each time it is reached its contents are undefined.
         self.views[node].shadow.forget_written()
 
-    def _place(self, node: UOp) -> tuple[View, Array, Array | None]:
+    def _address(self, node: UOp) -> tuple[View, Array, Array | None]:
         index = node.src[0]
         if index.op is not Ops.INDEX:
             raise InternalError(f"{self.program.name}: {node!r} takes {index!r} where an INDEX belongs")
@@ -293,7 +293,7 @@ class _Run:
         return view, positions[0], positions[1] if len(positions) > 1 else None
 
     def _load(self, position: int, node: UOp) -> None:
-        view, index, valid = self._place(node)
+        view, index, valid = self._address(node)
         site = self._site(position, node)
         if self.check:
             self._check_declared(site, view, "is_read")
@@ -301,7 +301,7 @@ class _Run:
         self.values[node] = access.load(site, view, index, valid, alternatives[0] if alternatives else None)
 
     def _store(self, position: int, node: UOp) -> None:
-        view, index, valid = self._place(node)
+        view, index, valid = self._address(node)
         site = self._site(position, node)
         if self.check:
             self._check_declared(site, view, "is_written")

@@ -30,7 +30,7 @@ class Token:
 
 
 class NoPoller:
-    """In the place of wgpu-py's polling thread."""
+    """Instead of wgpu-py's polling thread."""
 
     def get_token(self) -> Token:
         return Token()

@@ -40,7 +40,7 @@ class WgslRenderer(CStyleRenderer):
         for number, param in enumerate(self.program.params):
             self.language.globals.append(self.memory.binding(number, param, self._param_name(param)))
         text = super().render()
-        # A kernel's local memory is declared outside its function; in its place an empty line is left.
+        # A kernel's local memory is declared outside its function; an empty line is left instead.
         return "\n".join(line for line in text.splitlines() if line.strip() or not line.startswith("  ")) + "\n"
 
     # ------------------------------------------------------------ accumulators

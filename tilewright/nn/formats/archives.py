@@ -35,10 +35,10 @@ def zip_extract(path: Path | Tensor, device: str | None = None, check: bool = Tr
     name, data = bytes_of("zip_extract", path)
     try:
         entries = ZipEntries("zip_extract", name, data, check)
-        places = {entry: entries.read(entry) for entry in entries.names if not entry.endswith("/")}
+        parts = {entry: entries.read(entry) for entry in entries.names if not entry.endswith("/")}
     except ArchiveError as error:
         raise damaged("zip_extract", name, str(error)) from error
-    return {entry: _part(path, data, *place, device) for entry, place in places.items()}
+    return {entry: _part(path, data, *part, device) for entry, part in parts.items()}
 
 
 def tar_extract(path: Path | Tensor, device: str | None = None) -> dict[str, Tensor]:
@@ -50,12 +50,12 @@ def tar_extract(path: Path | Tensor, device: str | None = None) -> dict[str, Ten
     try:
         if data[:2] == _GZIP_MAGIC:
             unpacked = memoryview(unpack_gzip(bytes(data)))
-        places = _members(unpacked)
+        parts = _members(unpacked)
     except ArchiveError as error:
         raise damaged("tar_extract", name, str(error)) from error
     except (*_TAR_ERRORS, zlib.error) as error:
         raise damaged("tar_extract", name, f"this is no whole tar archive ({error})") from error
-    return {entry: _part(path, data, unpacked, *place, device) for entry, place in places.items()}
+    return {entry: _part(path, data, unpacked, *part, device) for entry, part in parts.items()}
 
 
 def _members(data: memoryview) -> dict[str, tuple[int, int]]:

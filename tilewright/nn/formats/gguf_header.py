@@ -43,7 +43,7 @@ def read_header(data: memoryview) -> Header:
     reader = _Reader(data)
     if bytes(data[:4]) != MAGIC:
         raise ValueError(f"its magic is {bytes(data[:4])!r} and not {MAGIC!r}")
-    reader.place = 4
+    reader.offset = 4
     version = reader.number("I")
     if version not in VERSIONS:
         if version & 0xFFFF == 0 and version:
@@ -62,25 +62,25 @@ def read_header(data: memoryview) -> Header:
     alignment = facts.get("general.alignment", DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1) or alignment > 1 << 20:
         raise ValueError(f"an alignment of {alignment!r}")
-    return Header(facts, infos, -(-reader.place // alignment) * alignment)
+    return Header(facts, infos, -(-reader.offset // alignment) * alignment)
 
 
 class _Reader:
-    """A place in the bytes that moves on with what is read."""
+    """Reads the bytes in order, from an offset that each read advances."""
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
-        self.place = 0
+        self.offset = 0
 
     def _left(self) -> int:
-        return self.data.nbytes - self.place
+        return self.data.nbytes - self.offset
 
     def number(self, code: str) -> Any:
         size = struct.calcsize("<" + code)
         if size > self._left():
             raise ValueError("the file ends inside its header")
-        (found,) = struct.unpack_from("<" + code, self.data, self.place)
-        self.place += size
+        (found,) = struct.unpack_from("<" + code, self.data, self.offset)
+        self.offset += size
         return found
 
     def count(self, code: str, least: int) -> int:
@@ -92,8 +92,8 @@ class _Reader:
 
     def text(self) -> str:
         size = self.count("Q", 1)
-        found = bytes(self.data[self.place : self.place + size])
-        self.place += size
+        found = bytes(self.data[self.offset : self.offset + size])
+        self.offset += size
         return found.decode("utf-8", "replace")
 
     def value(self, kind: int, depth: int) -> Any:
@@ -111,8 +111,8 @@ class _Reader:
         code = self._code(inner)
         count = self.count("Q", struct.calcsize("<" + code))
         size = count * struct.calcsize("<" + code)
-        found = list(struct.unpack_from(f"<{count}{code}", self.data, self.place))
-        self.place += size
+        found = list(struct.unpack_from(f"<{count}{code}", self.data, self.offset))
+        self.offset += size
         return found
 
     def _code(self, kind: int) -> str:

@@ -64,5 +64,5 @@ def _read_header(path: Path, data: memoryview) -> tuple[DType, tuple[int, ...], 
     start = 4 + 4 * axes
     if data.nbytes < start:
         raise damaged("idx_load", path, f"its header of {axes} sizes is cut off")
-    sizes = (int.from_bytes(data[place : place + 4], "big") for place in range(4, start, 4))
+    sizes = (int.from_bytes(data[offset : offset + 4], "big") for offset in range(4, start, 4))
     return _DTYPES[data[2]], tuple(sizes), start

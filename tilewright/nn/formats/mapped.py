@@ -1,5 +1,5 @@
-"""Tensors over bytes of files. In: a path, or a place in mapped bytes with dtype, shape and strides. Out: tensors that
-read the file in place, through the page cache, so a model is in memory once. The mapping is read-only, and tensors
+"""Tensors over bytes of files. In: a path, or an offset into mapped bytes with dtype, shape and strides. Out: tensors
+that read the file in place, through the page cache, so a model is in memory once. The mapping is read-only, and tensors
 made of it are protected as every borrowed memory is: an update gets memory of its own."""
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def _is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
 def _positions(sizes: Sequence[int], strides: Sequence[int], extent: int, device: str | None) -> Tensor:
     """Where each element lies."""
     dtype = dtypes.int32 if extent < 1 << 31 else dtypes.int64
-    places = Tensor.zeros(*[1] * len(sizes), dtype=dtype, device=device)
+    indices = Tensor.zeros(*[1] * len(sizes), dtype=dtype, device=device)
     for axis, (size, stride) in enumerate(zip(sizes, strides)):
         along = Tensor.arange(size, dtype=dtype, device=device) * stride
-        places = places + along.reshape(tuple(size if other == axis else 1 for other in range(len(sizes))))
-    return places
+        indices = indices + along.reshape(tuple(size if other == axis else 1 for other in range(len(sizes))))
+    return indices

@@ -81,8 +81,8 @@ class PickleMachine:
     def read(self, file: Any) -> Any:
         """The value of the pickle that begins where the file stands; the file is left just behind it."""
         try:
-            for opcode, argument, place in pickletools.genops(file):
-                self._read = place or 0
+            for opcode, argument, position in pickletools.genops(file):
+                self._read = position or 0
                 if opcode.name == "STOP":
                     return self._stack.pop()
                 self._step(opcode.name, argument)

@@ -1,5 +1,5 @@
 """safetensors, through the library of that name. In: tensors and a path, or a path. Out: a file, or tensors over it.
-The library parses and checks a header; a file has no gaps, so the order and sizes of its tensors give their places,
+The library parses and checks a header; a file has no gaps, so the order and sizes of its tensors give their offsets,
 and the data is mapped instead of read. Several files with a JSON index are one model."""
 
 from __future__ import annotations
@@ -126,22 +126,22 @@ def safe_load(path: Path, names: Names = None, device: str | None = None) -> dic
 
     `names`, a collection or a function of a name, picks what is loaded. Nothing is read yet: on the CPU the tensors
     are the mapped file, which should not be overwritten in place while they are in use (`safe_save` does not)."""
-    place = _find_file(os.fspath(path))
-    if not place.endswith(".json"):
-        return _load_file(place, names, device)
-    weight_map = _read_index(place)
-    wanted = _pick(weight_map, names, place)
+    file_path = _find_file(os.fspath(path))
+    if not file_path.endswith(".json"):
+        return _load_file(file_path, names, device)
+    weight_map = _read_index(file_path)
+    wanted = _pick(weight_map, names, file_path)
     by_file: dict[str, list[str]] = {}
     for name in wanted:
         by_file.setdefault(weight_map[name], []).append(name)
     # Every header is read before the first tensor is made, so a missing file is found at once.
-    folder = os.path.dirname(place)
+    folder = os.path.dirname(file_path)
     entries = {file: _read_entries(os.path.join(folder, file)) for file in by_file}
     for file, members in by_file.items():
         lacking = [name for name in members if name not in entries[file]]
         if lacking:
-            reason = f"{file!r} does not hold {', '.join(map(repr, lacking[:5]))}, which the index places there"
-            raise damaged("safe_load", place, reason)
+            reason = f"{file!r} does not hold {', '.join(map(repr, lacking[:5]))}, which the index says"
+            raise damaged("safe_load", file_path, reason)
     found: dict[str, Tensor] = {}
     for file, members in by_file.items():
         found |= _load_entries(os.path.join(folder, file), entries[file], members, device)
@@ -150,16 +150,16 @@ def safe_load(path: Path, names: Names = None, device: str | None = None) -> dic
 
 def safe_load_metadata(path: Path) -> dict[str, str]:
     """The texts that a safetensors file says of itself, such as `format`; nothing where there are none."""
-    place = _find_file(os.fspath(path))
+    file_path = _find_file(os.fspath(path))
     library = _library("safe_load_metadata")
-    check_plain("safe_load_metadata", place)
+    check_plain("safe_load_metadata", file_path)
     try:
-        with library.safe_open(place, framework="numpy") as opened:
+        with library.safe_open(file_path, framework="numpy") as opened:
             return dict(opened.metadata() or {})
     except OSError as error:
-        raise unreadable("safe_load_metadata", place, error) from error
+        raise unreadable("safe_load_metadata", file_path, error) from error
     except library.SafetensorError as error:
-        raise damaged("safe_load_metadata", place, str(error)) from error
+        raise damaged("safe_load_metadata", file_path, str(error)) from error
 
 
 def _find_file(path: str) -> str:

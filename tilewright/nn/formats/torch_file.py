@@ -1,5 +1,5 @@
 """Files of torch.save, without torch. In: a `.pt` or `.pth` path, a zip or the older stream of pickles. Out: what was
-saved, with tensors over the mapped file in the place of torch's. Only what rebuilds tensors and containers is known by
+saved, with tensors over the mapped file instead of torch's. Only what rebuilds tensors and containers is known by
 name; a pickle that asks for anything else is refused, and nothing in it is run."""
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _no_storages(_: Any) -> Any:
 def _read_legacy_storages(mapping: mmap.mmap, keys: Any, facts: dict[str, DType]) -> dict[str, Storage]:
     """The storages behind the pickles: for each key a number of elements and the elements."""
     data = memoryview(mapping)
-    place = mapping.tell()
+    offset = mapping.tell()
     found: dict[str, Storage] = {}
     if not isinstance(keys, list):
         raise PickleError("the list of storages is damaged")
@@ -164,11 +164,11 @@ def _read_legacy_storages(mapping: mmap.mmap, keys: Any, facts: dict[str, DType]
         dtype = facts.get(key) if isinstance(key, str) else None
         if dtype is None:
             raise PickleError(f"the storage {reprlib.repr(key)} belongs to no tensor")
-        nbytes = int.from_bytes(data[place : place + 8], "little") * dtype.itemsize
-        if place + 8 + nbytes > data.nbytes:
+        nbytes = int.from_bytes(data[offset : offset + 8], "little") * dtype.itemsize
+        if offset + 8 + nbytes > data.nbytes:
             raise PickleError(f"the storage {key!r} is cut off")
-        found[key] = Storage(data, place + 8, nbytes, dtype)
-        place += 8 + nbytes
+        found[key] = Storage(data, offset + 8, nbytes, dtype)
+        offset += 8 + nbytes
     return found
 
 
@@ -192,7 +192,7 @@ class _Storages:
         self.facts: dict[str, DType] = {}
 
     def persistent(self, identity: Any) -> Storage:
-        """('storage', type, key, place, count), with a sixth entry in the older format: a part of the storage."""
+        """('storage', type, key, device, count), with a sixth entry in the older format: a part of the storage."""
         if not isinstance(identity, tuple) or len(identity) not in (5, 6) or identity[0] != "storage":
             raise PickleError(f"the pickle refers to {reprlib.repr(identity)}, which is no storage")
         _, kind, key, _, count = identity[:5]

@@ -48,8 +48,8 @@ class LAMB(Optimizer):
             (self.correction2, self.correction2 * self.b2 + (1 - self.b2)),
         ]
 
-    def _new_value(self, place: int, value: Tensor, grad: Tensor, rate: Tensor) -> tuple[Tensor, list[Update]]:
-        average, average_square = self.exp_avg[place], self.exp_avg_sq[place]
+    def _new_value(self, index: int, value: Tensor, grad: Tensor, rate: Tensor) -> tuple[Tensor, list[Update]]:
+        average, average_square = self.exp_avg[index], self.exp_avg_sq[index]
         first = average + (grad - average) * (1 - self.b1)
         second = average_square * self.b2 + grad.square() * (1 - self.b2)
         correction1 = self.correction1.to(value.device).cast(value.dtype)

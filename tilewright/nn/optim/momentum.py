@@ -47,7 +47,7 @@ class LARS(Optimizer):
         self.momentum_buffer = self._zeros() if momentum else []
         self._start(*self.momentum_buffer)
 
-    def _new_value(self, place: int, value: Tensor, grad: Tensor, rate: Tensor) -> tuple[Tensor, list[Update]]:
+    def _new_value(self, index: int, value: Tensor, grad: Tensor, rate: Tensor) -> tuple[Tensor, list[Update]]:
         trust = self._trust(value, grad) if self.tcoef else 1.0
         if self.pre_wd and self.weight_decay:
             grad = grad + value * self.weight_decay
@@ -55,10 +55,10 @@ class LARS(Optimizer):
             grad = grad * (rate * trust)
         updates: list[Update] = []
         if self.momentum:
-            buffer = self.momentum_buffer[place]
-            heap = buffer * self.momentum + grad
-            updates.append((buffer, heap))
-            grad = grad + heap * self.momentum if self.nesterov else heap
+            buffer = self.momentum_buffer[index]
+            velocity = buffer * self.momentum + grad
+            updates.append((buffer, velocity))
+            grad = grad + velocity * self.momentum if self.nesterov else velocity
         if self.ns_steps:
             grad = orthogonal(grad, self.ns_steps, self.ns_coefficients)
         if not self.classic:
@@ -121,14 +121,14 @@ class Muon(Optimizer):
         self.momentum_buffer = self._zeros()
         self._start(*self.momentum_buffer)
 
-    def _new_value(self, place: int, value: Tensor, grad: Tensor, rate: Tensor) -> tuple[Tensor, list[Update]]:
-        buffer = self.momentum_buffer[place]
-        heap = buffer + (grad - buffer) * (1 - self.momentum)
-        ahead = grad + (heap - grad) * self.momentum if self.nesterov else heap
+    def _new_value(self, index: int, value: Tensor, grad: Tensor, rate: Tensor) -> tuple[Tensor, list[Update]]:
+        buffer = self.momentum_buffer[index]
+        velocity = buffer + (grad - buffer) * (1 - self.momentum)
+        ahead = grad + (velocity - grad) * self.momentum if self.nesterov else velocity
         update = orthogonal(ahead, self.ns_steps, self.ns_coefficients)
         rows, columns = value.shape[0], math.prod(value.shape[1:])
         reach = rate * math.sqrt(max(1.0, rows / columns))
-        return value * (1 - rate * self.weight_decay) - update * reach, [(buffer, heap)]
+        return value * (1 - rate * self.weight_decay) - update * reach, [(buffer, velocity)]
 
 
 def orthogonal(tensor: Tensor, steps: int, coefficients: Sequence[float]) -> Tensor:

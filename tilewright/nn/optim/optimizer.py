@@ -80,8 +80,8 @@ class Optimizer:
                 tensor.assign(tensor.detach().clone())
         self.lr.realize(*self.params, *self.buffers, *state)
 
-    def _new_value(self, place: int, value: Tensor, grad: Tensor, rate: Tensor) -> tuple[Tensor, list[Update]]:
-        """The next value of parameter number `place`, and updates of its state."""
+    def _new_value(self, index: int, value: Tensor, grad: Tensor, rate: Tensor) -> tuple[Tensor, list[Update]]:
+        """The next value of parameter number `index`, and updates of its state."""
         raise UnsupportedError(type(self).__name__, "no rule for an update", "use a subclass, such as SGD or Adam")
 
     def _shared_updates(self) -> list[Update]:
@@ -109,17 +109,17 @@ class Optimizer:
 
     def schedule_step(self, skip: Tensor | None = None) -> list[Tensor]:
         """Assigns without computing. What has to be realised, to be realised together with more."""
-        todo = [(place, tensor) for place, tensor in enumerate(self.params) if tensor.grad is not None]
+        todo = [(index, tensor) for index, tensor in enumerate(self.params) if tensor.grad is not None]
         if not todo:
             return []
         with Tensor.no_grad():
             changed = [self._put(tensor, value, skip) for tensor, value in self._shared_updates()]
-            for place, tensor in todo:
-                changed += self._update_one(place, tensor, skip)
+            for index, tensor in todo:
+                changed += self._update_one(index, tensor, skip)
         grads = [tensor.grad for _, tensor in todo if tensor.grad is not None]
         return [*changed, *grads, *self.buffers, *(() if skip is None else (skip,))]
 
-    def _update_one(self, place: int, tensor: Tensor, skip: Tensor | None) -> list[Tensor]:
+    def _update_one(self, index: int, tensor: Tensor, skip: Tensor | None) -> list[Tensor]:
         grad = tensor.grad
         assert grad is not None
         if grad.shape != tensor.shape:
@@ -127,7 +127,7 @@ class Optimizer:
             raise ShapeError(f"{type(self).__name__}.step", message, "set .grad to a tensor of the parameter's shape")
         value = wide(tensor)
         rate = self.lr.to(tensor.device).cast(value.dtype)
-        new_value, updates = self._new_value(place, value, grad.detach().cast(value.dtype), rate)
+        new_value, updates = self._new_value(index, value, grad.detach().cast(value.dtype), rate)
         return [self._put(*update, skip) for update in [*updates, (tensor, new_value)]]
 
     @staticmethod
@@ -166,8 +166,8 @@ class OptimizerGroup(Optimizer):
             message = "a parameter belongs to two of the optimisers"
             raise ShapeError("OptimizerGroup", message, "give each parameter to one optimiser")
 
-    def __getitem__(self, place: int) -> Optimizer:
-        return self.optimizers[place]
+    def __getitem__(self, index: int) -> Optimizer:
+        return self.optimizers[index]
 
     def __len__(self) -> int:
         return len(self.optimizers)

@@ -189,10 +189,10 @@ class Allocator:
 
 def _aligned(size: int) -> int:
     """A new block from the system; 0 where it has none."""
-    place = ctypes.c_void_p()
-    if _posix_memalign(ctypes.byref(place), HUGE_PAGE if size >= HUGE_FROM else ALIGNMENT, size):
+    pointer = ctypes.c_void_p()
+    if _posix_memalign(ctypes.byref(pointer), HUGE_PAGE if size >= HUGE_FROM else ALIGNMENT, size):
         return 0
-    address = place.value or 0
+    address = pointer.value or 0
     if size >= HUGE_FROM and sys.platform == "linux":
         # Only advice: a kernel without huge pages answers with an error and nothing is lost.
         _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _MADVISE_HUGE_PAGE)

@@ -67,10 +67,10 @@ define internal void @give_panel(ptr %panel) {
 }""".replace("SLOT", str(SLOT_BYTES))
 
 
-def panel_places(program: Program) -> tuple[dict[UOp, int], int]:
+def panel_offsets(program: Program) -> tuple[dict[UOp, int], int]:
     """Where in its panel each placeholder begins that the stack has no room for; and the bytes of the panel."""
     on_stack = in_panel = 0
-    places: dict[UOp, int] = {}
+    offsets: dict[UOp, int] = {}
     for node in program.body:
         if node.op is not Ops.DEFINE_LOCAL and node.op is not Ops.DEFINE_REG:
             continue
@@ -78,9 +78,9 @@ def panel_places(program: Program) -> tuple[dict[UOp, int], int]:
         if on_stack + nbytes <= STACK_BYTES:
             on_stack += nbytes
         else:
-            places[node] = in_panel
+            offsets[node] = in_panel
             in_panel += -(-nbytes // SLOT_BYTES) * SLOT_BYTES
-    return places, in_panel
+    return offsets, in_panel
 
 
 class Panels:
@@ -133,6 +133,6 @@ __all__ = [
     "STACK_BYTES",
     "SYMBOL",
     "TAKE",
-    "panel_places",
+    "panel_offsets",
     "panels",
 ]

@@ -116,10 +116,10 @@ class CommandList:
 
     def set_buffer(self, command: int, slot: int, address: int) -> None:
         """Give a command another buffer, or another value where the slot is a plain integer, for the runs to come."""
-        place = self.first[command] + slot
-        if slot < 0 or place >= self.first[command + 1]:
+        index = self.first[command] + slot
+        if slot < 0 or index >= self.first[command + 1]:
             raise IndexError(f"command {command} has no buffer {slot}")
-        self.pointers[place] = address
+        self.pointers[index] = address
 
     def set_extent(self, command: int, extent: int, grain: int) -> None:
         """Give a command another extent and grain, for the runs to come."""

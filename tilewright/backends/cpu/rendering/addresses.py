@@ -29,7 +29,7 @@ class Addresses:
         self.bases: dict[UOp, Element] = {}
         self.zeros_bytes = 0
         self.trash_bytes = 0
-        self._panel_offsets, _ = panels.panel_places(program)
+        self._panel_offsets, _ = panels.panel_offsets(program)
 
     def entry_lines(self) -> list[str]:
         """Defines placeholders, and the arrays on the stack that masked-off loads and stores use."""
