@@ -65,6 +65,7 @@ class Ready:
         self.guards.forget_nodes()
         self.result = record.result
         self.returned = len(record.leaves)
+        self.origins = record.origins
         self.places = record.places
         self.cleared = record.cleared
         self.leaves_behind = bool(record.places or record.cleared)
@@ -319,6 +320,8 @@ class Jit(Generic[P, R]):
             kernels, operations, moved, _ = replay.work
             name = getattr(self, "__name__", "function")
             emit("replay", name=name, kernels=kernels, seconds=seconds, operations=operations, bytes=moved)
+        for number, origin in ready.origins:
+            results[number] = tensors[origin] if isinstance(origin, int) else origin
         if ready.leaves_behind:
             for place, result in zip(ready.places, results[ready.returned :], strict=True):
                 place.put(tensors, result)

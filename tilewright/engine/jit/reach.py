@@ -20,16 +20,19 @@ import threading
 import types
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from tilewright.engine.jit import known_python
 from tilewright.engine.jit.guards import MISSING, VALUES, Guards, contents_of
 from tilewright.engine.jit.observe import Observation, names_in, origin_of
 
-# A function that reads more than this is traced each time: comparing it all would take about as long.
+# A function that reads more objects, or more entries of containers, is traced each time: comparing them all would take
+# about as long.
 MAX_OBJECTS = 20_000
+MAX_ENTRIES, ENTRIES_PER_OBJECT = 1 << 18, 3
 MAX_ARRAY_BYTES = 1 << 20
+MAX_NAME = 100  # characters, of how the function comes to an object
 _LIBRARIES = sys.stdlib_module_names.union(["numpy"])
 _HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8  # Py_TPFLAGS_HEAPTYPE, Py_TPFLAGS_IMMUTABLETYPE
 
@@ -63,6 +66,7 @@ class Reach:
         self.holder_type = holder_type
         self.observed = observed
         self.is_complete = True
+        self._entry_count = 0
         self._seen: dict[int, Any] = {}  # keeps the objects, so that their ids stay theirs
         self._pending: list[tuple[Any, str]] = []
         self._found: set[types.CodeType] = set()  # codes of the functions that were met
@@ -73,7 +77,7 @@ class Reach:
     def walk(self, roots: Iterable[tuple[Any, str]]) -> None:
         roots = list(roots)
         self._walk_once(roots)
-        if self._is_blind:
+        if self._is_blind and self.is_complete:
             # Something is called that no profiler sees: all that can be reached counts, whether or not it is named.
             observed = self.observed
             self.__init__(self.holder_type, observed, self.made)  # type: ignore[misc]
@@ -86,16 +90,25 @@ class Reach:
         while self._modules and self.is_complete:
             self._visit_module(self._modules.pop())
             self._drain()
-        if self.observed is not None:
+        if self.observed is not None and self.is_complete:
             lost = [code for code in self.observed.codes if code not in self._found and origin_of(code) == "user"]
             if lost:
                 self._pending.extend((function, function.__qualname__) for function in _functions_of(lost))
                 self._drain()
-            if self._pending:
-                self._refuse("it reads more than can be compared before each call", "")
+        if not self.is_complete:
+            self._refuse("it reads more than can be compared before each call", "")
+
+    def _fits(self, items: Collection[Any]) -> bool:
+        """Whether these entries as well are few enough to compare, where an object takes as long as several numbers.
+        Where they are not, the walk ends before them."""
+        self._entry_count += len(items)
+        if self._entry_count <= MAX_ENTRIES:
+            self._entry_count += ENTRIES_PER_OBJECT * sum(not isinstance(item, VALUES) for item in items)
+        self.is_complete = self.is_complete and self._entry_count <= MAX_ENTRIES
+        return self.is_complete
 
     def _drain(self) -> None:
-        while self._pending:
+        while self._pending and self.is_complete:
             if len(self._seen) > MAX_OBJECTS:
                 self.is_complete = False
                 return
@@ -157,6 +170,9 @@ class Reach:
 
     def _visit_container(self, value: Any, name: str) -> bool:
         """Whether it holds others and nothing else."""
+        if isinstance(value, dict | tuple | list | set | frozenset | deque):
+            if not self._fits(value.values() if isinstance(value, dict) else value):
+                return True
         if isinstance(value, dict):
             self.guards.add_keys(value)
             self._entries(value, list(value), name)
@@ -172,7 +188,8 @@ class Reach:
             if isinstance(value, list | deque):
                 found = [number for number, item in enumerate(items) if id(item) in self.made]
                 self.guards.stored_items += [(value, items, number) for number in found]
-            self._pending += [(item, f"{name}[{number}]") for number, item in enumerate(items)]
+            parts = [(number, item) for number, item in enumerate(items) if not isinstance(item, VALUES)]
+            self._pending += [(item, _name_of_part(name, f"[{number}]")) for number, item in parts]
         else:
             return False
         return not is_python_class(type(value))
@@ -204,8 +221,8 @@ class Reach:
 
     def _visit_array(self, value: Any, name: str) -> None:
         self._copy(lambda: (value.shape, value.dtype, value.tobytes()), value.nbytes, name)
-        if value.dtype.hasobject:
-            self._pending += [(item, name) for item in value.ravel().tolist()]
+        if value.dtype.hasobject and self._fits(items := value.ravel().tolist()):
+            self._pending += [(item, name) for item in items]
 
     def _copy(self, get: Any, nbytes: int, name: str) -> None:
         if nbytes > MAX_ARRAY_BYTES:
@@ -228,7 +245,7 @@ class Reach:
                 self.guards.stored_entries.append(len(self.guards.values))
             self.guards.add_entry(mapping, key, value)
             if not isinstance(value, VALUES) and value is not MISSING:
-                self._pending.append((value, f"{name}.{key}" if isinstance(key, str) else f"{name}[{key!r}]"))
+                self._pending.append((value, _name_of_part(name, f".{key}" if isinstance(key, str) else f"[{key!r}]")))
 
     # ------------------------------------------------------------ objects and classes
 
@@ -244,7 +261,7 @@ class Reach:
                 if isinstance(member, types.MemberDescriptorType):
                     get = functools.partial(_slot_of, value, member)
                     if self._is_read(key, get(), is_ours):
-                        self._getter(get, f"{name}.{key}")
+                        self._getter(get, _name_of_part(name, f".{key}"))
         self._pending.append((type(value), type(value).__qualname__))
 
     def _is_read(self, name: Any, value: Any, is_ours: bool) -> bool:
@@ -379,6 +396,11 @@ def nature_of(value: Any) -> str:
     if all(base in known_python.OPEN_TYPES or is_python_class(base) for base in kind.__mro__):
         return "object"
     return "hidden"
+
+
+def _name_of_part(name: str, part: str) -> str:
+    """How a function comes to an attribute or item. A long chain of objects would have names of quadratic length."""
+    return name + part if len(name) < MAX_NAME else name
 
 
 def _family(kind: type) -> str:

@@ -16,8 +16,8 @@ from tilewright.base.errors import JitError, UserError
 from tilewright.base.location import user_location
 from tilewright.engine.execution.run import Execution
 from tilewright.engine.execution.traces import Trace, tracing, update_of
-from tilewright.engine.jit.arguments import OBJECT, flatten, leaves_in
-from tilewright.engine.jit.guards import Guards, memory_of
+from tilewright.engine.jit.arguments import OBJECT, flatten, leaves_in, owners_of
+from tilewright.engine.jit.guards import Guards, memories_of, memory_of
 from tilewright.engine.jit.observe import Observation, observe
 from tilewright.engine.jit.reach import Reach
 from tilewright.engine.jit.replay import Result, Role, role_of, roles_of
@@ -57,6 +57,8 @@ class Record:
     places: list[Place] = field(default_factory=list)
     leaves: list[tuple[int, ...]] = field(default_factory=list)  # a shape per tensor that the function returns
     returned: int = 0  # of the outputs, which are one per device
+    # The returned tensors, by number, that were there before: the number of an argument, or a tensor that it reaches.
+    origins: list[tuple[int, int | Any]] = field(default_factory=list)
     arguments_with_gradient: list[bool] | None = None
     escaped: list[weakref.ref[Any]] = field(default_factory=list)
     guards: Guards = field(default_factory=Guards)
@@ -99,6 +101,7 @@ class Tracer:
         self.function = function
         self.roots = roots
         self.tensors = tensors
+        self.buffers = buffers
         self.record = Record()
         self.inputs = {buffer: number for number, buffer in reversed(list(enumerate(buffers)))}
         self.created: list[Buffer] = []
@@ -138,8 +141,10 @@ class Tracer:
                 host_access.listener, host_access.made = None, None
         if leaves_in((args, kwargs)) != given:
             record.spoil("it changes an argument that is no tensor, which a replay would not do")
-        for leaf in leaves:
-            record.outputs += self._results(leaf)
+        for number, leaf in enumerate(leaves):
+            results = self._results(leaf)
+            record.outputs += results
+            record.origins += [(number, origin) for origin in self._origins(leaf, results)]
         record.leaves = [leaf.shape for leaf in leaves]
         record.returned = len(record.outputs)
         for tensor, place in stored:
@@ -175,6 +180,15 @@ class Tracer:
             role = role_of(memory, self.inputs, self.record.produced)
             found.append(Result(role, part.shape, part.dtype, line, joined))
         return found
+
+    def _origins(self, leaf: Any, results: list[Result]) -> list[int | Any]:
+        """Of a tensor that was there before the call, and lies in the same memory still: which one it is."""
+        memories = list(memories_of(leaf.uop))
+        given = zip(owners_of(self.tensors), self.buffers, strict=True)
+        if memories and memories == [buffer for tensor, buffer in given if tensor is leaf]:
+            return [number for number, tensor in enumerate(self.tensors) if tensor is leaf][:1]
+        is_state = all(result.role.kind == "state" for result in results)
+        return [holder for holder in self.record.guards.tensors if holder is leaf and is_state]
 
     # ------------------------------------------------------------ what is left behind
 
