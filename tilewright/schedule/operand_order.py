@@ -54,8 +54,9 @@ def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target]) ->
     nodes = toposort(*outputs)
     inputs: dict[UOp, list[tuple[_Factor, int]]] = {}  # of each contraction: operands that are copied
     ordered: dict[UOp, int] = {}  # computed operands, and the axis that they are stored with last
+    windows = _inside_windows(nodes)
     for node in nodes:
-        for factor, axis in _misplaced(node, facts_of, ordered):
+        for factor, axis in _misplaced(node, facts_of, ordered, node in windows):
             is_copied = _is_input(factor.base) or factor.base in outputs or factor.base in ordered
             if is_copied:
                 inputs.setdefault(node, []).append((factor, axis))
@@ -66,12 +67,7 @@ def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target]) ->
 
     def visit(node: UOp, src: tuple[UOp, ...]) -> UOp:
         if node in inputs:
-            (product,) = src
-            factors = list(product.src)
-            for factor, axis in inputs[node]:
-                number = node.src[0].src.index(factor.chain[0])
-                factors[number] = _rebuilt(factors[number], len(factor.chain), axis)
-            src = (product.with_src(tuple(factors)),)
+            src = (_with_factors(node.src[0], src[0], inputs[node]),)
         made = node.with_src(src)
         return _stored_last(made, ordered[node]) if node in ordered else made
 
@@ -79,22 +75,55 @@ def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target]) ->
     return [replaced[node] for node in outputs]
 
 
-def _misplaced(node: UOp, facts_of: Callable[[UOp], Target], ordered: dict[UOp, int]) -> list[tuple[_Factor, int]]:
+def _inside_windows(nodes: list[UOp]) -> set[UOp]:
+    """The sums whose results are shifted and summed again, as in the gradient of windows: one kernel does both, and
+    reads neighbours that are not aligned."""
+    shifted: set[UOp] = set()  # what reaches a sum through a PAD or a SHRINK
+    reaching: set[UOp] = set()  # what reaches a sum through views
+    for node in reversed(nodes):
+        is_sum = node.op is Ops.REDUCE_AXIS and node.arg[0] is Ops.ADD
+        if node.op is Ops.PAD and node in reaching:
+            shifted.add(node)
+        if is_sum or ((node.op.kind is Kind.MOVEMENT or node.op is Ops.CAST) and node in reaching):
+            reaching.add(node.src[0])
+            if not is_sum and node in shifted:
+                shifted.add(node.src[0])
+    return {node for node in shifted if node.op is Ops.REDUCE_AXIS}
+
+
+def _with_factors(product: UOp, made: UOp, copied: list[tuple[_Factor, int]]) -> UOp:
+    """The product with copies of factors in their order; `made` stands in the place of the product."""
+    if product.op is Ops.RESHAPE:
+        return made.with_src((_with_factors(product.src[0], made.src[0], copied),))
+    factors = list(made.src)
+    for factor, axis in copied:
+        number = product.src.index(factor.chain[0])
+        factors[number] = _rebuilt(factors[number], len(factor.chain), axis)
+    return made.with_src(tuple(factors))
+
+
+def _misplaced(
+    node: UOp, facts_of: Callable[[UOp], Target], ordered: dict[UOp, int], is_in_windows: bool
+) -> list[tuple[_Factor, int]]:
     """The factors of a contraction that should be stored in another order, with the axis that should be the last: that
     of a loop which both sum over, or of a loop of the factor's own, by what has to be copied for it."""
-    if node.op is not Ops.REDUCE_AXIS or node.arg[0] is not Ops.ADD or node.src[0].op is not Ops.MUL:
+    if node.op is not Ops.REDUCE_AXIS or node.arg[0] is not Ops.ADD:
         return []
-    product, summed = node.src[0], node.arg[1]
-    if product.src[0] is product.src[1] or any(factor.op is not Ops.EXPAND for factor in product.src):
+    loops = loops_over(node.src[0].shape)
+    product, element = node.src[0], Element(loops, TRUE)
+    while product.op is Ops.RESHAPE:
+        product, element = product.src[0], push_movement(product, element)
+    if product.op is not Ops.MUL or product.src[0] is product.src[1]:
         return []
-    loops = loops_over(product.shape)
-    factors = [_factor(operand, loops) for operand in product.src]
+    if any(factor.op is not Ops.EXPAND for factor in product.src):
+        return []
+    factors = [_factor(operand, element) for operand in product.src]
     dtype = factors[0].base.dtype
     cores = [core for core in facts_of(node).tensor_cores if core.operand is dtype and core.transposes and core.is_bulk]
     if not cores or factors[1].base.dtype is not dtype:
         return []
     lanes = VECTOR_BYTES // dtype.itemsize
-    inner = [loops[axis] for axis in summed]
+    inner = [loops[axis] for axis in node.arg[1]]
     outer = [loop for loop in loops if loop.op is Ops.RANGE and loop not in inner]
     own = [
         [loop for loop in outer if _reads(one, loop) and not _reads(other, loop)]
@@ -103,13 +132,17 @@ def _misplaced(node: UOp, facts_of: Callable[[UOp], Target], ordered: dict[UOp, 
     work = math.prod(product.shape)
     if any(work < MIN_USES * element_count(factor.base.shape) for factor in factors):
         return []
-    is_good = [f.base not in ordered and _is_vectorised(f, inner, o, lanes) for f, o in zip(factors, own, strict=True)]
+    aligned = [inner, inner] if is_in_windows else own
+    is_good = [
+        f.base not in ordered and _is_vectorised(f, inner, o, lanes) for f, o in zip(factors, aligned, strict=True)
+    ]
     if all(is_good):
         return []
     best: tuple[int, int, list[tuple[_Factor, int]]] | None = None
     choices = [(inner, inner)]
     # Along loops of their own the result is stored out of order: it must be small.
-    if all(element_count(node.shape) <= element_count(factor.base.shape) for factor in factors):
+    is_small = all(element_count(node.shape) <= element_count(factor.base.shape) for factor in factors)
+    if is_small and not is_in_windows:
         choices.append((own[0], own[1]))
     for choice in choices:
         for first in _vector_loops(factors[0], choice[0], lanes):
@@ -146,9 +179,9 @@ def _reads(factor: _Factor, loop: UOp) -> bool:
     return any(loop in index.ranges for index in factor.indices)
 
 
-def _factor(operand: UOp, loops: tuple[UOp, ...]) -> _Factor:
+def _factor(operand: UOp, element: Element) -> _Factor:
     chain: list[UOp] = []
-    element, node = Element(loops, TRUE), operand
+    node = operand
     while _is_view(node) or (node.op is Ops.CAST and node.dtype.itemsize > node.src[0].dtype.itemsize):
         chain.append(node)
         if node.op.kind is Kind.MOVEMENT:
