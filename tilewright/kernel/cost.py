@@ -18,6 +18,7 @@ def contraction_clocks(contraction: Contraction, core: TensorCore, target: Targe
     tiles = count(contraction.batch) * rows * columns
     arithmetic = 2 * core.rows * core.columns * core.depth / core.operations_per_clock
     moved = (core.rows + core.columns) * core.depth * core.operand.itemsize / target.core_bytes_per_clock
-    step = max(arithmetic, moved) + (0 if is_bulk else _BARRIER_CLOCKS)
+    # Where the copy engine fetches and warp groups multiply, no step waits for all threads.
+    step = max(arithmetic, moved) + (0 if is_bulk and core.staged_line_bytes else _BARRIER_CLOCKS)
     steps = -(-contraction.length // core.depth)
     return -(-tiles // target.cores) * (steps * step) + _START_CLOCKS

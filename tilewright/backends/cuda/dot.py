@@ -9,11 +9,12 @@ program, which runs on the elements in registers."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from tilewright.backends.cuda import dot_text
 from tilewright.backends.cuda.chain_plan import plan_chain
 from tilewright.backends.cuda.chain_renderer import render_chain
-from tilewright.backends.cuda.dot_mma import name_threads, render_mma
+from tilewright.backends.cuda.dot_mma import name_threads, parts_of_tile, render_mma
 from tilewright.backends.cuda.dot_plan import DotPlan, Side, core_of, dot_launch, find_dot, plan_dot
 from tilewright.backends.cuda.renderer import CudaLanguage, render
 from tilewright.backends.cuda.tile_plan import plan_ring
@@ -101,6 +102,15 @@ class DotRenderer(CStyleRenderer):
     def close_launch(self) -> None:
         self.emitter.depth -= 1
         self.emitter.line("}")
+
+    def emit_body(self, body: Sequence[UOp]) -> None:
+        """What follows the product, a few columns at a time."""
+        if self.plan.node not in body:
+            super().emit_body(body)
+            return
+        end = list(body).index(self.plan.node) + 1
+        super().emit_body(body[:end])
+        self.emit_in_parts(body[end:], parts_of_tile(self.plan.node.src[4:]))
 
     def emit_node(self, node: UOp) -> None:
         if node.op is not Ops.DOT:

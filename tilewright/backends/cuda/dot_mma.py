@@ -227,6 +227,12 @@ def name_threads(emitter: Emitter, numbers: Sequence[UOp], thread: str) -> None:
         stride *= axis_size(axis)
 
 
+def parts_of_tile(numbers: Sequence[UOp]) -> list[UOp]:
+    """The axes of a thread's elements, but for neighbouring columns."""
+    tiles = [(affine(number).terms, axis) for number in numbers for axis in number.ranges if axis.arg.kind.is_tile]
+    return sorted((axis for terms, axis in tiles if terms[axis] > 1), key=lambda axis: axis.arg.id)
+
+
 def render_mma(program: Program, node: UOp, core: TensorCore) -> str:
     if (core.rows, core.columns) != (2 * WARP_ROWS, 4 * WARP_COLUMNS):
         raise InternalError(f"mma multiplies tiles of {2 * WARP_ROWS} by {4 * WARP_COLUMNS}, not {core.name}")

@@ -6,10 +6,10 @@ asynchronously, with zeros where they are masked off; all others pass through re
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from tilewright.backends.cuda import tile_text
-from tilewright.backends.cuda.dot_mma import name_threads
+from tilewright.backends.cuda.dot_mma import name_threads, parts_of_tile
 from tilewright.backends.cuda.renderer import CudaLanguage
 from tilewright.backends.cuda.tile_plan import TileRing
 from tilewright.codegen.c_style.emitter import Emitter
@@ -167,6 +167,19 @@ class TileRenderer(CStyleRenderer):
     def close_loop(self) -> None:
         if self.loops.pop() is not self.ring.step:
             super().close_loop()
+
+    def emit_body(self, body: Sequence[UOp]) -> None:
+        """What follows the product, a few columns at a time."""
+        node, step = self.ring.node, self.ring.step
+        if node not in body:
+            super().emit_body(body)
+            return
+        found = enumerate(body)
+        end = next(
+            n for n, each in found if (each is node if step is None else each.op is Ops.END and step in each.src)
+        )
+        super().emit_body(body[: end + 1])
+        self.emit_in_parts(body[end + 1 :], parts_of_tile(node.src[2:]))
 
     def emit_node(self, node: UOp) -> None:
         if node.op is Ops.BARRIER or node in self.copied_loads:

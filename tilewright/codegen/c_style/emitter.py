@@ -38,6 +38,7 @@ class Emitter:
         self.values: dict[UOp, dict[Coordinates, Expression]] = {}
         self.lines: list[str] = []
         self.depth = 1
+        self.part: dict[UOp, int] = {}  # the element along some tile axes that is being written, alone
         self._counts: dict[str, int] = {}
         self._axis_names: dict[UOp, str] = {}
 
@@ -83,7 +84,9 @@ class Emitter:
     def elements(self, node: UOp) -> Iterator[tuple[Coordinates, dict[UOp, int]]]:
         """The coordinates of a node's elements, also by axis."""
         axes = self.facts.axes(node)
-        for coordinates in itertools.product(*(range(axis_size(axis)) for axis in axes)):
+        part = self.part
+        ranges = ((part[axis],) if axis in part else range(axis_size(axis)) for axis in axes)
+        for coordinates in itertools.product(*ranges):
             yield coordinates, dict(zip(axes, coordinates, strict=True))
 
     def operand(self, node: UOp, at: dict[UOp, int]) -> Expression:

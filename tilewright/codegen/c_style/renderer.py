@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError
@@ -42,7 +43,16 @@ class CStyleRenderer:
         params = [(param, self._param_name(param)) for param in self.program.params]
         self._name_memory({param.slot: name for param, name in params})
         self.open_launch()
-        for node in self.program.body:
+        self.emit_body(self.program.body)
+        self.close_launch()
+        signature = self.language.signature(self.program, self.launch, params)
+        head = self.language.prelude(self.program)
+        helpers = list(self.language.helpers.values())
+        parts = [head, helpers, [self.describe(), *signature, *self.emitter.lines, "}"]]
+        return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+    def emit_body(self, body: Sequence[UOp]) -> None:
+        for node in body:
             if node.op is Ops.RANGE:
                 if node.arg.kind in (AxisType.LOOP, AxisType.REDUCE):
                     self.open_loop(node)
@@ -50,12 +60,23 @@ class CStyleRenderer:
                 self.close_loop()
             elif self.facts.is_needed(node):
                 self.emit_node(node)
-        self.close_launch()
-        signature = self.language.signature(self.program, self.launch, params)
-        head = self.language.prelude(self.program)
-        helpers = list(self.language.helpers.values())
-        parts = [head, helpers, [self.describe(), *signature, *self.emitter.lines, "}"]]
-        return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+    def emit_in_parts(self, body: Sequence[UOp], axes: Sequence[UOp]) -> None:
+        """Nodes without loops, one after the other for each element along some tile axes: a large tile written value by
+        value would need registers for all of its elements. What does not depend on the axes comes first."""
+        if not axes or any(node.op in (Ops.RANGE, Ops.END, Ops.BARRIER) for node in body):
+            self.emit_body(body)
+            return
+        self.emit_body([node for node in body if not set(axes) & set(self.facts.axes(node))])
+        rest = [node for node in body if set(axes) & set(self.facts.axes(node))]
+        for place in itertools.product(*(range(axis_size(axis)) for axis in axes)):
+            self.emitter.part = dict(zip(axes, place, strict=True))
+            self.emitter.line("{")
+            self.emitter.depth += 1
+            self.emit_body(rest)
+            self.emitter.depth -= 1
+            self.emitter.line("}")
+        self.emitter.part = {}
 
     def describe(self) -> str:
         """A comment with the axes of the kernel: GLOBAL 64 x 16, LOCAL 8, UPCAST 4."""

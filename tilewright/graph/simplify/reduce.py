@@ -55,6 +55,9 @@ def masked(value: UOp) -> Masked | None:
             return Masked(tuple(parts_of(source, Ops.AND)), number(value.dtype, 1))
         inner = masked(source)
         return None if inner is None else Masked(inner.conditions, inner.value.cast(value.dtype))
+    if value.op is Ops.NEG:  # -0.0 adds nothing to a sum, which starts from 0.0
+        inner = masked(value.src[0])
+        return None if inner is None else Masked(inner.conditions, -inner.value)
     if value.op is Ops.MUL and value.dtype.is_int:
         for one, other in (value.src, value.src[::-1]):
             inner = masked(one)

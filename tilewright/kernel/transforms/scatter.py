@@ -91,6 +91,9 @@ def masked_term(term: UOp, op: Op) -> tuple[tuple[UOp, ...], UOp] | None:
         return tuple(parts_of(term, Ops.AND)), const(dtypes.bool, True)
     if term.op is Ops.CAST and term.src[0].dtype.is_bool and op is Ops.ADD:
         return tuple(parts_of(term.src[0], Ops.AND)), const(term.dtype, 1)
+    if term.op is Ops.CAST and op is Ops.ADD and term.src[0].dtype.is_float:  # of 0 is 0
+        found = masked_term(term.src[0], op)
+        return None if found is None else (found[0], UOp(Ops.CAST, term.dtype, (found[1],)))
     if term.op is not Ops.WHERE:
         return None
     condition, yes, no = term.src
