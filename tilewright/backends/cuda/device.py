@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -35,6 +36,8 @@ _NATIVE_OPS = frozenset(
     ("NEG", "SQRT", "TRUNC", "EXP2", "LOG2", "SIN", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR")
     + ("CMPLT", "CMPEQ", "CMPNE", "WHERE", "CAST", "BITCAST")
 )
+
+MAX_COMPILE_THREADS = 16
 
 # What every card takes as arguments of a kernel.
 PARAMETER_BYTES = 4096
@@ -76,6 +79,12 @@ class CudaDriver(Driver):
         self.staging = Staging(card)
         self.programs: dict[int, Program] = {}  # by the number of the loaded function
         self.unrestricted: dict[int, CudaKernel] = {}
+
+    @property
+    def compile_threads(self) -> int:  # type: ignore[override]
+        """NVRTC leaves the interpreter to other threads while it works."""
+        found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return min(found, MAX_COMPILE_THREADS)
 
     # ------------------------------------------------------------ memory
 
