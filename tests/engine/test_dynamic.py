@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,8 +50,8 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     made: list[Plan] = []
     new_plan = plan._new_plan
 
-    def note(structure: plan.Structure, is_replayed: bool) -> Plan:
-        made.append(new_plan(structure, is_replayed))
+    def note(structure: plan.Structure, *rest: Any) -> Plan:
+        made.append(new_plan(structure, *rest))
         return made[-1]
 
     monkeypatch.setattr(plan, "_new_plan", note)

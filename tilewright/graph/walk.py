@@ -15,22 +15,24 @@ def toposort(*roots: UOp, stop: Callable[[UOp], bool] | None = None) -> list[UOp
         return [*_nodes_below(roots[0]), roots[0]]
     order: list[UOp] = []
     seen: set[UOp] = set()
-    path: list[UOp] = []  # the nodes that are entered, and what is left of the sources of each
-    rest: list[Iterator[UOp]] = [iter(roots)]
-    while rest:
-        for node in rest[-1]:
+    path: list[UOp] = []  # the nodes that are entered
+    waiting: list[Iterator[UOp]] = []  # what is left of the sources of each but the last, below the roots
+    rest = iter(roots)
+    while True:
+        for node in rest:
             if node not in seen:
                 seen.add(node)
                 if node.src and (stop is None or not stop(node)):
                     path.append(node)
-                    rest.append(iter(node.src))
+                    waiting.append(rest)
+                    rest = iter(node.src)
                     break
                 order.append(node)
         else:
-            rest.pop()
-            if path:
-                order.append(path.pop())
-    return order
+            if not path:
+                return order
+            order.append(path.pop())
+            rest = waiting.pop()
 
 
 def _nodes_below(sink: UOp) -> list[UOp]:

@@ -15,6 +15,9 @@ from tilewright.graph.walk import map_graph, substitute, toposort
 
 def shorten_reductions(value: UOp) -> UOp:
     """The value with every reduction as short as it can be."""
+    reduces = [node for node in toposort(value) if node.op is Ops.REDUCE]
+    if all(shorten_reduction(node.arg, node.src[0], node.src[1:])[1] == node.src[1:] for node in reduces):
+        return value
 
     def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
         if node.op is not Ops.REDUCE:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import substitute, toposort
+from tilewright.graph.walk import substitute
 from tilewright.schedule.fuse import MAX_STORES
 from tilewright.schedule.steps import Step, Store, kernel_step
 from tilewright.schedule.uses import size_of
@@ -94,12 +94,11 @@ def group_of(step: Step, device: str) -> Group | None:
     loops = step.stores[0].position.ranges
     if any(store.position.ranges != loops for store in step.stores):
         return None
-    nodes = toposort(*(store.value for store in step.stores))
-    reduced = {node.src[1:] for node in nodes if node.op is Ops.REDUCE}
+    reduced = {node.src[1:] for node in step.nodes if node.op is Ops.REDUCE}
     if len(reduced) > 1:
         return None
     inner = reduced.pop() if reduced else ()
-    loads = {node: load_bytes(node) for node in nodes if node.op is Ops.INDEX}
+    loads = {node: load_bytes(node) for node in step.nodes if node.op is Ops.INDEX}
     if inner and not any(index.ranges.issuperset((*loops, *inner)) for index in loads):
         return None
     return Group(step.node, device, step.stores, loops, inner, loads)

@@ -96,7 +96,9 @@ def devices_of(state: Scheduling) -> set[str]:
 
 
 def fuse_kernels(state: Scheduling) -> None:
-    state.must_store, state.whole = nodes_to_store(state.outputs), nodes_taken_whole(state.outputs)
+    order = toposort(*state.outputs)
+    state.whole = nodes_taken_whole(order)
+    state.must_store = nodes_to_store(state.outputs, order) | {node for node in state.whole if node.op is not Ops.PARAM}
     state.plan_again()
     state.devices = find_devices(state.plan.order, state.params, state.device)
 
@@ -243,10 +245,10 @@ def stored_whole(node: UOp) -> UOp:
     return node if is_stored_view(node) and not is_constant else UOp(Ops.CONTIGUOUS, node.dtype, (node,))
 
 
-def nodes_taken_whole(outputs: Sequence[UOp]) -> frozenset[UOp]:
+def nodes_taken_whole(order: Sequence[UOp]) -> frozenset[UOp]:
     """What copies, updates and custom kernels are given as memory."""
     found: set[UOp] = set()
-    for node in toposort(*outputs):
+    for node in order:
         if node.op is Ops.COPY or node.op is Ops.ASSIGN:
             found.add(storage_node(node.src[0]))
         elif node.op is Ops.CUSTOM_KERNEL:
@@ -254,14 +256,14 @@ def nodes_taken_whole(outputs: Sequence[UOp]) -> frozenset[UOp]:
     return frozenset(found)
 
 
-def nodes_to_store(outputs: Sequence[UOp]) -> frozenset[UOp]:
-    """Outputs, what the user asked to be contiguous, both sides of a copy, updates and what they update."""
-    found = {node for node in outputs if node.op is not Ops.PARAM}
-    for node in toposort(*outputs):
+def nodes_to_store(outputs: Sequence[UOp], order: Sequence[UOp]) -> frozenset[UOp]:
+    """Outputs, what the user asked to be contiguous, copies, updates and custom kernels."""
+    found = set(outputs)
+    for node in order:
         if not options.FUSE and (node.op.is_elementwise or node.op in (Ops.REDUCE_AXIS, Ops.GATHER)):
             found.add(node)
         if node.op is Ops.CONTIGUOUS:
             found.add(storage_node(node))
         elif node.op in SEPARATE or node.op is Ops.CAT:
             found.add(node)
-    return frozenset(node for node in found | nodes_taken_whole(outputs) if node.op is not Ops.PARAM)
+    return frozenset(node for node in found if node.op is not Ops.PARAM)

@@ -14,7 +14,7 @@ from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import Axis, Ops
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, const, index_const
-from tilewright.graph.walk import map_graph, substitute
+from tilewright.graph.walk import map_graph, substitute, toposort
 from tilewright.schedule.indexing import TRUE, both
 from tilewright.schedule.masks import conditions_of, is_selection
 
@@ -31,6 +31,9 @@ class Residue(NamedTuple):
 
 def thin_reductions(value: UOp) -> UOp:
     """The value with every sum walking only the steps that count."""
+    sums = [node for node in toposort(value) if node.op is Ops.REDUCE and node.arg is Ops.ADD]
+    if not any(find_residues(node.src[0], node.src[1:]) for node in sums):
+        return value
 
     def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
         if node.op is not Ops.REDUCE or node.arg is not Ops.ADD:

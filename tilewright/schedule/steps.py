@@ -31,12 +31,13 @@ class Step:
     reads: tuple[int, ...]
     after: list[int] = field(default_factory=list)
     overwrites: tuple[int, ...] = ()  # the versions whose memory it takes over
+    nodes: tuple[UOp, ...] = ()  # of the values that it stores, each after its sources
 
 
 def kernel_step(node: UOp, *stores: Store) -> Step:
-    nodes = toposort(*(store.value for store in stores))
-    reads = tuple(dict.fromkeys(n.arg.slot for n in nodes if n.op is Ops.PARAM))
-    return Step(node, tuple(store.target for store in stores), stores, reads)
+    nodes = tuple(toposort(*(store.value for store in stores)))
+    reads = tuple(dict.fromkeys([n.arg.slot for n in nodes if n.op is Ops.PARAM]))
+    return Step(node, tuple(store.target for store in stores), stores, reads, nodes=nodes)
 
 
 def order_steps(steps: list[Step], temp_sizes: Mapping[int, int]) -> tuple[list[int], list[int]]:
