@@ -1,0 +1,113 @@
+"""Sums by index for devices with work-groups. In: an index for each row of values. Out: for each index the sum of the
+rows that it names, as nodes whose kernels are a sort and sums over segments of the sorted rows (docs/decisions/0016).
+
+The sort keeps rows of one index in their order. Each thread adds up one column of one segment: whole blocks of rows
+that lie in the segment by their totals, which a kernel before has summed, and the rows at both ends one by one. So the
+longest segment takes a thread rows / BLOCK + 2 * BLOCK steps, and the order of the sum follows from the indices."""
+
+from __future__ import annotations
+
+import functools
+
+from tilewright.base.dtype import DType, dtypes
+from tilewright.graph import build
+from tilewright.graph.kernels.sorting import (
+    GROUP_THREADS,
+    MAX_KERNELS,
+    as_index,
+    call,
+    end,
+    load,
+    loop,
+    memory,
+    param,
+    sorted_rows,
+    store,
+)
+from tilewright.graph.ops import AxisType, Ops, ParamArg
+from tilewright.graph.records import KernelInfo
+from tilewright.graph.uop import UOp, const, index_const
+
+# Rows whose total is summed once.
+BLOCK = 256
+_NUMBER = dtypes.int32
+
+
+def sum_by_number(numbers: UOp, values: UOp, count: int, local_bytes: int, max_threads: int) -> UOp:
+    """out[n, c] = sum of values[p, c] where numbers[p] == n, for n in 0..count-1; other numbers name nothing."""
+    rows, columns = values.shape
+    positions, ordered = sorted_rows(build.reshape(numbers, (1, rows)), local_bytes, max_threads)
+    position = build.expand(build.reshape(positions, (rows, 1)), values.shape)
+    held = build.contiguous(build.gather(values, position, build.axis_iota(values.shape, 1)))
+    blocks = -(-rows // BLOCK)
+    filled = build.reshape(build.pad(held, ((0, blocks * BLOCK - rows), (0, 0))), (blocks, BLOCK, columns))
+    totals = build.contiguous(build.reshape(build.reduce_axis(Ops.ADD, filled, (1,)), (blocks, columns)))
+    threads = min(GROUP_THREADS, max_threads)
+    ordered = build.contiguous(build.reshape(ordered, (rows,)))
+    (bounds,) = call(bounds_kernel(rows, count, threads), ((_NUMBER, (count + 1,)),), (ordered,))
+    kernel = segment_kernel(values.dtype, rows, columns, count, threads)
+    (sums,) = call(kernel, ((values.dtype, (count, columns)),), (bounds, held, totals))
+    return sums
+
+
+def threads_over(size: int, threads: int) -> UOp:
+    """The number of a thread, adjacent threads of a work-group side by side; those behind `size` are to be masked."""
+    count = min(size, threads)
+    return loop(-(-size // count), 0) * count + loop(count, 1, AxisType.LOCAL)
+
+
+def register(slot: int, value: UOp, *loops: UOp) -> UOp:
+    made = UOp(Ops.DEFINE_REG, value.dtype, (), ParamArg(slot, 1))
+    return memory(made, store(memory(made, *loops), index_const(0), value))
+
+
+@functools.lru_cache(MAX_KERNELS)
+def bounds_kernel(rows: int, count: int, threads: int) -> UOp:
+    """bounds[n] = how many of the sorted numbers are less than n, for n in 0..count."""
+    zero = index_const(0)
+    number = threads_over(count + 1, threads)
+    out, ordered = param(0, _NUMBER, count + 1), param(1, _NUMBER, rows)
+    own = tuple(number.ranges)
+    low, high = register(0, const(_NUMBER, 0), *own), register(1, const(_NUMBER, rows), *own)
+    turn = loop(rows.bit_length() + 1, 2)
+    least, most = load(memory(low, turn), zero), load(memory(high, turn), zero)
+    guess = (least + most) >> 1
+    is_open = least < most
+    is_less = is_open & (load(ordered, as_index(guess, rows), is_open) < number.cast(_NUMBER))
+    bisected = end(
+        store(memory(low, turn), zero, is_less.where(guess + 1, least)),
+        store(memory(high, turn), zero, (is_open & is_less.logical_not()).where(guess, most)),
+        loops=(turn,),
+    )
+    effect = store(out, number, load(memory(low, bisected), zero), number < count + 1)
+    return UOp(Ops.SINK, dtypes.void, (effect,), KernelInfo("find_segments", (), fills=(0,)))
+
+
+@functools.lru_cache(MAX_KERNELS)
+def segment_kernel(dtype: DType, rows: int, columns: int, count: int, threads: int) -> UOp:
+    """Sums of rows bounds[n] to bounds[n + 1] - 1: up to the first whole block, of whole blocks, of what is left."""
+    zero = index_const(0)
+    cell = threads_over(count * columns, threads)
+    is_cell = cell < count * columns
+    number, column = cell // columns, cell % columns
+    blocks = -(-rows // BLOCK)
+    out, bounds = param(0, dtype, count * columns), param(1, _NUMBER, count + 1)
+    values, totals = param(2, dtype, rows * columns), param(3, dtype, blocks * columns)
+    start, stop = (load(bounds, number + step, is_cell).maximum(0).minimum(rows) for step in (0, 1))
+    first, last = (start + (BLOCK - 1)) // BLOCK, stop // BLOCK
+    has_blocks = first < last
+    head_end = has_blocks.where(first * BLOCK, stop)
+    tail = has_blocks.where(last * BLOCK, stop)
+    total = register(0, const(dtype, 0), *cell.ranges)
+    parts = (
+        (start, head_end - start, values, rows),
+        (first, last - first, totals, blocks),
+        (tail, stop - tail, values, rows),
+    )
+    for place, (begin, length, source, size) in enumerate(parts):
+        step = loop(length.maximum(0).minimum(rows).cast(dtypes.index), 2 + place)
+        term = load(source, as_index(begin + step.cast(_NUMBER), size) * columns + column)
+        added = store(memory(total, step), zero, load(memory(total, step), zero) + term)
+        total = memory(total, end(added, loops=(step,)))
+    effect = store(out, cell, load(total, zero), is_cell)
+    return UOp(Ops.SINK, dtypes.void, (effect,), KernelInfo("sum_segments", (), fills=(0,)))
