@@ -255,15 +255,26 @@ def test_work_groups_go_round_a_loop_together_that_are_known_to_go_as_often(
     assert len(begun) == batches
 
 
-def test_threads_of_a_group_go_round_a_loop_equally_often() -> None:
+def uneven_loop(meets: bool) -> Program:
+    """Thread n stores the number of its iteration n + 1 times."""
     local = axis(0, 4, AxisType.LOCAL)
     draft = Draft((), (local,))
     inner = axis(1, draft.add(local + 1), AxisType.LOOP)
     draft.loop(inner)
-    draft.store(param(0, 4), local, const(f32, 1))
+    if meets:
+        draft.barrier()
+    draft.store(param(0, 4), local, draft.add(inner.cast(f32)))
     draft.end(inner)
+    return draft.program()
+
+
+def test_threads_go_round_a_loop_as_often_as_each_has_to() -> None:
+    np.testing.assert_array_equal(run(uneven_loop(meets=False)), [0, 1, 2, 3])
+
+
+def test_threads_that_meet_in_a_loop_go_round_it_equally_often() -> None:
     with pytest.raises(EmulatorError, match="trip count that differs between threads"):
-        run(draft.program())
+        run(uneven_loop(meets=True))
 
 
 @pytest.mark.parametrize("dtype", dtypes.all, ids=lambda dtype: dtype.name)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.kernel.emulated_card import CARD, NAME, emulated_card
+from tests.kernel.emulated_card import CARD, NAME, CardDriver, emulated_card
 from tests.kernel.kernels import kernel_of, leaf
 from tests.kernel.properties import Chosen, stays_in_limits
 from tilewright import Tensor
@@ -18,6 +18,7 @@ from tilewright.graph import build
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.kernel.axes import size_of, stride
+from tilewright.schedule import segments
 from tilewright.schedule.reduction import split_reduction
 
 generator = np.random.default_rng(14)
@@ -254,3 +255,62 @@ def test_a_sort_is_few_kernels_with_loops() -> None:
         assert len(merges) == 1
         assert len(card.programs) <= 6
         assert all(len(program.body) < 200 for program in card.programs)
+
+
+# ---------------------------------------------------------------- sums over sorted segments
+
+
+def segment_names(card: CardDriver) -> set[str]:
+    return {program.name for program in card.programs} & {"find_segments", "sum_segments"}
+
+
+@pytest.fixture
+def short_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums by index are taken over segments at sizes that the emulator runs."""
+    monkeypatch.setattr(segments, "MIN_TERMS", 8)
+    monkeypatch.setattr(segments, "MIN_COMPARISONS", 1)
+
+
+@pytest.mark.parametrize("highest", [300, 3, 1], ids=["apart", "long segments", "one segment"])
+@pytest.mark.usefixtures("short_sums")
+def test_scattered_over_segments(highest: int) -> None:
+    x, values = whole_numbers(300), whole_numbers(1100)
+    index = generator.integers(0, highest, 1100)
+    want = x.copy()
+    np.add.at(want, index, values)
+    with emulated_card(cores=1) as card:
+        np.testing.assert_array_equal(given(x).scatter_add(0, given(index), given(values)).numpy(), want)
+        assert len(segment_names(card)) == 2
+
+
+@pytest.mark.usefixtures("short_sums")
+def test_gradients_of_rows_and_of_columns_over_segments() -> None:
+    table, index, slope = whole_numbers(40, 6), generator.integers(0, 40, (9, 11)), whole_numbers(9, 11, 6)
+    want, across = np.zeros_like(table), np.zeros_like(table.T)
+    np.add.at(want, index, slope)
+    np.add.at(across.T, index, slope)
+    with emulated_card(cores=1) as card:
+        source, turned = given(table), given(np.ascontiguousarray(table.T))
+        (found,) = (source[given(index)] * given(slope)).sum().gradient(source)
+        np.testing.assert_array_equal(found.numpy(), want)
+        assert len(segment_names(card)) == 2
+        picked = turned[:, given(index.reshape(-1))]
+        (found,) = (picked * given(slope.reshape(99, 6).T.copy())).sum().gradient(turned)
+        np.testing.assert_array_equal(found.numpy(), across)
+
+
+@pytest.mark.usefixtures("short_sums")
+def test_a_sum_over_segments_has_the_same_bits_every_time() -> None:
+    index, values = generator.integers(0, 5, 3000), generator.standard_normal(3000).astype(np.float32)
+    with emulated_card(cores=1):
+        sums = [given(np.zeros(50, np.float32)).scatter_add(0, given(index), given(values)).numpy() for _ in range(2)]
+    assert sums[0].tobytes() == sums[1].tobytes()
+    want = np.bincount(index, values.astype(np.float64), 50)
+    np.testing.assert_allclose(sums[0], want, rtol=1e-5, atol=1e-4)
+
+
+def test_short_sums_by_index_are_left_as_they_are() -> None:
+    x, index, values = whole_numbers(300), generator.integers(0, 300, 700), whole_numbers(700)
+    with emulated_card() as card:
+        given(x).scatter_add(0, given(index), given(values)).numpy()
+        assert not segment_names(card)

@@ -25,6 +25,7 @@ from tilewright.schedule.memory import place_temps
 from tilewright.schedule.operand_order import order_operands
 from tilewright.schedule.order import ItemBuilder, find_devices
 from tilewright.schedule.reduction import split_reduction
+from tilewright.schedule.segments import sum_by_segments
 from tilewright.schedule.transposed import operands_to_transpose
 from tilewright.schedule.uses import Plan
 
@@ -79,7 +80,7 @@ def lower_checks(state: Scheduling) -> None:
 
 
 def prepare_outputs(state: Scheduling) -> None:
-    prepared, state.sequence = prepare_graph(state.outputs, state.target_of(state.device).has_local)
+    prepared, state.sequence = prepare_graph(state.outputs, state.target_of(state.device))
     state.outputs = [storage_node(node) for node in prepared]
 
 
@@ -183,7 +184,7 @@ def schedule(
         return state.made
 
 
-def prepare_graph(outputs: Sequence[UOp], has_groups: bool = False) -> tuple[list[UOp], tuple[UOp, ...]]:
+def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tuple[UOp, ...]]:
     """Large reductions split; the source of a copy is a buffer that it can copy whole. A value that waits for another
     (a DETACH of two) waits no more; instead the nodes come in an order to be kept, which is empty if nothing waits."""
     has_waiting = False
@@ -195,7 +196,7 @@ def prepare_graph(outputs: Sequence[UOp], has_groups: bool = False) -> tuple[lis
             src = src[:1]
             has_waiting = True
         made = node.with_src(src)
-        split = split_reduction(made, has_groups)
+        split = sum_by_segments(made, target) or split_reduction(made, target.has_local)
         if split is not None:
             note_line(split, node.line, made.src[0])
             return split

@@ -6,6 +6,7 @@ order is one of many a device may take is what the checks are for: a program tha
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -101,7 +102,8 @@ class _Run:
         self.accumulators: dict[object, _Accumulator] = {}
         self.groups = np.zeros(0, np.int64)
         self.position = 0
-        self.loops: list[tuple[int, int, int]] = []  # start, current index, trip count
+        # Start, current index, largest trip count; and the trip counts where they differ between threads.
+        self.loops: list[tuple[int, int, int, Array | None]] = []
         self.initialised = initialised
 
     # ------------------------------------------------------------ before the first work-group
@@ -225,6 +227,8 @@ class _Run:
     def _note_failure(self, node: UOp) -> None:
         """Stores a value that is out of range, any one, to the word of the check. No order of threads is asked for."""
         value, valid = (self._value(src) for src in node.src)
+        active = self._active()
+        valid = valid if active is None else valid & active
         failed = np.broadcast_arrays(value, valid & ((value < 0) | (value >= node.arg.size)))
         found = failed[0][failed[1]]
         if found.size:
@@ -252,23 +256,31 @@ class _Run:
         if node.arg.kind not in (AxisType.LOOP, AxisType.REDUCE):
             raise InternalError(f"{self.program.name}: body[{position}] {node!r} is not listed as a launch range")
         trips = self._value(node.src[0])
-        count = int(trips.flat[0])
-        if (trips != count).any():
-            raise self._site(position, node).error(EmulatorError, "has a trip count that differs between threads")
+        count = int(trips.max())
+        differs = bool((trips != count).any())
+        body = self.program.body[position : self.plan.ends[position]]
+        if differs and any(inner.op in _MEETING for inner in body):
+            message = "has a trip count that differs between threads, which meet in it"
+            raise self._site(position, node).error(EmulatorError, message)
         if count < 1:
             self.position = self.plan.ends[position] + 1
             return
-        self.loops.append((position, 0, count))
+        self.loops.append((position, 0, count, trips if differs else None))
         self.values[node] = self.launch.single(0, node)
 
     def _close_loop(self, _position: int, node: UOp) -> None:
-        start, index, count = self.loops.pop()
+        start, index, count, trips = self.loops.pop()
         if index + 1 == count:
             del self.values[node.src[0]]
             return
-        self.loops.append((start, index + 1, count))
+        self.loops.append((start, index + 1, count, trips))
         self.values[node.src[0]] = self.launch.single(index + 1, node.src[0])
         self.position = start + 1
+
+    def _active(self) -> Array | None:
+        """Which threads are still in the loops around, where their trip counts differ."""
+        masks = [index < trips for _, index, _, trips in self.loops if trips is not None]
+        return functools.reduce(np.logical_and, masks) if masks else None
 
     def _barrier(self, _position: int, _node: UOp) -> None:
         self.epoch += 1
@@ -290,7 +302,8 @@ class _Run:
                 f"{self.program.name}: {node!r} accesses {buffer!r}, which is not memory of the program"
             )
         positions = [self._value(src) for src in index.src[1:] if src.dtype.kind != "void"]
-        return view, positions[0], positions[1] if len(positions) > 1 else None
+        masks = [*positions[1:2], *(active for active in (self._active(),) if active is not None)]
+        return view, positions[0], functools.reduce(np.logical_and, masks) if masks else None
 
     def _load(self, position: int, node: UOp) -> None:
         view, index, valid = self._address(node)
@@ -369,10 +382,11 @@ class _Run:
                     "has one register for all of it",
                     "name that axis in the ACC and fold it in its COMBINE, or make it UNROLL",
                 )
-        dtype = node.src[0].dtype
+        dtype, active = node.src[0].dtype, self._active()
         for element in np.ndindex(*(value.shape[axis] for axis in folded)):
             piece = value[_slices(value.ndim, dict(zip(folded, element)))]
-            accumulator.value = compute(node.arg, dtype, (accumulator.value, piece))
+            result = compute(node.arg, dtype, (accumulator.value, piece))
+            accumulator.value = result if active is None else np.where(active, result, accumulator.value)
 
     def _fold_warp(self, position: int, node: UOp) -> None:
         """Each of `width` neighbouring threads, counted along the fastest local range, gets the fold of all."""
@@ -429,4 +443,6 @@ _HANDLERS: dict[Op, Callable[[_Run, int, UOp], None]] = {
     Ops.COMBINE: _Run._combine,
     Ops.WARP_FOLD: _Run._fold_warp,
 }
+# What all threads of a work-group, or of a warp, do together.
+_MEETING = frozenset({Ops.BARRIER, Ops.WARP_FOLD, Ops.DOT, Ops.TILE_DOT})
 _WITHOUT_EFFECT = frozenset({Ops.INDEX, Ops.DEFINE_LOCAL, Ops.CONST, Ops.VARIABLE, Ops.PARAM, Ops.SINK})

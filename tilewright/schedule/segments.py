@@ -1,0 +1,83 @@
+"""Long sums by index on a device whose threads run in warps. In: a REDUCE_AXIS that compares an index with every output
+(docs/decisions/0016). Out: the same sum over segments of the terms, sorted by their index; None where comparing, or one
+loop over the terms in each part of the outputs, takes less time."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from tilewright.base.dtype import dtypes
+from tilewright.base.target import Target
+from tilewright.graph import build
+from tilewright.graph.gradients.gather import counting_axis
+from tilewright.graph.kernels.segments import sum_by_number
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp
+
+# Terms from which a sort takes less time than a loop over all of them in every thread; and the comparisons for each
+# core that take as long as the sort.
+MIN_TERMS = 1 << 14
+MIN_COMPARISONS = 1 << 24
+
+
+class IndexedSum(NamedTuple):
+    """out[n] = sum over p of values[p] where numbers[p] == n: `numbers` has one axis that is longer than 1, the terms;
+    `values` has size 1 along `output`."""
+
+    numbers: UOp
+    values: UOp
+    output: int
+    terms: int
+    outputs: int
+
+
+def sum_by_segments(node: UOp, target: Target) -> UOp | None:
+    if target.warp_size == 1:
+        return None
+    found = match_indexed_sum(node)
+    if found is None or found.numbers.dtype is not dtypes.int32 or node.dtype not in target.native:
+        return None
+    shape = node.src[0].shape
+    terms = shape[found.terms]
+    if terms < MIN_TERMS or math.prod(shape) < MIN_COMPARISONS * target.cores:
+        return None
+    others = [axis for axis in range(len(shape)) if axis not in (found.output, found.terms)]
+    values = build.cast(build.expand(found.values, tuple(_without(shape, found.output))), node.dtype)
+    order = (found.terms, *others, found.output)
+    rows = build.reshape(build.permute(values, order), (terms, math.prod(shape[axis] for axis in others)))
+    numbers = build.contiguous(build.reshape(found.numbers, (terms,)))
+    sums = sum_by_number(numbers, rows, found.outputs, target.max_local_bytes, target.max_group_size)
+    whole = build.reshape(sums, (found.outputs, *(shape[axis] for axis in others)))
+    back = [found.output, *others]
+    kept = sorted(back)
+    return build.reshape(build.permute(whole, tuple(back.index(axis) for axis in kept)), node.shape)
+
+
+def match_indexed_sum(node: UOp) -> IndexedSum | None:
+    if node.op is not Ops.REDUCE_AXIS or node.arg[0] is not Ops.ADD or len(node.arg[1]) != 1:
+        return None
+    source = node.src[0].src[0] if node.src[0].op is Ops.CAST else node.src[0]
+    if source.op is not Ops.WHERE or source.src[0].op is not Ops.CMPEQ:
+        return None
+    (terms,) = node.arg[1]
+    match, values, otherwise = source.src
+    zero = build.scalar_of(otherwise)
+    if zero is None or not zero.is_const or zero.arg != 0 or values.op is not Ops.EXPAND:
+        return None
+    for named, counted in (match.src, match.src[::-1]):
+        output = counting_axis(counted) if counted.shape == source.shape else None
+        if output is None or output == terms or named.op is not Ops.EXPAND:
+            continue
+        numbers, given = named.src[0], values.src[0]
+        if numbers.shape == _only(source.shape, terms) and given.shape[output] == 1:
+            return IndexedSum(numbers, given, output, terms, source.shape[output])
+    return None
+
+
+def _without(shape: tuple[int, ...], axis: int) -> list[int]:
+    return [1 if each == axis else size for each, size in enumerate(shape)]
+
+
+def _only(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return tuple(size if each == axis else 1 for each, size in enumerate(shape))
