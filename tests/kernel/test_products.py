@@ -134,6 +134,10 @@ PRODUCTS: dict[str, Callable[[], UOp]] = {
     "with an epilogue": lambda: matrices(24, 10, 40, (10, 1, 40, 1), epilogue=bias_and_residual),
     "a long sum": lambda: matrices(39, 96, 80, (96, 1, 80, 1)),
     "a long sum with an epilogue": lambda: matrices(36, 80, 40, (80, 1, 40, 1), epilogue=bias_and_residual),
+    "a long sum of a prime length": lambda: matrices(39, 97, 80, (97, 1, 80, 1)),
+    "a prime sum with an epilogue": lambda: matrices(36, 83, 40, (83, 1, 40, 1), epilogue=bias_and_residual),
+    "a prime sum, right transposed": lambda: matrices(40, 101, 64, (101, 1, 1, 101)),
+    "a prime number of rows of stride 1": lambda: matrices(211, 20, 64, (1, 211, 64, 1)),
     "float16": lambda: matrices(40, 12, 64, (12, 1, 64, 1), dtypes.float16),
     "bfloat16, right transposed": lambda: matrices(24, 12, 32, (12, 1, 1, 12), dtypes.bfloat16),
     "int8 into int32": lambda: matrices(40, 12, 64, (12, 1, 64, 1), dtypes.int8, dtypes.int32),
@@ -217,13 +221,40 @@ def test_rows_of_stride_1_are_packed_too(size: int, is_whole: bool) -> None:
 
 
 @pytest.mark.parametrize("target", CACHES.values(), ids=CACHES)
-@pytest.mark.parametrize("depth", [4096, 8192, 30000])
+@pytest.mark.parametrize("depth", [4096, 8192, 30000, 8191, 30011, 50257, 2 * 15013])
 def test_a_sum_whose_panel_is_too_long_is_blocked_outside_of_the_rows(depth: int, target: Target) -> None:
     made = Chosen(matrices(512, depth, 512, (depth, 1, 512, 1)), target)
     is_long = products.LONG_SHARE * depth * product_sizes.MAX_VECTORS * target.vector_bytes > 1 << 20
     assert (made.uses(OptOps.SPILL) == 1) is is_long
     assert packs(made) == 1
     assert max(panel_bytes(made)) <= 1 << 20
+    if is_long:
+        blocks = next(before.arg for before, after in itertools.pairwise(made.opts) if after.op is OptOps.SPILL)
+        room = target.core_cache_bytes // products.PANEL_SHARE // (product_sizes.MAX_VECTORS * target.vector_bytes)
+        assert room // 2 <= blocks <= room
+
+
+@pytest.mark.parametrize("rows", [8192, 8191, 50257, 10007])
+def test_rows_of_stride_1_are_packed_in_large_blocks_whatever_their_number(rows: int) -> None:
+    """A prime number of tiles has no divisor: blocks of equal length cover them, and the last one overlaps."""
+    made = Chosen(matrices(rows, 256, 768, (1, rows, 768, 1)), LARGE_CACHES)
+    assert packs(made) == 2
+    room = LARGE_CACHES.core_cache_bytes // products.PANEL_SHARE
+    assert room // 4 <= min(panel_bytes(made)) <= 2 * room
+    stays_in_limits(made)
+
+
+@pytest.mark.parametrize("most", [255, 256, 1000, 1024, 4096])
+def test_a_block_of_a_sum_is_long_and_covers_it_with_little_waste(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product_sizes, "MIN_SUM_BLOCK", 256)
+    for depth in (300, 1023, 1024, 2047, 4099, 8191, 8192, 30000, 50257, 99991):
+        block = product_sizes.best_sum_block(depth, most)
+        if min(most, depth) < 256:
+            assert block is None
+        else:
+            assert block is not None
+            assert min(most, depth) // 2 <= block <= most
+            assert product_sizes.padded(depth, block) <= 1.1 * depth + 16
 
 
 def test_rows_that_no_cache_holds_between_blocks_of_columns_have_parts() -> None:
@@ -369,7 +400,7 @@ def test_the_order_of_a_long_sum_does_not_depend_on_the_number_of_cores() -> Non
         return [opt.arg for opt, after in itertools.pairwise(opts) if after in held]
 
     few_rows = ((32, 4096, 16), (36, 4096, 128), (48, 4096, 48), (36, 8192, 512))
-    for shape in ((36, 96, 64), (100, 48, 304), (67, 60, 16), (64, 90, 333), *few_rows):
+    for shape in ((36, 96, 64), (100, 48, 304), (67, 60, 16), (64, 90, 333), (36, 97, 64), (48, 4099, 48), *few_rows):
         assert len({tuple(blocks(*shape, cores)) for cores in (1, 2, 3, 7, 16)}) == 1, shape
         assert blocks(*shape, 2)
 

@@ -22,14 +22,17 @@ ROW_COST = 0.3
 VECTOR_COST = 0.5
 # The cost of packing rows, where the last tile is masked.
 PACKED_ROWS_COST = 0.3
-# The cost of copying a vector of rows.
+# The cost of copying a vector of rows, and of one whose length is no power of two: it is copied in parts.
 COPY_COST = 0.5
+PARTS_COPY_COST = 1.0
 # The cost of packing a vector of columns, in multiplications of it by a row; and the fewest rows that repay it.
 PACKING_COST = 16.0
 MIN_PART_ROWS = 32
 MIN_CACHED_ROWS = 256
 # The shortest block of a sum whose accumulators are spilled between blocks.
 MIN_SUM_BLOCK = 256
+# What the length of a block that does not divide its sum is a multiple of, so that it is unrolled and copied in vectors.
+SUM_BLOCK_STEP = 16
 # Blocks per core, so that others take over the blocks of a core that is late; and blocks of columns per core, where
 # each takes long.
 MIN_PARTS = 2
@@ -66,7 +69,8 @@ def choose_tile(
         computed = parts * padded(rows // parts, tile.rows) * padded(columns, width) / shared
         again = PACKING_COST * (parts - 1) / rows
         idle = max(1.0, MIN_SUMS / (tile.rows * tile.vectors))
-        row_cost = ROW_COST + COPY_COST * are_copied
+        copy_cost = PARTS_COPY_COST if tile.rows & (tile.rows - 1) else COPY_COST
+        row_cost = ROW_COST + copy_cost * are_copied
         packed = PACKED_ROWS_COST if rows % tile.rows and not (may_overlap and shared >= HIGH_UTILISATION) else 0.0
         step = STEP_COST / (tile.rows * tile.vectors)
         return computed * idle * (1 + again + packed + step + row_cost / tile.rows + VECTOR_COST / tile.vectors)
@@ -90,9 +94,14 @@ def best_block(tiles: int, most: int, cores: int, parts: int = MIN_PARTS) -> int
 
 
 def best_sum_block(depth: int, most: int) -> int | None:
-    """The length of a block of a long sum: the largest divisor up to `most`; None where it is too short to repay the
-    spills."""
-    return next((amount for amount in range(min(most, depth), MIN_SUM_BLOCK - 1, -1) if depth % amount == 0), None)
+    """The length of a block of a long sum: the largest divisor up to `most`, where it is close to that; else that of
+    blocks of equal length which cover the sum, the last one masked at its end. None where blocks would be too short
+    to repay the spills."""
+    most = min(most, depth)
+    divisor = next((amount for amount in range(most, max(MIN_SUM_BLOCK, most // 2) - 1, -1) if depth % amount == 0), 0)
+    if divisor or most < MIN_SUM_BLOCK:
+        return divisor or None
+    return min(most, padded(-(-depth // (-(-depth // most))), SUM_BLOCK_STEP))
 
 
 def row_parts(rows: int, parts: int, cores: int) -> int:

@@ -204,8 +204,7 @@ class _Plan(Nest):
             self.group(self.dot.instruction.terms)
         self.is_whole = self._is_left_packed_whole()
         if "rows" in self.loops and self._has_neighbouring_rows() and not self.is_whole:
-            most = room // tile.rows
-            self.block_loop("rows", best_block(size_of(self.loops["rows"]), most, 1))
+            self.block_loop("rows", self._choose_row_block(self.loops["rows"], room // tile.rows))
         self.order()
         self._share()
         self._spill()
@@ -227,6 +226,15 @@ class _Plan(Nest):
         if WHOLE_SHARE * sums > self.target.max_local_bytes:
             return None
         return best_sum_block(size_of(axis), room // PANEL_SHARE)
+
+    def _choose_row_block(self, loop: UOp, most: int) -> int:
+        """Tiles of rows in a block. Where the largest divisor is a small part of what fits, as of a prime number of
+        tiles, blocks of equal length cover the loop, and the last one overlaps the one before."""
+        tiles = size_of(loop)
+        amount = best_block(tiles, most, 1)
+        if 2 * amount > min(most, tiles) or check_overlap(self.view, loop) is not None:
+            return amount
+        return -(-tiles // -(-tiles // most))
 
     def _cached_parts(self, rows: int) -> int:
         return cached_parts(rows, self.target.cache_bytes // (self.depth * self.itemsize))
@@ -319,6 +327,7 @@ class _Plan(Nest):
         rows, axis = self.loops.get("rows"), self.view.reduces[0].src[1]
         if self.sum_block is None or rows is None or check_spill(self.view, rows, None) is not None:
             return
+        axis = self.pad(axis, self.sum_block)
         self.apply(OptOps.BLOCK, axis, self.sum_block)
         self.apply(OptOps.SPILL, rows, 1)
         # Very many blocks are summed in levels; a block is packed in the innermost loop over blocks.
