@@ -31,7 +31,7 @@ MIN_PART_ROWS = 32
 MIN_CACHED_ROWS = 256
 # The shortest block of a sum whose accumulators are spilled between blocks.
 MIN_SUM_BLOCK = 256
-# What the length of a block that does not divide its sum is a multiple of, so that it is unrolled and copied in vectors.
+# A block that does not divide its sum has a multiple of this length, to be unrolled and copied in vectors.
 SUM_BLOCK_STEP = 16
 # Blocks per core, so that others take over the blocks of a core that is late; and blocks of columns per core, where
 # each takes long.
