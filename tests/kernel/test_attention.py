@@ -15,16 +15,17 @@ from tilewright import Tensor, dtypes
 from tilewright.backends.cuda.cores import warp_group_core
 from tilewright.backends.cuda.device import cuda_target
 from tilewright.backends.cuda.dot import render_program
+from tilewright.backends.cuda.nvrtc import compile_text, toolchain
 from tilewright.base.dtype import DType
 from tilewright.codegen.pipeline import lower
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import toposort
 from tilewright.kernel.optimise import optimise
-from tilewright.runtime.device import open_driver
+from tilewright.runtime.device import Unavailable, open_driver
 
 BF16, F16 = dtypes.bfloat16, dtypes.float16
 FORWARD = "attention_forward"
+GRADIENTS = ("attention_query_gradient", "attention_key_gradient")
 
 
 @pytest.fixture(autouse=True)
@@ -114,18 +115,50 @@ def test_forward(name: str) -> None:
     assert np.abs(found.float().numpy() - expected(case)).max() < 0.02
 
 
-@pytest.mark.parametrize("name", ["shared keys", "time before heads", "bool mask", "float mask"])
+GRADIENT_CASES = {
+    **{name: CASES[name] for name in ("heads that fill no line", "time before heads", "float16")},
+    "shared keys, causal": Case((1, 2, 66, 16), (1, 1, 80, 16), is_causal=True),
+    "causal, keys that nobody looks at": Case((1, 1, 20, 16), (1, 1, 150, 16), is_causal=True),
+    "bool mask": Case((1, 2, 70, 16), (1, 1, 66, 16), mask=lambda g: g.random((70, 66)) < 0.6),
+    "float mask": CASES["float mask"],
+}
+
+
+@pytest.mark.parametrize("name", GRADIENT_CASES)
 def test_gradients(name: str) -> None:
-    case = CASES[name]
+    case = GRADIENT_CASES[name]
     results = []
     for device in ("PYTHON", "CPU"):
         given = case.tensors(device)
         found = case.attend(*given)
         slope = Tensor(np.random.default_rng(5).standard_normal(found.shape).astype(np.float32), device=device)
         targets = [each for each in given if each.dtype.is_float]
-        results.append([each.float().numpy() for each in found.gradient(*targets, gradient=slope.cast(found.dtype))])
+        gradients = found.gradient(*targets, gradient=slope.cast(found.dtype))
+        if device == "PYTHON":
+            assert set(GRADIENTS) <= {ast.arg.name for ast in kernels(*gradients[:3])}
+        results.append([each.float().numpy() for each in gradients])
     for found, wanted in zip(*results):
-        assert np.abs(found - wanted).max() < 0.03 * max(1.0, np.abs(wanted).max())
+        assert np.abs(found - wanted).max() < 0.02 * max(1.0, np.abs(wanted).max())
+
+
+def test_gradient_where_all_operands_are_one_tensor() -> None:
+    results = []
+    for device in ("PYTHON", "CPU"):
+        x = Case((1, 1, 16, 8), (1, 1, 16, 8)).tensors(device)[0]
+        found = x.scaled_dot_product_attention(x, x * 2, x[..., :1] @ x.transpose(-1, -2)[..., :1, :])
+        results.append(found.gradient(x, gradient=x)[0].float().numpy())
+    assert np.abs(results[0] - results[1]).max() < 0.03 * np.abs(results[1]).max()
+
+
+def test_gradient_of_a_gradient() -> None:
+    """It goes through the operations that attention is made of."""
+    results = []
+    for device in ("PYTHON", "CPU"):
+        query, key, value = Case((1, 1, 16, 8), (1, 1, 16, 8)).tensors(device)
+        first = query.scaled_dot_product_attention(key, value).gradient(query, gradient=query)[0]
+        results.append([each.float().numpy() for each in first.gradient(query, key, gradient=value)])
+    for found, wanted in zip(*results):
+        assert np.abs(found - wanted).max() < 0.03 * np.abs(wanted).max()
 
 
 def test_a_row_without_any_key_is_not_a_number() -> None:
@@ -150,17 +183,25 @@ def test_what_no_kernel_takes(shape: tuple[int, ...], dtype: DType, keys: int) -
 
 @pytest.mark.parametrize("name", ["wide heads", "heads that fill no line", "bool mask", "float16"])
 def test_cuda_text(name: str) -> None:
-    """Products on wgmma, operands copied asynchronously and weights in registers; NVRTC takes the text."""
+    """Products on wgmma, operands copied asynchronously, weights and sums in registers; NVRTC takes the text."""
     case, target = CASES[name], cuda_target()
-    ast = next(ast for ast in kernels(case.attend(*case.tensors("PYTHON"))) if ast.arg.name == FORWARD)
-    program = lower(optimise(ast, target), target)
-    text = render_program(program)
-    assert sum(node.op is Ops.TILE_DOT for node in toposort(*program.body)) == 2
-    assert text.count("wgmma.mma_async") == 2
-    assert "copy_async<16>" in text
-    nvrtc = pytest.importorskip("tilewright.backends.cuda.nvrtc")
+    given = case.tensors("PYTHON")
+    found = case.attend(*given)
+    values = (found, *found.gradient(*given[:3], gradient=found.detach()))
+    texts = {}
+    for ast in kernels(*values):
+        if ast.arg.name in (FORWARD, *GRADIENTS):
+            program = lower(optimise(ast, target), target)
+            products = sum(node.op is Ops.TILE_DOT for node in program.body)
+            texts[ast.arg.name] = text = render_program(program)
+            assert text.count("products_sent();") == products
+            assert "copy_async<16>" in text
+            assert "wgmma.mma_async" in text
+            assert products == {FORWARD: 2, GRADIENTS[0]: 3, GRADIENTS[1]: 4}[ast.arg.name]
+    assert len(texts) == 3
     try:
-        nvrtc.nvrtc()
-    except Exception as error:
-        pytest.skip(f"NVRTC is not here: {error}")
-    assert nvrtc.compile_text(text, "sm_90a")
+        toolchain()
+    except Unavailable as error:
+        pytest.skip(f"NVRTC is not installed: {error}")
+    for text in texts.values():
+        assert compile_text(text, "sm_90a")

@@ -14,13 +14,13 @@ Tiles of keys after the last query of a causal tile are not visited."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.target import TensorCore
 from tilewright.graph.kernels.tiles import (
-    COLUMN_STEP,
     FLOAT,
     PAIR,
     QUAD,
@@ -73,24 +73,65 @@ class Attention:
 
 
 class Grid:
-    """The head of a work-group, and its tile of rows: those of queries, the longest first where later ones see more."""
+    """The head of a work-group, and its tile of rows of one of the operands."""
 
-    def __init__(self, call: Attention, tiles: TileBuilder, rows: int) -> None:
-        self.call = call
-        head = tiles.axis(call.batch * call.heads, AxisType.GLOBAL)
+    def __init__(self, call: Attention, tiles: TileBuilder, heads: int, rows: int, is_reversed: bool) -> None:
+        head = tiles.axis(call.batch * heads, AxisType.GLOBAL)
         count = -(-rows // tiles.rows)
         tile = tiles.axis(count, AxisType.GLOBAL)
         self.axes = (head, tile)
-        self.batch, self.head = head // call.heads, head % call.heads
-        self.tile = (count - 1) - tile if call.is_causal else tile
+        self.batch, self.head = head // heads, head % heads
+        self.tile = (count - 1) - tile if is_reversed else tile
         self.first = self.tile * tiles.rows
+        self.row = self.first + tiles.row
 
-    def queries(self, memory: UOp, steps: Steps) -> Matrix:
-        return Matrix(memory, self.batch * steps.batch + self.head * steps.head, steps.time, self.call.queries)
+    def matrix(self, memory: UOp, steps: Steps, head: UOp, rows: int) -> Matrix:
+        return Matrix(memory, self.batch * steps.batch + head * steps.head, steps.time, rows)
 
-    def keys(self, memory: UOp, steps: Steps) -> Matrix:
-        head = self.head // self.call.shared
-        return Matrix(memory, self.batch * steps.batch + head * steps.head, steps.time, self.call.keys)
+
+def query_grid(call: Attention, tiles: TileBuilder) -> Grid:
+    """A work-group for a tile of queries; of a causal call those that look at the most keys begin."""
+    return Grid(call, tiles, call.heads, call.queries, call.is_causal)
+
+
+def key_tiles(call: Attention, grid: Grid) -> int | UOp:
+    """Tiles of keys that a tile of queries looks at."""
+    count = -(-call.keys // call.columns)
+    if not call.is_causal:
+        return count
+    return ((grid.tile + 1) * (call.rows // call.columns)).minimum(index_const(count))
+
+
+def keyed_matrices(call: Attention, grid: Grid, key: UOp, value: UOp) -> list[Matrix]:
+    """Keys and values that the queries of a work-group's head look at."""
+    head = grid.head // call.shared
+    return [grid.matrix(each, call.steps[n], head, call.keys) for each, n in ((key, KEY), (value, VALUE))]
+
+
+def row_number(call: Attention, grid: Grid, head: UOp, query: UOp) -> UOp:
+    """Where there is one number for each query of each head."""
+    return (grid.batch * call.heads + head) * call.queries + query
+
+
+def stage_once(tiles: TileBuilder, grid: Grid, features: int, *matrices: Matrix) -> list[UOp]:
+    """The tiles of a work-group's own rows."""
+    made = [tiles.tile(tiles.rows, features) for _ in matrices]
+    copies = [tiles.stage(*both, tiles.rows, features, grid.first) for both in zip(made, matrices)]
+    ready = barrier(AFTER_FIRST, *copies)
+    return [after(tile, ready) for tile in made]
+
+
+def stage_each(
+    tiles: TileBuilder, step: UOp, rows: int, features: int, matrices: Sequence[tuple[Matrix, UOp]]
+) -> list[UOp]:
+    """In each step a tile of each matrix, from the row that stands beside it."""
+    made = [tiles.tile(rows, features) for _ in matrices]
+    free = barrier(BEFORE_COPY, step)
+    copies = [
+        tiles.stage(after(tile, free), matrix, rows, features, first) for tile, (matrix, first) in zip(made, matrices)
+    ]
+    ready = barrier(AFTER_COPY, *copies)
+    return [after(tile, ready) for tile in made]
 
 
 def forward_kernel(
@@ -98,24 +139,16 @@ def forward_kernel(
 ) -> UOp:
     """`logsumexp` has a number for each query of each head, in powers of two."""
     tiles = TileBuilder(call.core, call.rows)
-    grid, half = Grid(call, tiles, call.queries), tiles.half
-    features, columns = call.features, call.columns
-    query_tile = tiles.tile(call.rows, features)
-    staged = tiles.stage(query_tile, call.rows, features, grid.queries(query, call.steps[QUERY]), grid.first)
-    queries = after(query_tile, barrier(AFTER_FIRST, staged))
-
-    step = tiles.axis(_visited(call, grid), AxisType.LOOP)
-    first = step * columns
-    key_tile, value_tile = tiles.tile(columns, features), tiles.tile(columns, features)
-    free = barrier(BEFORE_COPY, step)
-    copies = (
-        tiles.stage(after(key_tile, free), columns, features, grid.keys(key, call.steps[KEY]), first),
-        tiles.stage(after(value_tile, free), columns, features, grid.keys(value, call.steps[VALUE]), first),
-    )
-    ready = barrier(AFTER_COPY, *copies)
-    product = tiles.multiply(queries, after(key_tile, ready), columns, features)
-    row = grid.first + tiles.row
-    scores, factor = masked_scores(call, grid, product, row, first, tiles.thread, mask)
+    grid, half = query_grid(call, tiles), tiles.half
+    features, columns, row = call.features, call.columns, grid.row
+    own = grid.matrix(query, call.steps[QUERY], grid.head, call.queries)
+    (queries,) = stage_once(tiles, grid, features, own)
+    step = tiles.axis(key_tiles(call, grid), AxisType.LOOP)
+    first, keys = step * columns, keyed_matrices(call, grid, key, value)
+    key_tile, value_tile = stage_each(tiles, step, columns, features, [(each, first) for each in keys])
+    product = tiles.multiply(queries, key_tile, columns, features)
+    keep = keep_keys(call, grid, product, first, tiles.thread)
+    scores, factor = masked_scores(call, grid, grid.head, product.value, row, first + product.column, keep, mask)
 
     maximum, total, result = (tiles.register(size) for size in (2, 2, features // 2))
     maximum, total = (
@@ -128,7 +161,7 @@ def forward_kernel(
     base = largest.eq(number(MINUS_INFINITY)).where(number(0.0), largest) * factor
     weights = (scores * factor - base).alu(Ops.EXP2)
     rescale = (before * factor - base).alu(Ops.EXP2)
-    weighted = tiles.multiply_held(weights, product, after(value_tile, ready), columns, features)
+    weighted = tiles.multiply_held(weights, product, value_tile, columns, features)
     held = weighted.columns[0] * 4 + half * 2 + weighted.columns[1]
     started = end(tiles.store(result, held, number(0.0)), half, *weighted.columns)
     result = after(result, started)
@@ -158,7 +191,7 @@ def forward_kernel(
     )
     total = tiles.fold_quad(Ops.ADD, total)
     valid = (row < call.queries,) if call.queries % call.rows else ()
-    at = grid.queries(out, call.steps[QUERY])
+    at = grid.matrix(out, call.steps[QUERY], grid.head, call.queries)
     position = at.start + row * at.step + weighted.column
     stores = end(
         tiles.store(out, position, (number(1.0) / total * result).cast(out.dtype), *valid),
@@ -169,47 +202,38 @@ def forward_kernel(
     )
     lowest = maximum.eq(number(MINUS_INFINITY)).where(number(0.0), maximum)
     logarithm = lowest * factor + total.alu(Ops.LOG2)
-    row_position = (grid.batch * call.heads + grid.head) * call.queries + row
+    row_position = row_number(call, grid, grid.head, row)
     is_first = (tiles.thread % QUAD).eq(0)
     sums = end(tiles.store(logsumexp, row_position, logarithm, is_first, *valid), half, tiles.thread, *grid.axes)
     return UOp(Ops.SINK, dtypes.void, (stores, sums), KernelInfo("attention_forward", ()))
 
 
-def _visited(call: Attention, grid: Grid) -> int | UOp:
-    """Tiles of keys that a tile of queries looks at."""
-    count = -(-call.keys // call.columns)
-    if not call.is_causal:
-        return count
-    return ((grid.tile + 1) * (call.rows // call.columns)).minimum(index_const(count))
-
-
 def masked_scores(
-    call: Attention, grid: Grid, product: Product, row: UOp, first: UOp, thread: UOp, mask: UOp | None
+    call: Attention, grid: Grid, head: UOp, value: UOp, query: UOp, key: UOp, keep: UOp | None, mask: UOp | None
 ) -> tuple[UOp, UOp]:
-    """Scores, minus infinity where they do not count, and the factor that makes them powers of two."""
-    scores, factor = product.value, number(call.factor)
+    """Scores of queries and keys of these numbers, minus infinity where they do not count, and the factor that makes
+    them powers of two."""
+    factor = number(call.factor)
     if mask is not None and call.mask is not None:
-        batch, head, query, key = call.mask
-        column = first + product.column
-        position = grid.batch * batch + grid.head * head + row * query + column * key
-        valid = []
-        if call.queries % call.rows and query:
-            valid.append(row < call.queries)
-        if call.keys % call.columns and key:
-            valid.append(column < call.keys)
+        steps = call.mask
+        position = grid.batch * steps[0] + head * steps[1] + query * steps[2] + key * steps[3]
+        valid = [at < end for at, end, step in ((query, call.queries, steps[2]), (key, call.keys, steps[3])) if step]
         found = load(mask, position, *valid)
         if mask.dtype.is_bool:
-            scores = found.where(scores, number(MINUS_INFINITY))
+            value = found.where(value, number(MINUS_INFINITY))
         else:
-            scores, factor = scores * factor + found.cast(FLOAT) * LOG2_E, number(1.0)
+            value, factor = value * factor + found.cast(FLOAT) * LOG2_E, number(1.0)
+    return value if keep is None else keep.where(value, number(MINUS_INFINITY)), factor
+
+
+def keep_keys(call: Attention, grid: Grid, product: Product, first: UOp, thread: UOp) -> UOp | None:
+    """Where a score of keys `first`, `first + 1`, ... counts: one comparison with a constant for each element."""
     limits = []
     if call.is_causal:
-        limits.append(row + 1)
+        limits.append(grid.row + 1)
     if call.keys % call.columns:
         limits.append(index_const(call.keys))
-    if limits:
-        limit = limits[0] if len(limits) == 1 else limits[0].minimum(limits[1])
-        # One comparison with a constant for each element.
-        own, thread_part = product.columns[0] * COLUMN_STEP + product.columns[1], thread % QUAD * PAIR
-        scores = (own < limit - first - thread_part).where(scores, number(MINUS_INFINITY))
-    return scores, factor
+    if not limits:
+        return None
+    limit = limits[0] if len(limits) == 1 else limits[0].minimum(limits[1])
+    return product.own < limit - first - thread % QUAD * PAIR

@@ -39,6 +39,11 @@ class Product(NamedTuple):
     column: UOp
     columns: tuple[UOp, UOp]
 
+    @property
+    def own(self) -> UOp:
+        """The part of a column's number that is the same for all threads."""
+        return self.columns[0] * COLUMN_STEP + self.columns[1]
+
 
 class TileBuilder:
     """Makes the axes and nodes of one kernel, whose work-groups make products of `rows` rows: 16 for each warp."""
@@ -80,7 +85,7 @@ class TileBuilder:
     def summed_rows(self, rows: int) -> TileLayout:
         return TileLayout(self.line, rows * self.line, 1, self.line)
 
-    def stage(self, tile: UOp, rows: int, features: int, matrix: Matrix, first: UOp) -> UOp:
+    def stage(self, tile: UOp, matrix: Matrix, rows: int, features: int, first: UOp) -> UOp:
         """The effect that copies rows `first`, `first + 1`, ... of a matrix to a tile; zeros past its end."""
         lanes = VECTOR_BYTES // self.operand.itemsize
         vectors, per_line = self.width(features) // lanes, self.line // lanes
@@ -109,9 +114,10 @@ class TileBuilder:
     def _core(self, columns: int) -> str:
         return f"{self.family}_{self.rows}x{columns}"
 
-    def multiply(self, left: UOp, right: UOp, columns: int, features: int) -> Product:
-        """Rows of the left tile by rows of the right one, summed over the features."""
-        column, axes = self._columns(columns)
+    def multiply(self, left: UOp, right: UOp, columns: int, features: int, alike: Product | None = None) -> Product:
+        """Rows of the left tile by rows of the right one, summed over the features; elements of one that is `alike` may
+        be computed with those of the other."""
+        column, axes = self._columns(columns) if alike is None else (alike.column, alike.columns)
         length = -(-features // STEP) * STEP
         layouts = (self.summed_features(self.rows), self.summed_features(columns))
         argument = TileDotArg(self._core(columns), length, *layouts)

@@ -5,14 +5,16 @@ products and a softmax. The kernels themselves are in `graph/kernels/attention.p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import DeviceError
 from tilewright.base.target import TensorCore
+from tilewright.graph import build
 from tilewright.graph.kernels.attention import LOG2_E, Attention, Steps, forward_kernel
+from tilewright.graph.kernels.attention_gradient import key_gradient_kernel, query_gradient_kernel
 from tilewright.graph.kernels.values import memory_behind
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
@@ -87,7 +89,7 @@ def fused_attention(query: T, key: T, value: T, mask: T | None, is_causal: bool,
     out = query.empty(*packed[0].shape, dtype=query.dtype, device=query.device)
     sums = query.empty(batch, heads, rows, dtype=dtypes.float32, device=query.device)
     rule = _Gradient(call, layouts, plain)
-    found = out.custom_kernel(sums, *packed, *masks, fxn=_Forward(call), grad_fxn=rule)[0]
+    found = out.custom_kernel(sums, *packed, *masks, fxn=_Kernel(forward_kernel, call), grad_fxn=rule)[0]
     return layouts[0].unpack(found).reshape(*query.shape)
 
 
@@ -139,26 +141,73 @@ def _distances(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class _Forward:
+class _Kernel:
+    """What writes a kernel over the arguments of a custom kernel."""
+
+    write: Callable[..., UOp]
     call: Attention
 
     def __call__(self, *arguments: UOp) -> UOp:
-        return forward_kernel(self.call, *map(memory_behind, arguments))
+        return self.write(self.call, *map(memory_behind, arguments))
 
 
 @dataclass(frozen=True)
-class _Gradient:
-    """The gradient of the kernel, for its arguments: out, logarithms of sums, query, key, value and mask."""
+class _Rule:
+    """What gradients of the kernels know of a call. Operands are as the kernels take them."""
 
     call: Attention
     layouts: tuple[Layout, ...]
     plain: Plain
 
-    def __call__(self, upstream: Any, out: Any, sums: Any, *given: Any) -> tuple[Any, ...]:
-        operands, masks = given[:3], given[3:]
+    def attend(self, operands: Sequence[Any], masks: Sequence[Any]) -> Any:
+        """The result, made of other operations."""
         query, *keyed = (layout.unpack(each) for layout, each in zip(self.layouts, operands))
         keyed = [each.repeat_interleave(self.call.shared, 1) for each in keyed]
-        result = self.layouts[0].pack(self.plain(query, *keyed, *(masks or (None,)), self.call.is_causal))
-        targets = [each for each in given if each.dtype.is_float]
-        found = iter(result.gradient(*targets, gradient=upstream[0]))
-        return (None, None, *(next(found) if each.dtype.is_float else None for each in given))
+        return self.layouts[0].pack(self.plain(query, *keyed, *(masks or (None,)), self.call.is_causal))
+
+
+def _apart(tensor: Any) -> Any:
+    """The tensor as an input of its own, though it may be computed from another or be the same."""
+    return tensor._new(build.set_apart(build.detach(tensor.uop)))
+
+
+@dataclass(frozen=True)
+class _Gradient(_Rule):
+    """The gradient of the result, for the arguments of its kernel: out, logarithms of sums, operands and mask."""
+
+    def __call__(self, upstream: Any, out: Any, sums: Any, *given: Any) -> tuple[Any, ...]:
+        operands, masks, slope = given[:3], given[3:], upstream[0]
+        delta = (slope.float() * out.float()).sum(-1)
+        delta = delta.transpose(1, 2) if self.layouts[0].is_time_first else delta
+        arguments = (*operands, slope, sums, delta, *masks)
+        query, key, value = (each.empty(*each.shape, dtype=each.dtype, device=each.device) for each in operands)
+        rules = [_SecondGradient(self.call, self.layouts, self.plain, targets) for targets in ((0,), (1, 2))]
+        fxn = _Kernel(query_gradient_kernel, self.call)
+        found = [query.custom_kernel(*arguments, fxn=fxn, grad_fxn=rules[0])[0]]
+        fxn = _Kernel(key_gradient_kernel, self.call)
+        found += key.custom_kernel(value, *arguments, fxn=fxn, grad_fxn=rules[1])[:2]
+        for mask in masks:  # whose gradient has the size of the scores, and is computed where it is asked for
+            own = _apart(mask)
+            is_float = mask.dtype.is_float
+            found.append(self.attend(operands, (own,)).gradient(own, gradient=slope)[0] if is_float else None)
+        return (None, None, *found)
+
+
+@dataclass(frozen=True)
+class _SecondGradient(_Rule):
+    """The gradient of the gradient of some operands, for the arguments of their kernel: outputs, operands, the gradient
+    of the result, logarithms of sums, deltas and mask. It goes through the operations that attention is made of."""
+
+    targets: tuple[int, ...]
+
+    def __call__(self, upstream: Any, *given: Any) -> tuple[Any, ...]:
+        count = len(self.targets)
+        operands, slope = [_apart(each) for each in given[count : count + 3]], _apart(given[count + 3])
+        masks = [_apart(each) for each in given[count + 6 :]]
+        firsts = self.attend(operands, masks).gradient(*(operands[n] for n in self.targets), gradient=slope)
+        wanted = (*operands, slope, *(mask for mask in masks if mask.dtype.is_float))
+        upstreams = upstream if count > 1 else (upstream,)
+        total = sum((first.float() * each.float()).sum() for first, each in zip(firsts, upstreams))
+        found = iter(total.gradient(*wanted))
+        results = [next(found) for _ in range(4)]
+        return (*(None,) * count, *results, None, None, *(next(found) if m.dtype.is_float else None for m in masks))

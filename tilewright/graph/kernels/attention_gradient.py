@@ -1,0 +1,141 @@
+"""The gradients of attention in two passes. In: the facts of a call, as `attention.py` has them. Out: a kernel for the
+gradient of the queries, and one for those of the keys and values. The weights are computed again, from the logarithms
+of their sums, which the forward kernel saved; `delta` is the sum of result times gradient over a query's features.
+
+    weights = exp2(scores * c - logsumexp)
+    slopes  = weights * (gradient @ values.T - delta)          of the scores
+    queries' gradient: sum over tiles of keys    of slopes @ keys / sqrt(features)
+    values' gradient:  sum over tiles of queries of weights.T @ gradient
+    keys' gradient:    sum over tiles of queries of slopes.T @ queries / sqrt(features)
+
+The second kernel makes scores with a row for each key, so that weights and slopes are held as left operands there."""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.base.dtype import dtypes
+from tilewright.graph.kernels.attention import (
+    KEY,
+    LOG2_E,
+    QUERY,
+    VALUE,
+    Attention,
+    Grid,
+    keep_keys,
+    key_tiles,
+    keyed_matrices,
+    masked_scores,
+    query_grid,
+    row_number,
+    stage_each,
+    stage_once,
+)
+from tilewright.graph.kernels.tiles import FLOAT, PAIR, QUAD, Matrix, Product, TileBuilder, end, number, place
+from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.records import KernelInfo
+from tilewright.graph.uop import UOp, index_const
+
+
+def query_gradient_kernel(
+    call: Attention,
+    out: UOp,
+    query: UOp,
+    key: UOp,
+    value: UOp,
+    gradient: UOp,
+    logsumexp: UOp,
+    delta: UOp,
+    mask: UOp | None = None,
+) -> UOp:
+    tiles = TileBuilder(call.core, call.rows)
+    grid, features, columns = query_grid(call, tiles), call.features, call.columns
+    own = [grid.matrix(each, call.steps[QUERY], grid.head, call.queries) for each in (query, gradient)]
+    queries, gradients = stage_once(tiles, grid, features, *own)
+    step = tiles.axis(key_tiles(call, grid), AxisType.REDUCE)
+    first = step * columns
+    keyed = [(each, first) for each in keyed_matrices(call, grid, key, value)]
+    key_tile, value_tile = stage_each(tiles, step, columns, features, keyed)
+    product = tiles.multiply(queries, key_tile, columns, features)
+    keep = keep_keys(call, grid, product, first, tiles.thread)
+    scores, factor = masked_scores(call, grid, grid.head, product.value, grid.row, first + product.column, keep, mask)
+    sums, deltas = _of_queries(call, grid, logsumexp, delta, grid.head, grid.row)
+    weights = (scores * factor - sums).alu(Ops.EXP2)
+    slopes = weights * (tiles.multiply(gradients, value_tile, columns, features, product).value - deltas)
+    total = _sum_products(tiles.multiply_held(slopes, product, key_tile, columns, features), step)
+    stored = _store(tiles, grid, own[0]._replace(memory=out), total, call.factor / LOG2_E)
+    return UOp(Ops.SINK, dtypes.void, (stored,), KernelInfo("attention_query_gradient", ()))
+
+
+def key_gradient_kernel(
+    call: Attention,
+    key_out: UOp,
+    value_out: UOp,
+    query: UOp,
+    key: UOp,
+    value: UOp,
+    gradient: UOp,
+    logsumexp: UOp,
+    delta: UOp,
+    mask: UOp | None = None,
+) -> UOp:
+    """A work-group has a tile of keys of one head, and goes over the queries of all heads that share it."""
+    tiles = TileBuilder(call.core, call.rows)
+    grid = Grid(call, tiles, call.heads // call.shared, call.keys, is_reversed=False)
+    features, columns = call.features, call.columns
+    own = [grid.matrix(each, call.steps[n], grid.head, call.keys) for each, n in ((key, KEY), (value, VALUE))]
+    keys, values = stage_once(tiles, grid, features, *own)
+    step, head, first = _query_steps(call, tiles, grid)
+    keyed = [(grid.matrix(each, call.steps[QUERY], head, call.queries), first) for each in (query, gradient)]
+    query_tile, gradient_tile = stage_each(tiles, step, columns, features, keyed)
+    product = tiles.multiply(keys, query_tile, columns, features)
+    queries = first + product.column
+    keep = None
+    if call.is_causal:
+        keep = (grid.row - first - tiles.thread % QUAD * PAIR) < product.own + 1
+    scores, factor = masked_scores(call, grid, head, product.value, queries, grid.row, keep, mask)
+    sums, deltas = _of_queries(call, grid, logsumexp, delta, head, queries)
+    weights = (scores * factor - sums).alu(Ops.EXP2)
+    slopes = weights * (tiles.multiply(values, gradient_tile, columns, features, product).value - deltas)
+    value_total = _sum_products(tiles.multiply_held(weights, product, gradient_tile, columns, features), step)
+    key_total = _sum_products(tiles.multiply_held(slopes, product, query_tile, columns, features), step)
+    stored = (
+        _store(tiles, grid, own[0]._replace(memory=key_out), key_total, call.factor / LOG2_E),
+        _store(tiles, grid, own[1]._replace(memory=value_out), value_total, 1.0),
+    )
+    return UOp(Ops.SINK, dtypes.void, stored, KernelInfo("attention_key_gradient", ()))
+
+
+def _query_steps(call: Attention, tiles: TileBuilder, grid: Grid) -> tuple[UOp, UOp, UOp]:
+    """The loop over tiles of queries of all heads that share the keys; the head and the first query of a step. Queries
+    before the first key of a causal tile do not look at it."""
+    count: UOp = index_const(-(-call.queries // call.columns))
+    skipped: UOp = index_const(0)
+    if call.is_causal:
+        skipped = (grid.tile * (call.rows // call.columns)).minimum(count)
+        count = count - skipped
+    step = tiles.axis(count * call.shared, AxisType.REDUCE)
+    if call.shared == 1:
+        return step, grid.head, (step + skipped) * call.columns
+    # No loop runs where the count is 0; a divisor is not 0 there either.
+    count = count.maximum(index_const(1))
+    return step, grid.head * call.shared + step // count, (step % count + skipped) * call.columns
+
+
+def _of_queries(call: Attention, grid: Grid, logsumexp: UOp, delta: UOp, head: UOp, query: UOp) -> list[UOp]:
+    """The two numbers of each query; past the last one a sum is infinite, which leaves no weight."""
+    at = row_number(call, grid, head, query)
+    places = [place(memory, at, query < call.queries) for memory in (logsumexp, delta)]
+    return [UOp(Ops.LOAD, FLOAT, (each, number(otherwise))) for each, otherwise in zip(places, (math.inf, 0.0))]
+
+
+def _sum_products(product: Product, step: UOp) -> Product:
+    return product._replace(value=UOp(Ops.REDUCE, FLOAT, (product.value, step), Ops.ADD))
+
+
+def _store(tiles: TileBuilder, grid: Grid, matrix: Matrix, total: Product, factor: float) -> UOp:
+    position = matrix.start + grid.row * matrix.step + total.column
+    valid = (grid.row < matrix.rows,) if matrix.rows % tiles.rows else ()
+    value = (total.value * factor).cast(matrix.memory.dtype)
+    store = tiles.store(matrix.memory, position, value, *valid)
+    return end(store, tiles.half, *total.columns, tiles.thread, *grid.axes)
