@@ -6,7 +6,7 @@ complex64.
 
 `norm` says where the division by n stands: "backward" (in the inverse, as by default), "forward", or "ortho" (the root
 of it in both). `n` and `s` are lengths that the axes are cut or filled up with zeros to, before the transform; for
-`irfft` and its kin, the lengths of the result."""
+inverse transforms to real numbers, the lengths of the result."""
 
 from __future__ import annotations
 

@@ -551,7 +551,7 @@ def test_errors_in_a_custom_kernel_name_the_line() -> None:
         (
             lambda: Tensor.custom_kernel(Tensor.empty(6).shard(TWO), Tensor(X).shard(TWO, 0), fxn=row_sum),
             ShapeError,
-            "tensor 0, of which each device has a copy",
+            "tensor 0, which is copied to each device",
         ),
         (
             lambda: Tensor.custom_kernel(Tensor.empty(1, 4).shard(TWO, 0), Tensor(X[:1]).shard(TWO, 0), fxn=double),

@@ -68,7 +68,7 @@ def emit(kind: str, **fields: object) -> None:
     """Tell the listeners of `kind`. What a listener raises passes to the caller: a listener may stop a run."""
     found = listeners.get(kind)
     if found is None:
-        # A misspelt kind has no listeners either, and would stay silent for ever.
+        # A misspelt kind has no listeners either, and would never be heard.
         if kind not in KINDS:
             raise InternalError(f"no event kind {kind!r}; events.KINDS lists them")
         return

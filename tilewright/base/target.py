@@ -101,7 +101,7 @@ class TensorCore:
 
 @dataclass(frozen=True)
 class DotProduct:
-    """An instruction that adds `terms` products of neighbours to each lane of a vector of sums, all of which wrap."""
+    """An instruction that adds `terms` products of neighbours to each lane of a vector of sums; the sums wrap."""
 
     name: str
     left: DType

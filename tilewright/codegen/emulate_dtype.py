@@ -22,7 +22,7 @@ from tilewright.base.target import SMALL_FLOATS, Target
 from tilewright.codegen.transcendental import LOG2_E
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp, const
-from tilewright.graph.walk import toposort
+from tilewright.graph.walk import map_graph, toposort
 
 INFINITY_BITS = 0x7F800000  # of float32
 SIGN_BIT = 0x80000000
@@ -37,10 +37,7 @@ def emulate_dtypes(root: UOp, target: Target) -> UOp:
         check_no_doubles(nodes, target)
     if not any(node.dtype in emulated for node in nodes):
         return root
-    emulation = Emulation(emulated, target.native_casts)
-    for node in nodes:
-        emulation.visit(node)
-    return emulation.done[root]
+    return map_graph(root, Emulation(emulated, target.native_casts).visit, nodes)
 
 
 def storage_dtype(dtype: DType) -> DType:
@@ -69,22 +66,17 @@ class Emulation:
         self.done: dict[UOp, UOp] = {}
         self.wide: dict[UOp, UOp] = {}
 
-    def visit(self, node: UOp) -> None:
-        made = self._replacement(node)
-        if made.line is None:
-            made.line = node.line
-        self.done[node] = made
-
-    def _replacement(self, node: UOp) -> UOp:
+    def visit(self, node: UOp, src: tuple[UOp, ...]) -> UOp:
         if node.op is Ops.CAST or node.op is Ops.BITCAST:
-            return self._convert(node)
-        if node.dtype in self.emulated:
-            return self._emulate(node)
-        if node.op in _COMPARISONS or node.op is Ops.ACCUMULATE:
-            src = tuple(self.widened(source) for source in node.src)
+            made = self._convert(node)
+        elif node.dtype in self.emulated:
+            made = self._emulate(node)
+        elif node.op in _COMPARISONS or node.op is Ops.ACCUMULATE:
+            made = node.with_src(tuple(self.widened(source) for source in node.src))
         else:
-            src = tuple(self.done[source] for source in node.src)
-        return node.with_src(src)
+            made = node.with_src(src)
+        self.done[node] = made
+        return made
 
     def widened(self, node: UOp) -> UOp:
         """The node's value, in float32 where its dtype is emulated."""
@@ -122,7 +114,8 @@ class Emulation:
         return self._narrow(operands[0].alu(node.op, *operands[1:]), node.dtype)
 
     def _exponent_of_exp(self, node: UOp) -> list[UOp] | None:
-        """x * log2(e) in float32 where the node is EXP2(x * log2(e)): rounded, the product would spoil exp(x)."""
+        """x * log2(e) in float32 where the node is EXP2(x * log2(e)): a rounded product would lose the precision of
+        exp(x)."""
         if node.op is not Ops.EXP2 or node.src[0].op is not Ops.MUL:
             return None
         product = node.src[0]

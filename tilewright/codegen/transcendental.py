@@ -342,8 +342,8 @@ def _is_number(x: UOp) -> bool:
 
 def _product_range(left: Range, right: Range, is_square: bool) -> Range:
     if is_square:
-        most = max(abs(left[0]), abs(left[1]))
+        greatest = max(abs(left[0]), abs(left[1]))
         least = 0.0 if left[0] <= 0.0 <= left[1] else min(abs(left[0]), abs(left[1]))
-        return (least * least, most * most)
+        return (least * least, greatest * greatest)
     corners = [x * y for x in left for y in right]
     return UNKNOWN if any(map(math.isnan, corners)) else (min(corners), max(corners))

@@ -270,8 +270,8 @@ class Splitting:
         if 0 <= dividend.vmin and dividend.vmax <= WORD_MASK and 0 <= divisor.vmin and divisor.vmax <= WORD_MASK:
             quotient = x.low // y.low
             return Words(quotient if node.op is Ops.IDIV else x.low - quotient * y.low, word_pairs.ZERO)
-        most = int(divisor.vmax) if divisor.vmin >= 0 else 1 << (2 * WORD_BITS)
-        return word_pairs.divide(x, y, most)[0 if node.op is Ops.IDIV else 1]
+        max_divisor = int(divisor.vmax) if divisor.vmin >= 0 else 1 << (2 * WORD_BITS)
+        return word_pairs.divide(x, y, max_divisor)[0 if node.op is Ops.IDIV else 1]
 
     def _from(self, source: UOp, signed: bool) -> Words:
         """A value of another dtype."""

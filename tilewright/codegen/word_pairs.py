@@ -227,9 +227,9 @@ def select(condition: UOp, yes: Words, no: Words) -> Words:
 # ---------------------------------------------------------------- division
 
 
-def divide(x: Words, y: Words, most: int) -> tuple[Words, Words]:
-    """Quotient and remainder of unsigned numbers; the divisor is `most` at most, and at least 1."""
-    if most <= _HALF_MASK:
+def divide(x: Words, y: Words, max_divisor: int) -> tuple[Words, Words]:
+    """Quotient and remainder of unsigned numbers; the divisor is between 1 and `max_divisor`."""
+    if max_divisor <= _HALF_MASK:
         return _divide_by_half(x, y.low)
     quotient = _divide(x, y)
     return quotient, subtract(x, multiply(quotient, y))

@@ -206,12 +206,12 @@ class _Recurrent:
             in_dtype_of(sequence, weight).transpose(),  # type: ignore[arg-type]
             optional_in_dtype_of(sequence, bias),
         ).contiguous()
-        turned = in_dtype_of(sequence, recurrent_weight).transpose()  # type: ignore[arg-type]
+        transposed = in_dtype_of(sequence, recurrent_weight).transpose()  # type: ignore[arg-type]
         own_bias = optional_in_dtype_of(sequence, recurrent_bias)
         steps = range(sequence.shape[0])
         hidden = []
         for step in reversed(steps) if suffix else steps:
-            state = self._step(entering[step], state[0].linear(turned, own_bias), state)
+            state = self._step(entering[step], state[0].linear(transposed, own_bias), state)
             hidden.append(state[0])
         ordered = hidden[::-1] if suffix else hidden
         return ordered[0].stack(*ordered[1:]), state

@@ -52,8 +52,8 @@ def choose_layout(shape: Shape, weights: Mapping[Layout, int]) -> Layout:
     none. Of several the most even one, which keeps the devices busy; then the one that weighs most."""
 
     def cost(layout: Layout) -> tuple[int, int]:
-        most = max(element_count(part) for part in layout.part_shapes(shape, len(layout.sizes)))
-        return most, -weights[layout]
+        largest = max(element_count(part) for part in layout.part_shapes(shape, len(layout.sizes)))
+        return largest, -weights[layout]
 
     return min((layout for layout in weights if layout.axis is not None), key=cost, default=WHOLE)
 

@@ -15,7 +15,7 @@ from tilewright.graph.walk import toposort
 from tilewright.schedule.uses import Plan
 
 
-def nodes_to_part(plan: Plan, most_buffers: Callable[[UOp], int]) -> set[UOp]:
+def nodes_to_part(plan: Plan, max_buffers: Callable[[UOp], int]) -> set[UOp]:
     """One node of each kernel that has too many buffers. A node that takes in too many by itself is left to the
     device, which says so."""
     stored = frozenset(plan.stored)
@@ -26,16 +26,16 @@ def nodes_to_part(plan: Plan, most_buffers: Callable[[UOp], int]) -> set[UOp]:
                 buffers.setdefault(root, set()).add(node)
     checking = {root for node in plan.order if node.op is Ops.CHECK for root, _ in plan.uses.get(node, {})}
 
-    def most_of(root: UOp) -> int:
+    def limit_of(root: UOp) -> int:
         """One buffer goes to the words of a kernel's checks."""
-        return most_buffers(root) - (root in checking)
+        return max_buffers(root) - (root in checking)
 
-    crowded = (root for root, used in buffers.items() if len(used) > most_of(root))
-    parts = (_node_to_part(plan, stored, root, most_of(root)) for root in crowded)
+    crowded = (root for root, used in buffers.items() if len(used) > limit_of(root))
+    parts = (_node_to_part(plan, stored, root, limit_of(root)) for root in crowded)
     return {node for node in parts if node is not None}
 
 
-def _node_to_part(plan: Plan, stored: frozenset[UOp], root: UOp, most: int) -> UOp | None:
+def _node_to_part(plan: Plan, stored: frozenset[UOp], root: UOp, limit: int) -> UOp | None:
     def is_stored_here(node: UOp) -> bool:
         return node is root or (node in plan.hosts and plan.hosts[node][0] is root)
 
@@ -43,7 +43,7 @@ def _node_to_part(plan: Plan, stored: frozenset[UOp], root: UOp, most: int) -> U
     kept = frozenset(filter(is_stored_here, order))
     loaded = frozenset(node for node in order if (node in stored or node.op is Ops.PARAM) and node not in kept)
     needs = _needs(order, loaded, kept)
-    crowded = next((node for node in order if len(needs[node]) + (node not in kept) > most), None)
+    crowded = next((node for node in order if len(needs[node]) + (node not in kept) > limit), None)
     if crowded is None:
         return None
     below = set(toposort(*crowded.src))

@@ -61,7 +61,7 @@ def loop_limits(conditions: Iterable[UOp]) -> dict[UOp, int]:
 
 
 def conditions_of(value: UOp) -> list[UOp]:
-    """Conditions without each of which the value is 0."""
+    """Conditions that must all hold for the value to be other than 0."""
     if value.op is Ops.CAST:
         return conditions_of(value.src[0])
     if is_selection(value):
@@ -84,7 +84,7 @@ def mask_parts(index: UOp) -> list[UOp]:
 
 def drop_masks(value: UOp) -> UOp:
     """Loads without the masks that a selection around them makes superfluous, where the load is then the same for many
-    steps: a weight is fetched once for a row of outputs, of which some lie outside of its window.
+    steps: a weight is loaded once for a row of outputs, some of them outside of its window.
 
     before: where(y - c < 20, x[y - c if y - c < 20] * w[c if y - c < 20], 0)
     after:  where(y - c < 20, x[y - c if y - c < 20] * w[c], 0)"""
@@ -111,7 +111,7 @@ def is_spread_by_mask(index: UOp) -> bool:
 
 
 def selecting_conditions(nodes: list[UOp]) -> dict[UOp, frozenset[UOp]]:
-    """For each node, sources first, the conditions without each of which its value is not used."""
+    """For each node, sources first, the conditions that must all hold for its value to be used."""
     found: dict[UOp, frozenset[UOp]] = {nodes[-1]: frozenset()}
     for node in reversed(nodes):
         own = found[node]

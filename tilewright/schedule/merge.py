@@ -35,9 +35,9 @@ def merge_steps(
     order: Sequence[int],
     temps: frozenset[int],
     devices: Mapping[UOp, str],
-    most_buffers: Callable[[UOp], int],
+    max_buffers: Callable[[UOp], int],
 ) -> list[Step]:
-    merger = _Merger(temps, most_buffers)
+    merger = _Merger(temps, max_buffers)
     positions: dict[int, int] = {}
     for number in order:
         step = steps[number]
@@ -47,9 +47,9 @@ def merge_steps(
 
 
 class _Merger:
-    def __init__(self, temps: frozenset[int], most_buffers: Callable[[UOp], int]) -> None:
+    def __init__(self, temps: frozenset[int], max_buffers: Callable[[UOp], int]) -> None:
         self.temps = temps
-        self.most_buffers = most_buffers
+        self.max_buffers = max_buffers
         self.steps: list[Step] = []
         self.groups: dict[int, Group] = {}  # the position of a step -> what is known of its kernel
         self.readers: dict[tuple[frozenset[UOp], int], int] = {}  # loops and a version -> the last step to read it so
@@ -72,7 +72,7 @@ class _Merger:
             is_last = position == len(self.steps) - 1
             if any(p > position for p in after) or not (is_last or self.temps.isdisjoint(step.targets)):
                 return None
-            if self._buffers_of(position, step) > self.most_buffers(step.node):
+            if self._buffers_of(position, step) > self.max_buffers(step.node):
                 continue
             joined = join(self.groups[position], own, self.steps[position], step)
             if joined is not None:

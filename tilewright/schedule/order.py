@@ -39,14 +39,14 @@ class ItemBuilder:
         outputs: Sequence[UOp],
         devices: Mapping[UOp, str],
         pinned: frozenset[int],
-        most_buffers: Callable[[UOp], int],
+        max_buffers: Callable[[UOp], int],
         target_of: Callable[[str], Target],
     ) -> None:
         self.plan = plan
         self.params = params
         self.outputs = outputs
         self.pinned = pinned
-        self.most_buffers = most_buffers
+        self.max_buffers = max_buffers
         self.target_of = target_of
         self.versions: dict[UOp, int] = {node: number for number, node in enumerate(params)}
         self.joins = joins_of(plan.stored)
@@ -93,7 +93,7 @@ class ItemBuilder:
     def merge_steps(self) -> None:
         """Steps that load the same memory become one."""
         temps = frozenset(self.temp_sizes)
-        self.ordered = merge_steps(self.steps, self.order, temps, self.devices, self.most_buffers)
+        self.ordered = merge_steps(self.steps, self.order, temps, self.devices, self.max_buffers)
 
     def write_items(self) -> tuple[list[Item], list[Slot], list[int]]:
         """An item for each step, the slots of memory, and the slots of the outputs."""

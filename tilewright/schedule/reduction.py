@@ -16,7 +16,7 @@ LONG_REDUCTION = 1 << 22  # that fewer parts than FEW_RESULTS would not share we
 FEW_RESULTS = 64
 MAX_PARTS = 256
 MIN_PART = 1024
-MAX_PADDING = 8  # of an axis at most one part in so many is padding
+MAX_PADDING = 8  # at most one part in this many of an axis is padding
 LONG_PRODUCT = 1 << 12
 # Sums of columns on a device with work-groups: elements from which two kernels take less time than one, the partial
 # sums that keep its threads busy, and the length of the shortest part.
@@ -50,8 +50,8 @@ def split_reduction(node: UOp, has_groups: bool = False) -> UOp | None:
 
 def choose_parts(size: int, reduced: int) -> int | None:
     """The largest divisor of the axis that leaves parts worth a core; None where the axis has no useful divisor."""
-    most = min(MAX_PARTS, max(reduced // MIN_PART, 1))
-    best = max((d for d in range(1, most + 1) if size % d == 0), default=1)
+    max_parts = min(MAX_PARTS, max(reduced // MIN_PART, 1))
+    best = max((d for d in range(1, max_parts + 1) if size % d == 0), default=1)
     is_enough = best >= FEW_RESULTS or (best >= 16 and reduced < LONG_REDUCTION)
     return best if is_enough else None
 
@@ -63,10 +63,10 @@ def _split_columns(node: UOp, work: int, results: int) -> UOp | None:
     if work < LARGE_COLUMNS or results * 2 > MIN_PARTIALS or len(source.shape) - 1 in axes:
         return None
     axis = max(axes, key=lambda a: source.shape[a])
-    most = min(MAX_PARTS, MIN_PARTIALS // results, work // results // MIN_COLUMN_PART)
-    parts = max((n for n in range(2, most + 1) if source.shape[axis] % n == 0), default=1)
-    if 4 * parts < most:
-        return _split_padded(node, axis, 1 << (most.bit_length() - 1))
+    max_parts = min(MAX_PARTS, MIN_PARTIALS // results, work // results // MIN_COLUMN_PART)
+    parts = max((n for n in range(2, max_parts + 1) if source.shape[axis] % n == 0), default=1)
+    if 4 * parts < max_parts:
+        return _split_padded(node, axis, 1 << (max_parts.bit_length() - 1))
     return _split_axis(source, source.shape, node, axis, parts) if parts > 1 else None
 
 
@@ -110,13 +110,13 @@ def _split_axis(source: UOp, shape: Shape, node: UOp, axis: int, parts: int) -> 
     return UOp(Ops.RESHAPE, node.dtype, (second,), node.shape)
 
 
-def _split_padded(node: UOp, axis: int, most: int = MAX_PARTS) -> UOp | None:
+def _split_padded(node: UOp, axis: int, max_parts: int = MAX_PARTS) -> UOp | None:
     """An axis without divisors is filled up with the identity of the reduction."""
     source = node.src[0]
     op, _ = node.arg
     size = source.shape[axis]
     reduced = element_count(source.shape) // element_count(node.shape)
-    parts = FEW_RESULTS if reduced < LONG_REDUCTION else most
+    parts = FEW_RESULTS if reduced < LONG_REDUCTION else max_parts
     while parts * MAX_PADDING > size:
         parts //= 2
     if parts < 2:

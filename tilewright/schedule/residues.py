@@ -1,4 +1,4 @@
-"""Sums of which only every n-th step counts. In: the value of a kernel. Out: the same value, whose sums walk those
+"""Sums in which only every n-th step counts. In: the value of a kernel. Out: the same value, whose sums walk those
 steps alone. The gradient of windows that are n apart is such a sum: of the windows that could hold an element, every
 n-th begins where there is one.
 
@@ -61,7 +61,7 @@ def thin_reduction(value: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, tuple[UOp, 
 
 
 def find_residues(value: UOp, loops: tuple[UOp, ...]) -> dict[UOp, Residue]:
-    """The loops of which only every n-th step counts, whatever the steps of the others are."""
+    """The loops in which only every n-th step counts, whatever the steps of the others are."""
     found: dict[UOp, Residue] = {}
     for part in conditions_of(value):
         if (

@@ -127,7 +127,7 @@ class Sharder:
         return next(made.devices for made in map(self.done.get, node.src) if isinstance(made, Sharded))
 
     def _aligned(self, source: UOp, layout: Layout, devices: tuple[str, ...]) -> Sequence[UOp]:
-        """The parts of a source, of which the layout is wanted. One of no axes stands for any shape."""
+        """The parts of a source in a layout. A source without axes stands for any shape."""
         made = self.done[source]
         wanted = layout if source.shape else WHOLE
         if isinstance(made, Sharded):
@@ -248,7 +248,7 @@ class Sharder:
         return Sharded(tuple(parts), Layout(axis, sizes), devices)
 
     def _assign(self, node: UOp) -> Sharded:
-        """In place on every part. A view that is no view of the parts is written to a gathered copy first, of which
+        """In place on every part. A view that is no view of the parts is written to a gathered copy first, and
         each part then takes its own."""
         target, view, value = node.src
         spread, devices = self._spread(target), self._devices(node)

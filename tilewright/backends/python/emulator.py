@@ -394,7 +394,7 @@ class _Run:
         threads = self.launch.group_size
         if threads % width:
             raise self._site(position, node).error(
-                EmulatorError, f"folds {width} neighbours, of which a group of {threads} threads has no whole number"
+                EmulatorError, f"folds {width} neighbours, which do not divide a group of {threads} threads"
             )
         value = self._value(node.src[0])
         shape = (value.shape[GROUP_AXIS], threads, *value.shape[FIRST_TILE_AXIS:])

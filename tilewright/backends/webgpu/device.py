@@ -56,11 +56,11 @@ class WebGpuDriver(Driver):
         return render(program)
 
     def _check_limits(self, program: Program) -> None:
-        most = self.target.max_buffers
-        if len(program.params) > most:
+        limit = self.target.max_buffers
+        if len(program.params) > limit:
             raise UnsupportedError(
                 "compile",
-                f"kernel {program.name} has {len(program.params)} buffers, {self.target.arch} binds {most} at most",
+                f"kernel {program.name} has {len(program.params)} buffers, {self.target.arch} binds {limit} at most",
                 "realize some of the inputs together, by `contiguous()`, before they meet",
             )
         largest = int(self.limits["max-storage-buffer-binding-size"])

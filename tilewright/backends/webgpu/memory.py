@@ -41,13 +41,13 @@ class Copies:
         self.context = context
         self.queue = device.queue
         self.usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
-        self.most_bytes = int(device.limits["max-buffer-size"])
+        self.max_bytes = int(device.limits["max-buffer-size"])
         self.fence = self.allocate(WORD)
 
     def allocate(self, nbytes: int) -> WebGpuMemory:
         size = up_to_word(max(nbytes, WORD))
-        if size > self.most_bytes:
-            raise MemoryError(f"a buffer has {self.most_bytes} bytes at most")
+        if size > self.max_bytes:
+            raise MemoryError(f"a buffer has {self.max_bytes} bytes at most")
         # wgpu's own error for a lack of memory is a MemoryError.
         with self.context:
             return WebGpuMemory(self.device.create_buffer(size=size, usage=self.usage), size, self.context.dropped)

@@ -64,7 +64,7 @@ def _members(data: memoryview) -> dict[str, tuple[int, int]]:
     reached = 0
     with tarfile.open(fileobj=cast(IO[bytes], cast(Any, ViewFile(data))), mode="r:") as archive:
         while (member := archive.next()) is not None:
-            # A size below 0 would lead back to headers that were read already, for ever.
+            # A size below 0 would lead back to headers that were read already: an endless loop.
             if member.size < 0 or archive.offset <= reached:
                 raise ArchiveError(f"the entry {member.name!r} has a size below 0")
             reached = archive.offset

@@ -1,5 +1,5 @@
 """IDX, the format of MNIST: arrays of one dtype with a header of sizes. In: a path, plain or gzipped. Out: a tensor.
-Elements of one byte are mapped from a plain file; wider ones are big-endian in the file and are turned around."""
+Elements of one byte are mapped from a plain file; wider ones are big-endian in the file and are byte-swapped."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ Out: plain containers, numbers and text. The standard library decodes the opcode
 nothing here imports a module, looks up an attribute or calls what is not in the table, so a pickle cannot do harm.
 
 `pickle.Unpickler` with its own `find_class` is not enough for files of strangers: BUILD still sets attributes of what
-the table gives out, a large memo index takes gigabytes, and hashing nested tuples takes time without end."""
+the table gives out, a large memo index takes gigabytes, and hashing nested tuples takes exponential time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _KEYS = (str, int, float, bool, bytes, type(None))
 # so that all of them collide, which makes a dict of a few thousand take hours.
 _MAX_KEY = 1 << 53
 # Elements that the calls of a pickle may make: _MAX_COPIES times its bytes, and _FREE_COPIES in any case. Each call
-# copies, and a pickle of a few kilobytes could ask for copies of copies without end.
+# copies, and a pickle of a few kilobytes could ask for an unlimited number of copies of copies.
 _MAX_COPIES = 2
 _FREE_COPIES = 1 << 17
 

@@ -37,7 +37,7 @@ _DTYPES = {dtype.name: dtype for dtype in dtypes.all if not dtype.name.startswit
 }
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_PROTOCOL = 1001
-_LARGEST = 1 << 62
+_MAX_COUNT = 1 << 62
 _MAX_AXES = 64
 
 
@@ -219,7 +219,7 @@ class _Storages:
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < _LARGEST
+    return type(value) is int and 0 <= value < _MAX_COUNT
 
 
 # ---------------------------------------------------------------- what a pickle may call
@@ -285,8 +285,8 @@ def _rebuilder(device: str | None) -> Rebuild:
         what = f"a tensor of {element.name} with offset {reprlib.repr(offset)}, "
         what += f"size {reprlib.repr(size)} and stride {reprlib.repr(stride)}"
         is_sane = len(size) == len(stride) <= _MAX_AXES and all(map(_is_count, (offset, *size, *stride)))
-        count = math.prod(size) if is_sane else _LARGEST
-        if count >= _LARGEST:
+        count = math.prod(size) if is_sane else _MAX_COUNT
+        if count >= _MAX_COUNT:
             raise PickleError(f"{what} cannot be")
         reach = offset + 1 + sum((length - 1) * step for length, step in zip(size, stride)) if count else 0
         if reach * element.itemsize > storage.nbytes:

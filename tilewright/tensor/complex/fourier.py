@@ -178,8 +178,8 @@ def transform(x: Any, sign: int) -> Any:
     split = x.reshape(*outer, parts, factor, length).permute(*order, count + 2, count, count + 1)
     first = transform(split, sign)  # (..., j2, part, k1)
     twiddles = tables.lookup("twiddles", (length, factor), sign, x).permute(0, 2, 1, 3)
-    turned = _multiplied(first, twiddles).permute(*order, count + 2, count + 1, count).contiguous()
-    second = transform(turned, sign)  # (..., k1, part, k2)
+    transposed = _multiplied(first, twiddles).permute(*order, count + 2, count + 1, count).contiguous()
+    second = transform(transposed, sign)  # (..., k1, part, k2)
     return second.permute(*order, count + 1, count + 2, count).reshape(*outer, 2, n)
 
 

@@ -359,7 +359,7 @@ _nesting = _Nesting()
 
 
 def checkpoint(function: Callable[..., R], *tensors: T) -> R:
-    """`function(*tensors)`, of which gradients keep nothing but the inputs: what else they need is computed a second
+    """`function(*tensors)`; gradients keep its inputs alone, and what else they need is computed a second
     time, when the gradient arrives there. Memory for time, around each of several blocks of layers. The function gives
     a tensor or a list or tuple of them; it may use other tensors, such as its parameters."""
     if not modes.grad_enabled:

@@ -34,7 +34,7 @@ def move_from_last(node: UOp, axis: int) -> UOp:
 
 
 def repeat(node: UOp, counts: Shape) -> UOp:
-    """The node repeated as a whole: each axis becomes (count, size), of which the first is an expanded 1."""
+    """The node repeated as a whole: each axis becomes (count, size), where count is an expanded axis of size 1."""
     shape = (1,) * (len(counts) - len(node.shape)) + node.shape
     apart = tuple(size for own in shape for size in (1, own))
     wide = tuple(size for pair in zip(counts, shape) for size in pair)
@@ -174,12 +174,12 @@ def read_rows(node: UOp, indices: UOp) -> UOp:
 
 def bisect(start: UOp, span: int, fits: Callable[[UOp], UOp]) -> UOp:
     """The greatest number in start..start+span that fits, where all below it do. Numbers are stored every few steps: a
-    step reads memory at an index that the step before has found, and planning many such turns as one kernel is slow."""
+    step reads memory at an index that the step before has found, and planning many such steps as one kernel is slow."""
     number = start
-    for turn, bit in enumerate(reversed(range(span.bit_length())), start=1):
+    for step, bit in enumerate(reversed(range(span.bit_length())), start=1):
         probe = number + (1 << bit)
         number = build.where(fits(probe), probe, number)
-        if turn % _STEPS_IN_KERNEL == 0:
+        if step % _STEPS_IN_KERNEL == 0:
             number = build.contiguous(number)
     return number
 

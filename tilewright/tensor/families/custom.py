@@ -117,7 +117,7 @@ def _check_divisions(
 
 def _check_output(name: str, slot: int, layouts: Sequence[Layout]) -> None:
     if layouts[slot][0] is None and any(axis is not None for axis, _ in layouts):
-        message = f"{name} writes tensor {slot}, of which each device has a copy, from parts that differ"
+        message = f"{name} writes tensor {slot}, which is copied to each device, from parts that differ"
         raise ShapeError("custom_kernel", message, "divide what it writes as well: `.shard(devices, axis)`")
 
 

@@ -98,8 +98,8 @@ def _round(state: T, constant: T) -> T:
     parity = cells[:, 0]
     for y in range(1, 5):
         parity = parity ^ cells[:, y]
-    turned = _rotated(parity.roll(-1, 1), parity._tensor([1] * 5).cast(dtypes.uint64))
-    mixed = cells ^ (parity.roll(1, 1) ^ turned).unsqueeze(1)
+    shifted = _rotated(parity.roll(-1, 1), parity._tensor([1] * 5).cast(dtypes.uint64))
+    mixed = cells ^ (parity.roll(1, 1) ^ shifted).unsqueeze(1)
     amounts = mixed._tensor(rotations()).cast(dtypes.uint64).reshape((5, 5))
     rotated = _rotated(mixed, amounts).reshape((state.shape[0], 25))
     # The word at (x, y) goes to (y, 2x + 3y): the word that comes to (x, y) stood at (x + 3y, x).

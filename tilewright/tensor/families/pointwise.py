@@ -52,7 +52,8 @@ class PointwiseMixin(ActivationMixin):
         size = wide * sign
         is_inside = size < 1
         fixed = is_inside.where(size, 0.0).detach()
-        # A closed form that is within 0.4 % (Winitzki), then Halley's steps, each of which triples the digits.
+        # A closed form that is within 0.4 % (Winitzki), then Halley's method, which triples the correct digits per
+        # step.
         log = (1 - fixed).log() + fixed.log1p()
         half = 2 / (math.pi * 0.147) + log / 2
         found = ((half.square() - log / 0.147).sqrt() - half).sqrt()

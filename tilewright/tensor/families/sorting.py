@@ -2,7 +2,7 @@
 Elements are compared by integer keys, which have one order for all dtypes: NaN is the greatest, equal ones keep their
 order. Blocks are sorted by counting the smaller elements; sorted blocks are merged two by two: one position in eight of
 the result finds its element by bisection, the others follow from there. So n elements take about n*(block + log(n))
-steps in few kernels, none of which waits on the host. Devices with work-groups have kernels of their own for it
+steps in few kernels, and none waits on the host. Devices with work-groups have kernels of their own for it
 (graph/kernels/sorting.py)."""
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def _keys_of_floats(node: UOp) -> UOp:
     integer = _SIGNED[node.dtype.bits]
     plain = build.where(build.alu(Ops.CMPEQ, node, build.const(node.dtype, 0)), build.const(node.dtype, 0), node)
     bits = build.bitcast(plain, integer)
-    turned = build.alu(Ops.XOR, bits, build.const(integer, integer.max))
-    keys = build.where(build.alu(Ops.CMPLT, bits, build.const(integer, 0)), turned, bits)
+    flipped = build.alu(Ops.XOR, bits, build.const(integer, integer.max))
+    keys = build.where(build.alu(Ops.CMPLT, bits, build.const(integer, 0)), flipped, bits)
     return build.where(build.alu(Ops.CMPNE, node, node), build.const(integer, integer.max), keys)
 
 
@@ -234,13 +234,13 @@ def merge_sources(keys: UOp, half: int) -> UOp:
     least = build.expand(build.reshape(known, (*known.shape, 1)), (*known.shape, _STRIDE))
     least = build.reshape(least, near.shape).maximum(near - half)
     count = build.contiguous(_count_of_first(keys, half, near, least, _STRIDE * (_STRIDE - 1)))
-    turns = build.contiguous(_turns_of_first(keys, half, near, count))
+    choices = build.contiguous(_choices_of_first(keys, half, near, count))
     shape = (*near.shape, _STRIDE)
-    turns, count, near = (build.expand(build.reshape(x, (*x.shape, 1)), shape) for x in (turns, count, near))
+    choices, count, near = (build.expand(build.reshape(x, (*x.shape, 1)), shape) for x in (choices, count, near))
     step = build.axis_iota(shape, len(shape) - 1)
     # As many were taken from the first half before as bits below this one are set.
-    count = count + _ones(turns & ((build.const(dtypes.int32, 1) << step) - 1))
-    is_first = ((turns >> step) & 1).ne(0)
+    count = count + _ones(choices & ((build.const(dtypes.int32, 1) << step) - 1))
+    is_first = ((choices >> step) & 1).ne(0)
     return build.reshape(build.where(is_first, count, near + step - count + half), keys.shape)
 
 
@@ -255,21 +255,21 @@ def _count_of_first(keys: UOp, half: int, k: UOp, least: UOp, span: int) -> UOp:
     return nodes.bisect(least, span, goes_on)
 
 
-def _turns_of_first(keys: UOp, half: int, k: UOp, count: UOp) -> UOp:
-    """`_STRIDE` elements of each merged row from k on, of the first k of which `count` came from the first half: bit t
-    is set where element k+t does as well. Like those of a bisection, turns are stored every few."""
-    turns = build.const(dtypes.int32, 0, k.shape)
+def _choices_of_first(keys: UOp, half: int, k: UOp, count: UOp) -> UOp:
+    """The sources of `_STRIDE` elements of each merged row from k on; `count` of its first k elements came from the
+    first half. Bit t is set where element k+t does as well. Like those of a bisection, choices are stored every few."""
+    choices = build.const(dtypes.int32, 0, k.shape)
     taken = count
     for step in range(_STRIDE):
         if step == _STRIDE // 2:
-            turns = build.contiguous(turns)
-            taken = count + _ones(turns)
+            choices = build.contiguous(choices)
+            taken = count + _ones(choices)
         other = k + step - taken
         first, second = nodes.read_rows(keys, taken), nodes.read_rows(keys, other + half)
         is_first = (taken < half) & (other.eq(half) | (second < first).logical_not())
-        turns = turns + build.cast(is_first, dtypes.int32) * (1 << step)
+        choices = choices + build.cast(is_first, dtypes.int32) * (1 << step)
         taken = taken + build.cast(is_first, dtypes.int32)
-    return turns
+    return choices
 
 
 def _ones(byte: UOp) -> UOp:

@@ -14,7 +14,7 @@ from tilewright.tensor.matrices.loops import MAX_KERNELS, Loops, absolute, choos
 
 @functools.lru_cache(MAX_KERNELS)
 def cholesky_kernel(factor: UOp, matrix: UOp) -> UOp:
-    """The upper factor R with R.T @ R = matrix, of which the upper triangle is read. The root of a pivot that is not
+    """The upper factor R with R.T @ R = matrix; reads the upper triangle of the matrix. The root of a pivot that is not
     positive is NaN, and so is all that depends on it."""
     batch, size, _ = matrix.shape
     loops = Loops()
@@ -62,9 +62,9 @@ def _lu_steps(loops: Loops, b: UOp, factors: UOp, order: UOp, sign: UOp, matrix:
     swapped = UOp.group(current[b, k, j].store(lower), current[b, pivot_row, j].store(upper)).end(j)
     here, there = order[b, k].load(), order[b, pivot_row].load()
     reordered = UOp.group(order[b, k].store(there), order[b, pivot_row].store(here))
-    turned = sign[b].store(choose(pivot_row.ne(k), -sign[b], sign[b].load(), sign.dtype))
+    signed = sign[b].store(choose(pivot_row.ne(k), -sign[b], sign[b].load(), sign.dtype))
     if rows == 1:
-        return UOp.group(swapped, reordered, turned).end(k)
+        return UOp.group(swapped, reordered, signed).end(k)
     current = current.after(swapped)
     pivot = current[b, k, k].load()
     row = k + 1 + (below := loops.over(rows - 1 - k))
@@ -74,11 +74,11 @@ def _lu_steps(loops: Loops, b: UOp, factors: UOp, order: UOp, sign: UOp, matrix:
     )
     kept = current[b, row, k].store(factor)
     if columns == 1:
-        return UOp.group(kept.end(below), reordered, turned).end(k)
+        return UOp.group(kept.end(below), reordered, signed).end(k)
     column = k + 1 + (beside := loops.over(columns - 1 - k))
     change = factor * current[b, k, column]
     updated = current[b, row, column].store(current[b, row, column] - change).end(beside)
-    return UOp.group(UOp.group(kept, updated).end(below), reordered, turned).end(k)
+    return UOp.group(UOp.group(kept, updated).end(below), reordered, signed).end(k)
 
 
 def _find_pivot(loops: Loops, current: UOp, b: UOp, k: UOp) -> UOp:

@@ -139,7 +139,7 @@ def _reflect_row(loops: Loops, current: UOp, b: UOp, k: UOp, size: int) -> tuple
 
 @functools.lru_cache(MAX_KERNELS)
 def tridiagonal_kernel(work: UOp, diagonal: UOp, beside: UOp, scales: UOp, unit: UOp, matrix: UOp) -> UOp:
-    """A symmetric matrix, of which the lower triangle is read, as Q @ T @ Q.T * unit: the three diagonals of T, and in
+    """A symmetric matrix as Q @ T @ Q.T * unit; reads its lower triangle. Out:  the three diagonals of T, and in
     row k of `work` the vector of reflection k, right of the diagonal."""
     batch, size, _ = matrix.shape
     loops = Loops()

@@ -1,5 +1,5 @@
 """Eigenvalues of three diagonals and singular values of two, by iterated rotations, as kernels. In: the diagonals and,
-in rows, the vectors found so far. Out: kernels that overwrite them. Every rotation turns two rows, which are
+in rows, the vectors found so far. Out: kernels that overwrite them. Every rotation combines two rows, which are
 contiguous.
 
 A kernel has no `while`: loops have a largest number of iterations, and what is done is a loop of computed size 0."""
@@ -13,7 +13,7 @@ from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp
 from tilewright.tensor.matrices.loops import MAX_KERNELS, ROUNDING, Loops, absolute, choose, position, root
 
-LANES = 16  # elements of a row that are turned together; rows of vectors have a multiple of them
+LANES = 16  # elements of a row that are rotated together; rows of vectors have a multiple of them
 MAX_SWEEPS = 40  # for each eigenvalue or singular value, of all together; three are the rule
 
 
@@ -22,7 +22,7 @@ def _hypotenuse(x: UOp, y: UOp) -> UOp:
 
 
 def _rotation(x: UOp, y: UOp) -> tuple[UOp, UOp, UOp]:
-    """(cosine, sine, r) of the rotation that turns (x, y) into (r, 0)."""
+    """(cosine, sine, r) of the rotation that maps (x, y) to (r, 0)."""
     length = _hypotenuse(x, y)
     is_zero = length.eq(0.0)
     safe = choose(is_zero, 1.0, length, x.dtype)
@@ -63,10 +63,10 @@ def tridiagonal_values_kernel(diagonal: UOp, beside: UOp, *vectors: UOp) -> UOp:
     loops = Loops()
     b = loops.over(batch)
     top = loops.register(dtypes.int32, 0, b)
-    turns = loops.over(MAX_SWEEPS)
-    sweep = loops.over(choose(top.after(turns)[0] < size - 1, size, 0, dtypes.index))
-    within = (b, turns, sweep)
-    top, diagonal, beside = top.after(turns, sweep), diagonal.after(*within), beside.after(*within)
+    sweeps = loops.over(MAX_SWEEPS)
+    sweep = loops.over(choose(top.after(sweeps)[0] < size - 1, size, 0, dtypes.index))
+    within = (b, sweeps, sweep)
+    top, diagonal, beside = top.after(sweeps, sweep), diagonal.after(*within), beside.after(*within)
     first = position(top[0].load(), size)
     bottom = loops.register(dtypes.int32, size - 1, *within)
     scan = loops.over(size - 1 - first)
@@ -78,15 +78,15 @@ def tridiagonal_values_kernel(diagonal: UOp, beside: UOp, *vectors: UOp) -> UOp:
     is_active = first < last
     moved_on = top[0].store((first + choose(is_active, 0, 1, dtypes.index)).minimum(size - 1).cast(dtypes.int32))
     start = _wilkinson_shift(diagonal, beside, b, first, last)
-    turn = loops.over(choose(is_active, last - first, 0, dtypes.index))
-    swept, offset, start = _ql_sweep(loops, diagonal, beside, vectors, b, last, turn, start, within)
+    step = loops.over(choose(is_active, last - first, 0, dtypes.index))
+    swept, offset, start = _ql_sweep(loops, diagonal, beside, vectors, b, last, step, start, within)
     diagonal, beside = diagonal.after(swept), beside.after(swept)
     closed = UOp.group(
         diagonal[b, first].store(diagonal[b, first] - offset, mask=is_active),
         beside[b, first].store(start, mask=is_active),
     )
     cut = beside.after(closed)[b, last].store(0.0, mask=is_active)
-    done = UOp.group(closed, cut, moved_on).end(sweep).end(turns)
+    done = UOp.group(closed, cut, moved_on).end(sweep).end(sweeps)
     return done.end(b).sink(arg=KernelInfo("tridiagonal_values"))
 
 
@@ -108,7 +108,7 @@ def _ql_sweep(
     vectors: tuple[UOp, ...],
     b: UOp,
     last: UOp,
-    turn: UOp,
+    step: UOp,
     start: UOp,
     within: tuple[UOp, ...],
 ) -> tuple[UOp, UOp, UOp]:
@@ -116,10 +116,10 @@ def _ql_sweep(
     diagonal element, and the element beside it."""
     dtype, size = diagonal.dtype, diagonal.shape[1]
     registers = [loops.register(dtype, value, *within) for value in (1.0, 1.0, 0.0, start)]
-    sine, cosine, offset, carried = (register.after(turn)[0].load() for register in registers)
-    row = (last - 1 - turn) % size
+    sine, cosine, offset, carried = (register.after(step)[0].load() for register in registers)
+    row = (last - 1 - step) % size
     after = (row + 1) % size
-    current, current_beside = diagonal.after(turn), beside.after(turn)
+    current, current_beside = diagonal.after(step), beside.after(step)
     element = current_beside[b, row].load()
     new_cosine, new_sine, length = _rotation(carried, sine * element)
     remaining = current[b, after] - offset
@@ -129,10 +129,10 @@ def _ql_sweep(
     effects = [
         current[b, after].store(remaining + new_offset),
         current_beside[b, after].store(length),
-        *(register.after(turn)[0].store(value) for register, value in zip(registers, values)),
-        *(_rotate_rows(loops, each, b, after, row, new_cosine, new_sine, *within, turn) for each in vectors),
+        *(register.after(step)[0].store(value) for register, value in zip(registers, values)),
+        *(_rotate_rows(loops, each, b, after, row, new_cosine, new_sine, *within, step) for each in vectors),
     ]
-    swept = UOp.group(*effects).end(turn)
+    swept = UOp.group(*effects).end(step)
     return swept, registers[2].after(swept)[0].load(), registers[3].after(swept)[0].load()
 
 
@@ -142,15 +142,15 @@ def _ql_sweep(
 @functools.lru_cache(MAX_KERNELS)
 def bidiagonal_values_kernel(diagonal: UOp, beside: UOp, *vectors: UOp) -> UOp:
     """The singular values in `diagonal`, in no order and with any sign: QR iterations with implicit shifts (Golub and
-    Kahan). `vectors` are U.T and V.T, whose rows are turned, or nothing."""
+    Kahan). `vectors` are U.T and V.T, whose rows are rotated, or nothing."""
     batch, size = diagonal.shape
     loops = Loops()
     b = loops.over(batch)
     bottom = loops.register(dtypes.int32, size - 1, b)
-    turns = loops.over(MAX_SWEEPS)
-    sweep = loops.over(choose(bottom.after(turns)[0] > 0, size, 0, dtypes.index))
-    within = (b, turns, sweep)
-    bottom, diagonal, beside = bottom.after(turns, sweep), diagonal.after(*within), beside.after(*within)
+    sweeps = loops.over(MAX_SWEEPS)
+    sweep = loops.over(choose(bottom.after(sweeps)[0] > 0, size, 0, dtypes.index))
+    within = (b, sweeps, sweep)
+    bottom, diagonal, beside = bottom.after(sweeps, sweep), diagonal.after(*within), beside.after(*within)
     last = position(bottom[0].load(), size)
     top = loops.register(dtypes.int32, 0, *within)
     scan = loops.over(last)
@@ -166,10 +166,10 @@ def bidiagonal_values_kernel(diagonal: UOp, beside: UOp, *vectors: UOp) -> UOp:
     moved_on = bottom[0].store((last - choose(is_active, 0, 1, dtypes.index)).maximum(0).cast(dtypes.int32))
     count = choose(is_active, last - first, 0, dtypes.index)
     start = _bidiagonal_shift(loops, diagonal, beside, b, first, last, count, within)
-    turn = loops.over(count)
-    swept, carried = _bidiagonal_sweep(loops, diagonal, beside, vectors, b, first, turn, count, start, within)
+    step = loops.over(count)
+    swept, carried = _bidiagonal_sweep(loops, diagonal, beside, vectors, b, first, step, count, start, within)
     closed = beside.after(swept)[b, (last - 1) % size].store(carried, mask=is_active)
-    done = UOp.group(closed, moved_on).end(sweep).end(turns)
+    done = UOp.group(closed, moved_on).end(sweep).end(sweeps)
     return done.end(b).sink(arg=KernelInfo("bidiagonal_values"))
 
 
@@ -212,7 +212,7 @@ def _bidiagonal_sweep(
     vectors: tuple[UOp, ...],
     b: UOp,
     first: UOp,
-    turn: UOp,
+    step: UOp,
     count: UOp,
     start: UOp,
     within: tuple[UOp, ...],
@@ -221,28 +221,28 @@ def _bidiagonal_sweep(
     the diagonal."""
     dtype, size = diagonal.dtype, diagonal.shape[1]
     registers = [loops.register(dtype, value, *within) for value in (start, beside[b, first].load())]
-    carried, bulge = (register.after(turn)[0].load() for register in registers)
-    row = (first + turn) % size
+    carried, bulge = (register.after(step)[0].load() for register in registers)
+    row = (first + step) % size
     after = (row + 1) % size
-    current, current_beside = diagonal.after(turn), beside.after(turn)
+    current, current_beside = diagonal.after(step), beside.after(step)
     here, element, following = current[b, row].load(), current_beside[b, row].load(), current[b, after].load()
     next_element = current_beside[b, after].load()
     right_cosine, right_sine, length = _rotation(carried, bulge)
-    turned = right_cosine * here + right_sine * element
+    rotated = right_cosine * here + right_sine * element
     element = right_cosine * element - right_sine * here
-    left_cosine, left_sine, new_here = _rotation(turned, right_sine * following)
+    left_cosine, left_sine, new_here = _rotation(rotated, right_sine * following)
     following = right_cosine * following
     values = (left_cosine * element + left_sine * following, left_sine * next_element)
     effects = [
-        current_beside[b, (row - 1) % size].store(length, mask=turn > 0),
-        current_beside[b, after].store(left_cosine * next_element, mask=turn < count - 1),
+        current_beside[b, (row - 1) % size].store(length, mask=step > 0),
+        current_beside[b, after].store(left_cosine * next_element, mask=step < count - 1),
         current[b, row].store(new_here),
         current[b, after].store(left_cosine * following - left_sine * element),
-        *(register.after(turn)[0].store(value) for register, value in zip(registers, values)),
+        *(register.after(step)[0].store(value) for register, value in zip(registers, values)),
     ]
     for each, cosine, sine in zip(vectors, (left_cosine, right_cosine), (left_sine, right_sine)):
-        effects.append(_rotate_rows(loops, each, b, row, after, cosine, sine, *within, turn))
-    swept = UOp.group(*effects).end(turn)
+        effects.append(_rotate_rows(loops, each, b, row, after, cosine, sine, *within, step))
+    swept = UOp.group(*effects).end(step)
     return swept, registers[0].after(swept)[0].load()
 
 

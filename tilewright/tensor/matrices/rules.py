@@ -100,15 +100,15 @@ def svd_rule(gradients: Given, values: Given, inputs: Given) -> list[Any]:
     inner = None if s_gradient is None else _diagonal_matrix(s_gradient)
     if u_gradient is not None:
         product = transposed(u) @ u_gradient
-        turned = (product - transposed(product)) * inverse_gaps * across
-        inner = turned if inner is None else inner + turned
+        rotated = (product - transposed(product)) * inverse_gaps * across
+        inner = rotated if inner is None else inner + rotated
         if u.shape[-2] > u.shape[-1]:
             parts.append(((u_gradient - u @ product) * _reciprocal(across)) @ vt)
     if vt_gradient is not None:
         v_gradient = transposed(vt_gradient)
         product = vt @ v_gradient
-        turned = down * ((product - transposed(product)) * inverse_gaps)
-        inner = turned if inner is None else inner + turned
+        rotated = down * ((product - transposed(product)) * inverse_gaps)
+        inner = rotated if inner is None else inner + rotated
         if v.shape[-2] > v.shape[-1]:
             parts.append(u @ transposed((v_gradient - v @ product) * _reciprocal(across)))
     found = u @ inner @ vt

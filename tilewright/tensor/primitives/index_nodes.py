@@ -94,7 +94,7 @@ def checked_index(operation: str, index: UOp, axis: int, shape: Shape) -> UOp:
 
 
 def checked_classes(operation: str, classes: UOp, count: int, ignored: int | None = None) -> UOp:
-    """Numbers of classes, of which one may stand for none; the others are in 0..count-1, or it is an error."""
+    """Class numbers in 0..count-1, checked; one number may be set aside to mean no class."""
     if count == 0 or 0 in classes.shape or (0 <= classes.vmin and classes.vmax < count):
         return classes
     for limit in known_limits(classes):
@@ -129,8 +129,8 @@ def slice_range(operation: str, entry: slice, size: int) -> AxisRange:
 
 
 def range_moves(ranges: list[AxisRange], shape: Shape) -> list[Move]:
-    """The movements that keep those elements. With a step, each axis is cut into rows of `step` elements, of which one
-    column stays; the rows reach past the last element, which padding allows where the axis ends there."""
+    """The movements that keep those elements. With a step, each axis is cut into rows of `step` elements, and one of
+    each column stays; the rows reach past the last element, which padding allows where the axis ends there."""
     bounds, pads, rows, columns, kept = [], [], [], [], []
     for (start, count, step, _), size in zip(ranges, shape):
         step = step if count > 1 else 1
@@ -231,8 +231,8 @@ def scatter_axes(node: UOp, parsed: Parsed, value: UOp) -> UOp:
     table = (math.prod(sizes), count)
     named = build.expand(build.reshape(flat_number(wide, list(sizes), dtype), (1, count)), table)
     matches = build.alu(Ops.CMPEQ, named, build.cast(build.axis_iota(table, 0), dtype))
-    turn = build.axis_iota(table, 1)
-    offered = build.where(matches, turn, build.const(turn.dtype, turn.dtype.min))
+    number = build.axis_iota(table, 1)
+    offered = build.where(matches, number, build.const(number.dtype, number.dtype.min))
     last = stored_if_large(build.reduce_axis(Ops.MAX, offered, (1,)), math.prod(table))
     aligned = tuple(node.shape[axis] if axis in parsed.tensors else 1 for axis in range(len(node.shape)))
     last = build.expand(build.reshape(last, aligned), node.shape)

@@ -110,8 +110,8 @@ class IndexingMixin(ReduceMixin):
             if count == 0:
                 return self.uop
             ones = build.reshape(build.cast(mask.uop, dtypes.int32), (mask._size(),))
-            turn = build.contiguous(scan_axis(ones, Ops.ADD, 0)) - 1
-            wide = build.expand(build.reshape(turn, (*mask.shape, *(1,) * len(rest))), self.shape)
+            rank = build.contiguous(scan_axis(ones, Ops.ADD, 0)) - 1
+            wide = build.expand(build.reshape(rank, (*mask.shape, *(1,) * len(rest))), self.shape)
             others = (build.axis_iota(self.shape, axis) for axis in range(mask.ndim, self.ndim))
             fitted = build.gather(fitted, wide, *others)
         else:

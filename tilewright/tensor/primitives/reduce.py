@@ -18,7 +18,7 @@ from tilewright.tensor.core.checks import Axes, check_axes, check_axis
 from tilewright.tensor.primitives.elementwise import ElementwiseMixin
 from tilewright.tensor.primitives.shape import ShapeMixin
 
-# A running reduction is cut into blocks of this many elements, each of which combines those before it in its block;
+# A running reduction is cut into blocks of this many elements. An element combines those before it in its block;
 # what comes before a block is a running reduction of the blocks' totals. A vector's worth: larger blocks compute more,
 # smaller ones read and write more totals (bench/memory_rows.py).
 SCAN_BLOCK = 16

@@ -72,7 +72,7 @@ _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 
 
 def _restart_pools() -> None:
-    """In the child of a fork: the parent's workers do not exist here, and a lock held by one stays held for ever."""
+    """In the child of a fork: the parent's workers do not exist here, and a lock held by one is never released."""
     for pool in _pools:
         pool._reset()
 

@@ -89,7 +89,7 @@ class SolveMixin(DecomposeMixin):
         left: bool = True,
         unitriangular: bool = False,
     ) -> Self:
-        """X with `self @ X == B` for a triangular matrix, of which one triangle is read; with left=False `X @ self ==
+        """X with `self @ X == B` for a triangular matrix; reads one triangle; with left=False `X @ self ==
         B`. `unitriangular`: the diagonal counts as 1 and is not read."""
         check_devices("solve_triangular", self, B)
         self._check_matrices("solve_triangular", is_square=True)

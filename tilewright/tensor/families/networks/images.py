@@ -211,8 +211,8 @@ def _inside(position: Any, size: int, padding_mode: str, align_corners: bool) ->
         if span == 0:
             return position * 0
         distance = (position - low).abs()
-        turns = (distance / span).floor()
-        rest = distance - turns * span
-        is_odd = turns.mod(2.0).ne(0)
+        reflections = (distance / span).floor()
+        rest = distance - reflections * span
+        is_odd = reflections.mod(2.0).ne(0)
         position = is_odd.where(span - rest, rest) + low
     return position.clamp(0.0, float(size - 1))
