@@ -80,3 +80,20 @@ def test_values_stay() -> None:
     arrays = {leaf: cast_array(value, leaf.dtype) for leaf, value in values.items()}
     results = [evaluate(root, arrays) for root in (bound.outputs[0], ordered[0])]
     np.testing.assert_array_equal(results[0], results[1])
+
+
+def test_rows_of_odd_length_begin_at_multiples_of_a_vector() -> None:
+    """Matrices whose rows begin anywhere are copied into rows that the copy engine can fetch."""
+    bound = _bind([(empty(401, 223) @ empty(223, 333)).uop])[0]
+    facts = cuda_target()
+    nodes = toposort(*order_operands(bound.outputs, lambda _node: facts))
+    assert {node.arg[-1] for node in nodes if node.op is Ops.PAD} == {(0, 1), (0, 3)}
+
+
+def test_a_result_that_is_stored_anyway_has_such_rows_too() -> None:
+    logits = (empty(512, 64) @ empty(64, 1001)).float()
+    bound = _bind([(logits - logits.max(axis=1, keepdim=True)).exp().sum(axis=1).uop])[0]
+    facts = cuda_target()
+    ordered = order_operands(bound.outputs, lambda _node: facts)
+    shapes = [node.shape for node in toposort(*ordered) if node.op is Ops.CONTIGUOUS]
+    assert (512, 1008) in [tuple(size for size in shape if size > 1) for shape in shapes]

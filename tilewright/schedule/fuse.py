@@ -39,6 +39,8 @@ LONGEST_ROW = 1 << 14
 # How often a sum may be computed, per element, inside a short sum: the windows at the borders reach outside.
 MAX_OVERLAP = 3
 MAX_STORES = 8
+# Elements for each one of padding that a sum may be computed for in the kernel that pads its result.
+MIN_ROW_PER_PADDING = 64
 # Nodes that a kernel may compute and load: compilers take more than twice as long for twice as large a kernel. What
 # would exceed this number is stored, where it is no larger than what it is made from.
 MAX_KERNEL_NODES = 512
@@ -169,7 +171,8 @@ class _Decisions:
             is_fit = use.in_short and self.plan.steps_of(use) <= MAX_OVERLAP * elements
             return is_fit and self._accept_rows(node, use)
         count = math.prod(size_of(row) for row in ranges_of(use.element))
-        if use.element.valid is not TRUE or count > elements:
+        # Rows that are padded to a vector's length ask for a little more than there is.
+        if count > elements + (0 if use.element.valid is TRUE else elements // MIN_ROW_PER_PADDING):
             return False
         if not use.is_once and count < ENOUGH_ROWS and self.facts[node].reduce_work > SMALL_REDUCTION:
             return False

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tilewright.base.target import Target
+from tilewright.graph.affine import affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind, element_count
 from tilewright.graph.uop import UOp
@@ -25,6 +26,8 @@ from tilewright.schedule.uses import loops_over
 VECTOR_BYTES = 16
 # How often each element of an operand is multiplied, at least, for a copy of it to pay.
 MIN_USES = 64
+# Elements of a result for which rows that begin at multiples of a vector pay.
+MIN_RESULT = 1 << 18
 _INPUTS = frozenset({Ops.PARAM, Ops.BUFFER, Ops.ASSIGN})
 
 
@@ -35,6 +38,20 @@ class _Factor:
     chain: tuple[UOp, ...]  # the outermost first
     base: UOp
     indices: tuple[UOp, ...]
+    valid: UOp
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no two steps of its loops read one element, as those of windows do, and every one exists."""
+        if self.valid is not TRUE:
+            return False
+        for index in self.indices:
+            reach = 0  # of the terms with smaller steps
+            for loop, step in sorted(affine(index).terms.items(), key=lambda term: term[1]):
+                if loop.op is not Ops.RANGE or step <= reach:
+                    return False
+                reach += step * (int(loop.src[0].arg) - 1)
+        return True
 
     def axis_of(self, loop: UOp) -> int | None:
         """The axis of the base along which the loop walks alone, step by step."""
@@ -62,6 +79,9 @@ def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target]) ->
                 inputs.setdefault(node, []).append((factor, axis))
             else:
                 ordered[factor.base] = axis
+    for node in _results_in_short_rows(nodes, facts_of):
+        if node not in outputs:
+            ordered.setdefault(node, _last_long_axis(node))
     if not inputs and not ordered:
         return list(outputs)
 
@@ -73,6 +93,37 @@ def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target]) ->
 
     replaced = map_nodes(nodes, visit)
     return [replaced[node] for node in outputs]
+
+
+def _results_in_short_rows(nodes: list[UOp], facts_of: Callable[[UOp], Target]) -> list[UOp]:
+    """Results of large products that several nodes use, so that they are stored, and whose rows begin anywhere: tensor
+    cores would store them element by element."""
+    users: dict[UOp, list[UOp]] = {}
+    for node in nodes:
+        for source in dict.fromkeys(node.src):
+            users.setdefault(source, []).append(node)
+    found = []
+    for node in nodes:
+        total = node.src[0] if node.op is Ops.CAST and node.dtype.itemsize == 2 else None
+        while total is not None and total.op is Ops.RESHAPE:
+            total = total.src[0]
+        if total is None or total.op is not Ops.REDUCE_AXIS or element_count(node.shape) < MIN_RESULT:
+            continue
+        size = node.shape[_last_long_axis(node)]
+        if not size % (VECTOR_BYTES // node.dtype.itemsize) or size < MIN_USES:
+            continue
+        is_product = total.src[0].op is Ops.MUL and all(factor.op is Ops.EXPAND for factor in total.src[0].src)
+        if is_product and facts_of(node).tensor_cores and _is_stored(node, users):
+            found.append(node)
+    return found
+
+
+def _is_stored(node: UOp, users: dict[UOp, list[UOp]]) -> bool:
+    """Whether several nodes use it, behind views and conversions."""
+    found = users.get(node, [])
+    while len(found) == 1 and (found[0].op is Ops.CAST or found[0].op in (Ops.RESHAPE, Ops.EXPAND)):
+        found = users.get(found[0], [])
+    return len(found) > 1
 
 
 def _inside_windows(nodes: list[UOp]) -> set[UOp]:
@@ -138,6 +189,9 @@ def _misplaced(
     ]
     if all(is_good):
         return []
+    found = _short_rows(factors, own, inner, is_good, ordered, lanes) if not is_in_windows else None
+    if found is not None:
+        return found
     best: tuple[int, int, list[tuple[_Factor, int]]] | None = None
     choices = [(inner, inner)]
     # Along loops of their own the result is stored out of order: it must be small.
@@ -159,15 +213,42 @@ def _misplaced(
     return [] if best is None else best[2]
 
 
+def _short_rows(
+    factors: list[_Factor],
+    own: list[list[UOp]],
+    inner: list[UOp],
+    is_good: list[bool],
+    ordered: dict[UOp, int],
+    lanes: int,
+) -> list[tuple[_Factor, int]] | None:
+    """The factors whose rows only need to begin at multiples of a vector, the copy engine fetching what lies between;
+    None where the loops of a factor overlap in memory, or another one is the last."""
+    found: list[tuple[_Factor, int]] = []
+    for factor, loops, good in zip(factors, own, is_good, strict=True):
+        last = _last_long_axis(factor.base)
+        if not factor.is_plain or factor.indices[last] not in (*loops, *inner):
+            return None
+        if not good and ordered.get(factor.base) != last and factor.base.shape[last] % lanes:
+            found.append((factor, last))
+        elif factor.base in ordered and ordered[factor.base] != last:
+            return None
+    return found
+
+
 def _vector_loops(factor: _Factor, loops: list[UOp], lanes: int) -> list[UOp]:
     """The loops that walk along one axis of the base, in whole vectors."""
     counted = [loop for loop in loops if loop.op is Ops.RANGE and int(loop.src[0].arg) % lanes == 0]
     return [loop for loop in counted if factor.axis_of(loop) is not None]
 
 
-def _last_axis(base: UOp, ordered: dict[UOp, int]) -> int | None:
+def _last_axis(base: UOp, ordered: dict[UOp, int]) -> int:
     found = ordered.get(base)
-    return found if found is not None else max((a for a, size in enumerate(base.shape) if size > 1), default=None)
+    return found if found is not None else _last_long_axis(base)
+
+
+def _last_long_axis(node: UOp) -> int:
+    """The last axis of more than one element."""
+    return max((axis for axis, size in enumerate(node.shape) if size > 1), default=0)
 
 
 def _is_vectorised(factor: _Factor, inner: list[UOp], own: list[UOp], lanes: int) -> bool:
@@ -187,7 +268,7 @@ def _factor(operand: UOp, element: Element) -> _Factor:
         if node.op.kind is Kind.MOVEMENT:
             element = push_movement(node, element)
         node = node.src[0]
-    return _Factor(tuple(chain), node, element.indices)
+    return _Factor(tuple(chain), node, element.indices, element.valid)
 
 
 def _is_view(node: UOp) -> bool:
@@ -205,12 +286,18 @@ def _rebuilt(node: UOp, depth: int, axis: int) -> UOp:
 
 
 def _stored_last(node: UOp, axis: int) -> UOp:
-    """The value, in memory of its own with the axis last."""
-    rank = len(node.shape)
+    """The value, in memory of its own with the axis last and rows that begin at multiples of a vector."""
+    rank, lanes = len(node.shape), VECTOR_BYTES // node.dtype.itemsize
     order = (*(a for a in range(rank) if a != axis), axis)
-    moved = UOp(Ops.PERMUTE, node.dtype, (node,), order)
-    stored = UOp(Ops.CONTIGUOUS, node.dtype, (moved,))
-    back = UOp(Ops.PERMUTE, node.dtype, (stored,), tuple(order.index(a) for a in range(rank)))
-    for made in (moved, stored, back):
-        made.line = made.line or node.line
-    return back
+    made = [UOp(Ops.PERMUTE, node.dtype, (node,), order)]
+    shape = made[0].shape
+    more = -shape[-1] % lanes
+    if more:
+        made.append(UOp(Ops.PAD, node.dtype, (made[-1],), (*((0, 0),) * (rank - 1), (0, more))))
+    made.append(UOp(Ops.CONTIGUOUS, node.dtype, (made[-1],)))
+    if more:
+        made.append(UOp(Ops.SHRINK, node.dtype, (made[-1],), tuple((0, size) for size in shape)))
+    made.append(UOp(Ops.PERMUTE, node.dtype, (made[-1],), tuple(order.index(a) for a in range(rank))))
+    for each in made:
+        each.line = each.line or node.line
+    return made[-1]

@@ -38,6 +38,7 @@ class Operand:
     axis: UOp  # of the rows, or of the columns
     steps: tuple[int, int]  # strides along that axis and along the summed one
     start: Affine  # the rest of the index, of loops around the product
+    size: int  # iterations of the axis that read an element: past them there are zeros
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def apply_tensor_core(view: KernelView, axis: UOp, name: str) -> UOp:
     assert isinstance(found, Product)
     row, column = found.left.axis, found.right.axis
     argument = DotArg(
-        core.name, size_of(row), size_of(column), size_of(found.length), found.left.steps, found.right.steps
+        core.name, found.left.size, found.right.size, size_of(found.length), found.left.steps, found.right.steps
     )
     memories = (found.left.load.src[0].src[0], found.right.load.src[0].src[0])
     starts = (from_affine(found.left.start), from_affine(found.right.start))
@@ -106,7 +107,7 @@ def find_product(view: KernelView, axis: UOp) -> Product | str:
     if reduce.src[0].op is not Ops.MUL:
         return f"what is summed is {reduce.src[0].op.name}, not a product"
     loads = [factor.src[0] if factor.op is Ops.CAST else factor for factor in reduce.src[0].src]
-    if any(load.op is not Ops.LOAD or len(load.src[0].src) != 2 for load in loads):
+    if any(load.op is not Ops.LOAD or len(load.src) > 1 for load in loads):
         return "the factors must be plain loads"
     if any(load.src[0].src[0].op is not Ops.PARAM for load in loads):
         return "the factors must be in buffers"
@@ -128,7 +129,7 @@ def _match_operands(view: KernelView, reduce: UOp, axis: UOp, first: UOp, second
     operands = [_match_operand(load, own_axis, axis) for load, own_axis in ((first, row), (second, column))]
     left, right = operands
     if left is None or right is None:
-        return "the factors must have constant strides"
+        return "the factors must have constant strides, and no mask but that of their last rows"
     return Product(reduce, axis, left, right)
 
 
@@ -138,7 +139,16 @@ def _match_operand(load: UOp, own: UOp, summed: UOp) -> Operand | None:
         return None
     steps = (form.terms.get(own, 0), form.terms.get(summed, 0))
     rest = {atom: step for atom, step in form.terms.items() if atom is not own and atom is not summed}
-    return Operand(load, own, steps, Affine(rest, form.constant))
+    size = _size_of_rows(load, own)
+    return None if size is None else Operand(load, own, steps, Affine(rest, form.constant), size)
+
+
+def _size_of_rows(load: UOp, own: UOp) -> int | None:
+    """How many iterations of its own axis a load is not masked off in; None where its mask is another one."""
+    if len(load.src[0].src) == 2:
+        return size_of(own)
+    mask = load.src[0].src[2]
+    return int(mask.src[1].arg) if mask.op is Ops.CMPLT and mask.src[0] is own and mask.src[1].is_const else None
 
 
 def _check_core(view: KernelView, product: Product, core: TensorCore) -> str | None:
