@@ -3,6 +3,7 @@ torch's table one of what is said of torch."""
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Callable
@@ -12,8 +13,8 @@ import numpy as np
 import pytest
 
 from tests.docs.examples import DOCS, first_column
-from tilewright import Context, Device, Tensor, dtypes, jit, nn
-from tilewright.base.errors import DTypeError, IndexingError, UnsupportedError, UserError
+from tilewright import Context, Device, KernelInfo, Tensor, UOp, dtypes, jit, nn
+from tilewright.base.errors import DTypeError, IndexingError, ShapeError, UnsupportedError, UserError
 from tilewright.nn.state import as_buffer, get_parameters, get_state_dict
 
 Check = Callable[[], Any]
@@ -245,6 +246,24 @@ def training_mode() -> bool:
     return inside and not Tensor.training
 
 
+def undefined_gradients() -> bool:
+    x, y = Tensor([-2.0]), Tensor([300.0])
+    steep = y.exp() / (1 + y.exp())
+    return all(math.isnan(result.sum().gradient(source)[0].item()) for result, source in ((x.acosh(), x), (steep, y)))
+
+
+def gradient_of_a_kernel() -> bool:
+    def double(out: UOp, x: UOp) -> UOp:
+        i = UOp.range(2, 0)
+        return out[i].set(x[i] * 2, end=i).sink(arg=KernelInfo(name="double"))
+
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    given: list[Any] = []
+    made = Tensor.custom_kernel(Tensor.empty(2), x, fxn=double, grad_fxn=lambda *args: given.extend(args) or (None, x))
+    made[0].sum().backward()
+    return len(given) == 3 and all(isinstance(part, Tensor) for part in given)
+
+
 FROM_TINYGRAD: dict[str, Check] = {
     "`TinyJit(f)`": own_memory,
     "a Python number or attribute that the function reads": guarded_numbers,
@@ -272,6 +291,15 @@ FROM_TINYGRAD: dict[str, Check] = {
     "`bool(t)`, `if t:`": lambda: bool(Tensor([1.0])) and not bool(Tensor(0.0)),
     "`dim=` of `sum`, `max`, ...": lambda: Tensor(ROWS).sum(dim=1).tolist() == Tensor(ROWS).sum(axis=1).tolist(),
     "`print(t)`": printed_when_computed,
+    "`x.gradient(w)`, where `w` has no part in `x`": lambda: refused(
+        UnsupportedError, lambda: Tensor(ROWS).sum().gradient(Tensor.rand(3))
+    ),
+    "a gradient where the value is NaN: `acosh` below -1, `e / (1 + e)` of `e = x.exp()` at 300": undefined_gradients,
+    "`max` of no elements": lambda: refused(ShapeError, lambda: Tensor([]).max()),
+    "`allclose`": lambda: Tensor(ROWS).allclose(Tensor(ROWS)) is True,
+    "`qr` of more rows than columns": lambda: [part.shape for part in Tensor.rand(6, 3).qr()] == [(6, 3), (3, 3)],
+    "`numpy()` of bfloat16 and float8": lambda: Tensor([1.0], dtype="bfloat16").numpy().dtype.name == "bfloat16",
+    "`grad_fxn` of a custom kernel": gradient_of_a_kernel,
     "devices": default_device,
 }
 
