@@ -123,9 +123,11 @@ def canonical_kernel(sink: UOp, slots: Slots, alignment: int) -> tuple[UOp, tupl
     after:  a[b*4096 + k]          a of 127040 elements, which begins at byte 768 of its slot"""
     nodes = toposort(sink)
     spans = touched_spans(nodes, slots, alignment)
-    if any(start for start, _ in spans.values()):
-        versions = {node.arg.slot for node in nodes if node.op is Ops.PARAM}
-        sink = move_starts(sink, {version: spans[slots.of[version]][0] for version in versions})
+    starts = {node.arg.slot: spans[slots.of[node.arg.slot]][0] for node in nodes if node.op is Ops.PARAM}
+    is_moved = any(starts.values())
+    # An index that is computed from loads has other indices below it.
+    if is_moved and any(node.op is Ops.CAST and node.dtype is dtypes.index for node in nodes):
+        sink, is_moved = move_starts(sink, starts), False
         nodes = toposort(sink)
     buffers = [store.src[0].src[0] for store in sink.src] + [node for node in nodes if node.op is Ops.PARAM]
     numbers: dict[int, int] = {}
@@ -138,10 +140,12 @@ def canonical_kernel(sink: UOp, slots: Slots, alignment: int) -> tuple[UOp, tupl
     loops = sorted((node for node in nodes if node.op is Ops.RANGE), key=lambda node: node.arg.id)
     for number, loop in enumerate(loops):
         exchanges[loop] = loop.replace(arg=Axis((number,), loop.arg.kind))
+    if is_moved:
+        exchanges.update(moved_indices(nodes, starts, exchanges))
     ast = substitute(sink, exchanges)
-    starts = tuple(spans[slot][0] * slots.table[slot].dtype.itemsize for slot in numbers)
-    loaded = bytes(numbers[slots.of[node.arg.slot]] % 256 for node in nodes if node.op is Ops.PARAM)
-    return ast.replace(arg=KernelInfo(kernel_name(ast, loops, loaded))), tuple(numbers), starts
+    first_bytes = tuple(spans[slot][0] * slots.table[slot].dtype.itemsize for slot in numbers)
+    loaded = bytes([numbers[slots.of[node.arg.slot]] % 256 for node in nodes if node.op is Ops.PARAM])
+    return ast.replace(arg=KernelInfo(kernel_name(ast, loops, loaded))), tuple(numbers), first_bytes
 
 
 def touched_spans(nodes: Sequence[UOp], slots: Slots, alignment: int) -> dict[int, tuple[int, int]]:
@@ -171,6 +175,17 @@ def move_starts(sink: UOp, starts: Mapping[int, int]) -> UOp:
     return map_graph(sink, visit)
 
 
+def moved_indices(nodes: Sequence[UOp], starts: Mapping[int, int], exchanges: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
+    """What `move_starts` makes of each INDEX, with its buffer and loops exchanged: where no index lies below another,
+    the kernel need not be rebuilt for it."""
+    moved: dict[UOp, UOp] = {}
+    for node in nodes:
+        if node.op is Ops.INDEX and (start := starts[node.src[0].arg.slot]):
+            src = (node.src[0], simplify(node.src[1] - start), *node.src[2:])
+            moved[node] = node.with_src(tuple([substitute(each, exchanges) for each in src]))
+    return moved
+
+
 def kernel_name(ast: UOp, loops: Iterable[UOp], loaded: bytes) -> str:
     """What the kernel does and over which sizes; and, so that different kernels have different names, a few digits that
     follow from what it computes and from the buffers that it loads, in order. The same kernel has the same name in
@@ -183,7 +198,21 @@ def kernel_name(ast: UOp, loops: Iterable[UOp], loaded: bytes) -> str:
 def kernel_accesses(
     ast: UOp, slots: tuple[int, ...], starts: tuple[int, ...]
 ) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
-    """The byte ranges of slots that a kernel reads and writes, from the bounds of its indices."""
+    """The byte ranges of slots that a kernel reads and writes."""
+    accesses = [
+        (is_write, Access(slots[k], starts[k] + start, starts[k] + stop))
+        for k, is_write, start, stop in accessed_bytes(ast)
+    ]
+    reads = tuple([access for is_write, access in accesses if not is_write])
+    return reads, tuple([access for is_write, access in accesses if is_write])
+
+
+def accessed_bytes(ast: UOp) -> list[tuple[int, bool, int, int]]:
+    """The parameters that a kernel accesses, whether it writes them, and the bytes [start, stop) of each, from the
+    bounds of its indices. Kept on the kernel: equal steps of a program are many."""
+    found: list[tuple[int, bool, int, int]] | None = ast.cache.get("accessed-bytes")
+    if found is not None:
+        return found
     spans: dict[tuple[int, bool], tuple[int, int]] = {}
     itemsize: dict[int, int] = {}
     for node in toposort(ast):
@@ -197,9 +226,6 @@ def kernel_accesses(
         known = spans.get(key, (start, stop))
         spans[key] = (min(start, known[0]), max(stop, known[1]))
         itemsize[buffer.arg.slot] = buffer.dtype.itemsize
-    accesses = [
-        (is_write, Access(slots[k], starts[k] + start * itemsize[k], starts[k] + stop * itemsize[k]))
-        for (k, is_write), (start, stop) in spans.items()
-    ]
-    reads = tuple(access for is_write, access in accesses if not is_write)
-    return reads, tuple(access for is_write, access in accesses if is_write)
+    found = [(k, is_write, start * itemsize[k], stop * itemsize[k]) for (k, is_write), (start, stop) in spans.items()]
+    ast.cache["accessed-bytes"] = found
+    return found
