@@ -314,3 +314,41 @@ def test_short_sums_by_index_are_left_as_they_are() -> None:
     with emulated_card() as card:
         given(x).scatter_add(0, given(index), given(values)).numpy()
         assert not segment_names(card)
+
+
+# ---------------------------------------------------------------- running sums
+
+SCANNED = [(3, 64), (2, 100), (1, 513), (5, 1000), (2, 3, 700), (1, 3000), (130, 65)]
+
+
+@pytest.mark.parametrize("facts", [{}, {"max_local_bytes": 8192, "max_group_size": 64}], ids=["row", "blocks"])
+@pytest.mark.parametrize("shape", SCANNED, ids=str)
+def test_running_sums_of_rows(shape: tuple[int, ...], facts: dict[str, int]) -> None:
+    """One kernel where a row fits in local memory; and their gradient, running sums from the other end."""
+    x, slope = whole_numbers(*shape), whole_numbers(*shape)
+    with emulated_card(**facts) as card:
+        source = given(x)
+        np.testing.assert_array_equal(source.cumsum(-1).numpy(), x.cumsum(-1))
+        assert {"scan_rows"} <= {program.name for program in card.programs}
+        assert facts or len(card.programs) == 1
+        (found,) = (source.cumsum(-1) * given(slope)).sum().gradient(source)
+        np.testing.assert_array_equal(found.numpy(), np.flip(np.flip(slope, -1).cumsum(-1), -1))
+
+
+def test_a_running_sum_does_not_see_what_comes_later() -> None:
+    x = np.ones((2, 300), np.float32)
+    x[0, 200], x[1, 40:42] = np.inf, (np.inf, -np.inf)
+    numbers = generator.integers(-9, 9, (2, 200)).astype(np.int32)
+    with np.errstate(invalid="ignore"):
+        want = x.cumsum(1)
+    with emulated_card(max_local_bytes=4096, max_group_size=32):
+        np.testing.assert_array_equal(given(x).cumsum(1).numpy(), want)
+        np.testing.assert_array_equal(given(numbers).cumsum(1).numpy(), numbers.cumsum(1))
+
+
+def test_other_running_reductions_stay_as_they_are() -> None:
+    x = whole_numbers(70, 5)
+    with emulated_card() as card:
+        np.testing.assert_array_equal(given(x).cumsum(0).numpy(), x.cumsum(0))
+        np.testing.assert_array_equal(given(x.T.copy()).cummax(1)[0].numpy(), np.maximum.accumulate(x.T, 1))
+        assert not any(program.name == "scan_rows" for program in card.programs)

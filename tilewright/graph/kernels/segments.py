@@ -99,13 +99,14 @@ def segment_kernel(dtype: DType, rows: int, columns: int, count: int, threads: i
     head_end = has_blocks.where(first * BLOCK, stop)
     tail = has_blocks.where(last * BLOCK, stop)
     total = register(0, const(dtype, 0), *cell.ranges)
+    # Without a whole block there are fewer than two blocks of rows.
     parts = (
-        (start, head_end - start, values, rows),
-        (first, last - first, totals, blocks),
-        (tail, stop - tail, values, rows),
+        (start, head_end - start, min(rows, 2 * BLOCK), values, rows),
+        (first, last - first, blocks, totals, blocks),
+        (tail, stop - tail, min(rows, BLOCK), values, rows),
     )
-    for place, (begin, length, source, size) in enumerate(parts):
-        step = loop(length.maximum(0).minimum(rows).cast(dtypes.index), 2 + place)
+    for place, (begin, length, most, source, size) in enumerate(parts):
+        step = loop(length.maximum(0).minimum(most).cast(dtypes.index), 2 + place)
         term = load(source, as_index(begin + step.cast(_NUMBER), size) * columns + column)
         added = store(memory(total, step), zero, load(memory(total, step), zero) + term)
         total = memory(total, end(added, loops=(step,)))

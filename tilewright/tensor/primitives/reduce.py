@@ -10,9 +10,11 @@ from tilewright.base.dtype import DType, Scalar, dtypes, to_dtype
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.build import Pairs
+from tilewright.graph.kernels.scanning import longest_row, running_sums
 from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.spec import Op, Shape
 from tilewright.graph.uop import UOp
+from tilewright.runtime.device import open_driver
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.checks import Axes, check_axes, check_axis
 from tilewright.tensor.primitives.elementwise import ElementwiseMixin
@@ -24,6 +26,8 @@ from tilewright.tensor.primitives.shape import ShapeMixin
 SCAN_BLOCK = 16
 # Up to this many steps in all, one kernel without blocks takes less time than launching several.
 _SMALL_SCAN = 1 << 16
+# The shortest row whose running sums a work-group takes.
+_MIN_GROUP_SCAN = 64
 
 
 def sum_dtype(dtype: DType) -> DType:
@@ -271,8 +275,22 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
         axis = check_axis(name, axis, self.ndim)
         node = build.cast(self.uop, accumulate_dtype(dtype))
         if self.ndim and 0 not in self.shape:
-            node = scan_axis(node, op, axis)
+            longest = self._longest_row(node.dtype) if op is Ops.ADD and axis == self.ndim - 1 else 0
+            is_by_rows = longest > 0 and self.shape[-1] >= _MIN_GROUP_SCAN
+            node = scan_last_axis(node, longest) if is_by_rows else scan_axis(node, op, axis)
         return self._new(build.cast(node, dtype))
+
+    def _longest_row(self, dtype: DType) -> int:
+        """The longest row whose running sums a work-group takes; 0 where threads do not run in warps."""
+        target = open_driver(self.device).target if isinstance(self.device, str) else None
+        if target is None or target.warp_size == 1 or dtype not in target.native:
+            return 0
+        return longest_row(dtype, target.max_local_bytes, target.max_group_size)
+
+
+def scan_last_axis(node: UOp, longest: int) -> UOp:
+    rows = build.reshape(node, (math.prod(node.shape[:-1]), node.shape[-1]))
+    return build.reshape(running_sums(rows, longest), node.shape)
 
 
 def _without_axes(node: UOp, axes: tuple[int, ...], keepdim: bool) -> UOp:

@@ -1,0 +1,131 @@
+"""Running sums along rows for devices with work-groups. In: rows of numbers, as a node. Out: CUSTOM_KERNEL nodes, whose
+gradients are running sums from the other end.
+
+A work-group brings a row to local memory. Each thread adds up a few adjacent elements in place, then its total meets
+the totals of the threads before it: those of the same 32, and those of all 32s before. So every element is read once
+and written once. Long rows, and rows too few for the cores, are summed in blocks, which carry what comes before
+them."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from tilewright.base.dtype import DType, dtypes
+from tilewright.graph import build
+from tilewright.graph.kernels.segments import register
+from tilewright.graph.kernels.sorting import (
+    MAX_KERNELS,
+    MAX_THREADS,
+    barrier,
+    call,
+    end,
+    load,
+    loop,
+    memory,
+    param,
+    store,
+)
+from tilewright.graph.ops import AxisType, Ops, ParamArg
+from tilewright.graph.records import KernelInfo
+from tilewright.graph.uop import UOp, const, index_const
+
+# Adjacent elements of one thread; one more lies between those of two threads, so that they are in different banks.
+OWN = 16
+SIDE = 32
+# A block of a long row; and the number of rows from which none is divided that fits in local memory.
+BLOCK = 4096
+MANY_ROWS = 128
+
+
+def longest_row(dtype: DType, local_bytes: int, max_threads: int) -> int:
+    """The longest row that a work-group of so much memory and so many threads takes at once; 0 where it takes none.
+    A thread needs memory for its own elements, the one between, and two totals."""
+    threads = min(MAX_THREADS, max_threads, local_bytes // (dtype.itemsize * (OWN + 4)))
+    return threads // SIDE * SIDE * OWN
+
+
+def running_sums(rows: UOp, longest: int) -> UOp:
+    """y[r, i] = x[r, 0] + ... + x[r, i]; no row longer than `longest` is taken at once."""
+    count, size = rows.shape
+    block = min(BLOCK, longest)
+    if size <= block or (size <= longest and count >= MANY_ROWS):
+        return scan_rows(build.contiguous(rows), longest=longest)
+    blocks = -(-size // block)
+    padded = build.pad(rows, ((0, 0), (0, blocks * block - size)))
+    divided = build.contiguous(build.reshape(padded, (count * blocks, block)))
+    totals = build.reshape(build.reduce_axis(Ops.ADD, divided, (1,)), (count, blocks))
+    running = running_sums(build.contiguous(totals), longest)
+    before = build.pad(build.shrink(running, ((0, count), (0, blocks - 1))), ((0, 0), (1, 0)))
+    whole = scan_rows(divided, build.contiguous(build.reshape(before, (count * blocks,))), longest=longest)
+    return build.shrink(build.reshape(whole, (count, blocks * block)), ((0, count), (0, size)))
+
+
+def scan_rows(rows: UOp, *before: UOp, longest: int) -> UOp:
+    """The running sums of each row, which fits in local memory; each begins with its element of `before`."""
+    count, size = rows.shape
+    kernel = scan_kernel(rows.dtype, count, size, bool(before))
+    (sums,) = call(kernel, ((rows.dtype, rows.shape),), (rows, *before))
+    return sums.replace(arg=sums.arg._replace(gradient=ScanGradient(longest)))
+
+
+@dataclass(frozen=True)
+class ScanGradient:
+    """An element is in every sum behind it, what comes before is in all. Equal gradients make equal nodes."""
+
+    longest: int
+
+    def __call__(self, node: UOp, upstream: UOp) -> tuple[UOp | None, ...]:
+        backwards = build.flip(running_sums(build.flip(upstream, (1,)), self.longest), (1,))
+        total = build.reshape(build.reduce_axis(Ops.ADD, upstream, (1,)), upstream.shape[:1])
+        return (backwards, total)[: len(node.src)]
+
+
+@functools.lru_cache(MAX_KERNELS)
+def scan_kernel(dtype: DType, count: int, size: int, has_before: bool) -> UOp:
+    threads = -(-size // (OWN * SIDE)) * SIDE
+    teams = threads // SIDE
+    zero, nothing = index_const(0), const(dtype, 0)
+    row, thread = loop(count, 0), loop(threads, 1, AxisType.LOCAL)
+    out, x = param(0, dtype, count * size), param(1, dtype, count * size)
+
+    def local(slot: int, length: int) -> UOp:
+        return UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(slot, length))
+
+    def element(index: UOp) -> UOp:
+        return index // OWN * (OWN + 1) + index % OWN
+
+    started = (barrier(row, number=0),) if row.op is Ops.RANGE else ()
+    held, totals, sums, ends = local(0, threads * (OWN + 1)), local(1, threads), local(2, teams), local(3, threads)
+    copied = loop(OWN, 2)
+    index = copied * threads + thread
+    value = load(x, row * size + index, index < size)
+    filled = end(store(memory(held, *started), element(index), value), loops=(copied, thread))
+    held = memory(held, barrier(filled, number=1))
+    # Each thread its own elements.
+    own = loop(OWN, 3)
+    total = register(0, nothing, row, thread)
+    at = thread * (OWN + 1) + own
+    running = load(memory(total, own), zero) + load(memory(held, own), at)
+    summed = end(store(memory(total, own), zero, running), store(memory(held, own), at, running), loops=(own,))
+    own_total = load(memory(total, summed), zero)
+    stored = end(store(memory(totals, *started), thread, own_total), loops=(thread,))
+    # The threads before it of the same side, and the sides before it.
+    met = barrier(stored, number=2)
+    lane, team = thread % SIDE, thread // SIDE
+    step = loop(SIDE, 4, AxisType.REDUCE)
+    earlier = (step < lane).where(load(memory(totals, met), team * SIDE + step), nothing)
+    in_side = UOp(Ops.REDUCE, dtype, (earlier, step), Ops.ADD)
+    side_total = store(memory(sums, *started), team, in_side + own_total, lane.eq(SIDE - 1))
+    met = barrier(end(side_total, loops=(thread,)), number=3)
+    other = loop(teams, 5, AxisType.REDUCE)
+    before = (other < team).where(load(memory(sums, met), other), nothing)
+    before = UOp(Ops.REDUCE, dtype, (before, other), Ops.ADD) if teams > 1 else nothing
+    carried = load(param(2, dtype, count), row) if has_before else nothing
+    stored = end(store(memory(ends, *started), thread, carried + before + in_side), loops=(thread,))
+    met = barrier(stored, UOp(Ops.GROUP, dtypes.void, (summed,)), number=4)
+    written = loop(OWN, 6, AxisType.UPCAST)
+    index = written * threads + thread
+    result = load(memory(held, summed, met), element(index)) + load(memory(ends, met), index // OWN)
+    effect = store(out, row * size + index, result, index < size)
+    return UOp(Ops.SINK, dtypes.void, (effect,), KernelInfo("scan_rows", (), fills=(0,)))
