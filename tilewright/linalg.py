@@ -97,24 +97,13 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
     return A.solve(B, left=left)
 
 
-def solve_triangular(
-    A: Tensor,
-    B: Tensor,
-    *,
-    upper: bool,
-    left: bool = True,
-    unitriangular: bool = False,
-) -> Tensor:
+def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
     """X with A @ X = B for a triangular A: see `Tensor.solve_triangular`."""
     return A.solve_triangular(B, upper=upper, left=left, unitriangular=unitriangular)
 
 
 def triangular_solve(
-    b: Tensor,
-    A: Tensor,
-    upper: bool = True,
-    transpose: bool = False,
-    unitriangular: bool = False,
+    b: Tensor, A: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> tuple[Tensor, Tensor]:
     """X with A @ X = b for a triangular A, and A: see `Tensor.triangular_solve`."""
     return b.triangular_solve(A, upper, transpose, unitriangular)
@@ -155,13 +144,7 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
     return A.matrix_power(n)
 
 
-def matrix_rank(
-    A: Tensor,
-    rtol: float | None = None,
-    *,
-    atol: float | None = None,
-    tol: float | None = None,
-) -> Tensor:
+def matrix_rank(A: Tensor, rtol: float | None = None, *, atol: float | None = None, tol: float | None = None) -> Tensor:
     """The number of singular values that count: see `Tensor.matrix_rank`."""
     return A.matrix_rank(rtol, atol=atol, tol=tol)
 

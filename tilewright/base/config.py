@@ -159,8 +159,7 @@ class Options:
         affects=BOTH,
     )
     PLAN_CACHE = _option(
-        256,
-        "Schedules that a process keeps in memory, with eight kernels each, the oldest going first; 0 is no limit.",
+        256, "Schedules that a process keeps in memory, with eight kernels each, the oldest going first; 0 is no limit."
     )
     REWRITE_LIMIT = _option(
         -1, "Apply only the first n rewrites, to find the one that breaks; -1 is all.", minimum=-1, affects=BOTH

@@ -10,6 +10,11 @@ from typing import Any, NamedTuple
 from tilewright.base.dtype import DType, dtypes
 
 ALL_DTYPES = frozenset(dtypes.all)
+# What every instruction set has; the rest is decomposed where a target does not name it.
+BASIC_OPS = frozenset(
+    ("NEG", "SQRT", "TRUNC", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR", "CMPLT", "CMPEQ", "CMPNE")
+    + ("WHERE", "CAST", "BITCAST")
+)
 # What codegen computes with other dtypes where a target has no arithmetic of these.
 SMALL_FLOATS = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})
 WIDE_INTEGERS = frozenset({dtypes.int64, dtypes.uint64})

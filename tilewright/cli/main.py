@@ -61,9 +61,7 @@ def bench(
 
 
 @app.command()
-def cache(
-    clear: Annotated[bool, typer.Option("--clear", help="Remove every entry; downloads stay.")] = False,
-) -> None:
+def cache(clear: Annotated[bool, typer.Option("--clear", help="Remove every entry; downloads stay.")] = False) -> None:
     """Show where compiled programs are kept and how much they take, or remove them."""
     from tilewright.cli.status import clear_cache, describe_cache
 

@@ -67,7 +67,7 @@ def even_sizes(size: int, count: int) -> tuple[int, ...]:
     return tuple(size // count + (number < size % count) for number in range(count))
 
 
-def spread(node: UOp, devices: tuple[str, ...], axis: int | None, sizes: Sequence[int] = ()) -> UOp:
+def shard_node(node: UOp, devices: tuple[str, ...], axis: int | None, sizes: Sequence[int] = ()) -> UOp:
     """A value on several devices: a copy on each, or parts of one axis, as even as they can be or of these sizes."""
     if axis is None:
         return build.copy(node, devices)

@@ -1,5 +1,5 @@
-"""Moving parts between devices. In: a `Spread`, or the partial results of a reduction. Out: the parts as another layout
-wants them, made of COPYs and of maths on the device that wants them; nothing here is a node of its own.
+"""Moving parts between devices. In: a `Sharded` value, or partial results of a reduction. Out: the parts as another
+layout wants them, made of COPYs and of maths on the device that wants them; nothing here is a node of its own.
 
 gather_parts  a value divided in any way -> all of it, on one device
 move_parts    a value divided one way -> divided another way, or whole on each device; only what is missing is sent
@@ -29,9 +29,9 @@ class Piece(NamedTuple):
     device: str
 
 
-def pieces_of(spread: Sharded, offset: int = 0) -> list[Piece]:
+def pieces_of(sharded: Sharded, offset: int = 0) -> list[Piece]:
     """The parts that have elements, in order; the axis may begin before them."""
-    bounds = zip(spread.layout.bounds(), spread.parts, spread.devices, strict=True)
+    bounds = zip(sharded.layout.bounds(), sharded.parts, sharded.devices, strict=True)
     return [
         Piece(start + offset, stop + offset, node, device) for (start, stop), node, device in bounds if start < stop
     ]
@@ -68,29 +68,29 @@ def arrange(pieces: Sequence[Piece], layout: Layout, devices: tuple[str, ...]) -
     return Sharded(tuple(parts), layout, devices)
 
 
-def gather_parts(spread: Sharded, device: str) -> UOp:
+def gather_parts(sharded: Sharded, device: str) -> UOp:
     """The whole value on any one device."""
-    axis = spread.layout.axis
+    axis = sharded.layout.axis
     if axis is None:
-        own = spread.devices.index(device) if device in spread.devices else None
-        return build.copy(spread.parts[0], device) if own is None else spread.parts[own]
-    return assemble(pieces_of(spread), axis, 0, sum(spread.layout.sizes), device)
+        own = sharded.devices.index(device) if device in sharded.devices else None
+        return build.copy(sharded.parts[0], device) if own is None else sharded.parts[own]
+    return assemble(pieces_of(sharded), axis, 0, sum(sharded.layout.sizes), device)
 
 
-def move_parts(spread: Sharded, layout: Layout) -> Sharded:
-    if spread.layout == layout:
-        return spread
+def move_parts(sharded: Sharded, layout: Layout) -> Sharded:
+    if sharded.layout == layout:
+        return sharded
     axis = layout.axis
     if axis is None:
-        return Sharded(tuple(gather_parts(spread, device) for device in spread.devices), WHOLE, spread.devices)
-    if spread.layout.axis == axis:
-        return arrange(pieces_of(spread), layout, spread.devices)
+        return Sharded(tuple(gather_parts(sharded, device) for device in sharded.devices), WHOLE, sharded.devices)
+    if sharded.layout.axis == axis:
+        return arrange(pieces_of(sharded), layout, sharded.devices)
     # Along another axis: each device sends of its part what the others want, so nothing is sent twice.
     parts = []
-    for device, bounds in zip(spread.devices, layout.bounds(), strict=True):
-        cut = tuple(slice_axis(part, axis, *bounds) for part in spread.parts)
-        parts.append(gather_parts(spread._replace(parts=cut), device))
-    return Sharded(tuple(parts), layout, spread.devices)
+    for device, bounds in zip(sharded.devices, layout.bounds(), strict=True):
+        cut = tuple(slice_axis(part, axis, *bounds) for part in sharded.parts)
+        parts.append(gather_parts(sharded._replace(parts=cut), device))
+    return Sharded(tuple(parts), layout, sharded.devices)
 
 
 def all_reduce(op: Op, partials: Sequence[tuple[UOp, str]], devices: tuple[str, ...]) -> Sharded:

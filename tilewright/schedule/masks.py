@@ -89,19 +89,19 @@ def drop_masks(value: UOp) -> UOp:
     before: where(y - c < 20, x[y - c if y - c < 20] * w[c if y - c < 20], 0)
     after:  where(y - c < 20, x[y - c if y - c < 20] * w[c], 0)"""
     nodes = toposort(value)
-    spread = [node for node in nodes if node.op is Ops.INDEX and is_spread_by_mask(node)]
-    if not spread:
+    repeated = [node for node in nodes if node.op is Ops.INDEX and is_repeated_by_mask(node)]
+    if not repeated:
         return value
     selected = selecting_conditions(nodes)
     exchanges = {
         index: UOp(Ops.INDEX, index.dtype, index.src[:2])
-        for index in spread
+        for index in repeated
         if selected[index].issuperset(mask_parts(index))
     }
     return substitute(value, exchanges)
 
 
-def is_spread_by_mask(index: UOp) -> bool:
+def is_repeated_by_mask(index: UOp) -> bool:
     """Whether each part of the mask depends on a loop that the position, always inside of the buffer, does not."""
     buffer, position = index.src[:2]
     parts = mask_parts(index)

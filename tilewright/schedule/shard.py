@@ -118,7 +118,7 @@ class Sharder:
             self.free.add(made)
         return made
 
-    def _spread(self, node: UOp) -> Sharded:
+    def _sharded(self, node: UOp) -> Sharded:
         made = self.done[node]
         assert isinstance(made, Sharded)
         return made
@@ -143,10 +143,10 @@ class Sharder:
     def _moved(self, node: UOp, layout: Layout) -> Sharded:
         """A node in another layout. What is moved is what views have been taken of, not what an EXPAND makes of it."""
         views: list[tuple[UOp, Layout]] = []
-        while self._spread(node).layout != layout and (below := pulled_back(node, layout)) is not None:
+        while self._sharded(node).layout != layout and (below := pulled_back(node, layout)) is not None:
             views.append((node, layout))
             node, layout = node.src[0], below
-        moved = move_parts(self._spread(node), layout)
+        moved = move_parts(self._sharded(node), layout)
         for view, own in reversed(views):
             shapes = own.part_shapes(view.shape, len(moved.devices))
             parts = (
@@ -183,26 +183,26 @@ class Sharder:
         return self._each(node, layout, *(self._aligned(src, layout, devices) for src in node.src))
 
     def _movement(self, node: UOp) -> Sharded:
-        spread = self._spread(node.src[0])
-        if spread.layout.axis is not None:
-            made = _MOVEMENTS[node.op](node, spread)
+        sharded = self._sharded(node.src[0])
+        if sharded.layout.axis is not None:
+            made = _MOVEMENTS[node.op](node, sharded)
             if made is not None:
                 return made
-            spread = self._moved(node.src[0], WHOLE)
-        parts = tuple(build.movement(node.op, part, node.arg) for part in spread.parts)
-        return spread._replace(parts=parts)
+            sharded = self._moved(node.src[0], WHOLE)
+        parts = tuple(build.movement(node.op, part, node.arg) for part in sharded.parts)
+        return sharded._replace(parts=parts)
 
     # ------------------------------------------------------------ tensors
 
     def _reduce_axis(self, node: UOp) -> Sharded:
-        spread = self._spread(node.src[0])
+        sharded = self._sharded(node.src[0])
         op, axes = node.arg
-        partials = tuple(build.reduce_axis(op, part, axes) for part in spread.parts)
-        axis, sizes = spread.layout
+        partials = tuple(build.reduce_axis(op, part, axes) for part in sharded.parts)
+        axis, sizes = sharded.layout
         if axis not in axes:
-            return spread._replace(parts=partials)
-        held = zip(partials, spread.devices, sizes, strict=True)
-        return all_reduce(op, [(part, device) for part, device, size in held if size], spread.devices)
+            return sharded._replace(parts=partials)
+        held = zip(partials, sharded.devices, sizes, strict=True)
+        return all_reduce(op, [(part, device) for part, device, size in held if size], sharded.devices)
 
     def _gather(self, node: UOp) -> Sharded:
         """Division as the indices are. A source that is divided along an axis that is read straight through is divided
@@ -234,7 +234,7 @@ class Sharder:
         return node.with_src((first,) if first in self.free else tuple(row[0] for row in rows))
 
     def _copy(self, node: UOp) -> UOp:
-        return gather_parts(self._spread(node.src[0]), node.arg)
+        return gather_parts(self._sharded(node.src[0]), node.arg)
 
     def _multi(self, node: UOp) -> Sharded:
         axis, devices = node.arg
@@ -242,7 +242,7 @@ class Sharder:
         for source, device in zip(node.src, devices, strict=True):
             made = self.done[source]
             if isinstance(made, Sharded):
-                raise InternalError("a part of a MULTI is spread over devices itself")
+                raise InternalError("a part of a MULTI is sharded over devices itself")
             parts.append(place_constants(made, device) if made in self.free else made)
         sizes = () if axis is None else tuple(src.shape[axis] for src in node.src)
         return Sharded(tuple(parts), Layout(axis, sizes), devices)
@@ -251,18 +251,18 @@ class Sharder:
         """In place on every part. A view that is no view of the parts is written to a gathered copy first, and
         each part then takes its own."""
         target, view, value = node.src
-        spread, devices = self._spread(target), self._devices(node)
+        sharded, devices = self._sharded(target), self._devices(node)
         seen = self.done[view]
         assert isinstance(seen, Sharded)
-        if all(_is_view(part, own) for part, own in zip(seen.parts, spread.parts, strict=True)):
+        if all(_is_view(part, own) for part, own in zip(seen.parts, sharded.parts, strict=True)):
             values = self._aligned(value, seen.layout, devices)
-            rows = zip(spread.parts, seen.parts, values, strict=True)
+            rows = zip(sharded.parts, seen.parts, values, strict=True)
             # A device that has nothing of the view has nothing to write.
             parts = [
                 own if _is_empty(part, own) else build.assign(own, part, _shaped(new, part)) for own, part, new in rows
             ]
-            return spread._replace(parts=tuple(parts))
-        whole = move_parts(spread, WHOLE)
+            return sharded._replace(parts=tuple(parts))
+        whole = move_parts(sharded, WHOLE)
         bases = [UOp(Ops.CONTIGUOUS, node.dtype, (part,)) for part in whole.parts]
         values = self._aligned(value, WHOLE, devices)
         written = []
@@ -271,8 +271,8 @@ class Sharder:
             for step in reversed(_steps(view, target)):
                 again = build.movement(step.op, again, step.arg)
             written.append(build.assign(base, again, _shaped(new, again)))
-        taken = move_parts(whole._replace(parts=tuple(written)), spread.layout).parts
-        return spread._replace(parts=tuple(build.assign(own, own, new) for own, new in zip(spread.parts, taken)))
+        taken = move_parts(whole._replace(parts=tuple(written)), sharded.layout).parts
+        return sharded._replace(parts=tuple(build.assign(own, own, new) for own, new in zip(sharded.parts, taken)))
 
 
 _RULES: dict[Op, Callable[[Sharder, UOp], Value]] = {
@@ -289,58 +289,58 @@ _RULES: dict[Op, Callable[[Sharder, UOp], Value]] = {
 # ---------------------------------------------------------------- movements of divided values; None: it must be whole
 
 
-def _reshape(node: UOp, spread: Sharded) -> Sharded | None:
-    layout = reshaped(spread.layout, node.src[0].shape, node.shape)
+def _reshape(node: UOp, sharded: Sharded) -> Sharded | None:
+    layout = reshaped(sharded.layout, node.src[0].shape, node.shape)
     if layout is None:
         return None
-    shapes = layout.part_shapes(node.shape, len(spread.parts))
-    return Sharded(tuple(map(build.reshape, spread.parts, shapes)), layout, spread.devices)
+    shapes = layout.part_shapes(node.shape, len(sharded.parts))
+    return Sharded(tuple(map(build.reshape, sharded.parts, shapes)), layout, sharded.devices)
 
 
-def _expand(node: UOp, spread: Sharded) -> Sharded | None:
-    axis = spread.layout.axis
+def _expand(node: UOp, sharded: Sharded) -> Sharded | None:
+    axis = sharded.layout.axis
     assert axis is not None
     if node.shape[axis] != node.src[0].shape[axis]:
         return None
-    shapes = spread.layout.part_shapes(node.shape, len(spread.parts))
-    return spread._replace(parts=tuple(map(build.expand, spread.parts, shapes)))
+    shapes = sharded.layout.part_shapes(node.shape, len(sharded.parts))
+    return sharded._replace(parts=tuple(map(build.expand, sharded.parts, shapes)))
 
 
-def _permute(node: UOp, spread: Sharded) -> Sharded:
-    parts = tuple(build.permute(part, node.arg) for part in spread.parts)
-    return Sharded(parts, Layout(node.arg.index(spread.layout.axis), spread.layout.sizes), spread.devices)
+def _permute(node: UOp, sharded: Sharded) -> Sharded:
+    parts = tuple(build.permute(part, node.arg) for part in sharded.parts)
+    return Sharded(parts, Layout(node.arg.index(sharded.layout.axis), sharded.layout.sizes), sharded.devices)
 
 
-def _pad(node: UOp, spread: Sharded) -> Sharded:
+def _pad(node: UOp, sharded: Sharded) -> Sharded:
     """Zeros along the divided axis go to every device alike: joining two values pads both to the same size."""
-    axis = spread.layout.axis
+    axis = sharded.layout.axis
     assert axis is not None
     before, after = node.arg[axis]
     others = replace_pair(node.arg, axis, (0, 0))
-    padded = spread._replace(parts=tuple(build.pad(part, others) for part in spread.parts))
+    padded = sharded._replace(parts=tuple(build.pad(part, others) for part in sharded.parts))
     if not before and not after:
         return padded
-    layout = Layout(axis, even_sizes(node.shape[axis], len(spread.devices)))
-    return arrange(pieces_of(padded, before), layout, spread.devices)
+    layout = Layout(axis, even_sizes(node.shape[axis], len(sharded.devices)))
+    return arrange(pieces_of(padded, before), layout, sharded.devices)
 
 
-def _shrink(node: UOp, spread: Sharded) -> Sharded:
-    axis = spread.layout.axis
+def _shrink(node: UOp, sharded: Sharded) -> Sharded:
+    axis = sharded.layout.axis
     assert axis is not None
-    layout, kept = shrunk(spread.layout, *node.arg[axis])
-    cut = (build.shrink(part, replace_pair(node.arg, axis, pair)) for part, pair in zip(spread.parts, kept))
-    return Sharded(tuple(cut), layout, spread.devices)
+    layout, kept = shrunk(sharded.layout, *node.arg[axis])
+    cut = (build.shrink(part, replace_pair(node.arg, axis, pair)) for part, pair in zip(sharded.parts, kept))
+    return Sharded(tuple(cut), layout, sharded.devices)
 
 
-def _flip(node: UOp, spread: Sharded) -> Sharded:
-    axis, sizes = spread.layout
+def _flip(node: UOp, sharded: Sharded) -> Sharded:
+    axis, sizes = sharded.layout
     assert axis is not None
-    flipped = spread._replace(parts=tuple(build.flip(part, node.arg) for part in spread.parts))
+    flipped = sharded._replace(parts=tuple(build.flip(part, node.arg) for part in sharded.parts))
     if axis not in node.arg:
         return flipped
     total = sum(sizes)
     pieces = [piece._replace(start=total - piece.stop, stop=total - piece.start) for piece in pieces_of(flipped)]
-    return arrange(pieces[::-1], spread.layout, spread.devices)
+    return arrange(pieces[::-1], sharded.layout, sharded.devices)
 
 
 _MOVEMENTS: dict[Op, Callable[[UOp, Sharded], Sharded | None]] = {

@@ -22,7 +22,7 @@ from tilewright.base.dtype import dtypes
 from tilewright.base.errors import CompileError
 from tilewright.base.events import emit
 from tilewright.base.forks import renewed_lock
-from tilewright.base.target import ALL_DTYPES, FLUSH_CONTRACTIONS, SMALL_FLOATS, Target
+from tilewright.base.target import ALL_DTYPES, BASIC_OPS, FLUSH_CONTRACTIONS, SMALL_FLOATS, Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Program
 from tilewright.runtime.cache import cache_key, read_entry, write_entry
@@ -38,10 +38,6 @@ CHUNKS_PER_THREAD = 16
 # Bytes that each thread of a kernel may pack its operands into: more would not stay in any cache.
 MAX_PANEL_BYTES = 8 << 20
 
-_NATIVE_OPS = frozenset(
-    ("NEG", "SQRT", "TRUNC", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR", "CMPLT", "CMPEQ", "CMPNE")
-    + ("WHERE", "CAST", "BITCAST")
-)
 # Small floats are converted by integer maths: LLVM would call library functions for some of these conversions. Between
 # float16 and float32 it has an instruction on most processors.
 
@@ -79,7 +75,7 @@ def cpu_target(compiler: str = LLVM, arch: str = "", facts: str = "", flush: int
         **memory_facts(facts),
         native=ALL_DTYPES - SMALL_FLOATS,
         native_casts=frozenset({dtypes.float16}) if compiler == LLVM and compiled_for.has_half_casts() else frozenset(),
-        native_ops=_NATIVE_OPS | _names(SATURATING_CAST=saturates, SLOW_PATH=compiler == LLVM),
+        native_ops=BASIC_OPS | _names(SATURATING_CAST=saturates, SLOW_PATH=compiler == LLVM),
         dot_products=compiled_for.dot_products() if compiler == LLVM else (),
         flush_denormals=flush,
         checks_ranges=True,

@@ -24,7 +24,7 @@ from tilewright.backends.cuda.tile_plan import plan_ring
 from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import InternalError
-from tilewright.base.target import ALL_DTYPES, SMALL_FLOATS, Target
+from tilewright.base.target import ALL_DTYPES, BASIC_OPS, SMALL_FLOATS, Target
 from tilewright.codegen.c_style.launch import plan_launch
 from tilewright.graph.records import Program
 from tilewright.runtime.device import Address, Driver
@@ -32,10 +32,7 @@ from tilewright.runtime.device import Address, Driver
 # CUfunction_attribute: the most dynamic shared memory that launches of a function ask for.
 MAX_DYNAMIC_SHARED = 8
 
-_NATIVE_OPS = frozenset(
-    ("NEG", "SQRT", "TRUNC", "EXP2", "LOG2", "SIN", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR")
-    + ("CMPLT", "CMPEQ", "CMPNE", "WHERE", "CAST", "BITCAST")
-)
+_NATIVE_OPS = BASIC_OPS | {"EXP2", "LOG2", "SIN"}
 
 MAX_COMPILE_THREADS = 16
 

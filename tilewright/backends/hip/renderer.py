@@ -6,15 +6,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.base.target import ALL_DTYPES, SMALL_FLOATS, Target
+from tilewright.base.target import ALL_DTYPES, BASIC_OPS, SMALL_FLOATS, Target
 from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.codegen.c_style.simt import SimtLanguage
 from tilewright.graph.records import Program
 
-_NATIVE_OPS = frozenset(
-    ("NEG", "SQRT", "TRUNC", "EXP2", "LOG2", "SIN", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR")
-    + ("CMPLT", "CMPEQ", "CMPNE", "WHERE", "CAST", "BITCAST")
-)
+_NATIVE_OPS = BASIC_OPS | {"EXP2", "LOG2", "SIN"}
 
 
 def hip_target(arch: str = "gfx942") -> Target:

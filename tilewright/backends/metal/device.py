@@ -13,17 +13,13 @@ from typing import Any, NamedTuple
 from tilewright.backends.metal.language import MetalLanguage
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import CompileError, InternalError
-from tilewright.base.target import ALL_DTYPES, Target
+from tilewright.base.target import ALL_DTYPES, BASIC_OPS, Target
 from tilewright.codegen.c_style.launch import Launch, plan_launch
 from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.graph.records import Program
 from tilewright.runtime.device import Address, Driver, Runner, Unavailable
 
 _EMULATED = frozenset({dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})
-_NATIVE_OPS = frozenset(
-    ("NEG", "SQRT", "TRUNC", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR", "CMPLT", "CMPEQ", "CMPNE")
-    + ("WHERE", "CAST", "BITCAST")
-)
 SIMD_WIDTH = 32
 GROUP_SIZE = 1024
 LOCAL_BYTES = 32 << 10
@@ -58,7 +54,7 @@ def metal_target(gpu: str, local_bytes: int = LOCAL_BYTES, group_size: int = GRO
         max_buffers=BUFFER_ARGUMENTS,
         warp_size=SIMD_WIDTH,
         native=ALL_DTYPES - _EMULATED - {dtypes.float64},
-        native_ops=_NATIVE_OPS,
+        native_ops=BASIC_OPS,
     )
 
 

@@ -8,16 +8,11 @@ from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType
 from tilewright.base.errors import UnsupportedError
-from tilewright.base.target import ALL_DTYPES, SMALL_FLOATS, Target
+from tilewright.base.target import ALL_DTYPES, BASIC_OPS, SMALL_FLOATS, Target
 from tilewright.codegen.c_style.language import Language
 from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.graph.records import Program
 from tilewright.runtime.device import Address, Driver, Runner
-
-_NATIVE_OPS = frozenset(
-    ("NEG", "SQRT", "TRUNC", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR", "CMPLT", "CMPEQ", "CMPNE")
-    + ("WHERE", "CAST", "BITCAST")
-)
 
 
 class NullLanguage(Language):
@@ -66,7 +61,7 @@ class NullDriver(Driver):
             max_local_bytes=48 * 1024,
             max_group_size=1024,
             native=ALL_DTYPES - SMALL_FLOATS,
-            native_ops=_NATIVE_OPS,
+            native_ops=BASIC_OPS,
         )
 
     def allocate(self, nbytes: int) -> NullMemory:

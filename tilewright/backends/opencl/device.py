@@ -11,17 +11,14 @@ from typing import Any, NamedTuple
 from tilewright.backends.opencl.language import OpenCLLanguage
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import CompileError, OutOfMemoryError
-from tilewright.base.target import ALL_DTYPES, SMALL_FLOATS, Target
+from tilewright.base.target import ALL_DTYPES, BASIC_OPS, SMALL_FLOATS, Target
 from tilewright.codegen.c_style.launch import Launch, has_groups, plan_launch
 from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.graph.records import Program
 from tilewright.runtime.device import Address, Driver, Runner, Unavailable
 
 # Small floats are converted by integer maths: half precision is an extension that few drivers have whole.
-_NATIVE_OPS = frozenset(
-    ("NEG", "SQRT", "TRUNC", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR", "CMPLT", "CMPEQ", "CMPNE")
-    + ("WHERE", "CAST", "BITCAST", "SATURATING_CAST")
-)
+_NATIVE_OPS = BASIC_OPS | {"SATURATING_CAST"}
 _CORRECTLY_ROUNDED = 1 << 7  # CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT
 _INSTALL = "install an OpenCL driver: that of the graphics card, or PoCL (Debian: pocl-opencl-icd) for the processor"
 

@@ -16,9 +16,7 @@ from tilewright.runtime.device import Unavailable
 ALWAYS_NATIVE = frozenset(
     {dtypes.bool, dtypes.int8, dtypes.uint8, dtypes.int16, dtypes.uint16, dtypes.int32, dtypes.uint32, dtypes.float32}
 )
-FEATURE_DTYPES: dict[str, frozenset[DType]] = {
-    "shader-f16": frozenset({dtypes.float16}),
-}
+FEATURE_DTYPES: dict[str, frozenset[DType]] = {"shader-f16": frozenset({dtypes.float16})}
 # The limits that kernels may need more of than WebGPU promises everywhere.
 RAISED_LIMITS = (
     "max-buffer-size",

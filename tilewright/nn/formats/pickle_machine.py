@@ -32,12 +32,7 @@ _ARGUMENTS = frozenset(
     + ("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8")
 )
 _CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_MAKERS: dict[str, Callable[[], Any]] = {
-    "EMPTY_DICT": dict,
-    "EMPTY_LIST": list,
-    "EMPTY_SET": set,
-    "EMPTY_TUPLE": tuple,
-}
+_MAKERS: dict[str, Callable[[], Any]] = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_SET": set, "EMPTY_TUPLE": tuple}
 _TUPLE_SIZES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _IGNORED = frozenset(("PROTO", "FRAME"))
 # Anything else could have a hash that takes long, or an equality that computes.

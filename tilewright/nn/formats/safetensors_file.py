@@ -40,15 +40,7 @@ _DTYPES: dict[str, DType] = {
     "F64": dtypes.float64,
 }
 # What a file may hold and Tilewright has no dtype for. Their bits are needed to find the tensors behind them.
-_OTHER_BITS = {
-    "F4": 4,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-    "F8_E8M0": 8,
-    "F8_E4M3FNUZ": 8,
-    "F8_E5M2FNUZ": 8,
-    "C64": 64,
-}
+_OTHER_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "C64": 64}
 # The names that the library takes for writing, where they are not ours.
 _WRITTEN_NAMES = {dtypes.float8_e4m3: "float8_e4m3fn"}
 

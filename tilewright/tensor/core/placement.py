@@ -12,7 +12,7 @@ from tilewright.base.errors import AxisError, DeviceError, DTypeError, ShapeErro
 from tilewright.engine.memory.parts import layout_of
 from tilewright.graph import build
 from tilewright.graph.ops import MultiArg, Ops
-from tilewright.graph.slices import even_sizes, spread
+from tilewright.graph.slices import even_sizes, shard_node
 from tilewright.graph.spec import Devices, Shape
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import file_buffer
@@ -151,7 +151,7 @@ class PlacementMixin(StorageMixin):
         wanted = None if axis is None else _check_axis(axis, self.shape)
         if isinstance(checked, str):
             return self.to(checked)
-        return self._spread(checked, wanted)
+        return self._sharded(checked, wanted)
 
     def shard_(self, devices: tuple[str, ...] | list[str], axis: int | None = None) -> Self:
         """Moves this tensor to several devices; a parameter stays one."""
@@ -165,20 +165,20 @@ class PlacementMixin(StorageMixin):
         axis, sizes = layout_of(y.uop)
         wanted = None if axis is None else _check_axis(axis, self.shape)
         fits = wanted is not None and self.shape[wanted] == sum(sizes)
-        return self._spread(y.device, wanted, sizes if fits else ())
+        return self._sharded(y.device, wanted, sizes if fits else ())
 
     @classmethod
     def _from_parts(cls, parts: Sequence[Self], arg: MultiArg) -> Self:
         """The tensor whose parts on several devices are these tensors."""
         return cls._from_uop(build.multi([part.uop for part in parts], arg.axis, arg.devices), arg.devices)
 
-    def _spread(self, devices: tuple[str, ...], axis: int | None, sizes: tuple[int, ...] = ()) -> Self:
+    def _sharded(self, devices: tuple[str, ...], axis: int | None, sizes: tuple[int, ...] = ()) -> Self:
         node = self.uop
         if holds_nothing(node):
             even = () if axis is None else sizes or even_sizes(node.shape[axis], len(devices))
             node = new_memory(devices, node.dtype, node.shape, (axis, even))
         elif axis is not None or not build.is_everywhere(node):
-            node = spread(node, devices, axis, sizes)
+            node = shard_node(node, devices, axis, sizes)
         made = self._new(node)
         made.device = devices
         return made

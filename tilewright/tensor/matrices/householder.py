@@ -131,8 +131,7 @@ def _reflect_row(loops: Loops, current: UOp, b: UOp, k: UOp, size: int) -> tuple
     rest = loops.over(size - 2 - k)
     element = current[b, k, inside(k + 2 + rest, size)]
     stored = UOp.group(
-        current[b, k, following].store(1.0, mask=is_last.logical_not()),
-        element.store(element * made.factor).end(rest),
+        current[b, k, following].store(1.0, mask=is_last.logical_not()), element.store(element * made.factor).end(rest)
     )
     return made, current.after(stored)
 

@@ -13,14 +13,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices
 from tilewright.runtime.buffer import file_buffer
 from tilewright.runtime.device import canonical_device, is_of_files
-from tilewright.tensor.core.checks import (
-    WIDER_DTYPE,
-    check_holds,
-    check_number,
-    check_whole,
-    shape_from,
-    sizes_from,
-)
+from tilewright.tensor.core.checks import WIDER_DTYPE, check_holds, check_number, check_whole, shape_from, sizes_from
 from tilewright.tensor.core.memory import memory_like, new_memory
 from tilewright.tensor.primitives.elementwise import ElementwiseMixin
 from tilewright.tensor.primitives.index_nodes import checked_classes

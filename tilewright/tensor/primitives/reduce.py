@@ -179,10 +179,7 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
         variance = (wide - mean).square().sum(axis, keepdim) / max(0, self._count("var", axis) - correction)
         centre = mean if shift is None else mean + shift
         centre = centre._new(_without_axes(centre.uop, axes, keepdim))
-        return (
-            variance._new(build.cast(variance.uop, self.dtype)),
-            centre._new(build.cast(centre.uop, self.dtype)),
-        )
+        return (variance._new(build.cast(variance.uop, self.dtype)), centre._new(build.cast(centre.uop, self.dtype)))
 
     def _first_along(self, axes: tuple[int, ...]) -> Self | None:
         """The first element along the axes, with sizes of 1, cut off from gradients. Differences from it have a mean of

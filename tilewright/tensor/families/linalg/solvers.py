@@ -81,14 +81,7 @@ class SolveMixin(DecomposeMixin):
         found: list[Self] = launch.run_kernel(factors.solve_kernel, *arguments, gradient=_solve_rule)
         return found[0]
 
-    def solve_triangular(
-        self,
-        B: Self,
-        *,
-        upper: bool,
-        left: bool = True,
-        unitriangular: bool = False,
-    ) -> Self:
+    def solve_triangular(self, B: Self, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Self:
         """X with `self @ X == B` for a triangular matrix; reads one triangle; with left=False `X @ self ==
         B`. `unitriangular`: the diagonal counts as 1 and is not read."""
         check_devices("solve_triangular", self, B)
@@ -102,11 +95,7 @@ class SolveMixin(DecomposeMixin):
         return self._solution(B, found, is_vector)
 
     def triangular_solve(
-        self,
-        A: Self,
-        upper: bool = True,
-        transpose: bool = False,
-        unitriangular: bool = False,
+        self, A: Self, upper: bool = True, transpose: bool = False, unitriangular: bool = False
     ) -> tuple[Self, Self]:
         """X with `A @ X == self`, or with `transpose` `A.T @ X == self`, for a triangular A; and A."""
         check_devices("triangular_solve", self, A)
