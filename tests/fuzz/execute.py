@@ -23,7 +23,8 @@ from tests.fuzz.error_bounds import count, evaluate_bounds, mismatches
 from tests.fuzz.generate import AWAY, HOME, Case
 from tilewright.base.config import Context
 from tilewright.engine.compilation.compile import forget_kernels
-from tilewright.engine.execution.realize import forget_schedules, realize
+from tilewright.engine.execution.realize import realize
+from tilewright.engine.planning.plan import forget_schedules
 from tilewright.graph import build
 from tilewright.graph.interpreter.evaluate import numpy_dtype
 from tilewright.graph.ops import Ops

@@ -19,7 +19,7 @@ import pytest
 from tilewright import Context, Tensor
 from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.engine.compilation.search.store import read_search, search_folder, write_search
-from tilewright.engine.execution.realize import forget_schedules
+from tilewright.engine.planning.plan import forget_schedules
 from tilewright.graph.records import Opt, OptOps
 from tilewright.kernel.search import Search, Trial
 from tilewright.runtime import cache

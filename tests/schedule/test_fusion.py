@@ -30,7 +30,8 @@ from tests.schedule.graphs import (
 from tilewright import Tensor
 from tilewright.base.dtype import dtypes
 from tilewright.codegen.pipeline import estimate_work
-from tilewright.engine.execution.realize import forget_schedules, schedule
+from tilewright.engine.execution.realize import schedule
+from tilewright.engine.planning.plan import forget_schedules
 from tilewright.graph import build
 from tilewright.graph.interpreter.evaluate import evaluate_kernel, numpy_dtype
 from tilewright.graph.ops import Ops, ParamArg

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.schedule.graphs import DEVICE, Graph, add, exp, matmul, mul, softmax, spread, total
-from tilewright.engine.execution.realize import forget_schedules
+from tilewright.engine.planning.plan import forget_schedules
 from tilewright.graph.records import Schedule
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver

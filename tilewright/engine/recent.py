@@ -62,6 +62,3 @@ class RecentTable(Generic[K, V]):
             entry = self._entries.pop(key, None)
             if entry is not None and entry[1]:
                 self._entries[key] = [entry[0], False]
-
-
-__all__ = ["KERNELS_PER_PLAN", "RecentTable"]

@@ -190,20 +190,3 @@ def _renew() -> None:
 
 
 call_in_child(_renew)
-
-
-__all__ = [
-    "Reader",
-    "begin_overwrite",
-    "begin_read",
-    "end_overwrite",
-    "end_read",
-    "has_other_threads",
-    "keep_contents",
-    "overwriting",
-    "overwritten",
-    "read_contents",
-    "reading",
-    "tell_others",
-    "wait_for_update",
-]

@@ -10,7 +10,7 @@ import os
 import warnings
 
 from tilewright.base.config import options
-from tilewright.base.events import emit, listeners
+from tilewright.base.events import emit
 from tilewright.base.location import user_location
 from tilewright.runtime.cache_limit import MEGABYTE, is_digest, is_turn, note_use, trim
 from tilewright.runtime.sealed import (
@@ -74,8 +74,7 @@ def read_entry(key: str, cache: str = "program") -> bytes | None:
     except FileNotFoundError:
         return _report(cache, key, None)
     except (OSError, MemoryError) as error:
-        if listeners:
-            emit("warning", message=f"a cache entry cannot be read: {error}", location=None)
+        emit("warning", message=f"a cache entry cannot be read: {error}", location=None)
         return _report(cache, key, None)
     payload = unseal(key, data)
     if payload is None:
@@ -103,21 +102,17 @@ def write_entry(key: str, payload: bytes) -> None:
         if is_turn(key):
             trim(folder, options.CACHE_MEGABYTES * MEGABYTE)
     except OSError as error:
-        if listeners:
-            emit("warning", message=f"the cache cannot be written: {error}", location=None)
+        emit("warning", message=f"the cache cannot be written: {error}", location=None)
 
 
 def _remove(path: str) -> None:
-    if listeners:
-        emit("warning", message=f"a damaged cache entry is removed: {path}", location=None)
+    emit("warning", message=f"a damaged cache entry is removed: {path}", location=None)
     try:
         os.remove(path)
     except OSError as error:
-        if listeners:
-            emit("warning", message=f"a damaged cache entry cannot be removed: {error}", location=None)
+        emit("warning", message=f"a damaged cache entry cannot be removed: {error}", location=None)
 
 
 def _report(cache: str, key: str, payload: bytes | None) -> bytes | None:
-    if listeners:
-        emit("cache-hit" if payload is not None else "cache-miss", cache=cache, key=key)
+    emit("cache-hit" if payload is not None else "cache-miss", cache=cache, key=key)
     return payload

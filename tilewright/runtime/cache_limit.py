@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tilewright.base.config import options
-from tilewright.base.events import emit, listeners
+from tilewright.base.events import emit
 from tilewright.runtime.sealed import UNFINISHED
 
 MEGABYTE = 1 << 20
@@ -60,8 +60,7 @@ def note_use(path: str) -> None:
         if now - os.stat(path).st_mtime > NOTED_EVERY_SECONDS:
             os.utime(path)
     except OSError as error:
-        if listeners:
-            emit("warning", message=f"the use of a cache entry cannot be noted: {error}", location=None)
+        emit("warning", message=f"the use of a cache entry cannot be noted: {error}", location=None)
 
 
 def is_turn(key: str) -> bool:
@@ -95,7 +94,6 @@ def _remove(path: str) -> bool:
     except FileNotFoundError:
         return True
     except OSError as error:
-        if listeners:
-            emit("warning", message=f"a cache entry cannot be removed: {error}", location=None)
+        emit("warning", message=f"a cache entry cannot be removed: {error}", location=None)
         return False
     return True

@@ -244,16 +244,16 @@ def canonical_device(name: Devices | list[str] | None = None) -> Devices:
 
 
 def _several_devices(names: Sequence[str]) -> Devices:
-    places = tuple(canonical_device(name) for name in names)
-    if len(places) == 1:
-        return places[0]
-    if not places:
+    devices = tuple(canonical_device(name) for name in names)
+    if len(devices) == 1:
+        return devices[0]
+    if not devices:
         raise DeviceError("device", "() names no device", "name one or several, such as ('CPU:0', 'CPU:1')")
-    if any(map(is_of_files, places)):
+    if any(map(is_of_files, devices)):
         raise DeviceError("device", f"{tuple(names)} name files", "move the tensor to one file with to()")
-    if len(set(places)) < len(places):
+    if len(set(devices)) < len(devices):
         raise DeviceError("device", f"{tuple(names)} name a device twice", "name each device once")
-    return places
+    return devices
 
 
 def open_driver(name: str) -> Driver:

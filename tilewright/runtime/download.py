@@ -25,7 +25,7 @@ _REMEDY = "set TILEWRIGHT_CACHE_DIR to a folder that can be written"
 
 
 class Unavailable(Exception):
-    """Why a place has nothing: collected where there are several places, told to the user where no place is left."""
+    """Why a source has nothing: collected where there are several sources, raised to the user where none is left."""
 
 
 # ---------------------------------------------------------------- transfers
@@ -84,8 +84,8 @@ def make_cache_folder(operation: str, *names: str) -> str:
     try:
         return make_folder(folder, *names)
     except OSError as error:
-        place = os.path.join(folder, *names)
-        raise CacheError(operation, f"the folder {place!r} cannot be made: {error}", _REMEDY) from error
+        path = os.path.join(folder, *names)
+        raise CacheError(operation, f"the folder {path!r} cannot be made: {error}", _REMEDY) from error
 
 
 @functools.cache
@@ -127,9 +127,9 @@ def _read_local(operation: str, address: str, progress: bool) -> bytes:
 
 def _read_kept(operation: str, address: str, progress: bool) -> bytes:
     """A copy that is damaged, another address's or no plain file is fetched anew."""
-    place = make_cache_folder(operation, "downloads")
+    folder = make_cache_folder(operation, "downloads")
     key = hashlib.sha256(address.encode()).hexdigest()
-    path = os.path.join(place, key)
+    path = os.path.join(folder, key)
     try:
         kept = unseal(key, read_plain(path))
         if kept is not None:
@@ -141,5 +141,5 @@ def _read_kept(operation: str, address: str, progress: bool) -> bytes:
     try:
         write_plain(path, seal(key, data))
     except OSError as error:
-        raise CacheError(operation, f"{place!r}: {error}", _REMEDY) from error
+        raise CacheError(operation, f"{folder!r}: {error}", _REMEDY) from error
     return data

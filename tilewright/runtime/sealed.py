@@ -110,19 +110,3 @@ def _digest(key: str, payload: bytes) -> bytes:
     digest = hashlib.sha256(len(name).to_bytes(8, "little") + name)
     digest.update(payload)
     return digest.digest()
-
-
-__all__ = [
-    "FOLDER_MODE",
-    "HEADER_BYTES",
-    "MAGIC",
-    "MAX_ENTRY_BYTES",
-    "UNFINISHED",
-    "make_folder",
-    "open_plain",
-    "read_plain",
-    "reason_against",
-    "seal",
-    "unseal",
-    "write_plain",
-]

@@ -265,15 +265,14 @@ def _finished(draft: Draft) -> CompiledKernel:
         from tilewright.engine.compilation.verify import verify_optimised
 
         verify_optimised(draft.ast, draft.program, draft.source, handle, draft.device)
-    if listeners:
-        emit(
-            "kernel-compiled",
-            name=draft.program.name,
-            device=draft.device,
-            source=draft.source,
-            stage_times=draft.stage_times,
-            kernel=compiled,
-        )
+    emit(
+        "kernel-compiled",
+        name=draft.program.name,
+        device=draft.device,
+        source=draft.source,
+        stage_times=draft.stage_times,
+        kernel=compiled,
+    )
     return compiled
 
 
@@ -295,18 +294,3 @@ def forget_kernels() -> None:
     """Empties the process's own caches, for tests and measurements."""
     for table in kernel_tables:
         table.clear()
-
-
-__all__ = [
-    "CompiledKernel",
-    "LoadedKernel",
-    "compile_kernel",
-    "compile_kernels",
-    "compile_with",
-    "forget_kernels",
-    "is_compiled",
-    "kernel_tables",
-    "load_kernels",
-    "start_compilers",
-    "trim_kernels",
-]

@@ -9,7 +9,7 @@ import functools
 import json
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.base.config import options, options_that_affect
@@ -24,9 +24,17 @@ from tilewright.graph.walk import toposort
 from tilewright.runtime.cache import cache_key, read_entry, write_entry
 
 _PLAN_OPTIONS = options_that_affect("schedule", "kernel", "target")
-_read_plan_options = operator.attrgetter(*_PLAN_OPTIONS)
-_read_schedule_options = operator.attrgetter(*options_that_affect("schedule", "target"))
-_read_kernel_options = operator.attrgetter(*options_that_affect("kernel"))
+
+
+def _reader_of(names: Sequence[str]) -> Callable[[], tuple[object, ...]]:
+    return functools.partial(operator.attrgetter(*names), options)
+
+
+# The options that change what a graph becomes, which every run of a graph reads; those that change its schedule; and
+# those that change what a kernel becomes on a given target.
+plan_options = _reader_of(_PLAN_OPTIONS)
+schedule_options = _reader_of(options_that_affect("schedule", "target"))
+kernel_options = _reader_of(options_that_affect("kernel"))
 
 # What only stages that run tell, and what names a user's line.
 _WATCHED = frozenset(
@@ -100,22 +108,9 @@ def write_kernel(key: str, program: Program, launch: dict[str, Any], program_key
     write_entry(key, json.dumps({**dict(zip(_NOTED, noted, strict=True)), "program": program_key}).encode())
 
 
-def plan_options() -> tuple[object, ...]:
-    """What is set of the options that change what a graph becomes. Every run of a graph asks, a small one too."""
-    chosen: tuple[object, ...] = _read_plan_options(options)
-    return chosen
-
-
-def schedule_options() -> tuple[object, ...]:
-    """Those that change its schedule."""
-    chosen: tuple[object, ...] = _read_schedule_options(options)
-    return chosen
-
-
-def kernel_options() -> tuple[object, ...]:
-    """Those that change what a kernel becomes on a given target."""
-    chosen: tuple[object, ...] = _read_kernel_options(options)
-    return chosen
+def frozen(value: Any) -> Any:
+    """What JSON gives, with tuples for its lists."""
+    return tuple(map(frozen, value)) if isinstance(value, list) else value
 
 
 def options_text() -> str:
@@ -145,21 +140,3 @@ def package_identity() -> str:
                 elif entry.is_dir() and entry.name != "__pycache__":
                     pending.append(entry.path)
     return cache_key(*sorted(facts))
-
-
-__all__ = [
-    "StoredKernel",
-    "is_usable",
-    "is_watched",
-    "kernel_key",
-    "kernel_options",
-    "nodes_text",
-    "options_text",
-    "package_identity",
-    "plan_options",
-    "read_kernel",
-    "schedule_options",
-    "target_text",
-    "wants_results_alone",
-    "write_kernel",
-]

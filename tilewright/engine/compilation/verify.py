@@ -4,6 +4,7 @@ without any optimisation on the emulator are run on the same random inputs and m
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 from tilewright.base.dtype import DType
@@ -12,7 +13,7 @@ from tilewright.codegen.pipeline import lower, program_params
 from tilewright.graph.records import KernelInfo, Param, Program
 from tilewright.graph.uop import UOp
 from tilewright.kernel.optimise import optimise
-from tilewright.runtime.device import Driver, open_driver
+from tilewright.runtime.device import Address, Driver, open_driver
 
 REFERENCE_DEVICE = "PYTHON"
 
@@ -31,16 +32,8 @@ def verify_optimised(ast: UOp, program: Program, source: str, handle: Any, devic
     # Those of the kernel as it was scheduled: each of the two programs may have simplified some of them away.
     params = program_params(ast)
     inputs = [random_bytes(param, np.random.default_rng(seed + param.slot)) for param in params]
-    results: list[list[Any]] = []
-    for where, loaded in ((driver, handle), (reference, unoptimised)):
-        memories = []
-        for data in inputs:
-            memory = where.allocate(max(len(data), 1))
-            where.copy_in(memory, 0, memoryview(data))
-            memories.append(memory)
-        where.prepare([(loaded, [(memory, 0) for memory in memories])]).run()
-        results.append([read_bytes(where, memory, len(data)) for memory, data in zip(memories, inputs, strict=True)])
-    for param, ours, theirs in zip(params, *results, strict=True):
+    found, expected = run_on_inputs(driver, handle, inputs), run_on_inputs(reference, unoptimised, inputs)
+    for param, ours, theirs in zip(params, found, expected, strict=True):
         if not param.is_written or param.holds_checks:
             continue
         got, want = (np.frombuffer(data, dtype=numpy_dtype(param.dtype)) for data in (ours, theirs))
@@ -52,10 +45,22 @@ def verify_optimised(ast: UOp, program: Program, source: str, handle: Any, devic
             )
 
 
-def read_bytes(driver: Driver, memory: Any, nbytes: int) -> bytes:
-    data = bytearray(nbytes)
-    driver.copy_out(memory, 0, memoryview(data))
-    return bytes(data)
+def run_on_inputs(driver: Driver, handle: Any, inputs: Sequence[bytes]) -> list[bytearray]:
+    """Runs a kernel on new buffers with these contents; the contents of each afterwards."""
+    addresses = upload(driver, inputs)
+    driver.prepare([(handle, addresses)]).run()
+    found = [bytearray(len(data)) for data in inputs]
+    for (memory, _), data in zip(addresses, found, strict=True):
+        driver.copy_out(memory, 0, memoryview(data))
+    return found
+
+
+def upload(driver: Driver, inputs: Sequence[bytes]) -> list[Address]:
+    """New buffers with these contents."""
+    addresses = [(driver.allocate(max(len(data), 1)), 0) for data in inputs]
+    for (memory, _), data in zip(addresses, inputs, strict=True):
+        driver.copy_in(memory, 0, memoryview(data))
+    return addresses
 
 
 def random_bytes(param: Param, generator: Any) -> bytes:

@@ -120,9 +120,9 @@ _untuned: tuple[float, bool] | None = None
 
 @contextlib.contextmanager
 def tuned_interpreter() -> Iterator[None]:
-    """A block in which threads change places often and Python does not search for cycles: nodes are in none, and it
-    would walk all of those that live, every time that some thousands more are made. A block inside another, or beside
-    one of another thread, changes nothing."""
+    """A block in which Python switches threads often and does not collect cycles: nodes are in none, and the collector
+    would walk all that live whenever some thousands more are made. A block inside another, or beside one of another
+    thread, changes nothing."""
     global _untuned
     if _untuned is not None:
         yield
@@ -157,6 +157,3 @@ def _renew() -> None:
 
 
 call_in_child(_renew)
-
-
-__all__ = ["Workers", "tuned_interpreter"]

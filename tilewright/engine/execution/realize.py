@@ -33,7 +33,6 @@ from tilewright.engine.planning.bind import BoundGraph
 from tilewright.engine.planning.plan import (
     Plan,
     Structure,
-    forget_schedules,
     known_plan,
     plan_graph,
     planning,
@@ -192,7 +191,9 @@ def _run(prepared: Prepared, plan: Plan) -> None:
     if error is not None:
         raise error
     if not (traces and record_run(execution)) and execution.checked:
-        execution.return_words()
+        from tilewright.engine.execution.checks import return_words
+
+        return_words(execution.checked)
 
 
 def _find_written(bound: BoundGraph, schedule: Schedule, slots: list[Buffer | None]) -> frozenset[int]:
@@ -239,7 +240,11 @@ def _publish(execution: Execution, prepared: Prepared, written: frozenset[int]) 
     held = [nodes[slot_number] for slot_number in execution.schedule.outputs]
     if prepared.divisions:
         held = join_parts(prepared.divisions, held)
-    failure = execution.find_failure() if execution.checked else None
+    failure = None
+    if execution.checked:
+        from tilewright.engine.execution.checks import find_failure
+
+        failure = find_failure(execution.checked)
     if failure is None:
         for node, buffer in zip(prepared.wanted, held, strict=True):
             _remember(node, buffer)
@@ -254,7 +259,7 @@ def _publish(execution: Execution, prepared: Prepared, written: frozenset[int]) 
 
 
 def _lost(held: UOp, error: UserError) -> UOp:
-    """In the place of what would hold a value: whoever reads it gets the error."""
+    """Instead of what would hold a value: whoever reads it gets the error."""
     return exchange_buffers(held, lambda each: lost_buffer(each.arg.device, each.dtype, each.arg.size, error))
 
 
@@ -321,6 +326,3 @@ def _parts(bound: BoundGraph) -> tuple[tuple[UOp, ...], tuple[Division, ...]]:
         return bound.outputs, ()
     divisions = divide_outputs(bound.outputs)
     return tuple(node for division in divisions for node in division.nodes), divisions
-
-
-__all__ = ["forget_schedules", "realize", "running", "schedule"]

@@ -17,7 +17,7 @@ from tilewright.runtime.buffer import Buffer, allocate
 from tilewright.runtime.device import Address, open_driver
 
 if TYPE_CHECKING:
-    from tilewright.engine.execution.checks import Checked, Failure
+    from tilewright.engine.execution.checks import Checked
 
 
 class Execution:
@@ -117,17 +117,3 @@ class Execution:
         facts = {"name": kernel.name, "device": item.device, "operations": kernel.operations}
         emit("kernel-run", **facts, bytes=kernel.bytes_moved, seconds=seconds, location=item.line)
         return seconds
-
-    # ------------------------------------------------------------ checks
-
-    def find_failure(self) -> Failure | None:
-        """What this run found out of range."""
-        from tilewright.engine.execution.checks import find_failure
-
-        return find_failure(self.checked)
-
-    def return_words(self) -> None:
-        """The run is over and will not be replayed: its words are free for others."""
-        from tilewright.engine.execution.checks import return_words
-
-        return_words(self.checked)

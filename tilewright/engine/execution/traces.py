@@ -127,17 +127,3 @@ def _renew() -> None:
 
 
 call_in_child(_renew)
-
-
-__all__ = [
-    "BeingTraced",
-    "await_end",
-    "check_updates",
-    "is_traced",
-    "note_computed",
-    "note_update",
-    "record_run",
-    "traces",
-    "tracing",
-    "update_of",
-]

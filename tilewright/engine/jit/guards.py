@@ -130,8 +130,8 @@ class Guards:
         self.is_free = not self._checks  # a function of its arguments alone
 
     def stored(self) -> Iterator[tuple[Any, tuple[Any, ...], Callable[[Any, Any], None]]]:
-        """The tensors that the call has made and left in places of the guards; how to tell each place, and how to put
-        another tensor there, which the guards then expect."""
+        """The tensors that the call has made and stored where guards compare; the identity of each destination, and a
+        function that stores another tensor there, which the guards then expect."""
         for number in self.stored_entries:
             mapping, key = self.mappings[number], self.keys[number]
             yield self.values[number], ("entry", id(mapping), key), functools.partial(self._put_entry, number)

@@ -5,8 +5,8 @@ reads besides its arguments (`observe`, `reach`). When both records agree, later
 as it was (`guards`): no tracing, no scheduling, on one device one native call. A record says where each buffer came
 from: an argument, a tensor the function reaches by itself (state), or a run of the record. Results get new memory at
 every call. A call that cannot be replayed safely is traced again: the reason is in `last_reason`, and a function that
-is traced time after time says so once. A tensor that escapes the function, other than as its result or into a place
-that jit finds again, is not updated by a replay; reading it afterwards fails and says so."""
+is traced time after time says so once. A tensor that escapes the function, other than as its result or to where
+jit finds it again, is not updated by a replay; reading it afterwards fails and says so."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class Ready:
         self.result = record.result
         self.returned = len(record.leaves)
         self.origins = record.origins
-        self.places = record.places
+        self.destinations = record.destinations
         self.cleared = record.cleared
-        self.leaves_behind = bool(record.places or record.cleared)
+        self.leaves_behind = bool(record.destinations or record.cleared)
         self.escaped = record.escaped
         self.reached = reached  # memory that the function reaches by itself
         self.shared = _shared(reached, buffers)  # the arguments that lie there: in a replay those and no others
@@ -307,8 +307,8 @@ class Jit(Generic[P, R]):
                 _lose(reference())
             ready.escaped.clear()
         if ready.leaves_behind:
-            for place in ready.cleared:
-                place.put(tensors, None)
+            for destination in ready.cleared:
+                destination.put(tensors, None)
         replay = ready.replay
         if replay.is_shared:
             for tensor in tensors:
@@ -323,8 +323,8 @@ class Jit(Generic[P, R]):
         for number, origin in ready.origins:
             results[number] = tensors[origin] if isinstance(origin, int) else origin
         if ready.leaves_behind:
-            for place, result in zip(ready.places, results[ready.returned :], strict=True):
-                place.put(tensors, result)
+            for destination, result in zip(ready.destinations, results[ready.returned :], strict=True):
+                destination.put(tensors, result)
         self.last_reason = ""
         entry.traced = self._traced_in_a_row = 0
         if replay.checked:

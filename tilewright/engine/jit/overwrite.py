@@ -88,5 +88,3 @@ def _count_alone() -> int:
 
 
 _ALONE = _count_alone()
-
-__all__ = ["Changed", "overwrite"]

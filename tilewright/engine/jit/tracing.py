@@ -1,8 +1,8 @@
 """One traced call of a jitted function. In: the function and its arguments. Out: its result and a `Record`: what was
 launched, where each buffer came from, what came out and where else the call has put tensors of its own.
 
-A tensor that the call made and left in a place which jit can find again (a gradient, an attribute, an entry of a dict
-or list, a variable) is a result like any other: a replay makes it anew and puts it there. What else outlives the call
+A tensor that the call made and stored where jit finds it again (a gradient, an attribute, an entry of a dict or list, a
+variable) is a result like any other: a replay makes it anew and puts it there. What else outlives the call
 has escaped."""
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ MAX_SETTLED_BYTES = 1 << 28
 Roots = list[tuple[Any, str]]
 
 
-class Place(NamedTuple):
-    """Where a call leaves a tensor. `identity` tells places apart; `put` is given the tensors of the arguments and the
-    new tensor, or None where the call leaves nothing there."""
+class Destination(NamedTuple):
+    """Where a call stores a tensor. `identity` tells destinations apart; `put` takes the tensors of the arguments and
+    the new one, or None where the call stores nothing there."""
 
     identity: tuple[Any, ...]
     put: Callable[[Sequence[Any], Any], None]
@@ -53,8 +53,8 @@ class Record:
     result: Any = None
     outputs: list[Result] = field(default_factory=list)
     stored: dict[tuple[Any, ...], tuple[Result, ...]] = field(default_factory=dict)
-    cleared: list[Place] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
+    cleared: list[Destination] = field(default_factory=list)
+    destinations: list[Destination] = field(default_factory=list)
     leaves: list[tuple[int, ...]] = field(default_factory=list)  # a shape per tensor that the function returns
     returned: int = 0  # of the outputs, which are one per device
     # The returned tensors, by number, that were there before: the number of an argument, or a tensor that it reaches.
@@ -147,11 +147,11 @@ class Tracer:
             record.origins += [(number, origin) for origin in self._origins(leaf, results)]
         record.leaves = [leaf.shape for leaf in leaves]
         record.returned = len(record.outputs)
-        for tensor, place in stored:
+        for tensor, destination in stored:
             results = self._results(tensor)
             record.outputs += results
-            record.stored[place.identity] = _without_lines(results)
-            record.places.append(place)
+            record.stored[destination.identity] = _without_lines(results)
+            record.destinations.append(destination)
         known = {id(tensor) for tensor in (*leaves, *(tensor for tensor, _ in stored))}
         record.escaped = [weakref.ref(tensor) for tensor in made.values() if id(tensor) not in known]
         self._finish(observed)
@@ -192,12 +192,12 @@ class Tracer:
 
     # ------------------------------------------------------------ what is left behind
 
-    def _find_stored(self, observed: Observation | None, made: dict[int, Any]) -> list[tuple[Any, Place]]:
+    def _find_stored(self, observed: Observation | None, made: dict[int, Any]) -> list[tuple[Any, Destination]]:
         """The tensors of the call that lie where jit finds them again."""
         reach = Reach(live.tensor_kind.holder_type, observed, frozenset(made))
         reach.walk(self._all_roots())
         self.record.guards = reach.guards
-        found = [(tensor, Place(identity, put)) for tensor, identity, put in reach.guards.stored()]
+        found = [(tensor, Destination(identity, put)) for tensor, identity, put in reach.guards.stored()]
         holders = [(("grad", id(holder)), _gradient_of(holder), holder) for holder in reach.guards.tensors]
         holders += [
             (("grad of argument", number), _gradient_of_argument(number), tensor)
@@ -206,13 +206,13 @@ class Tracer:
         for identity, put, holder in holders:
             now, (before, node) = holder.grad, self.had_gradient.get(id(holder), (None, None))
             if now is not None and id(now) in made:
-                found.append((now, Place(identity, put)))
+                found.append((now, Destination(identity, put)))
             elif now is None and before is not None:
-                self.record.cleared.append(Place(identity, put))
+                self.record.cleared.append(Destination(identity, put))
             elif now is not None and now is before and now.uop is not node:
                 self.record.spoil("it adds to a gradient that was there before the call; set it to None in the call")
-        # One tensor in two places is one result.
-        return list({place.identity: (tensor, place) for tensor, place in found}.values())
+        # One tensor at two destinations is one result.
+        return list({destination.identity: (tensor, destination) for tensor, destination in found}.values())
 
     def _updates(self, trace: Trace, made: dict[int, Any]) -> list[Any]:
         """The tensors that the call has assigned to and not computed; those of other threads are theirs."""

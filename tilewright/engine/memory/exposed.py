@@ -79,6 +79,3 @@ def _note_held(node: UOp, known: Counter[UOp]) -> list[UOp]:
             break
         node = node.src[0]
     return buffers
-
-
-__all__ = ["find_exposed"]

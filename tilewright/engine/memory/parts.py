@@ -59,7 +59,7 @@ def has_contents(held: UOp) -> bool:
 
 
 def exchange_buffers(held: UOp, exchange: Callable[[UOp], UOp]) -> UOp:
-    """What holds a value, with other nodes in the place of its BUFFERs."""
+    """What holds a value, with other nodes instead of its BUFFERs."""
     if held.op is Ops.BUFFER:
         return exchange(held)
     return held.with_src(tuple(exchange_buffers(part, exchange) for part in held.src))

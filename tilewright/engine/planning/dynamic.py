@@ -136,6 +136,3 @@ def binding_of(kernel: LoadedKernel | None) -> Binding | None:
 def forget_families() -> None:
     """Empties the process's own table, for tests and measurements."""
     _families.clear()
-
-
-__all__ = ["BoundKernel", "Form", "bind_kernel", "binding_of", "bound_kernel", "choose_forms", "forget_families"]

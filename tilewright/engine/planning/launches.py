@@ -98,6 +98,3 @@ def work_of(kernels: Iterable[LoadedKernel | None]) -> tuple[int, int, int, floa
     ran = [kernel for kernel in kernels if kernel is not None]
     operations, moved = sum(kernel.operations for kernel in ran), sum(kernel.bytes_moved for kernel in ran)
     return len(ran), operations, moved, 0.0
-
-
-__all__ = ["LaunchList", "Part", "Step", "work_of"]

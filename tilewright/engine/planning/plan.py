@@ -135,16 +135,15 @@ def schedule_graph(structure: Structure, relocate: Relocate | None = None) -> Sc
         _schedules.trim()
     if relocate is not None:
         found = relocate(found)
-    if listeners:
-        spent = time.perf_counter_ns() - start
-        emit(
-            "schedule",
-            items=found.items,
-            nanoseconds=spent,
-            cached=is_cached,
-            plan=found,
-            graph=structure.outputs,
-        )
+    spent = time.perf_counter_ns() - start
+    emit(
+        "schedule",
+        items=found.items,
+        nanoseconds=spent,
+        cached=is_cached,
+        plan=found,
+        graph=structure.outputs,
+    )
     return found
 
 
@@ -193,6 +192,3 @@ def forget_schedules() -> None:
     _plans.clear()
     divisions.clear()
     forget_families()
-
-
-__all__ = ["Plan", "Structure", "forget_schedules", "known_plan", "plan_graph", "planning", "schedule_graph"]

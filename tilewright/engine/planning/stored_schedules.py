@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tilewright.base.dtype import to_dtype
 from tilewright.base.errors import DTypeError
 from tilewright.base.events import emit
-from tilewright.engine.compilation.stored import nodes_text, options_text, package_identity, target_text
+from tilewright.engine.compilation.stored import frozen, nodes_text, options_text, package_identity, target_text
 from tilewright.graph.build import placed_on
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Access, Item, Schedule, Slot
@@ -40,18 +40,18 @@ Bindings = tuple[Binding | None, ...]
 def schedule_key(outputs: Sequence[UOp], device: str, pinned: frozenset[int]) -> str | None:
     """What the schedule of these nodes is stored under; None where a device that they touch keeps no kernels."""
     order = toposort(*outputs)
-    places = {device}
+    devices = {device}
     for node in order:
         if node.op is Ops.PARAM:
-            places.add(node.arg.device or device)
+            devices.add(node.arg.device or device)
         elif node.op is Ops.COPY:
-            places.add(node.arg)
-        elif place := placed_on(node):
-            places.add(place)
-    drivers = [open_driver(place) for place in sorted(places)]
+            devices.add(node.arg)
+        elif other := placed_on(node):
+            devices.add(other)
+    drivers = [open_driver(name) for name in sorted(devices)]
     if not all(driver.keeps_launches for driver in drivers):
         return None
-    targets = [f"{place} {target_text(driver.target)}" for place, driver in zip(sorted(places), drivers, strict=True)]
+    targets = [f"{name} {target_text(driver.target)}" for name, driver in zip(sorted(devices), drivers, strict=True)]
     numbers: dict[UOp, int] = {}
     nodes = nodes_text(order, numbers)
     wanted = [str(numbers[node]) for node in outputs]
@@ -95,11 +95,11 @@ def read_schedule(
                 ast=None,
                 reads=tuple(Access(*row) for row in written["reads"]),
                 writes=tuple(Access(*row) for row in written["writes"]),
-                **{name: _frozen(written[name]) for name in _ITEM_FIELDS},
+                **{name: frozen(written[name]) for name in _ITEM_FIELDS},
             )
             for written in found["items"]
         )
-        plan = Schedule(items=items, slots=slots, **{name: _frozen(found[name]) for name in _PLAN_FIELDS})
+        plan = Schedule(items=items, slots=slots, **{name: frozen(found[name]) for name in _PLAN_FIELDS})
         kernels = tuple(written["kernel"] for written in found["items"])
         bindings = tuple(_read_binding(written["binding"]) for written in found["items"])
         if found["key"] == key and _fits(plan, kernels, params, outputs, device):
@@ -155,10 +155,3 @@ _PLAN_FIELDS = [field.name for field in dataclasses.fields(Schedule) if field.na
 
 def _row(record: Access | Slot, *left_out: str) -> list[Any]:
     return [getattr(record, field.name) for field in dataclasses.fields(record) if field.name not in left_out]
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(part) for part in value) if isinstance(value, list) else value
-
-
-__all__ = ["Binding", "read_schedule", "schedule_key", "write_schedule"]

@@ -6,12 +6,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any
 
 from tilewright.base.config import options
-from tilewright.base.events import emit, listeners
+from tilewright.base.events import emit
 from tilewright.base.target import Target
+from tilewright.engine.compilation.stored import frozen, target_text
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.text.show import show
 from tilewright.graph.uop import UOp
@@ -19,25 +20,17 @@ from tilewright.kernel.search import Opts, Search, Trial
 from tilewright.runtime.cache import cache_folder, usable_folder
 from tilewright.runtime.sealed import MAX_ENTRY_BYTES, make_folder, read_plain, write_plain
 
-VERSION = 2
-# Another compiler makes other code, but what to ask of it stays good; a name says nothing of a kernel.
-_NOT_IN_KEY = frozenset({"toolchain"})
+VERSION = 3
+_FOLDER = "search"
 
 
 def kernel_text(sink: UOp) -> str:
     return show(sink.replace(arg=KernelInfo("kernel", sink.arg.opts_to_apply)))
 
 
-def target_text(target: Target) -> str:
-    facts = []
-    for fact in fields(target):
-        value = getattr(target, fact.name)
-        if fact.name not in _NOT_IN_KEY:
-            facts.append(f"{fact.name}={sorted(map(str, value)) if isinstance(value, frozenset) else value!r}")
-    return " ".join(facts)
-
-
-_FOLDER = "search"
+def _target_text(target: Target) -> str:
+    """Another compiler makes other code, but what to ask of it stays good."""
+    return target_text(replace(target, toolchain=""))
 
 
 def search_folder() -> str:
@@ -45,7 +38,7 @@ def search_folder() -> str:
 
 
 def _name(sink: UOp, target: Target) -> str:
-    digest = hashlib.sha256(f"{VERSION}\n{target_text(target)}\n{kernel_text(sink)}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{VERSION}\n{_target_text(target)}\n{kernel_text(sink)}".encode()).hexdigest()
     return f"{target.name.lower()}-{digest[:32]}.json"
 
 
@@ -58,15 +51,14 @@ def read_search(sink: UOp, target: Target) -> Search | None:
         record = json.loads(read_plain(os.path.join(folder, _FOLDER, _name(sink, target)), MAX_ENTRY_BYTES))
         if record.pop("checksum") != _checksum(record):
             raise ValueError("the checksum is another's")
-        if record["kernel"] != kernel_text(sink) or record["target"] != target_text(target):
+        if record["kernel"] != kernel_text(sink) or record["target"] != _target_text(target):
             raise ValueError("they are those of another kernel")
         trials = [_trial_from(entry) for entry in record["trials"]]
         return Search({trial.opts: trial for trial in trials}, bool(record["complete"]))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
-        if listeners:
-            emit("warning", message=f"the records of a search cannot be read and are made anew: {error}")
+        emit("warning", message=f"the records of a search cannot be read and are made anew: {error}")
         return None
 
 
@@ -79,7 +71,7 @@ def write_search(sink: UOp, target: Target, search: Search) -> None:
     record: dict[str, Any] = {
         "complete": search.is_complete,
         "best": None if best is None else _trial_to(best),
-        "target": target_text(target),
+        "target": _target_text(target),
         "kernel": kernel_text(sink),
         "trials": [_trial_to(trial) for trial in search.trials.values()],
     }
@@ -88,8 +80,7 @@ def write_search(sink: UOp, target: Target, search: Search) -> None:
         path = os.path.join(make_folder(folder, _FOLDER), _name(sink, target))
         write_plain(path, json.dumps(record, indent=1).encode())
     except OSError as error:
-        if listeners:
-            emit("warning", message=f"the records of a search cannot be written: {error}")
+        emit("warning", message=f"the records of a search cannot be written: {error}")
 
 
 def _checksum(record: dict[str, Any]) -> str:
@@ -103,11 +94,6 @@ def _trial_to(trial: Trial) -> dict[str, Any]:
 
 
 def _trial_from(entry: dict[str, Any]) -> Trial:
-    opts: Opts = tuple(Opt(OptOps[name], axis, _argument(argument)) for name, axis, argument in entry["opts"])
+    opts: Opts = tuple(Opt(OptOps[name], axis, frozen(argument)) for name, axis, argument in entry["opts"])
     seconds = entry["seconds"]
     return Trial(opts, None if seconds is None else float(seconds), str(entry["reason"]))
-
-
-def _argument(value: Any) -> Any:
-    """JSON has lists where an opt has tuples."""
-    return tuple(_argument(part) for part in value) if isinstance(value, list) else value

@@ -18,7 +18,7 @@ from tilewright.codegen.pipeline import lower, program_params
 from tilewright.engine import devices
 from tilewright.engine.compilation.compile import compile_with
 from tilewright.engine.compilation.search.process import Task
-from tilewright.engine.compilation.verify import agrees, random_bytes
+from tilewright.engine.compilation.verify import agrees, random_bytes, run_on_inputs, upload
 from tilewright.graph.interpreter.evaluate import numpy_dtype
 from tilewright.graph.records import KernelInfo, Opt, Param
 from tilewright.graph.text.parse import parse
@@ -62,17 +62,17 @@ class Worker:
         if self.hook is not None:
             self.hook.before_run(opts)
         self._compare(self._outputs(compiled.handle, self.driver, self.inputs, opts), self.expected, "unoptimised")
-        runner = self.driver.prepare([(compiled.handle, self._memories(self.driver, self.inputs))])
-        least = float("inf")
+        runner = self.driver.prepare([(compiled.handle, upload(self.driver, self.inputs))])
+        fastest = float("inf")
         begin = time.perf_counter()
         for _ in range(RUNS):
             start = time.perf_counter()
             runner.run()
             self.driver.synchronize()
-            least = min(least, time.perf_counter() - start)
-            if time.perf_counter() - begin > SECONDS_OF_RUNS or (best is not None and least > best * HOPELESS):
+            fastest = min(fastest, time.perf_counter() - start)
+            if time.perf_counter() - begin > SECONDS_OF_RUNS or (best is not None and fastest > best * HOPELESS):
                 break
-        return least
+        return fastest
 
     def check(self, opts: tuple[Opt, ...], seed: int) -> None:
         """The winner on fresh numbers: against the unoptimised kernel, and on the emulator where that takes seconds."""
@@ -92,24 +92,10 @@ class Worker:
         program = lower(optimise(plain, driver.target), driver.target)
         return driver.load(driver.compile(driver.render(program)), program)
 
-    def _memories(self, driver: Driver, inputs: list[bytes]) -> list[Any]:
-        places: list[Any] = []
-        for data in inputs:
-            memory = driver.allocate(max(len(data), 1))
-            driver.copy_in(memory, 0, memoryview(data))
-            places.append((memory, 0))
-        return places
-
     def _outputs(self, handle: Any, driver: Driver, inputs: list[bytes], opts: tuple[Opt, ...] | None = None) -> Any:
-        places = self._memories(driver, inputs)
-        driver.prepare([(handle, places)]).run()
-        driver.synchronize()
-        results = []
-        for param, (memory, _), data in zip(self.params, places, inputs, strict=True):
-            if param.is_written and not param.holds_checks:
-                into = bytearray(len(data))
-                driver.copy_out(memory, 0, memoryview(into))
-                results.append(np.frombuffer(into, dtype=numpy_dtype(param.dtype)))
+        contents = zip(self.params, run_on_inputs(driver, handle, inputs), strict=True)
+        written = [(param, data) for param, data in contents if param.is_written and not param.holds_checks]
+        results = [np.frombuffer(data, dtype=numpy_dtype(param.dtype)) for param, data in written]
         return results if self.hook is None or opts is None else self.hook.after_run(opts, results)
 
     def _compare(self, got: list[Any], want: list[Any], which: str) -> None:
