@@ -4,7 +4,8 @@ A value that every step of a sequence uses gets a gradient from each step. A cha
 kernels that grow with the number of steps, so two kinds of sums are written as what they are:
   slices    gradients of slices that do not overlap, zeros around each, are one join of them
   products  gradients of a value that is repeated, and products each, are one product that is summed over the steps too:
-            sum of x[t].T @ g[t] is x.T @ g with the steps beside the rows"""
+            sum of x[t].T @ g[t] is x.T @ g with the steps beside the rows
+Few large products are summed one by one, and their sums added."""
 
 from __future__ import annotations
 
@@ -22,16 +23,19 @@ from tilewright.graph.uop import UOp
 MAX_LAYERS = 4
 # A value with at least this ratio of elements to those of its sources is a product to be summed, and never stored.
 MIN_REPEATED = 16
+# Multiplications of a product that gains more from a kernel of its own than adding its result costs.
+MIN_SEPARATE = 1 << 20
 _MOVED = frozenset({Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE})
 
 
 def gather_terms(node: UOp, parts: Sequence[UOp]) -> list[UOp]:
     """Few nodes whose sum is the gradient of `node`, where `parts` come from its uses, the last use first."""
-    if len(parts) <= MAX_SELECTED_PARTS:
-        return [fold(parts)]
-    terms = join_slices(parts)
-    joined = join_products(terms) if node.op is Ops.EXPAND else []
-    return joined or [fold(terms)]
+    if len(parts) > MAX_SELECTED_PARTS:
+        parts = join_slices(parts)
+        joined = join_products(parts) if node.op is Ops.EXPAND else []
+        if joined:
+            return joined
+    return separate_products(parts) if node.op is Ops.EXPAND else [fold(parts)]
 
 
 def fold(parts: Sequence[UOp]) -> UOp:
@@ -105,6 +109,16 @@ def join_products(parts: Sequence[UOp]) -> list[UOp]:
     if not summed:
         return []
     return summed + [fold(alone)] if alone else summed
+
+
+def separate_products(parts: Sequence[UOp]) -> list[UOp]:
+    """Large products of a value that is repeated, each a term: the sum of each is a contraction, and the sum of their
+    sum would be none. All other parts are one term."""
+    sizes: dict[UOp, int] = {}
+    count = element_count(parts[0].shape)
+    products = [part for part in parts if count >= max(MIN_SEPARATE, MIN_REPEATED * _distinct(part, sizes))]
+    others = [part for part in parts if part not in products]
+    return [*products, fold(others)] if others else products
 
 
 def _is_followed(node: UOp) -> bool:

@@ -41,6 +41,9 @@ OPERAND_REGISTERS = 4
 NEAR_STEPS = (0, 1, 2, 3, 4)
 # Phases of interleaved results, each computed in vectors of its own.
 MAX_PHASES = 4
+# The length of a loop that masks select by, and the results of all such loops, where these are unrolled.
+MAX_SELECTING = 8
+MAX_SELECTED = 32
 # Iterations of a window that is unrolled.
 MAX_WINDOW = 16
 # Additions that take as long as storing a value and loading it from a near cache.
@@ -65,8 +68,13 @@ def choose_opts(view: KernelView) -> tuple[Opt, ...]:
     crossing = crossing_axes(view) if axis is None and interleaved is None else None
     if axis is None and crossing is None:
         axis = common_vector_axis(view, NEAR_STEPS)
+    is_short = axis is None or size_of(axis) <= MAX_SELECTING
+    selecting = selecting_axes(view) if interleaved is None and is_short else []
     if interleaved is not None:
         interleave(builder, *interleaved, lanes)
+    elif selecting:
+        for short in selecting:
+            builder.unroll(short, size_of(short))
     elif axis is not None:
         tile_along(builder, axis, lanes)
     elif crossing is not None:
@@ -101,6 +109,17 @@ def tile_along(builder: OptBuilder, axis: UOp, lanes: int) -> None:
     vectors = INDEPENDENT_VECTORS if len(view.accesses) <= 4 and not rows else 2
     register_tile(builder, axis, min(vectors, max(1, size_of(axis) // lanes)))
     builder.vectorise(axis, vectors, lanes)
+    if not rows and view.reduces and size_of(axis) <= lanes:
+        overlap_rows(builder)
+
+
+def overlap_rows(builder: OptBuilder) -> None:
+    """Several rows at a time where one vector of accumulators is a whole row: additions of different rows overlap."""
+    loops = [axis for axis in builder.view.of_kind(AxisType.LOOP) if is_counted(axis) and size_of(axis) > 1]
+    inside = [axis for axis in loops if all(axis in node.ranges for node in builder.view.reduces)]
+    amounts = [n for n in range(2, INDEPENDENT_VECTORS + 1) if inside and size_of(inside[-1]) % n == 0]
+    if amounts:
+        builder.upcast(inside[-1], amounts[-1])
 
 
 def spills_constants(view: KernelView) -> bool:
@@ -134,6 +153,18 @@ def common_vector_axis(view: KernelView, allowed: tuple[int, ...] = (0, 1)) -> U
         if best is None or size_of(axis) > best[0]:
             best = (size_of(axis), axis)
     return None if best is None else best[1]
+
+
+def selecting_axes(view: KernelView) -> list[UOp]:
+    """Short output loops that masks of loads depend on and on nothing else, in a kernel without sums: unrolled, they
+    leave one load of those that a join of slices selects from. Longer loops are vectors instead."""
+    masks = [mask for access in view.accesses for mask in access.src[2:]]
+    if view.reduces or not masks:
+        return []
+    loops = [axis for axis in view.of_kind(AxisType.LOOP) if is_counted(axis) and size_of(axis) <= MAX_SELECTING]
+    found = [axis for axis in loops if any(axis in mask.ranges for mask in masks)]
+    is_all = all(mask.ranges.issubset(found) for mask in masks)
+    return found if is_all and math.prod(size_of(axis) for axis in found) <= MAX_SELECTED else []
 
 
 def interleaved_axes(view: KernelView) -> tuple[UOp, UOp] | None:

@@ -15,7 +15,10 @@ from tilewright.kernel.axes import (
     stride,
     view_kernel,
 )
+from tilewright.kernel.transforms.pad import mask_axis
 
+# A loop that a divisor does not divide is padded to whole blocks where it has at least this many.
+MIN_BLOCKS = 4
 _NAMING = (Ops.REDUCE, Ops.END, Ops.AFTER, Ops.BARRIER)
 
 
@@ -103,6 +106,9 @@ def split_loops(sink: UOp) -> UOp:
     """
     before: for i in 32: out[...] = a[i // 8] + b[i % 8]
     after:  for i0 in 4: for i1 in 8: out[...] = a[i0] + b[i1]
+
+    before: for i in 30: out[i] = a[i // 8] + b[i % 8]
+    after:  for i0 in 4: for i1 in 8: out[i0*8 + i1 if i0*8 + i1 < 30] = a[i0] + b[i1]
     """
     for _ in range(16):
         view = view_kernel(sink)
@@ -110,9 +116,13 @@ def split_loops(sink: UOp) -> UOp:
         if found is None:
             return sink
         axis, divisor = found
-        outer = make_range(size_of(axis) // divisor, (*axis.arg.id, 0), axis.arg.kind)
+        outer = make_range(-(-size_of(axis) // divisor), (*axis.arg.id, 0), axis.arg.kind)
         inner = make_range(divisor, (*axis.arg.id, 1), axis.arg.kind)
         sink = simplify(exchange_axis(sink, axis, outer * divisor + inner))
+        if size_of(axis) % divisor:
+            # Every block has a first iteration, and every place in a block occurs in the first one: only what depends
+            # on both loops is masked.
+            sink = simplify(mask_axis(sink, outer, outer * divisor + inner < size_of(axis), inner))
     return sink
 
 
@@ -127,10 +137,15 @@ def _divided(view: KernelView) -> list[tuple[UOp, int]]:
                 and axis.arg.kind in (AxisType.LOOP, AxisType.REDUCE)
                 and is_counted(axis)
                 and 1 < divisor < size_of(axis)
-                and size_of(axis) % divisor == 0
+                and (size_of(axis) % divisor == 0 or _may_be_padded(view, axis, divisor))
             ):
                 found.append((axis, divisor))
     return found
+
+
+def _may_be_padded(view: KernelView, axis: UOp, divisor: int) -> bool:
+    """Whether an output loop is long enough for a masked last block to cost less than divisions in every iteration."""
+    return axis.arg.kind is AxisType.LOOP and axis not in view.reduce_axes and size_of(axis) >= MIN_BLOCKS * divisor
 
 
 def _moved_range(position: UOp) -> UOp | None:

@@ -36,15 +36,19 @@ def apply_pad(view: KernelView, axis: UOp, multiple: int) -> UOp:
     return mask_axis(exchange_axis(view.sink, axis, longer), longer, longer < size)
 
 
-def mask_axis(sink: UOp, axis: UOp, inside: UOp) -> UOp:
-    """Every access that depends on the axis, and every reduction over it, restricted to where `inside` holds."""
+def mask_axis(sink: UOp, axis: UOp, inside: UOp, *others: UOp) -> UOp:
+    """Every access that depends on the axis and on all others given, and every reduction over the axis, restricted to
+    where `inside` holds."""
+
+    def depends(node: UOp) -> bool:
+        return axis in node.ranges and node.ranges.issuperset(others)
 
     def masked(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
-        if node.op is Ops.INDEX and axis in node.ranges:
+        if node.op is Ops.INDEX and depends(node):
             return node.with_src(_masked(src, inside))
-        if node.op is Ops.CHECK and axis in node.ranges:
+        if node.op is Ops.CHECK and depends(node):
             return node.with_src((src[0], src[1] & inside))
-        if node.op is Ops.STORE and axis in node.ranges and axis not in node.src[0].ranges:
+        if node.op is Ops.STORE and depends(node) and not depends(node.src[0]):
             # The address is the same in every iteration, the stored value is not.
             return node.with_src((src[0].with_src(_masked(src[0].src, inside)), src[1]))
         if node.op is Ops.REDUCE and axis in node.src[1:] and not (node.arg is Ops.ADD and _is_zero(src[0], inside)):

@@ -260,8 +260,9 @@ class ShapeMixin(StorageMixin):
             size = self.shape[axis]
             start = -amount % size if size else 0
             if start:
-                doubled = nodes.repeat(node, tuple(2 if k == axis else 1 for k in range(self.ndim)))
-                node = nodes.slice_axis(doubled, axis, start, start + size)
+                # Two parts, each at stride 1; the index of a repeated axis would be a remainder.
+                parts = (nodes.slice_axis(node, axis, start, size), nodes.slice_axis(node, axis, 0, start))
+                node = nodes.cat(parts, axis)
         return self._new(node)
 
     # ------------------------------------------------------------ windows

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import ShapeError
 from tilewright.graph import build
+from tilewright.graph.slices import MAX_SELECTED_PARTS
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
@@ -95,11 +96,16 @@ class ImagesMixin(Family):
             return self._in_float32(lambda x: x._resized(wanted, ratios, align_corners))
         node = self.uop
         for axis, (length, ratio) in enumerate(zip(wanted, ratios), start=first):
-            number = build.iota(length, dtypes.int64)
-            moved = number * ratio.numerator // ratio.denominator
-            if mode == "nearest-exact":
-                moved = (number * 2 + 1) * ratio.numerator // (2 * ratio.denominator)
-            node = read_axis(node, axis, moved.minimum(node.shape[axis] - 1))
+            old, new = ratio.numerator, ratio.denominator
+
+            def nearest(number: Any, old: int = old, new: int = new) -> Any:
+                return (number * 2 + 1) * old // (2 * new) if mode == "nearest-exact" else number * old // new
+
+            if length % new == 0 and node.shape[axis] == length // new * old and old <= MAX_SELECTED_PARTS:
+                node = repeat_in_blocks(node, axis, old, [nearest(number) for number in range(new)])
+            else:
+                moved = nearest(build.iota(length, dtypes.int64))
+                node = read_axis(node, axis, moved.minimum(node.shape[axis] - 1))
         return self._new(node)
 
     def _new_sizes(
@@ -190,6 +196,18 @@ class ImagesMixin(Family):
             return inside.unsqueeze(1).where(picked, 0.0)
 
         return read
+
+
+def repeat_in_blocks(node: UOp, axis: int, old: int, chosen: list[int]) -> UOp:
+    """Blocks of `old` elements of one axis, each as the chosen ones of its elements, in order. The index of an element
+    is affine, where a table of indices would be loaded and checked."""
+    blocks = build.reshape(node, nodes.replace_axis(node.shape, axis, node.shape[axis] // old, old))
+    parts = []
+    for number in sorted(set(chosen)):
+        part = nodes.slice_axis(blocks, axis + 1, number, number + 1)
+        parts.append(build.expand(part, nodes.replace_axis(part.shape, axis + 1, chosen.count(number))))
+    joined = nodes.cat(parts, axis + 1)
+    return build.reshape(joined, nodes.replace_axis(node.shape, axis, node.shape[axis] // old * len(chosen)))
 
 
 def read_axis(node: UOp, axis: int, positions: UOp) -> UOp:

@@ -1,0 +1,169 @@
+"""Shapes next to fast ones that took several times as long on the CPU: indices with divisions and remainders, which no
+vector load has, and sums of several products, which no template of a contraction matches. Values, and what the kernels
+look like."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from tests.fuzz.opts import Pair, check_pair
+from tests.kernel.kernels import axis, load, param, store, summed
+from tests.kernel.test_products import TARGETS, kernel
+from tests.schedule.graphs import DEVICE, Graph
+from tilewright import Tensor
+from tilewright.engine.execution.realize import schedule
+from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+from tilewright.kernel.axes import size_of, stride, view_kernel
+from tilewright.kernel.heuristics.default import choose_opts
+from tilewright.kernel.optimise import prepare_kernel
+from tilewright.kernel.prepare.loops import split_loops
+from tilewright.tensor.primitives.reduce import MAX_TOTALS, SCAN_BLOCK
+
+
+def kernels_of(*tensors: Tensor) -> list[UOp]:
+    return [item.ast for item in schedule([each.uop for each in tensors], DEVICE).items if item.ast is not None]
+
+
+def has_affine_accesses(ast: UOp) -> bool:
+    view = view_kernel(prepare_kernel(ast))
+    return all(stride(access, loop) is not None for access in view.accesses for loop in view.axes)
+
+
+# ---------------------------------------------------------------- a loop that its divisor does not divide
+
+
+def divided(size: int, divisor: int) -> UOp:
+    """out[i] = a[i // d] + b[i % d] + c[i]"""
+    i = axis(size, 0)
+    value = load(param(1, -(-size // divisor)), i // divisor) + load(param(2, divisor), i % divisor)
+    return kernel(store(param(0, size), i, value + load(param(3, size), i)))
+
+
+def scanned(size: int, block: int) -> UOp:
+    """out[i] = sum of a[i // d * d ... i]"""
+    i, k = axis(size, 0), axis(block, 1, AxisType.REDUCE)
+    position = i // block * block + k
+    count = -(-size // block) * block
+    value = (k <= i % block).where(load(param(1, count), position), 0.0)
+    return kernel(store(param(0, size), i, summed(value, k)))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("size", "divisor"), [(30, 4), (33, 8), (61, 3), (50, 16), (7, 2)])
+@pytest.mark.parametrize("make", [divided, scanned])
+def test_a_padded_loop_has_no_division(make: object, size: int, divisor: int, target: str) -> None:
+    ast = make(size, divisor)  # type: ignore[operator]
+    made = split_loops(ast)
+    is_long = size >= 4 * divisor
+    assert is_long is not any(node.op in (Ops.IDIV, Ops.MOD) for node in toposort(made))
+    assert check_pair(Pair(0, "divided", ast, None, TARGETS[target])) is None  # type: ignore[arg-type]
+
+
+def test_only_what_depends_on_both_loops_is_masked() -> None:
+    view = view_kernel(split_loops(divided(30, 4)))
+    masked = {access.src[0].arg.slot for access in view.accesses if len(access.src) > 2}
+    assert masked == {0, 3}
+    assert [size_of(loop) for loop in view.axes] == [8, 4]
+
+
+# ---------------------------------------------------------------- running sums
+
+
+@pytest.mark.parametrize("size", [1, 15, 17, 63 * 16 + 1, 1000, 64 * 16 + 1, 2003])
+@pytest.mark.parametrize("place", [0, 1])
+def test_running_sums_of_odd_lengths(size: int, place: int) -> None:
+    shape = (5, size) if place else (size, 5)
+    x = np.random.default_rng(size).integers(-9, 10, shape).astype(np.float32)
+    np.testing.assert_array_equal(Tensor(x).cumsum(place).numpy(), x.cumsum(place))
+
+
+def test_running_sums_take_few_kernels_without_divisions() -> None:
+    for size in (1000, MAX_TOTALS * SCAN_BLOCK):
+        found = kernels_of(Graph().tensor(64, size).cumsum(1))
+        assert len(found) == 4
+        assert all(map(has_affine_accesses, found))
+
+
+def test_a_short_row_of_accumulators_is_tiled_by_rows() -> None:
+    """One vector of accumulators is a chain of additions: several rows overlap."""
+    last = kernels_of(Graph().tensor(64, 1000).cumsum(1))[-1]
+    opts = choose_opts(view_kernel(prepare_kernel(last), TARGETS["AVX-512"]))
+    assert [opt.arg for opt in opts if opt.op.name == "UPCAST"] == [16, 3]
+
+
+# ---------------------------------------------------------------- rolled and resized
+
+
+@pytest.mark.parametrize(
+    ("shape", "shifts", "dims"), [((7,), 3, 0), ((6, 9), (-2, 12), (0, 1)), ((3, 0), 1, 0), ((4, 5), 5, 1)]
+)
+def test_roll(shape: tuple[int, ...], shifts: object, dims: object) -> None:
+    graph = Graph()
+    x = graph.tensor(*shape)
+    values = x.numpy()
+    rolled = x.roll(shifts, dims)  # type: ignore[arg-type]
+    assert all(map(has_affine_accesses, kernels_of(rolled)))
+    np.testing.assert_array_equal(rolled.numpy(), np.roll(values, shifts, dims))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+@pytest.mark.parametrize(("old", "new"), [(5, 10), (5, 15), (4, 10), (9, 6), (8, 2), (7, 7), (7, 5), (40, 22), (6, 1)])
+def test_nearest_elements(old: int, new: int, mode: str) -> None:
+    """Blocks of a few elements, or any fraction."""
+    ratio = Fraction(old, new)
+    if mode == "nearest":
+        chosen = [math.floor(number * ratio) for number in range(new)]
+    else:
+        chosen = [math.floor((number + Fraction(1, 2)) * ratio) for number in range(new)]
+    x = np.random.default_rng(0).integers(-9, 10, (2, 3, old, 4)).astype(np.float32)
+    given = Tensor(x, requires_grad=True)
+    resized = given.interpolate((new, 4), mode=mode)
+    np.testing.assert_array_equal(resized.numpy(), x[:, :, chosen])
+    slope = np.zeros_like(x)
+    upstream = np.arange(resized.numel(), dtype=np.float32).reshape(resized.shape)
+    np.add.at(slope, (slice(None), slice(None), chosen), upstream)
+    np.testing.assert_array_equal((resized * Tensor(upstream)).sum().gradient(given)[0].numpy(), slope)
+
+
+@pytest.mark.parametrize(("old", "new"), [(5, 10), (4, 10), (9, 6)])
+def test_resizing_by_blocks_loads_no_table(old: int, new: int) -> None:
+    found = kernels_of(Graph().tensor(2, 3, old, old).interpolate((new, new), mode="nearest"))
+    assert len(found) == 1
+    assert has_affine_accesses(found[0])
+
+
+def test_slices_are_selected_by_unrolled_loops() -> None:
+    """Of the loads that a join of slices selects from, one is left for each result."""
+    (ast,) = kernels_of(Graph().tensor(2, 3, 40, 40).interpolate((100, 100), mode="nearest"))
+    opts = choose_opts(view_kernel(prepare_kernel(ast), TARGETS["AVX-512"]))
+    assert [opt.arg for opt in opts if opt.op.name == "UNROLL"] == [5, 5]
+
+
+# ---------------------------------------------------------------- one factor of several products
+
+
+def test_the_gradient_of_a_factor_of_several_products_is_a_product_each() -> None:
+    """((a @ a) @ a) @ a has one right factor, whose gradient was the sum over rows of a sum of three products."""
+    graph = Graph()
+    a, upstream = graph.tensor(104, 104), graph.tensor(104, 104, requires_grad=False)
+    gradient = ((((a @ a) @ a) @ a) * upstream).sum().gradient(a)[0]
+    powers = [np.linalg.matrix_power(a.numpy().astype(np.float64).T, n) for n in range(4)]
+    expected = sum(powers[n] @ upstream.numpy() @ powers[3 - n] for n in range(4))
+    for ast in kernels_of(gradient):
+        for node in toposort(ast):
+            if node.op is Ops.REDUCE:
+                assert node.src[0].op is Ops.MUL
+                assert all(factor.op is Ops.LOAD for factor in node.src[0].src)
+    np.testing.assert_allclose(gradient.numpy(), expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+
+
+def test_small_products_stay_in_one_kernel() -> None:
+    graph = Graph()
+    a = graph.tensor(8, 8)
+    assert len(kernels_of(((((a @ a) @ a) @ a) * 1e-3).sum().gradient(a)[0])) <= 6
