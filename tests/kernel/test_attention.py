@@ -194,7 +194,7 @@ def test_cuda_text(name: str) -> None:
             program = lower(optimise(ast, target), target)
             products = sum(node.op is Ops.TILE_DOT for node in program.body)
             texts[ast.arg.name] = text = render_program(program)
-            assert text.count("products_sent();") == products
+            assert text.count("products_sent();") >= products
             assert "copy_async<16>" in text
             assert "wgmma.mma_async" in text
             assert products == {FORWARD: 2, GRADIENTS[0]: 3, GRADIENTS[1]: 4}[ast.arg.name]

@@ -4,19 +4,33 @@ loop that fills some of them, and the program's body with what stages a step of 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from tilewright.backends.cuda.chain_text import columns_of
 from tilewright.backends.cuda.tile_plan import ALIGNMENT
 from tilewright.codegen.tiles import axis_size
+from tilewright.graph.affine import affine
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import toposort
 
 MAX_STAGES = 3
+# Stages where a product is one step late: the step before and this one are read, others are on their way.
+MIN_LATE_STAGES, MAX_LATE_STAGES = 3, 4
 # Registers of a thread beside its tiles, those of a multiprocessor, and threads of a warp group.
 OTHER_REGISTERS, REGISTERS, WARP_GROUP = 48, 65536, 128
+
+
+@dataclass(frozen=True)
+class Rescaled:
+    """A product that is added to an array of registers times a factor: array = array * factor + product. `replaced` are
+    the nodes that do so, which are not written one by one."""
+
+    array: UOp
+    factor: UOp
+    replaced: frozenset[UOp]
 
 
 @dataclass(frozen=True)
@@ -33,6 +47,9 @@ class TileChain:
     stages: int
     threads: int
     groups: int  # of a multiprocessor at the same time
+    rescaled: dict[UOp, Rescaled]
+    clipped: dict[UOp, UOp]  # each product whose elements are replaced where a comparison fails, by the WHERE
+    late: UOp | None = None  # a product that is made one step later, while what follows the first one is computed
 
     @property
     def memories(self) -> tuple[UOp, ...]:
@@ -76,22 +93,73 @@ def plan_chain(program: Program) -> TileChain | None:
     threads = 1
     for axis in program.local_ranges:
         threads *= axis_size(axis)
-    chain = TileChain(program, dots, loop, once, ring, None, 1, threads, 1)
-    registers = OTHER_REGISTERS + _live_registers(program, dots)
+    users = _users_of(program)
+    rescaled = {dot: found for dot in dots if (found := _find_rescaled(program, dot, users)) is not None}
+    clipped = {dot: users[dot][0] for dot in dots if _is_clipped(dot, users)}
+    chain = TileChain(program, dots, loop, once, ring, None, 1, threads, 1, rescaled, clipped)
+    registers = OTHER_REGISTERS + _live_registers(program, dots, rescaled)
     groups = max(1, min(2, REGISTERS // (threads * registers)))
-    room = program.target.max_local_bytes // groups - 2 * ALIGNMENT - chain.once_bytes
-    if loop is not None:
-        stages = max(1, min(MAX_STAGES, axis_size(loop) + 1, room // chain.stage_bytes))
-        body, ready = _stage_first(program, loop, ring)
-        chain = replace(chain, program=replace(program, body=body), ready=ready, stages=stages)
-    return replace(chain, groups=groups)
+    if loop is None:
+        return replace(chain, groups=groups)
+    room = (program.target.max_local_bytes // groups - 2 * ALIGNMENT - chain.once_bytes) // chain.stage_bytes
+    body, ready = _stage_first(program, loop, ring)
+    chain = replace(chain, program=replace(program, body=body), ready=ready, groups=groups)
+    late = next(iter(rescaled), None) if len(dots) == 2 and dots[1] in rescaled else None
+    if late is not None and room >= MIN_LATE_STAGES:
+        return replace(chain, stages=min(MAX_LATE_STAGES, room), late=late)
+    return replace(chain, stages=max(1, min(MAX_STAGES, axis_size(loop) + 1, room)))
 
 
-def _live_registers(program: Program, dots: tuple[UOp, ...]) -> int:
+def _users_of(program: Program) -> dict[UOp, list[UOp]]:
+    users: dict[UOp, list[UOp]] = {}
+    for node in program.body:
+        for source in node.src:
+            users.setdefault(source, []).append(node)
+    return users
+
+
+def _is_clipped(dot: UOp, users: dict[UOp, list[UOp]]) -> bool:
+    """Whether the product is used as WHERE(x < y, product, constant) alone, x and y counting along its elements."""
+    found = users.get(dot, [])
+    if len(found) != 1 or found[0].op is not Ops.WHERE:
+        return False
+    condition, value, other = found[0].src
+    if value is not dot or not other.is_const or condition.op is not Ops.CMPLT or len(users[condition]) != 1:
+        return False
+    if not condition.src[0].dtype.is_int:
+        return False
+    tiles = {axis for number in dot.src[2:4] for axis in number.ranges if axis.arg.kind.is_tile}
+    for number in condition.src:
+        own = [atom for atom in affine(number).terms if any(axis.arg.kind.is_tile for axis in atom.ranges)]
+        if any(atom.op is not Ops.RANGE or atom not in tiles for atom in own):
+            return False
+    return True
+
+
+def _find_rescaled(program: Program, dot: UOp, users: dict[UOp, list[UOp]]) -> Rescaled | None:
+    """Whether STORE(at, LOAD(at) * factor + dot) is all that the product is for."""
+    body = program.body
+    (add, *others) = users.get(dot, [dot])
+    if others or add.op is not Ops.ADD or len(users.get(add, ())) != 1 or users[add][0].op is not Ops.STORE:
+        return None
+    store, product = users[add][0], next((source for source in add.src if source is not dot), dot)
+    if product.op is not Ops.MUL or users[product] != [add]:
+        return None
+    load = next((source for source in product.src if source.op is Ops.LOAD), None)
+    if load is None or load.src[0] is not store.src[0] or users[load] != [product]:
+        return None
+    factor = next((source for source in product.src if source is not load), None)
+    memory = memory_of(load.src[0])
+    if factor is None or memory.op is not Ops.DEFINE_REG or factor not in body[: body.index(dot)]:
+        return None
+    return Rescaled(memory, factor, frozenset({add, store, product, load}))
+
+
+def _live_registers(program: Program, dots: tuple[UOp, ...], rescaled: Collection[UOp]) -> int:
     """Registers for accumulators and arrays, and for the largest product beside them."""
     arrays = {node: node.arg.size for node in program.body if node.op is Ops.DEFINE_REG}
     sums = {node.src[0] for node in program.body if node.op is Ops.ACCUMULATE and node.src[1].op is Ops.TILE_DOT}
-    held = [columns_of(dot) // 2 for dot in dots]
+    held = [columns_of(dot) // 2 for dot in dots if dot not in rescaled]
     return sum(map(int, arrays.values())) + max(held) + sum(map(axis_product, sums))
 
 
@@ -126,4 +194,6 @@ def _stage_first(program: Program, loop: UOp, ring: tuple[UOp, ...]) -> tuple[tu
             alone.add(node)
     barriers = {node for node in inside if node.op is Ops.BARRIER and node in needed}
     rest = [node for node in inside if node not in alone and node not in barriers and node is not ready]
+    # Products of tiles alone begin together.
+    rest.sort(key=lambda node: not (node.op is Ops.TILE_DOT and node.arg.left is not None))
     return (*body[: start + 1], *staging, ready, *rest, *body[end:]), ready

@@ -52,7 +52,9 @@ class ChainRenderer(CStyleRenderer):
         self.copies = self.tiles.find_copies(chain.program)
         self.copied_loads = {store.src[1] for store in self.copies}
         self.loops: list[UOp] = []
-        self.outside: list[str] = []  # the lines before those of the function that stages a step
+        self.in_flight: list[str] = []  # the registers of products that run, in the order in which they began
+        self.replaced = {node for found in chain.rescaled.values() for node in found.replaced}
+        self.replaced.update(node.src[0] for node in chain.clipped.values())
         updates = [node for node in self.program.body if node.op is Ops.ACCUMULATE]
         self.sums = {update.src[1]: update.src[0] for update in updates if update.src[1].op is Ops.TILE_DOT}
         self.dot_of = {acc: dot for dot, acc in self.sums.items()}
@@ -114,10 +116,11 @@ class ChainRenderer(CStyleRenderer):
         return f"shared + {self.chain.once_bytes} + {slot} * {self.chain.stage_bytes}"
 
     def _begin_steps(self) -> None:
-        """The end of the function that stages a step; the first steps are staged, and the loop begins."""
-        axis, ahead, stop = self.chain.loop, self.chain.stages - 1, self.stop
+        """The end of the function that stages a step; the first steps are staged, and the loop begins. A stage is
+        filled again once all threads have seen the products of its step done: a step later where one is made late."""
+        chain, axis, stop = self.chain, self.chain.loop, self.stop
         assert axis is not None
-        name = self.emitter.axis_name(axis)
+        ahead, name = chain.stages - (1 if chain.late is None else 2), self.emitter.axis_name(axis)
         self.emitter.depth -= 1
         lines = ["};"]
         if ahead:
@@ -128,27 +131,70 @@ class ChainRenderer(CStyleRenderer):
                 "  copies_sent();",
                 "}",
             ]
+        if chain.late is not None:
+            # Nothing is added before the first step, whose own tile stands for that of a step before.
+            lines += [f"word held[{chain.late.arg.length // 4}] = {{}};", "int last = 0;"]
         self.text([*lines, f"int slot = 0, next = {ahead};", "#pragma unroll 1"])
         super().open_loop(axis, "0", stop)
         following = [f"if ({name} + {ahead} < {stop}) stage_step({name} + {ahead}, next);", "copies_sent();"]
         waiting = [f"copies_done<{max(0, ahead - 1)}>();", "stores_done();", "__syncthreads();"]
         # Without stages to spare a step is staged after the last one is done, and waited for.
         self.text([*waiting, *following] if ahead else ["__syncthreads();", *following, *waiting])
-        self._name_tiles(self.chain.ring, self._stage("slot"))
+        self._name_tiles(chain.ring, self._stage("slot"))
 
     def close_loop(self) -> None:
-        if self.loops.pop() is self.chain.loop and self.chain.stages > 1:
-            last = self.chain.stages - 1
-            self.emitter.line(f"slot = slot == {last} ? 0 : slot + 1;")
-            self.emitter.line(f"next = next == {last} ? 0 : next + 1;")
+        if self.loops.pop() is not self.chain.loop:
+            super().close_loop()
+            return
+        self._wait_all()
+        final = self.chain.stages - 1
+        if self.chain.late is not None:
+            self.emitter.line("last = slot;")
+        if final:
+            self.emitter.line(f"slot = slot == {final} ? 0 : slot + 1;")
+            self.emitter.line(f"next = next == {final} ? 0 : next + 1;")
         super().close_loop()
+        if self.chain.late is not None:
+            self._multiply_late(self.chain.late)
+            self._wait_all()
+
+    def _multiply_late(self, dot: UOp) -> None:
+        """What the threads hold since the last step, by the tile of that step."""
+        place = f"shared_address({self._stage('last')} + {self.chain.offset(memory_of(dot.src[1]))})"
+        self.text(chain_text.multiply(dot, self._array(dot), "held", place, is_added=True))
+        self.in_flight.append(self._array(dot))
+
+    # ------------------------------------------------------------ products that run
+
+    def _wait(self, name: str) -> None:
+        """Until the product into the registers `name` is done, if it runs, and with it those that began before."""
+        if name in self.in_flight:
+            count = len(self.in_flight) - self.in_flight[::-1].index(name)
+            done, self.in_flight = self.in_flight[:count], self.in_flight[count:]
+            self.text(chain_text.wait(list(dict.fromkeys(done)), len(self.in_flight)))
+
+    def _wait_all(self) -> None:
+        if self.in_flight:
+            self._wait(self.in_flight[-1])
+
+    def _array(self, dot: UOp) -> str:
+        """The registers that a product is made in."""
+        if dot in self.chain.rescaled:
+            return self.memory.names[self.chain.rescaled[dot].array]
+        acc = self.sums.get(dot)
+        return f"product{self.chain.dots.index(dot)}" if acc is None else f"total{acc.arg}"
 
     # ------------------------------------------------------------ nodes
 
     def emit_node(self, node: UOp) -> None:
-        if node in self.copied_loads:
+        if node in self.copied_loads or node in self.replaced:
             return
-        if node in self.copies:
+        for source in node.src:
+            if source.op is Ops.TILE_DOT and node.op is not Ops.ACCUMULATE:
+                self._wait(self._array(source))
+        if node.op is Ops.WHERE and self.chain.clipped.get(node.src[1]) is node:
+            self._clip(node)
+        elif node in self.copies:
             self.tiles.copy(node, *self.copies[node])
         elif node.op is Ops.BARRIER:
             if node is self.chain.ready:
@@ -173,33 +219,71 @@ class ChainRenderer(CStyleRenderer):
         self.emitter.values[acc] = self._elements(acc, self.dot_of[acc], name)
 
     def _multiply(self, node: UOp) -> None:
-        acc = self.sums.get(node)
-        name = f"total{acc.arg}" if acc is not None else self.emitter.fresh("product")
-        if acc is None:
+        name, is_added = self._array(node), node in self.sums or node in self.chain.rescaled
+        if node in self.chain.rescaled:
+            self._rescale(node)
+        elif not is_added:
             self.emitter.line(f"float {name}[{chain_text.columns_of(node) // 2}];")
+        if node is self.chain.late:
+            self.text([f"held[{number}] = {pair};" for number, pair in enumerate(self._pairs(node))])
+            return
         left = self._pack(node) if node.arg.left is None else self._address(node.src[0])
-        self.text(chain_text.multiply(node, name, left, self._address(node.src[1]), acc is not None))
+        self.text(chain_text.multiply(node, name, left, self._address(node.src[1]), is_added))
+        self.in_flight.append(name)
         self.emitter.values[node] = self._elements(node, node, name)
+        if self.chain.late is not None:
+            self._multiply_late(self.chain.late)
+
+    def _rescale(self, node: UOp) -> None:
+        name, factor = self._array(node), self.chain.rescaled[node].factor
+        self._wait(name)
+        for coordinates, register in self._elements(node, node, name).items():
+            at = dict(zip(self.facts.axes(node), coordinates, strict=True))
+            self.emitter.line(f"{register.text} *= {self.emitter.operand(factor, at).text};")
+
+    def _clip(self, node: UOp) -> None:
+        """The product with a constant where the comparison fails: in its registers, and where it fails for any of them.
+        Few tiles are at an edge."""
+        condition, dot, other = node.src
+        registers = self._elements(node, dot, self._array(dot))
+        worst = []
+        for number, is_left in zip(condition.src, (True, False)):
+            steps = affine(number).terms
+            at = {a: axis_size(a) - 1 if (steps.get(a, 0) > 0) is is_left else 0 for a in self.facts.axes(node)}
+            worst.append(self.emitter.operand(number, at))
+        self.emitter.line(f"if (!({self._spell(condition, worst).text})) {{")
+        self.emitter.depth += 1
+        constant = self.emitter.operand(other, {}).text
+        for coordinates, register in registers.items():
+            at = dict(zip(self.facts.axes(node), coordinates, strict=True))
+            kept = self._spell(condition, [self.emitter.operand(number, at) for number in condition.src]).text
+            self.emitter.line(f"if (!({kept})) {register.text} = {constant};")
+        self.emitter.depth -= 1
+        self.emitter.line("}")
+        self.emitter.values[node] = registers
 
     def _address(self, memory: UOp) -> str:
         return f"shared_address({self.memory.names[memory_of(memory)]})"
 
     def _pack(self, node: UOp) -> str:
-        """The left operand in registers: for a step of the sum two neighbours of both rows, and those 8 further on."""
+        """The left operand in registers."""
+        name, pairs = self.emitter.fresh("held"), self._pairs(node)
+        self.emitter.line(f"const word {name}[{len(pairs)}] = {{{', '.join(pairs)}}};")
+        return name
+
+    def _pairs(self, node: UOp) -> list[str]:
+        """For each instruction's part of the sum two neighbours of both rows, and those 8 further on."""
         value, forms = node.src[0], [affine(number).terms for number in node.src[4:6]]
         found: dict[tuple[int, int], str] = {}
         for _, at in self.emitter.elements(value):
             row, step = (sum(steps * at[axis] for axis, steps in form.items() if axis in at) for form in forms)
             found[row, step] = self.emitter.operand(value, at).text
-        name = self.emitter.fresh("held")
-        parts = [
+        return [
             f"pack({found[row, first + step]}, {found[row, first + step + 1]})"
             for first in range(0, node.arg.length, chain_text.STEP)
             for step in (0, 8)
             for row in (0, 8)
         ]
-        self.emitter.line(f"const word {name}[{len(parts)}] = {{{', '.join(parts)}}};")
-        return name
 
     def _elements(self, node: UOp, dot: UOp, name: str) -> dict[tuple[int, ...], Expression]:
         """The registers that hold a thread's elements of a product."""

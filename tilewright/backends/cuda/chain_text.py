@@ -18,6 +18,14 @@ STEP, GROUP_ROWS = 16, 64
 _HELPERS = """\
 __device__ inline float exp2_float32(float x) {
   float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;
+}
+template <int N> __device__ inline void products_done() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
+}
+// The compiler takes the registers for written here, where products into them are done.
+template <int N> __device__ inline void settle(float (&acc)[N]) {
+  #pragma unroll
+  for (int n = 0; n < N; n++) asm volatile("" : "+f"(acc[n]) :: "memory");
 }"""
 
 
@@ -89,7 +97,8 @@ def described(layout: TileLayout, place: str, itemsize: int) -> str:
 
 
 def multiply(dot: UOp, name: str, left: str, right: str, is_added: bool) -> list[str]:
-    """All steps of a product into the registers `name`; `left` names registers, or the address of a tile."""
+    """All steps of a product into the registers `name`, which are there after `wait`; `left` names registers, or the
+    address of a tile."""
     itemsize = operand_of(dot).itemsize
     layout = dot.arg.left
     if layout is None:
@@ -105,5 +114,9 @@ def multiply(dot: UOp, name: str, left: str, right: str, is_added: bool) -> list
         f"for (int part = 0; part < {dot.arg.length // STEP}; part++)",
         f"  {helper_name(dot)}({name}, {first}, {second}, {'1' if is_added else 'part > 0'});",
         "products_sent();",
-        "products_done();",
     ]
+
+
+def wait(names: list[str], unfinished: int) -> list[str]:
+    """Waits for all products but the last ones, after which the registers `names` may be read."""
+    return [f"products_done<{unfinished}>();", *(f"settle({name});" for name in names)]

@@ -27,6 +27,7 @@ MAX_FEATURES, FEATURE_STEP = 128, 8
 # Fewer queries would leave most of a tile unused.
 MIN_QUERIES = 16
 LARGE_TILE, SMALL_TILE = 128, 64
+COLUMNS = 64
 
 
 class FusedMixin(CustomMixin, ProductsMixin):
@@ -84,6 +85,7 @@ def fused_attention(query: T, key: T, value: T, mask: T | None, is_causal: bool,
         is_causal,
         _distances(masks[0].shape) if masks else None,
         LARGE_TILE if rows > SMALL_TILE else SMALL_TILE,
+        COLUMNS,
     )
     packed = [layout.pack(each) for layout, each in zip(layouts, operands)]
     out = query.empty(*packed[0].shape, dtype=query.dtype, device=query.device)
