@@ -194,6 +194,16 @@ def _stage_first(program: Program, loop: UOp, ring: tuple[UOp, ...]) -> tuple[tu
             alone.add(node)
     barriers = {node for node in inside if node.op is Ops.BARRIER and node in needed}
     rest = [node for node in inside if node not in alone and node not in barriers and node is not ready]
-    # Products of tiles alone begin together.
-    rest.sort(key=lambda node: not (node.op is Ops.TILE_DOT and node.arg.left is not None))
-    return (*body[: start + 1], *staging, ready, *rest, *body[end:]), ready
+    return (*body[: start + 1], *staging, ready, *_products_first(rest), *body[end:]), ready
+
+
+def _products_first(nodes: list[UOp]) -> list[UOp]:
+    """Products of tiles alone before all else, and those of what threads hold, where they are summed, as soon as these
+    hold it."""
+    dots = [node for node in nodes if node.op is Ops.TILE_DOT]
+    order = [node for node in nodes if node not in dots or node.arg.left is None]
+    for dot in dots:
+        if dot.arg.left is None and any(node.op is Ops.ACCUMULATE and node.src[1] is dot for node in order):
+            order.remove(dot)
+            order.insert(order.index(dot.src[0]) + 1, dot)
+    return [*(node for node in dots if node.arg.left is not None), *order]

@@ -122,13 +122,22 @@ def stage_once(tiles: TileBuilder, grid: Grid, features: int, *matrices: Matrix)
 
 
 def stage_each(
-    tiles: TileBuilder, step: UOp, rows: int, features: int, matrices: Sequence[tuple[Matrix, UOp]]
+    tiles: TileBuilder,
+    step: UOp,
+    rows: int,
+    features: int,
+    matrices: Sequence[tuple[Matrix, UOp]],
+    vectors: Sequence[tuple[UOp, UOp, UOp]] = (),
 ) -> list[UOp]:
-    """In each step a tile of each matrix, from the row that stands beside it."""
-    made = [tiles.tile(rows, features) for _ in matrices]
+    """In each step a tile of each matrix, from the row that stands beside it, and a number for each row of each vector,
+    of which memory, start and mask are given."""
+    made = [*(tiles.tile(rows, features) for _ in matrices), *(tiles.vector() for _ in vectors)]
     free = barrier(BEFORE_COPY, step)
-    copies = [
-        tiles.stage(after(tile, free), matrix, rows, features, first) for tile, (matrix, first) in zip(made, matrices)
+    fresh = [after(tile, free) for tile in made]
+    copies = [tiles.stage(tile, matrix, rows, features, first) for tile, (matrix, first) in zip(fresh, matrices)]
+    copies += [
+        tiles.stage_vector(vector, memory, start, rows, valid)
+        for vector, (memory, start, valid) in zip(fresh[len(matrices) :], vectors)
     ]
     ready = barrier(AFTER_COPY, *copies)
     return [after(tile, ready) for tile in made]

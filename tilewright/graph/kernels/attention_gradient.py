@@ -12,8 +12,6 @@ The second kernel makes scores with a row for each key, so that weights and slop
 
 from __future__ import annotations
 
-import math
-
 from tilewright.base.dtype import dtypes
 from tilewright.graph.kernels.attention import (
     KEY,
@@ -31,7 +29,7 @@ from tilewright.graph.kernels.attention import (
     stage_each,
     stage_once,
 )
-from tilewright.graph.kernels.tiles import FLOAT, PAIR, QUAD, Matrix, Product, TileBuilder, end, number, place
+from tilewright.graph.kernels.tiles import FLOAT, PAIR, QUAD, Matrix, Product, TileBuilder, end, load
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, index_const
@@ -59,7 +57,9 @@ def query_gradient_kernel(
     product = tiles.multiply(queries, key_tile, columns, features)
     keep = keep_keys(call, grid, product, first, tiles.thread)
     scores, factor = masked_scores(call, grid, grid.head, product.value, grid.row, first + product.column, keep, mask)
-    sums, deltas = _of_queries(call, grid, logsumexp, delta, grid.head, grid.row)
+    at = row_number(call, grid, grid.head, grid.row)
+    valid = (grid.row < call.queries,) if call.queries % call.rows else ()
+    sums, deltas = (load(memory, at, *valid) for memory in (logsumexp, delta))
     weights = (scores * factor - sums).alu(Ops.EXP2)
     slopes = weights * (tiles.multiply(gradients, value_tile, columns, features, product).value - deltas)
     total = _sum_products(tiles.multiply_held(slopes, product, key_tile, columns, features), step)
@@ -87,14 +87,17 @@ def key_gradient_kernel(
     keys, values = stage_once(tiles, grid, features, *own)
     step, head, first = _query_steps(call, tiles, grid)
     keyed = [(grid.matrix(each, call.steps[QUERY], head, call.queries), first) for each in (query, gradient)]
-    query_tile, gradient_tile = stage_each(tiles, step, columns, features, keyed)
+    # Of queries past the last one everything is 0, so they add nothing.
+    start, valid = row_number(call, grid, head, first), first + tiles.thread < call.queries
+    vectors = [(memory, start, valid) for memory in (logsumexp, delta)]
+    query_tile, gradient_tile, *numbers = stage_each(tiles, step, columns, features, keyed, vectors)
     product = tiles.multiply(keys, query_tile, columns, features)
     queries = first + product.column
     keep = None
     if call.is_causal:
         keep = (grid.row - first - tiles.thread % QUAD * PAIR) < product.own + 1
     scores, factor = masked_scores(call, grid, head, product.value, queries, grid.row, keep, mask)
-    sums, deltas = _of_queries(call, grid, logsumexp, delta, head, queries)
+    sums, deltas = (load(vector, product.column) for vector in numbers)
     weights = (scores * factor - sums).alu(Ops.EXP2)
     slopes = weights * (tiles.multiply(values, gradient_tile, columns, features, product).value - deltas)
     value_total = _sum_products(tiles.multiply_held(weights, product, gradient_tile, columns, features), step)
@@ -120,13 +123,6 @@ def _query_steps(call: Attention, tiles: TileBuilder, grid: Grid) -> tuple[UOp, 
     # No loop runs where the count is 0; a divisor is not 0 there either.
     count = count.maximum(index_const(1))
     return step, grid.head * call.shared + step // count, (step % count + skipped) * call.columns
-
-
-def _of_queries(call: Attention, grid: Grid, logsumexp: UOp, delta: UOp, head: UOp, query: UOp) -> list[UOp]:
-    """The two numbers of each query; past the last one a sum is infinite, which leaves no weight."""
-    at = row_number(call, grid, head, query)
-    places = [place(memory, at, query < call.queries) for memory in (logsumexp, delta)]
-    return [UOp(Ops.LOAD, FLOAT, (each, number(otherwise))) for each, otherwise in zip(places, (math.inf, 0.0))]
 
 
 def _sum_products(product: Product, step: UOp) -> Product:

@@ -6,6 +6,7 @@ other. The same memory is an operand that is summed over its features, or over i
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
@@ -102,6 +103,16 @@ class TileBuilder:
         store = self.store(tile, to, load(matrix.memory, position, *valid))
         return end(store, turn, lane, self.thread)
 
+    def vector(self) -> UOp:
+        """Local memory for a number of each thread."""
+        return UOp(Ops.DEFINE_LOCAL, FLOAT, (), ParamArg(self._number(Ops.DEFINE_LOCAL), self.threads))
+
+    def stage_vector(self, vector: UOp, memory: UOp, start: UOp, size: int, *valid: UOp) -> UOp:
+        """The effect that copies `size` numbers from `start` on; zeros after them and where they are not valid."""
+        inside = () if size == self.threads else (self.thread < size,)
+        value = load(memory, start + self.thread, *inside, *valid)
+        return end(self.store(vector, self.thread, value), self.thread)
+
     def store(self, memory: UOp, position: UOp, value: UOp, *valid: UOp) -> UOp:
         return UOp(Ops.STORE, dtypes.void, (place(memory, position, *valid), value))
 
@@ -146,7 +157,7 @@ class TileBuilder:
 
 
 def place(memory: UOp, position: UOp, *valid: UOp) -> UOp:
-    mask = valid[:1] if len(valid) < 2 else (valid[0] & valid[1],)
+    mask = () if not valid else (functools.reduce(lambda one, other: one & other, valid),)
     return UOp(Ops.INDEX, memory.dtype, (memory, position, *mask))
 
 
