@@ -61,10 +61,21 @@ class _Factor:
         """Whether neighbours in memory are neighbours along `loops`, in whole vectors."""
         length = 1
         for index, size in zip(reversed(self.indices), reversed(self.base.shape), strict=True):
-            if size > 1 and index not in loops:
+            if size > 1 and not _walks(index, size, loops):
                 break
             length *= size
         return length > 1 and length % lanes == 0
+
+
+def _walks(index: UOp, size: int, loops: Sequence[UOp]) -> bool:
+    """Whether an index counts all of an axis, in the order of `loops`: one of them, or several whose steps nest."""
+    form = affine(index)
+    length = 1
+    for loop, step in sorted(form.terms.items(), key=lambda term: term[1]):
+        if loop not in loops or step != length:
+            return False
+        length *= int(loop.src[0].arg)
+    return form.constant == 0 and length == size
 
 
 def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target]) -> list[UOp]:
