@@ -9,17 +9,18 @@ stores it so at once. An input is copied once."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tilewright.base.target import Target
-from tilewright.graph.affine import affine
+from tilewright.graph.affine import Affine, affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind, element_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import map_nodes, toposort
-from tilewright.schedule.indexing import TRUE, Element, push_movement
+from tilewright.schedule.indexing import TRUE, Element, flatten_index, push_movement
 from tilewright.schedule.uses import loops_over
 
 # Bytes of a vector that is copied at a time.
@@ -40,18 +41,20 @@ class _Factor:
     indices: tuple[UOp, ...]
     valid: UOp
 
+    @functools.cached_property
+    def position(self) -> Affine:
+        """Where an element is in memory, were the base stored as it is."""
+        return affine(flatten_index(self.indices, self.base.shape))
+
     @property
     def is_plain(self) -> bool:
         """Whether no two steps of its loops read one element, as those of windows do, and every one exists."""
-        if self.valid is not TRUE:
-            return False
-        for index in self.indices:
-            reach = 0  # of the terms with smaller steps
-            for loop, step in sorted(affine(index).terms.items(), key=lambda term: term[1]):
-                if loop.op is not Ops.RANGE or step <= reach:
-                    return False
-                reach += step * (int(loop.src[0].arg) - 1)
-        return True
+        reach = 0  # of the terms with smaller steps
+        for loop, step in sorted(self.position.terms.items(), key=lambda term: term[1]):
+            if loop.op is not Ops.RANGE or step <= reach:
+                return False
+            reach += step * (int(loop.src[0].arg) - 1)
+        return self.valid is TRUE
 
     def axis_of(self, loop: UOp) -> int | None:
         """The axis of the base along which the loop walks alone, step by step."""
@@ -59,23 +62,13 @@ class _Factor:
 
     def is_aligned(self, loops: Sequence[UOp], lanes: int) -> bool:
         """Whether neighbours in memory are neighbours along `loops`, in whole vectors."""
-        length = 1
-        for index, size in zip(reversed(self.indices), reversed(self.base.shape), strict=True):
-            if size > 1 and not _walks(index, size, loops):
-                break
-            length *= size
-        return length > 1 and length % lanes == 0
-
-
-def _walks(index: UOp, size: int, loops: Sequence[UOp]) -> bool:
-    """Whether an index counts all of an axis, in the order of `loops`: one of them, or several whose steps nest."""
-    form = affine(index)
-    length = 1
-    for loop, step in sorted(form.terms.items(), key=lambda term: term[1]):
-        if loop not in loops or step != length:
-            return False
-        length *= int(loop.src[0].arg)
-    return form.constant == 0 and length == size
+        form, length = self.position, 1
+        for loop, step in sorted(form.terms.items(), key=lambda term: abs(term[1])):
+            if loop in loops and step == length:
+                length *= int(loop.src[0].arg)
+            elif step % lanes:
+                return False
+        return length > 1 and length % lanes == 0 and form.constant % lanes == 0
 
 
 def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target]) -> list[UOp]:
