@@ -10,7 +10,7 @@ from typing import Any
 from tilewright.base.dtype import DType, Scalar
 from tilewright.base.errors import InternalError
 from tilewright.graph.ops import Ops
-from tilewright.graph.spec import Op
+from tilewright.graph.spec import Op, operator
 from tilewright.graph.uop import UOp
 
 DTypeTest = DType | str | Callable[[DType], bool] | None
@@ -56,51 +56,28 @@ class Pattern:
     def alu(self, op: Op, *others: Pattern | Scalar) -> Pattern:
         return Pattern((op,), (self, *(_lift(other) for other in others)))
 
-    def __add__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Ops.ADD, other)
-
-    def __sub__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Ops.SUB, other)
+    __add__ = operator(Ops.ADD)
+    __sub__ = operator(Ops.SUB)
+    __mul__ = operator(Ops.MUL)
+    __floordiv__ = operator(Ops.IDIV)
+    __mod__ = operator(Ops.MOD)
+    __truediv__ = operator(Ops.FDIV)
+    __and__ = operator(Ops.AND)
+    __or__ = operator(Ops.OR)
+    __xor__ = operator(Ops.XOR)
+    __lshift__ = operator(Ops.SHL)
+    __rshift__ = operator(Ops.SHR)
+    __lt__ = operator(Ops.CMPLT)
 
     def __rsub__(self, other: Scalar) -> Pattern:
         return _lift(other).alu(Ops.SUB, self)
 
-    def __mul__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Ops.MUL, other)
-
-    def __floordiv__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Ops.IDIV, other)
-
-    def __mod__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Ops.MOD, other)
-
-    def __truediv__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Ops.FDIV, other)
-
     def __neg__(self) -> Pattern:
         return self.alu(Ops.NEG)
-
-    def __and__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Ops.AND, other)
-
-    def __or__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Ops.OR, other)
-
-    def __xor__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Ops.XOR, other)
 
     def __invert__(self) -> Pattern:
         """Not, of a bool: how `UOp.logical_not` writes it."""
         return self.alu(Ops.XOR, True)
-
-    def __lshift__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Ops.SHL, other)
-
-    def __rshift__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Ops.SHR, other)
-
-    def __lt__(self, other: Pattern | Scalar) -> Pattern:
-        return self.alu(Ops.CMPLT, other)
 
     def __gt__(self, other: Pattern | Scalar) -> Pattern:
         return _lift(other).alu(Ops.CMPLT, self)

@@ -6,13 +6,14 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from tilewright.base.dtype import DType, dtypes
+from tilewright.base.dtype import DType, Scalar, dtypes
 
+T = TypeVar("T")
 Shape = tuple[int, ...]
 Bounds = tuple[int, int] | tuple[float, float]
-Devices = str | tuple[str, ...]  # one device, or the several that a value is spread over
+Devices = str | tuple[str, ...]  # one device, or the several that a value is sharded over
 
 # The dtypes that an op is defined on.
 ANY, FLOATS, INTEGERS, BITS, WORDS = "any", "floats", "integers", "integers and bool", "uint64"
@@ -209,3 +210,12 @@ def gather_shape(node: Node) -> Shape:
 
 def element_count(shape: Shape) -> int:
     return math.prod(shape)
+
+
+def operator(op: Op) -> Callable[[T, T | Scalar], T]:
+    """Python's operator of a class with `alu`, for a binary op."""
+
+    def apply(self: T, other: T | Scalar) -> T:
+        return self.alu(op, other)  # type: ignore[attr-defined, no-any-return]
+
+    return apply

@@ -12,7 +12,7 @@ from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
 from tilewright.base.forks import call_in_child, renewed_lock
 from tilewright.graph.bounds import bounds_of
 from tilewright.graph.ops import AddrSpace, AxisType, Ops
-from tilewright.graph.spec import Bounds, Op, Shape
+from tilewright.graph.spec import Bounds, Op, Shape, operator
 
 
 class _NodeRef(weakref.ref["UOp"]):
@@ -210,53 +210,26 @@ class UOp:
         dtype = op.dtype(src)
         return UOp(op, src[0].dtype if dtype is None else dtype, src)
 
-    def __add__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Ops.ADD, other)
-
-    def __radd__(self, other: Scalar) -> UOp:
-        return self.alu(Ops.ADD, other)
-
-    def __sub__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Ops.SUB, other)
+    __add__ = operator(Ops.ADD)
+    __radd__ = operator(Ops.ADD)
+    __sub__ = operator(Ops.SUB)
+    __mul__ = operator(Ops.MUL)
+    __rmul__ = operator(Ops.MUL)
+    __floordiv__ = operator(Ops.IDIV)
+    __mod__ = operator(Ops.MOD)
+    __truediv__ = operator(Ops.FDIV)
+    __and__ = operator(Ops.AND)
+    __or__ = operator(Ops.OR)
+    __xor__ = operator(Ops.XOR)
+    __lshift__ = operator(Ops.SHL)
+    __rshift__ = operator(Ops.SHR)
+    __lt__ = operator(Ops.CMPLT)
 
     def __rsub__(self, other: Scalar) -> UOp:
         return self._operand(other).alu(Ops.SUB, self)
 
-    def __mul__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Ops.MUL, other)
-
-    def __rmul__(self, other: Scalar) -> UOp:
-        return self.alu(Ops.MUL, other)
-
-    def __floordiv__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Ops.IDIV, other)
-
-    def __mod__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Ops.MOD, other)
-
-    def __truediv__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Ops.FDIV, other)
-
     def __neg__(self) -> UOp:
         return self.alu(Ops.NEG)
-
-    def __and__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Ops.AND, other)
-
-    def __or__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Ops.OR, other)
-
-    def __xor__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Ops.XOR, other)
-
-    def __lshift__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Ops.SHL, other)
-
-    def __rshift__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Ops.SHR, other)
-
-    def __lt__(self, other: UOp | Scalar) -> UOp:
-        return self.alu(Ops.CMPLT, other)
 
     def __gt__(self, other: UOp | Scalar) -> UOp:
         return self._operand(other).alu(Ops.CMPLT, self)
