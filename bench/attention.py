@@ -165,7 +165,13 @@ def measure(row: Row, gradients: bool, device: str, torch: Any) -> None:
     tensors = [to_ours(each, row, torch, device) for each in given]
     tensors += [Tensor(bits(each, torch), device=device).realize() for each in masks]
     kernels: list[Any] = []
-    captured = jit(lambda *each: [result.realize() for result in ours(row, gradients)(*each)])
+
+    def together(*each: Tensor) -> list[Tensor]:
+        results = ours(row, gradients)(*each)
+        results[0].realize(*results[1:])
+        return results
+
+    captured = jit(together)
     start = time.perf_counter()
     with subscribe(lambda event: kernels.append(event), ("kernel-compiled",)):
         found = captured(*tensors)
