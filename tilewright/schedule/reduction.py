@@ -60,7 +60,7 @@ def _split_columns(node: UOp, work: int, results: int) -> UOp | None:
     """Sums across memory, such as the gradient of a bias, have a thread for each column: too few for a card."""
     source = node.src[0]
     _, axes = node.arg
-    if work < LARGE_COLUMNS or results * 2 > MIN_PARTIALS or len(source.shape) - 1 in axes:
+    if work < LARGE_COLUMNS or results * 8 > MIN_PARTIALS or len(source.shape) - 1 in axes:
         return None
     axis = max(axes, key=lambda a: source.shape[a])
     max_parts = min(MAX_PARTS, MIN_PARTIALS // results, work // results // MIN_COLUMN_PART)
