@@ -111,3 +111,17 @@ def test_a_large_table_of_numbers_is_compared() -> None:
     assert function.last_reason == ""
     table["7"] = 8
     assert function(x).item() == 8.0
+
+
+def test_a_method_that_a_user_gives_tensors_later_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The members of tensors' classes are looked through once, and again where one was exchanged."""
+    function = jit(lambda x: x.neg().realize())
+    x = Tensor([1.0]).realize()
+    assert [function(x).item() for _ in range(3)] == [-1.0] * 3
+    for factor in (3.0, 4.0):
+        monkeypatch.setattr(Tensor, "neg", lambda self, factor=factor: self * factor)
+        fresh = jit(lambda x: x.neg().realize())
+        assert [fresh(x).item() for _ in range(3)] == [factor] * 3
+        assert fresh.last_reason == ""
+    monkeypatch.setattr(Tensor, "neg", lambda self: self * 5.0)
+    assert fresh(x).item() == 5.0

@@ -1,4 +1,5 @@
-"""Tables of limited size. In: what was made for a key. Out: the same again, while it is among the last that were used.
+"""Caches of limited size, with second-chance eviction. In: what was made for a key. Out: the same again, while it is
+among the last that were used.
 
 A program whose shapes change, such as one over sequences of any length, plans and compiles for each of them. What it
 has not used for long goes: kernels come back from the disk cache, schedules too."""
@@ -17,8 +18,8 @@ KERNELS_PER_PLAN = 8
 
 
 class RecentTable(Generic[K, V]):
-    """A dictionary that can be trimmed. An entry that was asked for since it was last looked at gets a second chance,
-    which costs a lookup next to nothing: nothing is moved there."""
+    """A dictionary that can be trimmed. An entry that was looked up since the last trim gets a second chance: a lookup
+    sets a flag and moves nothing."""
 
     __slots__ = ("_entries", "per_plan")
 

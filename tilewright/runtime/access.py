@@ -1,8 +1,8 @@
 """Threads and memory. In: the buffers that a thread is about to read, or to overwrite. Out: nobody overwrites what
 another thread reads at that moment, and a reader sees contents from before an update or from after it.
 
-A reader notes what it reads and looks whether anyone overwrites it; who overwrites says so first and looks at the notes
-of readers then. One of the two sees the other, because Python's interpreter runs one thread at a time: a reader who
+A reader publishes what it reads, then checks whether a writer overwrites it; a writer publishes what it overwrites,
+then checks the readers. One of the two sees the other, as Python's interpreter runs one thread at a time: a reader that
 meets no update takes no lock. Updates exclude one another by the engine's lock (`engine.execution.realize`)."""
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import warnings
 from tilewright.base.config import options
 from tilewright.base.events import emit
 from tilewright.base.location import user_location
-from tilewright.runtime.cache_limit import MEGABYTE, is_digest, is_turn, note_use, trim
+from tilewright.runtime.cache_limit import MEGABYTE, is_digest, is_turn, note_use, remove_entry, trim
 from tilewright.runtime.sealed import (
     MAX_ENTRY_BYTES,
     make_folder,
@@ -78,7 +78,8 @@ def read_entry(key: str, cache: str = "program") -> bytes | None:
         return _report(cache, key, None)
     payload = unseal(key, data)
     if payload is None:
-        _remove(path)
+        emit("warning", message=f"a damaged cache entry is removed: {path}", location=None)
+        remove_entry(path)
     else:
         note_use(path)
     return _report(cache, key, payload)
@@ -103,14 +104,6 @@ def write_entry(key: str, payload: bytes) -> None:
             trim(folder, options.CACHE_MEGABYTES * MEGABYTE)
     except OSError as error:
         emit("warning", message=f"the cache cannot be written: {error}", location=None)
-
-
-def _remove(path: str) -> None:
-    emit("warning", message=f"a damaged cache entry is removed: {path}", location=None)
-    try:
-        os.remove(path)
-    except OSError as error:
-        emit("warning", message=f"a damaged cache entry cannot be removed: {error}", location=None)
 
 
 def _report(cache: str, key: str, payload: bytes | None) -> bytes | None:

@@ -1,6 +1,6 @@
 """The size of the disk cache. In: its folder and a limit. Out: entries removed, those unused longest first. Stands
-beside `cache`, which asks for it at one write in 256. Several processes may do this at once, without a lock: an entry
-that another one reads is there for it to the end, and two that remove choose the same ones."""
+beside `cache`, which trims it at one write in 256. Several processes may do this at once, without a lock: a file that
+another process has open stays readable for it, and two processes remove the same entries."""
 
 from __future__ import annotations
 
@@ -78,16 +78,16 @@ def trim(folder: str, limit: int) -> int:
     for entry in found:
         unfinished = os.path.basename(entry.path).startswith(UNFINISHED)
         if now - entry.used > ABANDONED_SECONDS if unfinished else total - freed > goal:
-            freed += entry.size if _remove(entry.path) else 0
+            freed += entry.size if remove_entry(entry.path) else 0
     return freed
 
 
 def clear(folder: str) -> int:
     """Removes every entry; the bytes freed. What else lies in the folder, such as downloads, stays."""
-    return sum(entry.size for entry in entries(folder) if _remove(entry.path))
+    return sum(entry.size for entry in entries(folder) if remove_entry(entry.path))
 
 
-def _remove(path: str) -> bool:
+def remove_entry(path: str) -> bool:
     """Whether the entry is gone: another process may have removed it, or, on some systems, hold it while it reads."""
     try:
         os.remove(path)

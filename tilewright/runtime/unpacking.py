@@ -1,5 +1,5 @@
-"""How much unpacking may make of a file. In: the size of what is packed. Out: the most bytes that come of it. A file
-that is meant holds numbers, which hardly shrink; one that grows a thousandfold is a mistake or an attack."""
+"""A limit on decompression. In: the size of packed data. Out: the maximum size of what it unpacks to. A file of numbers
+compresses by a small factor; one that grows a thousandfold is damaged or an attack."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Work on other threads while the caller goes on. In: calls that need nothing of one another. Out: they have run, the
-caller lending a hand at the end. For compilers, which leave the interpreter to others while they work."""
+"""A pool of threads for compilers, which release the interpreter's lock while they work. In: independent calls, given
+one by one. Out: they have run; the caller's own thread joins in at the end."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SWITCH_SECONDS = 0.0002
 
 
 class Workers:
-    """At most `threads` threads beside the caller's own, which `finish` lends: it returns when all calls have run, and
-    raises what the earliest of those that failed has raised. Calls see the options that the caller has set."""
+    """At most `threads` threads beside the caller's own, which works during `finish`. That returns when all calls have
+    run, and raises the error of the earliest call that failed. Calls see the options that the caller has set."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -34,7 +34,8 @@ class Workers:
         self._given = 0
 
     def give(self, call: Callable[[], None], size: int = 0) -> None:
-        """`size` is a guess at how long the call takes: the last to be begun had better be a short one."""
+        """`size` estimates how long the call takes: the longest begin first, so that no thread ends long after the
+        others."""
         with self._changed:
             heapq.heappush(self._waiting, (-size, self._given, call))
             self._given += 1

@@ -1,6 +1,6 @@
 """Values out of range. In: the CHECK nodes of a graph, and the words that a run of it left behind. Out: an error at the
-line that made the check, with the value that failed. A word is 0 unless its check failed, so that a run without
-failures costs a look at each word; after an error the words are 0 again, and the next run is judged by itself."""
+line that made the check, with the value that failed. A word is 0 unless its check failed, so a run without
+failures costs one read of each word; after an error the words are set to 0 for the next run."""
 
 from __future__ import annotations
 

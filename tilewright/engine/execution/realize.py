@@ -3,7 +3,7 @@
 BoundGraph       buffers become PARAMs, so that equal structures are equal graphs
 find_pinned      contents that a live tensor can still read are not overwritten
 plan_graph       the schedule and its kernels: from memory or from disk where the structure is known
-run              memory placed, everything launched in order
+run              memory allocated, everything launched in order
 
 One thread at a time binds and runs (`running`): what a graph is bound to may be overwritten by the next run. A plan is
 made without that lock, because compiling can take seconds; then the graph is bound again, as things are by then."""

@@ -1,11 +1,22 @@
 """What is known of Python itself, for jit. Which native functions give the same for the same arguments; which objects
-never change. Whatever is not listed may change: jit then traces each call instead of replaying."""
+never change, and where the others have their state. Whatever is not listed may change: jit then traces each call
+instead of replaying."""
 
 from __future__ import annotations
 
+import array
+import contextvars
+import functools
+import sys
 import threading
 import types
+import weakref
 from collections import OrderedDict, defaultdict, deque, namedtuple
+from typing import Any
+
+from tilewright.engine.jit.guards import MISSING, VALUES
+
+_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8  # Py_TPFLAGS_HEAPTYPE, Py_TPFLAGS_IMMUTABLETYPE
 
 
 def _words(text: str) -> frozenset[str]:
@@ -79,3 +90,78 @@ CLASS_FIELDS = _words("""
     __abstractmethods__ _abc_impl __match_args__ __dataclass_fields__ __dataclass_params__ __firstlineno__
     __static_attributes__
 """)
+
+
+# ---------------------------------------------------------------- kinds and parts of objects
+
+
+def is_python_class(kind: type) -> bool:
+    """Whether a class statement made it: nothing of its objects is hidden in native fields."""
+    if not kind.__flags__ & _HEAP_TYPE or kind.__flags__ & _IMMUTABLE_TYPE:
+        return False
+    return not isinstance(vars(kind).get("__new__"), types.BuiltinFunctionType)
+
+
+def nature_of(value: Any) -> str:
+    """How the state of an object that is no container is seen: 'constant' has none, 'hidden' shows none, 'object' has
+    attributes; the others are named after what they are."""
+    kind = type(value)
+    if isinstance(value, property | staticmethod | classmethod | functools.cached_property):
+        return "descriptor"
+    if isinstance(value, contextvars.ContextVar):
+        return "context"
+    if isinstance(value, weakref.ref):
+        return "reference"
+    if isinstance(value, threading.local):
+        return "local"
+    if hasattr(kind, "cache_info") and hasattr(value, "__wrapped__"):
+        return "cache"
+    numpy = sys.modules.get("numpy")
+    if isinstance(value, bytearray | memoryview | array.array):
+        return "bytes"
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return "array"
+    if family(kind) == "numpy" and not kind.__module__.startswith("numpy.random"):
+        return "constant"  # numbers, dtypes and functions
+    if isinstance(value, (*VALUES, type, types.FunctionType, types.MethodType, types.ModuleType)):
+        return "constant"
+    is_constant = kind in CONSTANT_TYPES or family(kind) in CONSTANT_MODULES
+    if is_constant or kind.__module__.startswith(CONSTANT_PARTS):
+        return "constant"
+    if all(base in OPEN_TYPES or is_python_class(base) for base in kind.__mro__):
+        return "object"
+    return "hidden"
+
+
+def family(kind: type) -> str:
+    return str(kind.__module__).partition(".")[0]
+
+
+def wrapped_functions(member: Any) -> list[Any] | None:
+    """The functions that an entry of a class is made of; None where it is data."""
+    if isinstance(member, types.FunctionType):
+        return [member]
+    if isinstance(member, property):
+        return [function for function in (member.fget, member.fset, member.fdel) if function is not None]
+    if isinstance(member, staticmethod | classmethod):
+        return [member.__func__]
+    if isinstance(member, functools.cached_property):
+        return [member.func]
+    return None
+
+
+def attributes_of(value: Any) -> dict[Any, Any] | None:
+    if isinstance(value, threading.local):
+        return vars(value)  # this thread's
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def slot_of(value: Any, member: types.MemberDescriptorType) -> Any:
+    try:
+        return member.__get__(value)
+    except AttributeError:  # nothing was put into it yet
+        return MISSING

@@ -1,10 +1,9 @@
 """What a call runs. In: a function and its arguments. Out: its result, the Python code that ran on the user's behalf,
 and the first call whose result could differ next time although nothing that jit can compare has changed.
 
-A native profiler writes down who called what, so only that counts which really ran: the clock on a branch that was not
-taken does no harm. Code of the package is trusted and not looked into; what it calls by itself is no business of the
-user's, but user code that it calls is. Functions of the standard library and of NumPy count where user code led to
-them."""
+A native profiler records the call graph, so only code that ran counts: a clock on a branch that was not taken does not
+matter. Code of the package is trusted: what it calls does not count, unless it is user code. Functions of the standard
+library and of NumPy count where user code called them, directly or not."""
 
 from __future__ import annotations
 

@@ -9,16 +9,12 @@ generator) are refused where a name in the user's code leads to them."""
 
 from __future__ import annotations
 
-import array
-import contextvars
 import dis
 import functools
 import gc
 import operator
 import sys
-import threading
 import types
-import weakref
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -34,7 +30,6 @@ MAX_ENTRIES, ENTRIES_PER_OBJECT = 1 << 18, 3
 MAX_ARRAY_BYTES = 1 << 20
 MAX_NAME = 100  # characters, of how the function comes to an object
 _LIBRARIES = sys.stdlib_module_names.union(["numpy"])
-_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8  # Py_TPFLAGS_HEAPTYPE, Py_TPFLAGS_IMMUTABLETYPE
 
 
 @functools.lru_cache(maxsize=4096)
@@ -192,15 +187,15 @@ class Reach:
             self._pending += [(item, _name_of_part(name, f"[{number}]")) for number, item in parts]
         else:
             return False
-        return not is_python_class(type(value))
+        return not known_python.is_python_class(type(value))
 
     def _visit_native(self, value: Any, name: str) -> bool:
         """Whether all of an object's state is guarded, or refused, by what its type is."""
-        nature = nature_of(value)
+        nature = known_python.nature_of(value)
         if isinstance(value, operator.attrgetter | operator.methodcaller) or nature == "cache":
             self._is_blind = True
         if nature == "descriptor":
-            self._pending += [(function, name) for function in _wrapped_functions(value) or ()]
+            self._pending += [(function, name) for function in known_python.wrapped_functions(value) or ()]
         elif nature == "context":
             self._getter(functools.partial(value.get, MISSING), name)
         elif nature == "reference":
@@ -251,15 +246,15 @@ class Reach:
 
     def _visit_object(self, value: Any, name: str) -> None:
         self.guards.add_object(value)
-        is_ours = _family(type(value)) == "tilewright"
-        attributes = _attributes_of(value)
+        is_ours = known_python.family(type(value)) == "tilewright"
+        attributes = known_python.attributes_of(value)
         if attributes is not None:
             self.guards.add_keys(attributes)
             self._entries(attributes, [k for k, part in attributes.items() if self._is_read(k, part, is_ours)], name)
         for kind in type(value).__mro__:
-            for key, member in vars(kind).items() if is_python_class(kind) else ():
+            for key, member in vars(kind).items() if known_python.is_python_class(kind) else ():
                 if isinstance(member, types.MemberDescriptorType):
-                    get = functools.partial(_slot_of, value, member)
+                    get = functools.partial(known_python.slot_of, value, member)
                     if self._is_read(key, get(), is_ours):
                         self._getter(get, _name_of_part(name, f".{key}"))
         self._pending.append((type(value), type(value).__qualname__))
@@ -270,11 +265,11 @@ class Reach:
         if not self._is_named(name):
             return False
         is_certain = is_ours or self.observed is None or self.observed.reads_by_name or self._is_named_by_user(name)
-        return is_certain or nature_of(value) not in ("hidden", "array")
+        return is_certain or known_python.nature_of(value) not in ("hidden", "array")
 
     def _visit_class(self, kind: type) -> None:
         for base in kind.__mro__:
-            if is_python_class(base) and (base is kind or id(base) not in self._seen):
+            if known_python.is_python_class(base) and (base is kind or id(base) not in self._seen):
                 self._seen[id(base)] = base
                 self._visit_class_body(base)
         if type(kind) is not type:
@@ -283,19 +278,17 @@ class Reach:
     def _visit_class_body(self, kind: type) -> None:
         (body,) = [part for part in gc.get_referents(vars(kind)) if isinstance(part, dict)]
         self.guards.classes[id(body)] = kind
-        is_ours = _family(kind) == "tilewright"
-        is_library = _family(kind) in _LIBRARIES
+        is_ours = known_python.family(kind) == "tilewright"
+        is_library = known_python.family(kind) in _LIBRARIES
         if not is_ours and not is_library:
             self.guards.add_keys(body)
             self.guards.names.setdefault(id(body), kind.__qualname__)
-        for key, member in list(body.items()):
-            if key in known_python.CLASS_FIELDS or type(member) in known_python.CONSTANT_TYPES:
-                continue
-            functions = _wrapped_functions(member)
+        for key, member in _members_of(kind, body, is_ours and issubclass(self.holder_type, kind)):
+            functions = known_python.wrapped_functions(member)
             if functions is None:
                 counts = self._is_named_by_user(key) if is_ours else self._is_named(key)
             elif is_ours and issubclass(self.holder_type, kind):
-                counts = any(origin_of(f.__code__) != "package" for f in functions if isinstance(f, types.FunctionType))
+                counts = True
             elif is_ours:
                 counts = key == "__call__" or self._is_named_by_user(key)
             else:
@@ -357,84 +350,34 @@ class Reach:
         self._entries(space, [key for key in named if space.get(key, sys.modules) is not sys.modules], module.__name__)
 
 
-# ---------------------------------------------------------------- kinds and parts of objects
+_members: dict[type, tuple[list[Any], list[tuple[str, Any]]]] = {}  # of tensors' classes: all of them, and what counts
 
 
-def is_python_class(kind: type) -> bool:
-    """Whether a class statement made it: nothing of its objects is hidden in native fields."""
-    if not kind.__flags__ & _HEAP_TYPE or kind.__flags__ & _IMMUTABLE_TYPE:
+def _members_of(kind: type, body: dict[str, Any], is_of_tensors: bool) -> list[tuple[str, Any]]:
+    """The members of a class that may count: no constants, and of the classes of tensors no functions of the package.
+    Those have a thousand, and every walk comes to them: they are looked through again where one was exchanged."""
+    values = list(body.values())
+    known = _members.get(kind)
+    if known is not None and len(known[0]) == len(values) and all(map(operator.is_, known[0], values)):
+        return known[1]
+    found = [(k, m) for k, m in body.items() if k not in known_python.CLASS_FIELDS]
+    found = [(k, m) for k, m in found if type(m) not in known_python.CONSTANT_TYPES]
+    if is_of_tensors:
+        found = [(key, member) for key, member in found if not _is_of_package(member)]
+        _members[kind] = (values, found)
+    return found
+
+
+def _is_of_package(member: Any) -> bool:
+    functions = known_python.wrapped_functions(member)
+    if functions is None:
         return False
-    return not isinstance(vars(kind).get("__new__"), types.BuiltinFunctionType)
-
-
-def nature_of(value: Any) -> str:
-    """How the state of an object that is no container is seen: 'constant' has none, 'hidden' shows none, 'object' has
-    attributes; the others are named after what they are."""
-    kind = type(value)
-    if isinstance(value, property | staticmethod | classmethod | functools.cached_property):
-        return "descriptor"
-    if isinstance(value, contextvars.ContextVar):
-        return "context"
-    if isinstance(value, weakref.ref):
-        return "reference"
-    if isinstance(value, threading.local):
-        return "local"
-    if hasattr(kind, "cache_info") and hasattr(value, "__wrapped__"):
-        return "cache"
-    numpy = sys.modules.get("numpy")
-    if isinstance(value, bytearray | memoryview | array.array):
-        return "bytes"
-    if numpy is not None and isinstance(value, numpy.ndarray):
-        return "array"
-    if _family(kind) == "numpy" and not kind.__module__.startswith("numpy.random"):
-        return "constant"  # numbers, dtypes and functions
-    if isinstance(value, (*VALUES, type, types.FunctionType, types.MethodType, types.ModuleType)):
-        return "constant"
-    is_constant = kind in known_python.CONSTANT_TYPES or _family(kind) in known_python.CONSTANT_MODULES
-    if is_constant or kind.__module__.startswith(known_python.CONSTANT_PARTS):
-        return "constant"
-    if all(base in known_python.OPEN_TYPES or is_python_class(base) for base in kind.__mro__):
-        return "object"
-    return "hidden"
+    return all(origin_of(f.__code__) == "package" for f in functions if isinstance(f, types.FunctionType))
 
 
 def _name_of_part(name: str, part: str) -> str:
     """How a function comes to an attribute or item. A long chain of objects would have names of quadratic length."""
     return name + part if len(name) < MAX_NAME else name
-
-
-def _family(kind: type) -> str:
-    return str(kind.__module__).partition(".")[0]
-
-
-def _wrapped_functions(member: Any) -> list[Any] | None:
-    """The functions that an entry of a class is made of; None where it is data."""
-    if isinstance(member, types.FunctionType):
-        return [member]
-    if isinstance(member, property):
-        return [function for function in (member.fget, member.fset, member.fdel) if function is not None]
-    if isinstance(member, staticmethod | classmethod):
-        return [member.__func__]
-    if isinstance(member, functools.cached_property):
-        return [member.func]
-    return None
-
-
-def _attributes_of(value: Any) -> dict[Any, Any] | None:
-    if isinstance(value, threading.local):
-        return vars(value)  # this thread's
-    try:
-        found = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _slot_of(value: Any, member: types.MemberDescriptorType) -> Any:
-    try:
-        return member.__get__(value)
-    except AttributeError:  # nothing was put into it yet
-        return MISSING
 
 
 def _functions_of(codes: list[types.CodeType]) -> list[types.FunctionType]:

@@ -1,9 +1,9 @@
-"""Who still reads memory that is about to be overwritten. In: buffers, and the tensors that are meant to see the new
-contents. Out: whether anybody else can read the old ones.
+"""Other readers of memory that is about to be overwritten. In: buffers, and their owners: the tensors that will see the
+new contents. Out: whether any other tensor can read the old ones.
 
-Whoever reads a buffer refers to its node. So where each node is referred to by the owners alone, which its reference
-count tells, nobody else reads it, however many tensors are alive. Only where something else refers to a node, all that
-is alive is looked through: it may be a value that has been computed already and only remembers what it came from."""
+A reader of a buffer refers to its node. Where the reference count of each node is that of its owners, there is no other
+reader, however many tensors are alive. Where it is higher, all live tensors are searched: the reference may be that of
+a value that has been computed already and only remembers its sources."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What another thread is about to read. In: nodes to compute, and the BUFFERs whose memory that overwrites. Out: those
-of the BUFFERs that somebody still refers to who is no part of this.
+"""What another thread is about to read. In: nodes to compute, and the BUFFERs whose memory that overwrites. Out: the
+BUFFERs among them that something outside of the graph of these nodes still refers to.
 
-Tensors are found by their holders (`live`). Between reading a tensor's node and entering the result, an operation of
-another thread has the node in a variable and nothing else: only reference counts tell. Whoever can come to read old
-contents refers to a node on a way to them. So on all ways the references that are known, those of the graph itself, are
-counted; one more is somebody else's. It may be a value that was computed already and only remembers what it came from:
-then contents are kept that nobody asks for, which costs a copy and changes no result."""
+Tensors are found by their holders (`live`). Between reading a tensor's node and registering its result, an operation of
+another thread has the node in a local variable alone: only reference counts show it. To read old contents it has to
+refer to a node on a path to them. So the references of the graph itself are counted along all paths, and a node with
+more of them is referred to from outside. That may be a value that was computed already and only remembers its sources:
+then contents are copied that nobody reads, which changes no result."""
 
 from __future__ import annotations
 

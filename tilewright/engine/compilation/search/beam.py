@@ -2,11 +2,12 @@
 Joins the search of the kernel stage with processes that compile and run its candidates.
 
 A search that is stopped, by the user or by a limit of time, goes on from its records at the next call; one that is
-complete is looked up. The winner is checked against the unoptimised kernel on fresh numbers; one that fails is dropped
-and the next best takes its place."""
+complete is looked up. The winner is checked against the unoptimised kernel on new inputs; one that fails is dropped,
+and the next best is checked."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -53,7 +54,8 @@ def _search(sink: UOp, device: str, hook: str, timeouts: Timeouts) -> Opts:
 
     task = Task(kernel_text(sink), device, SEED_OF_MEASUREMENTS, hook)
     limits = Limits(options.BEAM, options.BEAM_CANDIDATES, options.BEAM_SECONDS)
-    with Workers(task, target.cores if target.has_threads else _compile_jobs(), timeouts) as workers:
+    processes = target.cores if target.has_threads else max(1, min(8, os.cpu_count() or 1))
+    with Workers(task, processes, timeouts) as workers:
         search_opts(sink, target, workers.measure, limits, search, report)
         best = _checked_best(search, workers)
     report(search)
@@ -69,12 +71,6 @@ def _checked_best(search: Search, workers: Workers) -> Trial | None:
             return best
         search.trials[best.opts] = Trial(best.opts, None, f"as the winner, on fresh numbers: {complaint}")
     return search.best
-
-
-def _compile_jobs() -> int:
-    import os
-
-    return max(1, min(8, os.cpu_count() or 1))
 
 
 class _Progress:

@@ -138,7 +138,7 @@ class Workers:
                 if waiting and number not in running:
                     running[number] = waiting.pop(0)
                     self.process(number).send("compile", self.timeouts.compile_seconds, running[number])
-            busy = {number: self.process_of(number) for number in running}
+            busy = {number: process for number in running if (process := self.processes[number]) is not None}
             nearest = max(0.0, min(process.deadline for process in busy.values()) - time.monotonic())
             wait([process.connection for process in busy.values()], timeout=nearest)
             for number, process in busy.items():
@@ -148,11 +148,6 @@ class Workers:
                     if outcome != "done":
                         refused[opts] = f"{outcome} while compiling: {text}"
         return refused
-
-    def process_of(self, number: int) -> Process:
-        found = self.processes[number]
-        assert found is not None
-        return found
 
     def _time(self, opts: tuple[Opt, ...], best: float | None) -> Trial:
         process = self.process(0)
