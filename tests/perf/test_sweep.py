@@ -53,6 +53,16 @@ def test_rows_agree_with_torch_and_are_timed(number: int) -> None:
     assert row["eager"] > 0
 
 
+@pytest.mark.parametrize("clock", sweep.CLOCKS)
+def test_a_call_that_does_more_takes_longer_by_either_clock(clock: str) -> None:
+    def call(count: int) -> int:
+        return sum(range(count))
+
+    calls = {"little": (lambda: call(2_000), lambda: None), "much": (lambda: call(2_000_000), lambda: None)}
+    found = sweep.best_in_turns(calls, 0.0, sweep.CLOCKS[clock])
+    assert found["much"] > found["little"] > 0
+
+
 @pytest.mark.parametrize("change", [1.01, float("nan")])
 def test_a_wrong_result_is_reported_and_not_timed(change: float) -> None:
     _, case = sweep.case_of(0, 0, ["reduction"], "tiny")
