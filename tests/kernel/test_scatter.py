@@ -230,3 +230,19 @@ def test_an_embedding_gradient_walks_its_words() -> None:
         gradient = table[words].sum().gradient(table)[0].realize()
     assert gradient.sum().item() == 512 * 64
     assert any("SCATTER" in repr(event["kernel"]) for event in seen)
+
+
+@pytest.mark.parametrize(
+    ("places", "columns", "is_walked"), [(512, 816, True), (128, 512, True), (512, 64, True), (8, 816, False)]
+)
+def test_lanes_with_an_output_of_their_own_are_walked_unless_the_places_are_few(
+    places: int, columns: int, is_walked: bool
+) -> None:
+    """`scatter_add` along the rows: each lane reads and writes an element, which costs a few comparisons of vectors."""
+    shape = (places, places, columns)
+    index, rows = leaf(0, places, columns, dtype=dtypes.int32), leaf(1, places, columns)
+    spread = build.expand(build.reshape(index, (1, places, columns)), shape)
+    match = build.alu(Ops.CMPEQ, spread, build.axis_iota(shape, 0))
+    given = build.expand(build.reshape(rows, (1, places, columns)), shape)
+    ast = kernel_of(build.reduce_axis(Ops.ADD, build.where(match, given, build.const(dtypes.float32, 0.0)), (1,)))
+    assert (SCATTER in chosen(ast, cpu_target())) is is_walked
