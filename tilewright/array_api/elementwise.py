@@ -15,11 +15,13 @@ from tilewright.tensor.tensor import Tensor
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _unary(name: str, method: str) -> Callable[[Tensor], Tensor]:
+def unary(name: str, method: str) -> Callable[[Tensor], Tensor]:
+    """A method without arguments as a function."""
+
     def function(x: Tensor, /) -> Tensor:
         return getattr(x, method)()  # type: ignore[no-any-return]
 
-    return _named(function, name, method)
+    return named(function, name, method)
 
 
 def operands(name: str, x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
@@ -40,50 +42,51 @@ def _binary(name: str, method: str) -> Callable[[Any, Any], Tensor]:
         left, right = operands(name, x1, x2)
         return getattr(left, method)(right)  # type: ignore[no-any-return]
 
-    return _named(function, name, method)
+    return named(function, name, method)
 
 
-def _named(function: F, name: str, method: str) -> F:
+def named(function: F, name: str, method: str) -> F:
+    """A function under its name in the standard, with the docstring of the method that it calls."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = getattr(Tensor, method).__doc__ or f"`Tensor.{method}`."
     return function
 
 
-abs = _unary("abs", "abs")
-acos = _unary("acos", "acos")
-acosh = _unary("acosh", "acosh")
-asin = _unary("asin", "asin")
-asinh = _unary("asinh", "asinh")
-atan = _unary("atan", "atan")
-atanh = _unary("atanh", "atanh")
-bitwise_invert = _unary("bitwise_invert", "bitwise_not")
-ceil = _unary("ceil", "ceil")
-cos = _unary("cos", "cos")
-cosh = _unary("cosh", "cosh")
-exp = _unary("exp", "exp")
-expm1 = _unary("expm1", "expm1")
-floor = _unary("floor", "floor")
-isfinite = _unary("isfinite", "isfinite")
-isinf = _unary("isinf", "isinf")
-isnan = _unary("isnan", "isnan")
-log = _unary("log", "log")
-log1p = _unary("log1p", "log1p")
-log2 = _unary("log2", "log2")
-log10 = _unary("log10", "log10")
-logical_not = _unary("logical_not", "logical_not")
-negative = _unary("negative", "neg")
-positive = _unary("positive", "positive")
-reciprocal = _unary("reciprocal", "reciprocal")
-round = _unary("round", "round")
-sign = _unary("sign", "sign")
-signbit = _unary("signbit", "signbit")
-sin = _unary("sin", "sin")
-sinh = _unary("sinh", "sinh")
-sqrt = _unary("sqrt", "sqrt")
-square = _unary("square", "square")
-tan = _unary("tan", "tan")
-tanh = _unary("tanh", "tanh")
-trunc = _unary("trunc", "trunc")
+abs = unary("abs", "abs")
+acos = unary("acos", "acos")
+acosh = unary("acosh", "acosh")
+asin = unary("asin", "asin")
+asinh = unary("asinh", "asinh")
+atan = unary("atan", "atan")
+atanh = unary("atanh", "atanh")
+bitwise_invert = unary("bitwise_invert", "bitwise_not")
+ceil = unary("ceil", "ceil")
+cos = unary("cos", "cos")
+cosh = unary("cosh", "cosh")
+exp = unary("exp", "exp")
+expm1 = unary("expm1", "expm1")
+floor = unary("floor", "floor")
+isfinite = unary("isfinite", "isfinite")
+isinf = unary("isinf", "isinf")
+isnan = unary("isnan", "isnan")
+log = unary("log", "log")
+log1p = unary("log1p", "log1p")
+log2 = unary("log2", "log2")
+log10 = unary("log10", "log10")
+logical_not = unary("logical_not", "logical_not")
+negative = unary("negative", "neg")
+positive = unary("positive", "positive")
+reciprocal = unary("reciprocal", "reciprocal")
+round = unary("round", "round")
+sign = unary("sign", "sign")
+signbit = unary("signbit", "signbit")
+sin = unary("sin", "sin")
+sinh = unary("sinh", "sinh")
+sqrt = unary("sqrt", "sqrt")
+square = unary("square", "square")
+tan = unary("tan", "tan")
+tanh = unary("tanh", "tanh")
+trunc = unary("trunc", "trunc")
 
 add = _binary("add", "add")
 atan2 = _binary("atan2", "atan2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tilewright.fft as transforms
@@ -25,54 +26,40 @@ __all__ = [
 ]
 
 
-def fft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
-    """The transform along an axis."""
-    return transforms.fft(x, n, axis, norm)
+def _along_axis(name: str) -> Callable[..., Tensor]:
+    transform = getattr(transforms, name)
+
+    def function(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+        return transform(x, n, axis, norm)  # type: ignore[no-any-return]
+
+    return _named(function, name)
 
 
-def ifft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
-    """The inverse of `fft`."""
-    return transforms.ifft(x, n, axis, norm)
+def _along_axes(name: str) -> Callable[..., Tensor]:
+    transform = getattr(transforms, name)
+
+    def function(x: Tensor, /, *, s: Any = None, axes: Any = None, norm: str = "backward") -> Tensor:
+        return transform(x, s, axes, norm)  # type: ignore[no-any-return]
+
+    return _named(function, name)
 
 
-def rfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
-    """The first half of the transform of real numbers; the rest is its mirror image."""
-    return transforms.rfft(x, n, axis, norm)
+def _named(function: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = getattr(transforms, name).__doc__
+    return function
 
 
-def irfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
-    """The inverse of `rfft`."""
-    return transforms.irfft(x, n, axis, norm)
-
-
-def hfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
-    """The real transform of the first half of a signal that is its own mirror image."""
-    return transforms.hfft(x, n, axis, norm)
-
-
-def ihfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
-    """The inverse of `hfft`."""
-    return transforms.ihfft(x, n, axis, norm)
-
-
-def fftn(x: Tensor, /, *, s: Any = None, axes: Any = None, norm: str = "backward") -> Tensor:
-    """The transform along several axes."""
-    return transforms.fftn(x, s, axes, norm)
-
-
-def ifftn(x: Tensor, /, *, s: Any = None, axes: Any = None, norm: str = "backward") -> Tensor:
-    """The inverse of `fftn`."""
-    return transforms.ifftn(x, s, axes, norm)
-
-
-def rfftn(x: Tensor, /, *, s: Any = None, axes: Any = None, norm: str = "backward") -> Tensor:
-    """`rfft` along the last of several axes, `fft` along the others."""
-    return transforms.rfftn(x, s, axes, norm)
-
-
-def irfftn(x: Tensor, /, *, s: Any = None, axes: Any = None, norm: str = "backward") -> Tensor:
-    """The inverse of `rfftn`."""
-    return transforms.irfftn(x, s, axes, norm)
+fft = _along_axis("fft")
+ifft = _along_axis("ifft")
+rfft = _along_axis("rfft")
+irfft = _along_axis("irfft")
+hfft = _along_axis("hfft")
+ihfft = _along_axis("ihfft")
+fftn = _along_axes("fftn")
+ifftn = _along_axes("ifftn")
+rfftn = _along_axes("rfftn")
+irfftn = _along_axes("irfftn")
 
 
 def fftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: Any = None) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import tilewright.linalg as algebra
 from tilewright.array_api.dtypes import as_dtype, promote_dtypes
-from tilewright.array_api.elementwise import conj, operands
+from tilewright.array_api.elementwise import conj, operands, unary
 from tilewright.array_api.manipulation import broadcast_shapes
 from tilewright.array_api.statistics import sum as sum_of
 from tilewright.base.errors import ShapeError
@@ -62,6 +62,12 @@ class SVDResult(NamedTuple):
     Vh: Tensor
 
 
+det = unary("det", "det")
+eigvalsh = unary("eigvalsh", "eigvalsh")
+inv = unary("inv", "inv")
+svdvals = unary("svdvals", "svdvals")
+
+
 def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:
     """The triangular root of positive definite matrices."""
     return algebra.cholesky(x, upper=upper)
@@ -81,11 +87,6 @@ def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     return found[0].stack(*found[1:], dim=axis if axis >= 0 else axis + max(x1.ndim, x2.ndim))
 
 
-def det(x: Tensor, /) -> Tensor:
-    """Determinants."""
-    return algebra.det(x)
-
-
 def diagonal(x: Tensor, /, *, offset: int = 0) -> Tensor:
     """The diagonals of matrices."""
     return x.diagonal(offset, -2, -1)
@@ -94,16 +95,6 @@ def diagonal(x: Tensor, /, *, offset: int = 0) -> Tensor:
 def eigh(x: Tensor, /) -> EighResult:
     """Eigenvalues and eigenvectors of symmetric matrices."""
     return EighResult(*algebra.eigh(x))
-
-
-def eigvalsh(x: Tensor, /) -> Tensor:
-    """Eigenvalues of symmetric matrices."""
-    return algebra.eigvalsh(x)
-
-
-def inv(x: Tensor, /) -> Tensor:
-    """Inverse matrices."""
-    return algebra.inv(x)
 
 
 def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord: Any = "fro") -> Tensor:
@@ -153,11 +144,6 @@ def solve(x1: Tensor, x2: Tensor, /) -> Tensor:
 def svd(x: Tensor, /, *, full_matrices: bool = True) -> SVDResult:
     """Singular values and vectors."""
     return SVDResult(*algebra.svd(x, full_matrices))
-
-
-def svdvals(x: Tensor, /) -> Tensor:
-    """Singular values."""
-    return algebra.svdvals(x)
 
 
 def trace(x: Tensor, /, *, offset: int = 0, dtype: Any = None) -> Tensor:

@@ -3,9 +3,11 @@ integer dtype, or their own where that is wider."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tilewright.array_api.dtypes import as_dtype
+from tilewright.array_api.elementwise import named
 from tilewright.array_api.manipulation import concat
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import ShapeError
@@ -32,19 +34,20 @@ def prod(x: Tensor, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = 
     return as_dtype(x, _sum_dtype(x, dtype)).prod(axis, keepdims, _sum_dtype(x, dtype))
 
 
-def mean(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """The sum over the number of elements."""
-    return x.mean(axis, keepdims)
+def _reduction(name: str) -> Callable[..., Tensor]:
+    """The method of `Tensor` with that name, called as the standard does."""
+
+    def function(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
+        return getattr(x, name)(axis, keepdims)  # type: ignore[no-any-return]
+
+    return named(function, name, name)
 
 
-def max(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """The greatest element."""
-    return x.max(axis, keepdims)
-
-
-def min(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """The least element."""
-    return x.min(axis, keepdims)
+all = _reduction("all")
+any = _reduction("any")
+max = _reduction("max")
+mean = _reduction("mean")
+min = _reduction("min")
 
 
 def var(x: Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
@@ -55,16 +58,6 @@ def var(x: Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdims: bo
 def std(x: Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The root of the variance."""
     return x.std(axis, keepdims, correction)
-
-
-def all(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """Whether all elements are other than 0."""
-    return x.all(axis, keepdims)
-
-
-def any(x: Tensor, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """Whether one element is other than 0."""
-    return x.any(axis, keepdims)
 
 
 def _running(name: str, x: Tensor, axis: int | None, dtype: Any, include_initial: bool, start: int) -> Tensor:

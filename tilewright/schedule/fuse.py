@@ -171,8 +171,10 @@ class _Decisions:
             is_fit = use.in_short and self.plan.steps_of(use) <= MAX_OVERLAP * elements
             return is_fit and self._accept_rows(node, use)
         count = math.prod(size_of(row) for row in ranges_of(use.element))
-        # Rows that are padded to a vector's length ask for a little more than there is.
-        if count > elements + (0 if use.element.valid is TRUE else elements // MIN_ROW_PER_PADDING):
+        # Rows that are padded to a vector's length ask for a little more than there is. A mask that cuts elements away
+        # is no padding: the sum is stored.
+        is_padded = elements < count <= elements + elements // MIN_ROW_PER_PADDING
+        if count > elements if use.element.valid is TRUE else not is_padded:
             return False
         if not use.is_once and count < ENOUGH_ROWS and self.facts[node].reduce_work > SMALL_REDUCTION:
             return False
