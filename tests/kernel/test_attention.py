@@ -124,6 +124,27 @@ GRADIENT_CASES = {
 }
 
 
+def projected(device: str) -> tuple[Tensor, Tensor]:
+    """Attention whose operands are parts of one product, as most models have it."""
+    generator = np.random.default_rng(7)
+    shapes = ((2, 18, 16), (16, 3 * 32))
+    x, weight = (Tensor(generator.standard_normal(each).astype(np.float32), device=device) for each in shapes)
+    parts = (x.cast(BF16) @ weight.cast(BF16).realize()).reshape(2, 18, 3, 2, 16)
+    found = Tensor.scaled_dot_product_attention(*(parts[:, :, n].transpose(1, 2) for n in range(3)), is_causal=True)
+    return x, found.transpose(1, 2).reshape(2, 18, 32)
+
+
+def test_parts_of_one_product_are_read_where_they_are() -> None:
+    x, found = projected("PYTHON")
+    assert [ast.arg.name for ast in kernels(found)][1:] == [FORWARD]
+    results = []
+    for device in ("PYTHON", "CPU"):
+        x, found = projected(device)
+        results.append([each.float().numpy() for each in (found, found.float().square().sum().gradient(x)[0])])
+    for found, wanted in zip(*results):
+        assert np.abs(found - wanted).max() < 0.02 * np.abs(wanted).max()
+
+
 @pytest.mark.parametrize("name", GRADIENT_CASES)
 def test_gradients(name: str) -> None:
     case = GRADIENT_CASES[name]
@@ -181,7 +202,7 @@ def test_what_no_kernel_takes(shape: tuple[int, ...], dtype: DType, keys: int) -
     assert FORWARD not in [ast.arg.name for ast in kernels(found)]
 
 
-@pytest.mark.parametrize("name", ["wide heads", "heads that fill no line", "bool mask", "float16"])
+@pytest.mark.parametrize("name", ["one tile", "wide heads", "heads that fill no line", "bool mask", "float16"])
 def test_cuda_text(name: str) -> None:
     """Products on wgmma, operands copied asynchronously, weights and sums in registers; NVRTC takes the text."""
     case, target = CASES[name], cuda_target()

@@ -158,9 +158,16 @@ def _find_rescaled(program: Program, dot: UOp, users: dict[UOp, list[UOp]]) -> R
 def _live_registers(program: Program, dots: tuple[UOp, ...], rescaled: Collection[UOp]) -> int:
     """Registers for accumulators and arrays, and for the largest product beside them."""
     arrays = {node: node.arg.size for node in program.body if node.op is Ops.DEFINE_REG}
-    sums = {node.src[0] for node in program.body if node.op is Ops.ACCUMULATE and node.src[1].op is Ops.TILE_DOT}
+    sums = find_sums(program).values()
     held = [columns_of(dot) // 2 for dot in dots if dot not in rescaled]
     return sum(map(int, arrays.values())) + max(held) + sum(map(axis_product, sums))
+
+
+def find_sums(program: Program) -> dict[UOp, UOp]:
+    """The accumulator of each product that is summed over a loop, element by element."""
+    whole = {node.src[0] for node in program.body if node.op is Ops.COMBINE and len(node.src) == 1}
+    updates = [node for node in program.body if node.op is Ops.ACCUMULATE and node.arg is Ops.ADD]
+    return {node.src[1]: node.src[0] for node in updates if node.src[1].op is Ops.TILE_DOT and node.src[0] in whole}
 
 
 def axis_product(acc: UOp) -> int:
@@ -194,16 +201,16 @@ def _stage_first(program: Program, loop: UOp, ring: tuple[UOp, ...]) -> tuple[tu
             alone.add(node)
     barriers = {node for node in inside if node.op is Ops.BARRIER and node in needed}
     rest = [node for node in inside if node not in alone and node not in barriers and node is not ready]
-    return (*body[: start + 1], *staging, ready, *_products_first(rest), *body[end:]), ready
+    return (*body[: start + 1], *staging, ready, *_products_first(rest, find_sums(program)), *body[end:]), ready
 
 
-def _products_first(nodes: list[UOp]) -> list[UOp]:
+def _products_first(nodes: list[UOp], sums: Collection[UOp]) -> list[UOp]:
     """Products of tiles alone before all else, and those of what threads hold, where they are summed, as soon as these
     hold it."""
     dots = [node for node in nodes if node.op is Ops.TILE_DOT]
     order = [node for node in nodes if node not in dots or node.arg.left is None]
     for dot in dots:
-        if dot.arg.left is None and any(node.op is Ops.ACCUMULATE and node.src[1] is dot for node in order):
+        if dot.arg.left is None and dot in sums:
             order.remove(dot)
             order.insert(order.index(dot.src[0]) + 1, dot)
     return [*(node for node in dots if node.arg.left is not None), *order]

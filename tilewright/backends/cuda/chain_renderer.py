@@ -7,7 +7,7 @@ of all steps are summed, the tensor core adds them itself. An operand that threa
 from __future__ import annotations
 
 from tilewright.backends.cuda import chain_text
-from tilewright.backends.cuda.chain_plan import TileChain, axis_product
+from tilewright.backends.cuda.chain_plan import TileChain, axis_product, find_sums
 from tilewright.backends.cuda.dot_mma import name_threads
 from tilewright.backends.cuda.renderer import CudaLanguage
 from tilewright.backends.cuda.tile_plan import ALIGNMENT
@@ -55,8 +55,7 @@ class ChainRenderer(CStyleRenderer):
         self.in_flight: list[str] = []  # the registers of products that run, in the order in which they began
         self.replaced = {node for found in chain.rescaled.values() for node in found.replaced}
         self.replaced.update(node.src[0] for node in chain.clipped.values())
-        updates = [node for node in self.program.body if node.op is Ops.ACCUMULATE]
-        self.sums = {update.src[1]: update.src[0] for update in updates if update.src[1].op is Ops.TILE_DOT}
+        self.sums = find_sums(chain.program)
         self.dot_of = {acc: dot for dot, acc in self.sums.items()}
         self.folded = self._find_folded()
 
@@ -190,7 +189,7 @@ class ChainRenderer(CStyleRenderer):
         if node in self.copied_loads or node in self.replaced:
             return
         for source in node.src:
-            if source.op is Ops.TILE_DOT and node.op is not Ops.ACCUMULATE:
+            if source.op is Ops.TILE_DOT and not (node.op is Ops.ACCUMULATE and source in self.sums):
                 self._wait(self._array(source))
         if node.op is Ops.WHERE and self.chain.clipped.get(node.src[1]) is node:
             self._clip(node)

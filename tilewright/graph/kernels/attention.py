@@ -41,15 +41,16 @@ LOG2_E = 1 / math.log(2)
 # Numbers of barriers: before a tile is overwritten, after it is filled, and after a tile that is staged once.
 BEFORE_COPY, AFTER_COPY, AFTER_FIRST = -1, 0, 1
 MINUS_INFINITY = -math.inf
-QUERY, KEY, VALUE = range(3)
+QUERY, KEY, VALUE, RESULT, KEY_RESULT = range(5)
 
 
 class Steps(NamedTuple):
-    """Elements from one batch, head and time to the next; features are neighbours."""
+    """Elements from one batch, head and time to the next, and where the first one is; features are neighbours."""
 
     batch: int
     head: int
     time: int
+    start: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Attention:
     queries: int
     keys: int
     features: int
-    steps: tuple[Steps, ...]  # of queries (and results), keys and values
+    steps: tuple[Steps, ...]  # of queries, keys, values; of results, and of the gradients of keys and values
     factor: float  # of a product, for a score in powers of two
     is_causal: bool = False
     mask: tuple[int, ...] | None = None
@@ -86,7 +87,7 @@ class Grid:
         self.row = self.first + tiles.row
 
     def matrix(self, memory: UOp, steps: Steps, head: UOp, rows: int) -> Matrix:
-        return Matrix(memory, self.batch * steps.batch + head * steps.head, steps.time, rows)
+        return Matrix(memory, self.batch * steps.batch + head * steps.head + steps.start, steps.time, rows)
 
 
 def query_grid(call: Attention, tiles: TileBuilder) -> Grid:
@@ -200,7 +201,7 @@ def forward_kernel(
     )
     total = tiles.fold_quad(Ops.ADD, total)
     valid = (row < call.queries,) if call.queries % call.rows else ()
-    at = grid.matrix(out, call.steps[QUERY], grid.head, call.queries)
+    at = grid.matrix(out, call.steps[RESULT], grid.head, call.queries)
     position = at.start + row * at.step + weighted.column
     stores = end(
         tiles.store(out, position, (number(1.0) / total * result).cast(out.dtype), *valid),

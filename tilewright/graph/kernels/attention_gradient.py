@@ -15,8 +15,10 @@ from __future__ import annotations
 from tilewright.base.dtype import dtypes
 from tilewright.graph.kernels.attention import (
     KEY,
+    KEY_RESULT,
     LOG2_E,
     QUERY,
+    RESULT,
     VALUE,
     Attention,
     Grid,
@@ -48,7 +50,8 @@ def query_gradient_kernel(
 ) -> UOp:
     tiles = TileBuilder(call.core, call.rows)
     grid, features, columns = query_grid(call, tiles), call.features, call.columns
-    own = [grid.matrix(each, call.steps[QUERY], grid.head, call.queries) for each in (query, gradient)]
+    given = ((query, QUERY), (gradient, RESULT), (out, RESULT))
+    *own, result = (grid.matrix(each, call.steps[n], grid.head, call.queries) for each, n in given)
     queries, gradients = stage_once(tiles, grid, features, *own)
     step = tiles.axis(key_tiles(call, grid), AxisType.REDUCE)
     first = step * columns
@@ -63,7 +66,7 @@ def query_gradient_kernel(
     weights = (scores * factor - sums).alu(Ops.EXP2)
     slopes = weights * (tiles.multiply(gradients, value_tile, columns, features, product).value - deltas)
     total = _sum_products(tiles.multiply_held(slopes, product, key_tile, columns, features), step)
-    stored = _store(tiles, grid, own[0]._replace(memory=out), total, call.factor / LOG2_E)
+    stored = _store(tiles, grid, result, total, call.factor / LOG2_E)
     return UOp(Ops.SINK, dtypes.void, (stored,), KernelInfo("attention_query_gradient", ()))
 
 
@@ -83,10 +86,12 @@ def key_gradient_kernel(
     tiles = TileBuilder(call.core, call.rows)
     grid = Grid(call, tiles, call.heads // call.shared, call.keys, is_reversed=False)
     features, columns = call.features, call.columns
-    own = [grid.matrix(each, call.steps[n], grid.head, call.keys) for each, n in ((key, KEY), (value, VALUE))]
+    given = ((key, KEY), (value, VALUE), (key_out, KEY_RESULT), (value_out, KEY_RESULT))
+    *own, key_result, value_result = (grid.matrix(each, call.steps[n], grid.head, call.keys) for each, n in given)
     keys, values = stage_once(tiles, grid, features, *own)
     step, head, first = _query_steps(call, tiles, grid)
-    keyed = [(grid.matrix(each, call.steps[QUERY], head, call.queries), first) for each in (query, gradient)]
+    read = ((query, QUERY), (gradient, RESULT))
+    keyed = [(grid.matrix(each, call.steps[n], head, call.queries), first) for each, n in read]
     # Of queries past the last one everything is 0, so they add nothing.
     start, valid = row_number(call, grid, head, first), first + tiles.thread < call.queries
     vectors = [(memory, start, valid) for memory in (logsumexp, delta)]
@@ -103,8 +108,8 @@ def key_gradient_kernel(
     value_total = _sum_products(tiles.multiply_held(weights, product, gradient_tile, columns, features), step)
     key_total = _sum_products(tiles.multiply_held(slopes, product, query_tile, columns, features), step)
     stored = (
-        _store(tiles, grid, own[0]._replace(memory=key_out), key_total, call.factor / LOG2_E),
-        _store(tiles, grid, own[1]._replace(memory=value_out), value_total, 1.0),
+        _store(tiles, grid, key_result, key_total, call.factor / LOG2_E),
+        _store(tiles, grid, value_result, value_total, 1.0),
     )
     return UOp(Ops.SINK, dtypes.void, stored, KernelInfo("attention_key_gradient", ()))
 

@@ -6,28 +6,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import DeviceError
 from tilewright.base.target import TensorCore
 from tilewright.graph import build
-from tilewright.graph.kernels.attention import LOG2_E, Attention, Steps, forward_kernel
+from tilewright.graph.kernels.attention import LOG2_E, Attention, forward_kernel
 from tilewright.graph.kernels.attention_gradient import key_gradient_kernel, query_gradient_kernel
 from tilewright.graph.kernels.values import memory_behind
-from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
 from tilewright.tensor.families.custom import CustomMixin
 from tilewright.tensor.families.linalg.products import ProductsMixin
+from tilewright.tensor.families.networks.attention_layout import VECTOR, Layout, dense_steps, find_layouts
 
-# Features of a head: no more accumulators fit the registers, and vectors of 16 bytes are copied.
-MAX_FEATURES, FEATURE_STEP = 128, 8
+# Features of a head: no more accumulators fit the registers.
+MAX_FEATURES = 128
 # Fewer queries would leave most of a tile unused.
 MIN_QUERIES = 16
 LARGE_TILE, SMALL_TILE = 128, 64
-COLUMNS = 64
+# Heads wider than this have more keys at a time, as their products take longer; their gradients have more accumulators,
+# and no registers for that.
+WIDE_HEADS = 64
 
 
 class FusedMixin(CustomMixin, ProductsMixin):
@@ -39,39 +41,18 @@ T = TypeVar("T", bound=FusedMixin)
 Plain = Callable[..., Any]
 
 
-class Layout(NamedTuple):
-    """How the kernels see an operand of (batch, heads, time, features): features padded, and time before heads where it
-    was made so: a projection gives (batch, time, heads, features), of which nobody needs a copy."""
-
-    is_time_first: bool
-    features: int
-
-    def pack(self, tensor: T) -> T:
-        missing = -self.features % FEATURE_STEP
-        tensor = tensor.pad((0, missing)) if missing else tensor
-        return tensor.transpose(1, 2) if self.is_time_first else tensor
-
-    def unpack(self, tensor: T) -> T:
-        tensor = tensor.transpose(1, 2) if self.is_time_first else tensor
-        return tensor.shrink((*((0, size) for size in tensor.shape[:-1]), (0, self.features)))
-
-    def steps(self, shape: tuple[int, ...]) -> Steps:
-        _, heads, time, _ = shape
-        features = self.features + -self.features % FEATURE_STEP
-        if self.is_time_first:
-            return Steps(heads * time * features, features, heads * features)
-        return Steps(heads * time * features, time * features, features)
-
-
 def fused_attention(query: T, key: T, value: T, mask: T | None, is_causal: bool, plain: Plain) -> T | None:
     """One kernel, or None where it does not fit."""
     core = _core_of(query)
     if core is None or not _fits(query, key, value, mask):
         return None
-    operands = [each if each.ndim == 4 else each.unsqueeze(1) for each in (query, key, value)]
+    operands = [_widened(each if each.ndim == 4 else each.unsqueeze(1)) for each in (query, key, value)]
     masks = () if mask is None else (_with_heads(mask, query.ndim),)
-    layouts = tuple(Layout(_is_turned(each), query.shape[-1]) for each in operands)
-    (batch, heads, rows, features), keys = operands[0].shape, operands[1].shape
+    memories, layouts = zip(*find_layouts(operands))
+    # Results lie as what they belong to: what turns a view of that turns them as well.
+    is_turned = tuple(each.steps.time > each.steps.head for each in layouts[:2])
+    (batch, heads, rows, width), keys = operands[0].shape, operands[1].shape
+    dense = (dense_steps(each.shape, turned) for each, turned in zip(operands, is_turned))
     call = Attention(
         core,
         batch,
@@ -79,20 +60,30 @@ def fused_attention(query: T, key: T, value: T, mask: T | None, is_causal: bool,
         heads // keys[1],
         rows,
         keys[2],
-        features + -features % FEATURE_STEP,
-        tuple(layout.steps(each.shape) for layout, each in zip(layouts, operands)),
-        LOG2_E / math.sqrt(features),
+        width,
+        (*(layout.steps for layout in layouts), *dense),
+        LOG2_E / math.sqrt(query.shape[-1]),
         is_causal,
         _distances(masks[0].shape) if masks else None,
         LARGE_TILE if rows > SMALL_TILE else SMALL_TILE,
-        COLUMNS,
+        SMALL_TILE,
     )
-    packed = [layout.pack(each) for layout, each in zip(layouts, operands)]
-    out = query.empty(*packed[0].shape, dtype=query.dtype, device=query.device)
+    wide = replace(call, columns=call.rows if width > WIDE_HEADS else SMALL_TILE)
+    rule = _Gradient(call, layouts, is_turned, query.shape[-1], plain)
+    out = rule.empty(operands[0], is_turned[0])
     sums = query.empty(batch, heads, rows, dtype=dtypes.float32, device=query.device)
-    rule = _Gradient(call, layouts, plain)
-    found = out.custom_kernel(sums, *packed, *masks, fxn=_Kernel(forward_kernel, call), grad_fxn=rule)[0]
-    return layouts[0].unpack(found).reshape(*query.shape)
+    found: T = out.custom_kernel(sums, *memories, *masks, fxn=_Kernel(forward_kernel, wide), grad_fxn=rule)[0]
+    result: T = rule.narrowed(_turned(found, is_turned[0])).reshape(*query.shape)
+    return result
+
+
+def _widened(tensor: T) -> T:
+    missing = -tensor.shape[-1] % VECTOR
+    return tensor.pad((0, missing)) if missing else tensor
+
+
+def _turned(tensor: T, is_turned: bool) -> T:
+    return tensor.transpose(1, 2) if is_turned else tensor
 
 
 def _core_of(query: FusedMixin) -> TensorCore | None:
@@ -130,10 +121,6 @@ def _with_heads(mask: T, dimensions: int) -> T:
     return mask if dimensions == 4 else mask.unsqueeze(1)
 
 
-def _is_turned(tensor: FusedMixin) -> bool:
-    return tensor.uop.op is Ops.PERMUTE and tensor.transpose(1, 2).uop.op is not Ops.PERMUTE
-
-
 def _distances(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Elements from one to the next along each axis, 0 along those of size 1."""
     return tuple(math.prod(shape[axis + 1 :]) if size > 1 else 0 for axis, size in enumerate(shape))
@@ -155,17 +142,38 @@ class _Kernel:
 
 @dataclass(frozen=True)
 class _Rule:
-    """What gradients of the kernels know of a call. Operands are as the kernels take them."""
+    """What gradients of the kernels know of a call. Operands are what is in memory, seen through `layouts`; results and
+    gradients of queries, and those of keys and values, have time before heads where `is_turned`."""
 
     call: Attention
     layouts: tuple[Layout, ...]
+    is_turned: tuple[bool, ...]
+    features: int
     plain: Plain
 
-    def attend(self, operands: Sequence[Any], masks: Sequence[Any]) -> Any:
+    def empty(self, like: Any, is_turned: bool) -> Any:
+        return _turned(like, is_turned).empty(*_turned(like, is_turned).shape, dtype=like.dtype, device=like.device)
+
+    def narrowed(self, tensor: Any) -> Any:
+        return tensor.shrink((*((0, size) for size in tensor.shape[:-1]), (0, self.features)))
+
+    def views(self, memories: Sequence[Any]) -> list[Any]:
+        return [layout.view(each) for layout, each in zip(self.layouts, memories)]
+
+    def attend(self, views: Sequence[Any], masks: Sequence[Any]) -> Any:
         """The result, made of other operations."""
-        query, *keyed = (layout.unpack(each) for layout, each in zip(self.layouts, operands))
+        query, *keyed = map(self.narrowed, views)
         keyed = [each.repeat_interleave(self.call.shared, 1) for each in keyed]
-        return self.layouts[0].pack(self.plain(query, *keyed, *(masks or (None,)), self.call.is_causal))
+        found = _widened(self.plain(query, *keyed, *(masks or (None,)), self.call.is_causal))
+        return _turned(found, self.is_turned[0])
+
+    def of_memories(self, memories: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
+        """Gradients of views as those of what they are views of."""
+        found = []
+        for layout, memory, gradient in zip(self.layouts, memories, gradients):
+            own = _apart(memory)
+            found.append(layout.view(own).gradient(own, gradient=gradient)[0] if layout.moves else gradient)
+        return found
 
 
 def _apart(tensor: Any) -> Any:
@@ -178,20 +186,21 @@ class _Gradient(_Rule):
     """The gradient of the result, for the arguments of its kernel: out, logarithms of sums, operands and mask."""
 
     def __call__(self, upstream: Any, out: Any, sums: Any, *given: Any) -> tuple[Any, ...]:
-        operands, masks, slope = given[:3], given[3:], upstream[0]
+        memories, masks, slope = given[:3], given[3:], upstream[0]
         delta = (slope.float() * out.float()).sum(-1)
-        delta = delta.transpose(1, 2) if self.layouts[0].is_time_first else delta
-        arguments = (*operands, slope, sums, delta, *masks)
-        query, key, value = (each.empty(*each.shape, dtype=each.dtype, device=each.device) for each in operands)
-        rules = [_SecondGradient(self.call, self.layouts, self.plain, targets) for targets in ((0,), (1, 2))]
-        fxn = _Kernel(query_gradient_kernel, self.call)
-        found = [query.custom_kernel(*arguments, fxn=fxn, grad_fxn=rules[0])[0]]
-        fxn = _Kernel(key_gradient_kernel, self.call)
-        found += key.custom_kernel(value, *arguments, fxn=fxn, grad_fxn=rules[1])[:2]
+        arguments = (*memories, slope, sums, delta.transpose(1, 2) if self.is_turned[0] else delta, *masks)
+        views, is_turned = self.views(memories), (*self.is_turned, self.is_turned[1])
+        query, key, value = map(self.empty, views, is_turned)
+        facts = (self.call, self.layouts, self.is_turned, self.features, self.plain)
+        rules = [_SecondGradient(*facts, targets) for targets in ((0,), (1, 2))]
+        kernels = [_Kernel(write, self.call) for write in (query_gradient_kernel, key_gradient_kernel)]
+        dense = query.custom_kernel(*arguments, fxn=kernels[0], grad_fxn=rules[0])[:1]
+        dense += key.custom_kernel(value, *arguments, fxn=kernels[1], grad_fxn=rules[1])[:2]
+        found = self.of_memories(memories, list(map(_turned, dense, is_turned)))
         for mask in masks:  # whose gradient has the size of the scores, and is computed where it is asked for
             own = _apart(mask)
             is_float = mask.dtype.is_float
-            found.append(self.attend(operands, (own,)).gradient(own, gradient=slope)[0] if is_float else None)
+            found.append(self.attend(views, (own,)).gradient(own, gradient=slope)[0] if is_float else None)
         return (None, None, *found)
 
 
@@ -204,12 +213,16 @@ class _SecondGradient(_Rule):
 
     def __call__(self, upstream: Any, *given: Any) -> tuple[Any, ...]:
         count = len(self.targets)
-        operands, slope = [_apart(each) for each in given[count : count + 3]], _apart(given[count + 3])
-        masks = [_apart(each) for each in given[count + 6 :]]
-        firsts = self.attend(operands, masks).gradient(*(operands[n] for n in self.targets), gradient=slope)
-        wanted = (*operands, slope, *(mask for mask in masks if mask.dtype.is_float))
+        memories, masks = given[count : count + 3], [_apart(each) for each in given[count + 6 :]]
+        views, slope = list(map(_apart, self.views(memories))), _apart(given[count + 3])
+        firsts = self.attend(views, masks).gradient(*(views[n] for n in self.targets), gradient=slope)
         upstreams = upstream if count > 1 else (upstream,)
-        total = sum((first.float() * each.float()).sum() for first, each in zip(firsts, upstreams))
-        found = iter(total.gradient(*wanted))
-        results = [next(found) for _ in range(4)]
-        return (*(None,) * count, *results, None, None, *(next(found) if m.dtype.is_float else None for m in masks))
+        total = sum(
+            (_turned(first, self.is_turned[min(n, 1)]).float() * each.float()).sum()
+            for n, first, each in zip(self.targets, firsts, upstreams)
+        )
+        wanted = (*views, slope, *(mask for mask in masks if mask.dtype.is_float))
+        found = total.gradient(*wanted)
+        rest = iter(found[4:])
+        of_masks = [next(rest) if mask.dtype.is_float else None for mask in masks]
+        return (*(None,) * count, *self.of_memories(memories, found[:3]), found[3], None, None, *of_masks)

@@ -1,0 +1,123 @@
+"""Where the operands of attention lie in memory. In: a tensor of (batch, heads, time, features), often a view of what a
+projection has made. Out: the node that is in memory, and how the view's elements lie in it. A kernel that reads through
+the view needs no copy: of queries, keys and values that are parts of one product, none is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from tilewright.graph.kernels.attention import Steps
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Op
+from tilewright.graph.uop import UOp
+from tilewright.tensor.families.base import Family
+
+T = TypeVar("T", bound=Family)
+
+_MOVES = (Ops.PERMUTE, Ops.SHRINK, Ops.RESHAPE)
+# Elements of the vectors that kernels copy: they begin at multiples of this.
+VECTOR = 8
+
+
+class Layout(NamedTuple):
+    """`moves` make the view of what is in memory."""
+
+    moves: tuple[tuple[Op, Any], ...]
+    steps: Steps
+
+    def view(self, memory: T) -> T:
+        for op, argument in self.moves:
+            if op is Ops.PERMUTE:
+                memory = memory.permute(*argument)
+            else:
+                memory = memory.shrink(argument) if op is Ops.SHRINK else memory.reshape(*argument)
+        return memory
+
+
+class _Strides(NamedTuple):
+    shape: tuple[int, ...]
+    steps: tuple[int, ...]
+    start: int
+
+
+def find_layouts(tensors: Sequence[T]) -> list[tuple[T, Layout]]:
+    """What is in memory of each tensor, and its layout there. All may share memory that they fill together; any other
+    that is larger than its view might be computed for nothing."""
+    candidates = [list(_candidates(tensor.uop)) for tensor in tensors]
+    deepest = [found[0] for found in candidates]
+    memory = deepest[0][0]
+    is_shared = all(node is memory for node, _ in deepest)
+    if not is_shared or sum(math.prod(tensor.shape) for tensor in tensors) != math.prod(memory.shape):
+        sizes = [math.prod(tensor.shape) for tensor in tensors]
+        deepest = [
+            next(one for one in found if math.prod(one[0].shape) == size) for found, size in zip(candidates, sizes)
+        ]
+    return [(tensor._new(node), layout) for tensor, (node, layout) in zip(tensors, deepest)]
+
+
+def dense_steps(shape: tuple[int, ...], is_time_first: bool) -> Steps:
+    _, heads, time, features = shape
+    if is_time_first:
+        return Steps(heads * time * features, features, heads * features)
+    return Steps(heads * time * features, time * features, features)
+
+
+def _candidates(node: UOp) -> Iterator[tuple[UOp, Layout]]:
+    """The nodes that a view may be read through, the farthest first; at last the view itself."""
+    chain = [node]
+    while chain[-1].op in _MOVES:
+        chain.append(chain[-1].src[0])
+    for position in range(len(chain) - 1, -1, -1):
+        moves = [(each.op, each.arg) for each in reversed(chain[:position])]
+        found = _strides_of(chain[position].shape, moves)
+        if found is not None and (position == 0 or _is_readable(found)):
+            batch, head, time, _ = found.steps
+            yield chain[position], Layout(tuple(moves), Steps(batch, head, time, found.start))
+
+
+def _is_readable(found: _Strides) -> bool:
+    features = found.steps[3] == 1 or found.shape[3] == 1
+    return features and not any(step % VECTOR for step in (found.start, *found.steps[:3]))
+
+
+def _strides_of(shape: tuple[int, ...], moves: Sequence[tuple[Op, Any]]) -> _Strides | None:
+    view = _Strides(shape, tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape))), 0)
+    for op, argument in moves:
+        if op is Ops.PERMUTE:
+            view = _Strides(
+                tuple(view.shape[axis] for axis in argument), tuple(view.steps[axis] for axis in argument), view.start
+            )
+        elif op is Ops.SHRINK:
+            start = sum(first * step for (first, _), step in zip(argument, view.steps))
+            view = _Strides(tuple(stop - first for first, stop in argument), view.steps, view.start + start)
+        else:
+            steps = _reshaped(view, argument)
+            if steps is None:
+                return None
+            view = _Strides(tuple(argument), steps, view.start)
+    return view
+
+
+def _reshaped(view: _Strides, shape: Sequence[int]) -> tuple[int, ...] | None:
+    """The steps of a new shape; None where its axes cross gaps in memory."""
+    axes = [[size, step] for size, step in zip(view.shape, view.steps) if size > 1]
+    merged: list[list[int]] = []  # axes that lie together as one
+    for size, step in axes:
+        if merged and merged[-1][1] == size * step:
+            merged[-1] = [merged[-1][0] * size, step]
+        else:
+            merged.append([size, step])
+    steps: list[int] = []
+    for size in reversed(shape):
+        if size == 1:
+            steps.append(0)
+            continue
+        while merged and merged[-1][0] == 1:
+            merged.pop()
+        if not merged or merged[-1][0] % size:
+            return None
+        steps.append(merged[-1][1])
+        merged[-1] = [merged[-1][0] // size, merged[-1][1] * size]
+    return tuple(reversed(steps))
