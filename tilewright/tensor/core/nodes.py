@@ -85,6 +85,9 @@ def _separate_windows(node: UOp, axis: int, kernel: int, stride: int, outputs: i
 def _overlapping_windows(node: UOp, axis: int, kernel: int, stride: int, dilation: int, outputs: int) -> UOp:
     """The axis is repeated until it can be laid out as rows of length size + dilation, one for each k: row k then
     begins k*dilation further on than the axis does, so an element's index is o*stride + k*dilation without division."""
+    # No window reads the zeros. Positions of the repeated axis then have the same remainder modulo the stride in each
+    # copy, so that gradients, which ask for the windows at a position, do too.
+    node = pad_axis(node, axis, 0, -node.shape[axis] % stride)
     size = node.shape[axis]
     span = size * (2 if outputs * stride > size + dilation else 1) + dilation
     copies = -(-kernel * span // size)
