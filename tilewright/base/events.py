@@ -1,4 +1,4 @@
-"""What happens inside the compiler, told to whoever listens; and the counters that are always kept.
+"""Events of the compiler for subscribers, and the counters that are always kept.
 
 Comes in: `emit` calls and stage timers of every folder. Goes out: events to subscribers, `GlobalCounters`,
 `stage_times`. The stages publish here so that debug/ can watch them without their importing it.

@@ -1,5 +1,5 @@
-"""Ctrl-C at a moment that suits. In: a block that must run to its end, such as an update of memory and the note that
-it was done. Out: an interrupt that arrives inside is raised when the block has ended. One that arrives where Python
+"""Deferred Ctrl-C. In: a block that must run to its end, such as an update of memory and the note that it was done.
+Out: an interrupt that arrives inside is raised when the block has ended. One that arrives where Python
 drops exceptions, in a destructor of ours, is raised right after it."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Warnings of the package. In: nothing. Out: classes that `warnings.filterwarnings` can tell apart. They stand beside
-errors: what is done is right, but could be had for less."""
+"""Warnings of the package. In: nothing. Out: classes that `warnings.filterwarnings` can tell apart. A warning
+means that the result is right but costs more than it needs to."""
 
 from __future__ import annotations
 

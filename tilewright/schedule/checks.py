@@ -1,5 +1,6 @@
-"""Which checks a schedule has. In: a graph with a CHECK wherever the user named an index. Out: the graph with those
-that its devices do, in a dtype they have. Stands before all else of the stage: what is not checked costs nothing."""
+"""Which index checks a schedule has. In: a graph with a CHECK at each index that the user gave. Out: the graph with the
+checks that its devices perform, in a dtype that they have. This is the first pass of the stage, so that a check that is
+dropped costs nothing later."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What is made of constants alone. In: a node without memory below it. Out: a slice of it, or the same on a device.
-Such a value belongs to no device and is computed wherever it is used; when a graph is divided, each device computes its
-own: were it one node for all, it could be stored on one device and read by another."""
+"""Values made of constants alone. In: a node without memory below it. Out: a slice of it, or the node on a device.
+Such a value belongs to no device and is computed wherever it is used. When a graph is sharded, each device computes its
+own: one node for all could be stored on one device and read by another."""
 
 from __future__ import annotations
 

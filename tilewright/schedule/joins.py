@@ -1,6 +1,6 @@
-"""Values joined in memory. In: a CAT, which joins many values along an axis. Out: its parts, nodes that kernels of
-their own store, and where each of them lies in the joined memory. As many kernels as values, and mostly equal ones:
-they differ in the byte that they begin at. A kernel that selects among all values would grow with their number."""
+"""CAT nodes stored part by part. In: a CAT, which joins many values along an axis. Out: its parts, each stored by a
+kernel of its own, and where each part begins in the joined memory. The kernels are mostly equal and differ in that
+offset. One kernel that selects among all values would grow with their number."""
 
 from __future__ import annotations
 

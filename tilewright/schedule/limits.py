@@ -1,7 +1,8 @@
-"""Kernels that a device can be given. In: a `Plan`, and how many buffers a kernel of each root may have. Out: nodes to
-be stored by kernels of their own, so that the plan made anew has fewer buffers in a kernel; none where all fit.
+"""Kernels with more buffers than a device binds. In: a `Plan`, and the maximum number of buffers of a kernel with each
+root. Out: nodes to be stored by kernels of their own; the plan made again with them has fewer buffers per kernel. None
+where all kernels fit.
 
-A kernel is parted below the first node that it cannot compute with the buffers it may have, at the node that takes the
+A kernel is split below the first node that needs more buffers than the kernel may have, at the node that takes the
 least memory for each buffer that it saves."""
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tilewright.graph.walk import toposort
 from tilewright.schedule.uses import Plan
 
 
-def nodes_to_part(plan: Plan, max_buffers: Callable[[UOp], int]) -> set[UOp]:
+def nodes_to_split(plan: Plan, max_buffers: Callable[[UOp], int]) -> set[UOp]:
     """One node of each kernel that has too many buffers. A node that takes in too many by itself is left to the
     device, which says so."""
     stored = frozenset(plan.stored)
@@ -30,12 +31,12 @@ def nodes_to_part(plan: Plan, max_buffers: Callable[[UOp], int]) -> set[UOp]:
         """One buffer goes to the words of a kernel's checks."""
         return max_buffers(root) - (root in checking)
 
-    crowded = (root for root, used in buffers.items() if len(used) > limit_of(root))
-    parts = (_node_to_part(plan, stored, root, limit_of(root)) for root in crowded)
-    return {node for node in parts if node is not None}
+    over_limit = (root for root, used in buffers.items() if len(used) > limit_of(root))
+    found = (_node_to_split(plan, stored, root, limit_of(root)) for root in over_limit)
+    return {node for node in found if node is not None}
 
 
-def _node_to_part(plan: Plan, stored: frozenset[UOp], root: UOp, limit: int) -> UOp | None:
+def _node_to_split(plan: Plan, stored: frozenset[UOp], root: UOp, limit: int) -> UOp | None:
     def is_stored_here(node: UOp) -> bool:
         return node is root or (node in plan.hosts and plan.hosts[node][0] is root)
 
@@ -43,17 +44,17 @@ def _node_to_part(plan: Plan, stored: frozenset[UOp], root: UOp, limit: int) -> 
     kept = frozenset(filter(is_stored_here, order))
     loaded = frozenset(node for node in order if (node in stored or node.op is Ops.PARAM) and node not in kept)
     needs = _needs(order, loaded, kept)
-    crowded = next((node for node in order if len(needs[node]) + (node not in kept) > limit), None)
-    if crowded is None:
+    over_limit = next((node for node in order if len(needs[node]) + (node not in kept) > limit), None)
+    if over_limit is None:
         return None
-    below = set(toposort(*crowded.src))
-    order = [node for node in order if node in below or node is crowded]
+    below = set(toposort(*over_limit.src))
+    order = [node for node in order if node in below or node is over_limit]
 
     def cost(node: UOp) -> tuple[bool, float, int]:
-        saved = len(needs[crowded]) - len(_needs(order, loaded | {node}, kept - {node})[crowded])
+        saved = len(needs[over_limit]) - len(_needs(order, loaded | {node}, kept - {node})[over_limit])
         return saved < 1, element_count(node.shape) * node.dtype.itemsize / max(saved, 1), -len(needs[node])
 
-    candidates = (node for node in order if node is not crowded and len(needs[node]) > 1 and _is_computed(node))
+    candidates = (node for node in order if node is not over_limit and len(needs[node]) > 1 and _is_computed(node))
     return min(candidates, key=cost, default=None)
 
 

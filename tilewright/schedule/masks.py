@@ -1,5 +1,6 @@
-"""What masks make superfluous. In: the value of a kernel. Out: the same value with shorter sums and fewer masked loads.
-A mask says that what lies outside is 0; a sum need not walk there, and a load that is selected away need not mask."""
+"""Work that masks make superfluous. In: the value of a kernel. Out: the same value with shorter sums and fewer masked
+loads. Where a mask makes the terms of a sum 0, the loop leaves them out; a load whose value is selected away where its
+mask is false needs no mask."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Placing temporary memory. In: how long each temp is needed and how large it is. Out: an offset per temp in one arena
-per device, so that two temps share bytes only when their lives do not meet. Lives come from declared accesses alone."""
+"""Placing temporary memory. In: the live range and the size of each temp. Out: an offset per temp in one arena per
+device; two temps share bytes only when their live ranges do not overlap. Live ranges come from declared accesses
+alone."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 stores: the moments and the parameter of an optimiser, the two sums behind the gradient of a normalisation.
 
 A step moves forward to the position of an earlier one with the same loops. It passes nothing that it has to follow, so
-the order stays right; and one that makes a temp passes nothing at all, as the temp would have to be kept longer."""
+the order stays right. A step that makes a temp passes nothing at all, because the temp would live longer."""
 
 from __future__ import annotations
 

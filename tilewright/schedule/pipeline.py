@@ -20,7 +20,7 @@ from tilewright.graph.walk import map_nodes, toposort
 from tilewright.schedule.checks import keep_checks
 from tilewright.schedule.fuse import SEPARATE, plan_fusion
 from tilewright.schedule.joins import is_part, slice_of_source, with_parts
-from tilewright.schedule.limits import nodes_to_part
+from tilewright.schedule.limits import nodes_to_split
 from tilewright.schedule.memory import place_temps
 from tilewright.schedule.operand_order import order_operands
 from tilewright.schedule.order import ItemBuilder, find_devices
@@ -111,7 +111,7 @@ def store_transposed(state: Scheduling) -> None:
 
 
 def limit_buffers(state: Scheduling) -> None:
-    while apart := nodes_to_part(state.plan, state.max_buffers):
+    while apart := nodes_to_split(state.plan, state.max_buffers):
         state.must_store, state.whole = state.must_store | apart, state.whole | apart
         state.plan_again()
 

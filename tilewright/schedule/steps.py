@@ -1,5 +1,5 @@
-"""Steps: items before memory is given out. In: what each kernel stores, over versions of memory. Out: the steps in an
-order that keeps what they declare. `order.py` makes them, `merge.py` joins some, `items.py` writes them down."""
+"""Steps: items before memory is assigned. In: what each kernel stores, over versions of memory. Out: the steps in an
+order that respects what they declare. `order.py` makes them, `merge.py` joins some, `items.py` makes items of them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Factors that lie the wrong way for a matrix product. In: a `Plan`, and the facts of each node's device. Out: views to
-be stored by kernels of their own, in the order in which the product walks them.
+"""Left operands of matrix products that are stored column by column. In: a `Plan`, and the facts of each node's device.
+Out: views to be stored by kernels of their own, in the order in which the product reads them.
 
-A core reads the left factor of a product as rows along the sum. Where they lie across it, as in `x.T @ y`, every core
-would copy the whole factor for itself before its first tile; one kernel turns it for all of them, a part on each."""
+A core reads the left operand of a product in rows along the sum. Where the rows are strided, as in `x.T @ y`, every
+core would pack the whole operand before its first tile; instead one kernel transposes it, each core a part."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ MIN_PRODUCTS = 1 << 22
 def operands_to_transpose(plan: Plan, facts_of: Callable[[UOp], Target]) -> frozenset[UOp]:
     """Where there are work-groups, these copy tiles that lie either way."""
     stored = frozenset(plan.stored)
-    found = ((node, _turned_factor(node, stored)) for node in plan.order if node.op is Ops.REDUCE_AXIS)
+    found = ((node, _operand_to_transpose(node, stored)) for node in plan.order if node.op is Ops.REDUCE_AXIS)
     factors = {view: facts_of(node) for node, view in found if view is not None}
     return frozenset(view for view, facts in factors.items() if facts.has_threads and not facts.has_local)
 
 
-def _turned_factor(node: UOp, stored: frozenset[UOp]) -> UOp | None:
+def _operand_to_transpose(node: UOp, stored: frozenset[UOp]) -> UOp | None:
     """The left factor of a product, whose rows are neighbours in memory. One that is converted or masked is packed
     anyway."""
     op, summed = node.arg

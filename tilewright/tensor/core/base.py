@@ -1,6 +1,6 @@
-"""What every family of tensor operations stands on. In: nodes, shapes, axes and operands as the user wrote them.
+"""The base of every family of tensor operations. In: nodes, shapes, axes and operands as the user wrote them.
 Out: `TensorBase`, which holds a node and makes results from nodes, and the checks that raise at the user's line.
-The mixins are one chain (core, storage, shape, arithmetic, ...): each sees the methods of those before it."""
+The core mixins subclass it one after another; the families are siblings above them (`families/base.py`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Movement: what changes where elements stand and never what they are. In: tensors and sizes. Out: views, which cost
-nothing. A view knows the tensor it was made from, so an assignment to it reaches that tensor. Joining tensors (`cat`)
-selects between padded parts and never adds, so NaN payloads and -0.0 come through as they are."""
+"""Movement: operations that change the position of elements and never their value. In: tensors and sizes. Out: views,
+which cost nothing. A view knows the tensor it was made from, so an assignment to it reaches that tensor. Joining
+tensors (`cat`) selects between padded parts and never adds, so NaN payloads and -0.0 come through as they are."""
 
 from __future__ import annotations
 
