@@ -82,12 +82,18 @@ class TensorCore:
     column_axes: tuple[CoreAxis, ...]
     transposes: bool
     operations_per_clock: float = 256.0  # additions and multiplications of a multiprocessor
+    # As `column_axes`, for results whose rows begin anywhere: they are stored in narrower vectors.
+    unaligned_column_axes: tuple[CoreAxis, ...] = ()
     is_bulk: bool = True  # multiplies operands that the copy engine fetches from memory
     staged_line_bytes: int | None = None
 
     @property
     def threads(self) -> int:
         return math.prod(axis.size for axis in self.thread_axes)
+
+    def thread_number(self, part: CoreAxis) -> int:
+        """The position of an axis among those that number threads, in either layout of the columns."""
+        return [axis.thread for axis in self.thread_axes].index(part.thread)
 
     def layout(self, size: int, is_summed_fast: bool) -> TileLayout:
         """How a tile of `size` rows or columns lies in local memory: along the sum or not, where a core takes both."""

@@ -40,7 +40,7 @@ def is_warp_group_core(core: TensorCore) -> bool:
 def warp_group_core(operand: DType, rows: int, columns: int) -> TensorCore:
     """wgmma: 4 warps have 16 rows each; a thread has 8 neighbouring columns of every 32, in 2 rows 8 apart. The
     instruction leaves 2 of every 8 there: 4 threads exchange theirs (`dot_text.EXCHANGE`), so that what follows loads
-    and stores whole vectors."""
+    and stores whole vectors, unless rows of the result begin anywhere."""
     groups = (CoreAxis(rows // 64, 64, 128),) if rows > 64 else ()
     return TensorCore(
         f"wgmma_{operand.name}_{rows}x{columns}",
@@ -53,6 +53,7 @@ def warp_group_core(operand: DType, rows: int, columns: int) -> TensorCore:
         (CoreAxis(columns // 32, 32), CoreAxis(4, 8, 1), CoreAxis(8, 1)),
         transposes=operand.itemsize == 2,
         operations_per_clock=_GROUP_OPERATIONS / operand.itemsize,
+        unaligned_column_axes=(CoreAxis(columns // 8, 8), CoreAxis(4, 2, 1), CoreAxis(2, 1)),
         staged_line_bytes=_LINE_BYTES,
     )
 

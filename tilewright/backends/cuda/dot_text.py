@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from tilewright.backends.cuda.dot_plan import LINE_BYTES, DotPlan, Side
 from tilewright.base.dtype import DType, dtypes
+from tilewright.graph.affine import affine
+from tilewright.graph.uop import UOp
 
 OPERANDS: dict[DType, str] = {
     dtypes.float16: "f16",
@@ -53,7 +55,8 @@ __device__ inline void barrier_wait(word barrier, word parity) {
 
 def prelude(left: Side, right: Side, plan: DotPlan) -> list[str]:
     ranks = sorted({len(side.map.sizes) for side in (left, right)})
-    return [_HELPERS, *(_fetch_helper(rank) for rank in ranks), _multiply_helper(plan), EXCHANGE]
+    exchange = [EXCHANGE] if is_exchanged(plan.node.src[5]) else []
+    return [_HELPERS, *(_fetch_helper(rank) for rank in ranks), _multiply_helper(plan), *exchange]
 
 
 # The instruction leaves a thread 2 columns of each of 4 groups of 8; of 4 threads, each gets one group.
@@ -77,9 +80,16 @@ template <int N> __device__ inline void gather_columns(float (&acc)[N], int thre
 }"""
 
 
-def register(row: int, column: int) -> int:
+def register(row: int, column: int, is_exchanged: bool) -> int:
     """The register of a thread's element, from the part of its row and column that does not depend on the thread."""
-    return column // 32 * 16 + column % 8 // 2 * 4 + row // 8 * 2 + column % 2
+    group = column // 32 * 16 + column % 8 // 2 * 4 if is_exchanged else column // 8 * 4
+    return group + row // 8 * 2 + column % 2
+
+
+def is_exchanged(column: UOp) -> bool:
+    """Whether threads hold 8 neighbouring columns, which they exchange for, or the 2 that the instruction leaves."""
+    terms = affine(column).terms.items()
+    return any(step == 1 and axis.arg.kind.is_tile and int(axis.src[0].arg) > 2 for axis, step in terms)
 
 
 def _fetch_helper(rank: int) -> str:
@@ -204,7 +214,7 @@ def multiply(plan: DotPlan) -> list[str]:
         "}",
         'asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");',
         "if (threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * previous);",
-        "gather_columns(acc, threadIdx.x);",
+        *(["gather_columns(acc, threadIdx.x);"] if is_exchanged(plan.node.src[5]) else []),
     ]
 
 

@@ -62,14 +62,15 @@ def registers(ring: TileRing) -> int:
 def register(ring: TileRing, row: int, column: int) -> int:
     """The register of a thread's element, from the part of its row and column that does not depend on the thread."""
     if is_warp_group_core(ring.core):
-        return dot_text.register(row, column)
+        return dot_text.register(row, column, dot_text.is_exchanged(ring.node.src[3]))
     return (row // 64 * 4 + row % 4) * (ring.core.columns // 16) + column // 64 * 4 + column % 4
 
 
 def prelude(ring: TileRing) -> list[str]:
     if not is_warp_group_core(ring.core):
         return [HELPERS]
-    return [HELPERS, GROUP_HELPERS, _multiply_helper(ring), dot_text.EXCHANGE]
+    exchange = [dot_text.EXCHANGE] if _gather(ring) else []
+    return [HELPERS, GROUP_HELPERS, _multiply_helper(ring), *exchange]
 
 
 def is_summed_fast(layout: TileLayout) -> bool:
@@ -113,8 +114,12 @@ def multiply_once(ring: TileRing) -> list[str]:
         "__syncthreads();",
         *_multiply_stage(ring, "shared_address(ring)"),
         "products_done();",
-        "gather_columns(acc, thread);",
+        *_gather(ring),
     ]
+
+
+def _gather(ring: TileRing) -> list[str]:
+    return ["gather_columns(acc, thread);"] if dot_text.is_exchanged(ring.node.src[3]) else []
 
 
 def multiply_steps(ring: TileRing) -> list[str]:
@@ -141,7 +146,7 @@ def multiply_steps(ring: TileRing) -> list[str]:
         f"  slot = slot == {ahead} ? 0 : slot + 1;",
         f"  next = next == {ahead} ? 0 : next + 1;",
         "}",
-        *(["products_done();", "gather_columns(acc, thread);"] if is_async else []),
+        *(["products_done();", *_gather(ring)] if is_async else []),
     ]
 
 

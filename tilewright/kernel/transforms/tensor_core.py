@@ -22,7 +22,7 @@ from tilewright.kernel.analysis.contraction import Contraction, match_contractio
 from tilewright.kernel.axes import KernelView, make_range, size_of
 from tilewright.kernel.transforms.common import Transform
 from tilewright.kernel.transforms.pad import mask_axis
-from tilewright.kernel.transforms.tile_dot import apply_tiles, plan_tiles
+from tilewright.kernel.transforms.tile_dot import apply_tiles, column_parts, plan_tiles
 
 # The copy engine moves at least 16 bytes, at addresses that are multiples of 16 bytes.
 ALIGNMENT = 16
@@ -92,7 +92,7 @@ def apply_tensor_core(view: KernelView, axis: UOp, name: str) -> UOp:
     sink = substitute(view.sink, {found.reduce: dot})
     last = max(loop.arg.id for loop in view.axes)
     sink = _lay_out(sink, row, core.row_axes, core.rows, core, last)
-    return _lay_out(sink, column, core.column_axes, core.columns, core, last)
+    return _lay_out(sink, column, column_parts(view, core, (column,)), core.columns, core, last)
 
 
 def find_product(view: KernelView, axis: UOp) -> Product | str:
@@ -186,7 +186,7 @@ def _lay_out(
     tiles = make_range(-(-size_of(axis) // size), (*axis.arg.id, 0), AxisType.GLOBAL)
     position = tiles * size
     for number, part in enumerate(parts):
-        identity = (*last, 9, core.thread_axes.index(part)) if part.thread else (*axis.arg.id, number + 1)
+        identity = (*last, 9, core.thread_number(part)) if part.thread else (*axis.arg.id, number + 1)
         kind = AxisType.LOCAL if part.thread else AxisType.UPCAST
         position = position + make_range(part.size, identity, kind) * part.step
     if size_of(axis) % size == 0:

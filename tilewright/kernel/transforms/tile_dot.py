@@ -130,7 +130,8 @@ def apply_tiles(view: KernelView, plan: TilePlan) -> UOp:
     contraction, core = plan.contraction, plan.core
     last = max(loop.arg.id for loop in view.axes)
     tiles, inside = [], []
-    sides = ((plan.left, core.row_axes, core.rows), (plan.right, core.column_axes, core.columns))
+    columns = column_parts(view, core, plan.right.loops)
+    sides = ((plan.left, core.row_axes, core.rows), (plan.right, columns, core.columns))
     for staging, parts, size in sides:
         identity = staging.loops[0].arg.id
         tiles.append(make_range(-(-count(staging.loops) // size), (*identity, 0), AxisType.GLOBAL))
@@ -143,6 +144,19 @@ def apply_tiles(view: KernelView, plan: TilePlan) -> UOp:
     for (staging, _, size), tile, number in zip(sides, tiles, inside, strict=True):
         sink = _lay_out(sink, staging.loops, tile * size + number, size_of(tile) * size)
     return sink
+
+
+def column_parts(view: KernelView, core: TensorCore, loops: tuple[UOp, ...]) -> tuple[CoreAxis, ...]:
+    """The layout of a tile's columns: neighbours of one thread are stored together where every store of 2-byte elements
+    has them contiguous and aligned."""
+    lanes = max((axis.size for axis in core.column_axes if axis.step == 1), default=1)
+    for store in view.stores:
+        form = affine(store.src[1])
+        others = (form.constant, *(step for axis, step in form.terms.items() if axis is not loops[-1]))
+        is_aligned = form.terms.get(loops[-1]) == 1 and not any(step % lanes for step in others)
+        if core.unaligned_column_axes and store.dtype.itemsize == 2 and (not is_aligned or size_of(loops[-1]) % lanes):
+            return core.unaligned_column_axes
+    return core.column_axes
 
 
 def _inside(identity: tuple[int, ...], parts: tuple[CoreAxis, ...], core: TensorCore, last: tuple[int, ...]) -> UOp:
@@ -159,7 +173,7 @@ def _inside(identity: tuple[int, ...], parts: tuple[CoreAxis, ...], core: Tensor
 
 
 def _thread_id(core: TensorCore, part: CoreAxis, last: tuple[int, ...]) -> tuple[int, ...]:
-    return (*last, 9, core.thread_axes.index(part))
+    return (*last, 9, core.thread_number(part))
 
 
 def _lay_out(sink: UOp, loops: tuple[UOp, ...], position: UOp, size: int) -> UOp:
