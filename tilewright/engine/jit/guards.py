@@ -62,6 +62,12 @@ def same_value(now: Any, then: Any) -> bool:
     return (now == then and (now != 0 or repr(now) == repr(then))) or (now != now and then != then)
 
 
+class GuardedByFunction:
+    """What a function that reaches it depends on by its `function` alone, not by what else it remembers."""
+
+    function: Any
+
+
 class Guards:
     """The state a call was recorded under. `reach` fills the lists; `hold` compares them."""
 

@@ -30,7 +30,7 @@ from tilewright.base.warning import JitWarning
 from tilewright.engine.execution.checks import find_failure
 from tilewright.engine.execution.traces import traces
 from tilewright.engine.jit.arguments import HOLE, Bound, bind_call, objects_in, owners_of, unflatten
-from tilewright.engine.jit.guards import Guards
+from tilewright.engine.jit.guards import GuardedByFunction, Guards
 from tilewright.engine.jit.overwrite import Changed, overwrite
 from tilewright.engine.jit.readers import is_read_by_others
 from tilewright.engine.jit.replay import Replay
@@ -123,17 +123,17 @@ class Entry:
     traced: int = 0  # calls in a row that were no replays
 
 
-class Jit(Generic[P, R]):
+class Jit(GuardedByFunction, Generic[P, R]):
     """A jitted function. `last_reason` tells why the last call was not a replay, '' where it was."""
 
-    # A function that reaches a jitted one depends on what that does, not on what it has recorded.
-    guarded_attribute = "function"
+    function: Callable[P, R]
     method_name = ""  # of one that is bound to an object
 
     def __init__(self, function: Callable[P, R]) -> None:
         _check_function(function)
         functools.update_wrapper(self, function)
         self.function = function
+        self._name = getattr(function, "__name__", "function")
         self.entries: dict[object, Entry] = {}
         self.last_reason = ""
         # The entry of the last call: most calls are like the one before, and to compare is quicker than to hash.
@@ -149,7 +149,7 @@ class Jit(Generic[P, R]):
         """As a method: each instance has entries of its own, kept as long as it lives."""
         if instance is None:
             return self
-        name = getattr(self, "__name__", "")
+        name = self._name
         attributes: Any = getattr(instance, "__dict__", None)
         if attributes is not None:
             known = attributes.get(_METHOD_PREFIX + name)
@@ -282,7 +282,7 @@ class Jit(Generic[P, R]):
         entry.traced += 1
         self._traced_in_a_row += 1
         if reason and listeners:
-            message = f"jit: {getattr(self, '__name__', 'function')} is traced again: {reason}"
+            message = f"jit: {self._name} is traced again: {reason}"
             emit("warning", message=message, location=None)
         if self._has_warned:
             return
@@ -293,8 +293,7 @@ class Jit(Generic[P, R]):
 
     def _warn(self, reason: str) -> None:
         self._has_warned = True
-        name = getattr(self, "__name__", "a function")
-        message = f"jit: {name} is traced at every call and never replayed, which is slow: {reason}"
+        message = f"jit: {self._name} is traced at every call and never replayed, which is slow: {reason}"
         file, line = user_location() or ("<unknown>", 1)
         warnings.warn_explicit(message, JitWarning, file, line)
 
@@ -318,8 +317,7 @@ class Jit(Generic[P, R]):
         if started:
             seconds = time.perf_counter() - started
             kernels, operations, moved, _ = replay.work
-            name = getattr(self, "__name__", "function")
-            emit("replay", name=name, kernels=kernels, seconds=seconds, operations=operations, bytes=moved)
+            emit("replay", name=self._name, kernels=kernels, seconds=seconds, operations=operations, bytes=moved)
         for number, origin in ready.origins:
             results[number] = tensors[origin] if isinstance(origin, int) else origin
         if ready.leaves_behind:

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from tilewright.engine.jit import known_python
-from tilewright.engine.jit.guards import MISSING, VALUES, Guards, contents_of
+from tilewright.engine.jit.guards import MISSING, VALUES, GuardedByFunction, Guards, contents_of
 from tilewright.engine.jit.observe import Observation, names_in, origin_of
 
 # A function that reads more objects, or more entries of containers, is traced each time: comparing them all would take
@@ -137,7 +137,6 @@ class Reach:
     # ------------------------------------------------------------ one object
 
     def _visit(self, value: Any, name: str) -> None:
-        kind = type(value)
         if isinstance(value, self.holder_type):
             if id(value) in self.made:
                 return
@@ -158,8 +157,8 @@ class Reach:
         elif isinstance(value, functools.partial):
             self._is_blind = self._is_blind or not isinstance(value.func, types.FunctionType | types.MethodType | type)
             self._pending += [(value.func, name), (value.args, name), (value.keywords, name), (vars(value), name)]
-        elif getattr(kind, "guarded_attribute", None) is not None:
-            self._pending.append((getattr(value, kind.guarded_attribute), name))
+        elif isinstance(value, GuardedByFunction):
+            self._pending.append((value.function, name))
         elif not self._visit_container(value, name) and not self._visit_native(value, name):
             self._visit_object(value, name)
 

@@ -8,20 +8,15 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
-from typing import Any, Protocol
+from typing import Any
 
 from tilewright.base.forks import held_lock
 from tilewright.graph.ops import MultiArg
-from tilewright.graph.spec import Devices, Shape
+from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer
 
 Line = tuple[str, int] | None
-
-
-class Holder(Protocol):
-    uop: UOp
-    device: Devices
 
 
 class TensorKind:
