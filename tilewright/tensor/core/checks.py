@@ -13,6 +13,7 @@ from tilewright.graph import build
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 
+_NUMBERS = (bool, int, float)
 _CAST_WIDER = "cast the tensor to a wider dtype first, such as `.cast('int64')`"
 WIDER_DTYPE = "give a wider dtype, or cast afterwards, such as `Tensor([300]).cast('uint8')`, which wraps"
 Axes = int | tuple[int, ...] | list[int] | None
@@ -137,7 +138,7 @@ def sizes_from(operation: str, shape: Any) -> tuple[int, ...]:
 
 def check_holds(operation: str, dtype: DType, value: object, remedy: str = _CAST_WIDER) -> Scalar:
     """The number, which the dtype can hold. Another would wrap without a word."""
-    number = check_number(operation, value)
+    number: Scalar = value if type(value) in _NUMBERS else check_number(operation, value)  # type: ignore[assignment]
     if not can_hold(dtype, number):
         raise DTypeError(operation, f"{dtype.name} cannot hold {number}, it has {dtype.min}..{dtype.max}", remedy)
     return number
