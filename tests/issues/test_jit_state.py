@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 
 from tilewright import Tensor, dtypes, jit
+from tilewright.engine.jit import reach
 
 Row = tuple[Callable[..., Any], tuple[Any, ...], Callable[[], object]]
 """(function of a tensor and more arguments, those arguments, what changes between calls)"""
@@ -704,3 +705,16 @@ def test_what_has_changed_is_never_replayed_as_it_was(name: str) -> None:
     for number in range(4):
         assert call(x, *args).tolist() == after, call.last_reason
         assert number < 3 or bool(call.last_reason) == (name in TRACED), call.last_reason
+
+
+def test_a_walk_over_many_functions_reads_their_code_once() -> None:
+    """A test case of unittest that is run by pytest leads to every other test: each call took seconds to trace."""
+    assert reach.MAX_CODES > reach.MAX_OBJECTS
+    functions = [eval(f"lambda x: x * K{number}", {f"K{number}": 2}) for number in range(6000)]
+    for _ in range(2):
+        before = reach._globals_named.cache_info().misses
+        walk = reach.Reach(Tensor)
+        walk.walk([(functions, "functions")])
+        read = reach._globals_named.cache_info().misses - before
+    assert walk.is_complete
+    assert read == 0

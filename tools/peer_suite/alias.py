@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -17,7 +18,7 @@ import types
 import unittest
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -113,6 +114,11 @@ def context_variable(key: str, default: Any = 0) -> Any:
     return _Text(os.getenv(key, default)) if isinstance(default, str) else _Number(default)
 
 
+@functools.cache
+def getenv(key: str, default: Any = 0) -> Any:
+    return type(default)(os.getenv(key) or default)
+
+
 class _NoTarget:
     interface = renderer = arch = ""
     device = "CPU"
@@ -128,7 +134,8 @@ def context(**given: Any) -> Iterator[None]:
             stack.enter_context(Tensor.train(bool(given["TRAINING"])))
         for name, kind in (("DEFAULT_FLOAT", "default_float"), ("DEFAULT_INT", "default_int")):
             if name in given:
-                setattr(dtypes, kind, our_dtypes.to_dtype(str(given[name]).lower()))
+                wanted = given[name].lower() if isinstance(given[name], str) else given[name]
+                setattr(dtypes, kind, our_dtypes.to_dtype(wanted))
         known = {name: value for name, value in given.items() if hasattr(options, name) and name not in _IGNORED}
         stack.enter_context(OurContext(**known))
         try:
@@ -181,7 +188,7 @@ HELPERS: dict[str, Any] = {
     "fetch": fetch,
     "flatten": lambda rows: [value for row in rows for value in row],
     "fully_flatten": flattened,
-    "getenv": lambda key, default=0: type(default)(os.getenv(key) or default),
+    "getenv": getenv,
     "make_tuple": lambda value, count: (value,) * count if isinstance(value, int) else tuple(value),
     "mv_address": lambda view: ctypes.addressof(ctypes.c_char.from_buffer(view)),
     "prod": math.prod,
@@ -225,6 +232,10 @@ DTYPE: dict[str, Any] = {
 }
 
 
+class _NoDtype(NamedTuple):
+    name: str
+
+
 class _Renderer:
     has_local = has_shared = False
     tensor_cores = ()
@@ -252,7 +263,7 @@ MODULES: dict[str, dict[str, Any]] = {
         "TinyJit": jit,
         "Variable": Variable,
         "Context": context,
-        "getenv": HELPERS["getenv"],
+        "getenv": getenv,
         "fetch": fetch,
     },
     "device": {"Device": Device, "is_dtype_supported": lambda dtype, device=None: True},
@@ -310,7 +321,8 @@ def pytest_configure() -> None:
         (dtypes, "fp8_ocp", dtypes.fp8s),
         (dtypes, "fp8_fnuz", ()),
         (dtypes, "weaks", ()),
-        *((dtypes, name, types.SimpleNamespace(name=name)) for name in ("fp8e4m3fnuz", "fp8e5m2fnuz")),
+        (dtypes, "finfo", lambda dtype: (dtype.exponent_bits, dtype.mantissa_bits)),
+        *((dtypes, name, _NoDtype(name)) for name in ("fp8e4m3fnuz", "fp8e5m2fnuz")),
     )
     for owner, name, value in names:
         setattr(owner, name, value)

@@ -30,15 +30,16 @@ MAX_ENTRIES, ENTRIES_PER_OBJECT = 1 << 18, 3
 MAX_ARRAY_BYTES = 1 << 20
 MAX_NAME = 100  # characters, of how the function comes to an object
 _LIBRARIES = sys.stdlib_module_names.union(["numpy"])
+MAX_CODES = 1 << 15  # whose names are remembered: more than one walk can meet, or each would read all of them anew
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=MAX_CODES)
 def _globals_named(code: types.CodeType) -> tuple[str, ...]:
     found = [step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")]
     return tuple(dict.fromkeys(found))
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=MAX_CODES)
 def _modules_named(code: types.CodeType) -> tuple[str, ...]:
     return tuple(dict.fromkeys(s.argval for s in dis.get_instructions(code) if s.opname == "IMPORT_NAME"))
 
