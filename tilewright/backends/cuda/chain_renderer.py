@@ -198,7 +198,8 @@ class ChainRenderer(CStyleRenderer):
         elif node.op is Ops.BARRIER:
             if node is self.chain.ready:
                 self._begin_steps()
-            else:
+            elif self.chain.loop is None or self.chain.loop in self.emitter.values:
+                # What is staged before the loop is waited for with the first step.
                 self.text(["copies_sent();", "copies_done<0>();", "stores_done();", "__syncthreads();"])
         elif node.op is Ops.TILE_DOT:
             self._multiply(node)

@@ -71,16 +71,19 @@ class Attention:
     mask: tuple[int, ...] | None = None
     rows: int = 128
     columns: int = 64
+    together: int = 1  # heads whose tiles are begun in turns: the longest of all first, while a cache holds their keys
 
 
 class Grid:
     """The head of a work-group, and its tile of rows of one of the operands."""
 
     def __init__(self, call: Attention, tiles: TileBuilder, heads: int, rows: int, is_reversed: bool) -> None:
-        head = tiles.axis(call.batch * heads, AxisType.GLOBAL)
         count = -(-rows // tiles.rows)
-        tile = tiles.axis(count, AxisType.GLOBAL)
-        self.axes = (head, tile)
+        together = math.gcd(call.together, call.batch * heads) if call.is_causal else 1
+        sizes = (call.batch * heads // together, count, together)
+        self.axes = tuple(tiles.axis(size, AxisType.GLOBAL) for size in sizes)
+        outer, tile, inner = self.axes
+        head = outer * together + inner
         self.batch, self.head = head // heads, head % heads
         self.tile = (count - 1) - tile if is_reversed else tile
         self.first = self.tile * tiles.rows

@@ -30,6 +30,7 @@ LARGE_TILE, SMALL_TILE = 128, 64
 # Heads wider than this have more keys at a time, as their products take longer; their gradients have more accumulators,
 # and no registers for that.
 WIDE_HEADS = 64
+CACHE_PART = 2
 
 
 class FusedMixin(CustomMixin, ProductsMixin):
@@ -67,6 +68,7 @@ def fused_attention(query: T, key: T, value: T, mask: T | None, is_causal: bool,
         _distances(masks[0].shape) if masks else None,
         LARGE_TILE if rows > SMALL_TILE else SMALL_TILE,
         SMALL_TILE,
+        _heads_together(operands[1], batch * heads, heads // keys[1]),
     )
     wide = replace(call, columns=call.rows if width > WIDE_HEADS else SMALL_TILE)
     rule = _Gradient(call, layouts, is_turned, query.shape[-1], plain)
@@ -75,6 +77,14 @@ def fused_attention(query: T, key: T, value: T, mask: T | None, is_causal: bool,
     found: T = out.custom_kernel(sums, *memories, *masks, fxn=_Kernel(forward_kernel, wide), grad_fxn=rule)[0]
     result: T = rule.narrowed(_turned(found, is_turned[0])).reshape(*query.shape)
     return result
+
+
+def _heads_together(key: FusedMixin, heads: int, shared: int) -> int:
+    """How many heads have keys and values that a part of the cache holds: all, or a power of two."""
+    assert isinstance(key.device, str)
+    nbytes = 2 * key.shape[2] * key.shape[3] * key.dtype.itemsize
+    room = open_driver(key.device).target.cache_bytes // CACHE_PART // nbytes * shared
+    return heads if room >= heads else 1 << max(0, room.bit_length() - 1)
 
 
 def _widened(tensor: T) -> T:
