@@ -30,7 +30,7 @@ ROW_MULTIPLE = 64
 T = TypeVar("T", bound=ProductsMixin)
 
 
-class AttentionMixin(RandomMixin, FusedMixin):
+class AttentionMixin(RandomMixin, ProductsMixin, FusedMixin):
     def scaled_dot_product_attention(
         self,
         key: Self,

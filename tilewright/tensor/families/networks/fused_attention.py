@@ -19,7 +19,6 @@ from tilewright.graph.kernels.values import memory_behind
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
 from tilewright.tensor.families.custom import CustomMixin
-from tilewright.tensor.families.linalg.products import ProductsMixin
 from tilewright.tensor.families.networks.attention_layout import VECTOR, Layout, dense_steps, find_layouts
 
 # Features of a head: no more accumulators fit the registers.
@@ -33,7 +32,7 @@ WIDE_HEADS = 64
 CACHE_PART = 2
 
 
-class FusedMixin(CustomMixin, ProductsMixin):
+class FusedMixin(CustomMixin):
     """What fused attention needs of a tensor."""
 
 
