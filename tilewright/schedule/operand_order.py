@@ -57,8 +57,8 @@ class _Factor:
         return self.valid is TRUE
 
     def axis_of(self, loop: UOp) -> int | None:
-        """The axis of the base along which the loop walks alone, step by step."""
-        return next((axis for axis, index in enumerate(self.indices) if index is loop), None)
+        """The axis of the base that the loop walks along step by step: alone, or inside of longer steps."""
+        return next((axis for axis, index in enumerate(self.indices) if _walks(index, loop)), None)
 
     def is_aligned(self, loops: Sequence[UOp], lanes: int) -> bool:
         """Whether neighbours in memory are neighbours along `loops`, in whole vectors."""
@@ -69,6 +69,12 @@ class _Factor:
             elif step % lanes:
                 return False
         return length > 1 and length % lanes == 0 and form.constant % lanes == 0
+
+
+def _walks(index: UOp, loop: UOp) -> bool:
+    form = affine(index)
+    others = (step for other, step in form.terms.items() if other is not loop)
+    return form.terms.get(loop) == 1 and form.constant == 0 and not any(step % int(loop.src[0].arg) for step in others)
 
 
 def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target]) -> list[UOp]:
