@@ -260,9 +260,12 @@ class ShapeMixin(StorageMixin):
             size = self.shape[axis]
             start = -amount % size if size else 0
             if start:
-                # Two parts, each at stride 1; the index of a repeated axis would be a remainder.
+                # The index of a repeated axis is a remainder, which only vectors along that axis would have to divide
+                # for: the last axis is joined of two parts, each at stride 1.
                 parts = (nodes.slice_axis(node, axis, start, size), nodes.slice_axis(node, axis, 0, start))
-                node = nodes.cat(parts, axis)
+                doubled = nodes.repeat(node, tuple(2 if k == axis else 1 for k in range(self.ndim)))
+                is_last = axis == self.ndim - 1
+                node = nodes.cat(parts, axis) if is_last else nodes.slice_axis(doubled, axis, start, start + size)
         return self._new(node)
 
     # ------------------------------------------------------------ windows
