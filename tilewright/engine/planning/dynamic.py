@@ -8,7 +8,6 @@ numbers are arguments (docs/decisions/0031): a further length compiles nothing."
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewright.engine.compilation.compile import LoadedKernel, is_compiled
@@ -40,27 +39,41 @@ class Form(NamedTuple):
     bytes_moved: int = 0
 
 
-@dataclass(slots=True)
 class BoundKernel(LoadedKernel):
     """A dynamic kernel with the values of its variables."""
 
-    values: dict[str, int]
+    __slots__ = ("values",)
+
+    def __init__(self, values: dict[str, int], *facts: Any) -> None:
+        super().__init__(*facts)
+        self.values = values
 
 
-@dataclass(slots=True)
 class _Family:
     """The kernels of one outline: the numbers of those that were compiled as they are, one of each plan that had any;
     and the dynamic ones."""
 
-    static: list[tuple[int, ...]] = field(default_factory=list)
-    dynamic: list[DynamicKernel] = field(default_factory=list)
+    __slots__ = ("dynamic", "static")
+
+    def __init__(self) -> None:
+        self.static: list[tuple[int, ...]] = []
+        self.dynamic: list[DynamicKernel] = []
 
 
 _families: RecentTable[tuple[Any, ...], _Family] = RecentTable(KERNELS_PER_PLAN)
+# The kernels of the first plan, where they are few: a program that has no other needs no outlines.
+_first: list[tuple[UOp, str]] = []
 
 
 def choose_forms(wanted: Sequence[tuple[UOp, str]]) -> list[Form]:
     """A form for each kernel of a plan."""
+    if not _first and not len(_families) and len(wanted) <= MAX_ALIKE:
+        _first.extend(wanted)
+        return [Form(sink) for sink, _ in wanted]
+    if _first and not len(_families):
+        for key, alike in _outlined(_first, is_new=False).items():
+            _families[key] = _Family()
+            _families[key].static.append(alike[0][1].numbers)
     found = {pair: Form(pair[0]) for pair in wanted}
     for key, alike in _outlined(found).items():
         family = _families.get(key)
@@ -76,13 +89,15 @@ def choose_forms(wanted: Sequence[tuple[UOp, str]]) -> list[Form]:
     return [found[pair] for pair in wanted]
 
 
-def _outlined(wanted: Iterable[tuple[UOp, str]]) -> dict[tuple[Any, ...], list[tuple[tuple[UOp, str], Outline]]]:
-    """The kernels that are not compiled yet and may be dynamic, by the key of their outline."""
+def _outlined(
+    wanted: Iterable[tuple[UOp, str]], is_new: bool = True
+) -> dict[tuple[Any, ...], list[tuple[tuple[UOp, str], Outline]]]:
+    """The kernels that may be dynamic, by the key of their outline; of new ones, those that are not compiled yet."""
     from tilewright.graph.kernels.outline import outline_of
 
     found: dict[tuple[Any, ...], list[tuple[tuple[UOp, str], Outline]]] = {}
     for sink, device in wanted:
-        if open_driver(device).takes_variables and not is_compiled(sink, device):
+        if open_driver(device).takes_variables and not (is_new and is_compiled(sink, device)):
             outline = outline_of(sink)
             if outline is not None:
                 found.setdefault(outline.key, []).append(((sink, device), outline))
@@ -123,7 +138,7 @@ def bound_kernel(
     kernel: LoadedKernel, name: str, operations: int, bytes_moved: int, values: dict[str, int]
 ) -> BoundKernel:
     handle = open_driver(kernel.device).bind_variables(kernel.handle, values)
-    return BoundKernel(name, kernel.device, operations, bytes_moved, handle, kernel.stored_key, values)
+    return BoundKernel(values, name, kernel.device, operations, bytes_moved, handle, kernel.stored_key)
 
 
 def binding_of(kernel: LoadedKernel | None) -> Binding | None:
@@ -136,3 +151,4 @@ def binding_of(kernel: LoadedKernel | None) -> Binding | None:
 def forget_families() -> None:
     """Empties the process's own table, for tests and measurements."""
     _families.clear()
+    _first.clear()
