@@ -54,7 +54,9 @@ RULES = (
         r"not raised|war_reader|swap_rows",
     ),
     Rule(
-        "design", "runs where theirs refuses, or is right where the test pins a fault", r"test_iadd|Unexpected success"
+        "design",
+        "runs where theirs refuses, or is right where the test pins a fault",
+        r"test_iadd|Unexpected success|persistent_output",
     ),
     Rule("design", "int64 of sums and `argmax`", r"int64 (==|!=) dtypes.int32|int64 values for a tensor of int32"),
     Rule(
