@@ -16,7 +16,7 @@ from tilewright.tensor.core.checks import broadcast_shape
 from tilewright.tensor.core.gradient import checkpoint
 from tilewright.tensor.core.modes import modes
 from tilewright.tensor.families.linalg.products import ProductsMixin
-from tilewright.tensor.families.networks.fused_attention import FusedMixin, fused_attention
+from tilewright.tensor.families.networks.fused_attention import FusedMixin
 from tilewright.tensor.families.random import RandomMixin
 from tilewright.tensor.primitives.reduce import accumulate_dtype
 
@@ -51,7 +51,7 @@ class AttentionMixin(RandomMixin, ProductsMixin, FusedMixin):
                 raise ShapeError(name, message, "give (..., heads, time, features), the query's heads a multiple")
         has_own_keys = enable_gqa or self.ndim < 3 or key.shape[-3:-2] in ((1,), self.shape[-3:-2])
         if has_own_keys and (dropout_p == 0 or (0 < dropout_p <= 1 and not modes.training)):
-            fused = fused_attention(self, key, value, attn_mask, is_causal, _attend_in_parts)
+            fused = self._fused_attention(key, value, attn_mask, is_causal, _attend_in_parts)
             if fused is not None:
                 return fused
         if enable_gqa:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import DeviceError
@@ -33,7 +33,10 @@ CACHE_PART = 2
 
 
 class FusedMixin(CustomMixin):
-    """What fused attention needs of a tensor."""
+    """Attention as one kernel."""
+
+    def _fused_attention(self, key: Self, value: Self, mask: Self | None, is_causal: bool, plain: Plain) -> Self | None:
+        return fused_attention(self, key, value, mask, is_causal, plain)
 
 
 T = TypeVar("T", bound=FusedMixin)
