@@ -1,8 +1,9 @@
 """Whole networks beside torch, eager and compiled: the first call, the steady time, the peak of memory.
 
     python -m bench.networks [--device CPU|CUDA] [--rows gpt2,resnet50] [--torch none|eager|compiled] [--kernels N]
+                             [--clock wall|cpu] [--json FILE]
 
-In: a device, and torch on the same one. Out: a table, and JSON where asked for (--json). Each row is measured in two
+In: a device, and torch on the same one. Out: a table, and JSON where asked for. Each row is measured in two
 processes, one of torch and one of ours, with empty caches. All have the same weights and inputs. Three steps (or one
 result) are compared with torch's in a wider dtype before anything is timed; a row that is wrong is reported as wrong.
 `--kernels N` lists the N kernels of our step that take the longest, by the device's clock where it has one.
@@ -26,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from bench import models
-from bench.measuring import CudaMemory, HostMemory, TorchCudaMemory, steady_seconds
+from bench.measuring import CLOCKS, CudaMemory, HostMemory, TorchCudaMemory, steady_seconds
 from bench.network_rows import NETWORKS, RATES, SCALES, Array, Network, Sizes, values
 from tilewright import Context, Tensor, dtypes, jit, nn
 from tilewright.base.events import Event, subscribe
@@ -59,12 +60,13 @@ def run(
     read: Callable[[Any], Array],
     count: int,
     synchronize: Callable[[], object],
+    clock: Callable[[], float],
 ) -> Measured:
     """The first call, and `count` results of the first calls."""
-    start = time.perf_counter()
+    start = clock()
     results = [read(call())]
     synchronize()
-    first = time.perf_counter() - start
+    first = clock() - start
     return Measured(first, results=results + [read(call()) for _ in range(count - 1)])
 
 
@@ -90,6 +92,7 @@ class Job:
     dtype: str
     scale: str
     seconds: float = SECONDS
+    clock: str = "wall"
 
     @property
     def network(self) -> Network:
@@ -164,8 +167,8 @@ def measure_torch(job: Job, modes: tuple[str, ...]) -> tuple[list[Array], dict[s
     for mode in modes:
         memory = TorchCudaMemory(torch) if is_cuda else HostMemory()
         call = torch_step(job, torch, job.dtype, mode == "compiled")
-        measured = run(call, read, job.results, synchronize)
-        measured.steady = steady_seconds(call, synchronize, job.seconds)
+        measured = run(call, read, job.results, synchronize, CLOCKS[job.clock])
+        measured.steady = steady_seconds(call, synchronize, job.seconds, CLOCKS[job.clock])
         measured.peak = memory.peak()
         found[mode] = measured
         del call
@@ -217,11 +220,13 @@ def measure_ours(job: Job, expected: list[Array] | None) -> Measured:
         driver = open_driver(job.device)
         memory = CudaMemory(job.device) if job.device.startswith("CUDA") else HostMemory()
         call = jit(our_step(job))
-        measured = run(call, lambda tensor: np.asarray(tensor.float().numpy()), job.results, driver.synchronize)
+        measured = run(
+            call, lambda tensor: np.asarray(tensor.float().numpy()), job.results, driver.synchronize, CLOCKS[job.clock]
+        )
         if expected is None or error_of(measured.results, expected) <= TOLERANCE[job.dtype]:
             for _ in range(3):
                 call()
-            measured.steady = steady_seconds(call, driver.synchronize, job.seconds)
+            measured.steady = steady_seconds(call, driver.synchronize, job.seconds, CLOCKS[job.clock])
         measured.peak = memory.peak()
     return measured
 
@@ -316,7 +321,7 @@ def measure_row(job: Job, modes: tuple[str, ...], slowest: int) -> dict[str, Any
             command = [sys.executable, "-m", "bench.networks", "--worker", part, "--rows", job.name]
             command += ["--device", job.device, "--dtype", job.dtype, "--scale", job.scale, "--folder", name]
             command += ["--seconds", str(job.seconds), "--torch", modes[-1] if modes else "none"]
-            command += ["--kernels", str(slowest)]
+            command += ["--kernels", str(slowest), "--clock", job.clock]
             failure = run_process(command, environment)
             if failure:
                 row.setdefault("failures", {})[part] = failure
@@ -376,6 +381,7 @@ def main() -> None:
         "--scale", choices=("card", "host", "tiny"), default="", help="the sizes; by the device where empty"
     )
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of timing, for each row and library")
+    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="cpu: of all threads of the process")
     parser.add_argument("--json", default="", help="a file for all that was measured")
     parser.add_argument("--worker", choices=("torch", "ours", "kernels"), default="", help=argparse.SUPPRESS)
     parser.add_argument("--folder", default="", help=argparse.SUPPRESS)
@@ -388,7 +394,7 @@ def main() -> None:
     if unknown:
         parser.error(f"no row {unknown[0]!r}; there are: {', '.join(NETWORKS)}")
     modes = {"none": (), "eager": ("eager",), "compiled": ("eager", "compiled")}[chosen.torch]
-    jobs = [Job(name, chosen.device, dtype, scale, chosen.seconds) for name in names]
+    jobs = [Job(name, chosen.device, dtype, scale, chosen.seconds, chosen.clock) for name in names]
     if chosen.worker:
         worker(jobs[0], chosen.worker, modes, Path(chosen.folder), chosen.kernels)
         return

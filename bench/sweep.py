@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from bench import sweep_cases, sweep_movement
+from bench.measuring import CLOCKS
 from bench.sweep_cases import Array, Case, Random, Scale
 from tilewright import Context, Tensor, dtypes, jit
 from tilewright.runtime.device import open_driver
@@ -52,8 +53,6 @@ TORCH_ERRORS = 8
 ROUNDS = 5
 BATCH_SECONDS = 5e-3
 SHOWN = 30
-# The CPU time of all threads says what a call costs on a machine whose cores others use too.
-CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 MIN_SECONDS = 1e-9  # no clock tells less, and ratios need more than 0
 START_SECONDS = 120.0  # for a process to import the libraries and open the device
 
