@@ -246,3 +246,15 @@ def test_lanes_with_an_output_of_their_own_are_walked_unless_the_places_are_few(
     given = build.expand(build.reshape(rows, (1, places, columns)), shape)
     ast = kernel_of(build.reduce_axis(Ops.ADD, build.where(match, given, build.const(dtypes.float32, 0.0)), (1,)))
     assert (SCATTER in chosen(ast, cpu_target())) is is_walked
+
+
+@pytest.mark.parametrize(("columns", "is_walked"), [(479, True), (128, True), (8, False)])
+def test_elements_along_a_row_are_walked_unless_the_places_are_few(columns: int, is_walked: bool) -> None:
+    """`scatter_add` along the columns: a term is one element, not a row of vectors."""
+    shape = (95, columns, columns)
+    index, rows = leaf(0, 95, columns, dtype=dtypes.int32), leaf(1, 95, columns)
+    spread = build.expand(build.reshape(index, (95, 1, columns)), shape)
+    match = build.alu(Ops.CMPEQ, spread, build.axis_iota(shape, 1))
+    given = build.expand(build.reshape(rows, (95, 1, columns)), shape)
+    ast = kernel_of(build.reduce_axis(Ops.ADD, build.where(match, given, build.const(dtypes.float32, 0.0)), (2,)))
+    assert (SCATTER in chosen(ast, cpu_target())) is is_walked

@@ -17,9 +17,9 @@ from tilewright.kernel.transforms.local import check_local
 from tilewright.kernel.transforms.scatter import Terms, check_scatter, match_terms
 
 # The cost of one indexed read-modify-write, in vector comparisons: of a term whose row is a loop of vectors, with the
-# start of that loop; and of a lane that has an output of its own (measured: 4 ns, where a comparison takes 2).
+# start of that loop; and of an element that has an output of its own (measured: 4 ns, where a comparison takes 2).
 COMPARISONS_PER_TERM = 32
-COMPARISONS_PER_LANE = 3
+COMPARISONS_PER_ELEMENT = 3
 # Vectors of a row that are accumulated at a time.
 MAX_VECTORS = 32
 # With rows of fewer vectors, cores that each skip the others' terms are no faster than one core.
@@ -84,7 +84,8 @@ def share_among_cores(view: KernelView, axis: UOp) -> tuple[Opt, ...] | None:
     others = math.prod(map(size_of, columns)) // width
     has_parts = vectors >= MIN_VECTORS and others < target.cores
     is_shared = has_parts or is_spread or others >= target.cores
-    term = COMPARISONS_PER_LANE * width if is_spread else COMPARISONS_PER_TERM + 2 * vectors
+    is_vector = row is not None and not is_spread
+    term = COMPARISONS_PER_TERM + 2 * vectors if is_vector else COMPARISONS_PER_ELEMENT * width
     walked = term * (1 if is_shared else target.cores)
     if not takes_longer(size_of(axis) * width // lanes, walked):
         return None
