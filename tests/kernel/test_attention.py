@@ -16,10 +16,14 @@ from tilewright.backends.cuda.cores import warp_group_core
 from tilewright.backends.cuda.device import cuda_target
 from tilewright.backends.cuda.dot import render_program
 from tilewright.backends.cuda.nvrtc import compile_text, toolchain
+from tilewright.backends.python.emulator import run_program
 from tilewright.base.dtype import DType
+from tilewright.base.errors import EmulatorError
 from tilewright.codegen.pipeline import lower
+from tilewright.graph.interpreter.evaluate import numpy_dtype
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import map_graph
 from tilewright.kernel.optimise import optimise
 from tilewright.runtime.device import Unavailable, open_driver
 
@@ -180,6 +184,23 @@ def test_gradient_of_a_gradient() -> None:
         results.append([each.float().numpy() for each in first.gradient(query, key, gradient=value)])
     for found, wanted in zip(*results):
         assert np.abs(found - wanted).max() < 0.03 * np.abs(wanted).max()
+
+
+def test_an_operand_that_no_thread_holds() -> None:
+    """The emulator gathers a held operand, and tells where an element of it has no holder or two."""
+    case = CASES["float16"]
+    ast = next(ast for ast in kernels(case.attend(*case.tensors("PYTHON"))) if ast.arg.name == FORWARD)
+
+    def misplaced(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        if node.op is not Ops.TILE_DOT or node.arg.left is not None:
+            return None
+        return node.with_src((*src[:4], src[4] // 2, *src[5:]))
+
+    target = open_driver("PYTHON").target
+    program = lower(optimise(map_graph(ast, misplaced), target), target)
+    buffers = [np.zeros(param.size, numpy_dtype(param.dtype)) for param in program.params]
+    with pytest.raises(EmulatorError, match="do not hold each element once"):
+        run_program(program, buffers)
 
 
 def test_a_row_without_any_key_is_not_a_number() -> None:
