@@ -97,3 +97,11 @@ def test_a_result_that_is_stored_anyway_has_such_rows_too() -> None:
     ordered = order_operands(bound.outputs, lambda _node: facts)
     shapes = [node.shape for node in toposort(*ordered) if node.op is Ops.CONTIGUOUS]
     assert (512, 1008) in [tuple(size for size in shape if size > 1) for shape in shapes]
+
+
+def test_rows_of_several_loops_are_not_padded() -> None:
+    """Pixels of 14 rows of 14 would be no single loop any more: channels are stored last instead."""
+    assert stored_orders(empty(8, 64, 14, 14).conv2d(empty(128, 64, 1, 1))) != []
+    bound = _bind([empty(8, 64, 14, 14).conv2d(empty(128, 64, 1, 1)).uop])[0]
+    facts = cuda_target()
+    assert not any(node.op is Ops.PAD for node in toposort(*order_operands(bound.outputs, lambda _node: facts)))

@@ -10,6 +10,7 @@ stores it so at once. An input is copied once."""
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,6 +56,13 @@ class _Factor:
                 return False
             reach += step * (int(loop.src[0].arg) - 1)
         return self.valid is TRUE
+
+    def is_one_loop(self, loops: Sequence[UOp], last: UOp) -> bool:
+        """Whether some loops walk the memory as one would, were rows along `last` longer: the copy engine's form."""
+        steps = sorted((step, int(loop.src[0].arg)) for loop, step in self.position.terms.items() if loop in loops)
+        if last in loops:
+            return len(steps) == 1
+        return all(step * size == further for (step, size), (further, _) in itertools.pairwise(steps))
 
     def axis_of(self, loop: UOp) -> int | None:
         """The axis of the base that the loop walks along step by step: alone, or inside of longer steps."""
@@ -237,6 +245,8 @@ def _short_rows(
     for factor, loops, good in zip(factors, own, is_good, strict=True):
         last = _last_long_axis(factor.base)
         if not factor.is_plain or factor.indices[last] not in (*loops, *inner):
+            return None
+        if not all(factor.is_one_loop(group, factor.indices[last]) for group in (loops, inner)):
             return None
         if not good and ordered.get(factor.base) != last and factor.base.shape[last] % lanes:
             found.append((factor, last))
