@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.golden.texts import FOLDER, check_golden
-from tilewright import Tensor
+from tilewright import Tensor, dtypes
 from tilewright.backends.cuda.device import cuda_target
 from tilewright.backends.cuda.dot import render_program
 from tilewright.backends.cuda.library import driver_library
@@ -171,3 +171,11 @@ def test_a_machine_without_a_card_says_so() -> None:
 def test_nothing_runs_hip() -> None:
     with pytest.raises(DeviceError, match="no AMD card has run yet"):
         Tensor([1.0], device="HIP").realize()
+
+
+def test_a_fold_of_a_warp_exchanges_before_it_combines() -> None:
+    """`x || exchange(x)` would exchange only in the threads whose x is false."""
+    rows = Tensor.empty(2, 3, 4, dtype=dtypes.bool).any(axis=(0, 2))
+    (text,) = (render_program(program) for program in programs(rows, cuda_target(), None))
+    assert "__shfl_xor_sync" in text
+    assert "|| (bool)__shfl" not in text

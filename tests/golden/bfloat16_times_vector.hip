@@ -5,7 +5,7 @@ template <typename T, int N> struct alignas(sizeof(T) * N) Vector {
 __device__ inline float float32_of_bits(unsigned int x) { union { unsigned int from; float to; } bits = { x }; return bits.to; }
 __device__ inline float fold_add_float32_32(float x) {
   #pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) x = x + (float)__shfl_xor((float)x, distance);
+  for (int distance = 16; distance > 0; distance /= 2) { const float y = (float)__shfl_xor((float)x, distance); x = x + y; }
   return x;
 }
 __device__ inline unsigned int bits_of_float32(float x) { union { float from; unsigned int to; } bits = { x }; return bits.to; }

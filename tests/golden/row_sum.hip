@@ -4,12 +4,12 @@ template <typename T, int N> struct alignas(sizeof(T) * N) Vector {
 };
 __device__ inline float fold_add_float32_64(float x) {
   #pragma unroll
-  for (int distance = 32; distance > 0; distance /= 2) x = x + (float)__shfl_xor((float)x, distance);
+  for (int distance = 32; distance > 0; distance /= 2) { const float y = (float)__shfl_xor((float)x, distance); x = x + y; }
   return x;
 }
 __device__ inline float fold_add_float32_4(float x) {
   #pragma unroll
-  for (int distance = 2; distance > 0; distance /= 2) x = x + (float)__shfl_xor((float)x, distance);
+  for (int distance = 2; distance > 0; distance /= 2) { const float y = (float)__shfl_xor((float)x, distance); x = x + y; }
   return x;
 }
 

@@ -29,7 +29,7 @@ HELD: dict[str, tuple[Callable[[], Tensor], str, Any]] = {
     "a float takes any": (lambda: Tensor([1.0]) + 2**40, "float32", [float(2**40)]),
     "a comparison takes any": (lambda: Tensor([1]) < 2**40, "bool", [True]),
     "minus one, unsigned": (lambda: Tensor([5], dtype="uint8") + -1, "uint8", [4]),
-    "a dtype that is asked for": (lambda: Tensor([300], dtype="uint8"), "uint8", [44]),
+    "a dtype that is cast to": (lambda: Tensor([300]).cast("uint8"), "uint8", [44]),
 }
 
 

@@ -150,7 +150,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[UserError], str]] = {
     "pad: taken away": (lambda: X.pad((-5, 0), mode="replicate"), ShapeError, "takes more"),
     "pad: mirrored": (lambda: X.pad((4, 0), mode="reflect"), ShapeError, "at most 3"),
     "pad: repeated nothing": (lambda: X[:, :0].pad((1, 0), mode="replicate"), ShapeError, "at most 0"),
-    "pad: value": (lambda: X.pad((1, 0), value="a"), DTypeError, "a str is no number"),
+    "pad: value": (lambda: X.pad((1, 0), value="a"), DTypeError, "'a' is no number"),
     "from_dlpack": (lambda: Tensor.from_dlpack([1, 2]), DTypeError, "list has no __dlpack__"),
 }
 

@@ -125,8 +125,7 @@ def canonical_kernel(sink: UOp, slots: Slots, alignment: int) -> tuple[UOp, tupl
     spans = touched_spans(nodes, slots, alignment)
     starts = {node.arg.slot: spans[slots.of[node.arg.slot]][0] for node in nodes if node.op is Ops.PARAM}
     is_moved = any(starts.values())
-    # An index that is computed from loads has other indices below it.
-    if is_moved and any(node.op is Ops.CAST and node.dtype is dtypes.index for node in nodes):
+    if is_moved and has_nested_indices(nodes):
         sink, is_moved = move_starts(sink, starts), False
         nodes = toposort(sink)
     buffers = [store.src[0].src[0] for store in sink.src] + [node for node in nodes if node.op is Ops.PARAM]
@@ -173,6 +172,17 @@ def move_starts(sink: UOp, starts: Mapping[int, int]) -> UOp:
         return None
 
     return map_graph(sink, visit)
+
+
+def has_nested_indices(nodes: Sequence[UOp]) -> bool:
+    """Whether an index, or its mask, is computed from what another index loads."""
+    loaded: set[UOp] = set()
+    for node in nodes:
+        if node.op is Ops.LOAD or not loaded.isdisjoint(node.src):
+            if node.op is Ops.INDEX:
+                return True
+            loaded.add(node)
+    return False
 
 
 def moved_indices(nodes: Sequence[UOp], starts: Mapping[int, int], exchanges: Mapping[UOp, UOp]) -> dict[UOp, UOp]:

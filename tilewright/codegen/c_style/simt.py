@@ -79,9 +79,10 @@ class SimtLanguage(Language):
         exchanged = self.type_name(dtype if dtype in _EXCHANGED else dtypes.int32)
         name = f"fold_{op.name.lower()}_{dtype.name}_{width}"
         kind = self.type_name(dtype)
-        received = Expression(f"({kind}){self.exchange(f'({exchanged})x', 'distance')}")
-        folded = self.binary(op, dtype, Expression("x"), received).text
-        loop = f"for (int distance = {width // 2}; distance > 0; distance /= 2) x = {folded};"
+        # Received before it is combined: `x || y` evaluates y only where x is false, and every thread must be there.
+        received = f"const {kind} y = ({kind}){self.exchange(f'({exchanged})x', 'distance')};"
+        folded = self.binary(op, dtype, Expression("x"), Expression("y")).text
+        loop = f"for (int distance = {width // 2}; distance > 0; distance /= 2) {{ {received} x = {folded}; }}"
         self.helper(name, f"{kind} {name}({kind} x) {{\n  #pragma unroll\n  {loop}\n  return x;\n}}")
         return Expression(f"{name}({value.text})")
 
