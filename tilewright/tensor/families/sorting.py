@@ -15,7 +15,6 @@ from typing import Self
 from tilewright.base.dtype import DType, dtypes, to_dtype
 from tilewright.base.errors import ShapeError
 from tilewright.graph import build
-from tilewright.graph.kernels.sorting import sorted_rows
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
@@ -141,6 +140,8 @@ def order_on(device: Devices, keys: UOp) -> UOp:
     target = open_driver(device).target if isinstance(device, str) else None
     if target is None or target.warp_size == 1 or keys.dtype not in target.native or keys.shape[-1] == 1:
         return order_of_last_axis(keys)
+    from tilewright.graph.kernels.sorting import sorted_rows  # where a card sorts alone: imports stay short
+
     rows = (math.prod(keys.shape[:-1]), keys.shape[-1])
     places, _ = sorted_rows(build.contiguous(build.reshape(keys, rows)), target.max_local_bytes, target.max_group_size)
     return build.reshape(places, keys.shape)

@@ -10,7 +10,6 @@ from tilewright.base.dtype import DType, Scalar, dtypes, to_dtype
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.build import Pairs
-from tilewright.graph.kernels.scanning import longest_row, running_sums
 from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.spec import Op, Shape
 from tilewright.graph.uop import UOp
@@ -284,10 +283,14 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
         target = open_driver(self.device).target if isinstance(self.device, str) else None
         if target is None or target.warp_size == 1 or dtype not in target.native:
             return 0
+        from tilewright.graph.kernels.scanning import longest_row  # where a card scans alone: imports stay short
+
         return longest_row(dtype, target.max_local_bytes, target.max_group_size)
 
 
 def scan_last_axis(node: UOp, longest: int) -> UOp:
+    from tilewright.graph.kernels.scanning import running_sums
+
     rows = build.reshape(node, (math.prod(node.shape[:-1]), node.shape[-1]))
     return build.reshape(running_sums(rows, longest), node.shape)
 
