@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from tilewright.backends.cuda.dot_plan import LINE_BYTES, DotPlan, Side
 from tilewright.base.dtype import DType, dtypes
+from tilewright.base.target import TensorCore
 from tilewright.graph.affine import affine
 from tilewright.graph.uop import UOp
 
@@ -56,7 +57,8 @@ __device__ inline void barrier_wait(word barrier, word parity) {
 def prelude(left: Side, right: Side, plan: DotPlan) -> list[str]:
     ranks = sorted({len(side.map.sizes) for side in (left, right)})
     exchange = [EXCHANGE] if is_exchanged(plan.node.src[5]) else []
-    return [_HELPERS, *(_fetch_helper(rank) for rank in ranks), _multiply_helper(plan), *exchange]
+    multiply = multiply_helper(plan.core, (left.is_summed_fast, right.is_summed_fast))
+    return [_HELPERS, *(_fetch_helper(rank) for rank in ranks), multiply, *exchange]
 
 
 # The instruction leaves a thread 2 columns of each of 4 groups of 8; of 4 threads, each gets one group.
@@ -105,16 +107,15 @@ def _fetch_helper(rank: int) -> str:
     )
 
 
-def _multiply_helper(plan: DotPlan) -> str:
-    count, columns = plan.registers, plan.core.columns
-    kind = OPERANDS[plan.core.operand]
-    depth = STEP_BYTES // plan.core.operand.itemsize
+def multiply_helper(core: TensorCore, are_summed_fast: tuple[bool, bool]) -> str:
+    """A function that adds the product of two tiles to the accumulators of a warp group. Operands of 2 bytes say
+    whether the summed axis is the contiguous one."""
+    count = core.rows * core.columns // core.threads
+    kind, depth = OPERANDS[core.operand], STEP_BYTES // core.operand.itemsize
     registers = ", ".join(f"%{number}" for number in range(count))
-    orders = ""
-    if plan.core.operand.itemsize == 2:
-        orders = f", {int(not plan.left.is_summed_fast)}, {int(not plan.right.is_summed_fast)}"
+    orders = "".join(f", {int(not is_fast)}" for is_fast in are_summed_fast) if core.transposes else ""
     results = ", ".join(f'"+f"(acc[{number}])' for number in range(count))
-    instruction = f"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{kind}.{kind}"
+    instruction = f"wgmma.mma_async.sync.aligned.m64n{core.columns}k{depth}.f32.{kind}.{kind}"
     return (
         f"__device__ inline void multiply(float (&acc)[{count}], address left, address right) {{\n"
         '  asm volatile("{\\n.reg .pred add;\\nsetp.eq.u32 add, 0, 0;\\n"\n'

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tilewright.backends.cuda import dot_text
 from tilewright.backends.cuda.cores import is_warp_group_core
-from tilewright.backends.cuda.dot_text import OPERANDS, PATTERN_BYTES, STEP_BYTES
+from tilewright.backends.cuda.dot_text import PATTERN_BYTES, STEP_BYTES
 from tilewright.backends.cuda.tile_plan import ALIGNMENT, TileRing
 from tilewright.base.target import TileLayout
 
@@ -70,28 +70,13 @@ def prelude(ring: TileRing) -> list[str]:
     if not is_warp_group_core(ring.core):
         return [HELPERS]
     exchange = [dot_text.EXCHANGE] if _gather(ring) else []
-    return [HELPERS, GROUP_HELPERS, _multiply_helper(ring), *exchange]
+    argument = ring.node.arg
+    are_summed_fast = (is_summed_fast(argument.left), is_summed_fast(argument.right))
+    return [HELPERS, GROUP_HELPERS, dot_text.multiply_helper(ring.core, are_summed_fast), *exchange]
 
 
 def is_summed_fast(layout: TileLayout) -> bool:
     return layout.summed_step == 1
-
-
-def _multiply_helper(ring: TileRing) -> str:
-    core, count = ring.core, registers(ring)
-    kind, depth = OPERANDS[core.operand], STEP_BYTES // core.operand.itemsize
-    names = ", ".join(f"%{number}" for number in range(count))
-    layouts = (ring.node.arg.left, ring.node.arg.right)
-    orders = "".join(f", {int(not is_summed_fast(layout))}" for layout in layouts) if core.transposes else ""
-    results = ", ".join(f'"+f"(acc[{number}])' for number in range(count))
-    instruction = f"wgmma.mma_async.sync.aligned.m64n{core.columns}k{depth}.f32.{kind}.{kind}"
-    return (
-        f"__device__ inline void multiply(float (&acc)[{count}], address left, address right) {{\n"
-        '  asm volatile("{\\n.reg .pred add;\\nsetp.eq.u32 add, 0, 0;\\n"\n'
-        f'    "{instruction} {{{names}}}, "\n'
-        f'    "%{count}, %{count + 1}, add, 1, 1{orders};\\n}}\\n"\n'
-        f'    : {results}\n    : "l"(left), "l"(right));\n}}'
-    )
 
 
 def open_ring(ring: TileRing) -> list[str]:

@@ -106,7 +106,7 @@ def _flatten_sum(view: KernelView) -> tuple[UOp, UOp, list[UOp], tuple[UOp, ...]
     if set(chain) != set(view.reduces):
         return f"it needs one sum, the kernel has {len(view.reduces)} reductions"
     summed = tuple(axis for node in chain for axis in node.src[1:])
-    if any(node.ranges & set(summed) for node in (outer,)):
+    if outer.ranges & set(summed):
         return "a summed loop is also an output loop"
     return outer, value, masks, summed
 
