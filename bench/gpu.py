@@ -127,11 +127,12 @@ ROWS = (
 
 
 def median_seconds(seconds_of: Callable[[int], float]) -> float:
-    """`seconds_of(n)` times n calls in a row; the median of several batches that are long enough to time."""
+    """`seconds_of(n)` times n calls in a row; the median of several batches that are long enough to time, one batch
+    where a call is longer than that."""
     seconds_of(2)
     once = max(seconds_of(3) / 3, 1e-7)
     count = max(3, min(200, int(BATCH_SECONDS / once)))
-    return statistics.median(seconds_of(count) / count for _ in range(BATCHES))
+    return statistics.median(seconds_of(count) / count for _ in range(BATCHES if once < BATCH_SECONDS else 1))
 
 
 def torch_seconds(torch: Any, call: Callable[[], Any]) -> float:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -22,12 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from bench.gpu import bits
+from bench.gpu import bits, our_seconds, torch_seconds
 from tilewright import Device, Tensor, jit
 from tilewright.base.events import subscribe
 
-BATCHES = 5
-BATCH_SECONDS = 0.02
 TINY_CALLS = 3000
 
 
@@ -255,37 +252,6 @@ ROWS = (
 )
 
 
-def median_seconds(seconds_of: Callable[[int], float]) -> float:
-    """`seconds_of(n)` times n calls in a row."""
-    once = max(seconds_of(2) / 2, 1e-7)
-    count = max(2, min(100, int(BATCH_SECONDS / once)))
-    batches = BATCHES if once < BATCH_SECONDS else 1
-    return statistics.median(seconds_of(count) / count for _ in range(batches))
-
-
-def their_seconds(torch: Any, call: Callable[[], Any]) -> float:
-    def seconds_of(count: int) -> float:
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(count):
-            call()
-        stop.record()
-        stop.synchronize()
-        return float(start.elapsed_time(stop)) / 1e3
-
-    return median_seconds(seconds_of)
-
-
-def our_seconds(device: str, call: Callable[[], Any]) -> float:
-    card = Device[device].card  # type: ignore[attr-defined]
-
-    def repeat(count: int) -> None:
-        for _ in range(count):
-            call()
-
-    return median_seconds(lambda count: float(card.seconds(lambda: repeat(count))))
-
-
 def relative_error(torch: Any, found: Tensor, wanted: Any) -> float:
     array = found.numpy()
     if array.shape != tuple(wanted.shape):
@@ -302,7 +268,7 @@ def measure(row: Row, device: str, torch: Any) -> dict[str, Any]:
     inputs = row.inputs(torch)
     wide = [x.double() if x.dtype is torch.float32 and x.numel() <= MEGA * 64 else x for x in inputs]
     wanted = row.theirs(*(inputs if row.tolerance == 0 else wide))
-    theirs = their_seconds(torch, lambda: row.theirs(*inputs))
+    theirs = torch_seconds(torch, lambda: row.theirs(*inputs))
     tensors = [Tensor(bits(x, torch), device=device).realize() for x in inputs]
     kernels: list[str] = []
     captured = jit(lambda *given: row.ours(*given))

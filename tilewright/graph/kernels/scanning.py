@@ -39,8 +39,8 @@ MANY_ROWS = 128
 
 
 def longest_row(dtype: DType, local_bytes: int, max_threads: int) -> int:
-    """The longest row that a work-group of so much memory and so many threads takes at once; 0 where it takes none.
-    A thread needs memory for its own elements, the one between, and two totals."""
+    """The longest row that a work-group of `max_threads` with `local_bytes` of memory takes at once; 0 for none. A
+    thread needs memory for its own elements, the one between, and two totals."""
     threads = min(MAX_THREADS, max_threads, local_bytes // (dtype.itemsize * (OWN + 4)))
     return threads // SIDE * SIDE * OWN
 

@@ -36,8 +36,8 @@ _PLACE = dtypes.int32
 
 
 def sorted_rows(keys: UOp, local_bytes: int, max_threads: int) -> tuple[UOp, UOp]:
-    """(positions, keys in order) of each row of (rows, size) keys, for a work-group of so much memory and so many
-    threads."""
+    """(positions, keys in order) of each row of (rows, size) keys, for work-groups of at most `max_threads` that
+    have `local_bytes` of memory."""
     rows, size = keys.shape
     largest = 1 << ((local_bytes // (keys.dtype.itemsize + _PLACE.itemsize)).bit_length() - 1)
     block = min(largest, 1 << max(1, (size - 1).bit_length()))

@@ -164,8 +164,8 @@ def share_rows(builder: GroupOptBuilder) -> None:
 
 
 def share_axis(builder: GroupOptBuilder, axis: UOp, op: OptOps, threads: int) -> None:
-    """Gives an axis of stride 1 to so many threads, which is made a multiple of them. Each thread loads vectors;
-    elements where vectors would not be aligned, and then adjacent threads load adjacent elements."""
+    """Distributes an axis of stride 1 over `threads`, padded to a multiple of them. Each thread loads vectors; where
+    those would not be aligned it loads elements, adjacent threads adjacent ones."""
     lanes = builder.lanes
     if is_aligned(builder.view, axis, lanes):
         rest = builder.split(OptOps.UPCAST, axis, lanes)
@@ -179,7 +179,7 @@ def share_axis(builder: GroupOptBuilder, axis: UOp, op: OptOps, threads: int) ->
 
 
 def is_aligned(view: KernelView, axis: UOp, lanes: int) -> bool:
-    """Whether vectors of so many elements along the axis begin at multiples of their length in every buffer, and no
+    """Whether vectors of `lanes` elements along the axis begin at multiples of their length in every buffer, and no
     mask divides one."""
     if size_of(axis) % lanes:
         return False
@@ -202,8 +202,8 @@ def threads_for_rows(builder: GroupOptBuilder, vectors: int, rows: int) -> int:
     wanted = max(1, target.cores * THREADS_PER_CORE // max(rows, 1), GROUP_THREADS)
     if len(main_reductions(view)) > 1:
         row_bytes = vectors * target.vector_bytes
-        least_held = -(-target.cores * THREADS_PER_CORE * row_bytes // target.cache_bytes)
-        wanted = max(wanted, 1 << (least_held - 1).bit_length())
+        min_threads = -(-target.cores * THREADS_PER_CORE * row_bytes // target.cache_bytes)
+        wanted = max(wanted, 1 << (min_threads - 1).bit_length())
     least = min(vectors, warp_threads(target))
     count = max(least, min(max(1, vectors // VECTORS_PER_THREAD), wanted))
     threads = min(most, 1 << (count.bit_length() - 1))
