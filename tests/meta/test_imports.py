@@ -35,6 +35,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "fft": frozenset({"base", "graph", "tensor"}),
     "linalg": frozenset({"base", "tensor"}),
     "nn": STAGES | {"engine", "tensor"},
+    "llm": LEFT | {"runtime", "engine", "tensor", "nn"},
     "array_api": LEFT | {"runtime", "engine", "tensor", "fft", "linalg"},
     "debug": ANYTHING,
     "cli": ANYTHING,

@@ -1,0 +1,1 @@
+"""Language models: files of weights, the network, generation and what serves it."""

@@ -1,0 +1,1 @@
+"""Weights that stay quantised in memory: the block formats of GGUF, and products with them."""
