@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.devices import QUICK
+from tests.effort import count_calls
 from tilewright import Tensor, jit
 from tilewright.base.config import Context
 from tilewright.base.events import subscribe
@@ -209,6 +210,18 @@ def test_a_training_step_over_a_sequence_has_as_many_kernels_for_any_length() ->
         Tensor.realize(*(tensor.grad for tensor in tensors))
 
     assert distinct_kernels(lambda: step(20)) == distinct_kernels(lambda: step(36)) < 45
+
+
+@pytest.mark.parametrize("rows", [3, 4096])  # the products of many rows are each a term of the gradient
+def test_gradients_over_a_sequence_are_built_in_linear_time(rows: int) -> None:
+    def calls(steps: int) -> int:
+        shapes = ((rows, steps, 5), (5, 128), (64, 128), (128,))
+        tensors = [Tensor.zeros(*shape).contiguous().requires_grad_() for shape in shapes]
+        loss = recurrent_loss(*tensors)
+        return count_calls(loss.backward)[0]
+
+    calls(4)  # what is imported and made once
+    assert calls(80) < 2.3 * calls(40)
 
 
 @pytest.mark.torch

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import blake2b
 from typing import NamedTuple
+from zlib import crc32
 
 from tilewright.base.dtype import DType, dtypes, wrap_int
 from tilewright.graph.ops import Ops
@@ -16,6 +17,7 @@ TERM_LIMIT = 32
 
 _LINEAR = frozenset({Ops.ADD, Ops.SUB, Ops.NEG, Ops.MUL, Ops.SHL})
 OrderKey = tuple[tuple[int, ...], bytes]
+OUTLINE_BYTES = 4  # of a digest that sizes and strides are no part of
 
 
 class Affine(NamedTuple):
@@ -227,21 +229,28 @@ def without(node: UOp, atoms: Iterable[UOp]) -> UOp:
 
 
 def order_key(node: UOp) -> OrderKey:
-    """A key that orders nodes the same way in every process: the innermost axis of the node, then a digest of it. Nodes
-    that differ in nothing but which parameters they load are equal to it, and stay in the order they are in."""
+    """A key that orders nodes the same way in every process: the innermost axis of the node, then a digest of what it
+    computes whatever its sizes and strides are, then one of all of it. So the terms of a sequence come in the same
+    order at every length. Nodes that differ in nothing but which parameters they load are equal to it, and stay in the
+    order they are in."""
     cache = node._cache
     if cache is not None:
         key: OrderKey | None = cache.get("order")
         if key is not None:
             return key
     innermost = max([axis.arg.id for axis in node.ranges], default=())
-    key = node.cache["order"] = (innermost, digest(node))
+    key = node.cache["order"] = (innermost, _digests(node))
     return key
 
 
 def digest(node: UOp) -> bytes:
     """Eight bytes that depend on what the node computes and on nothing else. The number of a parameter or
     of a check is no part of it: the same step on other memory comes out in the same order."""
+    return _digests(node)[OUTLINE_BYTES:]
+
+
+def _digests(node: UOp) -> bytes:
+    """The digest of the node without its sizes and strides, and behind that the one with them."""
     stack = [node]
     while True:
         top = stack[-1]
@@ -257,11 +266,20 @@ def digest(node: UOp) -> bytes:
                     below.append(part)
             if len(stack) > waiting:
                 continue
-            known = blake2b(_text_of(top).encode() + b"".join(below), digest_size=8).digest()
-            top.cache["digest"] = known
+            known = top.cache["digest"] = _digests_of(top, below)
         stack.pop()
         if not stack:
             return known
+
+
+def _digests_of(node: UOp, below: list[bytes]) -> bytes:
+    text = _text_of(node).encode()
+    outline = text
+    if node.op is Ops.PARAM or (node.op is Ops.CONST and node.dtype is dtypes.index):
+        outline = f"{node.op.name} {node.dtype.name}".encode()
+    outline += b"".join([part[:OUTLINE_BYTES] for part in below])
+    whole = text + b"".join([part[OUTLINE_BYTES:] for part in below])
+    return crc32(outline).to_bytes(OUTLINE_BYTES, "big") + blake2b(whole, digest_size=8).digest()
 
 
 def _text_of(node: UOp) -> str:

@@ -28,14 +28,15 @@ MIN_SEPARATE = 1 << 20
 _MOVED = frozenset({Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE})
 
 
-def gather_terms(node: UOp, parts: Sequence[UOp]) -> list[UOp]:
-    """Few nodes whose sum is the gradient of `node`, where `parts` come from its uses, the last use first."""
+def gather_terms(node: UOp, parts: Sequence[UOp], sizes: dict[UOp, int]) -> list[UOp]:
+    """Few nodes whose sum is the gradient of `node`, where `parts` come from its uses, the last use first. `sizes` has
+    what `_distinct` finds: one table for all nodes of a graph, whose gradients are made from each other."""
     if len(parts) > MAX_SELECTED_PARTS:
         parts = join_slices(parts)
-        joined = join_products(parts) if node.op is Ops.EXPAND else []
+        joined = join_products(parts, sizes) if node.op is Ops.EXPAND else []
         if joined:
             return joined
-    return separate_products(parts) if node.op is Ops.EXPAND else [fold(parts)]
+    return separate_products(parts, sizes) if node.op is Ops.EXPAND else [fold(parts)]
 
 
 def fold(parts: Sequence[UOp]) -> UOp:
@@ -97,9 +98,8 @@ def _joined(pads: Sequence[UOp], axis: int) -> UOp:
 # ---------------------------------------------------------------- products
 
 
-def join_products(parts: Sequence[UOp]) -> list[UOp]:
+def join_products(parts: Sequence[UOp], sizes: dict[UOp, int]) -> list[UOp]:
     """The parts with those that are built alike as one sum each; empty where none are."""
-    sizes: dict[UOp, int] = {}
     alike: dict[object, list[UOp]] = {}
     for part in reversed(parts):  # the first step first, as its slices lie in memory
         alike.setdefault(_outline(part, sizes), []).append(part)
@@ -111,12 +111,13 @@ def join_products(parts: Sequence[UOp]) -> list[UOp]:
     return summed + [fold(alone)] if alone else summed
 
 
-def separate_products(parts: Sequence[UOp]) -> list[UOp]:
+def separate_products(parts: Sequence[UOp], sizes: dict[UOp, int]) -> list[UOp]:
     """Large products of a value that is repeated, each a term: the sum of each is a contraction, and the sum of their
     sum would be none. All other parts are one term."""
-    sizes: dict[UOp, int] = {}
     count = element_count(parts[0].shape)
-    products = [part for part in parts if count >= max(MIN_SEPARATE, MIN_REPEATED * _distinct(part, sizes))]
+    if count < MIN_SEPARATE:
+        return [fold(parts)]
+    products = [part for part in parts if count >= MIN_REPEATED * _distinct(part, sizes)]
     others = [part for part in parts if part not in products]
     return [*products, fold(others)] if others else products
 

@@ -220,6 +220,7 @@ class Flow:
         self.stops = stops  # whether the gradient ends at a wanted node or goes on below it
         self.originals: dict[UOp, UOp] = {}  # of nodes that are computed again
         self.entries: dict[UOp, UOp] = {}  # the input of a checkpoint -> that of the second computation
+        self.sizes: dict[UOp, int] = {}  # of what gradients are made from, for sums of them
         self.order = self._ordered(is_wanted)
         self.carries = self._carriers()
 
@@ -272,7 +273,7 @@ class Flow:
             if node not in self.carries:
                 continue
             parts = sums.pop(node, None)
-            terms = [] if parts is None else gather_terms(node, parts)
+            terms = [] if parts is None else gather_terms(node, parts, self.sizes)
             original = self.originals.get(node, node)
             if original in self.wanted:
                 if terms:
