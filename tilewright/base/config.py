@@ -172,6 +172,9 @@ class Options:
         1, "0 keeps a large reduction with few outputs in one kernel instead of splitting it in two.", affects=SCHEDULE
     )
     TILEWRIGHT_CACHE_DIR = _option("", "The folder of the disk cache; empty is the user's cache folder.")
+    TILEWRIGHT_STATE_DIR = _option(
+        "", "The folder of repro files and of what `tilewright debug` has found; empty is the user's state folder."
+    )
     TILEWRIGHT_THREADS = _option(
         0, "Threads the CPU device uses; 0 is every core the process may run on.", affects=TARGET
     )

@@ -29,6 +29,7 @@ Stands below everything: each stage raises from here and nothing else.
         UnwrittenOutputError
       InternalError                a bug of ours; says how to dump a reproduction
         VerifyError                a graph breaks the rules of its stage
+        KernelDifferenceError      an optimised kernel computes something else than the unoptimised one
         CompileError               a toolchain refused what we gave it
 """
 
@@ -366,6 +367,21 @@ class VerifyError(InternalError):
     def _details(self) -> list[str]:
         named = (("stage", self.stage), ("pass", self.pass_name), ("node", self.node))
         return [f"  {label}: {value}" for label, value in named if value]
+
+
+class KernelDifferenceError(InternalError):
+    """An optimised kernel computes something else than the unoptimised one. `kernel` is its name, `repro` the file that
+    replays it; the engine adds the user's line, which a kernel that several lines share does not know."""
+
+    def __init__(self, message: str, *, kernel: str = "", repro: str = "") -> None:
+        super().__init__(message)
+        self.kernel = kernel
+        self.repro = repro
+        if repro:
+            self.remedy = f"this is a bug in Tilewright: `tilewright debug {repro}` finds the step at fault"
+
+    def _details(self) -> list[str]:
+        return [f"  {label}: {text}" for label, text in (("kernel", self.kernel), ("repro", self.repro)) if text]
 
 
 class CompileError(InternalError):

@@ -3,6 +3,8 @@ and exit status 2. Each command is a file of its own that does the work and is g
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +23,19 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"tilewright {__version__}")
         raise typer.Exit
+
+
+@contextmanager
+def _mistakes() -> Iterator[None]:
+    """What the caller did wrong, as a sentence and an exit status."""
+    try:
+        yield
+    except UserError as error:
+        remedy = f"\n  to mend it: {error.remedy}" if error.remedy else ""
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            f"{error.operation}: {error.message}{remedy}", markup=False
+        )
+        raise typer.Exit(USER_MISTAKE) from error
 
 
 @app.callback()
@@ -48,15 +63,8 @@ def bench(
     from tilewright.cli.bench import BenchRequest, run_bench
 
     given = [word for word in (workload, *(arguments or [])) if word]
-    try:
-        request = BenchRequest(tuple(given), module, plot, device, top, json, again)
-        status = run_bench(request)
-    except UserError as error:
-        remedy = f"\n  to mend it: {error.remedy}" if error.remedy else ""
-        Console(stderr=True, highlight=False, soft_wrap=True).print(
-            f"{error.operation}: {error.message}{remedy}", markup=False
-        )
-        raise typer.Exit(USER_MISTAKE) from error
+    with _mistakes():
+        status = run_bench(BenchRequest(tuple(given), module, plot, device, top, json, again))
     raise typer.Exit(status)
 
 
@@ -74,6 +82,35 @@ def devices() -> None:
     from tilewright.cli.status import devices_table
 
     Console(highlight=False).print(devices_table())
+
+
+@app.command()
+def replay(
+    path: Annotated[Path, typer.Argument(help="A repro file, or a folder of them.")],
+    device: Annotated[str, typer.Option(help="The device to replay on; the file's own where none is named.")] = "",
+    update: Annotated[bool, typer.Option("--update", help="Keep the text that the kernels have now.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Compare the kernels' texts and run nothing.")] = False,
+) -> None:
+    """Replay repro files and compare with the definition; exit status 1 where they differ or a kept text changed."""
+    from tilewright.cli.replay import ReplayRequest, run_replay
+
+    with _mistakes():
+        status = run_replay(ReplayRequest(path, device, update, text))
+    raise typer.Exit(status)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def dump(
+    folder: Annotated[Path, typer.Argument(help="The folder for the repro files.")],
+    script: Annotated[str, typer.Argument(help="The script to run.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="What the script is given.")] = None,
+) -> None:
+    """Run a script and write each kernel that it compiles to a repro file."""
+    from tilewright.cli.replay import run_dump
+
+    with _mistakes():
+        status = run_dump(script, arguments or [], folder)
+    raise typer.Exit(status)
 
 
 def main() -> None:

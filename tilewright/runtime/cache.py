@@ -35,6 +35,15 @@ def cache_folder() -> str:
     return platformdirs.user_cache_dir("tilewright", appauthor=False)
 
 
+def state_folder() -> str:
+    """TILEWRIGHT_STATE_DIR, else the user's folder for what is kept and not made again: repro files, investigations."""
+    if options.TILEWRIGHT_STATE_DIR:
+        return options.TILEWRIGHT_STATE_DIR
+    import platformdirs
+
+    return platformdirs.user_state_dir("tilewright", appauthor=False)
+
+
 def usable_folder() -> str | None:
     """The cache folder; None, and a warning once, where someone else could have put entries there."""
     folder = cache_folder()

@@ -264,7 +264,7 @@ def _finished(draft: Draft) -> CompiledKernel:
     if options.VERIFY and not driver.target.is_reference:
         from tilewright.engine.compilation.verify import verify_optimised
 
-        verify_optimised(draft.ast, draft.program, draft.source, handle, draft.device)
+        verify_optimised(draft.ast, draft.program, draft.optimised, draft.source, handle, draft.device)
     emit(
         "kernel-compiled",
         name=draft.program.name,

@@ -1,48 +1,101 @@
 """VERIFY=1. In: a compiled kernel. Out: nothing, or an error: the kernel as optimised for its device and the kernel
-without any optimisation on the emulator are run on the same random inputs and must agree."""
+without any optimisation on the emulator are run on the same random inputs and must agree. The error has the first
+element that differs, and the path of a file that replays the kernel."""
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tilewright.base.dtype import DType
-from tilewright.base.errors import InternalError
+from tilewright.base.errors import KernelDifferenceError
 from tilewright.codegen.pipeline import lower, program_params
+from tilewright.engine.compilation.difference import find_difference
+from tilewright.graph.ops import Ops
 from tilewright.graph.records import KernelInfo, Param, Program
-from tilewright.graph.uop import UOp
+from tilewright.graph.text.repro import Repro, carried_options, inputs_of, save_repro
+from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import toposort
 from tilewright.kernel.optimise import optimise
+from tilewright.runtime.cache import state_folder
 from tilewright.runtime.device import Address, Driver, open_driver
 
 REFERENCE_DEVICE = "PYTHON"
 
 
-def verify_optimised(ast: UOp, program: Program, source: str, handle: Any, device: str) -> None:
-    """`handle` is the kernel `ast` as its device has loaded it, `program` and `source` what it was made from."""
+def verify_optimised(ast: UOp, program: Program, optimised: UOp, source: str, handle: Any, device: str) -> None:
+    """`handle` is the kernel `ast` as its device has loaded it; `optimised`, `program` and `source` are what it was
+    made from."""
     import numpy as np
 
     from tilewright.graph.interpreter.evaluate import numpy_dtype
 
-    driver, reference = open_driver(device), open_driver(REFERENCE_DEVICE)
-    name = program.name
-    plain = ast.replace(arg=KernelInfo(name, opts_to_apply=(), fills=program.fills))
-    unoptimised = reference.load(b"", lower(optimise(plain, reference.target), reference.target))
     seed = zlib.crc32(source.encode())
     # Those of the kernel as it was scheduled: each of the two programs may have simplified some of them away.
     params = program_params(ast)
     inputs = [random_bytes(param, np.random.default_rng(seed + param.slot)) for param in params]
-    found, expected = run_on_inputs(driver, handle, inputs), run_on_inputs(reference, unoptimised, inputs)
-    for param, ours, theirs in zip(params, found, expected, strict=True):
+    found = run_on_inputs(open_driver(device), handle, inputs)
+    for param, ours, theirs in zip(params, found, run_unoptimised(ast, inputs), strict=True):
         if not param.is_written or param.holds_checks:
             continue
         got, want = (np.frombuffer(data, dtype=numpy_dtype(param.dtype)) for data in (ours, theirs))
-        if not agrees(got, want, param.dtype):
-            worst = int(np.argmax(np.asarray(got != want)))
-            raise InternalError(
-                f"{name}: the optimised kernel on {device} and the plain one on the emulator differ, first at element "
-                f"{worst} of buffer {param.slot}: {got[worst]} against {want[worst]}"
+        difference = find_difference(got, want, param.dtype)
+        if difference is not None:
+            made = kernel_repro(ast, optimised, device, seed, str(difference))
+            repro = save_repro(made, os.path.join(state_folder(), "repros"), program.name)
+            loops = coordinates_of(ast, param.slot, difference.position)
+            raise KernelDifferenceError(
+                f"the optimised kernel on {device} and the unoptimised one on the emulator differ, first at element "
+                f"{difference.position} of buffer {param.slot}{loops}: {difference.got} instead of {difference.want} "
+                f"({difference.wrong} of {difference.size} elements differ)",
+                kernel=program.name,
+                repro=repro,
             )
+
+
+def run_unoptimised(ast: UOp, inputs: Sequence[bytes]) -> list[bytearray]:
+    """What each buffer of a kernel holds after the emulator has run it without opts."""
+    reference = open_driver(REFERENCE_DEVICE)
+    info = ast.arg if isinstance(ast.arg, KernelInfo) else KernelInfo()
+    plain = ast.replace(arg=KernelInfo(info.name, opts_to_apply=(), fills=info.fills))
+    program = lower(optimise(plain, reference.target), reference.target)
+    return run_on_inputs(reference, reference.load(b"", program), inputs)
+
+
+def kernel_repro(ast: UOp, optimised: UOp, device: str, seed: int, note: str) -> Repro:
+    """What replays the kernel with the opts it was compiled with."""
+    info = ast.arg if isinstance(ast.arg, KernelInfo) else KernelInfo()
+    applied = optimised.arg.applied if isinstance(optimised.arg, KernelInfo) else ()
+    graph = ast.replace(arg=replace(info, applied=applied))
+    target = open_driver(device).target
+    facts = f"{target.name} {target.arch} {target.toolchain}"
+    given = inputs_of(graph)
+    return Repro("kernel", graph, device, given, seed, True, carried_options(), note=note, target=facts)
+
+
+def coordinates_of(ast: UOp, slot: int, position: int) -> str:
+    """Where the kernel as it was scheduled stores an element: the value of each of its loops, as words."""
+    import numpy as np
+
+    from tilewright.graph.interpreter.evaluate import evaluate
+
+    for store in toposort(ast):
+        if store.op is not Ops.STORE or memory_of(store.src[0]).arg.slot != slot:
+            continue
+        index = store.src[0].src[1]
+        nodes = toposort(index)
+        loops = [node for node in nodes if node.op is Ops.RANGE]
+        if not loops or any(node.op is Ops.LOAD for node in nodes) or any(not axis.src[0].is_const for axis in loops):
+            continue
+        # A free RANGE is an axis of the result, in the order of first appearance.
+        found = np.argwhere(np.asarray(evaluate(index)) == position)
+        if len(found):
+            sizes = tuple(int(axis.src[0].arg) for axis in loops)
+            return f", at {tuple(int(number) for number in found[0])} of loops {sizes}"
+    return ""
 
 
 def run_on_inputs(driver: Driver, handle: Any, inputs: Sequence[bytes]) -> list[bytearray]:
@@ -76,10 +129,4 @@ def random_bytes(param: Param, generator: Any) -> bytes:
 
 def agrees(got: Any, want: Any, dtype: DType) -> bool:
     """Equal, or for floats as close as reordered sums can be expected to be."""
-    import numpy as np
-
-    if not dtype.is_float:
-        return bool(np.array_equal(got, want))
-    tolerance = 2.0 ** -(dtype.mantissa_bits - 6)
-    got, want = got.astype(np.float64), want.astype(np.float64)
-    return bool(np.allclose(got, want, rtol=tolerance, atol=tolerance, equal_nan=True))
+    return find_difference(got, want, dtype) is None

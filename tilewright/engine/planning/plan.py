@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tilewright.base.config import options
+from tilewright.base.errors import KernelDifferenceError
 from tilewright.base.events import emit, listeners, stage_timer
 from tilewright.base.forks import renewed_lock
 from tilewright.base.target import Target
@@ -109,7 +110,7 @@ def _new_plan(structure: Structure, is_replayed: bool, relocate: Relocate | None
         plan = None if stored_key is None else _load_plan(stored_key, structure, may_share)
     if plan is None:
         with tuned_interpreter(), start_compilers(structure.device) as workers:
-            schedule = schedule_graph(structure, relocate if watched else None)
+            schedule = schedule_graph(structure, relocate if watched or options.VERIFY else None)
             plan = Plan(schedule, _compiled(schedule, workers, may_share))
         if stored_key is not None:
             _store_plan(stored_key, plan)
@@ -154,7 +155,14 @@ def _target_of(device: str) -> Target:
 def _compiled(schedule: Schedule, workers: Workers, may_share: bool) -> tuple[LoadedKernel | None, ...]:
     wanted = [(item.ast, item.device) for item in schedule.items if item.ast is not None]
     forms = choose_forms(wanted) if may_share else [Form(ast) for ast, _ in wanted]
-    compiled = compile_kernels([(form.sink, device) for form, (_, device) in zip(forms, wanted, strict=True)], workers)
+    try:
+        sinks = [(form.sink, device) for form, (_, device) in zip(forms, wanted, strict=True)]
+        compiled = compile_kernels(sinks, workers)
+    except KernelDifferenceError as error:
+        # The kernel may be that of several lines; the first of this schedule is where the user meets it.
+        lines = [item.line for item in schedule.items if item.ast is not None and item.ast.arg.name == error.kernel]
+        error.location = next(filter(None, lines), error.location)
+        raise
     bound = iter([bind_kernel(*each) for each in zip(compiled, wanted, forms, strict=True)])
     return tuple(None if item.ast is None else next(bound) for item in schedule.items)
 

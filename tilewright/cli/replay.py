@@ -1,0 +1,57 @@
+"""`tilewright replay` and `tilewright dump`. In: repro files, or a script. Out: a line per file that says whether the
+device and the definition agree, and whether the kernels still have the text that was kept; exit status 1 where any of
+this does not hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from tilewright.debug.corpus import compare_text, repro_files, update_text
+from tilewright.debug.dump import dump_script
+from tilewright.debug.replay import replay
+from tilewright.graph.text.repro import load_repro
+
+
+@dataclass(frozen=True)
+class ReplayRequest:
+    """What was asked: `update` keeps the kernels' texts of today, `only_text` runs nothing."""
+
+    path: Path
+    device: str = ""
+    update: bool = False
+    only_text: bool = False
+
+
+def run_replay(request: ReplayRequest, console: Console | None = None) -> int:
+    """The exit status: 0 where every file agrees and no kept text changed."""
+    out = console or Console(highlight=False, soft_wrap=True)
+    is_right = True
+    for path in repro_files(request.path):
+        repro = load_repro(str(path))
+        device = request.device or repro.device
+        if request.update:
+            change = update_text(path, request.device)
+            out.print(f"{path.name}: text kept ({change.status})", markup=False)
+            continue
+        change = compare_text(repro, device)
+        words = [] if change.status == "new" else [f"text {change.status}"]
+        is_right &= change.status != "changed"
+        if not request.only_text:
+            outcome = replay(repro, device)
+            is_right &= outcome.agrees
+            words.insert(0, outcome.text)
+        out.print(f"{path.name} on {device}: {'; '.join(words) or 'no text kept for this target'}", markup=False)
+        if change.diff:
+            out.print(change.diff, markup=False)
+    return 0 if is_right else 1
+
+
+def run_dump(script: str, arguments: list[str], folder: Path, console: Console | None = None) -> int:
+    """Writes the kernels of a script."""
+    out = console or Console(highlight=False, soft_wrap=True)
+    made = dump_script(script, arguments, str(folder))
+    out.print(f"{len(made)} kernels in {folder}", markup=False)
+    return 0

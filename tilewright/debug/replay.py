@@ -1,0 +1,201 @@
+"""Replaying repro files. In: a `Repro` and a device. Out: what it computes there, compared with the definition: of a
+schedule the interpreter of graphs, of a kernel the same kernel without opts on the emulator.
+
+    outcome = replay(load_repro("reduce_2_3.repro"), device="CUDA")
+    outcome.agrees, outcome.text
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+import tilewright.engine.devices  # noqa: F401 (enters the devices)
+from tilewright.base.config import Context
+from tilewright.base.errors import TilewrightError
+from tilewright.codegen.pipeline import program_params
+from tilewright.engine.compilation.compile import compile_with
+from tilewright.engine.compilation.difference import Difference, find_difference
+from tilewright.engine.compilation.verify import random_bytes, run_on_inputs, run_unoptimised
+from tilewright.engine.execution.realize import realize
+from tilewright.graph import build
+from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
+from tilewright.graph.kernels.custom import updated_source
+from tilewright.graph.ops import Ops
+from tilewright.graph.records import KernelInfo, Opt, Param
+from tilewright.graph.text.repro import Input, Repro
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+from tilewright.runtime.buffer import buffer_of, from_host, new_buffer
+from tilewright.runtime.device import open_driver
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a replay found. `error` is what it raised, empty where it ran to its end."""
+
+    difference: Difference | None = None
+    output: int = 0
+    error: str = ""
+    error_kind: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        return self.difference is None and not self.error
+
+    @property
+    def kind(self) -> str:
+        """The same for failures alike: what was raised, or that values differ; empty where nothing failed."""
+        return self.error_kind or ("differs" if self.difference is not None else "")
+
+    @property
+    def text(self) -> str:
+        if self.error:
+            return f"raises {self.error}"
+        return "agrees" if self.difference is None else f"output {self.output}, {self.difference}"
+
+
+def replay(repro: Repro, device: str = "", **settings: Any) -> Outcome:
+    """Runs it on a device, its own where none is named, with its options and these; nothing is read from the disk
+    cache, so that the compiler of today is what is tried."""
+    with Context(**{**repro.options, "CACHE": 0, "VERIFY": 0, **settings}):
+        try:
+            expected = expected_values(repro)
+            found = computed_values(repro, device or repro.device)
+        except (TilewrightError, ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+            return Outcome(error=f"{type(error).__name__}: {error}", error_kind=f"raises {type(error).__name__}")
+    for number, (got, want) in enumerate(zip(found, expected, strict=True)):
+        difference = find_difference(got, want, _dtype_of(repro, number))
+        if difference is not None:
+            return Outcome(difference, number)
+    return Outcome()
+
+
+def contents_of(repro: Repro) -> dict[int, Array]:
+    """The array of each input, by slot."""
+    return {given.slot: _array(given, repro.seed) for given in repro.inputs}
+
+
+def _array(given: Input, seed: int) -> Array:
+    data = given.data
+    if data is None:
+        param = Param(given.slot, given.dtype, given.size, True, False)
+        data = random_bytes(param, np.random.default_rng(seed + given.slot))
+    return np.frombuffer(data, numpy_dtype(given.dtype)).copy()
+
+
+def with_contents(repro: Repro, contents: Mapping[int, Array]) -> Repro:
+    """The repro with these inputs."""
+    return replace(
+        repro,
+        inputs=tuple(
+            replace(given, data=contents[given.slot].tobytes(), size=contents[given.slot].size)
+            for given in repro.inputs
+            if given.slot in contents
+        ),
+    )
+
+
+def expected_values(repro: Repro) -> list[Array]:
+    """What the definition says, for each output."""
+    arrays = contents_of(repro)
+    if repro.kind == "kernel":
+        return _written(repro, run_unoptimised(repro.graph, _kernel_inputs(repro, arrays)))
+    bindings = {node: arrays[node.arg.slot] for node in toposort(repro.graph) if node.op is Ops.PARAM}
+    return [np.asarray(value) for value in evaluate_all(repro.graph.src, bindings)]
+
+
+def computed_values(repro: Repro, device: str) -> list[Array]:
+    """What the device makes of it."""
+    arrays = contents_of(repro)
+    if repro.kind == "kernel":
+        kernel, opts = stripped_kernel(repro, device)
+        compiled = compile_with(kernel, device, opts)
+        return _written(repro, run_on_inputs(open_driver(device), compiled.handle, _kernel_inputs(repro, arrays)))
+    outputs = bound_outputs(repro, device, arrays)
+    buffers = realize(outputs, device)
+    return [_read(buffer, node) for buffer, node in zip(buffers, repro.graph.src, strict=True)]
+
+
+def stripped_kernel(repro: Repro, device: str) -> tuple[UOp, tuple[Opt, ...] | None]:
+    """The kernel as it was scheduled, and the opts that it was compiled with; None for those that it states, and for
+    the heuristic's choice, as on a device of another kind, which may not have them."""
+    info = repro.graph.arg if isinstance(repro.graph.arg, KernelInfo) else KernelInfo()
+    kernel = repro.graph.replace(arg=replace(info, applied=()))
+    is_listed = repro.has_opts and device.partition(":")[0] == repro.device.partition(":")[0]
+    return kernel, info.applied if is_listed and info.opts_to_apply is None else None
+
+
+def bound_outputs(repro: Repro, device: str, arrays: Mapping[int, Array]) -> list[UOp]:
+    """The values to compute, over new buffers: of the device that is asked for in place of the repro's own."""
+    order = toposort(repro.graph)
+    done: dict[UOp, UOp] = {}
+    for node in order:
+        arg = node.arg
+        if node.op is Ops.PARAM:
+            home = _moved(arg.device or repro.device, repro.device, device)
+            data = np.array(arrays[arg.slot], copy=True).view(np.uint8)
+            done[node] = from_host(data, home, node.dtype, arg.size)
+            continue
+        if node.op is Ops.COPY:
+            arg = _moved(arg, repro.device, device)
+        done[node] = UOp(node.op, node.dtype, tuple(done[src] for src in node.src), arg)
+    return [_with_memory(done[node], device) for node in repro.graph.src]
+
+
+def _moved(name: str, home: str, device: str) -> str:
+    """A device of the repro, or the like one of another kind: CPU:1 is OPENCL:1 where the repro's CPU is OPENCL."""
+    if name == home:
+        return device
+    kind, _, number = name.partition(":")
+    if kind != home.partition(":")[0]:
+        return name
+    return f"{device.partition(':')[0]}:{number}" if number else device.partition(":")[0]
+
+
+def _with_memory(node: UOp, device: str) -> UOp:
+    """A value computed from constants belongs to no device: it is stored in memory that does, as a Tensor's is."""
+    if any(below.op in (Ops.BUFFER, Ops.COPY) for below in toposort(node)) or updated_source(node) is not None:
+        return node
+    memory = new_buffer(device, node.dtype, math.prod(node.shape))
+    return build.assign(memory, memory, build.reshape(node, memory.shape))
+
+
+def _read(buffer: UOp, node: UOp) -> Array:
+    if not buffer.arg.size:
+        return np.zeros(node.shape, numpy_dtype(node.dtype))
+    held = buffer_of(buffer)
+    data = bytearray(held.nbytes)
+    driver = open_driver(held.device)
+    driver.synchronize()
+    driver.copy_out(held.ensure(), 0, memoryview(data))
+    return np.frombuffer(bytes(data), numpy_dtype(node.dtype)).reshape(node.shape)
+
+
+def _kernel_inputs(repro: Repro, arrays: Mapping[int, Array]) -> list[bytes]:
+    """The bytes of each buffer of a kernel; the words of its checks are 0 before it runs."""
+    return [
+        bytes(param.size * param.dtype.itemsize) if param.holds_checks else arrays[param.slot].tobytes()
+        for param in program_params(repro.graph)
+    ]
+
+
+def _is_result(param: Param) -> bool:
+    return param.is_written and not param.holds_checks
+
+
+def _written(repro: Repro, contents: Sequence[bytes | bytearray]) -> list[Array]:
+    pairs = zip(program_params(repro.graph), contents, strict=True)
+    return [np.frombuffer(bytes(data), numpy_dtype(param.dtype)) for param, data in pairs if _is_result(param)]
+
+
+def _dtype_of(repro: Repro, number: int) -> Any:
+    if repro.kind == "schedule":
+        return repro.graph.src[number].dtype
+    return list(filter(_is_result, program_params(repro.graph)))[number].dtype

@@ -1,0 +1,52 @@
+"""Where two results differ. In: what a kernel or a schedule computed, and what it should have. Out: None, or the first
+element that is further away than a sum in another order explains."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from tilewright.base.dtype import DType
+
+# Bits of a float's fraction that sums in another order, and functions of another library, may differ in.
+LOOSE_BITS = 6
+
+
+class Difference(NamedTuple):
+    """`position` counts the elements row by row; `wrong` of `size` elements differ."""
+
+    position: int
+    coordinates: tuple[int, ...]
+    got: Any
+    want: Any
+    wrong: int
+    size: int
+
+    def __str__(self) -> str:
+        place = f"element {self.position}, at {self.coordinates}"
+        return f"{place}: {self.got} instead of {self.want}; {self.wrong} of {self.size} elements differ"
+
+
+def tolerance_of(dtype: DType) -> float:
+    return 2.0 ** -(dtype.mantissa_bits - LOOSE_BITS) if dtype.is_float else 0.0
+
+
+def find_difference(got: Any, want: Any, dtype: DType, tolerance: float | None = None) -> Difference | None:
+    """The first element of `got` that disagrees with `want`. Floats agree within `tolerance`, that of their dtype where
+    none is given, of the larger of the value and 1."""
+    import numpy as np
+
+    got, want = np.asarray(got), np.asarray(want)
+    if dtype.is_float:
+        allowed = tolerance_of(dtype) if tolerance is None else tolerance
+        found, right = got.astype(np.float64), want.astype(np.float64)
+        with np.errstate(all="ignore"):
+            close = np.isclose(found, right, rtol=allowed, atol=allowed, equal_nan=True)
+        wrong = ~close
+    else:
+        wrong = np.asarray(got != want)
+    if not wrong.any():
+        return None
+    position = int(np.argmax(wrong.reshape(-1)))
+    coordinates = tuple(int(index) for index in np.unravel_index(position, want.shape)) if want.shape else ()
+    values = [array.reshape(-1)[position].item() for array in (got, want)]
+    return Difference(position, coordinates, values[0], values[1], int(wrong.sum()), want.size)
