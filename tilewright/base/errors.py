@@ -15,6 +15,7 @@ Stands below everything: each stage raises from here and nothing else.
         UnsupportedError           also NotImplementedError
         OutOfMemoryError           also MemoryError
         RealizeError
+        NonFiniteError             also ArithmeticError; CHECK_NAN=1 found a NaN or an infinity
         ConfigError                also ValueError
         CacheError
         JitError
@@ -197,6 +198,19 @@ class RealizeError(UserError):
     Fixed, by binding it::
 
         Tensor.zeros(Variable("n", 1, 8).bind(4)).numpy()
+    """
+
+
+class NonFiniteError(UserError, ArithmeticError):
+    """CHECK_NAN=1: an operation made NaN or an infinity from finite values; raised at the line that wrote it.
+
+    Broken::
+
+        (x / 0).log().realize()
+
+    Fixed::
+
+        (x / x.abs().clamp(1e-6)).realize()
     """
 
 

@@ -32,6 +32,7 @@ KINDS: dict[str, str] = {
     "schedule-run": "all items of a schedule ran, one by one to be timed: items, seconds, operations, bytes",
     "search": "a search measured some more candidates: name, device, search (a Search)",
     "replay": "a jitted function was replayed: name, kernels, seconds, operations, bytes",
+    "non-finite": "CHECK_NAN=1 found a value that is not finite: operation, value, index, location",
     "warning": "something the user may want to know: message, location",
 }
 
@@ -166,6 +167,19 @@ def exchange_printing(before: int, after: int) -> None:
             _printing.close()
         kinds = [kind for kind, level in PRINTED.items() if level <= wanted]
         _printing = subscribe(_print_event, kinds) if kinds else None
+
+
+_checking: list[Subscription] = []
+
+
+def exchange_checking(before: int, after: int) -> None:
+    """Somewhere CHECK_NAN was `before` and is now `after`. While it is set anywhere there is a listener, which is what
+    the shortest way through a jitted call asks for anyway: so the option costs nothing there while it is off."""
+    with _lock:
+        if before:
+            _checking.pop().close()
+        if after:
+            _checking.append(subscribe(lambda event: None, kinds=("non-finite",)))
 
 
 def _print_event(event: Event) -> None:

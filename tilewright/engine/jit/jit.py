@@ -211,6 +211,9 @@ class Jit(GuardedByFunction, Generic[P, R]):
                 self.last_reason = ""
                 entry.traced = self._traced_in_a_row = 0
                 return ready.replay.run(buffers)[0]  # type: ignore[no-any-return]
+            if listeners and options.CHECK_NAN:
+                self.last_reason = "CHECK_NAN looks at each run of the function"
+                return self.function(*args, **kwargs)
             if not ready.replay.written:
                 return self._replayed(entry, ready, bound)  # type: ignore[no-any-return]
             written = ready.written(buffers)
