@@ -30,7 +30,7 @@ class Origin(NamedTuple):
     """Where a value first was not finite."""
 
     node: UOp
-    index: tuple[int, ...]
+    coordinates: tuple[int, ...]
     value: float
 
 
@@ -73,7 +73,7 @@ class Guard:
         origin = find_origin(self.outputs, {slot: array for slot, array in arrays.items() if array is not None})
         if origin is not None:
             self._raise(
-                origin.node.op.name, origin.value, origin.index, self.lines.get(origin.node) or origin.node.line
+                origin.node.op.name, origin.value, origin.coordinates, self.lines.get(origin.node) or origin.node.line
             )
         elif not _can_interpret(self.outputs):
             slot = spoiled[0]
