@@ -320,7 +320,8 @@ class Jit(GuardedByFunction, Generic[P, R]):
         if started:
             seconds = time.perf_counter() - started
             kernels, operations, moved, _ = replay.work
-            emit("replay", name=self._name, kernels=kernels, seconds=seconds, operations=operations, bytes=moved)
+            facts = {"name": self._name, "kernels": kernels, "operations": operations, "bytes": moved}
+            emit("replay", **facts, seconds=seconds, names=replay.kernel_names())
         for number, origin in ready.origins:
             results[number] = tensors[origin] if isinstance(origin, int) else origin
         if ready.leaves_behind:
