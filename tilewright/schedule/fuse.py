@@ -37,6 +37,11 @@ ENOUGH_ROWS = 32
 SMALL_REDUCTION = 1 << 15
 # A row is walked twice by a kernel that stores what it reduces the row to, so it should stay in a cache.
 LONGEST_ROW = 1 << 14
+# On a device with work-groups a row is one group's, and columns are adjacent threads'. Elements that a group walks
+# through in less time than another kernel takes to be launched and to read them once more; and the threads of a group
+# of columns.
+MAX_GROUP_WORK = 1 << 15
+COLUMN_THREADS = 128
 # How often a sum may be computed, per element, inside a short sum: the windows at the borders reach outside.
 MAX_OVERLAP = 3
 MAX_STORES = 8
@@ -56,9 +61,11 @@ def plan_fusion(
     must_store: frozenset[UOp],
     sequence: Sequence[UOp] = (),
     whole: frozenset[UOp] = frozenset(),
+    group_cores: int = 0,
 ) -> Plan:
     """`sequence` is the order that nodes come in where it matters, such as values that are computed again late. `whole`
-    are nodes whose memory a copy, an update or a custom kernel takes: it has no use of theirs to come first."""
+    are nodes whose memory a copy, an update or a custom kernel takes: it has no use of theirs to come first.
+    `group_cores` is how many cores run work-groups, 0 where there are none."""
     order = toposort(*outputs)
     if sequence:
         reached = set(order)
@@ -66,7 +73,7 @@ def plan_fusion(
     plan = Plan(order)
     asked_for = frozenset(outputs)
     facts = gather_facts(plan.order, must_store)
-    decide = _Decisions(plan, facts)
+    decide = _Decisions(plan, facts, group_cores)
     for node in reversed(plan.order):
         asked = plan.uses.get(node, {})
         uses = list(asked.values())
@@ -115,8 +122,9 @@ class _Decisions:
     """Stored or not. Keeps, per kernel, the rows its reductions run over: they must nest. A contraction wants a kernel
     of its own, whose registers and threads are shared out for it, unless it is what a short sum takes in."""
 
-    def __init__(self, plan: Plan, facts: dict[UOp, Facts]) -> None:
+    def __init__(self, plan: Plan, facts: dict[UOp, Facts], group_cores: int) -> None:
         self.plan = plan
+        self.group_cores = group_cores
         self.position = {node: position for position, node in enumerate(plan.order)}
         self.facts = facts
         self.reason = ""  # of the last answer, for those who watch
@@ -204,13 +212,23 @@ class _Decisions:
         is_padded = elements < count <= elements + elements // MIN_ROW_PER_PADDING
         if count > elements if use.element.valid is TRUE else not is_padded:
             return self._refuse("the kernel that uses it asks for its elements more than once")
-        if not use.is_once and count < ENOUGH_ROWS and self.facts[node].reduce_work > SMALL_REDUCTION:
+        if not use.is_once and not self._has_enough_rows(node, use, count):
             return self._refuse("too few rows to run side by side for so long a sum")
         if use.root in self.contracting or (self.facts[node].is_contraction and use.root in self.rows):
             return self._refuse(
                 "a contraction has a kernel of its own, whose registers and threads are shared out for it"
             )
         return self._accept_rows(node, use)
+
+    def _has_enough_rows(self, node: UOp, use: Use, rows: int) -> bool:
+        """Whether the rows of a kernel keep the cores busy that it could run on."""
+        if not self.group_cores:
+            return rows >= ENOUGH_ROWS or self.facts[node].reduce_work <= SMALL_REDUCTION
+        root = use.root
+        work = max(element_count(root.shape), self.facts[root].reduce_work)
+        long = [loop for loop in loops_over(root.shape) if loop.op is Ops.RANGE]
+        groups = -(-rows // COLUMN_THREADS) if long and long[-1] in ranges_of(use.element) else rows
+        return 2 * groups >= self.group_cores or work <= groups * MAX_GROUP_WORK
 
     def _accept_rows(self, node: UOp, use: Use) -> bool:
         rows = ranges_of(use.element)

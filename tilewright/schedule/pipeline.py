@@ -67,7 +67,9 @@ class Scheduling:
                 verify_kernel(kernel, pass_name)
 
     def plan_again(self) -> None:
-        self.plan = plan_fusion(self.outputs, self.must_store, self.sequence, self.whole)
+        target = self.target_of(self.device)
+        group_cores = target.cores if target.has_local else 0
+        self.plan = plan_fusion(self.outputs, self.must_store, self.sequence, self.whole, group_cores)
 
     def facts_of(self, node: UOp) -> Target:
         return self.target_of(self.devices[node])
@@ -197,7 +199,7 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
             src = src[:1]
             has_waiting = True
         made = node.with_src(src)
-        split = sum_by_segments(made, target) or split_reduction(made, target.has_local)
+        split = sum_by_segments(made, target) or split_reduction(made, target)
         if split is not None:
             note_line(split, node.line, made.src[0])
             return split
