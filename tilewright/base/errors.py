@@ -23,9 +23,8 @@ Stands below everything: each stage raises from here and nothing else.
         StateError                 also ValueError; a state dict does not fit its model
         FileError                  a file of weights or data cannot be had, read or written
           FileFormatError          also ValueError; it is damaged, or asks for what loading refuses
-        GenerationError            a language model cannot go on
-          ContextLengthError       also ValueError; a text is longer than the model can take
-          TemplateError            also ValueError; a chat template is broken, refuses the messages or takes too much
+        GenerationError            also ValueError; a language model cannot go on, or take so long a text
+          TemplateError            a chat template is broken, refuses the messages or takes too much
       EmulatorError                a kernel did something no device may do
         OutOfBoundsError
         UninitialisedReadError
@@ -334,21 +333,8 @@ class FileFormatError(FileError, ValueError):
     """
 
 
-class GenerationError(UserError):
-    """A language model cannot go on with an answer.
-
-    Broken, a file whose weights became NaN::
-
-        generator.submit(tokens, Sampling(), limit=10)
-
-    Fixed, with the file as it was published::
-
-        load_model("whole.gguf")
-    """
-
-
-class ContextLengthError(GenerationError, ValueError):
-    """A text has more tokens than fit the context of a model, or of the memory that was set aside for it.
+class GenerationError(UserError, ValueError):
+    """A language model cannot go on: a prompt is longer than its context, or it gave no probabilities.
 
     Broken::
 
@@ -360,7 +346,7 @@ class ContextLengthError(GenerationError, ValueError):
     """
 
 
-class TemplateError(GenerationError, ValueError):
+class TemplateError(GenerationError):
     """A chat template is broken, refuses the messages it was given, or takes more time or memory than a template may.
 
     Broken, where the template wants roles to alternate::
