@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
+
 from tilewright.llm.serve.app import Service
 from tilewright.llm.serve.model import ServedModel
 from tilewright.llm.serve.server import Server, bind_socket
@@ -21,6 +23,8 @@ from tilewright.llm.serve.settings import Settings
 
 END = 256
 WAIT_SECONDS = 60.0
+# One client for all requests, because each makes an SSL context; it keeps no connection.
+HTTP = httpx.Client(timeout=WAIT_SECONDS, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 @dataclass(eq=False)
@@ -70,7 +74,8 @@ class ByteWriter:
 
 
 class StandIn:
-    """A deterministic model: it answers a prompt with its last line, upper case, and then ends.
+    """A deterministic model: it answers a prompt with its last line, upper case (or what `answer` makes of it), and
+    then ends.
 
     `pause` is slept in each step, for tests in which something must happen while a sequence runs. A prompt with the
     word `endless` is answered up to the limit; `fails` makes that many steps raise.
@@ -84,6 +89,7 @@ class StandIn:
         self.slots = slots
         self.pause = pause
         self.fails = 0
+        self.answer: Callable[[bytes], bytes] = bytes.upper
         self.active: list[Sequence256] = []
         self.samplings: list[dict[str, Any]] = []
         self.rows: list[int] = []
@@ -103,8 +109,8 @@ class StandIn:
     def start(self, tokens: Sequence[int], sampling: Mapping[str, Any], limit: int) -> Sequence256:
         assert len(self.active) < self.slots
         self.samplings.append(dict(sampling))
-        line = bytes(tokens).split(b"\n")[-1].upper()
-        sequence = Sequence256(self, b"endless " * limit if b"ENDLESS" in line else line, limit)
+        line = bytes(tokens).split(b"\n")[-1]
+        sequence = Sequence256(self, b"endless " * limit if b"endless" in line else self.answer(line), limit)
         self.active.append(sequence)
         return sequence
 

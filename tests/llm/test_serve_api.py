@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import httpx
 import openai
 import pytest
 
-from tests.llm.serving import Running, StandIn, running_server, wait_until
+from tests.llm.serving import HTTP, Running, StandIn, running_server, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +65,7 @@ def test_streamed_chat(client: openai.OpenAI) -> None:
 
 def test_the_stream_ends_as_openai_ends_it(served: Running) -> None:
     body = {"messages": [{"role": "user", "content": "x"}], "stream": True}
-    response = httpx.post(f"{served.url}/v1/chat/completions", json=body)
+    response = HTTP.post(f"{served.url}/v1/chat/completions", json=body)
     assert response.headers["content-type"].startswith("text/event-stream")
     assert response.text.endswith("data: [DONE]\n\n")
     assert "usage" not in response.text
@@ -160,18 +159,29 @@ def test_metrics_and_health(served: Running, client: openai.OpenAI) -> None:
     assert metric(served, 'tilewright_http_responses_total{path="/v1/completions",status="200"}') >= 1
     assert metric(served, "tilewright_slots") == 4
     wait_until(lambda: metric(served, "tilewright_running_sequences") == 0)
-    assert httpx.get(f"{served.url}/health").json() == {"status": "ok", "running": 0, "waiting": 0}
+    assert HTTP.get(f"{served.url}/health").json() == {"status": "ok", "running": 0, "waiting": 0}
 
 
 def metric(served: Running, name: str) -> float:
-    for line in httpx.get(f"{served.url}/metrics").text.splitlines():
+    for line in HTTP.get(f"{served.url}/metrics").text.splitlines():
         if line.startswith(f"{name} "):
             return float(line.rpartition(" ")[2])
     raise AssertionError(f"{name} is not among the metrics")
 
 
+def test_the_page_is_whole_and_may_load_nothing(served: Running) -> None:
+    response = HTTP.get(f"{served.url}/")
+    assert response.headers["content-type"].startswith("text/html")
+    policy = response.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "http://" not in response.text.replace("http://www.w3.org/2000/svg", "")
+    again = HTTP.get(f"{served.url}/", headers={"if-none-match": response.headers["etag"]})
+    assert again.status_code == 304
+
+
 def test_other_paths_and_methods(served: Running) -> None:
-    for method, path, status in (("GET", "/nowhere", 404), ("GET", "/v1/completions", 405), ("DELETE", "/health", 405)):
-        response = httpx.request(method, served.url + path)
+    for method, path, status in (("GET", "/nowhere", 404), ("GET", "/v1/completions", 405), ("DELETE", "/", 405)):
+        response = HTTP.request(method, served.url + path)
         assert response.status_code == status
         assert response.json()["error"]["type"] == "invalid_request_error"

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.llm.serving import Running, StandIn, post_bytes, read_all, running_server, wait_until
+from tests.llm.serving import HTTP, Running, StandIn, post_bytes, read_all, running_server, wait_until
 from tilewright.base.errors import ConfigError
 from tilewright.llm.serve.settings import Settings, host_of
 
@@ -24,7 +24,7 @@ RESET = struct.pack("ii", 1, 0)
 
 
 def complete(running: Running, **fields: Any) -> httpx.Response:
-    return httpx.post(f"{running.url}/v1/completions", json={"prompt": "abc", **fields}, timeout=60)
+    return HTTP.post(f"{running.url}/v1/completions", json={"prompt": "abc", **fields})
 
 
 def start_endless(running: Running) -> socket.socket:
@@ -46,7 +46,7 @@ def test_the_queue_has_a_limit() -> None:
         assert refused.status_code == 429
         assert refused.json()["error"]["code"] == "queue_full"
         assert 1 <= int(refused.headers["retry-after"]) <= 60
-        assert httpx.get(f"{running.url}/health").json() == {"status": "ok", "running": 1, "waiting": 1}
+        assert HTTP.get(f"{running.url}/health").json() == {"status": "ok", "running": 1, "waiting": 1}
         # The first one leaves, and the one that waited is served.
         running.service.worker.cancel(running.service.worker._running)
         assert waiting.result().json()["choices"][0]["text"] == "ABC"
@@ -182,7 +182,7 @@ def test_heads_that_are_too_large() -> None:
                 except ConnectionError:
                     # The server has closed while the rest was being sent.
                     pass
-        assert httpx.get(f"{running.url}/health").status_code == 200
+        assert HTTP.get(f"{running.url}/health").status_code == 200
 
 
 @pytest.mark.parametrize("body", [b"{", b"\xff", b"[" * 50_000, b'{"prompt": "x", "max_tokens": -5}', b"null", b""])
@@ -198,14 +198,15 @@ def test_the_key() -> None:
     with running_server(StandIn(), api_key="secret-key") as running:
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "secret-key"}, {"authorization": ""}):
             for path in ("/v1/models", "/metrics", "/v1/nowhere"):
-                refused = httpx.get(running.url + path, headers=headers)
+                refused = HTTP.get(running.url + path, headers=headers)
                 assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
-        binary = httpx.get(f"{running.url}/metrics", headers=[(b"authorization", b"Bearer \xff\xfe")])
+        binary = HTTP.get(f"{running.url}/metrics", headers=[(b"authorization", b"Bearer \xff\xfe")])
         assert binary.status_code == 401
         for path in ("/v1/models", "/metrics"):
             headers = {"authorization": "Bearer secret-key"}
-            assert httpx.get(running.url + path, headers=headers).status_code == 200
-        assert httpx.get(f"{running.url}/health").status_code == 200
+            assert HTTP.get(running.url + path, headers=headers).status_code == 200
+        for path in ("/", "/health"):
+            assert HTTP.get(running.url + path).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -214,20 +215,20 @@ def test_the_key() -> None:
 )
 def test_a_name_that_is_not_ours_is_refused(host: str, status: int) -> None:
     with running_server(StandIn()) as running:
-        assert httpx.get(f"{running.url}/health", headers={"host": host}).status_code == status
+        assert HTTP.get(f"{running.url}/health", headers={"host": host}).status_code == status
 
 
 def test_pages_of_other_sites() -> None:
     with running_server(StandIn(), allowed_origins=("https://good.example",)) as running:
         url = f"{running.url}/v1/completions"
         for origin, status in (("https://evil.example", 403), ("null", 403), (running.url, 200)):
-            response = httpx.post(url, json={"prompt": "x"}, headers={"origin": origin})
+            response = HTTP.post(url, json={"prompt": "x"}, headers={"origin": origin})
             assert response.status_code == status
             assert "access-control-allow-origin" not in response.headers
-        good = httpx.post(url, json={"prompt": "x"}, headers={"origin": "https://good.example"})
+        good = HTTP.post(url, json={"prompt": "x"}, headers={"origin": "https://good.example"})
         assert good.headers["access-control-allow-origin"] == "https://good.example"
         asks = {"origin": "https://good.example", "access-control-request-method": "POST"}
-        assert httpx.options(url, headers=asks).status_code == 200
+        assert HTTP.options(url, headers=asks).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -267,13 +268,13 @@ def test_a_model_that_fails_again_and_again_is_told(caplog: pytest.LogCaptureFix
         model.fails = 1000
         statuses = [complete(running).status_code for _ in range(4)]
         assert statuses == [500, 500, 500, 503]
-        assert httpx.get(f"{running.url}/health").status_code == 503
+        assert HTTP.get(f"{running.url}/health").status_code == 503
     assert "ArithmeticError" in caplog.text
 
 
 PROGRAM = """
 import sys
-from tests.llm.serving import StandIn
+from tests.llm.serving import HTTP, StandIn
 from tilewright.llm.serve.app import Service
 from tilewright.llm.serve.server import run_server
 from tilewright.llm.serve.settings import Settings
@@ -327,4 +328,4 @@ def test_a_stopping_server_refuses() -> None:
         refused = waiting.result()
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "server_stopping")
         assert complete(running).status_code == 503
-        assert httpx.get(f"{running.url}/health").json()["status"] == "stopping"
+        assert HTTP.get(f"{running.url}/health").json()["status"] == "stopping"

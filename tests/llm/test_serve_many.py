@@ -9,7 +9,7 @@ import threading
 
 import httpx
 
-from tests.llm.serving import Running, StandIn, running_server, wait_until
+from tests.llm.serving import HTTP, Running, StandIn, running_server, wait_until
 from tilewright.llm.serve.worker import Job
 
 CLIENTS = 50
@@ -76,5 +76,5 @@ def test_sequences_that_run_at_once_share_steps() -> None:
     model = StandIn(slots=8, pause=0.002)
     with running_server(model) as running:
         body = {"prompt": "x" * 20, "n": 8}
-        assert httpx.post(f"{running.url}/v1/completions", json=body).status_code == 200
+        assert HTTP.post(f"{running.url}/v1/completions", json=body).status_code == 200
     assert model.rows == [8] * 21

@@ -28,6 +28,7 @@ from tilewright.llm.serve.errors import ApiError, wrong_field
 from tilewright.llm.serve.guard import Guard
 from tilewright.llm.serve.metrics import Metrics
 from tilewright.llm.serve.model import ServedModel
+from tilewright.llm.serve.page import load_page
 from tilewright.llm.serve.protocol import CompletionRequest, parse_json, parse_request
 from tilewright.llm.serve.settings import Settings
 from tilewright.llm.serve.worker import Job, Worker
@@ -66,6 +67,7 @@ class Service:
         # One thread: long prompts are encoded beside the loop, and the tokenizer is never called twice at once.
         self.encoding = ThreadPoolExecutor(1, "tilewright-encode")
         self.created = int(time.time())
+        self.page = load_page()
 
     async def chat(self, request: Request) -> Response:
         return await self._complete(request, chat=True)
@@ -184,6 +186,11 @@ class Service:
         del request
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
+    async def show_page(self, request: Request) -> Response:
+        if request.headers.get("if-none-match") == self.page.etag:
+            return Response(status_code=304, headers=self.page.headers)
+        return Response(self.page.body, headers=self.page.headers, media_type="text/html")
+
     async def no_icon(self, request: Request) -> Response:
         """The page carries its icon; browsers ask for this one when they show an answer of the API."""
         del request
@@ -216,6 +223,7 @@ def make_app(service: Service) -> Starlette:
         )
     return Starlette(
         routes=[
+            Route("/", service.show_page),
             Route("/favicon.ico", service.no_icon),
             Route("/health", service.health),
             Route("/metrics", service.read_metrics),
