@@ -18,14 +18,15 @@ loop7:
   %v9 = getelementptr float, ptr %v1, i32 %v8
   %v10 = add nsw i32 %v6, %loop7.i
   %v11 = add nsw i32 %v10, -1
-  %v12 = icmp slt i32 %loop7.i, 11
-  %v13 = icmp slt i32 %loop7.i, 1
-  %v14 = xor i1 %v13, true
-  %v15 = and i1 %v12, %v14
-  %v16 = getelementptr float, ptr %v3, i32 %v11
-  %v17 = select i1 %v15, ptr %v16, ptr %zeros
-  %v18 = load float, ptr %v17, align 4
-  store float %v18, ptr %v9, align 4
+  %v12 = icmp slt i32 %loop7.i, 1
+  %v13 = xor i1 %v12, true
+  %v14 = icmp slt i32 %loop7.i, 11
+  %v15 = and i1 %v13, %v14
+  %v16 = getelementptr float, ptr %v3, i32 %v10
+  %v17 = getelementptr float, ptr %v16, i64 -1
+  %v18 = select i1 %v15, ptr %v17, ptr %zeros
+  %v19 = load float, ptr %v18, align 4
+  store float %v19, ptr %v9, align 4
   br label %loop7.end
 loop7.end:
   %loop7.i.next = add nuw nsw i32 %loop7.i, 1

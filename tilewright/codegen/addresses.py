@@ -5,6 +5,7 @@ constants for the elements of a tile."""
 from __future__ import annotations
 
 from tilewright.base.dtype import DType, dtypes, wrap_int
+from tilewright.codegen.tiles import is_tile_expression
 from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
@@ -24,14 +25,18 @@ def split_addresses(sink: UOp) -> UOp:
 
 
 def split_position(position: UOp) -> UOp:
-    """`base + tile` where the index has constant strides along tile axes; else unchanged."""
+    """`base + tile` where the index has constant strides along tile axes; else unchanged. What the base has of other
+    expressions of tile axes alone stands last in it: `(base + u//2) + u*8`."""
     form = affine(position)
     tile = {atom: step for atom, step in form.terms.items() if atom.op is Ops.RANGE and atom.arg.kind.is_tile}
-    if not tile:
+    known = {atom: step for atom, step in form.terms.items() if atom not in tile and is_tile_expression(atom)}
+    if not tile and not known:
         return position
-    rest = {atom: step for atom, step in form.terms.items() if atom not in tile}
-    base = from_affine(Affine(rest, form.constant))
-    return UOp(Ops.ADD, dtypes.index, (base, from_affine(Affine(tile, 0))))
+    rest = {atom: step for atom, step in form.terms.items() if atom not in tile and atom not in known}
+    made = from_affine(Affine(rest, form.constant))
+    for part in (known, tile):
+        made = UOp(Ops.ADD, dtypes.index, (made, from_affine(Affine(part, 0)))) if part else made
+    return made
 
 
 def index_dtype(sink: UOp) -> DType:

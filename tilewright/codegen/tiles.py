@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 
+from tilewright.base.dtype import wrap_int
 from tilewright.graph.affine import affine
+from tilewright.graph.interpreter.scalar import ScalarMath
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
 
 Coordinates = tuple[int, ...]
 
@@ -43,6 +47,31 @@ def _steps(node: UOp) -> dict[UOp, int] | None:
     if form.constant or not all(atom.op is Ops.RANGE for atom in form.terms):
         return None
     return dict(form.terms)
+
+
+def is_tile_expression(node: UOp) -> bool:
+    """Whether an integer is computed from tile axes and constants alone: it is known for each element of the tile."""
+    if not node.ranges or not all(axis.arg.kind.is_tile for axis in node.ranges):
+        return False
+    return all(_is_known(each) for each in toposort(node))
+
+
+def _is_known(node: UOp) -> bool:
+    if node.op in (Ops.RANGE, Ops.CONST, Ops.CAST):
+        return node.dtype.is_int or node.dtype.is_bool
+    return node.op.is_elementwise and node.op.value is not None and not node.dtype.is_float
+
+
+def tile_value(node: UOp, at: Mapping[UOp, int]) -> int:
+    """The value of a tile expression at one element of the tile."""
+    if node.op is Ops.RANGE:
+        return at[node]
+    if node.op is Ops.CONST:
+        return int(node.arg)
+    sources = [tile_value(source, at) for source in node.src]
+    meaning = node.op.value
+    value = sources[0] if meaning is None else meaning(ScalarMath, *sources)
+    return int(bool(value)) if node.dtype.is_bool else wrap_int(int(value), node.dtype)
 
 
 class TileFacts:

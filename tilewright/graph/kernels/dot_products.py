@@ -15,6 +15,12 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 
 _SIGNED = {dtype.bits: dtype for dtype in dtypes.sints}
+_UNSIGNED = {dtype.bits: dtype for dtype in dtypes.uints}
+_OTHER_SIGN = {
+    one: other
+    for bits, signed in _SIGNED.items()
+    for one, other in ((signed, _UNSIGNED[bits]), (_UNSIGNED[bits], signed))
+}
 
 
 class DotFit(NamedTuple):
@@ -40,6 +46,14 @@ def narrow_factors(value: UOp) -> tuple[UOp, UOp] | None:
 def is_widened(dtype: DType, wide: DType) -> bool:
     """Whether a conversion keeps every value of an integer dtype, in more bits."""
     return dtype.is_int and wide.is_int and dtype.bits < wide.bits and (dtype.is_unsigned or not wide.is_unsigned)
+
+
+def usable_dtypes(factor: UOp) -> list[DType]:
+    """The dtypes of a factor's width that hold its values: one of 0 to 127 is signed and unsigned."""
+    other = _OTHER_SIGN.get(factor.dtype)
+    if other is None or factor.vmin < other.min or factor.vmax > other.max:
+        return [factor.dtype]
+    return [factor.dtype, other]
 
 
 def find_dots(left: DType, right: DType, total: DType, target: Target) -> list[DotFit]:

@@ -1,11 +1,33 @@
 """Products of activations with quantised weights. In: a block format, blocks of uint8 (..., rows, bytes of a row) and
-activations. Out: the product, decoding fused into it. Stands between `weight.py` and the kernels."""
+activations. Out: the product, decoding fused into it. Stands between `weight.py` and the kernels.
+
+On a device with dot-product instructions for bytes, activations are quantised to 8 bits for each run of 32
+(`activations.py`), and integers are multiplied (`kernels.py`). With QUANTISED_ACTIVATIONS=0, on other devices, and for
+formats without a kernel, the weights are decoded to floats inside an ordinary product."""
 
 from __future__ import annotations
 
-from tilewright.base.dtype import DType
+import functools
+import math
+
+from tilewright.base.config import options
+from tilewright.base.dtype import DType, dtypes
+from tilewright.base.target import Target
+from tilewright.graph.spec import Devices
+from tilewright.graph.uop import UOp
+from tilewright.llm.quantised.activations import Activations, quantise
+from tilewright.llm.quantised.kernels import Tile, many_tokens, one_token
+from tilewright.llm.quantised.layouts import LAYOUTS, Layout
 from tilewright.llm.quantised.types import BlockType
+from tilewright.runtime.device import open_driver
 from tilewright.tensor.tensor import Tensor
+
+# Rows of weights that a kernel multiplies at a time: they share the loads of activations.
+ROWS, MAX_TOKEN_ROWS = 4, 2
+# Tokens below which lanes lie along the weights of a row.
+MIN_LANE_TOKENS = 8
+# Vectors of tokens at a time, each an accumulator of integers and one of floats for every row.
+MAX_VECTORS = 4
 
 
 def decode(kind: BlockType, blocks: Tensor, dtype: DType) -> Tensor:
@@ -15,11 +37,123 @@ def decode(kind: BlockType, blocks: Tensor, dtype: DType) -> Tensor:
 
 def linear(kind: BlockType, blocks: Tensor, x: Tensor) -> Tensor:
     """x (..., columns) times the transpose of weights (rows, columns)."""
-    return x @ decode(kind, blocks, x.dtype).transpose()
+    if not has_kernel(kind, blocks, x):
+        return x @ decode(kind, blocks, x.dtype).transpose()
+    tokens = math.prod(x.shape[:-1])
+    flat = x.reshape(tokens, x.shape[-1])
+    lanes = token_lanes(x.device, tokens)
+    product = _few(kind, blocks, flat) if lanes == 1 else _many(kind, blocks, flat, lanes)
+    return product.cast(x.dtype).reshape(*x.shape[:-1], blocks.shape[0])
 
 
 def expert_linear(kind: BlockType, blocks: Tensor, x: Tensor, chosen: Tensor) -> Tensor:
     """x (tokens, k or 1, columns), chosen (tokens, k), weights (experts, rows, columns): (tokens, k, rows). Only the
     blocks of chosen experts are read."""
+    if has_kernel(kind, blocks, x) and isinstance(chosen.shape[0], int):
+        return _experts(kind, blocks, x, chosen).cast(x.dtype)
     picked = decode(kind, blocks[chosen], x.dtype)
     return (picked * x.unsqueeze(-2)).sum(-1)
+
+
+# ---------------------------------------------------------------- choice
+
+
+def has_kernel(kind: BlockType, blocks: Tensor, x: Tensor) -> bool:
+    """Whether activations are quantised for this product."""
+    if not options.QUANTISED_ACTIVATIONS or kind.name not in LAYOUTS or not all(isinstance(n, int) for n in x.shape):
+        return False
+    if 0 in x.shape or 0 in blocks.shape or not isinstance(x.device, str):
+        return False
+    return any(each.terms == 4 for each in _target(x.device).dot_products)
+
+
+def _target(device: Devices) -> Target:
+    assert isinstance(device, str)
+    return open_driver(device).target
+
+
+def token_lanes(device: Devices, tokens: int) -> int:
+    """How many tokens are the lanes of a vector; 1 where lanes lie along the weights of a row."""
+    if tokens < MIN_LANE_TOKENS:
+        return 1
+    lanes = _target(device).lanes(dtypes.float32)
+    return min(lanes, max(4, 1 << (tokens - 1).bit_length()))
+
+
+def largest_divisor(size: int, limit: int) -> int:
+    return max(amount for amount in range(1, limit + 1) if size % amount == 0)
+
+
+def parts_of_a_run(layout: Layout) -> int:
+    """How many scales and sums of activations there are for 32 of them."""
+    return 1 if layout.scales == 1 else 32 // layout.length
+
+
+# ---------------------------------------------------------------- kernels
+
+
+def _few(kind: BlockType, blocks: Tensor, x: Tensor) -> Tensor:
+    """x (tokens, columns): (tokens, rows)."""
+    layout, tokens, rows = LAYOUTS[kind.name], x.shape[0], blocks.shape[0]
+    quantised = quantise(x.detach(), parts_of_a_run(layout))
+    tile = Tile(largest_divisor(rows, ROWS if layout.scales == 1 else 2), tokens)
+    kernel = one_token(layout, kind.nbytes, tile, f"product_{kind.name}")
+
+    def without_choice(out: UOp, weights: UOp, values: UOp, scales: UOp, sums: UOp, _x: UOp) -> UOp:
+        return kernel(out, weights, None, values, scales, sums)
+
+    arguments = [each.unsqueeze(1) for each in quantised]
+    out = Tensor.empty(tokens, 1, rows, dtype=dtypes.float32, device=x.device)
+    gradient = functools.partial(_gradient, kind)
+    given = (blocks.unsqueeze(0), *arguments, x)
+    return out.custom_kernel(*given, fxn=without_choice, grad_fxn=gradient)[0].squeeze(1)
+
+
+def _gradient(kind: BlockType, gradient: Tensor, *given: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradient of the activations, which the product of the decoded weights has: rounding is passed over."""
+    weights, x = given[1], given[-1]
+    found = gradient.flatten(1) @ decode(kind, weights.reshape(-1, weights.shape[-1]), gradient.dtype)
+    return (*[None] * (len(given) - 1), found.cast(x.dtype))
+
+
+def _many(kind: BlockType, blocks: Tensor, x: Tensor, lanes: int) -> Tensor:
+    """x (tokens, columns): (tokens, rows). Tokens are padded to whole vectors."""
+    layout, tokens, rows = LAYOUTS[kind.name], x.shape[0], blocks.shape[0]
+    vectors = min(MAX_VECTORS, -(-tokens // lanes))
+    padded = -(-tokens // (lanes * vectors)) * lanes * vectors
+    quantised: Activations = quantise(x.detach().pad(((0, padded - tokens), (0, 0))), parts_of_a_run(layout), lanes)
+    tile = Tile(largest_divisor(rows, MAX_TOKEN_ROWS), vectors, lanes)
+    kernel = many_tokens(layout, kind.nbytes, tile, f"products_{kind.name}")
+
+    def without_x(out: UOp, weights: UOp, values: UOp, scales: UOp, sums: UOp, _x: UOp) -> UOp:
+        return kernel(out, weights, values, scales, sums)
+
+    def gradient(slope: Tensor, *given: Tensor) -> tuple[Tensor | None, ...]:
+        return _gradient(kind, slope[:, :tokens].transpose(), *given)
+
+    out = Tensor.empty(rows, padded, dtype=dtypes.float32, device=x.device)
+    made = out.custom_kernel(blocks, *quantised, x, fxn=without_x, grad_fxn=gradient)[0]
+    return made[:, :tokens].transpose()
+
+
+def _experts(kind: BlockType, blocks: Tensor, x: Tensor, chosen: Tensor) -> Tensor:
+    layout, rows = LAYOUTS[kind.name], blocks.shape[1]
+    quantised = quantise(x.detach().flatten(0, 1), parts_of_a_run(layout))
+    arguments = [each.unflatten(0, x.shape[:2]) for each in quantised]
+    tile = Tile(largest_divisor(rows, ROWS if layout.scales == 1 else 2), 1)
+    kernel = one_token(layout, kind.nbytes, tile, f"experts_{kind.name}")
+
+    def with_choice(out: UOp, weights: UOp, choice: UOp, values: UOp, scales: UOp, sums: UOp, _x: UOp) -> UOp:
+        return kernel(out, weights, choice, values, scales, sums)
+
+    def gradient(slope: Tensor, *given: Tensor) -> tuple[Tensor | None, ...]:
+        picked = decode(kind, blocks[chosen], slope.dtype)
+        found = (slope.unsqueeze(-1) * picked).sum(-2)
+        found = found if x.shape[1] > 1 or chosen.shape[1] == 1 else found.sum(1, keepdim=True)
+        return (*[None] * (len(given) - 1), found.cast(x.dtype))
+
+    out = Tensor.empty(*chosen.shape, rows, dtype=dtypes.float32, device=x.device)
+    return out.custom_kernel(blocks, chosen, *arguments, x, fxn=with_choice, grad_fxn=gradient)[0]
+
+
+__all__ = ["decode", "expert_linear", "has_kernel", "linear"]

@@ -68,7 +68,18 @@ class Addresses:
         if base is None:
             self.bases[index] = self.buffer(index)
         elif not self.facts.axes(base):
-            self.bases[index] = self._element_pointer(index, base, {})
+            self.bases[index] = self.base_pointer(index, base)
+
+    def base_pointer(self, index: UOp, base: UOp) -> Element:
+        """Accesses at constant distances from each other share an address: LLVM then joins the bytes of a number."""
+        offset = 0
+        if base.op is Ops.ADD and base.src[1].is_const:
+            base, offset = base.src[0], int(base.src[1].arg)
+        key = (f"{self.buffer(index).name}[{self.values.operand(base, {}, None)}] {memory_type(index.dtype)}", 0)
+        made = self.emitter.reused.get(key)
+        if made is None:
+            made = self.emitter.reused[key] = self._element_pointer(index, base, {})
+        return self.moved(made, memory_type(index.dtype), offset)
 
     def _element_pointer(self, index: UOp, base: UOp, at: dict[UOp, int]) -> Element:
         buffer, position = self.buffer(index), self.values.operand(base, at, None)

@@ -2,8 +2,8 @@
 products of narrow integers to each lane of a sum, where the program's own nodes widen, multiply and add one by one.
 
 An instruction replaces the ACCUMULATE of a product that is summed along an UNROLL axis of as many terms as the
-instruction takes. A factor is loaded as groups of that many contiguous elements: a group for each lane, or one group
-for all lanes."""
+instruction takes. A factor is made of groups of that many elements: a group for each lane, or one group for all lanes
+(`grouped_values`)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import itertools
 from typing import NamedTuple
 
 from tilewright.backends.cpu.rendering.emitter import Element
-from tilewright.backends.cpu.rendering.instructions import of_lanes, scalar_type, value_type
+from tilewright.backends.cpu.rendering.grouped_values import Group, GroupedValues
+from tilewright.backends.cpu.rendering.instructions import scalar_type, value_type
 from tilewright.backends.cpu.rendering.memory_access import MemoryAccess
-from tilewright.backends.cpu.rendering.shuffles import interleave
-from tilewright.base.dtype import DType
-from tilewright.codegen.tiles import Coordinates, axis_size, tile_part
-from tilewright.graph.kernels.dot_products import DotFit, find_dots, narrow_factors
+from tilewright.codegen.tiles import Coordinates, axis_size
+from tilewright.graph.kernels.dot_products import DotFit, find_dots, narrow_factors, usable_dtypes
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import consumers
@@ -34,34 +33,34 @@ _OFFSET = -1
 
 
 class Dot(NamedTuple):
-    """A sum that an instruction computes: the loads of both factors, in the order of the instruction's operands; the
-    axis of its lanes and that of the terms in a lane."""
+    """A sum that an instruction computes: both factors, in the order of the instruction's operands; the axis of its
+    lanes and that of the terms in a lane."""
 
     acc: UOp
-    loads: tuple[UOp, UOp]
-    lanes: UOp
-    terms: UOp
+    factors: tuple[UOp, UOp]
+    group: Group
     fit: DotFit
-    offset: int | None  # which of the loads is offset
+    offset: int | None  # which of the factors is offset
+    members: frozenset[UOp]  # the nodes of both factors
 
 
 class DotProducts:
     def __init__(self, memory: MemoryAccess) -> None:
-        self.memory = memory
         self.values = memory.values
         self.facts = memory.facts
         self.emitter = memory.emitter
         self.target = memory.program.target
+        self.grouped = GroupedValues(memory)
         self.dots: dict[UOp, Dot] = {}  # by the ACCUMULATE
-        self.loads: dict[UOp, Dot] = {}
+        self.members: dict[UOp, Group] = {}
         self.replaced: set[UOp] = set()  # nodes that nothing else uses
-        self.groups: dict[UOp, dict[Coordinates, Element]] = {}
         body = memory.program.body if self.target.dot_products else ()
         for node in body:
             dot = self._match(node) if node.op is Ops.ACCUMULATE and node.arg is Ops.ADD else None
-            if dot is not None and all(self._is_loaded_alike(load, dot) for load in dot.loads):
+            # Every other sum of a factor takes it in the same groups.
+            if dot is not None and all(self.members.get(each, dot.group) == dot.group for each in dot.members):
                 self.dots[node] = dot
-                self.loads.update(dict.fromkeys(dot.loads, dot))
+                self.members.update(dict.fromkeys(dot.members, dot.group))
         if self.dots:
             self._find_replaced(consumers(body))
 
@@ -70,30 +69,30 @@ class DotProducts:
     def _match(self, node: UOp) -> Dot | None:
         acc, value = node.src
         factors, lanes = narrow_factors(value), self.facts.vector_axis(acc)
-        if factors is None or lanes is None or any(factor.op is not Ops.LOAD for factor in factors):
+        if factors is None or lanes is None:
             return None
         for axis in self.facts.axes(value):
             if axis.arg.kind is AxisType.UNROLL and axis not in self.facts.axes(acc):
-                dots = find_dots(factors[0].dtype, factors[1].dtype, acc.dtype, self.target)
-                is_fitting = dots and dots[0].instruction.terms == axis_size(axis)
-                if is_fitting and all(self._is_grouped(factor, lanes, axis) for factor in factors):
-                    names = _NAMES.get(dots[0].instruction.name, {})
-                    return self._arrange(acc, factors, lanes, axis, dots) if axis_size(lanes) in names else None
+                dots = self._find_dots(factors, acc)
+                if not dots or dots[0].instruction.terms != axis_size(axis):
+                    continue
+                if axis_size(lanes) not in _NAMES.get(dots[0].instruction.name, {}):
+                    continue
+                group = Group(lanes, axis)
+                members = [self.grouped.members(factor, group) for factor in factors]
+                if members[0] and members[1]:
+                    return self._arrange(acc, factors, group, dots, frozenset([*members[0], *members[1]]))
         return None
 
-    def _is_grouped(self, load: UOp, lanes: UOp, terms: UOp) -> bool:
-        """Whether the terms of a group are contiguous, or lanes are and can be interleaved into groups. All that is
-        loaded at once has one bit as its mask."""
-        index, axes = load.src[0], self.facts.axes
-        base, steps = tile_part(index.src[1])
-        masked = {axis for mask in index.src[2:] for axis in axes(mask)}
-        if len(load.src) > 1 or (base is not None and axes(base)) or lanes in masked:
-            return False
-        if steps.get(lanes) == 1 and steps.get(terms) != 1:
-            return True
-        return terms not in masked and steps.get(terms) == 1 and steps.get(lanes, axis_size(terms)) == axis_size(terms)
+    def _find_dots(self, factors: tuple[UOp, UOp], acc: UOp) -> list[DotFit]:
+        """Values that both the signed and the unsigned dtype hold are taken as either: what needs no offset wins."""
+        pairs = itertools.product(usable_dtypes(factors[0]), usable_dtypes(factors[1]))
+        found = [dots for left, right in pairs if (dots := find_dots(left, right, acc.dtype, self.target))]
+        return min(found, key=lambda dots: (-dots[0].instruction.terms, dots[0].offset is not None), default=[])
 
-    def _arrange(self, acc: UOp, factors: tuple[UOp, UOp], lanes: UOp, terms: UOp, dots: list[DotFit]) -> Dot:
+    def _arrange(
+        self, acc: UOp, factors: tuple[UOp, UOp], group: Group, dots: list[DotFit], members: frozenset[UOp]
+    ) -> Dot:
         """Of two factors that can be offset, the larger one is: the correction is computed from the other."""
 
         def corrections(fit: DotFit) -> int:
@@ -102,16 +101,12 @@ class DotProducts:
         fit = min(dots, key=corrections)
         left, right = fit.order
         offset = None if fit.offset is None else fit.order.index(fit.offset)
-        return Dot(acc, (factors[left], factors[right]), lanes, terms, fit, offset)
-
-    def _is_loaded_alike(self, load: UOp, dot: Dot) -> bool:
-        """Whether every other sum of this load takes it in the same groups."""
-        known = self.loads.get(load, dot)
-        return (known.lanes, known.terms) == (dot.lanes, dot.terms)
+        return Dot(acc, (factors[left], factors[right]), group, fit, offset, members)
 
     def _find_replaced(self, users: dict[UOp, list[UOp]]) -> None:
         products = [node.src[1] for node in self.dots]
-        for nodes in (products, [cast for product in products for cast in product.src], self.loads):
+        members = [node for node in reversed(list(users)) if node in self.members]
+        for nodes in (products, [cast for product in products for cast in product.src], members):
             for node in nodes:
                 if all(user in self.dots or user in self.replaced for user in users[node]):
                     self.replaced.add(node)
@@ -130,14 +125,14 @@ class DotProducts:
     def _offset_coordinates(self, dot: Dot, coordinates: Coordinates) -> Coordinates:
         """What the offset adds is the same along every axis that the other factor does not have."""
         assert dot.offset is not None
-        facts, other = self.facts, dot.loads[1 - dot.offset]
+        facts, other = self.facts, dot.factors[1 - dot.offset]
         kept = (at if axis in facts.axes(other) else 0 for axis, at in zip(facts.outer_axes(dot.acc), coordinates))
         return (_OFFSET, *kept)
 
     def accumulate(self, node: UOp) -> None:
         dot, facts = self.dots[node], self.facts
         sums = self.values[dot.acc]
-        others = [a for a in facts.axes(node.src[1]) if a not in facts.axes(dot.acc) and a is not dot.terms]
+        others = [a for a in facts.axes(node.src[1]) if a not in facts.axes(dot.acc) and a is not dot.group.terms]
         for step in itertools.product(*(range(axis_size(axis)) for axis in others)):
             offsets: set[Coordinates] = set()
             for coordinates in facts.all_coordinates(dot.acc):
@@ -162,7 +157,7 @@ class DotProducts:
                 )
 
     def _emit(self, dot: Dot, total: Element, left: str, right: str) -> Element:
-        emitter, instruction, lanes = self.emitter, dot.fit.instruction, axis_size(dot.lanes)
+        emitter, instruction, lanes = self.emitter, dot.fit.instruction, axis_size(dot.group.lanes)
         sums = value_type(dot.acc.dtype, lanes)
         kinds = [value_type(dtype, lanes * instruction.terms) for dtype in (instruction.left, instruction.right)]
         name, operands = _NAMES[instruction.name][lanes], ((kinds[0], left), (kinds[1], right))
@@ -173,55 +168,25 @@ class DotProducts:
 
     # ------------------------------------------------------------ factors
 
+    def emit_member(self, node: UOp) -> None:
+        """A node of a factor, where the program has it."""
+        self.grouped.emit(node, self.members[node])
+
     def _operand(self, dot: Dot, side: int, at: dict[UOp, int]) -> str:
         """A factor as the instruction takes it: widened, or offset."""
-        load = dot.loads[side]
+        factor = dot.factors[side]
         want = (dot.fit.instruction.left, dot.fit.instruction.right)[side]
-        group = self.groups[load][tuple(at[axis] for axis in self._group_axes(dot, load))]
-        count, emitter = axis_size(dot.lanes) * dot.fit.instruction.terms, self.emitter
+        made = self.grouped.operand(factor, dot.group, at)
+        count, emitter = axis_size(dot.group.lanes) * dot.fit.instruction.terms, self.emitter
         if side == dot.offset:
-            text = f"xor {value_type(want, count)} {group.name}, {self._half_range(dot)}"
-        elif want.bits == load.dtype.bits:
-            return group.name
+            text = f"xor {value_type(want, count)} {made.name}, {self._half_range(dot)}"
+        elif want.bits == factor.dtype.bits:
+            return made.name
         else:
-            text = emitter.cast(load.dtype, want, count, group.name)
-        return emitter.once((text, 0), text, group.depth).name
+            text = emitter.cast(factor.dtype, want, count, made.name)
+        return emitter.once((text, 0), text, made.depth).name
 
     def _half_range(self, dot: Dot) -> str:
         assert dot.offset is not None
-        dtype = dot.loads[dot.offset].dtype
+        dtype = dot.factors[dot.offset].dtype
         return f"splat ({scalar_type(dtype)} {-1 << (dtype.bits - 1)})"
-
-    def _group_axes(self, dot: Dot, load: UOp) -> list[UOp]:
-        return [axis for axis in self.facts.axes(load) if axis not in (dot.lanes, dot.terms)]
-
-    def load(self, load: UOp) -> None:
-        """Loads all groups of a factor, where the program loads its elements."""
-        dot = self.loads[load]
-        axes = self._group_axes(dot, load)
-        self.groups[load] = {
-            coordinates: self._load_group(dot, load, dict(zip(axes, coordinates)))
-            for coordinates in itertools.product(*(range(axis_size(axis)) for axis in axes))
-        }
-
-    def _load_group(self, dot: Dot, load: UOp, at: dict[UOp, int]) -> Element:
-        index, lanes, terms = load.src[0], axis_size(dot.lanes), axis_size(dot.terms)
-        steps, at = tile_part(index.src[1])[1], {**at, dot.terms: 0}
-        if dot.lanes not in steps:
-            return self._broadcast(load.dtype, self.memory.load_contiguous(index, at, terms), lanes, terms)
-        at[dot.lanes] = 0
-        if steps[dot.lanes] == 1 and steps.get(dot.terms) != 1:
-            loads = (self.memory.load_contiguous(index, {**at, dot.terms: term}, lanes) for term in range(terms))
-            rows = [made.name for made in loads]
-            return self.emitter.here(interleave(self.emitter.assign, load.dtype.bits, rows, lanes))
-        return self.memory.load_contiguous(index, at, lanes * terms)
-
-    def _broadcast(self, dtype: DType, group: Element, lanes: int, terms: int) -> Element:
-        """The same group in every lane."""
-        emitter, bits = self.emitter, dtype.bits * terms
-        kind = of_lanes(f"i{bits}", lanes)
-        one = emitter.emit(f"bitcast {value_type(dtype, terms)} {group.name} to i{bits}", group.depth).name
-        first = emitter.emit(f"insertelement {kind} poison, i{bits} {one}, i64 0", group.depth).name
-        order = f"<{lanes} x i32> zeroinitializer"
-        all_lanes = emitter.emit(f"shufflevector {kind} {first}, {kind} poison, {order}", group.depth).name
-        return emitter.emit(f"bitcast {kind} {all_lanes} to {value_type(dtype, lanes * terms)}", group.depth)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.backends.cpu.rendering.emitter import Element
+from tilewright.backends.cpu.rendering.emitter import Element, Emitter
 from tilewright.backends.cpu.rendering.instructions import is_exact, operand_dtype, value_type
 from tilewright.backends.cpu.rendering.values import Values
 from tilewright.base.dtype import dtypes
@@ -38,20 +38,8 @@ class Elementwise:
             return values.emitter.here(values.operand(node.src[1 if holds else 2], at, axis))
         if node in self.slow:
             return self._choose(node, at)
-        return values.emitter.emit(self._spell(node, [values.operand(src, at, axis) for src in node.src]))
-
-    def _spell(self, node: UOp, operands: list[str]) -> str:
-        emitter, lanes = self.values.emitter, self.values.facts.lanes(node)
-        if node.op is Ops.CAST:
-            return emitter.cast(node.src[0].dtype, node.dtype, lanes, operands[0])
-        if node.op is Ops.BITCAST:
-            return emitter.bitcast(node.src[0].dtype, node.dtype, lanes, operands[0])
-        if node.op is Ops.WHERE:
-            return emitter.select(node.dtype, lanes, *operands)
-        if len(operands) == 1:
-            return emitter.unary(node.op, node.dtype, lanes, operands[0])
-        left, right = operands
-        return emitter.binary(node.op, operand_dtype(node), lanes, left, right, is_exact(node))
+        operands = [values.operand(src, at, axis) for src in node.src]
+        return values.emitter.emit(spell(values.emitter, node, operands, values.facts.lanes(node)))
 
     def _choose(self, where: UOp, at: dict[UOp, int]) -> Element:
         values, emitter, facts = self.values, self.values.emitter, self.values.facts
@@ -74,3 +62,17 @@ class Elementwise:
         emitter.begin_block(f"{label}.done")
         kind = value_type(where.dtype, lanes)
         return emitter.emit(f"phi {kind} [ {fast}, %{before} ], [ {chosen}, %{taken} ]")
+
+
+def spell(emitter: Emitter, node: UOp, operands: list[str], lanes: int) -> str:
+    """The instruction of an elementwise node on vectors of `lanes`."""
+    if node.op is Ops.CAST:
+        return emitter.cast(node.src[0].dtype, node.dtype, lanes, operands[0])
+    if node.op is Ops.BITCAST:
+        return emitter.bitcast(node.src[0].dtype, node.dtype, lanes, operands[0])
+    if node.op is Ops.WHERE:
+        return emitter.select(node.dtype, lanes, *operands)
+    if len(operands) == 1:
+        return emitter.unary(node.op, node.dtype, lanes, operands[0])
+    left, right = operands
+    return emitter.binary(node.op, operand_dtype(node), lanes, left, right, is_exact(node))

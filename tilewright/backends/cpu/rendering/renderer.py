@@ -160,8 +160,8 @@ class Renderer:
     # ------------------------------------------------------------ nodes
 
     def _emit_node(self, node: UOp) -> None:
-        if node in self.dots.loads:
-            self.dots.load(node)
+        if node in self.dots.members:
+            self.dots.emit_member(node)
         if node in self.dots.replaced:
             return
         if node.op is Ops.CHECK:

@@ -1,0 +1,117 @@
+"""Products with quantised weights: kernels on 8-bit activations against decoded weights in float64, and the option that
+keeps floats. The bound: an activation is off by at most half a scale, 1/254 of the largest of its run of 32, so a
+product is off by at most the sum of |weight| * (largest of the run) / 254."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright import Context, Tensor, jit
+from tilewright.llm.quantised import product
+from tilewright.llm.quantised.layouts import LAYOUTS
+from tilewright.llm.quantised.types import TYPES
+from tilewright.llm.quantised.weight import QuantisedWeight
+
+Array = np.ndarray[Any, Any]
+KINDS = sorted(LAYOUTS)
+NAMES_OF_HALVES = {"Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2)}
+
+
+def random_blocks(kind: str, rows: int, columns: int, seed: int = 0) -> Array:
+    """Any fields, with scales of which no product overflows."""
+    generator = np.random.default_rng(seed)
+    form = TYPES[kind]
+    blocks = generator.integers(0, 256, (rows, columns // form.size, form.nbytes)).astype(np.uint8)
+    for first in NAMES_OF_HALVES.get(kind, (0,)):
+        halves = generator.uniform(-0.01, 0.01, (*blocks.shape[:2], 1)).astype(np.float16)
+        blocks[..., first : first + 2] = halves.view(np.uint8)
+    return blocks.reshape(rows, -1)
+
+
+def random_rows(tokens: int, columns: int, seed: int = 1) -> Array:
+    """Runs of very different sizes, one of zeros."""
+    generator = np.random.default_rng(seed)
+    x = generator.standard_normal((tokens, columns)).astype(np.float32)
+    x *= np.repeat(10.0 ** generator.uniform(-3, 3, (tokens, columns // 32)), 32, axis=1).astype(np.float32)
+    x[:, :32] *= tokens % 2
+    return x
+
+
+def decoded(kind: str, blocks: Array) -> Array:
+    return (
+        QuantisedWeight(kind, (len(blocks), blocks.shape[1] // TYPES[kind].nbytes * TYPES[kind].size), Tensor(blocks))
+        .decode()
+        .numpy()
+    )
+
+
+def bound_of(weights: Array, x: Array) -> Array:
+    """Half a scale per element, and what float32 rounds."""
+    largest = np.repeat(np.abs(x.reshape(len(x), -1, 32)).max(2), 32, axis=1).astype(np.float64)
+    return (largest / 254 * 1.001 + 1e-5 * np.abs(x)) @ np.abs(weights.T.astype(np.float64)) + 1e-6
+
+
+def check(kind: str, rows: int, columns: int, tokens: int) -> None:
+    blocks, x = random_blocks(kind, rows, columns), random_rows(tokens, columns)
+    weights = decoded(kind, blocks)
+    found = product.linear(TYPES[kind], Tensor(blocks), Tensor(x)).numpy()
+    expected = x.astype(np.float64) @ weights.T.astype(np.float64)
+    assert found.shape == (tokens, rows)
+    assert (np.abs(found - expected) <= bound_of(weights, x)).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("rows", "tokens"), [(8, 1), (7, 1), (6, 3), (5, 9), (6, 16), (3, 70)])
+def test_products_of_any_shape(kind: str, rows: int, tokens: int) -> None:
+    check(kind, rows, TYPES[kind].size * (1 if rows == 7 else 3), tokens)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chosen_experts_alone_are_multiplied(kind: str) -> None:
+    columns, rows, experts = TYPES[kind].size * 2, 6, 5
+    blocks = random_blocks(kind, experts * rows, columns)
+    weights = decoded(kind, blocks).reshape(experts, rows, columns)
+    chosen = np.array([[4, 0], [2, 2], [1, 3]], dtype=np.int32)
+    for picks in (1, 2):
+        x = random_rows(3 * picks, columns).reshape(3, picks, columns)
+        found = product.expert_linear(TYPES[kind], Tensor(blocks.reshape(experts, rows, -1)), Tensor(x), Tensor(chosen))
+        assert found.shape == (3, 2, rows)
+        for token, row in enumerate(chosen):
+            for pick, expert in enumerate(row):
+                given = x[token, pick % picks][None]
+                expected = given.astype(np.float64) @ weights[expert].T.astype(np.float64)
+                error = np.abs(found.numpy()[token, pick] - expected)
+                assert (error <= bound_of(weights[expert], given)).all()
+
+
+def test_an_option_keeps_float_activations() -> None:
+    blocks, x = random_blocks("Q4_0", 8, 64), random_rows(1, 64)
+    exact = x.astype(np.float64) @ decoded("Q4_0", blocks).T.astype(np.float64)
+    size = np.sqrt((exact**2).mean())
+    with Context(QUANTISED_ACTIVATIONS=0):
+        kept = product.linear(TYPES["Q4_0"], Tensor(blocks), Tensor(x)).numpy()
+    rounded = product.linear(TYPES["Q4_0"], Tensor(blocks), Tensor(x)).numpy()
+    assert np.abs(kept - exact).max() < 1e-5 * size < np.abs(rounded - exact).max()
+
+
+def test_gradients_are_those_of_the_decoded_weights() -> None:
+    for tokens in (2, 20):
+        blocks, data = random_blocks("Q4_K", 6, 256), random_rows(tokens, 256)
+        x = Tensor(data, requires_grad=True)
+        slopes = random_rows(tokens, 32)[:, :6]
+        (product.linear(TYPES["Q4_K"], Tensor(blocks), x) * Tensor(slopes)).sum().backward()
+        expected = slopes.astype(np.float64) @ decoded("Q4_K", blocks)
+        np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+def test_jitted_products_are_replayed() -> None:
+    blocks = Tensor(random_blocks("Q5_0", 8, 96)).realize()
+    multiply = jit(lambda x: product.linear(TYPES["Q5_0"], blocks, x).realize())
+    for seed in range(4):
+        x = random_rows(1, 96, seed)
+        eager = product.linear(TYPES["Q5_0"], blocks, Tensor(x)).numpy()
+        assert np.array_equal(multiply(Tensor(x).realize()).numpy(), eager)
+    assert multiply.last_reason == ""

@@ -1,0 +1,86 @@
+"""Activations in 8 bits. In: rows of floats. Out: for each run of 32 the integers -127 to 127 and the scale of their
+largest one, and for each part of a block the sum of its integers times the scale. The error of an element is at most
+half a scale, 1/254 of the largest of its run: relative to the norm of a row about 0.4 % of normal numbers.
+
+A scale is repeated for each part, so that a kernel loads scales and sums of parts with stride 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tilewright.base.dtype import dtypes
+from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.records import KernelInfo
+from tilewright.graph.uop import UOp
+from tilewright.tensor.tensor import Tensor
+
+RUN = 32  # elements with one scale
+LARGEST = 127
+TERMS = 4  # neighbours in one lane of a dot-product instruction
+# Runs of smaller numbers are zeros: their scale would have an infinite inverse.
+MIN_LARGEST = 1e-30
+
+
+class Activations(NamedTuple):
+    """Integers (rows, columns), scales and sums (rows, parts); or with lanes, which are rows: (tiles, columns // 4,
+    lanes, 4) and (tiles, parts, lanes)."""
+
+    values: Tensor
+    scales: Tensor
+    sums: Tensor
+
+
+def _reduce(op: object, value: UOp, *ranges: UOp) -> UOp:
+    return UOp(Ops.REDUCE, value.dtype, (value, *ranges), op)
+
+
+def quantise_kernel(parts: int, lanes: int) -> Callable[..., UOp]:
+    """Of runs that `parts` of blocks share. With `lanes`, groups of 4 elements of that many rows are neighbours."""
+
+    def kernel(values: UOp, scales: UOp, sums: UOp, x: UOp) -> UOp:
+        # A tile of many rows is a task for a core; that of one token takes less time than waking another core.
+        tile = UOp.range(x.shape[0] // lanes, 0, AxisType.LOOP if lanes == 1 else AxisType.THREAD)
+        run, lane = UOp.range(x.shape[1] // RUN, 1), UOp.range(lanes, 2)
+        row, length = tile * lanes + lane, RUN // parts
+
+        def loaded(at: UOp) -> UOp:
+            return x[row, run * RUN + at].load().cast(dtypes.float32)
+
+        at = UOp.range(RUN, 3, AxisType.UPCAST)
+        largest = _reduce(Ops.MAX, loaded(at).maximum(-loaded(at)), at)
+        inverse = (largest < MIN_LARGEST).where(largest.const_like(0.0), largest.const_like(LARGEST) / largest)
+        scale = largest * (1.0 / LARGEST)
+
+        def rounded(at: UOp) -> UOp:
+            value = loaded(at) * inverse
+            return (value + (value < 0.0).where(value.const_like(-0.5), value.const_like(0.5))).cast(dtypes.int8)
+
+        if lanes == 1:
+            group, term = UOp.range(1, 4, AxisType.UNROLL), UOp.range(RUN, 5, AxisType.UPCAST)
+            place = values[row, run * RUN + term]
+        else:
+            group, term = UOp.range(RUN // TERMS, 4, AxisType.UNROLL), UOp.range(TERMS, 5, AxisType.UPCAST)
+            place = values[tile, run * (RUN // TERMS) + group, lane, term]
+        effects = [place.store(rounded(group * TERMS + term)).end(group, term)]
+        part, inner = UOp.range(parts, 6, AxisType.UNROLL), UOp.range(length, 7, AxisType.UPCAST)
+        total = _reduce(Ops.ADD, rounded(part * length + inner).cast(dtypes.int32), inner)
+        for memory, value in ((scales, scale), (sums, total.cast(dtypes.float32) * scale)):
+            place = memory[row, run * parts + part] if lanes == 1 else memory[tile, run * parts + part, lane]
+            effects.append(place.store(value).end(part))
+        return UOp.group(*effects).end(tile, run, lane).sink(arg=KernelInfo("quantise_activations", ()))
+
+    return kernel
+
+
+def quantise(x: Tensor, parts: int, lanes: int = 1) -> Activations:
+    """x (rows, columns), the columns a multiple of 32; `parts` of blocks for each 32 elements."""
+    rows, columns = x.shape
+    tiles = rows // lanes
+    shape: tuple[int, ...] = (rows, columns) if lanes == 1 else (tiles, columns // TERMS, lanes, TERMS)
+    count = columns // RUN * parts
+    scales: tuple[int, ...] = (rows, count) if lanes == 1 else (tiles, count, lanes)
+    kinds = ((shape, dtypes.int8), (scales, dtypes.float32), (scales, dtypes.float32))
+    outputs = [Tensor.empty(*size, dtype=dtype, device=x.device) for size, dtype in kinds]
+    made = outputs[0].custom_kernel(*outputs[1:], x, fxn=quantise_kernel(parts, lanes))
+    return Activations(*made[:3])

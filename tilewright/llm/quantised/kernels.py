@@ -1,0 +1,113 @@
+"""Kernels of products with quantised weights. In: a layout, and activations quantised to 8 bits (`activations.py`).
+Out: UOps of kernels in which integer dot products of fields and activations are scaled once for each part of a block.
+
+    for row: for block:                          one token: the lanes lie along a part
+      for part:  dot[lane] = sum of 4 products   a dot-product instruction
+                 acc[lane] += scale * x_scale * dot[lane]
+                 rest      += minimum * x_sum    the sum of a part's activations, times their scale
+
+With many tokens the lanes are tokens: the groups of 4 activations of neighbouring tokens are neighbours in memory, and
+each group of 4 weights is broadcast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tilewright.base.dtype import dtypes
+from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.records import KernelInfo
+from tilewright.graph.uop import UOp
+from tilewright.llm.quantised.layouts import Bytes, Layout
+
+TERMS = 4  # of one lane of a dot-product instruction
+
+
+class Tile(NamedTuple):
+    """How a product is cut: rows of weights at a time, tokens at a time, and tokens that are lanes."""
+
+    rows: int
+    tokens: int
+    lanes: int = 1
+
+
+def add_up(value: UOp, *ranges: UOp) -> UOp:
+    return UOp(Ops.REDUCE, value.dtype, (value, *ranges), Ops.ADD)
+
+
+def bytes_at(weights: UOp, nbytes: int, block: UOp, *rows: UOp | int) -> Bytes:
+    """The bytes of one block of a row."""
+
+    def byte(position: UOp | int) -> UOp:
+        return weights[(*rows, block * nbytes + position)].load()
+
+    return byte
+
+
+def one_token(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[..., UOp]:
+    """out (tokens, picks, rows), weights (experts, rows, bytes), chosen (tokens, picks), quantised activations
+    (tokens, 1 or picks, columns), and their scales and sums for each part."""
+
+    def kernel(out: UOp, weights: UOp, chosen: UOp | None, values: UOp, scales: UOp, sums: UOp) -> UOp:
+        tokens, picks, rows = out.shape
+        tile_row, inner_row = UOp.range(rows // tile.rows, 0, AxisType.THREAD), UOp.range(tile.rows, 7, AxisType.UNROLL)
+        tile_token, inner_token = UOp.range(tokens // tile.tokens, 1), UOp.range(tile.tokens, 8, AxisType.UNROLL)
+        pick = UOp.range(picks, 2)
+        row, token = tile_row * tile.rows + inner_row, tile_token * tile.tokens + inner_token
+        source = pick if values.shape[1] > 1 else 0
+        block = UOp.range(values.shape[2] // (layout.parts * layout.length), 3, AxisType.REDUCE)
+        kind = AxisType.UPCAST if layout.scales > 1 and tile.tokens == 1 else AxisType.UNROLL
+        part = UOp.range(layout.parts, 4, kind)
+        lane = UOp.range(layout.length // TERMS, 5, AxisType.UPCAST)
+        term = UOp.range(TERMS, 6, AxisType.UNROLL)
+        expert = chosen[token, pick].load().cast(dtypes.index) if chosen is not None else 0
+        data = bytes_at(weights, nbytes, block, expert, row)
+        number = block * layout.parts + part
+        element = lane * TERMS + term
+        field = layout.field(data, part, element)
+        activation = values[token, source, number * layout.length + element].load()
+        summed = (term,) if layout.scales > 1 else (part, term)
+        dot = add_up(field.cast(dtypes.int32) * activation.cast(dtypes.int32), *summed).cast(dtypes.float32)
+        first = block * layout.scales + (part if layout.scales > 1 else 0)
+        scale = layout.scale(data, part) * scales[token, source, first].load()
+        parts = (part,) if layout.scales > 1 else ()
+        total = add_up(dot * scale, block, lane, *parts)
+        if layout.minimum is not None:
+            total = total + add_up(layout.minimum(data, part) * sums[token, source, first].load(), block, *parts)
+        end = (tile_row, tile_token, pick, inner_row, inner_token)
+        return out[token, pick, row].set(total, end=end).sink(arg=KernelInfo(name, ()))
+
+    return kernel
+
+
+def many_tokens(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[..., UOp]:
+    """out (rows, tokens), weights (rows, bytes), activations (tiles, columns // 4, lanes, 4), and their scales and sums
+    (tiles, parts, lanes). A tile of activations stays in a near cache while all rows are multiplied by it."""
+
+    def kernel(out: UOp, weights: UOp, values: UOp, scales: UOp, sums: UOp) -> UOp:
+        rows, tiles = weights.shape[0], values.shape[0]
+        tile_token = UOp.range(tiles // tile.tokens, 0, AxisType.THREAD)
+        tile_row = UOp.range(rows // tile.rows, 1, AxisType.THREAD)
+        block = UOp.range(values.shape[1] * TERMS // (layout.parts * layout.length), 2, AxisType.REDUCE)
+        lane = UOp.range(tile.lanes, 3, AxisType.UPCAST)
+        part = UOp.range(layout.parts, 4, AxisType.UNROLL)
+        group = UOp.range(layout.length // TERMS, 5, AxisType.UNROLL)
+        term = UOp.range(TERMS, 6, AxisType.UNROLL)
+        inner_row, inner_token = UOp.range(tile.rows, 7, AxisType.UNROLL), UOp.range(tile.tokens, 8, AxisType.UNROLL)
+        row, token = tile_row * tile.rows + inner_row, tile_token * tile.tokens + inner_token
+        data = bytes_at(weights, nbytes, block, row)
+        number = block * layout.parts + part
+        field = layout.field(data, part, group * TERMS + term)
+        activation = values[token, number * (layout.length // TERMS) + group, lane, term].load()
+        is_scaled = layout.scales > 1
+        summed = (group, term) if is_scaled else (part, group, term)
+        dot = add_up(field.cast(dtypes.int32) * activation.cast(dtypes.int32), *summed).cast(dtypes.float32)
+        first = block * layout.scales + (part if is_scaled else 0)
+        value = dot * (layout.scale(data, part) * scales[token, first, lane].load())
+        if layout.minimum is not None:
+            value = value + layout.minimum(data, part) * sums[token, first, lane].load()
+        total = add_up(value, block, *((part,) if is_scaled else ()))
+        end = (tile_token, tile_row, inner_row, inner_token, lane)
+        return out[row, token * tile.lanes + lane].set(total, end=end).sink(arg=KernelInfo(name, ()))
+
+    return kernel

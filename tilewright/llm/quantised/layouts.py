@@ -1,0 +1,146 @@
+"""The block formats as kernels read them. In: the bytes of a block, a part of it and an element of the part, as UOps.
+Out: the field of the element, and the scale and the minimum of the part: a weight is `scale * field + minimum`.
+
+A block is `parts` runs of `length` elements, one behind the other; each part lies in contiguous bytes, which parts
+share: the low nibbles are one part, the high nibbles another. `scales` of the parts differ; where it is 1, all parts
+have one scale. Fields are below 128, or signed: a dot-product instruction then needs no correction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tilewright.base.dtype import dtypes
+from tilewright.graph.uop import UOp
+
+# The byte of a block at a position, which may depend on a part or an element.
+Bytes = Callable[[UOp | int], UOp]
+
+
+class Layout(NamedTuple):
+    """One format: `field(block, part, element)`, `scale(block, part)` and `minimum(block, part)`, which may be None."""
+
+    parts: int
+    length: int
+    scales: int
+    field: Callable[[Bytes, UOp, UOp], UOp]
+    scale: Callable[[Bytes, UOp], UOp]
+    minimum: Callable[[Bytes, UOp], UOp] | None
+
+
+def half(block: Bytes, position: int) -> UOp:
+    """A float16 in two bytes, as float32."""
+    low, high = block(position).cast(dtypes.uint16), block(position + 1).cast(dtypes.uint16)
+    return (low | (high << 8)).bitcast(dtypes.float16).cast(dtypes.float32)
+
+
+def _number(value: UOp) -> UOp:
+    """A small integer as float32."""
+    return value.cast(dtypes.int32).cast(dtypes.float32)
+
+
+def _shifted(byte: UOp, amount: UOp) -> UOp:
+    return byte >> amount.cast(dtypes.uint8)
+
+
+def _nibble(first: int) -> Callable[[Bytes, UOp, UOp], UOp]:
+    """Parts in turns: the low and the high nibbles of each run of bytes."""
+
+    def field(block: Bytes, part: UOp, element: UOp) -> UOp:
+        return _shifted(block(element + first), part * 4) & 15
+
+    return field
+
+
+def _five_bits(high: int, low: int) -> Callable[[Bytes, UOp, UOp], UOp]:
+    """A nibble, and a bit for each of the 32 elements in order."""
+
+    def field(block: Bytes, part: UOp, element: UOp) -> UOp:
+        number = part * 16 + element
+        bit = (number % 8 * 0 + 1) << (number % 8)
+        is_set = (block(number // 8 + high) & bit.cast(dtypes.uint8)).ne(0)
+        nibble = _shifted(block(element + low), part * 4) & 15
+        return nibble | is_set.where(nibble.const_like(16), nibble.const_like(0))
+
+    return field
+
+
+def _first_half(block: Bytes, _part: UOp) -> UOp:
+    return half(block, 0)
+
+
+def _second_half(block: Bytes, _part: UOp) -> UOp:
+    return half(block, 2)
+
+
+def _offset(amount: float) -> Callable[[Bytes, UOp], UOp]:
+    return lambda block, _part: half(block, 0) * -amount
+
+
+def _signed_byte(block: Bytes, _part: UOp, element: UOp) -> UOp:
+    return block(element + 2).bitcast(dtypes.int8)
+
+
+# ---------------------------------------------------------------- super-blocks of 256
+
+
+def _six_bits(first: int) -> Callable[[Bytes, UOp], UOp]:
+    """The scale (first=4) or the minimum (first=8) of one of 8 parts, in 12 bytes: 6 bits of one byte, or a nibble and
+    the two high bits of another."""
+
+    def number(block: Bytes, part: UOp) -> UOp:
+        rest = block(part + 8)
+        nibble = rest & 15 if first == 4 else rest >> 4
+        high = (block(part + (first - 4)) >> 2) & 48
+        return (part < 4).where(block(part + first) & 63, nibble | high)
+
+    return number
+
+
+def _scale_k(block: Bytes, part: UOp) -> UOp:
+    return half(block, 0) * _number(_six_bits(4)(block, part))
+
+
+def _minimum_k(block: Bytes, part: UOp) -> UOp:
+    return -half(block, 2) * _number(_six_bits(8)(block, part))
+
+
+def _field_q4_k(block: Bytes, part: UOp, element: UOp) -> UOp:
+    return _shifted(block(part // 2 * 32 + element + 16), part % 2 * 4) & 15
+
+
+def _field_q5_k(block: Bytes, part: UOp, element: UOp) -> UOp:
+    nibble = _shifted(block(part // 2 * 32 + element + 48), part % 2 * 4) & 15
+    return nibble | ((_shifted(block(element + 16), part) & 1) << 4)
+
+
+def _field_q6_k(block: Bytes, part: UOp, element: UOp) -> UOp:
+    """16 parts of 16: in each half of the block 4 quarters of 2 parts; two quarters share a run of 32 nibbles, all
+    four a run of 32 bytes with two bits of each."""
+    half_block, quarter, side = part // 8, part // 2 % 4, part % 2
+    nibble = _shifted(block(half_block * 64 + quarter % 2 * 32 + side * 16 + element), quarter // 2 * 4) & 15
+    bits = _shifted(block(half_block * 32 + side * 16 + element + 128), quarter * 2) & 3
+    return nibble | (bits << 4)
+
+
+def _scale_q6_k(block: Bytes, part: UOp) -> UOp:
+    return half(block, 208) * _number(block(part + 192).bitcast(dtypes.int8))
+
+
+def _minimum_q6_k(block: Bytes, part: UOp) -> UOp:
+    return half(block, 208) * -32.0 * _number(block(part + 192).bitcast(dtypes.int8))
+
+
+LAYOUTS: dict[str, Layout] = {
+    "Q4_0": Layout(2, 16, 1, _nibble(2), _first_half, _offset(8.0)),
+    "Q4_1": Layout(2, 16, 1, _nibble(4), _first_half, _second_half),
+    "Q5_0": Layout(2, 16, 1, _five_bits(2, 6), _first_half, _offset(16.0)),
+    "Q5_1": Layout(2, 16, 1, _five_bits(4, 8), _first_half, _second_half),
+    "Q8_0": Layout(1, 32, 1, _signed_byte, _first_half, None),
+    "Q4_K": Layout(8, 32, 8, _field_q4_k, _scale_k, _minimum_k),
+    "Q5_K": Layout(8, 32, 8, _field_q5_k, _scale_k, _minimum_k),
+    "Q6_K": Layout(16, 16, 16, _field_q6_k, _scale_q6_k, _minimum_q6_k),
+}
+
+
+__all__ = ["LAYOUTS", "Bytes", "Layout", "half"]
