@@ -151,7 +151,7 @@ def test_sums_of_columns_keep_every_core_busy(shape: tuple[int, int]) -> None:
     """The gradient of a bias: with work-groups it takes two kernels, without them as before."""
     node = build.reduce_axis(Ops.ADD, leaf(0, *shape), (0,))
     assert split_reduction(node) is None
-    split = split_reduction(node, has_groups=True)
+    split = split_reduction(node, CARD)
     assert split is not None
     assert math.prod(split.src[0].src[0].shape) >= CARD.cores * 32
 

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from typing import ParamSpec, TypeVar, cast
 
 from tilewright.base.errors import ConfigError, InternalError
-from tilewright.base.events import exchange_printing
+from tilewright.base.events import exchange_checking, exchange_printing
 from tilewright.base.forks import renewed_lock
 
 Value = int | str
@@ -107,6 +107,9 @@ class Options:
         0,
         "1 checks on every device that indices and class labels are in range; the CPU does so in any case.",
         affects=SCHEDULE,
+    )
+    CHECK_NAN = _option(
+        0, "1 looks at the results of every run and names the operation, index and line that first was NaN or infinite."
     )
     CPU_ARCH = _option(
         "",
@@ -227,6 +230,9 @@ def _declaration(name: str) -> Option:
     return declaration
 
 
+# Options that listen to events while they are set: told of each change, from what to what.
+_ANNOUNCED: dict[str, Callable[[int, int], None]] = {"CHECK_NAN": exchange_checking, "DEBUG": exchange_printing}
+
 options = Options()
 _process_values: dict[str, Value] = {}
 _open_blocks = 0
@@ -237,8 +243,8 @@ _options_lock = renewed_lock()
 def _set_process_value(name: str, value: Value) -> None:
     """Keep the value twice: in the object, where a plain read finds it, and where the overlaid class finds it."""
     with _options_lock:
-        if name == "DEBUG":
-            exchange_printing(int(_process_values.get(name, 0)), int(value))
+        if name in _ANNOUNCED:
+            _ANNOUNCED[name](int(_process_values.get(name, 0)), int(value))
         _process_values[name] = value
         if _open_blocks:
             # The class of the moment has a property of this name; its dictionary lies beneath.
@@ -329,8 +335,8 @@ class Context:
         values = self._values if outer is None else {**outer.values, **self._values}
         _overlay.set(_Overlay(values, outer))
         _count_open_blocks(1)
-        if "DEBUG" in self._values:
-            exchange_printing(0, int(self._values["DEBUG"]))
+        for name in self._values.keys() & _ANNOUNCED.keys():
+            _ANNOUNCED[name](0, int(self._values[name]))
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -339,8 +345,8 @@ class Context:
             raise InternalError("a Context is left in a thread that did not enter it")
         _overlay.set(overlay.outer)
         _count_open_blocks(-1)
-        if "DEBUG" in self._values:
-            exchange_printing(int(self._values["DEBUG"]), 0)
+        for name in self._values.keys() & _ANNOUNCED.keys():
+            _ANNOUNCED[name](int(self._values[name]), 0)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         from functools import wraps

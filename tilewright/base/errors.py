@@ -15,6 +15,7 @@ Stands below everything: each stage raises from here and nothing else.
         UnsupportedError           also NotImplementedError
         OutOfMemoryError           also MemoryError
         RealizeError
+        NonFiniteError             also ArithmeticError; CHECK_NAN=1 found a NaN or an infinity
         ConfigError                also ValueError
         CacheError
         JitError
@@ -22,6 +23,8 @@ Stands below everything: each stage raises from here and nothing else.
         StateError                 also ValueError; a state dict does not fit its model
         FileError                  a file of weights or data cannot be had, read or written
           FileFormatError          also ValueError; it is damaged, or asks for what loading refuses
+        GenerationError            also ValueError; a language model cannot go on, or take so long a text
+          TemplateError            a chat template is broken, refuses the messages or takes too much
       EmulatorError                a kernel did something no device may do
         OutOfBoundsError
         UninitialisedReadError
@@ -200,6 +203,19 @@ class RealizeError(UserError):
     """
 
 
+class NonFiniteError(UserError, ArithmeticError):
+    """CHECK_NAN=1: an operation made NaN or an infinity from finite values; raised at the line that wrote it.
+
+    Broken::
+
+        (x / 0).log().realize()
+
+    Fixed::
+
+        (x / x.abs().clamp(1e-6)).realize()
+    """
+
+
 class ConfigError(UserError, ValueError):
     """An option does not exist or was given a value it cannot have.
 
@@ -314,6 +330,32 @@ class FileFormatError(FileError, ValueError):
     Fixed, with a format that holds numbers alone::
 
         safe_load("from_a_stranger.safetensors")
+    """
+
+
+class GenerationError(UserError, ValueError):
+    """A language model cannot go on: a prompt is longer than its context, or it gave no probabilities.
+
+    Broken::
+
+        Generator(model, context=64).submit(list(range(100)), Sampling(), limit=10)
+
+    Fixed::
+
+        Generator(model, context=128).submit(list(range(100)), Sampling(), limit=10)
+    """
+
+
+class TemplateError(GenerationError):
+    """A chat template is broken, refuses the messages it was given, or takes more time or memory than a template may.
+
+    Broken, where the template wants roles to alternate::
+
+        template.render([{"role": "assistant", "content": "Hello"}])
+
+    Fixed::
+
+        template.render([{"role": "user", "content": "Hello"}])
     """
 
 

@@ -21,8 +21,10 @@ from tilewright.base.forks import renewed_lock
 
 KINDS: dict[str, str] = {
     "rule-fired": "a rewrite rule replaced a node: rule, before, after",
-    "pass-start": "a pass begins: stage, name, graph",
+    "pass-start": "a pass begins: stage, name, graph, run (the function)",
     "pass-end": "a pass is done: stage, name, graph, nanoseconds",
+    "decision": "a stage chose among what is right: stage, choice, reason, node (it is about, or None)",
+    "stage": "a stage of the compiler is done with something: name, nanoseconds, about (a kernel, or empty)",
     "schedule": "a graph was scheduled: items, nanoseconds, cached, plan (a Schedule), graph (the nodes to realise)",
     "cache-hit": "a cache answered: cache, key",
     "cache-miss": "a cache did not answer: cache, key",
@@ -31,7 +33,8 @@ KINDS: dict[str, str] = {
     "copy": "bytes moved between buffers: source and target (devices), bytes, seconds, location",
     "schedule-run": "all items of a schedule ran, one by one to be timed: items, seconds, operations, bytes",
     "search": "a search measured some more candidates: name, device, search (a Search)",
-    "replay": "a jitted function was replayed: name, kernels, seconds, operations, bytes",
+    "replay": "a jitted function was replayed: name, kernels, seconds, operations, bytes, names (of the kernels)",
+    "non-finite": "CHECK_NAN=1 found a value that is not finite: operation, value, index, location",
     "warning": "something the user may want to know: message, location",
 }
 
@@ -166,6 +169,19 @@ def exchange_printing(before: int, after: int) -> None:
             _printing.close()
         kinds = [kind for kind, level in PRINTED.items() if level <= wanted]
         _printing = subscribe(_print_event, kinds) if kinds else None
+
+
+_checking: list[Subscription] = []
+
+
+def exchange_checking(before: int, after: int) -> None:
+    """Somewhere CHECK_NAN was `before` and is now `after`. While it is set anywhere there is a listener, which is what
+    the shortest way through a jitted call asks for anyway: so the option costs nothing there while it is off."""
+    with _lock:
+        if before:
+            _checking.pop().close()
+        if after:
+            _checking.append(subscribe(lambda event: None, kinds=("non-finite",)))
 
 
 def _print_event(event: Event) -> None:
@@ -336,3 +352,5 @@ class stage_timer:  # noqa: N801 - read as a function: `with stage_timer("schedu
         with _lock:
             stage_times[self.name] = stage_times.get(self.name, 0) + own_ns
             GlobalCounters.compile_time_s += own_ns / 1e9
+        if "stage" in listeners:
+            emit("stage", name=self.name, nanoseconds=self.total_ns, about="")

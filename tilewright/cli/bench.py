@@ -4,11 +4,7 @@ called plainly, because a replay is one launch whose kernels have no times of th
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import runpy
-import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +17,7 @@ from tilewright.base.config import Context
 from tilewright.base.errors import ConfigError, FileError
 from tilewright.cli.peaks import Peaks, machine_peaks
 from tilewright.cli.picture import check_plotting, save_roofline
+from tilewright.cli.programs import Script, find_program
 from tilewright.cli.roofline import Report, report_runs
 from tilewright.debug.watch import KernelRun, watch_runs
 from tilewright.runtime.device import canonical_device, open_driver
@@ -133,74 +130,25 @@ class Builtin:
         return step
 
 
-@dataclass(frozen=True)
-class Script:
-    """A program of the user's: a file, or a module by name."""
-
-    path: str
-    arguments: tuple[str, ...]
-    is_module: bool = False
-
-    def run(self) -> None:
-        with self.started():
-            if self.is_module:
-                runpy.run_module(self.path, run_name="__main__", alter_sys=True)
-            else:
-                runpy.run_path(self.path, run_name="__main__")
-
-    @contextmanager
-    def started(self) -> Iterator[None]:
-        """The process as Python makes it for a program: its arguments, and where it finds modules first."""
-        before, first = sys.argv, sys.path[0]
-        sys.argv = [self.path, *self.arguments]
-        sys.path[0] = "" if self.is_module else str(Path(self.path).resolve().parent)
-        try:
-            yield
-        finally:
-            sys.argv, sys.path[0] = before, first
-
-    def is_there(self) -> bool:
-        if not self.is_module:
-            return Path(self.path).is_file()
-        with self.started():
-            try:
-                return importlib.util.find_spec(self.path) is not None
-            except ModuleNotFoundError:  # of a package that it would lie in
-                return False
-
-
 def find_work(request: BenchRequest) -> Builtin | Script:
     given, names = request.given, workload_names()
     if request.module:
-        module = Script(request.module, given, is_module=True)
-        if not module.is_there():
-            raise ConfigError("bench", f"there is no module {request.module!r}", "name one that Python can import")
-        return module
+        return find_program("bench", given, request.module)
     if not given:
         raise ConfigError("bench", "nothing to run", f"name a script, `-m MODULE`, or one of: {', '.join(names)}")
     name, *arguments = given
     if name in names and not arguments:
         return Builtin(name)
-    script = Script(name, tuple(arguments))
-    if script.is_there():
-        return script
-    if name.endswith(".py") or "/" in name:
-        raise FileError("bench", f"there is no script {name}", "name a file that exists")
+    if name.endswith(".py") or "/" in name or Script(name, ()).is_there():
+        return find_program("bench", given, "")
     raise ConfigError("bench", f"there is no workload {name!r}", f"name a script, or one of: {', '.join(names)}")
 
 
 def run_script(script: Script) -> tuple[list[KernelRun], int]:
     """The kernels of a script, and the status that it exits with. An error ends the script; what ran before is kept."""
-    status = 0
     with watch_runs() as runs:
-        try:
-            script.run()
-        except SystemExit as done:
-            status = done.code if isinstance(done.code, int) else 0 if done.code is None else 1
-        except Exception:  # the script's own, shown as Python shows it
-            traceback.print_exc()
-            status = 1
-    return runs, status
+        outcome = script.run_to_end()
+    return runs, outcome.status
 
 
 __all__ = ["BenchRequest", "run_bench", "workload_names"]

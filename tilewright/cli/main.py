@@ -19,6 +19,10 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 USER_MISTAKE = 2
 
 
+def words(first: str, others: list[str] | None) -> tuple[str, ...]:
+    return tuple(word for word in (first, *(others or [])) if word)
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"tilewright {__version__}")
@@ -62,9 +66,33 @@ def bench(
     """Run a workload and hold each of its kernels against what the machine can do, the greatest loss first."""
     from tilewright.cli.bench import BenchRequest, run_bench
 
-    given = [word for word in (workload, *(arguments or [])) if word]
     with _mistakes():
-        status = run_bench(BenchRequest(tuple(given), module, plot, device, top, json, again))
+        status = run_bench(BenchRequest(words(workload, arguments), module, plot, device, top, json, again))
+    raise typer.Exit(status)
+
+
+@app.command(context_settings={"allow_interspersed_args": True})
+def trace(
+    script: Annotated[str, typer.Argument(help="A Python script.")] = "",
+    arguments: Annotated[list[str] | None, typer.Argument(help="What the script is given; options after `--`.")] = None,
+    module: Annotated[str, typer.Option("-m", "--module", help="Run a module, as `python -m` does.")] = "",
+    depth: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=5,
+            help="How much is printed: 1 the lines that made work, 2 schedules and kernels, 3 decisions and rules, "
+            "4 graphs and source, 5 every pass and assembly. 3 by default; 1 where a file is written.",
+        ),
+    ] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Add the lines of the package that ran, by call.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write the whole trace to a file.")] = None,
+) -> None:
+    """Run a program and show what became of each line: graph, rewrites, schedule, opts, source, assembly, time."""
+    from tilewright.cli.trace import TraceRequest, run_trace
+
+    with _mistakes():
+        status = run_trace(TraceRequest(words(script, arguments), module, depth, lines, json))
     raise typer.Exit(status)
 
 

@@ -65,7 +65,7 @@ def run_passes(stage: str, passes: Sequence[Pass[S]], state: S) -> None:
         if limit >= 0 and step.is_optional and not _count_optional(limit):
             continue
         if "pass-start" in events.listeners:
-            events.emit("pass-start", stage=stage, name=step.name, graph=state.graph)
+            events.emit("pass-start", stage=stage, name=step.name, graph=state.graph, run=step.run)
         start = time.perf_counter_ns()
         step.run(state)
         spent = time.perf_counter_ns() - start

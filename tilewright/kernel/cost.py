@@ -22,3 +22,9 @@ def contraction_clocks(contraction: Contraction, core: TensorCore, target: Targe
     step = max(arithmetic, moved) + (0 if is_bulk and core.staged_line_bytes else _BARRIER_CLOCKS)
     steps = -(-contraction.length // core.depth)
     return -(-tiles // target.cores) * (steps * step) + _START_CLOCKS
+
+
+def repeated_clocks(contraction: Contraction, core: TensorCore, target: Target) -> float:
+    """Without tiles the operand with more rows is read once for each of the other's, as a matrix times a vector is."""
+    products = count(contraction.batch) * contraction.rows * contraction.columns * contraction.length
+    return products * core.operand.itemsize / (target.cores * target.core_bytes_per_clock) + _START_CLOCKS

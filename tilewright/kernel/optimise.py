@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from tilewright.base.config import options
-from tilewright.base.events import stage_timer
+from tilewright.base.events import listeners, stage_timer
 from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.passes import Pass, run_passes
@@ -18,7 +18,8 @@ from tilewright.graph.walk import exchange_axis
 from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.apply import apply_opt, check_limits
 from tilewright.kernel.axes import is_counted, make_range, size_of, view_kernel
-from tilewright.kernel.heuristics.default import choose_opts
+from tilewright.kernel.heuristics.default import choose_with_reason
+from tilewright.kernel.heuristics.reasons import announce_opts
 from tilewright.kernel.prepare.accumulators import recognise_accumulators
 from tilewright.kernel.prepare.loops import merge_loops, split_loops
 
@@ -50,10 +51,15 @@ def recognise_sums(state: Optimisation) -> None:
 def choose_loops(state: Optimisation) -> None:
     """Loops to choose opts for, and the opts; a kernel that states its opts states them for the loops it has."""
     if state.info.opts_to_apply is not None or options.NOOPT:
+        if "decision" in listeners:
+            reason = "NOOPT=1" if state.info.opts_to_apply is None else "the kernel states its opts"
+            announce_opts(view_kernel(state.sink, state.target), state.opts, reason)
         return
     state.sink = prepare_kernel(state.sink)
     view = view_kernel(state.sink, state.target)
-    state.opts = choose_opts(view) if state.found is None else state.found
+    state.opts, reason = choose_with_reason(view) if state.found is None else (state.found, "found by search")
+    if "decision" in listeners:
+        announce_opts(view, state.opts, reason)
     # The heuristic applies what it chooses, legal opts alone; where graphs are verified that is not believed.
     state.trail = {} if options.VERIFY_GRAPH else view.trail
 

@@ -17,6 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from tilewright.base import events
 from tilewright.base.config import options
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind, element_count
@@ -36,6 +37,11 @@ ENOUGH_ROWS = 32
 SMALL_REDUCTION = 1 << 15
 # A row is walked twice by a kernel that stores what it reduces the row to, so it should stay in a cache.
 LONGEST_ROW = 1 << 14
+# On a device with work-groups a row is one group's, and columns are adjacent threads'. Elements that a group walks
+# through in less time than another kernel takes to be launched and to read them once more; and the threads of a group
+# of columns.
+MAX_GROUP_WORK = 1 << 15
+COLUMN_THREADS = 128
 # How often a sum may be computed, per element, inside a short sum: the windows at the borders reach outside.
 MAX_OVERLAP = 3
 MAX_STORES = 8
@@ -55,9 +61,11 @@ def plan_fusion(
     must_store: frozenset[UOp],
     sequence: Sequence[UOp] = (),
     whole: frozenset[UOp] = frozenset(),
+    group_cores: int = 0,
 ) -> Plan:
     """`sequence` is the order that nodes come in where it matters, such as values that are computed again late. `whole`
-    are nodes whose memory a copy, an update or a custom kernel takes: it has no use of theirs to come first."""
+    are nodes whose memory a copy, an update or a custom kernel takes: it has no use of theirs to come first.
+    `group_cores` is how many cores run work-groups, 0 where there are none."""
     order = toposort(*outputs)
     if sequence:
         reached = set(order)
@@ -65,12 +73,15 @@ def plan_fusion(
     plan = Plan(order)
     asked_for = frozenset(outputs)
     facts = gather_facts(plan.order, must_store)
-    decide = _Decisions(plan, facts)
+    decide = _Decisions(plan, facts, group_cores)
     for node in reversed(plan.order):
         asked = plan.uses.get(node, {})
         uses = list(asked.values())
         is_cut = node not in must_store and decide.is_cut(node, uses)
-        if node in must_store or is_cut or decide.should_store(node, uses):
+        is_stored = node in must_store or is_cut or decide.should_store(node, uses)
+        if "decision" in events.listeners:
+            announce_storage(node, is_stored, must_store, asked_for, decide.reason)
+        if is_stored:
             plan.stored.append(node)
             if element_count(node.shape) == 0 or node.op is Ops.CAT:  # whose parts are stored in its memory
                 continue
@@ -93,14 +104,30 @@ def plan_fusion(
     return plan
 
 
+def announce_storage(
+    node: UOp, is_stored: bool, must_store: frozenset[UOp], asked_for: frozenset[UOp], reason: str
+) -> None:
+    """Tells those who watch what becomes of a value, and why; of views and constants there is nothing to choose."""
+    if node.op.kind in (Kind.LEAF, Kind.MOVEMENT) or node.op in TRANSPARENT:
+        return
+    if node in asked_for:
+        reason = "it is asked for"
+    elif node in must_store:
+        reason = "it is made contiguous, updated, copied, or read across rows by a product"
+    choice = f"{'store' if is_stored else 'fuse'} {node.op.name} {node.dtype.name}{list(node.shape)}"
+    events.emit("decision", stage="schedule", choice=choice, reason=reason, node=node)
+
+
 class _Decisions:
     """Stored or not. Keeps, per kernel, the rows its reductions run over: they must nest. A contraction wants a kernel
     of its own, whose registers and threads are shared out for it, unless it is what a short sum takes in."""
 
-    def __init__(self, plan: Plan, facts: dict[UOp, Facts]) -> None:
+    def __init__(self, plan: Plan, facts: dict[UOp, Facts], group_cores: int) -> None:
         self.plan = plan
+        self.group_cores = group_cores
         self.position = {node: position for position, node in enumerate(plan.order)}
         self.facts = facts
+        self.reason = ""  # of the last answer, for those who watch
         self.rows: dict[UOp, set[frozenset[UOp]]] = {}
         self.contracting: set[UOp] = set()
         self.stores: Counter[UOp] = Counter()
@@ -116,6 +143,7 @@ class _Decisions:
         """Whether the node is stored because a kernel that needs it is large enough."""
         if all(self.sizes[use.root] < MAX_KERNEL_NODES for use in uses):
             return False
+        self.reason = "the kernel that needs it is as large as kernels become"
         if node.op is Ops.REDUCE_AXIS:
             return True
         return node.op.is_elementwise and element_count(node.shape) < MIN_REPEATED * self.facts[node].distinct
@@ -123,15 +151,21 @@ class _Decisions:
     def should_store(self, node: UOp, uses: list[Use]) -> bool:
         if not uses or node.op.kind in (Kind.LEAF, Kind.MOVEMENT) or node.op in TRANSPARENT:
             return False
+        self.reason = "it is computed where it is used, which costs less than a store and its loads"
         if node.op is Ops.CAST and node.dtype.itemsize > node.src[0].dtype.itemsize:
             return False  # its source is stored in fewer bytes, and converted where it is loaded
         facts = self.facts[node]
         if facts.reduce_work:
+            self.reason = "a sum that several kernels, or several places of one, need"
             return len(uses) != 1 or not self._fits_reduction(node, uses[0])
         if facts.cost and len(uses) > MAX_USES:
+            self.reason = "it has more uses than it may be computed for again"
             return True
         times = sum([self.plan.steps_of(use) for use in uses]) / max(element_count(node.shape), 1)
-        return facts.cost * (min(times, RECOMPUTE_COUNTED) - 1) > RECOMPUTE_LIMIT
+        is_expensive = facts.cost * (min(times, RECOMPUTE_COUNTED) - 1) > RECOMPUTE_LIMIT
+        if is_expensive:
+            self.reason = "computing it at each use costs more than a store and its loads"
+        return is_expensive
 
     def find_host(self, node: UOp, uses: list[Use]) -> Use | None:
         """The use of the first kernel that needs a stored node, if that kernel can compute and store it: it asks for
@@ -167,27 +201,45 @@ class _Decisions:
 
     def _fits_reduction(self, node: UOp, use: Use) -> bool:
         elements = element_count(node.shape)
+        self.reason = "the sum is taken inside the kernel that uses it, which asks for each element once or row by row"
         if is_reducing(use):
-            is_fit = use.in_short and self.plan.steps_of(use) <= MAX_OVERLAP * elements
-            return is_fit and self._accept_rows(node, use)
+            if not use.in_short or self.plan.steps_of(use) > MAX_OVERLAP * elements:
+                return self._refuse("inside another sum it would be taken for each of that sum's terms")
+            return self._accept_rows(node, use)
         count = math.prod(size_of(row) for row in ranges_of(use.element))
         # Rows that are padded to a vector's length ask for a little more than there is. A mask that cuts elements away
         # is no padding: the sum is stored.
         is_padded = elements < count <= elements + elements // MIN_ROW_PER_PADDING
         if count > elements if use.element.valid is TRUE else not is_padded:
-            return False
-        if not use.is_once and count < ENOUGH_ROWS and self.facts[node].reduce_work > SMALL_REDUCTION:
-            return False
+            return self._refuse("the kernel that uses it asks for its elements more than once")
+        if not use.is_once and not self._has_enough_rows(node, use, count):
+            return self._refuse("too few rows to run side by side for so long a sum")
         if use.root in self.contracting or (self.facts[node].is_contraction and use.root in self.rows):
-            return False
+            return self._refuse(
+                "a contraction has a kernel of its own, whose registers and threads are shared out for it"
+            )
         return self._accept_rows(node, use)
+
+    def _has_enough_rows(self, node: UOp, use: Use, rows: int) -> bool:
+        """Whether the rows of a kernel keep the cores busy that it could run on."""
+        if not self.group_cores:
+            return rows >= ENOUGH_ROWS or self.facts[node].reduce_work <= SMALL_REDUCTION
+        root = use.root
+        work = max(element_count(root.shape), self.facts[root].reduce_work)
+        long = [loop for loop in loops_over(root.shape) if loop.op is Ops.RANGE]
+        groups = -(-rows // COLUMN_THREADS) if long and long[-1] in ranges_of(use.element) else rows
+        return 2 * groups >= self.group_cores or work <= groups * MAX_GROUP_WORK
 
     def _accept_rows(self, node: UOp, use: Use) -> bool:
         rows = ranges_of(use.element)
         if not all(rows <= other or other <= rows for other in self.rows.get(use.root, ())):
-            return False
+            return self._refuse("the loops of two sums in one kernel have to nest")
         self.note_reduction(node, use)
         return True
+
+    def _refuse(self, reason: str) -> bool:
+        self.reason = reason
+        return False
 
     def note_reduction(self, node: UOp, use: Use) -> None:
         """Keeps in mind that a kernel computes the node."""

@@ -10,6 +10,7 @@ from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
 from tilewright.base.events import stage_timer
 from tilewright.base.target import Target
+from tilewright.graph.kernels.custom import updated_source
 from tilewright.graph.ops import Ops
 from tilewright.graph.passes import Pass, run_passes
 from tilewright.graph.records import Schedule
@@ -66,7 +67,9 @@ class Scheduling:
                 verify_kernel(kernel, pass_name)
 
     def plan_again(self) -> None:
-        self.plan = plan_fusion(self.outputs, self.must_store, self.sequence, self.whole)
+        target = self.target_of(self.device)
+        group_cores = target.cores if target.has_local else 0
+        self.plan = plan_fusion(self.outputs, self.must_store, self.sequence, self.whole, group_cores)
 
     def facts_of(self, node: UOp) -> Target:
         return self.target_of(self.devices[node])
@@ -196,7 +199,7 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
             src = src[:1]
             has_waiting = True
         made = node.with_src(src)
-        split = sum_by_segments(made, target) or split_reduction(made, target.has_local)
+        split = sum_by_segments(made, target) or split_reduction(made, target)
         if split is not None:
             note_line(split, node.line, made.src[0])
             return split
@@ -211,6 +214,8 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
             made = slice_of_source(made) or made
         elif made.op is Ops.CUSTOM_KERNEL:
             made = made.replace(src=tuple(stored_whole(s) for s in made.src))
+        elif made.op is Ops.ASSIGN and is_written_in_place(made):
+            made = made.src[2]
         return made
 
     replaced = map_nodes(toposort(*outputs), visit)
@@ -222,6 +227,16 @@ def note_line(node: UOp, line: tuple[str, int] | None, source: UOp) -> None:
     for part in toposort(node, stop=lambda found: found is source):
         if part.line is None and part is not source:
             part.line = line
+
+
+def is_written_in_place(assign: UOp) -> bool:
+    """Whether memory is given, whole, what a custom kernel leaves in it: the kernel writes it there."""
+    base, view, value = assign.src
+    kernel = storage_node(value)
+    if kernel.op is not Ops.CUSTOM_KERNEL or view is not base:
+        return False
+    source = updated_source(kernel)
+    return source is not None and storage_node(source) is storage_node(base)
 
 
 def storage_node(node: UOp) -> UOp:

@@ -1,12 +1,14 @@
 """Splitting large reductions in two. In: the graph. Out: the graph with each reduction that leaves few elements of many
 made of a first part with work for every core and a second that combines its results; and each long sum of products,
-such as the gradient of a convolution's weights, of parts whose factors a cache holds.
-The split depends on the shape alone, so results do not change with the number of cores."""
+such as the gradient of a convolution's weights, of parts whose factors a cache holds; on a card of as many as fill it.
+The split depends on the shape alone, on a card also on its number of cores, so every run has the same sums."""
 
 from __future__ import annotations
 
 from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
+from tilewright.base.target import Target
+from tilewright.graph import build
 from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.spec import Shape, element_count
 from tilewright.graph.uop import UOp, const
@@ -23,9 +25,21 @@ LONG_PRODUCT = 1 << 12
 LARGE_COLUMNS = 1 << 18
 MIN_PARTIALS = 1 << 16
 MIN_COLUMN_PART = 32
+# Results for each core of a device with work-groups that keep it busy, and parts of an axis that are made for them.
+RESULTS_PER_CORE = 8
+MAX_GROUP_PARTS = 1024
+# A product on tensor cores. Sides of a tile, the summed elements of the shortest part, operations of a core in a clock,
+# bytes that it moves in a clock from the memory that all share, the clocks to launch a kernel, and how often faster the
+# parts must be than the whole.
+TILE_ROWS, TILE_COLUMNS = 128, 256
+MIN_SUMMED = 256
+SHORT_FLOAT_OPERATIONS, FLOAT_OPERATIONS = 2048.0, 192.0
+MEMORY_BYTES = 16.0
+LAUNCH_CLOCKS = 5000.0
+MIN_SPLIT_GAIN = 1.25
 
 
-def split_reduction(node: UOp, has_groups: bool = False) -> UOp | None:
+def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
     """
     before: sum(x[1000000], axes=(0,))
     after:  sum(sum(reshape(x, (64, 15625)), axes=(1,)), axes=(0,))
@@ -37,12 +51,18 @@ def split_reduction(node: UOp, has_groups: bool = False) -> UOp | None:
     source = node.src[0]
     _, axes = node.arg
     work, results = element_count(source.shape), element_count(node.shape)
+    group_cores = target.cores if target is not None and target.has_local else 0
+    if target is not None and target.tensor_cores and is_product(source, axes) and results > 1:
+        return _fill_cores(node, group_cores)
     if results > FEW_RESULTS:
-        return _split_product(node) or (_split_columns(node, work, results) if has_groups else None)
+        return _split_product(node) or (_split_columns(node, work, results) if group_cores else None)
     if results == 0 or work // results < LARGE_REDUCTION:
         return None
     axis = max(axes, key=lambda a: (source.shape[a] >= FEW_RESULTS, -a, source.shape[a]))
     parts = choose_parts(source.shape[axis], work // results)
+    wanted = min(RESULTS_PER_CORE * group_cores // results, MAX_GROUP_PARTS, work // results // MIN_PART)
+    if parts is not None and 2 * parts < min(wanted, source.shape[axis] // MAX_PADDING):
+        return _split_padded(node, axis, 1 << (wanted.bit_length() - 1))
     if parts is None:
         return _split_padded(node, axis)
     return _split_axis(source, source.shape, node, axis, parts)
@@ -84,16 +104,93 @@ def _split_product(node: UOp) -> UOp | None:
     return _split_axis(source, source.shape, node, summed[0], parts) if parts > 1 else None
 
 
+def _fill_cores(node: UOp, cores: int) -> UOp | None:
+    """A matrix product with fewer tiles than a card has cores is summed in parts, each with tiles of its own. The parts
+    are written and read once more; the least estimate wins."""
+    source = node.src[0]
+    op, axes = node.arg
+    if op is not Ops.ADD or node.dtype not in (dtypes.float32, dtypes.float64):
+        return None
+    axis = max(axes, key=lambda a: source.shape[a])
+    size, length = source.shape[axis], element_count(source.shape) // element_count(node.shape)
+    sides = _sides_of(source, axes)
+    whole = _product_clocks(node, sides, length, 1, cores)
+    best = (whole / MIN_SPLIT_GAIN, 1)
+    for parts in range(2, min(MAX_GROUP_PARTS, size, length // MIN_SUMMED) + 1):
+        if size % parts == 0:
+            best = min(best, (_product_clocks(node, sides, length, parts, cores), parts))
+    parts = best[1]
+    if parts == 1:
+        return None
+    moved = tuple(sorted((axis + 1, *(a + 1 for a in axes if a != axis))))
+    sums = build.reduce_axis(Ops.ADD, _in_parts(source, axis, parts), moved)
+    # Stored, because a short sum of sums is otherwise one kernel again.
+    return build.reshape(build.reduce_axis(Ops.ADD, build.contiguous(sums), (0,)), node.shape)
+
+
+def _in_parts(node: UOp, axis: int, parts: int) -> UOp:
+    """A product with an axis in parts; they are the first axis, so that a part of the sums lies together."""
+    if node.op is not Ops.EXPAND:
+        return node.replace(src=tuple(_in_parts(src, axis, parts) for src in node.src))
+    given, wide = node.src[0], node.shape
+    number = parts if given.shape[axis] > 1 else 1
+    split = build.reshape(given, (*given.shape[:axis], number, given.shape[axis] // number, *given.shape[axis + 1 :]))
+    first = build.permute(split, (axis, *(a for a in range(len(split.shape)) if a != axis)))
+    return build.expand(first, (parts, *wide[:axis], wide[axis] // parts, *wide[axis + 1 :]))
+
+
+def _product_clocks(node: UOp, sides: tuple[int, int, int], length: int, parts: int, cores: int) -> float:
+    batch, rows, columns = sides
+    depth = length / parts
+    is_short = _factors(node.src[0])[0].dtype.itemsize < dtypes.float32.itemsize
+    operations = SHORT_FLOAT_OPERATIONS if is_short else FLOAT_OPERATIONS
+    nbytes = 2 if is_short else 4
+    best = float("inf")
+    for width in (TILE_ROWS, TILE_COLUMNS):
+        tiles = batch * parts * -(-rows // TILE_ROWS) * -(-columns // width)
+        held = (min(rows, TILE_ROWS) + min(columns, width)) * nbytes
+        step = max(2 * TILE_ROWS * width / operations, held / MEMORY_BYTES)
+        best = min(best, -(-tiles // cores) * depth * step)
+    combined = parts * batch * rows * columns * 2 * node.dtype.itemsize / (cores * MEMORY_BYTES) + LAUNCH_CLOCKS
+    return best + (combined if parts > 1 else 0)
+
+
+def _sides_of(source: UOp, axes: tuple[int, ...]) -> tuple[int, int, int]:
+    """How many elements of the batch, rows and columns a product has; there are no fewer rows than columns."""
+    first, second = (factor.src[0].shape for factor in _factors(source))
+    batch = rows = columns = 1
+    for axis, size in enumerate(source.shape):
+        if axis in axes:
+            continue
+        if first[axis] == size == second[axis]:
+            batch *= size
+        elif first[axis] == size:
+            rows *= size
+        else:
+            columns *= size
+    return batch, max(rows, columns), min(rows, columns)
+
+
+def _factors(source: UOp) -> tuple[UOp, UOp]:
+    """The two EXPANDs that a product is made of."""
+    first, second = _without_casts(source).src
+    return _without_casts(first), _without_casts(second)
+
+
+def _without_casts(node: UOp) -> UOp:
+    while node.op is Ops.CAST:
+        node = node.src[0]
+    return node
+
+
 def is_product(source: UOp, axes: tuple[int, ...]) -> bool:
     """Whether a value is made of two factors, each the same along an axis that is not summed over."""
-    while source.op is Ops.CAST:
-        source = source.src[0]
+    source = _without_casts(source)
     return source.op is Ops.MUL and all(_is_spread(factor, axes) for factor in source.src)
 
 
 def _is_spread(factor: UOp, axes: tuple[int, ...]) -> bool:
-    while factor.op is Ops.CAST:
-        factor = factor.src[0]
+    factor = _without_casts(factor)
     if factor.op is not Ops.EXPAND:
         return False
     before = factor.src[0].shape

@@ -17,7 +17,7 @@ from tilewright.graph.uop import UOp
 
 # Terms from which a sort takes less time than a loop over all of them in every thread; and the comparisons for each
 # core that take as long as the sort.
-MIN_TERMS = 1 << 14
+MIN_TERMS = 1 << 11
 MIN_COMPARISONS = 1 << 24
 
 

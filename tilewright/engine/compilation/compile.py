@@ -44,7 +44,9 @@ class Draft:
     def compile(self) -> None:
         start = time.perf_counter_ns()
         self.binary = open_driver(self.device).compile(self.source)
-        self.stage_times["compile"] = time.perf_counter_ns() - start
+        self.stage_times["compile"] = spent = time.perf_counter_ns() - start
+        if "stage" in listeners:
+            emit("stage", name="compile", nanoseconds=spent, about=self.program.name)
         write_entry(self.key, self.binary)
         self.store()
 

@@ -38,7 +38,17 @@ kernel_options = _reader_of(options_that_affect("kernel"))
 
 # What only stages that run tell, and what names a user's line.
 _WATCHED = frozenset(
-    {"rule-fired", "pass-start", "pass-end", "schedule", "kernel-compiled", "kernel-run", "copy", "schedule-run"}
+    {
+        "rule-fired",
+        "pass-start",
+        "pass-end",
+        "decision",
+        "schedule",
+        "kernel-compiled",
+        "kernel-run",
+        "copy",
+        "schedule-run",
+    }
 )
 
 

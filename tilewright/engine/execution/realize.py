@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from tilewright.base.config import options
 from tilewright.base.errors import OutOfMemoryError, RealizeError, UserError
 from tilewright.base.events import stage_timer
 from tilewright.base.forks import held_lock
@@ -182,6 +183,11 @@ def _run(prepared: Prepared, plan: Plan) -> None:
         if prepared.has_extra:
             raise _OutsiderError from lacking
         raise
+    guard = None
+    if options.CHECK_NAN:
+        from tilewright.engine.execution.nonfinite import Guard
+
+        guard = Guard(prepared.structure.outputs, bound, schedule, slots)
     written = _find_written(bound, schedule, slots) if bound.assigns else frozenset()
     if not written:
         execution.run()
@@ -190,6 +196,8 @@ def _run(prepared: Prepared, plan: Plan) -> None:
         error = _run_update(execution, prepared, written)
     if error is not None:
         raise error
+    if guard is not None:
+        guard.check(execution)
     if not (traces and record_run(execution)) and execution.checked:
         from tilewright.engine.execution.checks import return_words
 

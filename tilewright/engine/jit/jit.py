@@ -211,6 +211,9 @@ class Jit(GuardedByFunction, Generic[P, R]):
                 self.last_reason = ""
                 entry.traced = self._traced_in_a_row = 0
                 return ready.replay.run(buffers)[0]  # type: ignore[no-any-return]
+            if listeners and options.CHECK_NAN:
+                self.last_reason = "CHECK_NAN looks at each run of the function"
+                return self.function(*args, **kwargs)
             if not ready.replay.written:
                 return self._replayed(entry, ready, bound)  # type: ignore[no-any-return]
             written = ready.written(buffers)
@@ -317,7 +320,8 @@ class Jit(GuardedByFunction, Generic[P, R]):
         if started:
             seconds = time.perf_counter() - started
             kernels, operations, moved, _ = replay.work
-            emit("replay", name=self._name, kernels=kernels, seconds=seconds, operations=operations, bytes=moved)
+            facts = {"name": self._name, "kernels": kernels, "operations": operations, "bytes": moved}
+            emit("replay", **facts, seconds=seconds, names=replay.kernel_names())
         for number, origin in ready.origins:
             results[number] = tensors[origin] if isinstance(origin, int) else origin
         if ready.leaves_behind:

@@ -194,6 +194,11 @@ class Replay(Reader):
                 results[number].uop  # noqa: B018
         return self._join(results) if self.joins else results
 
+    def kernel_names(self) -> tuple[str, ...]:
+        """What a run launches, in order, for those who watch."""
+        kernels = [kernel for execution in self.executions for kernel in execution.plan.kernels]
+        return tuple(kernel.name for kernel in kernels if kernel is not None)
+
     def _new_result(self, number: int) -> Buffer:
         """Memory for a result whose kept buffer the caller still has. A small one is kept: where the caller has let go
         of it by the next call, as it mostly has, it is used again, because to free and to allocate it takes as long as

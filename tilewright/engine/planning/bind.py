@@ -58,6 +58,10 @@ class BoundGraph:
         items = (replace(item, line=lines.get(id(item.line), item.line)) for item in schedule.items)
         return replace(schedule, items=tuple(items))
 
+    def lines(self) -> dict[UOp, tuple[str, int] | None]:
+        """The caller's line of each node over parameters."""
+        return {made: node.line for node, made in self._bound.items()}
+
     def forget_nodes(self) -> None:
         """Lets go of the caller's nodes: who else refers to one of them is told by its reference count."""
         self.assigns.clear()

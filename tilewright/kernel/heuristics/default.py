@@ -17,6 +17,7 @@ import math
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Opt, OptOps
+from tilewright.graph.text.show import axis_name
 from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
@@ -39,6 +40,7 @@ from tilewright.kernel.transforms.memoise import check_memoise, repeated_values
 OPERAND_REGISTERS = 4
 # Strides along a vector axis that cost a few shuffles per vector, and not an instruction per lane.
 NEAR_STEPS = (0, 1, 2, 3, 4)
+MAX_NEAR_STEP = max(NEAR_STEPS)
 # Phases of interleaved results, each computed in vectors of its own.
 MAX_PHASES = 4
 # The length of a loop that masks select by, and the results of all such loops, where these are unrolled.
@@ -53,14 +55,24 @@ MIN_WORK = 1 << 14
 
 
 def choose_opts(view: KernelView) -> tuple[Opt, ...]:
+    return choose_with_reason(view)[0]
+
+
+def choose_with_reason(view: KernelView) -> tuple[tuple[Opt, ...], str]:
+    """The opts, and what about the kernel led to them, for people."""
     scattered = choose_scatter_opts(view)
     if scattered is not None:
-        return scattered
+        return scattered, "stores at computed indices"
     if view.target.has_local:
-        return choose_group_opts(view)
-    product = choose_window_opts(view) or choose_product_opts(view)
+        return choose_group_opts(
+            view
+        ), "a device with work-groups: tensor cores, tiles in local memory, or memory order"
+    windows = choose_window_opts(view)
+    if windows is not None:
+        return windows, "a sum of products over windows: a tile of accumulators in registers"
+    product = choose_product_opts(view)
     if product is not None:
-        return product
+        return product, "a sum of products of rows and columns: a tile of accumulators in registers"
     builder = OptBuilder(view)
     lanes = view.target.lanes(widest_dtype_of(view))
     axis = common_vector_axis(view)
@@ -71,15 +83,20 @@ def choose_opts(view: KernelView) -> tuple[Opt, ...]:
     is_short = axis is None or size_of(axis) <= MAX_SELECTING
     selecting = selecting_axes(view) if interleaved is None and is_short else []
     if interleaved is not None:
+        reason = "stores interleave phases: vectors along the loop of stride 1 in the loads, for each phase"
         interleave(builder, *interleaved, lanes)
     elif selecting:
+        reason = "masks of loads depend on short loops alone: unrolled, one load remains of those they select from"
         for short in selecting:
             builder.unroll(short, size_of(short))
     elif axis is not None:
+        reason = f"{axis_name(axis)} has a stride of at most {MAX_NEAR_STEP} in every access: vectors along it"
         tile_along(builder, axis, lanes)
     elif crossing is not None:
+        reason = "one loop has stride 1 in the stores, another in the loads: a square tile of both"
         square_tile(builder, *crossing)
     else:
+        reason = "no loop has a small stride in every access: a vector axis for each inner loop"
         for inner in inner_vector_axes(view):
             # An access of a large stride is a gather, lane by lane: more vectors of it are only more code.
             is_scattered = any(stride(access, inner) not in (*NEAR_STEPS, -1) for access in view.accesses)
@@ -88,7 +105,7 @@ def choose_opts(view: KernelView) -> tuple[Opt, ...]:
         add_streams(builder)
     add_threads(builder)
     memoise_values(builder)
-    return tuple(builder.opts)
+    return tuple(builder.opts), reason
 
 
 def tile_along(builder: OptBuilder, axis: UOp, lanes: int) -> None:

@@ -20,7 +20,7 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.contraction import match_contraction
 from tilewright.kernel.axes import KernelView, is_counted, size_of
-from tilewright.kernel.cost import contraction_clocks
+from tilewright.kernel.cost import contraction_clocks, repeated_clocks
 from tilewright.kernel.heuristics.group_builder import GroupOptBuilder, divisor, output_loops, step_of
 from tilewright.kernel.heuristics.group_memory import choose_memory_opts
 from tilewright.kernel.transforms.registry import TRANSFORMS
@@ -29,7 +29,8 @@ from tilewright.kernel.transforms.tensor_core import check_bulk, find_core
 
 # Threads of one side of a tile.
 TILE_THREADS = 16
-# Below this many rows, columns and steps altogether tiles of tensor cores are mostly empty.
+# Of fewer rows or columns tiles of tensor cores are mostly empty: whether that matters is estimated. Below this many
+# products altogether it always does.
 MIN_SIDE = 16
 MIN_PRODUCT = 1 << 18
 # Elements of a tile that a thread holds, beside what it stages.
@@ -65,12 +66,14 @@ def choose_tensor_core(view: KernelView) -> Opt | None:
         if isinstance(contraction, str):
             continue
         rows, columns = contraction.rows, contraction.columns
-        if min(rows, columns) < MIN_SIDE or rows * columns * contraction.length < MIN_PRODUCT:
+        if rows * columns * contraction.length < MIN_PRODUCT:
             return None
         is_bulk = check_bulk(view, axis, core) is None
         if not is_bulk and core.rows * core.columns > MAX_STAGED_ELEMENTS * core.threads:
             continue
         clocks = contraction_clocks(contraction, core, view.target, is_bulk)
+        if min(rows, columns) < MIN_SIDE and clocks > repeated_clocks(contraction, core, view.target):
+            continue
         if best is None or clocks < best[0]:
             best = clocks, Opt(OptOps.TC, view.axes.index(axis), name)
     return None if best is None else best[1]

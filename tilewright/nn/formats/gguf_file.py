@@ -5,7 +5,7 @@ to float32 by the library `gguf`, which takes memory. A file that is damaged any
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import UnsupportedError
@@ -26,63 +26,105 @@ _DTYPES: dict[str, DType] = {
 }
 
 
-def _library() -> Any:
+def _library(operation: str) -> Any:
     try:
         import gguf
     except ImportError as error:
         remedy = "install it: `pip install gguf`, or `pip install tilewright[weights]`"
-        raise UnsupportedError("gguf_load", "the package gguf is not installed", remedy) from error
+        raise UnsupportedError(operation, "the package gguf is not installed", remedy) from error
     return gguf
+
+
+class GgufTensor(NamedTuple):
+    """One tensor of a file: the library's type, a shape in torch's order, its bytes from `start` on."""
+
+    name: str
+    kind: Any
+    shape: tuple[int, ...]
+    start: int
+    nbytes: int
+
+
+class GgufFile(NamedTuple):
+    """A file whose header was read and checked; nothing of its data was."""
+
+    path: str
+    data: memoryview
+    facts: dict[str, Any]
+    tensors: list[GgufTensor]
+
+
+def open_gguf(operation: str, path: Path | Tensor) -> GgufFile:
+    """What a GGUF file says of its model, and where its tensors lie; every one lies within the file."""
+    name, data = bytes_of(operation, path)
+    if not data.nbytes:
+        raise damaged(operation, name, "the file is empty")
+    try:
+        header = read_header(data)
+    except ForeignByteOrder as error:
+        message = f"{name!r} has the byte order of another machine"
+        raise UnsupportedError(operation, message, "convert it with the tools of llama.cpp") from error
+    except (ValueError, RecursionError) as error:
+        raise damaged(operation, name, f"this is no whole GGUF file ({error})") from error
+    if not header.tensors:
+        return GgufFile(name, data, header.facts, [])
+    library = _library(operation)
+    found = [_located(operation, library, name, data, header.data_start, info) for info in header.tensors]
+    return GgufFile(name, data, header.facts, found)
+
+
+def _located(
+    operation: str, library: Any, path: str, data: memoryview, data_start: int, info: TensorInfo
+) -> GgufTensor:
+    shape = tuple(reversed(info.sizes))
+    try:
+        kind = library.GGMLQuantizationType(info.kind)
+    except ValueError as error:
+        raise damaged(operation, path, f"{info.name!r} has the unknown type {info.kind}") from error
+    block, block_bytes = library.GGML_QUANT_SIZES[kind]
+    row = shape[-1] if shape else 1
+    nbytes = math.prod(shape) // block * block_bytes
+    start = data_start + info.offset
+    if row % block or start + nbytes > data.nbytes:
+        reason = f"{info.name!r}, {kind.name}{list(shape)}, does not lie in the {data.nbytes} bytes of the file"
+        raise damaged(operation, path, reason)
+    return GgufTensor(info.name, kind, shape, start, nbytes)
 
 
 def gguf_load(path: Path | Tensor, device: str | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The key-value pairs of a GGUF file (numbers, texts, lists of them), and its tensors by name. A shape is in the
     order of torch, the reverse of the file's. Instead of a path, a tensor of uint8 may hold the bytes of the file."""
-    name, data = bytes_of("gguf_load", path)
-    if not data.nbytes:
-        raise damaged("gguf_load", name, "the file is empty")
+    file = open_gguf("gguf_load", path)
+    return file.facts, {each.name: _tensor(file, each, device) for each in file.tensors}
+
+
+def plain_tensor(operation: str, file: GgufFile, info: GgufTensor, device: str | None) -> Tensor | None:
+    """A tensor of plain numbers, mapped from the file; None of a quantised one."""
+    if info.kind.name not in _DTYPES:
+        return None
     try:
-        header = read_header(data)
-    except ForeignByteOrder as error:
-        message = f"{name!r} has the byte order of another machine"
-        raise UnsupportedError("gguf_load", message, "convert it with the tools of llama.cpp") from error
-    except (ValueError, RecursionError) as error:
-        raise damaged("gguf_load", name, f"this is no whole GGUF file ({error})") from error
-    if not header.tensors:
-        return header.facts, {}
-    library = _library()
-    found = {}
-    for info in header.tensors:
-        found[info.name] = _tensor(library, name, data, header.data_start + info.offset, info, device)
-    return header.facts, found
+        return tensor_at(file.data, info.start, _DTYPES[info.kind.name], info.shape, device)
+    except ValueError as error:
+        raise damaged(operation, file.path, f"{info.name!r}: {error}") from error
 
 
-def _tensor(library: Any, path: str, data: memoryview, start: int, info: TensorInfo, device: str | None) -> Tensor:
+def _tensor(file: GgufFile, info: GgufTensor, device: str | None) -> Tensor:
     import numpy
 
-    shape = tuple(reversed(info.sizes))
-    count = math.prod(shape)
+    plain = plain_tensor("gguf_load", file, info, device)
+    if plain is not None:
+        return plain
+    count = math.prod(info.shape)
+    if not count:
+        return Tensor.zeros(*info.shape, device=device)
+    rows = count // info.shape[-1]
+    packed = numpy.frombuffer(file.data[info.start : info.start + info.nbytes], numpy.uint8)
     try:
-        kind = library.GGMLQuantizationType(info.kind)
-    except ValueError as error:
-        raise damaged("gguf_load", path, f"{info.name!r} has the unknown type {info.kind}") from error
-    block, block_bytes = library.GGML_QUANT_SIZES[kind]
-    row = shape[-1] if shape else 1
-    nbytes = count // block * block_bytes
-    if row % block or start + nbytes > data.nbytes:
-        reason = f"{info.name!r}, {kind.name}{list(shape)}, does not lie in the {data.nbytes} bytes of the file"
-        raise damaged("gguf_load", path, reason)
-    try:
-        if kind.name in _DTYPES:
-            return tensor_at(data, start, _DTYPES[kind.name], shape, device)
-        if not count:
-            return Tensor.zeros(*shape, device=device)
-        packed = numpy.frombuffer(data[start : start + nbytes], numpy.uint8)
         with numpy.errstate(all="ignore"):  # a scale may be infinite
-            values = library.dequantize(packed.reshape((count // row, row // block * block_bytes)), kind)
-        return Tensor(values, device=device, dtype=dtypes.float32, copy=False).reshape(shape)
+            values = _library("gguf_load").dequantize(packed.reshape((rows, info.nbytes // rows)), info.kind)
+        return Tensor(values, device=device, dtype=dtypes.float32, copy=False).reshape(info.shape)
     except NotImplementedError as error:
-        message = f"{path!r}: {info.name!r} is quantised as {kind.name}, which the package gguf cannot unpack"
+        message = f"{file.path!r}: {info.name!r} is quantised as {info.kind.name}, which the package gguf cannot unpack"
         raise UnsupportedError("gguf_load", message, "take a file of another quantisation") from error
     except (ValueError, IndexError, KeyError) as error:
-        raise damaged("gguf_load", path, f"{info.name!r}: {error}") from error
+        raise damaged("gguf_load", file.path, f"{info.name!r}: {error}") from error

@@ -1,0 +1,80 @@
+"""Many clients at once, some of whom leave: no request is lost, and nothing stays behind. Sequences that run at once
+share the steps of the model. With the stand-in model of `serving.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+
+import httpx
+
+from tests.llm.serving import HTTP, Running, StandIn, running_server, wait_until
+from tilewright.llm.serve.worker import Job
+
+CLIENTS = 50
+
+
+async def ask(client: httpx.AsyncClient, number: int) -> str:
+    """What one client gets: every third one leaves after the first piece, every second one streams."""
+    body = {"prompt": f"client number {number} asks", "stream": number % 2 == 0 or number % 3 == 0}
+    if not body["stream"]:
+        response = await client.post("/v1/completions", json=body)
+        assert response.status_code == 200
+        return str(response.json()["choices"][0]["text"])
+    async with client.stream("POST", "/v1/completions", json=body) as response:
+        assert response.status_code == 200
+        received = ""
+        async for line in response.aiter_lines():
+            received += line
+            if number % 3 == 0:
+                return "left"
+    return "".join(part.partition('"')[0] for part in received.split('"text":"')[1:])
+
+
+async def ask_all(url: str) -> list[str]:
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
+        return await asyncio.gather(*(ask(client, number) for number in range(CLIENTS)))
+
+
+def crowd(running: Running) -> None:
+    answers = asyncio.run(ask_all(running.url))
+    for number, answer in enumerate(answers):
+        assert answer == ("left" if number % 3 == 0 else f"CLIENT NUMBER {number} ASKS")
+
+
+def test_fifty_clients_of_whom_some_leave() -> None:
+    model = StandIn(slots=8, pause=0.0005)
+    with running_server(model) as running:
+        crowd(running)
+        wait_until(lambda: model.active == [] and running.service.worker.running == 0)
+        assert running.service.worker.waiting == 0
+        assert max(model.rows) == 8
+        wait_until(lambda: not running.server.server_state.tasks)
+        wait_until(lambda: jobs_left() == 0)
+        threads = threading.active_count()
+        crowd(running)
+        wait_until(lambda: jobs_left() == 0)
+        assert threading.active_count() == threads
+        reasons = {
+            sample.labels["reason"]: sample.value
+            for family in running.service.metrics.finished.collect()
+            for sample in family.samples
+            if sample.name.endswith("_total")
+        }
+        assert sum(reasons.values()) == 2 * CLIENTS, reasons
+        assert reasons["stop"] >= 2 * (CLIENTS - 17)
+
+
+def jobs_left() -> int:
+    gc.collect()
+    return sum(isinstance(found, Job) for found in gc.get_objects())
+
+
+def test_sequences_that_run_at_once_share_steps() -> None:
+    model = StandIn(slots=8, pause=0.002)
+    with running_server(model) as running:
+        body = {"prompt": "x" * 20, "n": 8}
+        assert HTTP.post(f"{running.url}/v1/completions", json=body).status_code == 200
+    assert model.rows == [8] * 21

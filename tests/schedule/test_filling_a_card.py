@@ -1,0 +1,148 @@
+"""Kernels with work for every multiprocessor of a card: products of few tiles are summed in parts, and a reduction is
+not computed in a kernel whose few rows would be all that runs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.kernel.emulated_card import NAME, emulated_card
+from tests.kernel.kernels import leaf
+from tilewright import Tensor
+from tilewright.backends.cuda.device import cuda_target
+from tilewright.base.dtype import DType, dtypes
+from tilewright.engine.planning.bind import BoundGraph
+from tilewright.graph import build
+from tilewright.graph.interpreter.evaluate import evaluate_all
+from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.spec import element_count
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+from tilewright.kernel.axes import size_of
+from tilewright.kernel.optimise import optimise
+from tilewright.schedule import fuse, reduction
+from tilewright.schedule.pipeline import schedule
+from tilewright.schedule.reduction import split_reduction
+
+CARD = cuda_target()
+# Work that is worth more than one multiprocessor.
+LARGE = 1 << 20
+
+
+def product(rows: int, columns: int, summed: int, batch: int = 1, dtype: DType = dtypes.bfloat16) -> UOp:
+    whole = (batch, rows, columns, summed)
+    left = build.expand(build.reshape(leaf(0, batch, rows, summed, dtype=dtype), (batch, rows, 1, summed)), whole)
+    right = build.expand(
+        build.reshape(leaf(1, batch, columns, summed, dtype=dtype), (batch, 1, columns, summed)), whole
+    )
+    wide = [build.cast(factor, dtypes.float32) for factor in (left, right)]
+    return build.reduce_axis(Ops.ADD, build.alu(Ops.MUL, *wide), (3,))
+
+
+def parts_of(split: UOp) -> int:
+    """The first axis of the sums that are stored."""
+    (stored,) = [node for node in toposort(split) if node.op is Ops.CONTIGUOUS]
+    return stored.shape[0]
+
+
+@pytest.mark.parametrize("sides", [(8, 256), (46, 128), (52, 3072), (490, 23), (128, 128)], ids=str)
+@pytest.mark.parametrize("summed", [32768, 24000, 65537 * 3])
+def test_a_product_of_few_tiles_is_summed_in_parts(sides: tuple[int, int], summed: int) -> None:
+    split = split_reduction(product(*sides, summed), CARD)
+    if summed == 65537 * 3:  # has no parts but three
+        assert split is None or parts_of(split) == 3
+        return
+    assert split is not None
+    rows, columns = max(sides), min(sides)
+    tiles = -(-rows // 128) * -(-columns // 128) * parts_of(split)
+    assert tiles >= CARD.cores // 3
+    assert split.shape == (1, *sides, 1)
+
+
+@pytest.mark.parametrize("sides", [(4096, 4096, 4096), (8192, 768, 3072), (768, 3072, 8192), (512, 512, 64)], ids=str)
+def test_a_product_that_fills_the_card_stays_whole(sides: tuple[int, int, int]) -> None:
+    assert split_reduction(product(*sides), CARD) is None
+    assert split_reduction(product(1024, 64, 1024, batch=96), CARD) is None
+
+
+def test_sums_in_parts_keep_their_dtype() -> None:
+    """A sum in bfloat16 would be rounded once for each part."""
+    node = product(8, 256, 32768)
+    short = build.reduce_axis(Ops.ADD, build.cast(node.src[0], dtypes.bfloat16), (3,))
+    assert split_reduction(short, CARD) is None
+
+
+def test_the_parts_of_a_product_are_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reduction, "MIN_SUMMED", 2)
+    monkeypatch.setattr(reduction, "LAUNCH_CLOCKS", 0.0)
+    numbers = np.random.default_rng(3)
+    for sides in ((3, 5, 24), (4, 7, 60), (2, 2, 1 << 10)):
+        node = product(*sides, batch=2, dtype=dtypes.float32)
+        split = split_reduction(node, CARD)
+        assert split is not None
+        values = {
+            param: numbers.integers(-4, 5, element_count(param.shape)).astype(np.float32)
+            for param in toposort(node)
+            if param.op is Ops.PARAM
+        }
+        whole, parts = (evaluate_all((each,), values)[0] for each in (node, split))
+        np.testing.assert_array_equal(whole, parts)
+
+
+# ---------------------------------------------------------------- rows
+
+
+def norm(axes: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+    return lambda x: (x - x.mean(axis=axes, keepdim=True)) / (x.var(axis=axes, keepdim=True) + 1e-5).sqrt()
+
+
+def slope(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def found(x: Tensor) -> Tensor:
+        result = function(x)
+        return result.gradient(x, gradient=result.detach())[0]
+
+    return found
+
+
+PROGRAMS: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
+    "var of few, gradient": ((6077, 3, 768), slope(lambda x: x.var(axis=(0, 2)))),
+    "logsumexp of all": ((160, 25, 101, 24), lambda x: x.logsumexp(axis=(0, 1, 2, 3))),
+    "batchnorm, few channels": ((4, 48, 418, 418), norm((0, 2, 3))),
+    "groupnorm, gradient": ((2, 8, 18, 341, 341), slope(norm((2, 3, 4)))),
+    "sum across, gradient": ((2, 48842, 26, 6), slope(lambda x: x.sum(axis=1))),
+    "softmax of columns": ((16384, 640), lambda x: x.softmax(axis=0)),
+    "log_softmax of two rows": ((2, 1 << 20), lambda x: x.log_softmax(axis=-1)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_kernel_of_much_work_has_few_threads(name: str) -> None:
+    shape, function = PROGRAMS[name]
+    x = Tensor.empty(*shape)
+    bound = BoundGraph([function(x).uop])
+    made = schedule(bound.outputs, bound.params, "CPU", target_of=lambda device: CARD)
+    for item in made.items:
+        assert item.ast is not None
+        nodes = toposort(optimise(item.ast, CARD))
+        loops = [node for node in nodes if node.op is Ops.RANGE]
+        work = max((element_count((node.arg.size,)) for node in nodes if node.op is Ops.PARAM), default=0)
+        parallel = (AxisType.GLOBAL, AxisType.LOCAL, AxisType.GROUP)
+        threads = np.prod([size_of(loop) for loop in loops if loop.arg.kind in parallel], dtype=np.int64)
+        if work >= LARGE:
+            assert threads >= CARD.cores * 128, item.ast.arg.name
+
+
+@pytest.mark.parametrize("shape", [(3, 40, 7), (40, 3, 5), (2, 64)], ids=str)
+def test_rows_that_are_reduced_apart_have_the_same_values(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fuse, "MAX_GROUP_WORK", 4)
+    axes = tuple(range(1, len(shape)))
+    array = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+    expected = Tensor(array, device="PYTHON")
+    with emulated_card():
+        for function in (norm(axes), lambda x: x.softmax(axis=0), slope(norm(axes))):
+            found = function(Tensor(array, device=NAME)).numpy()
+            np.testing.assert_allclose(found, function(expected).numpy(), rtol=2e-4, atol=2e-5)

@@ -1,0 +1,62 @@
+"""Graphs as records. In: nodes. Out: numbers into a pool of `Node` records. A pool refers to the nodes that it has
+numbered, so it lives no longer than the event of the schedule or kernel that it is for: whether anybody else refers to
+a node of the user's graph decides what may be overwritten."""
+
+from __future__ import annotations
+
+from tilewright.debug.trace.records import Limits, Node
+from tilewright.graph.text.parse import literal
+from tilewright.graph.text.show import show_expression
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+
+MAX_ARG = 400
+
+
+class Pool:
+    """The distinct nodes of one graph over time."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limit = limits.nodes
+        self.numbers: dict[UOp, int] = {}
+        self.nodes: list[Node] = []
+        self.left_out = 0  # nodes of graphs that had no room
+
+    def add(self, roots: tuple[UOp, ...]) -> tuple[int, ...]:
+        """The numbers of the roots, after all that they reach has been numbered; () where the pool has no room."""
+        numbers = self.numbers
+        missing = [node for node in toposort(*roots, stop=numbers.__contains__) if node not in numbers]
+        if len(self.nodes) + len(missing) > self.limit:
+            self.left_out += len(missing)
+            return ()
+        for node in missing:
+            src = tuple(numbers[part] for part in node.src)
+            numbers[node] = len(self.nodes)
+            self.nodes.append(Node(node.op.name, node.dtype.name, shape_text(node), arg_text(node), src, node.line))
+        return tuple(numbers[root] for root in roots)
+
+    def pair(self, before: UOp, after: UOp) -> tuple[int, int] | None:
+        found = self.add((before, after))
+        return (found[0], found[1]) if len(found) == 2 else None
+
+
+def shape_text(node: UOp) -> str:
+    """Empty for a scalar, and for a node that breaks the rules: it must still be shown."""
+    try:
+        return str(node.shape) if node.shape else ""
+    except (AttributeError, IndexError, TypeError, ValueError):
+        return "no shape"
+
+
+def arg_text(node: UOp) -> str:
+    return "" if node.arg is None else cut(literal(node.arg), MAX_ARG)
+
+
+def expression_text(node: UOp, limit: int) -> str:
+    """The node as infix. Parts of it that are too long become `...`."""
+    return cut(show_expression(node, limit), limit)
+
+
+def cut(text: str, limit: int) -> str:
+    """The text, or its beginning and how much is left out."""
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text) - limit} more characters)"

@@ -1,0 +1,145 @@
+"""CHECK_NAN=1. In: a graph that is about to run, and its buffers. Out: nothing, or an error that names the operation,
+the index and the user's line at which a value first was NaN or infinite. Results are looked at after each run; only
+where one is not finite does the interpreter compute the graph again, node by node, to find where it began."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tilewright.base.errors import NonFiniteError
+from tilewright.base.events import emit
+from tilewright.base.location import Location
+from tilewright.engine.planning.bind import BoundGraph
+from tilewright.graph.ops import Ops
+from tilewright.graph.records import Schedule
+from tilewright.graph.spec import Kind, element_count
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+from tilewright.runtime.buffer import Buffer
+from tilewright.runtime.device import open_driver
+
+if TYPE_CHECKING:
+    from tilewright.engine.execution.run import Execution
+
+# Elements of the largest node that the interpreter is asked to compute: a product of matrices holds all its terms.
+MAX_ELEMENTS = 1 << 25
+
+
+class Origin(NamedTuple):
+    """Where a value first was not finite."""
+
+    node: UOp
+    coordinates: tuple[int, ...]
+    value: float
+
+
+class Guard:
+    """A run that is to be checked, with the contents of what it overwrites as they were before."""
+
+    def __init__(
+        self, outputs: Sequence[UOp], bound: BoundGraph, schedule: Schedule, slots: list[Buffer | None]
+    ) -> None:
+        self.outputs = outputs
+        self.schedule = schedule
+        self.lines: dict[UOp, Location | None] = bound.lines()
+        written = {access.slot for item in schedule.items for access in item.writes}
+        self.before = {
+            slot: _read(buffer)
+            for slot, buffer in enumerate(slots[: len(bound.buffers)])
+            if buffer is not None and slot in written and buffer.memory is not None
+        }
+        self.inputs = len(bound.buffers)
+
+    def check(self, execution: Execution) -> None:
+        """Raises where a result is not finite, and the inputs and constants do not say so already."""
+        import numpy as np
+
+        kept = [(slot, buffer) for slot, buffer in enumerate(execution.buffers) if buffer is not None]
+        spoiled = [
+            slot
+            for slot, buffer in kept
+            if (slot >= self.inputs or slot in self.before)
+            and self.schedule.slots[slot].kind != "check"
+            and buffer.dtype.is_float
+            and not np.isfinite(_read(buffer).astype(np.float64)).all()
+        ]
+        if not spoiled:
+            return
+        arrays = {slot: self.before.get(slot) for slot, _ in kept[: self.inputs]}
+        for slot, buffer in kept:
+            if slot < self.inputs and arrays.get(slot) is None:
+                arrays[slot] = _read(buffer)
+        origin = find_origin(self.outputs, {slot: array for slot, array in arrays.items() if array is not None})
+        if origin is not None:
+            self._raise(
+                origin.node.op.name, origin.value, origin.coordinates, self.lines.get(origin.node) or origin.node.line
+            )
+        elif not _can_interpret(self.outputs):
+            slot = spoiled[0]
+            item = next(item for item in self.schedule.items if any(access.slot == slot for access in item.writes))
+            values = _read(_buffer(execution, slot))
+            index = int(np.argmin(np.isfinite(values.astype(np.float64))))
+            name = "a copy" if item.ast is None else f"kernel {item.ast.arg.name}"
+            self._raise(name, float(values[index]), (index,), item.line)
+
+    def _raise(self, operation: str, value: float, index: tuple[int, ...], line: Location | None) -> None:
+        emit("non-finite", operation=operation, value=value, index=index, location=line)
+        raise NonFiniteError(
+            operation,
+            f"the value at index {index} is {value}, and what it is computed from is finite",
+            "look at the values there: a division by 0, a logarithm of 0, a sum that is too large for its dtype",
+            location=line,
+        )
+
+
+def find_origin(outputs: Sequence[UOp], arrays: Mapping[int, Any]) -> Origin | None:
+    """The first node whose value is NaN though that of no source is, or infinite though all sources are finite. A
+    constant is what the user wrote, and a mask of infinities is none of this."""
+    import numpy as np
+
+    from tilewright.graph.interpreter.evaluate import evaluate
+
+    if not _can_interpret(outputs):
+        return None
+    values: dict[UOp, Any] = {}
+    for node in toposort(*outputs):
+        given = {source: values[source] for source in node.src}
+        bound = {node: arrays[node.arg.slot]} if node.op is Ops.PARAM else given
+        values[node] = np.ascontiguousarray(evaluate(node, bound))
+        if not node.dtype.is_float or node.op.kind is Kind.LEAF or node.op is Ops.PARAM or node.op is Ops.CONST:
+            continue
+        found = values[node].astype(np.float64)
+        if np.isfinite(found).all():
+            continue
+        sources = [values[source].astype(np.float64) for source in node.src if source.dtype.is_float]
+        has_nan, has_infinity = (any(test(source).any() for source in sources) for test in (np.isnan, np.isinf))
+        wrong = np.isnan(found) if has_infinity else ~np.isfinite(found)
+        if wrong.any() and not has_nan:
+            index = tuple(int(number) for number in np.argwhere(wrong)[0])
+            return Origin(node, index, float(found[index]))
+    return None
+
+
+def _can_interpret(outputs: Sequence[UOp]) -> bool:
+    return all(element_count(node.shape) <= MAX_ELEMENTS for node in toposort(*outputs))
+
+
+def _read(buffer: Buffer) -> Any:
+    """A copy of what a buffer holds."""
+    import numpy as np
+
+    from tilewright.graph.interpreter.evaluate import numpy_dtype
+
+    data = bytearray(buffer.nbytes)
+    if buffer.nbytes:
+        driver = open_driver(buffer.device)
+        driver.synchronize()
+        driver.copy_out(buffer.ensure(), 0, memoryview(data))
+    return np.frombuffer(bytes(data), numpy_dtype(buffer.dtype))
+
+
+def _buffer(execution: Execution, slot: int) -> Buffer:
+    found = execution.buffers[slot]
+    assert found is not None
+    return found

@@ -1,0 +1,71 @@
+"""The keys and values of earlier tokens. In: keys and values of new tokens and where they stand. Out: all that may be
+attended to. Memory is taken once; new tokens are written into it in place, at a slice for one position of the whole
+batch, by a kernel where every row of the batch has a position of its own."""
+
+from __future__ import annotations
+
+from tilewright.base.dtype import DType, dtypes
+from tilewright.base.errors import ShapeError
+from tilewright.graph.records import KernelInfo
+from tilewright.graph.spec import Devices
+from tilewright.graph.uop import UOp
+from tilewright.tensor.tensor import Tensor
+
+Position = int | UOp | Tensor
+
+
+class Cache:
+    """For each layer keys and values, (batch, heads, length, features). `layers` has a pair of shapes (heads, features)
+    for each layer."""
+
+    def __init__(
+        self,
+        layers: list[tuple[tuple[int, int], ...]],
+        batch: int,
+        length: int,
+        dtype: DType = dtypes.float32,
+        device: Devices | None = None,
+    ) -> None:
+        if batch < 1 or length < 1:
+            raise ShapeError("make_cache", f"a cache of {batch} rows of {length} tokens", "give positive numbers")
+        self.batch = batch
+        self.length = length
+        self.layers: list[list[Tensor]] = []
+        for shapes in layers:
+            shaped = [(batch, heads, length, size) for heads, size in shapes]
+            self.layers.append([_zeros(shape, dtype, device) for shape in shaped])
+        first, *others = (tensor for held in self.layers for tensor in held)
+        first.realize(*others)
+
+    def nbytes(self) -> int:
+        """Bytes of all keys and values."""
+        return sum(tensor.nbytes() for layer in self.layers for tensor in layer)
+
+    def store(self, layer: int, new: tuple[Tensor, ...], position: Position) -> list[Tensor]:
+        """Writes new tokens (batch, heads, time, features) from `position` on; all tokens up to and with them, or the
+        whole memory where rows have positions of their own."""
+        held = self.layers[layer]
+        for memory, value in zip(held, new, strict=True):
+            self._write(memory, value.cast(memory.dtype), position)
+        if isinstance(position, Tensor):
+            return held
+        end = position + new[0].shape[2]
+        return [memory[:, :, :end] for memory in held]
+
+    def _write(self, memory: Tensor, value: Tensor, position: Position) -> None:
+        if isinstance(position, Tensor):
+            memory.assign(Tensor.custom_kernel(memory, value, position, fxn=_store_rows)[0])
+        else:
+            memory[:, :, position : position + value.shape[2]] = value
+
+
+def _zeros(shape: tuple[int, ...], dtype: DType, device: Devices | None) -> Tensor:
+    """Memory of its own. It is cleared because a weight of 0 times a value that was never written must be 0."""
+    return Tensor.empty(*shape, dtype=dtype, device=device).assign(0.0)
+
+
+def _store_rows(memory: UOp, value: UOp, position: UOp) -> UOp:
+    row, head, time, feature = (UOp.range(size, number) for number, size in enumerate(value.shape))
+    target = memory[row, head, position[row] + time, feature]
+    written = target.set(value[row, head, time, feature], end=(row, head, time, feature))
+    return written.sink(arg=KernelInfo("store_rows"))

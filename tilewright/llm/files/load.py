@@ -1,0 +1,31 @@
+"""A language model from a path. In: a GGUF file, a folder of Hugging Face, or the checkpoint of stories260K. Out: the
+network and what a tokenizer is made from. The contents say what a file is, not its name."""
+
+from __future__ import annotations
+
+import os
+
+from tilewright.base.dtype import DType, dtypes, to_dtype
+from tilewright.base.errors import DTypeError
+from tilewright.llm.files.gguf_model import load_gguf
+from tilewright.llm.files.loaded import LoadedModel
+from tilewright.llm.files.stories import load_stories
+from tilewright.nn.formats.gguf_header import MAGIC
+from tilewright.nn.formats.mapped import Path, check_plain, unreadable
+
+
+def load_model(path: Path, device: str | None = None, dtype: DType | str | None = None) -> LoadedModel:
+    """The model of a file or folder. Weights stay as they are there, quantised and mapped; `dtype` is that of
+    activations, float32 where it is not said."""
+    wanted = dtypes.float32 if dtype is None else to_dtype(dtype)
+    if not wanted.is_float:
+        raise DTypeError("load_model", f"activations of {wanted.name}", "give a float")
+    check_plain("load_model", path)
+    try:
+        with open(path, "rb") as file:
+            start = file.read(len(MAGIC))
+    except OSError as error:
+        raise unreadable("load_model", path, error) from error
+    if start == MAGIC or os.fspath(path).endswith(".gguf"):
+        return load_gguf(path, device, wanted)
+    return load_stories(path, device, wanted)

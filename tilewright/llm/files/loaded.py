@@ -1,0 +1,22 @@
+"""What a file gives: the network, and what a tokenizer is made from. Every format ends here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.llm.config import Config
+from tilewright.llm.model import Transformer
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model from a file. `facts` is what the file says of it: the key-value pairs of a GGUF file, or `config.json`.
+    `tokenizer_source` is what a tokenizer can be made from: "gguf" (the facts), the path of a folder with a
+    `tokenizer.json`, or "" where the file has none."""
+
+    model: Transformer
+    config: Config
+    facts: dict[str, Any]
+    tokenizer_source: str
+    path: str

@@ -1,0 +1,112 @@
+"""The small parts of a network: products and embeddings with float or quantised weights, norms, rotary positions. In:
+weights as a file has them. Out: callables. Activations have one dtype throughout; norms and angles are in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.base.dtype import dtypes
+from tilewright.graph.spec import Devices
+from tilewright.llm.cache import Position
+from tilewright.llm.config import Rope
+from tilewright.llm.quantised.weight import QuantisedWeight
+from tilewright.nn.state import as_buffer
+from tilewright.tensor.tensor import Tensor
+
+Weight = Tensor | QuantisedWeight
+
+
+class Linear:
+    """x times the transpose of (outputs, inputs), plus a bias."""
+
+    def __init__(self, weight: Weight, bias: Tensor | None = None) -> None:
+        self.weight = weight
+        self.bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if isinstance(self.weight, QuantisedWeight):
+            return self.weight.linear(x, self.bias)
+        product = x @ self.weight.cast(x.dtype).transpose(-2, -1)
+        return product if self.bias is None else product + self.bias.cast(x.dtype)
+
+
+class Embedding:
+    """Rows of a table; only those that are asked for are read."""
+
+    def __init__(self, weight: Weight) -> None:
+        self.weight = weight
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        return self.weight.rows(tokens) if isinstance(self.weight, QuantisedWeight) else self.weight[tokens]
+
+
+class Norm:
+    """Root mean square 1 over the last axis, times a weight to which `shift` is added."""
+
+    def __init__(self, weight: Tensor, eps: float, shift: float = 0.0) -> None:
+        self.weight = weight
+        self.eps = eps
+        self.shift = shift
+
+    def __call__(self, x: Tensor) -> Tensor:
+        wide = x.cast(dtypes.float32)
+        scale = (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()
+        weight = self.weight.cast(dtypes.float32)
+        return (wide * scale * (weight + self.shift if self.shift else weight)).cast(x.dtype)
+
+
+def expert_product(weight: Weight, x: Tensor, chosen: Tensor) -> Tensor:
+    """x (tokens, k or 1, inputs) times each token's chosen experts (tokens, k) of (experts, outputs, inputs): (tokens,
+    k, outputs). Of the weights only the chosen are read."""
+    if isinstance(weight, QuantisedWeight):
+        return weight.expert_linear(x, chosen)
+    return (weight[chosen].cast(x.dtype) * x.unsqueeze(-2)).sum(-1)
+
+
+# ---------------------------------------------------------------- positions
+
+
+def steps_from(position: Position, time: int, device: Devices) -> Tensor:
+    """The positions of tokens, int32: (time,), or (batch, time) where every row has its own first one."""
+    steps: Tensor = Tensor.arange(time, dtype=dtypes.int32, device=device)
+    if isinstance(position, Tensor):
+        return position.cast(dtypes.int32).unsqueeze(-1) + steps
+    first: Any = position
+    return steps.__add__(first)
+
+
+class Rotary:
+    """The frequencies of a rotary embedding; they belong to the model and are not trained."""
+
+    def __init__(self, rope: Rope, device: Devices) -> None:
+        self.rope = rope
+        values = Tensor(rope.frequencies(), dtype=dtypes.float32)
+        self.frequencies = as_buffer(values.to(device) if isinstance(device, str) else values.shard(device))
+
+    def at(self, steps: Tensor) -> Rotation:
+        """The turns of tokens that stand at `steps`."""
+        return Rotation(self.rope, self.frequencies, steps)
+
+
+class Rotation:
+    """The turns of tokens at given positions, computed once and applied in every layer: cosines, and sines with the
+    sign of the feature they are for, each (time, size) or (batch, 1, time, size)."""
+
+    def __init__(self, rope: Rope, frequencies: Tensor, steps: Tensor) -> None:
+        self.rope = rope
+        angles = steps.cast(dtypes.float32).unsqueeze(-1) * frequencies
+        if steps.ndim == 2:
+            angles = angles.unsqueeze(1)
+        cosines, sines = angles.cos() * rope.magnitude, angles.sin() * rope.magnitude
+        axis = -1 if rope.interleaved else -2
+        self.cosines = cosines.stack(cosines, dim=axis).flatten(-2).contiguous()
+        self.sines = (-sines).stack(sines, dim=axis).flatten(-2).contiguous()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (batch, heads, time, features) with its first `size` features turned."""
+        size = self.rope.size
+        turned = x if size == x.shape[-1] else x[..., :size]
+        pairs = turned.unflatten(-1, (-1, 2) if self.rope.interleaved else (2, -1))
+        partner = pairs.flip(-1 if self.rope.interleaved else -2).flatten(-2)
+        found = (turned * self.cosines + partner * self.sines).cast(x.dtype)
+        return found if size == x.shape[-1] else found.cat(x[..., size:], dim=-1)

@@ -1,0 +1,116 @@
+"""The network that all families share. In: tokens, and where they stand. Out: logits of the next token at each of them.
+
+    x = embedding(tokens)
+    for each layer:  x = x + attention(norm(x));  x = x + feed_forward(norm(x))
+    logits = head(norm(x))
+
+A plain model of `nn`: it can be called, differentiated and trained where its weights are floats. Families differ by
+`Config` alone: norms behind the parts, norms of queries and keys, local layers, experts, latent attention."""
+
+from __future__ import annotations
+
+from tilewright.base.dtype import DType, dtypes
+from tilewright.base.errors import ShapeError
+from tilewright.graph.spec import Devices
+from tilewright.llm.attention import Attention, Place
+from tilewright.llm.cache import Cache, Position
+from tilewright.llm.config import Config
+from tilewright.llm.layers import Embedding, Linear, Norm, Rotary
+from tilewright.llm.weights import Weights
+from tilewright.tensor.tensor import Tensor
+
+
+class FeedForward:
+    """down(activation(gate(x)) * up(x))."""
+
+    def __init__(self, config: Config, weights: Weights, layer: int) -> None:
+        hidden, size = config.hidden_size, config.ffn_size
+        self.is_gelu = config.activation == "gelu"
+        self.gate = Linear(weights.matrix(f"blk.{layer}.ffn_gate.weight", size, hidden))
+        self.up = Linear(weights.matrix(f"blk.{layer}.ffn_up.weight", size, hidden))
+        self.down = Linear(weights.matrix(f"blk.{layer}.ffn_down.weight", hidden, size))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gate = self.gate(x)
+        return self.down((gate.gelu() if self.is_gelu else gate.silu()) * self.up(x))
+
+
+class Layer:
+    """Attention, then a feed-forward layer, each behind a norm and added to what came in."""
+
+    def __init__(self, config: Config, weights: Weights, layer: int) -> None:
+        def norm(name: str) -> Norm:
+            weight = weights.vector(f"blk.{layer}.{name}.weight", config.hidden_size)
+            return Norm(weight, config.norm_eps, config.norm_shift)
+
+        self.attention_norm = norm("attn_norm")
+        self.attention = Attention(config, weights, layer)
+        self.ffn_norm = norm("ffn_norm")
+        self.feed_forward = FeedForward(config, weights, layer)
+        self.post_attention_norm = norm("post_attention_norm") if config.has_post_norms else None
+        self.post_ffn_norm = norm("post_ffw_norm") if config.has_post_norms else None
+
+    def __call__(self, x: Tensor, place: Place) -> Tensor:
+        mixed = self.attention(self.attention_norm(x), place)
+        x = x + (mixed if self.post_attention_norm is None else self.post_attention_norm(mixed))
+        found = self.feed_forward(self.ffn_norm(x))
+        return x + (found if self.post_ffn_norm is None else self.post_ffn_norm(found))
+
+
+class Transformer:
+    """A decoder. `dtype` is that of activations; weights keep theirs and are converted where they are read."""
+
+    def __init__(self, config: Config, weights: Weights, dtype: DType = dtypes.float32) -> None:
+        self.config = config
+        self.dtype = dtype
+        self.embedding = Embedding(weights.matrix("token_embd.weight", config.vocab_size, config.hidden_size))
+        self.layers = [Layer(config, weights, layer) for layer in range(config.layer_count)]
+        self.norm = Norm(weights.vector("output_norm.weight", config.hidden_size), config.norm_eps, config.norm_shift)
+        head = self.embedding.weight
+        if not config.is_tied:
+            head = weights.matrix("output.weight", config.vocab_size, config.hidden_size)
+        self.head = Linear(head)
+        ropes = [rope for rope in (config.rope, config.local_rope) if rope is not None]
+        self.rotaries = [Rotary(rope, self.device) for rope in ropes]
+
+    @property
+    def device(self) -> Devices:
+        return self.embedding.weight.device
+
+    def make_cache(self, batch: int, length: int, dtype: DType | None = None) -> Cache:
+        """Memory for the keys and values of `length` tokens in each of `batch` rows."""
+        shapes = [Attention.cached(self.config)] * self.config.layer_count
+        return Cache(shapes, batch, length, dtype or self.dtype, self.device)
+
+    def hidden(self, tokens: Tensor, cache: Cache | None = None, position: Position = 0) -> Tensor:
+        """The states behind the last norm, (batch, time, hidden_size); `head` of those that are needed gives logits."""
+        check_call(tokens, cache, position)
+        x = self.embedding(tokens).cast(self.dtype)
+        if self.config.embedding_scale != 1.0:
+            x = x * self.config.embedding_scale
+        place = Place(self.config, self.rotaries, x, cache, position)
+        for layer in self.layers:
+            x = layer(x, place)
+        return self.norm(x)
+
+    def __call__(self, tokens: Tensor, cache: Cache | None = None, position: Position = 0) -> Tensor:
+        """Logits (batch, time, vocab_size) of tokens int32 (batch, time). With a cache the tokens follow those it
+        holds: `position` says where the first of them stands, an int, a bound Variable, or int32 (batch,) for
+        rows of their own; they are written to the cache in place."""
+        return self.head(self.hidden(tokens, cache, position))
+
+
+def check_call(tokens: Tensor, cache: Cache | None, position: Position) -> None:
+    if tokens.ndim != 2 or not tokens.dtype.is_int or 0 in tokens.shape:
+        message = f"tokens {tokens._described()}"
+        raise ShapeError("Transformer", message, "give integers (batch, time), at least one token a row")
+    if isinstance(position, Tensor) and (position.shape != tokens.shape[:1] or not position.dtype.is_int):
+        raise ShapeError("Transformer", f"positions {position._described()}", "give one integer for each row")
+    if cache is None:
+        return
+    if cache.batch != tokens.shape[0]:
+        message = f"{tokens.shape[0]} rows of tokens with a cache of {cache.batch}"
+        raise ShapeError("Transformer", message, "make the cache for as many rows")
+    if isinstance(position, int) and not 0 <= position <= cache.length - tokens.shape[1]:
+        message = f"{tokens.shape[1]} tokens at {position} do not fit a cache of {cache.length}"
+        raise ShapeError("Transformer", message, "make a longer cache, or drop tokens")

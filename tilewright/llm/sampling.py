@@ -1,0 +1,151 @@
+"""The choice of the next token. In: one row of logits and the settings of a request. Out: a token. Stands between the
+network and the text; runs on the host, over one row that was copied from the device.
+
+Order of the steps: the repetition penalty changes logits; top-k, top-p and min-p leave out tokens, by the probabilities
+at temperature 1; the temperature flattens or sharpens what is left; one random number chooses. A sampler has random
+numbers of its own, one a token, so a seed gives the same tokens whatever else the machine does."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import secrets
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from tilewright.base.errors import ConfigError, GenerationError, InternalError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Row = np.ndarray[Any, Any]
+
+# Tokens whose logits lie this far below the greatest are sorted; where those are not enough, the next.
+_MARGINS = (4.0, 8.0, 16.0, math.inf)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen. `temperature` 0 takes the most probable one. `top_k` 0 or None, `top_p` 1, `min_p` 0 and
+    `repetition_penalty` 1 leave nothing out and change nothing. `seed` None takes another one every time."""
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _check("temperature", self.temperature, 0.0, 100.0)
+        _check("top_p", self.top_p, 0.0, 1.0, above=True)
+        _check("min_p", self.min_p, 0.0, 1.0)
+        _check("repetition_penalty", self.repetition_penalty, 0.0, 100.0, above=True)
+        for name in ("top_k", "seed"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+                raise ConfigError("sampling", f"{name} is {value!r}", "give a whole number of at least 0, or None")
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0 or self.top_k == 1
+
+
+def _check(name: str, value: Any, low: float, high: float, above: bool = False) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or not low <= value <= high or (above and value == low):
+        meant = f"a number {'above' if above else 'of at least'} {low:g} and at most {high:g}"
+        raise ConfigError("sampling", f"{name} is {value!r}", f"give {meant}")
+
+
+class Sampler:
+    """The settings of one request, its random numbers and the tokens it has seen."""
+
+    def __init__(self, sampling: Sampling, seen: Iterable[int] = ()) -> None:
+        import numpy as np
+
+        self.sampling = sampling
+        self.seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        self._random = np.random.Generator(np.random.PCG64(self.seed))
+        self._seen = set(seen) if sampling.repetition_penalty != 1 else set()
+
+    def choose(self, logits: Row) -> int:
+        """The next token, by a row of logits as long as the vocabulary."""
+        best = int(logits.argmax())  # NaN counts as the greatest
+        highest = float(logits[best])
+        if not math.isfinite(highest):
+            raise _not_a_number(logits, highest)
+        if self._seen:
+            logits = self._penalised(logits)
+            best = int(logits.argmax())
+        token = best if self.sampling.is_greedy else self._draw(logits)
+        if self.sampling.repetition_penalty != 1:
+            self._seen.add(token)
+        return token
+
+    def _penalised(self, logits: Row) -> Row:
+        """Tokens that occurred become less likely: positive logits are divided by the penalty, negative multiplied."""
+        import numpy as np
+
+        seen = np.fromiter(self._seen, np.int64, len(self._seen))
+        seen = seen[seen < len(logits)]
+        found = logits[seen]
+        penalty = self.sampling.repetition_penalty
+        changed = logits.copy()
+        changed[seen] = np.where(found > 0, found / penalty, found * penalty)
+        return changed
+
+    def _draw(self, logits: Row) -> int:
+        import numpy as np
+
+        settings = self.sampling
+        chance = self._random.random()
+        if settings.top_k or settings.top_p < 1 or settings.min_p:
+            tokens = self._candidates(logits)
+            left = logits[tokens].astype(np.float64)
+        else:  # nothing is left out, and nothing has to be sorted
+            tokens, left = None, logits
+        sums = np.cumsum(np.exp((left - left.max()) / settings.temperature), dtype=np.float64)
+        index = min(int(np.searchsorted(sums, chance * sums[-1], side="right")), len(sums) - 1)
+        return index if tokens is None else int(tokens[index])
+
+    def _candidates(self, logits: Row) -> Row:
+        """The tokens that are left, the most probable first, the lower token of equals first."""
+        import numpy as np
+
+        settings = self.sampling
+        highest = logits.max()
+        top_k = min(settings.top_k or len(logits), len(logits))
+        is_cut = top_k < len(logits)  # then top-p is a share of what top-k leaves
+        total = float(np.exp(logits - highest).sum(dtype=np.float64)) if settings.top_p < 1 and not is_cut else 0.0
+        for margin in _MARGINS:
+            tokens = np.flatnonzero(logits >= highest - margin)
+            if is_cut and len(tokens) < top_k and not settings.min_p and margin < math.inf:
+                continue
+            tokens = tokens[np.argsort(-logits[tokens], kind="stable")][:top_k]
+            weights = np.exp((logits[tokens] - highest).astype(np.float64))
+            sums = np.cumsum(weights)
+            wanted = settings.top_p * (float(sums[-1]) if is_cut else total)
+            reaches_top_p = not is_cut and settings.top_p < 1 and sums[-1] >= wanted
+            reaches_min_p = (
+                settings.min_p > 0 and margin > -math.log(settings.min_p) and (not is_cut or settings.top_p == 1)
+            )
+            if len(tokens) == top_k or reaches_top_p or reaches_min_p or margin == math.inf:
+                kept_by_top_p = int(np.searchsorted(sums, wanted)) + 1 if settings.top_p < 1 else len(tokens)
+                kept_by_min_p = int((weights >= settings.min_p).sum())
+                return tokens[: max(1, min(kept_by_top_p, kept_by_min_p))]
+        raise InternalError("no margin holds all tokens")
+
+
+def _not_a_number(logits: Row, highest: float) -> GenerationError:
+    import numpy as np
+
+    if highest == -math.inf:
+        what = "every logit is -inf"
+    else:
+        what = f"{int(np.isnan(logits).sum())} of {len(logits)} logits are NaN and {int(np.isposinf(logits).sum())} inf"
+    remedy = "the weights are damaged or overflow this dtype: fetch the file again, or load it in float32"
+    return GenerationError("sampling", f"the model gave no probabilities: {what}", remedy)
+
+
+__all__ = ["Sampler", "Sampling"]
