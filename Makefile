@@ -42,8 +42,8 @@ test-slow: $(INSTALLED) ## the tests marked slow
 # Only files that have such tests are given, for to collect all takes as long as to run these. One thread of torch for each
 # worker: its threads wait by turning in a loop.
 TORCH_TESTS = $(shell grep -rl --include='test_*.py' 'mark\.torch' tests)
-test-torch: $(INSTALLED) ## what is compared with torch, which is installed for it: the op table, optimisers, DLPack
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH)
+test-torch: $(INSTALLED) ## what is compared with torch, which is installed for it: the op table, optimisers, DLPack, language models
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH) "transformers>=5"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m 'torch and not slow' -q $(TORCH_TESTS)
 
 test-cuda-text: $(INSTALLED) ## the CUDA text of the op table, compiled by NVRTC, which needs no card

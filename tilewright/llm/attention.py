@@ -7,7 +7,7 @@ import math
 
 from tilewright.llm.cache import Cache, Position
 from tilewright.llm.config import Config
-from tilewright.llm.layers import Linear, Norm, Rotary, Rotation, steps_from
+from tilewright.llm.layers import Norm, Rotary, Rotation, linear_of, steps_from
 from tilewright.llm.weights import Weights
 from tilewright.tensor.tensor import Tensor
 
@@ -56,10 +56,10 @@ class Attention:
         self.config = config
         self.layer = layer
         size, hidden = config.head_size, config.hidden_size
-        self.q = _linear(weights, f"blk.{layer}.attn_q", config.head_count * size, hidden)
-        self.k = _linear(weights, f"blk.{layer}.attn_k", config.kv_head_count * size, hidden)
-        self.v = _linear(weights, f"blk.{layer}.attn_v", config.kv_head_count * size, hidden)
-        self.o = _linear(weights, f"blk.{layer}.attn_output", hidden, config.head_count * size)
+        self.q = linear_of(weights, f"blk.{layer}.attn_q", config.head_count * size, hidden)
+        self.k = linear_of(weights, f"blk.{layer}.attn_k", config.kv_head_count * size, hidden)
+        self.v = linear_of(weights, f"blk.{layer}.attn_v", config.kv_head_count * size, hidden)
+        self.o = linear_of(weights, f"blk.{layer}.attn_output", hidden, config.head_count * size)
         self.q_norm = self.k_norm = None
         if config.has_qk_norm:
             names = (f"blk.{layer}.attn_q_norm.weight", f"blk.{layer}.attn_k_norm.weight")
@@ -74,7 +74,7 @@ class Attention:
 
     def __call__(self, x: Tensor, place: Place) -> Tensor:
         config = self.config
-        queries, keys, values = (_heads(part(x), config.head_size) for part in (self.q, self.k, self.v))
+        queries, keys, values = (split_heads(part(x), config.head_size) for part in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
             queries, keys = self.q_norm(queries), self.k_norm(keys)
         rotate = place.rotation(self.layer)
@@ -95,10 +95,6 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, place: Place, layer: i
     )
 
 
-def _heads(x: Tensor, size: int) -> Tensor:
+def split_heads(x: Tensor, size: int) -> Tensor:
     """(batch, time, heads * size) as (batch, heads, time, size)."""
     return x.unflatten(-1, (-1, size)).transpose(1, 2)
-
-
-def _linear(weights: Weights, name: str, rows: int, columns: int) -> Linear:
-    return Linear(weights.matrix(f"{name}.weight", rows, columns), weights.optional_vector(f"{name}.bias", rows))

@@ -10,6 +10,7 @@ from tilewright.graph.spec import Devices
 from tilewright.llm.cache import Position
 from tilewright.llm.config import Rope
 from tilewright.llm.quantised.weight import QuantisedWeight
+from tilewright.llm.weights import Weights
 from tilewright.nn.state import as_buffer
 from tilewright.tensor.tensor import Tensor
 
@@ -28,6 +29,30 @@ class Linear:
             return self.weight.linear(x, self.bias)
         product = x @ self.weight.cast(x.dtype).transpose(-2, -1)
         return product if self.bias is None else product + self.bias.cast(x.dtype)
+
+
+def linear_of(weights: Weights, name: str, rows: int, columns: int) -> Linear:
+    """The product of a weight of a file, with a bias where the file has one."""
+    return Linear(weights.matrix(f"{name}.weight", rows, columns), weights.optional_vector(f"{name}.bias", rows))
+
+
+def activate(x: Tensor, activation: str) -> Tensor:
+    return x.gelu() if activation == "gelu" else x.silu()
+
+
+class FeedForward:
+    """down(activation(gate(x)) * up(x)), of the weights `prefix.ffn_gate` and so on, `suffix` behind each name."""
+
+    def __init__(
+        self, weights: Weights, prefix: str, suffix: str, hidden_size: int, size: int, activation: str
+    ) -> None:
+        self.activation = activation
+        self.gate = linear_of(weights, f"{prefix}.ffn_gate{suffix}", size, hidden_size)
+        self.up = linear_of(weights, f"{prefix}.ffn_up{suffix}", size, hidden_size)
+        self.down = linear_of(weights, f"{prefix}.ffn_down{suffix}", hidden_size, size)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.down(activate(self.gate(x), self.activation) * self.up(x))
 
 
 class Embedding:

@@ -15,24 +15,15 @@ from tilewright.graph.spec import Devices
 from tilewright.llm.attention import Attention, Place
 from tilewright.llm.cache import Cache, Position
 from tilewright.llm.config import Config
-from tilewright.llm.layers import Embedding, Linear, Norm, Rotary
+from tilewright.llm.experts import MixtureOfExperts
+from tilewright.llm.latent import LatentAttention
+from tilewright.llm.layers import Embedding, FeedForward, Linear, Norm, Rotary
 from tilewright.llm.weights import Weights
 from tilewright.tensor.tensor import Tensor
 
 
-class FeedForward:
-    """down(activation(gate(x)) * up(x))."""
-
-    def __init__(self, config: Config, weights: Weights, layer: int) -> None:
-        hidden, size = config.hidden_size, config.ffn_size
-        self.is_gelu = config.activation == "gelu"
-        self.gate = Linear(weights.matrix(f"blk.{layer}.ffn_gate.weight", size, hidden))
-        self.up = Linear(weights.matrix(f"blk.{layer}.ffn_up.weight", size, hidden))
-        self.down = Linear(weights.matrix(f"blk.{layer}.ffn_down.weight", hidden, size))
-
-    def __call__(self, x: Tensor) -> Tensor:
-        gate = self.gate(x)
-        return self.down((gate.gelu() if self.is_gelu else gate.silu()) * self.up(x))
+def attention_of(config: Config) -> type[Attention] | type[LatentAttention]:
+    return Attention if config.latent is None else LatentAttention
 
 
 class Layer:
@@ -44,9 +35,14 @@ class Layer:
             return Norm(weight, config.norm_eps, config.norm_shift)
 
         self.attention_norm = norm("attn_norm")
-        self.attention = Attention(config, weights, layer)
+        self.attention = attention_of(config)(config, weights, layer)
         self.ffn_norm = norm("ffn_norm")
-        self.feed_forward = FeedForward(config, weights, layer)
+        self.feed_forward: FeedForward | MixtureOfExperts
+        if config.has_experts(layer):
+            self.feed_forward = MixtureOfExperts(config, weights, layer)
+        else:
+            hidden, size = config.hidden_size, config.ffn_size
+            self.feed_forward = FeedForward(weights, f"blk.{layer}", "", hidden, size, config.activation)
         self.post_attention_norm = norm("post_attention_norm") if config.has_post_norms else None
         self.post_ffn_norm = norm("post_ffw_norm") if config.has_post_norms else None
 
@@ -79,7 +75,7 @@ class Transformer:
 
     def make_cache(self, batch: int, length: int, dtype: DType | None = None) -> Cache:
         """Memory for the keys and values of `length` tokens in each of `batch` rows."""
-        shapes = [Attention.cached(self.config)] * self.config.layer_count
+        shapes = [attention_of(self.config).cached(self.config)] * self.config.layer_count
         return Cache(shapes, batch, length, dtype or self.dtype, self.device)
 
     def hidden(self, tokens: Tensor, cache: Cache | None = None, position: Position = 0) -> Tensor:

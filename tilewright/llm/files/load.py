@@ -8,6 +8,7 @@ import os
 from tilewright.base.dtype import DType, dtypes, to_dtype
 from tilewright.base.errors import DTypeError
 from tilewright.llm.files.gguf_model import load_gguf
+from tilewright.llm.files.hugging_face import load_folder
 from tilewright.llm.files.loaded import LoadedModel
 from tilewright.llm.files.stories import load_stories
 from tilewright.nn.formats.gguf_header import MAGIC
@@ -20,6 +21,8 @@ def load_model(path: Path, device: str | None = None, dtype: DType | str | None 
     wanted = dtypes.float32 if dtype is None else to_dtype(dtype)
     if not wanted.is_float:
         raise DTypeError("load_model", f"activations of {wanted.name}", "give a float")
+    if os.path.isdir(path):
+        return load_folder(os.fspath(path), device, wanted)
     check_plain("load_model", path)
     try:
         with open(path, "rb") as file:

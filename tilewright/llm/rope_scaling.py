@@ -1,0 +1,50 @@
+"""Rotary embeddings stretched to contexts longer than a model was trained on. In: what a file says of the stretching.
+Out: a factor for each frequency, which it is divided by. Positions are never changed, so one table serves all."""
+
+from __future__ import annotations
+
+import math
+
+
+def linear_factors(pairs: int, factor: float) -> tuple[float, ...]:
+    """All positions closer together."""
+    return (factor,) * pairs
+
+
+def llama3_factors(
+    base: float, pairs: int, factor: float, low: float, high: float, trained_context: int
+) -> tuple[float, ...]:
+    """Frequencies that turn less than `low` times in the trained context are divided by `factor`, those that turn more
+    than `high` times are kept, those between them are interpolated."""
+    found = []
+    for pair in range(pairs):
+        turns = trained_context * base ** (-pair / pairs) / (2 * math.pi)
+        kept = min(max((turns - low) / (high - low), 0.0), 1.0) if high != low else float(turns >= high)
+        found.append(1 / ((1 - kept) / factor + kept))
+    return tuple(found)
+
+
+def yarn_factors(
+    base: float, pairs: int, factor: float, fast: float, slow: float, trained_context: int, truncate: bool = True
+) -> tuple[float, ...]:
+    """As `llama3_factors`, the interpolation being linear in the number of the pair, between the pairs that turn `fast`
+    and `slow` times in the trained context."""
+
+    def pair_of(turns: float) -> float:
+        return pairs * math.log(trained_context / (turns * 2 * math.pi)) / math.log(base)
+
+    first, last = pair_of(fast), pair_of(slow)
+    if truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, 2 * pairs - 1)
+    width = last - first or 0.001
+    found = []
+    for pair in range(pairs):
+        divided = min(max((pair - first) / width, 0.0), 1.0)
+        found.append(1 / (divided / factor + 1 - divided))
+    return tuple(found)
+
+
+def yarn_magnitude(factor: float, weight: float = 1.0) -> float:
+    """What YaRN scales queries and keys by."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
