@@ -13,6 +13,7 @@ from tilewright.base.events import GlobalCounters
 from tilewright.base.version import __version__
 from tilewright.graph.ops import AddrSpace, AxisType, Ops
 from tilewright.graph.records import KernelInfo, Opt, OptOps
+from tilewright.graph.symbolic import Variable
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import Device
 from tilewright.tensor.tensor import Tensor
@@ -35,6 +36,7 @@ __all__ = [
     "Tensor",
     "TilewrightError",
     "UOp",
+    "Variable",
     "__version__",
     "dtypes",
     "fft",

@@ -15,6 +15,7 @@ from tilewright.graph.kernels.custom import CustomKernel
 from tilewright.graph.ops import Axis, AxisType, BufferArg, CheckArg, MultiArg, Ops, ParamArg
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Param, Program
 from tilewright.graph.spec import Op
+from tilewright.graph.symbolic import Variable
 from tilewright.graph.uop import UOp, const, index_const
 from tilewright.graph.verification.program import PROGRAM_RULES
 from tilewright.graph.verification.verify import (
@@ -192,6 +193,8 @@ TENSOR_CASES: list[Case] = [
     ("variable-bounds", lambda: UOp(Ops.VARIABLE, I32, (), ("n", 4, 1)), "hold no value"),
     ("variable-bounds", lambda: UOp(Ops.VARIABLE, I32, (), ("n", 4)), "(name, least, greatest)"),
     ("variable-bounds", lambda: UOp(Ops.VARIABLE, F32, (), ("n", 1, 4)), "integer"),
+    ("size-argument", lambda: UOp(Ops.SIZE, I32, (), 3), "no symbolic size"),
+    ("size-argument", lambda: UOp(Ops.SIZE, dtypes.index, (), Variable("n", 1, 4).bind(2)), "is an index"),
     ("buffer-argument", lambda: UOp(Ops.BUFFER, F32, (), 3), "BufferArg"),
     ("buffer-argument", lambda: UOp(Ops.BUFFER, F32, (), BufferArg(0, -1, "CPU")), "negative"),
     ("placeholder-argument", lambda: UOp(Ops.PARAM, F32, (), BufferArg(88, 1, "CPU")), "ParamArg"),

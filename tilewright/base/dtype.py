@@ -357,7 +357,9 @@ def dtype_of_scalar(value: Scalar) -> DType:
     """The default type of a Python number; a wider integer type for one that the default type does not hold."""
     if isinstance(value, bool):
         return dtypes.bool
-    return dtype_for_range(value, value) if isinstance(value, int) else dtypes.default_float
+    if isinstance(value, float):
+        return dtypes.default_float
+    return dtype_for_range(value, value) if isinstance(value, int) else dtype_for_range(value.least, value.greatest)
 
 
 def dtype_for_range(least: int, greatest: int) -> DType:
@@ -385,6 +387,6 @@ def promote_with_scalar(dtype: DType, value: Scalar) -> DType:
     """The type of `tensor op number`: a Python number is weak, it only lifts the kind (bool < int < float)."""
     if isinstance(value, bool) or dtype.is_float:
         return dtype
-    if isinstance(value, int):
-        return dtypes.default_int if dtype.is_bool else dtype
-    return dtypes.default_float
+    if isinstance(value, float):
+        return dtypes.default_float
+    return dtypes.default_int if dtype.is_bool else dtype

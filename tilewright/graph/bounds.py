@@ -59,8 +59,14 @@ def range_bounds(node: Node) -> Bounds:
     return (0, max(int(size.bounds[1]) - 1, 0 if size.is_const else 1))
 
 
+def size_bounds(node: Node) -> Bounds:
+    bounds: Bounds = node.arg.node.bounds
+    return bounds
+
+
 def iota_bounds(node: Node) -> Bounds:
-    return (0, max(node.arg[0] - 1, 0))
+    size = node.arg[0]
+    return (0, max((size if isinstance(size, int) else size.greatest) - 1, 0))
 
 
 def add_bounds(node: Node) -> Bounds:

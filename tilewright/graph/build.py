@@ -379,7 +379,7 @@ def takes_ties(x: UOp) -> bool:
 
 def detach(x: UOp) -> UOp:
     """`x` cut off from gradients. A constant has none; a buffer may be a parameter."""
-    is_cut = x.op in (Ops.CONST, Ops.IOTA) or (x.op is Ops.DETACH and x.arg is None)
+    is_cut = x.op in (Ops.CONST, Ops.SIZE, Ops.IOTA) or (x.op is Ops.DETACH and x.arg is None)
     return x if is_cut else UOp(Ops.DETACH, x.dtype, (x,))
 
 

@@ -197,6 +197,7 @@ class Ops:
     # leaves
     CONST = Op(Kind.LEAF, 0, scalar_shape, free_dtype, None, b.const_bounds)  # arg: bool, int or float
     VARIABLE = Op(Kind.LEAF, 0, scalar_shape, free_dtype, None, b.variable_bounds)  # arg: (name, least, greatest)
+    SIZE = Op(Kind.LEAF, 0, scalar_shape, free_dtype, None, b.size_bounds)  # arg: SymbolicInt; its value as a number
     BUFFER = Op(Kind.LEAF, 0, lambda node: (node.arg.size,), free_dtype)  # arg: BufferArg
     PARAM = Op(Kind.LEAF, 0, lambda node: (node.arg.size,), free_dtype)  # arg: ParamArg
     IOTA = Op(Kind.LEAF, 0, argument_shape, free_dtype, None, b.iota_bounds)  # arg: (n,); 0, 1, ..., n-1

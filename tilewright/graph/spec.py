@@ -212,6 +212,11 @@ def element_count(shape: Shape) -> int:
     return math.prod(shape)
 
 
+def max_count(shape: Shape) -> int:
+    """The most elements that there may be: a size that is a variable counts as its greatest value."""
+    return math.prod([size if isinstance(size, int) else size.greatest for size in shape])
+
+
 def operator(op: Op) -> Callable[[T, T | Scalar], T]:
     """Python's operator of a class with `alu`, for a binary op."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
 from tilewright.base.forks import call_in_child, renewed_lock
@@ -197,7 +197,7 @@ class UOp:
 
     def const_like(self, value: Scalar) -> UOp:
         """A number in the dtype of this node."""
-        return UOp(Ops.CONST, self.dtype, (), cast_scalar(value, self.dtype))
+        return const(self.dtype, value)
 
     def _operand(self, other: UOp | Scalar) -> UOp:
         return other if isinstance(other, UOp) else self.const_like(other)
@@ -351,9 +351,14 @@ def _fill(node: UOp, slot: str, rule: Any) -> None:
         stack.pop()
 
 
+_PLAIN = frozenset({bool, int, float})
+
+
 def const(dtype: DType, value: Scalar) -> UOp:
-    """A constant, as the dtype holds it."""
-    return UOp(Ops.CONST, dtype, (), cast_scalar(value, dtype))
+    """A constant, as the dtype holds it; the value of a symbolic size as a number."""
+    if value.__class__ in _PLAIN or not hasattr(value, "bindings"):
+        return UOp(Ops.CONST, dtype, (), cast_scalar(value, dtype))
+    return index_const(cast(int, value)) if dtype is dtypes.index else UOp(Ops.SIZE, dtype, (), value)
 
 
 def memory_of(place: UOp) -> UOp:
@@ -364,4 +369,8 @@ def memory_of(place: UOp) -> UOp:
 
 
 def index_const(value: int) -> UOp:
-    return UOp(Ops.CONST, dtypes.index, (), value)
+    """A number of index maths; the expression of a symbolic size, which is an int to the type checker alone."""
+    if isinstance(value, int):
+        return UOp(Ops.CONST, dtypes.index, (), value)
+    node: UOp = value.node
+    return node

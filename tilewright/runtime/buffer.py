@@ -12,6 +12,7 @@ from tilewright.base.dtype import DType
 from tilewright.base.errors import OutOfMemoryError, RealizeError, UserError
 from tilewright.base.events import GlobalCounters
 from tilewright.graph import build
+from tilewright.graph.symbolic import capacity
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import Address, Driver, open_driver
 
@@ -28,7 +29,8 @@ host_access = _HostAccess()
 
 
 class Buffer:
-    """Memory of one device. `memory` is None until it is first needed."""
+    """Memory of one device. `memory` is None until it is first needed. A symbolic size is that of its contents, and
+    there is room for the greatest value."""
 
     __slots__ = ("__weakref__", "_counted", "_node", "device", "dtype", "memory", "size")
 
@@ -49,12 +51,12 @@ class Buffer:
 
     @property
     def nbytes(self) -> int:
-        return self.size * self.dtype.itemsize
+        return capacity(self.size) * self.dtype.itemsize
 
     def ensure(self) -> Any:
         """The memory, taken from the device if there is none yet."""
         if self.memory is None:
-            nbytes = self.size * self.dtype.itemsize
+            nbytes = self.nbytes
             self.memory = allocate(self.device, nbytes)
             self._counted = nbytes
             GlobalCounters.add_memory(nbytes, self.device)

@@ -38,6 +38,9 @@ Address = tuple[Any, int]
 Binding = tuple[int, int, int, int]
 """A parameter that each run gives memory to: (index among the memories of the run, launch, parameter, byte offset)."""
 
+VariableBinding = tuple[int, int, int]
+"""A variable that each run gives a value to: (index among the memories of the run, launch, number of the variable)."""
+
 
 class Runner(ABC):
     """A prepared list of launches that can be run again and again."""
@@ -52,12 +55,21 @@ class Runner(ABC):
     def set_address(self, launch: int, param: int, address: Address) -> None:
         """Gives one parameter other memory for the runs to come. The caller keeps it alive until it has run."""
 
-    def bind(self, bindings: Sequence[Binding]) -> Callable[[Sequence[Any]], None]:
-        """A function of the memories of a run: it sets the address of each bound parameter, and runs the list."""
+    def set_variable(self, launch: int, number: int, value: int) -> None:
+        """Gives one variable of a kernel another value for the runs to come."""
+        raise NotImplementedError
+
+    def bind(
+        self, bindings: Sequence[Binding], variables: Sequence[VariableBinding] = ()
+    ) -> Callable[[Sequence[Any]], None]:
+        """A function of the memories of a run, and of the values of variables behind them: it sets the address of each
+        bound parameter and each variable, and runs the list."""
 
         def run(memories: Sequence[Any]) -> None:
             for index, launch, param, offset in bindings:
                 self.set_address(launch, param, (memories[index], offset))
+            for index, launch, number in variables:
+                self.set_variable(launch, number, memories[index])
             self.run()
 
         return run
@@ -155,6 +167,10 @@ class Driver(ABC):
     def bind_variables(self, kernel: Any, values: Mapping[str, int]) -> Any:
         """A loaded kernel that is launched with these values of its VARIABLEs, by name."""
         raise NotImplementedError
+
+    def variables_of(self, kernel: Any) -> tuple[str, ...]:
+        """The names of a loaded kernel's VARIABLEs, in the order of a launch's arguments; none once they are bound."""
+        return ()
 
     def disassemble(self, source: str) -> str:
         """The machine code of a program's text, for people."""

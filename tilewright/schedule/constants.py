@@ -11,7 +11,7 @@ from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import map_graph, substitute, toposort
 
-_LEAVES = (Ops.CONST, Ops.IOTA)
+_LEAVES = (Ops.CONST, Ops.SIZE, Ops.IOTA)
 
 
 def narrow(node: UOp, axis: int, start: int, stop: int) -> UOp:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tilewright.graph.kernels.custom import updated_source
 from tilewright.graph.ops import Ops
-from tilewright.graph.spec import element_count
+from tilewright.graph.spec import max_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import consumers
 
@@ -49,7 +49,7 @@ def gather_facts(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, Fact
         found = facts[node] = Facts(level, distinct, updates, node.op.cost)
         if node.op is Ops.REDUCE_AXIS:
             found.level += 1
-            found.reduce_work = element_count(node.src[0].shape)
+            found.reduce_work = max_count(node.src[0].shape)
             found.is_contraction = found.reduce_work >= CONTRACTION_REUSE * distinct > 0
             found.follows_reduction = True
         else:
@@ -57,7 +57,7 @@ def gather_facts(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, Fact
                 facts[src].follows_reduction and src not in must_store and keeps_elements(src, node) for src in node.src
             )
         if node in must_store or node.op in (Ops.PARAM, Ops.GATHER, Ops.REDUCE_AXIS):
-            found.distinct = element_count(node.shape)
+            found.distinct = max_count(node.shape)
     for node in order:
         gate = gates[node]
         if gate is not None:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from tilewright.base import events
 from tilewright.base.config import options
 from tilewright.graph.ops import Ops
-from tilewright.graph.spec import Kind, element_count
+from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.schedule.facts import TRANSPARENT, Facts, gather_facts
@@ -83,7 +83,7 @@ def plan_fusion(
             announce_storage(node, is_stored, must_store, asked_for, decide.reason)
         if is_stored:
             plan.stored.append(node)
-            if element_count(node.shape) == 0 or node.op is Ops.CAT:  # whose parts are stored in its memory
+            if max_count(node.shape) == 0 or node.op is Ops.CAT:  # whose parts are stored in its memory
                 continue
             # What must be stored for another reason than being asked for is there to stand apart.
             stands_apart = is_cut or (node in must_store and (node not in asked_for or node in whole))
@@ -146,7 +146,7 @@ class _Decisions:
         self.reason = "the kernel that needs it is as large as kernels become"
         if node.op is Ops.REDUCE_AXIS:
             return True
-        return node.op.is_elementwise and element_count(node.shape) < MIN_REPEATED * self.facts[node].distinct
+        return node.op.is_elementwise and max_count(node.shape) < MIN_REPEATED * self.facts[node].distinct
 
     def should_store(self, node: UOp, uses: list[Use]) -> bool:
         if not uses or node.op.kind in (Kind.LEAF, Kind.MOVEMENT) or node.op in TRANSPARENT:
@@ -161,7 +161,7 @@ class _Decisions:
         if facts.cost and len(uses) > MAX_USES:
             self.reason = "it has more uses than it may be computed for again"
             return True
-        times = sum([self.plan.steps_of(use) for use in uses]) / max(element_count(node.shape), 1)
+        times = sum([self.plan.steps_of(use) for use in uses]) / max(max_count(node.shape), 1)
         is_expensive = facts.cost * (min(times, RECOMPUTE_COUNTED) - 1) > RECOMPUTE_LIMIT
         if is_expensive:
             self.reason = "computing it at each use costs more than a store and its loads"
@@ -195,12 +195,12 @@ class _Decisions:
         """Whether the kernel asks for each element once, in a loop over rows around the loops inside of a row."""
         rows = math.prod(size_of(row) for row in ranges_of(use.element))
         facts = self.facts[node]
-        if is_reducing(use) or rows != element_count(node.shape) or element_count(use.root.shape) > LONGEST_ROW * rows:
+        if is_reducing(use) or rows != max_count(node.shape) or max_count(use.root.shape) > LONGEST_ROW * rows:
             return False
         return facts.reduce_work > 0 or (facts.follows_reduction and rows >= ENOUGH_ROWS)
 
     def _fits_reduction(self, node: UOp, use: Use) -> bool:
-        elements = element_count(node.shape)
+        elements = max_count(node.shape)
         self.reason = "the sum is taken inside the kernel that uses it, which asks for each element once or row by row"
         if is_reducing(use):
             if not use.in_short or self.plan.steps_of(use) > MAX_OVERLAP * elements:
@@ -225,7 +225,7 @@ class _Decisions:
         if not self.group_cores:
             return rows >= ENOUGH_ROWS or self.facts[node].reduce_work <= SMALL_REDUCTION
         root = use.root
-        work = max(element_count(root.shape), self.facts[root].reduce_work)
+        work = max(max_count(root.shape), self.facts[root].reduce_work)
         long = [loop for loop in loops_over(root.shape) if loop.op is Ops.RANGE]
         groups = -(-rows // COLUMN_THREADS) if long and long[-1] in ranges_of(use.element) else rows
         return 2 * groups >= self.group_cores or work <= groups * MAX_GROUP_WORK

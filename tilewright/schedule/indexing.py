@@ -12,7 +12,8 @@ from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.simplify import simplify
 from tilewright.graph.simplify.logic import parts_of
-from tilewright.graph.spec import Shape
+from tilewright.graph.sizes import is_symbolic
+from tilewright.graph.spec import Shape, max_count
 from tilewright.graph.uop import UOp, const, index_const
 from tilewright.graph.walk import substitute
 
@@ -66,13 +67,15 @@ def reshape_index(index: tuple[UOp, ...], from_shape: Shape, to_shape: Shape) ->
         stop_from, stop_to = start_from, start_to
         count_from = count_to = 1
         while True:
-            if stop_from < len(from_shape) and (count_from <= count_to or stop_to == len(to_shape)):
+            is_behind = max_count((count_from,)) <= max_count((count_to,))
+            if stop_from < len(from_shape) and (is_behind or stop_to == len(to_shape)):
                 count_from *= from_shape[stop_from]
                 stop_from += 1
             elif stop_to < len(to_shape):
                 count_to *= to_shape[stop_to]
                 stop_to += 1
-            if count_from == count_to:
+            # Products of symbolic sizes may be equal and not provably so, but the whole shapes are equal.
+            if count_from == count_to or (stop_from == len(from_shape) and stop_to == len(to_shape)):
                 break
         run_from, run_to = from_shape[start_from:stop_from], to_shape[start_to:stop_to]
         run_index = index[start_from:stop_from]
@@ -94,11 +97,11 @@ def both(first: UOp, second: UOp) -> UOp:
 def within(idx: UOp, start: int, stop: int) -> UOp:
     """Whether start <= idx < stop, as far as the bounds of idx do not say so already."""
     condition = TRUE
-    if idx.vmin < start:
-        condition = (idx < start).logical_not()
-    if idx.vmax >= stop:
-        condition = both(condition, idx < stop)
-    return simplify(condition)
+    if idx.vmin < index_const(start).vmax:
+        condition = simplify((idx < start).logical_not())
+    if idx.vmax >= index_const(stop).vmin:
+        condition = both(condition, simplify(idx < stop))
+    return condition
 
 
 def push_movement(node: UOp, element: Element) -> Element:
@@ -152,7 +155,7 @@ def divide_within(element: Element, axis: int, start: int, stop: int) -> Element
     `start` beyond the divisor, has a remainder in the interval only where it is the remainder itself."""
     indices, valid = element
     idx = indices[axis]
-    if idx.op is not Ops.MOD or idx.src[1].op is not Ops.CONST:
+    if idx.op is not Ops.MOD or idx.src[1].op is not Ops.CONST or is_symbolic((start, stop)):
         return element
     dividend, divisor = idx.src[0], int(idx.src[1].arg)
     form = affine(dividend)

@@ -201,7 +201,7 @@ def kernel_name(ast: UOp, loops: Iterable[UOp], loaded: bytes) -> str:
     follow from what it computes and from the buffers that it loads, in order. The same kernel has the same name in
     every schedule and process."""
     kind = "reduce" if any(loop.arg.kind is AxisType.REDUCE for loop in loops) else "map"
-    sizes = "_".join(str(size_of(loop)) for loop in loops) or "1"
+    sizes = "_".join(f"{'' if loop.src[0].is_const else 'max'}{size_of(loop)}" for loop in loops) or "1"
     return f"{kind}_{sizes}_{blake2b(digest(ast) + loaded, digest_size=3).hexdigest()}"
 
 

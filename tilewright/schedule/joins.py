@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.slices import MAX_SELECTED_PARTS, bounds_of, select_parts
-from tilewright.graph.spec import Kind, element_count
+from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp
 from tilewright.schedule.indexing import flatten_index
 from tilewright.schedule.uses import loops_over
@@ -59,7 +59,7 @@ def group_copies(cat: UOp) -> list[UOp]:
 
 def _is_small_copy(node: UOp) -> bool:
     """Whether memory has the value already, of a buffer or of a custom kernel, and it is small."""
-    count = element_count(node.shape)
+    count = max_count(node.shape)
     while node.op.kind is Kind.MOVEMENT:
         node = node.src[0]
     return count <= MAX_COPIED_ELEMENTS and node.op in (Ops.PARAM, Ops.CUSTOM_KERNEL)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.graph.ops import Ops
-from tilewright.graph.spec import element_count
+from tilewright.graph.spec import max_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.schedule.uses import Plan
@@ -52,7 +52,7 @@ def _node_to_split(plan: Plan, stored: frozenset[UOp], root: UOp, limit: int) ->
 
     def cost(node: UOp) -> tuple[bool, float, int]:
         saved = len(needs[over_limit]) - len(_needs(order, loaded | {node}, kept - {node})[over_limit])
-        return saved < 1, element_count(node.shape) * node.dtype.itemsize / max(saved, 1), -len(needs[node])
+        return saved < 1, max_count(node.shape) * node.dtype.itemsize / max(saved, 1), -len(needs[node])
 
     candidates = (node for node in order if node is not over_limit and len(needs[node]) > 1 and _is_computed(node))
     return min(candidates, key=cost, default=None)

@@ -41,11 +41,11 @@ def shorten_reduction(op: Op, value: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, 
     limits = loop_limits(conditions_of(value)) if op is Ops.ADD else {}
     if joined == loops and limits.keys().isdisjoint(loops):
         return value, loops
-    sizes = [limits.get(loop, int(loop.src[0].arg)) for loop in joined]
+    sizes = [index_const(limits[loop]) if loop in limits else loop.src[0] for loop in joined]
     # All loops are new: one that another reduction has too cannot lie here inside of others, or be shorter.
-    first, suffix = joined[0].arg.id, tuple(-size for size in sizes)
+    first, suffix = joined[0].arg.id, tuple(-int(size.vmax) for size in sizes)
     exchanges = {
-        loop: UOp(Ops.RANGE, dtypes.index, (index_const(size),), Axis((*first, *suffix, number), loop.arg.kind))
+        loop: UOp(Ops.RANGE, dtypes.index, (size,), Axis((*first, *suffix, number), loop.arg.kind))
         for number, (loop, size) in enumerate(zip(joined, sizes, strict=True))
     }
     return substitute(value, exchanges), tuple(exchanges.values())
@@ -58,7 +58,7 @@ def loop_limits(conditions: Iterable[UOp]) -> dict[UOp, int]:
         for part in conditions
         if part.op is Ops.CMPLT and part.src[0].op is Ops.RANGE and part.src[1].op is Ops.CONST
     }
-    return {loop: limit for loop, limit in limits.items() if 0 < limit < loop.src[0].arg}
+    return {loop: limit for loop, limit in limits.items() if loop.src[0].is_const and 0 < limit < loop.src[0].arg}
 
 
 def conditions_of(value: UOp) -> list[UOp]:

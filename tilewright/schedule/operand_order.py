@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from tilewright.base.target import Target
 from tilewright.graph.affine import Affine, affine
 from tilewright.graph.ops import Ops
-from tilewright.graph.spec import Kind, element_count
+from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import map_nodes, toposort
 from tilewright.schedule.indexing import TRUE, Element, flatten_index, push_movement
@@ -125,7 +125,7 @@ def _results_in_short_rows(nodes: list[UOp], facts_of: Callable[[UOp], Target]) 
         total = node.src[0] if node.op is Ops.CAST and node.dtype.itemsize == 2 else None
         while total is not None and total.op is Ops.RESHAPE:
             total = total.src[0]
-        if total is None or total.op is not Ops.REDUCE_AXIS or element_count(node.shape) < MIN_RESULT:
+        if total is None or total.op is not Ops.REDUCE_AXIS or max_count(node.shape) < MIN_RESULT:
             continue
         size = node.shape[_last_long_axis(node)]
         if not size % (VECTOR_BYTES // node.dtype.itemsize) or size < MIN_USES:
@@ -199,7 +199,7 @@ def _misplaced(
         for one, other in (factors, factors[::-1])
     ]
     work = math.prod(product.shape)
-    if any(work < MIN_USES * element_count(factor.base.shape) for factor in factors):
+    if any(work < MIN_USES * max_count(factor.base.shape) for factor in factors):
         return []
     aligned = [inner, inner] if is_in_windows else own
     is_good = [
@@ -213,7 +213,7 @@ def _misplaced(
     best: tuple[int, int, list[tuple[_Factor, int]]] | None = None
     choices = [(inner, inner)]
     # Along loops of their own the result is stored out of order: it must be small.
-    is_small = all(element_count(node.shape) <= element_count(factor.base.shape) for factor in factors)
+    is_small = all(max_count(node.shape) <= max_count(factor.base.shape) for factor in factors)
     if is_small and not is_in_windows:
         choices.append((own[0], own[1]))
     for choice in choices:
@@ -224,7 +224,7 @@ def _misplaced(
                     continue
                 moved = [(f, axis) for f, axis in zip(factors, axes, strict=True) if axis is not None]
                 moved = [(f, axis) for f, axis in moved if _last_axis(f.base, ordered) != axis]
-                cost = sum(element_count(factor.base.shape) for factor, _ in moved)
+                cost = sum(max_count(factor.base.shape) for factor, _ in moved)
                 length = int(first.src[0].arg)
                 if best is None or (cost, -length) < best[:2]:
                     best = cost, -length, moved

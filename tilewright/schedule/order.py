@@ -17,7 +17,7 @@ from tilewright.graph.build import placed_on
 from tilewright.graph.kernels.custom import output_node, updated_source
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.records import Item, Slot
-from tilewright.graph.spec import element_count
+from tilewright.graph.spec import element_count, max_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.schedule.indexing import TRUE, Element, flatten_index, push_movement
@@ -107,7 +107,7 @@ class ItemBuilder:
         """The bytes of every version that is needed for a while only."""
         outputs = set(self.outputs)
         return {
-            self.versions[node]: element_count(node.shape) * node.dtype.itemsize
+            self.versions[node]: max_count(node.shape) * node.dtype.itemsize
             for node in self.plan.stored
             if node not in outputs and node not in self.joins and node.op is not Ops.ASSIGN
         }
@@ -128,7 +128,7 @@ class ItemBuilder:
         if node.op is Ops.CUSTOM_KERNEL:
             # What the kernel is given to read must stay as it is while the kernel writes.
             return "fresh" if self.versions[base] in self._call_reads(node) else "direct"
-        if element_count(node.shape) == 0:
+        if max_count(node.shape) == 0:
             return "direct"
         position = self._store_index(node)
         old = self.versions[base]
@@ -165,7 +165,7 @@ class ItemBuilder:
         steps: list[Step] = []
         called: set[int] = set()
         for node in self.plan.stored:
-            if element_count(node.shape) == 0 or node in self.plan.hosts or node.op is Ops.CAT:
+            if max_count(node.shape) == 0 or node in self.plan.hosts or node.op is Ops.CAT:
                 continue
             if self.versions.get(node) in called:
                 continue
@@ -204,8 +204,8 @@ class ItemBuilder:
         if mode == "fresh" and element_count(view.shape) != element_count(base.shape):
             whole = flatten_index(loops_over(base.shape), base.shape)
             old = self.versions[self._base(node)]
-            steps.append(self._copy_step(node, target, whole, old, element_count(base.shape), whole))
-        if element_count(view.shape) == 0:
+            steps.append(self._copy_step(node, target, whole, old, max_count(base.shape), whole))
+        if max_count(view.shape) == 0:
             if mode != "fresh":
                 steps.append(Step(node, (target,), (), ()))
             return
@@ -213,7 +213,7 @@ class ItemBuilder:
             temp = self._temp_version(node)
             flat = flatten_index(loops_over(view.shape), view.shape)
             steps.append(kernel_step(node, Store(temp, flat, value)))
-            steps.append(self._copy_step(node, target, index, temp, element_count(view.shape), flat))
+            steps.append(self._copy_step(node, target, index, temp, max_count(view.shape), flat))
         else:
             steps.append(kernel_step(node, Store(target, index, value)))
 
@@ -232,7 +232,7 @@ class ItemBuilder:
                 whole = flatten_index(loops_over(output.shape), output.shape)
                 old = self.versions[self._base(output)]
                 target = self.versions[output]
-                steps.append(self._copy_step(output, target, whole, old, element_count(output.shape), whole))
+                steps.append(self._copy_step(output, target, whole, old, max_count(output.shape), whole))
         targets = tuple(self.versions[output] for output in outputs)
         steps.append(Step(outputs[0], targets, (), self._call_reads(node)))
 
@@ -283,7 +283,7 @@ class ItemBuilder:
         for node, version in self.versions.items():
             if roots[version] == version:
                 kind = "input" if version < len(self.params) else "output" if version in kept else "temp"
-                slots.add(version, Slot(node.dtype, element_count(node.shape), self.devices[node], kind))
+                slots.add(version, Slot(node.dtype, max_count(node.shape), self.devices[node], kind))
         for version, root in roots.items():
             slots.of[version] = slots.of[root]
         return slots

@@ -244,7 +244,7 @@ def storage_node(node: UOp) -> UOp:
     inner = node
     while inner.op in (Ops.CONTIGUOUS, Ops.DETACH, Ops.RESHAPE) and not is_part(inner):
         inner = inner.src[0]
-    if inner.op.kind is Kind.MOVEMENT or inner.op in (Ops.CONST, Ops.IOTA):
+    if inner.op.kind is Kind.MOVEMENT or inner.op in (Ops.CONST, Ops.SIZE, Ops.IOTA):
         while node.op in (Ops.DETACH, Ops.RESHAPE) and node.src[0].op in (Ops.CONTIGUOUS, Ops.DETACH, Ops.RESHAPE):
             node = node.src[0]
         return node
@@ -257,7 +257,7 @@ def is_stored_view(node: UOp) -> bool:
 
 def stored_whole(node: UOp) -> UOp:
     """The node in memory that a custom kernel can be given: row by row, without a view around it."""
-    is_constant = storage_node(node).op in (Ops.CONST, Ops.IOTA)
+    is_constant = storage_node(node).op in (Ops.CONST, Ops.SIZE, Ops.IOTA)
     return node if is_stored_view(node) and not is_constant else UOp(Ops.CONTIGUOUS, node.dtype, (node,))
 
 

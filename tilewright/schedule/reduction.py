@@ -10,7 +10,8 @@ from tilewright.base.dtype import dtypes
 from tilewright.base.target import Target
 from tilewright.graph import build
 from tilewright.graph.ops import Ops, reduce_identity
-from tilewright.graph.spec import Shape, element_count
+from tilewright.graph.sizes import is_symbolic
+from tilewright.graph.spec import Shape, max_count
 from tilewright.graph.uop import UOp, const
 
 LARGE_REDUCTION = 1 << 15
@@ -49,8 +50,10 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
     if not options.SPLIT_REDUCE or node.op is not Ops.REDUCE_AXIS:
         return None
     source = node.src[0]
+    if is_symbolic(source.shape):
+        return None  # parts of an axis are of constant size
     _, axes = node.arg
-    work, results = element_count(source.shape), element_count(node.shape)
+    work, results = max_count(source.shape), max_count(node.shape)
     group_cores = target.cores if target is not None and target.has_local else 0
     if target is not None and target.tensor_cores and is_product(source, axes) and results > 1:
         return _fill_cores(node, group_cores)
@@ -96,7 +99,7 @@ def _split_product(node: UOp) -> UOp | None:
     source = node.src[0]
     op, axes = node.arg
     summed = [axis for axis in sorted(axes) if source.shape[axis] > 1]
-    length = element_count(source.shape) // element_count(node.shape)
+    length = max_count(source.shape) // max_count(node.shape)
     if op is not Ops.ADD or len(summed) < 2 or length < LONG_PRODUCT or not is_product(source, axes):
         return None
     size = source.shape[summed[0]]
@@ -112,7 +115,7 @@ def _fill_cores(node: UOp, cores: int) -> UOp | None:
     if op is not Ops.ADD or node.dtype not in (dtypes.float32, dtypes.float64):
         return None
     axis = max(axes, key=lambda a: source.shape[a])
-    size, length = source.shape[axis], element_count(source.shape) // element_count(node.shape)
+    size, length = source.shape[axis], max_count(source.shape) // max_count(node.shape)
     sides = _sides_of(source, axes)
     whole = _product_clocks(node, sides, length, 1, cores)
     best = (whole / MIN_SPLIT_GAIN, 1)
@@ -212,7 +215,7 @@ def _split_padded(node: UOp, axis: int, max_parts: int = MAX_PARTS) -> UOp | Non
     source = node.src[0]
     op, _ = node.arg
     size = source.shape[axis]
-    reduced = element_count(source.shape) // element_count(node.shape)
+    reduced = max_count(source.shape) // max_count(node.shape)
     parts = FEW_RESULTS if reduced < LONG_REDUCTION else max_parts
     while parts * MAX_PADDING > size:
         parts //= 2

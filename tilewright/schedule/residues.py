@@ -49,10 +49,10 @@ def thin_reduction(value: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, tuple[UOp, 
     found = find_residues(value, loops)
     if not found:
         return value, loops
-    sizes = [-(-_size(loop) // found[loop].divisor) if loop in found else _size(loop) for loop in loops]
-    first, suffix = loops[0].arg.id, tuple(-size for size in sizes)
+    sizes = [index_const(-(-_size(loop) // found[loop].divisor)) if loop in found else loop.src[0] for loop in loops]
+    first, suffix = loops[0].arg.id, tuple(-int(size.vmax) for size in sizes)
     made = [
-        UOp(Ops.RANGE, dtypes.index, (index_const(size),), Axis((*first, *suffix, number), loop.arg.kind))
+        UOp(Ops.RANGE, dtypes.index, (size,), Axis((*first, *suffix, number), loop.arg.kind))
         for number, (loop, size) in enumerate(zip(loops, sizes, strict=True))
     ]
     for loop, step in zip(loops, made, strict=True):
@@ -79,7 +79,7 @@ def find_residues(value: UOp, loops: tuple[UOp, ...]) -> dict[UOp, Residue]:
         sign = form.terms.get(own[0], 0)
         rest = form.plus(Affine({own[0]: 1}, 0), -sign)
         is_alone = all(own[0] not in atom.ranges for atom in rest.terms)
-        if sign in (1, -1) and is_alone and _size(own[0]) > 1:
+        if sign in (1, -1) and is_alone and own[0].src[0].is_const and _size(own[0]) > 1:
             found.setdefault(own[0], Residue(own[0], dividend, sign, rest, int(divisor.arg)))
     return found
 

@@ -13,6 +13,7 @@ from tilewright.graph import build
 from tilewright.graph.gradients.gather import counting_axis
 from tilewright.graph.kernels.segments import sum_by_number
 from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.uop import UOp
 
 # Terms from which a sort takes less time than a loop over all of them in every thread; and the comparisons for each
@@ -36,7 +37,12 @@ def sum_by_segments(node: UOp, target: Target) -> UOp | None:
     if target.warp_size == 1:
         return None
     found = match_indexed_sum(node)
-    if found is None or found.numbers.dtype is not dtypes.int32 or node.dtype not in target.native:
+    if (
+        found is None
+        or is_symbolic(node.src[0].shape)
+        or found.numbers.dtype is not dtypes.int32
+        or node.dtype not in target.native
+    ):
         return None
     shape = node.src[0].shape
     terms = shape[found.terms]

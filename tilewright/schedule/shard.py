@@ -114,7 +114,7 @@ class Sharder:
         if node.op is Ops.COPY and src[0] in self.free:
             return UOp(Ops.CONTIGUOUS, node.dtype, (place_constants(src[0], node.arg),))
         made = node.with_src(src)
-        if node.op in (Ops.CONST, Ops.IOTA) or (src and self.free.issuperset(src)):
+        if node.op in (Ops.CONST, Ops.SIZE, Ops.IOTA) or (src and self.free.issuperset(src)):
             self.free.add(made)
         return made
 

@@ -8,7 +8,7 @@ from tilewright.base.errors import InternalError
 from tilewright.graph.build import wrap_negative
 from tilewright.graph.ops import Ops, ParamArg, reduce_identity
 from tilewright.graph.simplify import fold_reductions
-from tilewright.graph.spec import Kind, element_count
+from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp, const
 from tilewright.schedule.indexing import TRUE, Element, both
 from tilewright.schedule.masks import drop_masks, shorten_reductions
@@ -57,6 +57,8 @@ class KernelWriter:
         root, node, element = key
         if node.op is Ops.CONST:
             return node
+        if node.op is Ops.SIZE:
+            return node.arg.node.cast(node.dtype)  # type: ignore[no-any-return]
         if node.op is Ops.IOTA:
             return element.indices[0].cast(node.dtype)
         if node.op is Ops.PARAM:
@@ -68,7 +70,7 @@ class KernelWriter:
                 return checked_value(node, src[0], both(src[1], element.valid))
             return UOp(node.op, node.dtype, src, node.arg)
         if node.op.kind is Kind.MOVEMENT:
-            if element_count(node.src[0].shape) == 0:
+            if max_count(node.src[0].shape) == 0:
                 return const(node.dtype, 0)
             behind = self.plan.behind(node, element)
             return self._pass_on(key, (root, node.src[0], behind), is_zero_outside=node.op is Ops.PAD)
@@ -97,7 +99,7 @@ class KernelWriter:
 
     def _load(self, key: Key) -> UOp:
         _, node, element = key
-        size = element_count(node.shape)
+        size = max_count(node.shape)
         if size == 0:
             return const(node.dtype, 0)
         buffer = UOp(Ops.PARAM, node.dtype, (), ParamArg(self.slot_of[node], size))
@@ -111,7 +113,7 @@ class KernelWriter:
         root, node, element = key
         op, axes = node.arg
         source = node.src[0]
-        if element_count(source.shape) == 0:
+        if max_count(source.shape) == 0:
             return const(node.dtype, reduce_identity(op, node.dtype))
         loops = self.plan.reduce_loops[key]
         index = list(element.indices)
@@ -130,7 +132,7 @@ class KernelWriter:
     def _gather_value(self, key: Key) -> UOp:
         root, node, element = key
         source, *indices = node.src
-        if element_count(source.shape) == 0:
+        if max_count(source.shape) == 0:
             return const(node.dtype, 0)
         narrow, wide = self.plan.holes[key]
         for idx, size, narrow_hole, wide_hole in zip(indices, source.shape, narrow, wide, strict=True):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from tilewright.base.target import Target
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
 from tilewright.schedule.indexing import TRUE, Element, flatten_index, push_movement
@@ -35,7 +36,12 @@ def _operand_to_transpose(node: UOp, stored: frozenset[UOp]) -> UOp | None:
     anyway."""
     op, summed = node.arg
     product = node.src[0]
-    if op is not Ops.ADD or product.op is not Ops.MUL or any(factor.op is not Ops.EXPAND for factor in product.src):
+    if (
+        op is not Ops.ADD
+        or product.op is not Ops.MUL
+        or is_symbolic(product.shape)
+        or any(factor.op is not Ops.EXPAND for factor in product.src)
+    ):
         return None
     columns = max((axis for axis, size in enumerate(node.shape) if size > 1), default=None)
     views = [factor.src[0] for factor in product.src]

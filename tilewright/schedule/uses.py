@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -11,7 +10,7 @@ from tilewright.base.dtype import dtypes
 from tilewright.graph.bounds import dtype_bounds
 from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.simplify.logic import parts_of
-from tilewright.graph.spec import Kind, Shape, element_count
+from tilewright.graph.spec import Kind, Shape, max_count
 from tilewright.graph.uop import UOp, index_const
 from tilewright.schedule.facts import PERMUTING, TRANSPARENT, Facts
 from tilewright.schedule.indexing import TRUE, ZERO, Element, both, flatten_index, push_movement
@@ -96,7 +95,8 @@ def own_use(node: UOp) -> Use:
 
 
 def size_of(loop: UOp) -> int:
-    return int(loop.src[0].arg)
+    """The most iterations of a loop."""
+    return int(loop.src[0].vmax)
 
 
 def ranges_of(element: Element) -> frozenset[UOp]:
@@ -128,12 +128,12 @@ def push_use(node: UOp, use: Use, plan: Plan, facts: dict[UOp, Facts]) -> Iterat
     if node.op.is_elementwise:
         yield from _push_elementwise(node, use)
     elif node.op.kind is Kind.MOVEMENT:
-        if element_count(node.src[0].shape):
+        if max_count(node.src[0].shape):
             yield node.src[0], _push_view(node, use, plan)
     elif node.op in TRANSPARENT:
         yield node.src[0], use
     elif node.op is Ops.REDUCE_AXIS:
-        if element_count(node.src[0].shape):
+        if max_count(node.src[0].shape):
             yield node.src[0], _push_reduce(node, use, plan, facts[node].level)
     elif node.op is Ops.GATHER:
         yield from _push_gather(node, use, plan)
@@ -180,7 +180,7 @@ def _push_reduce(node: UOp, use: Use, plan: Plan, level: int) -> Use:
     for axis, loop in zip(axes, loops, strict=True):
         index[axis] = loop
     plan.reduce_loops[use.root, node, use.element] = loops
-    in_short = math.prod(sizes) <= SHORT_REDUCTION and (use.in_short or not is_reducing(use))
+    in_short = max_count(sizes) <= SHORT_REDUCTION and (use.in_short or not is_reducing(use))
     return Use(use.root, Element(tuple(index), use.element.valid), (*outer, *loops), False, use.is_exact, in_short)
 
 
@@ -195,7 +195,7 @@ def _push_gather(node: UOp, use: Use, plan: Plan) -> Iterator[tuple[UOp, Use]]:
     narrow = tuple(
         ZERO
         if size == 1
-        else UOp(Ops.VARIABLE, dtypes.index, use.element.indices, (f"gather{number}_{axis}", 0, size - 1))
+        else UOp(Ops.VARIABLE, dtypes.index, use.element.indices, (f"gather{number}_{axis}", 0, max_count((size,)) - 1))
         for axis, size in enumerate(source.shape)
     )
     wide = tuple(
@@ -203,7 +203,7 @@ def _push_gather(node: UOp, use: Use, plan: Plan) -> Iterator[tuple[UOp, Use]]:
         for axis, idx in enumerate(indices)
     )
     plan.holes[use.root, node, use.element] = (narrow, wide)
-    if element_count(source.shape) == 0:
+    if max_count(source.shape) == 0:
         return
     valid = both(use.element.valid, gather_valid(source.shape, wide))
     yield source, Use(use.root, Element(narrow, valid), use.loops, False, False, False)

@@ -26,7 +26,7 @@ from tilewright.base.target import ALL_DTYPES, BASIC_OPS, FLUSH_CONTRACTIONS, SM
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Program
 from tilewright.runtime.cache import cache_key, read_entry, write_entry
-from tilewright.runtime.device import Address, Binding, HostDriver, Runner
+from tilewright.runtime.device import Address, Binding, HostDriver, Runner, VariableBinding
 
 KERNEL_SYMBOL = "kernel"
 LLVM = "llvm"  # of CPU_COMPILER: every other choice is the name of a program
@@ -95,15 +95,17 @@ class CpuKernel(NamedTuple):
 class CpuRunner(CommandList, Runner):
     """A command list that knows the memory its buffers lie in."""
 
-    __slots__ = ("_memories",)
+    __slots__ = ("_memories", "variables")
 
     def __init__(self, pool: Pool, launches: Sequence[tuple[CpuKernel, Sequence[Address]]]) -> None:
         commands = []
         owners: list[object] = []
         self._memories: list[HostMemory | None] = []  # by the position of the pointer
+        self.variables: list[int] = []  # where the variables of each launch begin among the pointers
         for kernel, arguments in launches:
             words = [memory.address + offset for memory, offset in arguments]
             self._memories += [memory for memory, _ in arguments]
+            self.variables.append(len(self._memories))
             if kernel.variables:
                 words += kernel.values  # the program counts on them behind the buffers
                 self._memories += [None] * len(kernel.values)
@@ -118,13 +120,20 @@ class CpuRunner(CommandList, Runner):
         self._memories[position] = None
         self.pointers[position] = memory.address + offset
 
-    def bind(self, bindings: Sequence[Binding]) -> Callable[[Sequence[HostMemory]], None]:
+    def set_variable(self, launch: int, number: int, value: int) -> None:
+        self.pointers[self.variables[launch] + number] = value
+
+    def bind(
+        self, bindings: Sequence[Binding], variables: Sequence[VariableBinding] = ()
+    ) -> Callable[[Sequence[Any]], None]:
         # Most buffers are given from their beginning on, and an addition less is time of every call.
         positions = [(number, self.first[launch] + param) for number, launch, param, start in bindings if not start]
         moved = [(number, self.first[launch] + param, start) for number, launch, param, start in bindings if start]
         for _, position, *_ in (*positions, *moved):
             self._memories[position] = None
         pointers, run = self.pointers, self.run
+
+        values = [(index, self.variables[launch] + number) for index, launch, number in variables]
 
         def run_whole(memories: Sequence[HostMemory]) -> None:
             for number, position in positions:
@@ -136,7 +145,14 @@ class CpuRunner(CommandList, Runner):
                 pointers[position] = memories[number].address + start
             run_whole(memories)
 
-        return run_moved if moved else run_whole
+        run_bound = run_moved if moved else run_whole
+
+        def run_with_values(memories: Sequence[Any]) -> None:
+            for number, position in values:
+                pointers[position] = memories[number]
+            run_bound(memories)
+
+        return run_with_values if values else run_bound
 
 
 class CpuDriver(HostDriver):
@@ -210,6 +226,9 @@ class CpuDriver(HostDriver):
         """Its grain follows from the greatest sizes that there may be, and what is given sizes has little work: it is
         run whole, by one thread."""
         return kernel._replace(values=tuple(values[name] for name in kernel.variables), grain=max(kernel.extent, 1))
+
+    def variables_of(self, kernel: CpuKernel) -> tuple[str, ...]:
+        return () if kernel.values else kernel.variables
 
     def _grain(self, program: Program, extent: int) -> int:
         """Iterations of the thread axis handed out at a time: several chunks a core, none too small to be worth it."""

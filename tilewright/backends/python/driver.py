@@ -3,8 +3,8 @@ that names what no device may do. Memory knows which of its bytes were written, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,12 +36,22 @@ class EmulatedMemory:
         self.written[start:stop] = True
 
 
+class BoundProgram(NamedTuple):
+    """A program with the values of its variables."""
+
+    program: Program
+    values: dict[str, int]
+
+
+Kernel = Program | BoundProgram
+
+
 class EmulatedRunner(Runner):
-    def __init__(self, launches: Sequence[tuple[Program, Sequence[Address]]]) -> None:
-        self.launches = [(program, list(arguments)) for program, arguments in launches]
+    def __init__(self, launches: Sequence[tuple[Kernel, Sequence[Address]]]) -> None:
+        self.launches = [(*_taken_apart(kernel), list(arguments)) for kernel, arguments in launches]
 
     def run(self) -> None:
-        for program, arguments in self.launches:
+        for program, values, arguments in self.launches:
             arrays = []
             written = []
             # A parameter that was simplified away is not in the program but has an address.
@@ -55,14 +65,23 @@ class EmulatedRunner(Runner):
             for state, param in zip(states, program.params, strict=True):
                 if param.slot in program.fills:
                     state[:] = False  # whatever the memory was used for before
-            run_program(program, arrays, states)
+            run_program(program, arrays, states, variables=values)
             check_filled(program, states)
             for state, (memory, offset), param in zip(states, used, program.params, strict=True):
                 bytes_written = np.repeat(state, param.dtype.itemsize)
                 memory.written[offset : offset + bytes_written.size] = bytes_written
 
     def set_address(self, launch: int, param: int, address: Address) -> None:
-        self.launches[launch][1][param] = address
+        self.launches[launch][2][param] = address
+
+    def set_variable(self, launch: int, number: int, value: int) -> None:
+        program, values, _ = self.launches[launch]
+        values[program.variables[number].arg[0]] = value
+
+
+def _taken_apart(kernel: Kernel) -> tuple[Program, dict[str, int]]:
+    """A program and values of its own, which a run may change."""
+    return (kernel, {}) if isinstance(kernel, Program) else (kernel.program, dict(kernel.values))
 
 
 def check_filled(program: Program, states: Sequence[Any]) -> None:
@@ -83,6 +102,8 @@ def check_filled(program: Program, states: Sequence[Any]) -> None:
 
 
 class PythonDriver(HostDriver):
+    takes_variables = True
+
     def __init__(self) -> None:
         self.target = python_target()
 
@@ -104,7 +125,13 @@ class PythonDriver(HostDriver):
     def load(self, binary: bytes, program: Program) -> Program:
         return program
 
-    def prepare(self, launches: Sequence[tuple[Program, Sequence[Address]]]) -> Runner:
+    def variables_of(self, kernel: Kernel) -> tuple[str, ...]:
+        return tuple(node.arg[0] for node in kernel.variables) if isinstance(kernel, Program) else ()
+
+    def bind_variables(self, kernel: Program, values: Mapping[str, int]) -> BoundProgram:
+        return BoundProgram(kernel, dict(values))
+
+    def prepare(self, launches: Sequence[tuple[Kernel, Sequence[Address]]]) -> Runner:
         return EmulatedRunner(launches)
 
 

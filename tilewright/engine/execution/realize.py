@@ -42,6 +42,8 @@ from tilewright.engine.planning.plan import (
 from tilewright.graph.kernels.custom import updated_source
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Schedule
+from tilewright.graph.sizes import rebound
+from tilewright.graph.spec import element_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.runtime.access import has_other_threads, keep_contents, overwriting
@@ -174,8 +176,10 @@ def _run(prepared: Prepared, plan: Plan) -> None:
     slots: list[Buffer | None] = [buffer_of(node) for node in bound.buffers]
     for slot in schedule.slots[len(slots) :]:
         slots.append(Buffer(slot.device, slot.dtype, slot.size) if slot.kind == "output" else None)
+    if bound.values:
+        _note_sizes(prepared, schedule, slots)
     try:
-        execution = Execution(plan, slots, len(bound.buffers), bound.checks)
+        execution = Execution(plan, slots, len(bound.buffers), bound.checks, bound.values)
         if prepared.has_extra:
             for buffer in filter(None, slots[len(bound.buffers) :]):
                 buffer.ensure()
@@ -202,6 +206,14 @@ def _run(prepared: Prepared, plan: Plan) -> None:
         from tilewright.engine.execution.checks import return_words
 
         return_words(execution.checked)
+
+
+def _note_sizes(prepared: Prepared, schedule: Schedule, slots: list[Buffer | None]) -> None:
+    """Memory for the greatest size holds as many elements as its value has in this run."""
+    for node, slot in zip(prepared.structure.outputs, schedule.outputs, strict=True):
+        buffer = slots[slot]
+        if slot >= len(prepared.bound.buffers) and buffer is not None:
+            buffer.size = rebound(element_count(node.shape), prepared.bound.values)
 
 
 def _find_written(bound: BoundGraph, schedule: Schedule, slots: list[Buffer | None]) -> frozenset[int]:

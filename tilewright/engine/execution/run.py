@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilewright.base.config import options
@@ -23,8 +23,16 @@ if TYPE_CHECKING:
 class Execution:
     """One run of a plan, kept together with the memory it used so that it can be captured."""
 
-    def __init__(self, plan: Plan, buffers: list[Buffer | None], input_count: int, checks: Sequence[UOp] = ()) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        buffers: list[Buffer | None],
+        input_count: int,
+        checks: Sequence[UOp] = (),
+        values: Mapping[str, int] | None = None,
+    ) -> None:
         self.plan = plan
+        self.values = values or {}  # of the variables in sizes
         self.schedule = schedule = plan.schedule
         self.buffers = buffers  # per slot; None for temporary memory
         self.input_count = input_count
@@ -48,9 +56,10 @@ class Execution:
             return buffer.ensure(), 0
         return self.arenas[self.schedule.slots[slot].device], self.offsets[slot]
 
-    def part(self, bound: dict[int, tuple[int, int]]) -> Part:
-        """This run in a list of launches; `bound` are the slots that are given their memory at each run of the list."""
-        return Part(self.schedule, self.plan.kernels, self.address, bound)
+    def part(self, bound: dict[int, tuple[int, int]], given: Mapping[str, int] | None = None) -> Part:
+        """This run in a list of launches; `bound` are the slots that are given their memory at each run of the list,
+        and `given` the variables that are given their values then, by their index among the memories of a run."""
+        return Part(self.schedule, self.plan.kernels, self.address, bound, self.values, given or {})
 
     def run(self) -> None:
         if (listeners and "kernel-run" in listeners) or options.DEBUG >= 2:
@@ -68,6 +77,8 @@ class Execution:
                 memories.append(buffer.memory or buffer.ensure())
             if self.arenas:
                 memories += self.arenas.values()
+            if self.values:
+                memories += [self.values[name] for name in launches.variables]
             for step in launches.steps:
                 step(memories)
         finally:
@@ -87,7 +98,9 @@ class Execution:
         for slot in used:
             if slot not in bound:
                 bound[slot] = (arena[schedule.slots[slot].device], self.offsets[slot])
-        self.plan.launches = LaunchList([self.part(bound)], slots)
+        first = len(slots) + len(arena)
+        given = {name: first + number for number, name in enumerate(self.values)}
+        self.plan.launches = LaunchList([self.part(bound, given)], slots, tuple(given))
         return self.plan.launches
 
     # ------------------------------------------------------------ each item alone, for those who watch
@@ -112,7 +125,7 @@ class Execution:
             facts = {"source": source.device, "target": target.device, "bytes": target.nbytes}
             emit("copy", **facts, seconds=seconds, location=item.line)
             return seconds
-        seconds = driver.prepare([(kernel.handle, part.arguments(item))]).run_timed()
+        seconds = driver.prepare([(part.handle(kernel), part.arguments(item))]).run_timed()
         GlobalCounters.add_kernels(operations=kernel.operations, memory=kernel.bytes_moved, seconds=seconds)
         facts = {"name": kernel.name, "device": item.device, "operations": kernel.operations}
         emit("kernel-run", **facts, bytes=kernel.bytes_moved, seconds=seconds, location=item.line)

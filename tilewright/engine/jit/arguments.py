@@ -7,12 +7,14 @@ import dataclasses
 import math
 import types
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tilewright.engine.jit.guards import memories_of, memory_of
 from tilewright.engine.memory.live import register_once, tensor_kind
 from tilewright.engine.memory.parts import layout_of
+from tilewright.graph.symbolic import SymbolicInt, free_sizes
+from tilewright.graph.symbolic import state as symbolic
 from tilewright.runtime.buffer import Buffer
 
 
@@ -29,9 +31,10 @@ OBJECT = _Mark()  # an object that is the same where it is the same one
 NAN = float("nan")
 # The largest array that counts by its values: a larger one is guarded instead.
 MAX_VALUE_BYTES = 4096
-_PLAIN = (bool, int, float, str, bytes, type(None))
-Bound = tuple[Sequence[Any], list[Buffer], tuple[object, ...]]
-"""(tensors, their memory, signature of the call)"""
+_PLAIN = (bool, int, float, str, bytes, type(None), SymbolicInt)
+Bound = tuple[Sequence[Any], list[Buffer], tuple[object, ...], Mapping[str, int]]
+"""(tensors, their memory, signature of the call, values of the variables in its sizes)"""
+_NO_VALUES: Mapping[str, int] = {}
 
 
 class _Kept:
@@ -60,7 +63,7 @@ def flatten(value: Any, tensors: list[Any]) -> Any:
     if isinstance(value, float):
         # 0.0 and -0.0 are equal, but not in what they give; NaN is not equal to itself, but the same to a function.
         return (kind, value if value == value else NAN, math.copysign(1.0, value))
-    if isinstance(value, bool | int | str | bytes | None):
+    if isinstance(value, bool | int | str | bytes | SymbolicInt | None):
         return (kind, value)
     if isinstance(value, tuple | list | set | frozenset | deque) and not getattr(value, "__dict__", None):
         return (kind, tuple([flatten(part, tensors) for part in value]))
@@ -166,7 +169,11 @@ def bind_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:
         facts.append((shape, memory.dtype, memory.device, tensor._requires_grad))
     if len(buffers) > 1 and len(set(buffers)) < len(buffers):
         facts.append(tuple(buffers.index(memory) for memory in buffers))
-    return tensors, buffers, (structure, tuple(facts), tensor_kind.modes.both)
+    signature = (structure, tuple(facts), tensor_kind.modes.both)
+    if not symbolic.is_used:
+        return tensors, buffers, signature, _NO_VALUES
+    values: dict[str, int] = {}
+    return tensors, buffers, free_sizes(signature, values), values
 
 
 def _facts(tensor: Any) -> tuple[object, ...]:

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import get_ident
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from tilewright.base.config import options
 from tilewright.base.errors import JitError
@@ -36,8 +36,13 @@ from tilewright.engine.jit.readers import is_read_by_others
 from tilewright.engine.jit.replay import Replay
 from tilewright.engine.jit.tracing import Record, Tracer, settle
 from tilewright.graph.build import multi, reshape
+from tilewright.graph.sizes import rebound
 from tilewright.graph.spec import element_count
+from tilewright.graph.symbolic import BoundsNarrowed
 from tilewright.runtime.buffer import Buffer, lost_buffer
+
+if TYPE_CHECKING:
+    from tilewright.engine.jit.marked import MarkedArguments, Symbolic
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,7 +65,7 @@ class Ready:
     """All that a replay needs."""
 
     def __init__(self, record: Record, reached: frozenset[Buffer], buffers: list[Buffer]) -> None:
-        self.replay = Replay(record.executions, record.roles, record.outputs, record.returned)
+        self.replay = Replay(record.executions, record.roles, record.outputs, record.returned, record.variables)
         self.guards: Guards = record.guards
         self.guards.forget_nodes()
         self.result = record.result
@@ -129,8 +134,13 @@ class Jit(GuardedByFunction, Generic[P, R]):
     function: Callable[P, R]
     method_name = ""  # of one that is bound to an object
 
-    def __init__(self, function: Callable[P, R]) -> None:
+    def __init__(self, function: Callable[P, R], symbolic: Symbolic = ()) -> None:
         _check_function(function)
+        self._marked: MarkedArguments | None = None
+        if symbolic:
+            from tilewright.engine.jit.marked import MarkedArguments
+
+            self._marked = MarkedArguments(function, symbolic)
         functools.update_wrapper(self, function)
         self.function = function
         self._name = getattr(function, "__name__", "function")
@@ -157,7 +167,8 @@ class Jit(GuardedByFunction, Generic[P, R]):
             known = self._methods.get(instance) if _can_be_key(instance) else None
         if known is not None and known.function.args[0] is instance:  # a copy has the attributes of the original
             return known
-        bound: Any = Jit(functools.partial(self.function, instance))  # type: ignore[arg-type]
+        marked = () if self._marked is None else self._marked.symbolic
+        bound: Any = Jit(functools.partial(self.function, instance), marked)  # type: ignore[arg-type]
         bound.method_name = name
         if attributes is not None:
             attributes[_METHOD_PREFIX + name] = bound
@@ -174,7 +185,8 @@ class Jit(GuardedByFunction, Generic[P, R]):
         found: Any = sys.modules.get(getattr(self, "__module__", None) or "")
         for part in str(getattr(self, "__qualname__", "")).split("."):
             found = getattr(found, part, None)
-        return self.__qualname__ if found is self else (jit, (self.function,))
+        marked = () if self._marked is None else self._marked.symbolic
+        return self.__qualname__ if found is self else (Jit, (self.function, marked))
 
     def reset(self) -> None:
         """Forgets every record."""
@@ -185,11 +197,14 @@ class Jit(GuardedByFunction, Generic[P, R]):
         # Whatever this does, a small launch shows: a `with` block or a `cast` would be a tenth of its time.
         if not options.JIT or (traces and get_ident() in traces):
             return self.function(*args, **kwargs)
+        if self._marked is not None:
+            given = args, kwargs
+            args, kwargs = self._marked.bind(*given)  # type: ignore[assignment]
         bound = bind_call(args, kwargs)
         if bound is None:
             self.last_reason = "an argument has no elements"
             return self.function(*args, **kwargs)
-        tensors, buffers, signature = bound
+        tensors, buffers, signature, values = bound
         if self._reached and not self._reached.isdisjoint(buffers):
             entry = self._sharing_entry(signature, buffers)
         else:
@@ -210,7 +225,7 @@ class Jit(GuardedByFunction, Generic[P, R]):
             if ready.is_plain and not listeners:
                 self.last_reason = ""
                 entry.traced = self._traced_in_a_row = 0
-                return ready.replay.run(buffers)[0]  # type: ignore[no-any-return]
+                return ready.replay.run(buffers, values)[0]  # type: ignore[no-any-return]
             if listeners and options.CHECK_NAN:
                 self.last_reason = "CHECK_NAN looks at each run of the function"
                 return self.function(*args, **kwargs)
@@ -225,8 +240,12 @@ class Jit(GuardedByFunction, Generic[P, R]):
             return self._replayed(entry, ready, bound, update)  # type: ignore[no-any-return]
         except Changed:
             return self(*args, **kwargs)
+        except BoundsNarrowed as found:
+            assert self._marked is not None
+            self._marked.narrow(found)
         finally:
             self._lock.release()
+        return self(*given[0], **given[1])
 
     def _entry(self, signature: object) -> Entry:
         entry = self.entries.get(signature)
@@ -253,10 +272,10 @@ class Jit(GuardedByFunction, Generic[P, R]):
     # ------------------------------------------------------------ tracing
 
     def _traced(self, entry: Entry, args: Any, kwargs: Any, bound: Bound, change: str = "") -> Any:
-        tensors, buffers, signature = bound
+        _, buffers, signature, _ = bound
         previous, entry.record = entry.record, None
         roots = [(self.function, "the function"), *((value, "an argument") for value in objects_in(signature[0]))]
-        tracer = Tracer(self.function, roots, tensors, buffers)
+        tracer = Tracer(self.function, roots, bound, frozenset() if self._marked is None else self._marked.open)
         is_second = previous is not None and not previous.spoiled and not entry.wait
         entry.wait = max(entry.wait - 1, 0)
         result = tracer.run(args, kwargs, is_observed=is_second)
@@ -303,7 +322,7 @@ class Jit(GuardedByFunction, Generic[P, R]):
     # ------------------------------------------------------------ replaying
 
     def _replayed(self, entry: Entry, ready: Ready, bound: Bound, update: Callable[..., Any] | None = None) -> Any:
-        tensors, buffers, _ = bound
+        tensors, buffers, _, values = bound
         if ready.escaped:
             for reference in ready.escaped:
                 _lose(reference())
@@ -316,7 +335,8 @@ class Jit(GuardedByFunction, Generic[P, R]):
             for tensor in tensors:
                 tensor.uop  # noqa: B018  # a result may lie in its memory, and readers are found through nodes
         started = time.perf_counter() if listeners and "replay" in listeners else 0.0
-        results = replay.run(buffers) if update is None else update(functools.partial(replay.run, buffers))
+        run = functools.partial(replay.run, buffers, values)
+        results = run() if update is None else update(run)
         if started:
             seconds = time.perf_counter() - started
             kernels, operations, moved, _ = replay.work
@@ -333,15 +353,29 @@ class Jit(GuardedByFunction, Generic[P, R]):
             failure = find_failure(replay.checked)
             if failure is not None:
                 raise failure.error
-        return results[0] if ready.result is HOLE else unflatten(ready.result, iter(results))
+        if ready.result is HOLE:
+            return results[0]
+        return unflatten(rebound(ready.result, values) if values else ready.result, iter(results))
 
 
-def jit(function: Callable[P, R]) -> Jit[P, R]:
+@overload
+def jit(function: Callable[P, R], *, symbolic: Symbolic = ()) -> Jit[P, R]: ...
+
+
+@overload
+def jit(*, symbolic: Symbolic) -> Callable[[Callable[P, R]], Jit[P, R]]: ...
+
+
+def jit(function: Callable[P, R] | None = None, *, symbolic: Symbolic = ()) -> Any:
     """Replays the kernels of a function of tensors when it is called again with tensors of the same shapes.
 
     >>> step = jit(lambda x: (x * 2).realize())
+
+    Ints that `symbolic` names, such as `symbolic=("position",)`, and bound Variables may differ from call to call: the
+    function has symbolic sizes then, and a replay launches the same kernels with other values. `symbolic={"position":
+    (0, 4095)}` states the least and the greatest value too.
     """
-    return Jit(function)
+    return functools.partial(Jit, symbolic=symbolic) if function is None else Jit(function, symbolic)
 
 
 def _check_function(function: Any) -> None:

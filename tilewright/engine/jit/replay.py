@@ -4,7 +4,7 @@ buffers. All executions are one `LaunchList`, so a jitted function is one native
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from sys import getrefcount
 from typing import Any, NamedTuple
 
@@ -14,7 +14,8 @@ from tilewright.engine.execution.run import Execution
 from tilewright.engine.memory.live import register_once, tensor_kind
 from tilewright.engine.planning.launches import LaunchList
 from tilewright.graph.ops import MultiArg
-from tilewright.graph.spec import Shape
+from tilewright.graph.sizes import is_symbolic, rebound
+from tilewright.graph.spec import Shape, element_count
 from tilewright.runtime.access import Reader, overwritten, tell_others, wait_for_update
 from tilewright.runtime.buffer import Buffer, allocate, out_of_memory
 from tilewright.runtime.device import open_driver
@@ -72,9 +73,15 @@ class Replay(Reader):
     """Prepared once; `run` gives the kernels the memory of arguments and results and calls the device."""
 
     def __init__(
-        self, executions: list[Execution], roles: list[tuple[Role, ...]], outputs: list[Result], returned: int
+        self,
+        executions: list[Execution],
+        roles: list[tuple[Role, ...]],
+        outputs: list[Result],
+        returned: int,
+        variables: tuple[str, ...] = (),
     ) -> None:
-        """`returned` of the outputs are what the function returns; the others are put where the call has left them."""
+        """`returned` of the outputs are what the function returns; the others are put where the call has left them.
+        `variables` are those in sizes whose values each call gives."""
         super().__init__([role.first for slots in roles for role in slots if role.kind == "state"])
         self.executions = executions
         self.written: set[Role] = set()  # arguments and state that the kernels overwrite
@@ -92,6 +99,9 @@ class Replay(Reader):
         self.aliases = [number for number, source in enumerate(sources) if source[0] != 1 or counts[source] > 1]
         self.is_shared = bool(self.aliases)
         self.joins = [output.joined for output in outputs] if any(output.joined for output in outputs) else []
+        self.variables = variables
+        self.fixed = {name: value for execution in executions for name, value in execution.values.items()}
+        self.symbolic = [number for number, output in enumerate(outputs) if is_symbolic(output.shape)]
         self._share_arenas()
         launches = self._launches(roles)
         self.steps, self.work = launches.steps, launches.work
@@ -140,7 +150,7 @@ class Replay(Reader):
             self.written.update(slot_roles[n] for n in written if slot_roles[n].kind in ("input", "state"))
             numbers = self.renewed
             bound = {slot: (numbers[role], 0) for slot, role in enumerate(slot_roles) if role in numbers}
-            parts.append(execution.part(bound))
+            parts.append(execution.part(bound, {name: len(numbers) + k for k, name in enumerate(self.variables)}))
         return LaunchList(parts)
 
     def _release(self, roles: list[tuple[Role, ...]]) -> None:
@@ -150,8 +160,9 @@ class Replay(Reader):
                 if role in self.renewed:
                     execution.buffers[slot] = None
 
-    def run(self, inputs: Sequence[Buffer]) -> list[Any]:
-        """Runs the kernels on these arguments; the results, tensors of new memory. Those that lie in memory which this
+    def run(self, inputs: Sequence[Buffer], values: Mapping[str, int]) -> list[Any]:
+        """Runs the kernels on these arguments, with these values of the variables in sizes; the results, tensors of new
+        memory. Those that lie in memory which this
         overwrites have the same nodes as the tensors that it belongs to."""
         memories: list[Any] = []
         made: list[Buffer] = []
@@ -165,6 +176,8 @@ class Replay(Reader):
                 buffer = self._new_result(number)
             memories.append(buffer.memory)
             made.append(buffer)
+        if values:
+            memories += [values[name] for name in self.variables]
         note_run(self.work)
         if len(runs) > MAX_NOTES:
             GlobalCounters.add_up()
@@ -185,7 +198,7 @@ class Replay(Reader):
                     tell_others()
         make = tensor_kind.make
         results = []
-        for which, number, shape, line in self.outputs:
+        for which, number, shape, line in self.outputs if not self.symbolic else self._sized(made, values):
             results.append(make((made if which == 1 else inputs if which == 0 else self.state)[number], shape, line))
         if self.is_shared:
             # Whoever overwrites that memory looks for readers among nodes.
@@ -198,6 +211,18 @@ class Replay(Reader):
         """What a run launches, in order, for those who watch."""
         kernels = [kernel for execution in self.executions for kernel in execution.plan.kernels]
         return tuple(kernel.name for kernel in kernels if kernel is not None)
+
+    def _sized(self, made: list[Buffer], values: Mapping[str, int]) -> list[Any]:
+        """The outputs with the sizes that they have in this call."""
+        known = {**self.fixed, **values}
+        outputs = list(self.outputs)
+        for position in self.symbolic:
+            which, number, shape, line = outputs[position]
+            shape = rebound(shape, known)
+            outputs[position] = (which, number, shape, line)
+            if which == 1:
+                made[number].size = element_count(shape)
+        return outputs
 
     def _new_result(self, number: int) -> Buffer:
         """Memory for a result whose kept buffer the caller still has. A small one is kept: where the caller has let go

@@ -17,7 +17,7 @@ from tilewright.base.errors import JitError, UserError
 from tilewright.base.location import user_location
 from tilewright.engine.execution.run import Execution
 from tilewright.engine.execution.traces import Trace, tracing, update_of
-from tilewright.engine.jit.arguments import OBJECT, flatten, leaves_in, owners_of
+from tilewright.engine.jit.arguments import OBJECT, Bound, flatten, leaves_in, owners_of
 from tilewright.engine.jit.guards import Guards, memories_of, memory_of
 from tilewright.engine.jit.observe import Observation, observe
 from tilewright.engine.jit.reach import Reach
@@ -27,7 +27,8 @@ from tilewright.engine.memory.parts import held_buffer
 from tilewright.graph.build import scalar_of
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Schedule
-from tilewright.graph.spec import element_count
+from tilewright.graph.spec import max_count
+from tilewright.graph.symbolic import BoundsNarrowed, free_sizes, size_access
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.runtime.buffer import Buffer, host_access
@@ -65,6 +66,7 @@ class Record:
     escaped: list[weakref.ref[Any]] = field(default_factory=list)
     guards: Guards = field(default_factory=Guards)
     could_reach: frozenset[Buffer] = frozenset()
+    variables: tuple[str, ...] = ()  # in sizes, whose values the arguments of a call say
     produced: dict[Buffer, Role] = field(default_factory=dict)
     spoiled: str = ""
 
@@ -113,13 +115,17 @@ class Tracer:
     """Traces one call."""
 
     def __init__(
-        self, function: Callable[..., Any], roots: Roots, tensors: Sequence[Any], buffers: Sequence[Buffer]
+        self, function: Callable[..., Any], roots: Roots, bound: Bound, is_open: frozenset[str] = frozenset()
     ) -> None:
+        """`is_open` are the variables whose bounds the call may find to be too wide."""
+        tensors, buffers, _, values = bound
         self.function = function
         self.roots = roots
         self.tensors = tensors
         self.buffers = buffers
-        self.record = Record()
+        self.values = values
+        self.is_open = is_open
+        self.record = Record(variables=tuple(values))
         self.inputs = {buffer: number for number, buffer in reversed(list(enumerate(buffers)))}
         self.created: list[Buffer] = []
         reach = Reach(live.tensor_kind.holder_type)
@@ -140,13 +146,15 @@ class Tracer:
         observed: Observation | None = None
         with live.births() as born, tracing(record.spoil, self._execution) as trace:
             host_access.listener, host_access.made = record.spoil, self.created
+            size_access.listener, size_access.given = record.spoil, frozenset(self.values)
+            size_access.open = self.is_open
             try:
                 if is_observed:
                     result, observed = observe(lambda: self.function(*args, **kwargs))
                 else:
                     result = self.function(*args, **kwargs)
                 leaves: list[Any] = []
-                record.result = flatten(result, leaves)
+                record.result = free_sizes(flatten(result, leaves), {})
                 _check_result(record.result)
                 made = {id(tensor): tensor for tensor in _alive(born)}
                 stored = self._find_stored(observed, made)
@@ -154,15 +162,20 @@ class Tracer:
                 realize_all([*leaves, *(tensor for tensor, _ in stored), *updated])
                 if set(trace.pending).difference(toposort(*(tensor.uop for tensor in made.values()))):
                     record.spoil("another thread has assigned to a tensor that the call updates")
+            except BoundsNarrowed as found:
+                if record.executions or len(trace.pending):
+                    raise found.error from None  # what has been done by then would be done again
+                raise
             finally:
                 host_access.listener, host_access.made = None, None
+                size_access.listener, size_access.given, size_access.open = None, frozenset(), frozenset()
         if leaves_in((args, kwargs)) != given:
             record.spoil("it changes an argument that is no tensor, which a replay would not do")
         for number, leaf in enumerate(leaves):
             results = self._results(leaf)
             record.outputs += results
             record.origins += [(number, origin) for origin in self._origins(leaf, results)]
-        record.leaves = [leaf.shape for leaf in leaves]
+        record.leaves = [free_sizes(leaf.shape, {}) for leaf in leaves]
         record.returned = len(record.outputs)
         for tensor, destination in stored:
             results = self._results(tensor)
@@ -195,7 +208,7 @@ class Tracer:
             memory = memory_of(part)
             assert memory is not None
             role = role_of(memory, self.inputs, self.record.produced)
-            found.append(Result(role, part.shape, part.dtype, line, joined))
+            found.append(Result(role, free_sizes(part.shape, {}), part.dtype, line, joined))
         return found
 
     def _origins(self, leaf: Any, results: list[Result]) -> list[int | Any]:
@@ -331,7 +344,7 @@ def _is_pending(holder: Any) -> bool:
         return False
     if _is_update(node):
         return True
-    return scalar_of(node) is None and element_count(node.shape) * node.dtype.itemsize <= MAX_SETTLED_BYTES
+    return scalar_of(node) is None and max_count(node.shape) * node.dtype.itemsize <= MAX_SETTLED_BYTES
 
 
 def _is_update(node: UOp) -> bool:

@@ -11,8 +11,12 @@ from tilewright.graph.build import is_seen_by_gradients_alone
 from tilewright.graph.kernels.custom import updated_source, without_gradient
 from tilewright.graph.ops import CheckArg, Ops, ParamArg
 from tilewright.graph.records import Schedule
+from tilewright.graph.symbolic import free_sizes
+from tilewright.graph.symbolic import state as symbolic
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
+
+_WITH_SIZES = frozenset({Ops.RESHAPE, Ops.EXPAND, Ops.PAD, Ops.SHRINK})
 
 
 class BoundGraph:
@@ -24,6 +28,7 @@ class BoundGraph:
         self.assigns: list[UOp] = []  # the nodes that update memory, as the caller wrote them
         self.checks: list[UOp] = []  # the CHECK nodes by their numbers, as the caller wrote them
         self.is_spread = False  # whether any value is on several devices
+        self.values: dict[str, int] = {}  # of the variables in sizes
         self._params: dict[UOp, UOp] = {}  # of each buffer, in the same order
         self._bound: dict[UOp, UOp] = {}  # a node of the caller -> the node over parameters
         self._held: dict[UOp, UOp] = {}  # a value that is held already -> what holds it
@@ -74,18 +79,21 @@ class BoundGraph:
         if node._cache and is_held(node):
             self._held[node] = memory = node.cache["realized"]
             held = exchange_buffers(memory, self._param_of)
-            return held if held.shape == node.shape else UOp(Ops.RESHAPE, node.dtype, (held,), node.shape)
+            shape = free_sizes(node.shape, self.values) if symbolic.is_used else node.shape
+            return held if held.shape == shape else UOp(Ops.RESHAPE, node.dtype, (held,), shape)
         if node.op is Ops.BUFFER:
             return self._param_of(node)
         if not node.src:
-            return node
+            return node if not symbolic.is_used else node.replace(arg=free_sizes(node.arg, self.values))
         bound = self._bound
         if node.op is Ops.DETACH and is_seen_by_gradients_alone(node):
             return bound[node.src[0]]
         src = tuple([bound[s] for s in node.src])
         arg = node.arg
+        if symbolic.is_used and node.op in _WITH_SIZES:
+            arg = free_sizes(arg, self.values)
         if node.op is Ops.ASSIGN:
-            src = (src[0], _stored_view(node, bound), src[2])
+            src = (src[0], _stored_view(node, bound, self.values), src[2])
         elif node.op is Ops.CUSTOM_KERNEL:
             arg = without_gradient(node)
         elif node.op is Ops.CHECK:
@@ -103,13 +111,14 @@ class BoundGraph:
     def _param_of(self, buffer: UOp) -> UOp:
         made = self._params.get(buffer)
         if made is None:
-            arg = ParamArg(len(self.buffers), buffer.arg.size, buffer.arg.device)
+            size = free_sizes(buffer.arg.size, self.values) if symbolic.is_used else buffer.arg.size
+            arg = ParamArg(len(self.buffers), size, buffer.arg.device)
             made = self._params[buffer] = UOp(Ops.PARAM, buffer.dtype, (), arg)
             self.buffers.append(buffer)
         return made
 
 
-def _stored_view(assign: UOp, bound: Mapping[UOp, UOp]) -> UOp:
+def _stored_view(assign: UOp, bound: Mapping[UOp, UOp], values: dict[str, int]) -> UOp:
     """The view that an update stores to, over the memory that it updates. Who reads the same view may have had it
     computed: that memory holds the old elements, and is not where the update goes."""
     base, view, _ = assign.src
@@ -121,5 +130,6 @@ def _stored_view(assign: UOp, bound: Mapping[UOp, UOp]) -> UOp:
         return bound[assign.src[1]]
     made = bound[base]
     for step in reversed(chain):
-        made = made if is_seen_by_gradients_alone(step) else UOp(step.op, step.dtype, (made,), step.arg)
+        if not is_seen_by_gradients_alone(step):
+            made = UOp(step.op, step.dtype, (made,), free_sizes(step.arg, values) if symbolic.is_used else step.arg)
     return made

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tilewright.engine.compilation.compile import LoadedKernel
 from tilewright.graph.records import Item, Schedule
 from tilewright.runtime.buffer import transfer
-from tilewright.runtime.device import Address, Binding, open_driver
+from tilewright.runtime.device import Address, Binding, VariableBinding, open_driver
 
 Step = Callable[[Sequence[Any]], None]
 """One call of a device, or a copy. It is given the memories of a run."""
@@ -19,12 +19,29 @@ Step = Callable[[Sequence[Any]], None]
 class Part(NamedTuple):
     """One schedule of a list. `address` gives the memory of a slot, which the list keeps for all its runs; a slot in
     `bound` is given its memory at each run: its index among the memories of the run, and the byte at which it begins
-    there."""
+    there. `values` are those of the variables in sizes; one in `given` is given its value at each run: its index among
+    the memories of the run."""
 
     schedule: Schedule
     kernels: Sequence[LoadedKernel | None]
     address: Callable[[int], Address]
     bound: Mapping[int, tuple[int, int]]
+    values: Mapping[str, int]
+    given: Mapping[str, int]
+
+    def handle(self, kernel: LoadedKernel) -> Any:
+        """What is launched: a kernel with variables has the values of the recorded run until it is given others."""
+        driver = open_driver(kernel.device)
+        return (
+            driver.bind_variables(kernel.handle, self.values) if driver.variables_of(kernel.handle) else kernel.handle
+        )
+
+    def variables(self, kernel: LoadedKernel, launch: int) -> list[VariableBinding]:
+        """The variables of a kernel that are given their values at each run."""
+        if not self.given:
+            return []
+        names = open_driver(kernel.device).variables_of(kernel.handle)
+        return [(self.given[name], launch, number) for number, name in enumerate(names) if name in self.given]
 
     def arguments(self, item: Item) -> list[Address]:
         """The address of each parameter of a kernel."""
@@ -61,30 +78,34 @@ class Part(NamedTuple):
 class LaunchList:
     """The kernels and copies of schedules, in order. Memory that a run gives it is not kept."""
 
-    __slots__ = ("is_running", "slots", "steps", "work")
+    __slots__ = ("is_running", "slots", "steps", "variables", "work")
 
-    def __init__(self, parts: Iterable[Part], slots: Sequence[int] = ()) -> None:
-        """`slots` are those whose buffers, and after them all arenas, are the memories of a run."""
+    def __init__(self, parts: Iterable[Part], slots: Sequence[int] = (), variables: Sequence[str] = ()) -> None:
+        """`slots` are those whose buffers, after them all arenas, and after these the values of `variables`, are the
+        memories of a run."""
         self.steps: list[Step] = []
         self.slots = slots
+        self.variables = variables
         self.is_running = False
         kernels: list[LoadedKernel] = []
         pending: list[tuple[Any, list[Address]]] = []
         bindings: list[Binding] = []
+        given: list[VariableBinding] = []
         device = ""
 
         def flush() -> None:
             if pending:
-                self.steps.append(open_driver(device).prepare(pending).bind(bindings))
+                self.steps.append(open_driver(device).prepare(pending).bind(bindings, given))
 
         for part in parts:
             for item, kernel in zip(part.schedule.items, part.kernels, strict=True):
                 if kernel is None or item.device != device:
                     flush()
-                    pending, bindings, device = [], [], item.device
+                    pending, bindings, given, device = [], [], [], item.device
                 if kernel is not None:
                     bindings += part.bindings(item, len(pending))
-                    pending.append((kernel.handle, part.arguments(item)))
+                    given += part.variables(kernel, len(pending))
+                    pending.append((part.handle(kernel) if part.values else kernel.handle, part.arguments(item)))
                     kernels.append(kernel)
                 elif len(item.slots) == 2:
                     self.steps.append(part.copy(item))

@@ -341,7 +341,7 @@ def _assign(node: UOp, upstream: UOp) -> Gradients:
 
 RULES: dict[Op, Rule] = {
     **_MOVEMENTS,
-    **dict.fromkeys((Ops.CONST, Ops.VARIABLE, Ops.BUFFER, Ops.PARAM, Ops.IOTA), _stop),
+    **dict.fromkeys((Ops.CONST, Ops.VARIABLE, Ops.SIZE, Ops.BUFFER, Ops.PARAM, Ops.IOTA), _stop),
     Ops.CAST: _cast,
     Ops.BITCAST: _bitcast,
     Ops.REDUCE_AXIS: _reduce,

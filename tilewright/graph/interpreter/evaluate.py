@@ -141,6 +141,10 @@ def _iota(_frame: Frame, node: UOp, _src: list[Any]) -> Array:
     return cast_array(np.arange(node.arg[0], dtype=np.int64), node.dtype)
 
 
+def _size(_frame: Frame, node: UOp, _src: list[Any]) -> Array:
+    return cast_array(np.asarray(node.arg.value, dtype=np.int64), node.dtype)
+
+
 def _unbound(_frame: Frame, node: UOp, _src: list[Any]) -> Array:
     raise InternalError(f"{node} has no value: it is not bound")
 
@@ -347,6 +351,7 @@ def _sink(frame: Frame, node: UOp, src: list[Any]) -> list[Array]:
 _RULES: dict[Op, Rule] = {
     Ops.CONST: _const,
     Ops.VARIABLE: _unbound,
+    Ops.SIZE: _size,
     Ops.BUFFER: _unbound,
     Ops.PARAM: _unbound,
     Ops.CHECK: _check,

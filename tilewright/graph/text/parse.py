@@ -30,6 +30,7 @@ from tilewright.graph.ops import (
 )
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.spec import Op
+from tilewright.graph.symbolic import SymbolicInt
 from tilewright.graph.uop import UOp
 from tilewright.graph.verification.kernel_nodes import KERNEL_RULES
 from tilewright.graph.verification.tensor_nodes import TENSOR_RULES, is_int, is_int_tuple
@@ -60,6 +61,12 @@ def _is_truth(value: Any) -> bool:
 
 def _is_texts(value: Any) -> bool:
     return isinstance(value, tuple) and all(map(_is_text, value))
+
+
+def _is_bindings(value: Any) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(pair, tuple) and len(pair) == 2 and _is_text(pair[0]) and type(pair[1]) is int for pair in value
+    )
 
 
 class Record(NamedTuple):
@@ -123,6 +130,10 @@ _RECORDS: dict[str, Record] = {
         KernelInfo,
         {"name": _is_text, "opts_to_apply": _is_opts, "applied": _is_opts, "fills": is_int_tuple},
         optional=frozenset({"fills"}),
+    ),
+    "SymbolicInt": Record(
+        SymbolicInt,
+        {"node": lambda value: isinstance(value, UOp), "bindings": lambda value: value is None or _is_bindings(value)},
     ),
     "Opt": Record(
         Opt,

@@ -12,6 +12,7 @@ from tilewright.graph.kernels.custom import check_custom_kernel
 from tilewright.graph.kernels.slow_path import MARK, has_slow_path
 from tilewright.graph.ops import ALL_OPS, ELEMENTWISE, REDUCTIONS, BufferArg, CheckArg, MultiArg, Ops, ParamArg
 from tilewright.graph.spec import ANY, BITS, FLOATS, INTEGERS, WORDS, Kind, Op, Shape, element_count
+from tilewright.graph.symbolic import SymbolicInt
 from tilewright.graph.uop import UOp
 
 Complaint = str | None
@@ -43,8 +44,8 @@ _OPERANDS: dict[str, Callable[[DType], bool]] = {
 
 
 def is_int(value: Any) -> bool:
-    """A Python int; True and False are not meant where a number is."""
-    return isinstance(value, int) and not isinstance(value, bool)
+    """A Python int, or a symbolic one; True and False are not meant where a number is."""
+    return isinstance(value, int | SymbolicInt) and not isinstance(value, bool)
 
 
 def is_int_tuple(value: Any) -> bool:
@@ -119,6 +120,12 @@ def check_variable(node: UOp) -> Complaint:
     if not node.dtype.is_int:
         return f"is {node.dtype.name}, a variable is an integer"
     return None if arg[1] <= arg[2] else f"the bounds {arg[1]}..{arg[2]} hold no value"
+
+
+def check_size(node: UOp) -> Complaint:
+    if not isinstance(node.arg, SymbolicInt):
+        return f"argument {node.arg!r} is no symbolic size"
+    return None if node.dtype is not dtypes.index else "is an index, where the expression itself stands"
 
 
 def check_buffer(node: UOp) -> Complaint:
@@ -324,6 +331,7 @@ TENSOR_RULES: tuple[NodeRule, ...] = (
     NodeRule("choice-argument", {Ops.WHERE}, check_choice),
     NodeRule("const-value", {Ops.CONST}, check_const),
     NodeRule("variable-bounds", {Ops.VARIABLE}, check_variable),
+    NodeRule("size-argument", {Ops.SIZE}, check_size),
     NodeRule("buffer-argument", {Ops.BUFFER}, check_buffer),
     NodeRule("placeholder-argument", PLACEHOLDERS, check_placeholder),
     NodeRule("iota-count", {Ops.IOTA}, check_iota),

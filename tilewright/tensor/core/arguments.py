@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tilewright.base.errors import AxisError, DTypeError, TilewrightError
+from tilewright.base.errors import AxisError, DTypeError, TilewrightError, UnsupportedError
+from tilewright.graph.sizes import is_symbolic
 from tilewright.tensor.core.base import TensorBase
 from tilewright.tensor.core.checks import is_whole
 
@@ -73,6 +74,7 @@ def _explaining(method: Callable[..., Any]) -> Callable[..., Any]:
         except _PYTHON_ERRORS as error:
             given = _given(method, args, kwargs)
             _refuse_wrong_kind(method.__name__, method.__annotations__, given, error)
+            _refuse_symbolic(method.__name__, args, given, error)
             raise
 
     return explained
@@ -95,6 +97,15 @@ def _refuse_wrong_kind(
             words = " or ".join(dict.fromkeys(_KINDS[kind][0] for kind in kinds))
             message = f"{name}= is a {type(value).__name__} and should be {words}"
             raise DTypeError(operation, message, f"give {words}") from error
+
+
+def _refuse_symbolic(operation: str, args: Sequence[Any], given: Mapping[str, Any], error: BaseException) -> None:
+    """An operation that counts with its sizes in a way that variables do not have."""
+    values = [*args[:1], *given.values()]
+    shapes = [value.shape for value in values if isinstance(value, TensorBase)]
+    if any(map(is_symbolic, shapes)) or is_symbolic(values):
+        message = f"sizes that are variables are not supported here ({', '.join(map(repr, shapes))}): {error}"
+        raise UnsupportedError(operation, message, "use int(...) of the sizes, which makes kernels for each") from error
 
 
 # ---------------------------------------------------------------- spellings

@@ -15,6 +15,7 @@ from tilewright.engine.memory import live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices, Kind, Shape
+from tilewright.graph.symbolic import SymbolicInt
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer
 from tilewright.runtime.device import is_of_files
@@ -252,7 +253,7 @@ class TensorBase:
                     return self._from_uop(build.copy(other.uop, self.device), self.device, other.requires_grad)
                 check_devices(operation, self, other)
             return cast(Self, other)
-        if isinstance(other, bool | int | float):
+        if isinstance(other, bool | int | float | SymbolicInt):
             return other
         if isinstance(other, list | tuple | memoryview) or hasattr(other, "__array_interface__"):
             # A number that NumPy made is a number, as weak as Python's.

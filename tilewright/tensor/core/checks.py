@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from tilewright.base.dtype import DType, Scalar, can_hold
 from tilewright.base.errors import AxisError, DTypeError, ShapeError
 from tilewright.graph import build
+from tilewright.graph.sizes import exact_quotient, present_size
 from tilewright.graph.spec import Shape
+from tilewright.graph.symbolic import SymbolicInt
 from tilewright.graph.uop import UOp
 
 _NUMBERS = (bool, int, float)
@@ -35,15 +37,20 @@ def _has_index(value: Any) -> bool:
 
 def is_whole(value: object) -> bool:
     """Whether a value can be a size or a number of something: Python's and NumPy's integers, and no bools."""
-    if type(value) is int:
+    if type(value) is int or type(value) is SymbolicInt:
         return True
     return hasattr(value, "__index__") and not (isinstance(value, bool) or is_tensor(value)) and _has_index(value)
+
+
+def whole(value: Any) -> int:
+    """A whole number as an int; a symbolic one stays one."""
+    return value if type(value) is SymbolicInt else int(value)
 
 
 def check_whole(operation: str, name: str, *values: object, least: int | None = None) -> None:
     """Whole numbers, none below `least`."""
     for value in values:
-        if not is_whole(value) or (least is not None and int(cast(int, value)) < least):
+        if not is_whole(value) or (least is not None and whole(value) < least):
             remedy = "give a whole number" if least is None else f"give a whole number of at least {least}"
             raise ShapeError(operation, f"{name}={value!r}", remedy)
 
@@ -85,7 +92,7 @@ def shape_from(operation: str, args: Sequence[Any]) -> tuple[int, ...]:
     for size in args:
         if not is_whole(size):
             raise ShapeError(operation, f"{size!r} is not an integer", "give sizes as integers, such as (2, 3)")
-    return tuple(int(size) for size in args)
+    return tuple([whole(size) for size in args])
 
 
 def broadcast_shape(operation: str, *shapes: Shape) -> Shape:
@@ -99,7 +106,7 @@ def broadcast_shape(operation: str, *shapes: Shape) -> Shape:
         wanted = {size for size in sizes if size != 1}
         if len(wanted) > 1:
             names = " and ".join(str(shape) for shape in shapes)
-            unequal = " and ".join(map(str, sorted(wanted)))
+            unequal = " and ".join(map(str, sorted(wanted, key=present_size)))
             raise ShapeError(
                 operation,
                 f"shapes {names} do not broadcast: axis {axis - ndim} has sizes {unequal}",
@@ -115,7 +122,7 @@ def describe_line(line: tuple[str, int] | None) -> str:
 
 def check_number(operation: str, value: Any) -> Scalar:
     """A number of Python's or NumPy's, as Python's."""
-    if isinstance(value, int | float):
+    if isinstance(value, int | float | SymbolicInt):
         return value
     try:
         if is_tensor(value) or isinstance(value, str):
@@ -139,6 +146,10 @@ def sizes_from(operation: str, shape: Any) -> tuple[int, ...]:
 def check_holds(operation: str, dtype: DType, value: object, remedy: str = _CAST_WIDER) -> Scalar:
     """The number, which the dtype can hold. Another would wrap without a word."""
     number: Scalar = value if type(value) in _NUMBERS else check_number(operation, value)  # type: ignore[assignment]
+    if type(number) is SymbolicInt:
+        check_holds(operation, dtype, number.least, remedy)
+        check_holds(operation, dtype, number.greatest, remedy)
+        return number
     if not can_hold(dtype, number):
         raise DTypeError(operation, f"{dtype.name} cannot hold {number}, it has {dtype.min}..{dtype.max}", remedy)
     return number
@@ -161,10 +172,11 @@ def resolve_minus_one(operation: str, sizes: Shape, count: int, source: Shape) -
         raise ShapeError(operation, f"{sizes} has sizes that are not known", "one size may be -1, the others are >= 0")
     if -1 in sizes:
         known = math.prod(size for size in sizes if size != -1)
-        if known == 0 or count % known:
+        missing = exact_quotient(count, known)
+        if missing is None:
             message = f"shape {source} has {count} elements, which {sizes} does not divide"
             raise ShapeError(operation, message, "give sizes whose product divides the number of elements")
-        sizes = tuple(count // known if size == -1 else size for size in sizes)
+        sizes = tuple(missing if size == -1 else size for size in sizes)
     if math.prod(sizes) != count:
         message = f"shape {source} has {count} elements and shape {sizes} has {math.prod(sizes)}"
         raise ShapeError(operation, message, f"give sizes whose product is {count}; one of them may be -1")
@@ -175,7 +187,7 @@ def pads_from(operation: str, padding: Sequence[Any], shape: Shape) -> tuple[tup
     """A pair for each axis, from torch's flat order (last axis first) or from pairs (None is no padding)."""
     if not isinstance(padding, tuple | list):
         raise ShapeError(operation, f"padding={padding!r}", "give numbers or pairs for axes, such as (1, 1)")
-    if all(isinstance(entry, int) for entry in padding):
+    if all(isinstance(entry, int | SymbolicInt) for entry in padding):
         flat = tuple(padding)
         if len(flat) % 2 or len(flat) > 2 * len(shape):
             message = f"{len(flat)} numbers for shape {shape}"

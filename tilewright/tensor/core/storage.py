@@ -14,6 +14,7 @@ from tilewright.base.errors import RealizeError, ShapeError
 from tilewright.engine.memory import live
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import present_shape, present_size
 from tilewright.graph.spec import Devices, Shape
 from tilewright.graph.uop import UOp
 from tilewright.runtime.access import read_contents
@@ -74,7 +75,7 @@ def locate_element(node: UOp) -> tuple[UOp, int] | None:
         elif node.op is Ops.PERMUTE:
             index = [i for _, i in sorted(zip(node.arg, index))]
         elif node.op is Ops.EXPAND:
-            index = [min(i, size - 1) for i, size in zip(index, source.shape)]
+            index = [0 if size == 1 else i for i, size in zip(index, source.shape)]
         elif node.op is Ops.RESHAPE:
             index = _unravelled(_ravelled(index, node.shape), source.shape)
         node = source
@@ -190,7 +191,7 @@ class StorageMixin(TensorBase):
 
     def _bytes_in(self, buffer: Buffer) -> memoryview:
         buffer.ensure()
-        return buffer.view().cast("B")[: self.nbytes()]
+        return buffer.view().cast("B")[: present_size(self.nbytes())]
 
     def numpy(self) -> NDArray[Any]:
         """A NumPy array of its own memory with the values this tensor has now."""
@@ -202,10 +203,10 @@ class StorageMixin(TensorBase):
             from tilewright.graph.interpreter.numpy_math import numpy_dtype
 
             dtype = numpy_dtype(self.dtype)
-        raw = numpy.empty(self.nbytes(), dtype=numpy.uint8)
+        raw = numpy.empty(present_size(self.nbytes()), dtype=numpy.uint8)
         if raw.size:
             read_contents(self._stored_node(), lambda buffer: buffer.read_into(raw.data))
-        return raw.view(dtype).reshape(self.shape)
+        return raw.view(dtype).reshape(present_shape(self.shape))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
@@ -221,12 +222,12 @@ class StorageMixin(TensorBase):
         if self.numel() == 0 or (self.dtype is dtypes.float16 and sys.version_info < (3, 12)):
             import numpy  # a memoryview is never cast to a shape without elements, and to float16 only in Python 3.12
 
-            return numpy.frombuffer(view, dtype=code).reshape(self.shape).data
-        return view.cast(code, self.shape)  # type: ignore[call-overload, no-any-return]
+            return numpy.frombuffer(view, dtype=code).reshape(present_shape(self.shape)).data
+        return view.cast(code, present_shape(self.shape))  # type: ignore[call-overload, no-any-return]
 
     def tolist(self) -> Any:
         """Nested lists of Python numbers; a number for a 0-d tensor."""
-        return nest(self._read(lambda view: decode(view, self.dtype)), self.shape)
+        return nest(self._read(lambda view: decode(view, self.dtype)), present_shape(self.shape))
 
     def item(self) -> Any:
         """The one element as a Python number."""
@@ -239,7 +240,7 @@ class StorageMixin(TensorBase):
         # One element of what is in memory is read there: `t[3].item()` needs no kernel.
         held, number = located
         element = memoryview(bytearray(self.dtype.itemsize))
-        read_contents(held, lambda buffer: buffer.read_into(element, number * self.dtype.itemsize))
+        read_contents(held, lambda buffer: buffer.read_into(element, present_size(number) * self.dtype.itemsize))
         return decode(element, self.dtype)[0]
 
     def __bool__(self) -> bool:
@@ -296,7 +297,7 @@ class StorageMixin(TensorBase):
     def __len__(self) -> int:
         if not self.shape:
             raise ShapeError("len", "a 0-d tensor has no length", "use .item() for its value")
-        return self.shape[0]
+        return int(self.shape[0])
 
     def __repr__(self) -> str:
         from tilewright.tensor.core.printing import tensor_text  # few programs print, and importing stays light

@@ -7,13 +7,24 @@ import math
 from typing import Any, Self
 
 from tilewright.base.dtype import DType, Scalar, dtype_for_range, dtype_of_scalar, dtypes, promote, to_dtype
-from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import is_symbolic, least_size
 from tilewright.graph.spec import Devices
+from tilewright.graph.symbolic import capacity
 from tilewright.runtime.buffer import file_buffer
 from tilewright.runtime.device import canonical_device, is_of_files
-from tilewright.tensor.core.checks import WIDER_DTYPE, check_holds, check_number, check_whole, shape_from, sizes_from
+from tilewright.tensor.core.checks import (
+    WIDER_DTYPE,
+    check_holds,
+    check_number,
+    check_whole,
+    is_whole,
+    shape_from,
+    sizes_from,
+    whole,
+)
 from tilewright.tensor.core.memory import memory_like, new_memory
 from tilewright.tensor.primitives.elementwise import ElementwiseMixin
 from tilewright.tensor.primitives.index_nodes import checked_classes
@@ -117,6 +128,8 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
         if stop is None:
             start, stop = 0, start
         start, stop, step = (check_number("arange", number) for number in (start, stop, step))
+        if is_symbolic((start, stop, step)):
+            return cls._symbolic_arange(start, stop, step, dtype, canonical_device(device))._told(requires_grad)
         if step == 0:
             raise ShapeError("arange", "a step of 0 never arrives", "give a step other than 0")
         if not all(math.isfinite(number) for number in (start, stop, step)):
@@ -138,6 +151,22 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
         if count:
             made = made._ramp(count, start, step, wanted)
         return made._told(requires_grad)
+
+    @classmethod
+    def _symbolic_arange(
+        cls, start: Scalar, stop: Scalar, step: Scalar, dtype: DType | str | None, device: Devices
+    ) -> Self:
+        """A range with symbolic ends, which holds stop - start numbers, and is never empty before its stop."""
+        if step != 1 or not (is_whole(start) and is_whole(stop)):
+            message = f"from {start} to {stop} by {step}"
+            raise UnsupportedError("arange", message, "give whole numbers and a step of 1, or int(...) of the sizes")
+        start, stop = whole(start), whole(stop)
+        if stop < start:
+            raise ShapeError("arange", f"from {start} to {stop}", "give a stop that is not before the start")
+        exact = dtype_for_range(least_size(start), capacity(stop))
+        index = build.iota(stop - start, exact)
+        moved = index if start == 0 else build.alu(Ops.ADD, index, build.const(exact, start))
+        return cls._from_uop(build.cast(moved, exact if dtype is None else to_dtype(dtype)), device)
 
     def _ramp(self, count: int, start: Scalar, step: Scalar, dtype: DType) -> Self:
         """start + step*i. Whole numbers are computed as integers, so they are exact whatever the float type."""

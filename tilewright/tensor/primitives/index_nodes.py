@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
-from tilewright.base.errors import IndexingError
+from tilewright.base.errors import IndexingError, ShapeError, UnsupportedError
 from tilewright.graph import build
 from tilewright.graph.gradients.gather import flat_number, stored_if_large
 from tilewright.graph.ops import CheckArg, Ops
+from tilewright.graph.sizes import is_symbolic, smaller_size
 from tilewright.graph.spec import Shape
+from tilewright.graph.symbolic import capacity
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
-from tilewright.tensor.core.checks import broadcast_shape
+from tilewright.tensor.core.checks import broadcast_shape, is_whole, whole
 from tilewright.tensor.core.moves import Move
 from tilewright.tensor.primitives.reduce import scan_axis
 
@@ -87,6 +89,9 @@ def checked_index(operation: str, index: UOp, axis: int, shape: Shape) -> UOp:
     size = shape[axis]
     if size == 0:
         raise IndexingError(operation, f"axis {axis} of shape {shape} is indexed", "the axis has no elements")
+    if is_symbolic((size,)):
+        message = f"an index tensor along axis {axis} of shape {shape}, whose size is a variable"
+        raise UnsupportedError(operation, message, "index before the tensor is sliced, or by int(...) of the sizes")
     check_known_range(operation, index, axis, shape)
     if -size <= index.vmin and index.vmax < size:
         return build.wrap_negative(index, size)
@@ -116,8 +121,44 @@ def check_tensor_index(operation: str, index: TensorIndex, axis: int, shape: Sha
         check_position(operation, index.greatest, axis, shape)
 
 
+def _symbolic_range(operation: str, entry: slice, size: int) -> AxisRange:
+    """A slice with symbolic ends, or of a symbolic axis: each end lies in the axis for all values in bounds. A plain
+    negative number counts from the end."""
+    if entry.step is not None and entry.step != 1:
+        message = f"a step of {entry.step} along an axis of size {size}, from {entry.start} to {entry.stop}"
+        raise UnsupportedError(operation, message, "slice with a step of 1, or by int(...) of the sizes")
+    ends = []
+    for end, default in ((entry.start, 0), (entry.stop, size)):
+        if end is None:
+            ends.append(default)
+            continue
+        if not is_whole(end):
+            raise IndexingError(operation, f"{entry}: {end!r} is no integer", "give integers")
+        plain = whole(end)
+        ends.append(size + plain if capacity(plain) < 0 else plain)
+    start, stop = ends
+    # A plain end beyond the axis is cut, as it is for a plain axis.
+    if not is_symbolic((stop,)):
+        stop = smaller_size(stop, size)
+    try:
+        if 0 <= start <= stop <= size:
+            return AxisRange(start, stop - start)
+    except ShapeError as error:
+        message = f"the slice {start}:{stop} does not lie in an axis of size {size} for all values: {error.message}"
+        remedy = "give the variable bounds with 0 <= start <= stop <= size, or slice by int(...)"
+        raise IndexingError(operation, message, remedy) from error
+    raise IndexingError(
+        operation, f"the slice {start}:{stop} does not lie in an axis of size {size}", "give 0 <= start <= stop <= size"
+    )
+
+
 def slice_range(operation: str, entry: slice, size: int) -> AxisRange:
     """A slice as Python means it, with the lowest element first."""
+    if is_symbolic((size, entry.start, entry.stop)):
+        is_all = entry.start is None and entry.stop is None and entry.step in (None, 1, -1)
+        if is_all:
+            return AxisRange(0, size, 1, entry.step == -1)
+        return _symbolic_range(operation, entry, size)
     try:
         start, stop, step = entry.indices(size)
     except (TypeError, ValueError) as error:
@@ -133,6 +174,13 @@ def range_moves(ranges: list[AxisRange], shape: Shape) -> list[Move]:
     each column stays; the rows reach past the last element, which padding allows where the axis ends there."""
     bounds, pads, rows, columns, kept = [], [], [], [], []
     for (start, count, step, _), size in zip(ranges, shape):
+        if step == 1:
+            bounds.append((start, start + count))
+            pads.append((0, 0))
+            rows += [count, 1]
+            columns += [(0, count), (0, 1)]
+            kept.append(count)
+            continue
         step = step if count > 1 else 1
         over = max(0, start + count * step - size)
         # Rows may begin before the first element instead of ending behind the last one.
@@ -146,7 +194,7 @@ def range_moves(ranges: list[AxisRange], shape: Shape) -> list[Move]:
     moves: list[Move] = []
     if tuple(bounds) != tuple((0, size) for size in shape):
         moves.append((Ops.SHRINK, tuple(bounds)))
-    if any(entry.step > 1 and entry.length > 1 for entry in ranges):
+    if any(entry.step > 1 and entry.length != 1 for entry in ranges):
         moves += [(Ops.PAD, tuple(pads)), (Ops.RESHAPE, tuple(rows)), (Ops.SHRINK, tuple(columns))]
         moves.append((Ops.RESHAPE, tuple(kept)))
     backwards = tuple(axis for axis, entry in enumerate(ranges) if entry.is_reversed)

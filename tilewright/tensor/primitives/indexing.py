@@ -13,6 +13,7 @@ from tilewright.base.errors import DTypeError, IndexingError, ShapeError, Unsupp
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Shape
+from tilewright.graph.symbolic import SymbolicInt
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.base import TensorBase, check_devices
@@ -205,7 +206,7 @@ class IndexingMixin(ReduceMixin):
             return self._host_index(operation, entry if isinstance(entry, list | tuple) else entry.tolist())
         if isinstance(entry, bool) or not hasattr(entry, "__index__"):
             raise IndexingError(operation, f"{entry!r} ({type(entry).__name__}) is no index", _ALLOWED)
-        return [entry.__index__()]
+        return [entry if type(entry) is SymbolicInt else entry.__index__()]
 
     def _host_index(self, operation: str, data: Any) -> list[Any]:
         leaves, shape = flatten(data)

@@ -11,6 +11,7 @@ from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.build import Pairs
 from tilewright.graph.ops import Ops, reduce_identity
+from tilewright.graph.sizes import is_symbolic, larger_size
 from tilewright.graph.spec import Op, Shape
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
@@ -158,7 +159,8 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
             return self._as_float().mean(axis, keepdim)
         count = self._count("mean", axis)
         carried = self._reduce("mean", Ops.ADD, axis, keepdim, accumulate_dtype(self.dtype))
-        mean = carried * (1 / count) if count & (count - 1) == 0 and count else carried / count
+        is_power = not is_symbolic((count,)) and count & (count - 1) == 0 and count
+        mean = carried * (1 / count) if is_power else carried / count
         return mean._new(build.cast(mean.uop, self.dtype))
 
     def _count(self, name: str, axis: Axes) -> int:
@@ -177,7 +179,7 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
         if shift is not None:
             wide = wide - shift
         mean = wide.mean(axis, keepdim=True)
-        variance = (wide - mean).square().sum(axis, keepdim) / max(0, self._count("var", axis) - correction)
+        variance = (wide - mean).square().sum(axis, keepdim) / larger_size(0, self._count("var", axis) - correction)
         centre = mean if shift is None else mean + shift
         centre = centre._new(_without_axes(centre.uop, axes, keepdim))
         return (variance._new(build.cast(variance.uop, self.dtype)), centre._new(build.cast(centre.uop, self.dtype)))

@@ -12,6 +12,7 @@ from tilewright.base.dtype import Scalar, promote
 from tilewright.base.errors import AxisError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import larger_size
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.base import TensorBase, check_devices
@@ -199,8 +200,8 @@ class ShapeMixin(StorageMixin):
         pairs = pads_from("pad", padding, self.shape)
         if mode not in ("constant", "reflect", "replicate", "circular"):
             raise ShapeError("pad", f"mode {mode!r}", "give constant, reflect, replicate or circular")
-        grown = tuple((max(before, 0), max(after, 0)) for before, after in pairs)
-        cut = tuple((max(-before, 0), max(-after, 0)) for before, after in pairs)
+        grown = tuple((larger_size(before, 0), larger_size(after, 0)) for before, after in pairs)
+        cut = tuple((larger_size(-before, 0), larger_size(-after, 0)) for before, after in pairs)
         if mode == "constant":
             value = check_holds("pad", self.dtype, value)
             return self._new(nodes.pad_with(self._cut("pad", self.uop, cut), grown, value))

@@ -1,0 +1,102 @@
+"""Arguments of a jitted function that are variables. In: what `jit(f, symbolic=...)` says, and the arguments of a call.
+Out: the arguments with each marked int bound to a variable of its name, so that one record serves all its values.
+
+Bounds are given (`symbolic={"position": (0, 4095)}`), or found (`symbolic=("position",)`): the first call begins with
+wide ones, and where an operation needs narrower ones, such as a slice that has to lie in its axis, the call begins
+anew with those. A later value outside of them is a call of another kind, with bounds of its own."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from tilewright.base.errors import JitError
+from tilewright.graph.symbolic import BoundsNarrowed, SymbolicInt, Variable
+
+Symbolic = str | Iterable[str] | Mapping[str, tuple[int, int] | None]
+
+# What an int is taken to lie in before anything is known of it.
+WIDEST = (0, (1 << 31) - 1)
+WIDEST_SIGNED = (-(1 << 31), (1 << 31) - 1)
+# Ranges that are kept for each argument; the oldest goes first.
+MAX_RANGES = 16
+_REMEDY = "name arguments of the function, as in symbolic=('position',) or symbolic={'position': (0, 4095)}"
+
+
+class _Marked(NamedTuple):
+    """An argument that is marked: its position, None where it is given by name alone; and its variables, of which the
+    first that holds a value is taken."""
+
+    name: str
+    position: int | None
+    is_open: bool  # whether its bounds are found
+    variables: list[Variable]
+
+
+class MarkedArguments:
+    """The marked arguments of one function."""
+
+    def __init__(self, function: Callable[..., Any], symbolic: Symbolic) -> None:
+        self.symbolic = symbolic
+        if isinstance(symbolic, str):
+            symbolic = (symbolic,)
+        bounds = dict(symbolic) if isinstance(symbolic, Mapping) else dict.fromkeys(symbolic)
+        parameters = list(inspect.signature(function).parameters.values())
+        self.marked = [_marked(name, limits, parameters) for name, limits in bounds.items()]
+        self.open = frozenset(each.name for each in self.marked if each.is_open)
+
+    def for_method(self, instance: object, function: Callable[..., Any]) -> MarkedArguments:
+        return MarkedArguments(functools.partial(function, instance), self.symbolic)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call with the marked ints bound."""
+        changed: list[Any] | None = None
+        for each in self.marked:
+            if each.position is not None and each.position < len(args):
+                changed = list(args) if changed is None else changed
+                changed[each.position] = _bound(each, args[each.position])
+            elif each.name in kwargs:
+                kwargs = {**kwargs, each.name: _bound(each, kwargs[each.name])}
+        return (args if changed is None else tuple(changed)), kwargs
+
+    def narrow(self, found: BoundsNarrowed) -> None:
+        """Puts a variable with narrower bounds before the others of its name."""
+        each = next(each for each in self.marked if each.name == found.name)
+        each.variables.insert(0, Variable(found.name, found.least, found.greatest))
+        del each.variables[MAX_RANGES:]
+
+
+def _marked(name: Any, limits: tuple[int, int] | None, parameters: list[inspect.Parameter]) -> _Marked:
+    names = [parameter.name for parameter in parameters]
+    if name not in names:
+        if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+            return _Marked(name, None, limits is None, _variables(name, limits))
+        raise JitError("jit", f"symbolic names {name!r}, and the arguments are {', '.join(names) or 'none'}", _REMEDY)
+    position = names.index(name)
+    is_by_name = parameters[position].kind is inspect.Parameter.KEYWORD_ONLY
+    return _Marked(name, None if is_by_name else position, limits is None, _variables(name, limits))
+
+
+def _variables(name: str, limits: Any) -> list[Variable]:
+    if limits is None:
+        return []
+    if not isinstance(limits, tuple | list) or len(limits) != 2:
+        raise JitError("jit", f"the bounds {limits!r} of {name}", _REMEDY)
+    return [Variable(name, *limits)]
+
+
+def _bound(each: _Marked, value: Any) -> Any:
+    if isinstance(value, SymbolicInt):
+        return value  # bound by the caller, with bounds of its own
+    if isinstance(value, bool) or not hasattr(value, "__index__") or hasattr(value, "uop"):
+        message = f"{each.name} is marked as symbolic and is a {type(value).__name__}"
+        raise JitError("jit", message, "give an int, or a bound Variable")
+    number = int(value)
+    if not each.is_open:
+        return each.variables[0].bind(number)
+    for variable in each.variables:
+        if variable.least <= number <= variable.greatest:
+            return variable.bind(number)
+    return Variable(each.name, *(WIDEST if number >= 0 else WIDEST_SIGNED)).bind(number)

@@ -1,0 +1,96 @@
+"""Sizes, whether ints or symbolic. In: the sizes of shapes. Out: their greatest, least and present values; the greater
+and the lesser of two; quotients that are exact for all values; and the same sizes bound to other values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tilewright.graph.ops import Ops
+from tilewright.graph.symbolic import (
+    SymbolicInt,
+    as_size,
+    bindings_of,
+    combine_sizes,
+    size_node,
+    state,
+    variables_of,
+)
+from tilewright.graph.uop import UOp, index_const
+
+
+def is_symbolic(shape: Iterable[object]) -> bool:
+    """Whether any of the sizes is no plain int."""
+    return any(isinstance(size, SymbolicInt) for size in shape)
+
+
+def least_size(size: int) -> int:
+    """The least value that a size can have."""
+    return size.least if isinstance(size, SymbolicInt) else size
+
+
+def present_size(size: int) -> int:
+    """The value that a size has in this run, which nobody is told of."""
+    return size.value if isinstance(size, SymbolicInt) else size
+
+
+def present_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape with the values that its sizes have in this run."""
+    return tuple([present_size(size) for size in shape]) if state.is_used else shape
+
+
+def larger_size(first: int, second: int) -> int:
+    """The greater of two sizes, also where bounds leave open which that is."""
+    return combine_sizes(Ops.MAX, first, second) if is_symbolic((first, second)) else max(first, second)
+
+
+def smaller_size(first: int, second: int) -> int:
+    """The lesser of two sizes, also where bounds leave open which that is."""
+    return combine_sizes(Ops.MIN, first, second) if is_symbolic((first, second)) else min(first, second)
+
+
+def exact_quotient(count: int, divisor: int) -> int | None:
+    """count / divisor, where the divisor divides it for all values; None where that is not provable."""
+    if not is_symbolic((count, divisor)):
+        return None if divisor == 0 or count % divisor else count // divisor
+    from tilewright.graph.affine import Affine, affine, from_affine
+
+    whole, part = affine(size_node(count)), affine(size_node(divisor))
+    if not part.terms:
+        step = part.constant
+        if step == 0 or any(number % step for number in (whole.constant, *whole.terms.values())):
+            return None
+        form = Affine({atom: number // step for atom, number in whole.terms.items()}, whole.constant // step)
+        return as_size(from_affine(form), bindings_of(count, divisor))
+    if whole.terms.keys() == part.terms.keys():
+        atom = next(iter(part.terms))
+        ratio = whole.terms[atom] // part.terms[atom]
+        return ratio if whole == part.scaled(ratio) else None
+    if len(whole.terms) != 1 or len(part.terms) != 1 or whole.constant or part.constant:
+        return None
+    ((atom, number),), ((inner, step),) = whole.terms.items(), part.terms.items()
+    factors = _factors(atom)
+    for factor in _factors(inner):
+        if factor not in factors:
+            return None
+        factors.remove(factor)
+    if number % step:
+        return None
+    node = index_const(number // step)
+    for factor in factors:
+        node = node * factor
+    return as_size(node, bindings_of(count, divisor))
+
+
+def _factors(node: UOp) -> list[UOp]:
+    return [factor for src in node.src for factor in _factors(src)] if node.op is Ops.MUL else [node]
+
+
+def rebound(arg: Any, values: Mapping[str, int]) -> Any:
+    """The argument with its sizes bound to other values, where they have any."""
+    if isinstance(arg, SymbolicInt):
+        return SymbolicInt(arg.node, tuple((n.arg[0], values[n.arg[0]]) for n in variables_of(arg.node)))
+    if isinstance(arg, tuple):
+        made = [rebound(part, values) for part in arg]
+        return tuple(made) if type(arg) is tuple else type(arg)(*made)
+    return arg

@@ -1,0 +1,435 @@
+"""Sizes that are variables. In: a `Variable`, a name with bounds, and the value that a user binds it to. Out: a
+`SymbolicInt`, which stands in shapes, offsets and node arguments wherever an int does.
+
+A bound one has an expression over VARIABLE nodes and the values of those variables; a free one has the expression
+alone. Tensor graphs are written with bound ones. The engine frees them (`free_sizes`) and keeps the values apart, so
+graphs, schedules and kernels depend on the variables and their bounds and never on a value (docs/decisions/0036).
+
+Equal means provably equal: the same canonical expression. Order is decided by bounds, and refused, at the user's line,
+where they leave it open. Cost models take the greatest value (`capacity`)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tilewright.base.dtype import dtypes
+from tilewright.base.errors import InternalError, ShapeError
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Op
+from tilewright.graph.uop import UOp, index_const
+
+if TYPE_CHECKING:
+    _Int = int  # what takes a size takes an int; annotations need not tell the two apart
+else:
+    _Int = object
+
+Bindings = tuple[tuple[str, int], ...]
+
+
+class _SizeAccess(threading.local):
+    """Told, on this thread, when the host reads the value of a bound size; jit listens while it records a call. `given`
+    are the names of the variables that are arguments of the call."""
+
+    listener: Callable[[str], None] | None = None
+    given: frozenset[str] = frozenset()
+    open: frozenset[str] = frozenset()  # whose bounds are to be found
+
+
+size_access = _SizeAccess()
+
+
+class BoundsNarrowed(BaseException):
+    """An operation can be decided for all values of a variable that lie in narrower bounds, which jit calls the
+    function again with. It is no `Exception`: a function that handles errors does not see it."""
+
+    def __init__(self, name: str, least: int, greatest: int, error: ShapeError) -> None:
+        super().__init__(name)
+        self.name = name
+        self.least = least
+        self.greatest = greatest
+        self.error = error  # what is wrong where the bounds stay as they are
+
+
+class _State:
+    """Whether any variable was bound in this process: whoever walks nodes need not look for sizes before."""
+
+    is_used = False
+
+
+state = _State()
+
+
+class SymbolicInt(_Int):
+    """An integer expression over variables. `bindings` are their values, None where they are free."""
+
+    __slots__ = ("bindings", "node")
+    _fields = ("node", "bindings")
+
+    node: UOp
+    bindings: Bindings | None
+
+    def __new__(cls, node: UOp, bindings: Bindings | None) -> SymbolicInt:
+        made = object.__new__(cls)
+        made.node = node
+        made.bindings = bindings
+        return made
+
+    def __reduce__(self) -> Any:
+        return SymbolicInt, (self.node, self.bindings)
+
+    # ------------------------------------------------------------ the value
+
+    @property
+    def value(self) -> int:
+        """The value of a bound one, without telling anybody that it was read."""
+        assert self.bindings is not None
+        return evaluate_size(self.node, dict(self.bindings))
+
+    @property
+    def least(self) -> int:
+        return int(self.node.vmin)
+
+    @property
+    def greatest(self) -> int:
+        return int(self.node.vmax)
+
+    def __index__(self) -> int:
+        if self.bindings is None:
+            raise TypeError(f"{self!r} has no value here")
+        _tell_reader(self)
+        return self.value
+
+    __int__ = __index__
+    __trunc__ = __index__
+
+    def __float__(self) -> float:
+        return float(self.__index__())
+
+    # ------------------------------------------------------------ arithmetic
+
+    def __add__(self, other: int) -> int:
+        return combine_sizes(Ops.ADD, self, other)
+
+    def __radd__(self, other: int) -> int:
+        return combine_sizes(Ops.ADD, self, other)
+
+    def __sub__(self, other: int) -> int:
+        return combine_sizes(Ops.SUB, self, other)
+
+    def __rsub__(self, other: int) -> int:
+        return combine_sizes(Ops.SUB, other, self)
+
+    def __mul__(self, other: int) -> int:
+        return combine_sizes(Ops.MUL, self, other)
+
+    def __rmul__(self, other: int) -> int:
+        return combine_sizes(Ops.MUL, self, other)
+
+    def __floordiv__(self, other: int) -> int:
+        return combine_sizes(Ops.IDIV, self, other)
+
+    def __rfloordiv__(self, other: int) -> int:
+        return combine_sizes(Ops.IDIV, other, self)
+
+    def __mod__(self, other: int) -> int:
+        return combine_sizes(Ops.MOD, self, other)
+
+    def __rmod__(self, other: int) -> int:
+        return combine_sizes(Ops.MOD, other, self)
+
+    def __neg__(self) -> int:
+        return combine_sizes(Ops.MUL, self, -1)
+
+    def __pos__(self) -> int:
+        return self
+
+    def __truediv__(self, other: Any) -> Any:
+        return _as_float("/", self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return _as_float("/", other, self)
+
+    # ------------------------------------------------------------ comparison
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, SymbolicInt) and self.node is other.node and self.bindings == other.bindings
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((self.node, self.bindings))
+
+    def __bool__(self) -> bool:
+        """Whether it is not provably 0."""
+        return True
+
+    def __lt__(self, other: int) -> bool:
+        return _is_less(self, other, "<")
+
+    def __gt__(self, other: int) -> bool:
+        return _is_less(other, self, "<")
+
+    def __le__(self, other: int) -> bool:
+        return not _is_less(other, self, ">=")
+
+    def __ge__(self, other: int) -> bool:
+        return not _is_less(self, other, ">=")
+
+    # ------------------------------------------------------------ text
+
+    def __repr__(self) -> str:
+        if self.bindings is not None:
+            return f"{size_text(self.node)}={self.value}"
+        bounds = ", ".join(f"{n.arg[0]} in {n.arg[1]}..{n.arg[2]}" for n in variables_of(self.node))
+        return f"<{size_text(self.node)}, {bounds}>"
+
+    def __str__(self) -> str:
+        _tell_reader(self)
+        return repr(self)
+
+    def __format__(self, spec: str) -> str:
+        return format(int(self), spec) if spec else str(self)
+
+
+class Variable:
+    """A name for an integer that differs from run to run, with its least and greatest value. `bind` gives the integer
+    that stands in shapes: `cache[:, :Variable("n", 1, 4096).bind(17)]`. All values share one set of kernels."""
+
+    __slots__ = ("greatest", "least", "name", "node")
+
+    def __init__(self, name: str, least: int, greatest: int) -> None:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ShapeError("Variable", f"the name {name!r}", "give an identifier, such as 'n'")
+        for bound in (least, greatest):
+            if not isinstance(bound, int) or isinstance(bound, bool):
+                message = f"{name} has the bound {bound!r}"
+                raise ShapeError("Variable", message, "give the least and the greatest value as integers")
+        if least > greatest:
+            message = f"{name} in {least}..{greatest}, which holds no value"
+            raise ShapeError("Variable", message, "give the least value first")
+        if not -(1 << 62) < least <= greatest < 1 << 62:
+            raise ShapeError("Variable", f"{name} in {least}..{greatest}", "give bounds that an int64 holds")
+        self.name = name
+        self.least = least
+        self.greatest = greatest
+        self.node = UOp(Ops.VARIABLE, dtypes.index, (), (name, least, greatest))
+
+    def bind(self, value: int) -> int:
+        """The variable with a value, to be used as a size, an offset, an index or a number; `int` gives the value."""
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise ShapeError("bind", f"{self.name} is bound to {value!r}", "give a whole number")
+        number = int(value)
+        if not self.least <= number <= self.greatest:
+            message = f"{self.name} is bound to {number} and lies in {self.least}..{self.greatest}"
+            raise ShapeError("bind", message, "bind a value in these bounds, or make a Variable with wider ones")
+        if self.least == self.greatest:
+            return number
+        state.is_used = True
+        if self.name in size_access.given and size_access.listener is not None:
+            size_access.listener(f"it binds {self.name} by itself, which is also an argument")
+        return SymbolicInt(self.node, ((self.name, number),))
+
+    def __index__(self) -> int:
+        message = f"{self.name} has no value"
+        raise ShapeError("Variable", message, f"bind it to one, such as {self.name}.bind({self.least})")
+
+    def _refuse(self, *_: object) -> Any:
+        return self.__index__()
+
+    __int__ = __float__ = __index__
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __truediv__ = __rtruediv__ = __neg__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+
+    def __repr__(self) -> str:
+        return f"Variable({self.name!r}, {self.least}, {self.greatest})"
+
+
+def _tell_reader(size: SymbolicInt) -> None:
+    if size_access.listener is not None and size.bindings is not None:
+        if not size_access.given.isdisjoint(name for name, _ in size.bindings):
+            size_access.listener(f"it reads the value of {size_text(size.node)}, which differs from call to call")
+
+
+# ---------------------------------------------------------------- sizes, whether ints or not
+
+
+def capacity(size: int) -> int:
+    """The greatest value that a size can have: what memory is allocated for, and what costs are estimated with."""
+    return size.greatest if isinstance(size, SymbolicInt) else size
+
+
+def size_node(size: int) -> UOp:
+    """A size as an index."""
+    return size.node if isinstance(size, SymbolicInt) else index_const(size)
+
+
+def variables_of(node: UOp) -> list[UOp]:
+    """The VARIABLEs of an expression, in order of appearance."""
+    found: dict[UOp, None] = {}
+    stack = [node]
+    while stack:
+        top = stack.pop()
+        if top.op is Ops.VARIABLE:
+            found[top] = None
+        stack.extend(reversed(top.src))
+    return list(found)
+
+
+def evaluate_size(node: UOp, values: Mapping[str, int]) -> int:
+    """The value of an expression of sizes."""
+    op = node.op
+    if op is Ops.CONST:
+        return int(node.arg)
+    if op is Ops.VARIABLE:
+        return values[node.arg[0]]
+    operands = [evaluate_size(src, values) for src in node.src]
+    return _VALUES[op](*operands)
+
+
+_VALUES: dict[Op, Callable[..., int]] = {
+    Ops.ADD: lambda x, y: x + y,
+    Ops.SUB: lambda x, y: x - y,
+    Ops.MUL: lambda x, y: x * y,
+    Ops.NEG: lambda x: -x,
+    Ops.IDIV: lambda x, y: x // y if y else 0,
+    Ops.MOD: lambda x, y: x % y if y else 0,
+    Ops.MAX: max,
+    Ops.MIN: min,
+    Ops.SHL: lambda x, y: x << y,
+    Ops.CMPLT: lambda x, y: int(x < y),
+    Ops.WHERE: lambda c, x, y: x if c else y,
+}
+
+
+# ---------------------------------------------------------------- from bound to free
+
+
+def free_sizes(arg: Any, values: dict[str, int]) -> Any:
+    """A node's argument with free sizes in the place of bound ones, whose values are put into `values`."""
+    if isinstance(arg, SymbolicInt):
+        for name, value in arg.bindings or ():
+            known = values.setdefault(name, value)
+            if known != value:
+                message = f"{name} is bound to {known} and to {value}"
+                raise ShapeError("bind", message, "use one value of a variable in what is computed together")
+        return SymbolicInt(arg.node, None)
+    if isinstance(arg, tuple):
+        made = [free_sizes(part, values) for part in arg]
+        if all(new is old for new, old in zip(made, arg)):
+            return arg
+        return tuple(made) if type(arg) is tuple else type(arg)(*made)
+    return arg
+
+
+# ---------------------------------------------------------------- expressions
+
+
+def size_text(node: UOp) -> str:
+    """An expression as people write it."""
+    if node.op is Ops.CONST or node.op is Ops.VARIABLE:
+        return str(node.arg if node.op is Ops.CONST else node.arg[0])
+    parts = [size_text(src) for src in node.src]
+    if node.op is Ops.ADD and node.src[1].op is Ops.CONST and node.src[1].arg < 0:
+        return f"{parts[0]} - {parts[1][1:]}"
+    if node.op is Ops.ADD:
+        return " + ".join(parts)
+    symbol = {Ops.MUL: "*", Ops.IDIV: "//", Ops.MOD: "%", Ops.SUB: "-"}.get(node.op)
+    if symbol is None:
+        return f"{node.op.name.lower()}({', '.join(parts)})"
+    inner = [text if not src.src else f"({text})" for src, text in zip(node.src, parts, strict=True)]
+    return symbol.join(inner)
+
+
+def bindings_of(*sizes: int) -> Bindings | None:
+    found: dict[str, int] = {}
+    is_free = False
+    for size in sizes:
+        if isinstance(size, SymbolicInt):
+            is_free |= size.bindings is None
+            free_sizes(size, found)
+    return None if is_free else tuple(found.items())
+
+
+def combine_sizes(op: Op, first: int, second: int) -> int:
+    """The canonical expression of an operation; a plain int where it has one value."""
+    if not (_is_whole(first) and _is_whole(second)):
+        return NotImplemented  # type: ignore[no-any-return]
+    operands = tuple(size_node(size if isinstance(size, SymbolicInt) else int(size)) for size in (first, second))
+    return as_size(UOp(op, dtypes.index, operands), bindings_of(first, second))
+
+
+def as_size(expression: UOp, bindings: Bindings | None) -> int:
+    """An expression as a size."""
+    from tilewright.graph.simplify import simplify  # programs without variables do without the rules
+
+    node = simplify(expression)
+    if node.vmin == node.vmax:
+        return int(node.vmin)
+    if bindings is not None:
+        names = {variable.arg[0] for variable in variables_of(node)}
+        bindings = tuple(sorted(pair for pair in bindings if pair[0] in names))
+    return SymbolicInt(node, bindings)
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether a value is a whole number of Python's, NumPy's or ours; a tensor takes the operation by itself."""
+    return isinstance(value, int | SymbolicInt) or (hasattr(value, "__index__") and not hasattr(value, "uop"))
+
+
+def _as_float(symbol: str, first: Any, second: Any) -> Any:
+    """A quotient has no place in a shape: it is a number, of the values."""
+    if any(hasattr(each, "uop") or not hasattr(each, "__float__") for each in (first, second)):
+        return NotImplemented
+    return float(first) / float(second)
+
+
+def _is_less(first: int, second: int, symbol: str) -> bool:
+    """Whether first < second, for all values in bounds."""
+    difference = combine_sizes(Ops.SUB, first, second)
+    if difference is NotImplemented:
+        return NotImplemented  # type: ignore[no-any-return]
+    low, high = (difference.least, difference.greatest) if isinstance(difference, SymbolicInt) else (difference,) * 2
+    if high < 0:
+        return True
+    if low >= 0:
+        return False
+    if any(isinstance(size, SymbolicInt) and size.bindings is None for size in (first, second)):
+        raise InternalError(f"a stage asks whether {first!r} < {second!r}, which is not the same for all values")
+    names = variables_of(size_node(first)) + variables_of(size_node(second))
+    bounds = " and ".join(f"{n.arg[0]} in {n.arg[1]}..{n.arg[2]}" for n in dict.fromkeys(names))
+    texts = [size_text(size_node(size)) for size in (first, second)]
+    message = f"whether {texts[0]} {symbol} {texts[1]} differs from value to value, for {bounds}"
+    remedy = "give the variable narrower bounds, or use int(...) where the result may depend on the value"
+    error = ShapeError("symbolic size", message, remedy)
+    if size_access.open and isinstance(difference, SymbolicInt):
+        _narrow(difference, error)
+    raise error
+
+
+def _narrow(difference: SymbolicInt, error: ShapeError) -> None:
+    """Raises the bounds of an open variable in which a difference has the sign that it has now, if there are any."""
+    from tilewright.graph.affine import Affine, affine
+
+    form = affine(difference.node)
+    loose = [atom for atom in form.terms if atom.op is Ops.VARIABLE and atom.arg[0] in size_access.open]
+    if len(loose) != 1:
+        return
+    (variable,) = loose
+    step = form.terms[variable]
+    low, high = form.plus(Affine({variable: 1}, 0), -step).bounds
+    name, least, greatest = variable.arg
+    # step * variable + rest >= 0 for all values of the rest, or < 0.
+    slack, sign = (low, 1) if difference.value >= 0 else (-1 - high, -1)
+    if step * sign > 0:
+        least = max(least, -(slack // abs(step)))
+    else:
+        greatest = min(greatest, slack // abs(step))
+    now = dict(difference.bindings or ())[name]
+    if least <= now <= greatest and (least, greatest) != variable.arg[1:]:
+        raise BoundsNarrowed(name, least, greatest, error)
