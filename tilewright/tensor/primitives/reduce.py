@@ -12,6 +12,7 @@ from tilewright.graph import build
 from tilewright.graph.build import Pairs
 from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.sizes import is_symbolic, larger_size
+from tilewright.graph.symbolic import SymbolicInt
 from tilewright.graph.spec import Op, Shape
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
@@ -40,6 +41,10 @@ def sum_dtype(dtype: DType) -> DType:
 def accumulate_dtype(dtype: DType) -> DType:
     """The dtype a sum is carried in."""
     return dtypes.float32 if dtype.is_float and dtype.bits < 32 else dtype
+
+
+def _at_least_zero(number: Scalar) -> Scalar:
+    return larger_size(0, number) if isinstance(number, SymbolicInt) else max(0, number)
 
 
 class ReduceMixin(ElementwiseMixin, ShapeMixin):
@@ -179,7 +184,7 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
         if shift is not None:
             wide = wide - shift
         mean = wide.mean(axis, keepdim=True)
-        variance = (wide - mean).square().sum(axis, keepdim) / larger_size(0, self._count("var", axis) - correction)
+        variance = (wide - mean).square().sum(axis, keepdim) / _at_least_zero(self._count("var", axis) - correction)
         centre = mean if shift is None else mean + shift
         centre = centre._new(_without_axes(centre.uop, axes, keepdim))
         return (variance._new(build.cast(variance.uop, self.dtype)), centre._new(build.cast(centre.uop, self.dtype)))
