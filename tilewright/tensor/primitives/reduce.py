@@ -12,8 +12,8 @@ from tilewright.graph import build
 from tilewright.graph.build import Pairs
 from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.sizes import is_symbolic, larger_size
-from tilewright.graph.symbolic import SymbolicInt
 from tilewright.graph.spec import Op, Shape
+from tilewright.graph.symbolic import SymbolicInt
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
 from tilewright.tensor.core import nodes
