@@ -284,6 +284,20 @@ def test_scattered_over_segments(highest: int) -> None:
         assert len(segment_names(card)) == 2
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.usefixtures("short_sums")
+def test_columns_with_indices_of_their_own_over_segments(axis: int) -> None:
+    x, values = whole_numbers(30, 7), whole_numbers(40, 7)
+    index = generator.integers(0, 30, (40, 7))
+    want = x.copy()
+    np.add.at(want, (index, np.arange(7)[None, :].repeat(40, 0)), values)
+    x, values, index, want = (array if axis == 0 else array.T.copy() for array in (x, values, index, want))
+    with emulated_card(cores=1) as card:
+        found = given(x).scatter_add(axis, given(index), given(values))
+        np.testing.assert_array_equal(found.numpy(), want)
+        assert len(segment_names(card)) == 2
+
+
 @pytest.mark.usefixtures("short_sums")
 def test_gradients_of_rows_and_of_columns_over_segments() -> None:
     table, index, slope = whole_numbers(40, 6), generator.integers(0, 40, (9, 11)), whole_numbers(9, 11, 6)

@@ -30,12 +30,12 @@ MIN_COLUMN_PART = 32
 RESULTS_PER_CORE = 8
 MAX_GROUP_PARTS = 1024
 # A product on tensor cores. Sides of a tile, the summed elements of the shortest part, operations of a core in a clock,
-# bytes that it moves in a clock from the memory that all share, the clocks to launch a kernel, and how often faster the
-# parts must be than the whole.
+# bytes that it moves in a clock from the cache and from the memory that all share, the clocks to launch a kernel, and
+# how often faster the parts must be than the whole.
 TILE_ROWS, TILE_COLUMNS = 128, 256
 MIN_SUMMED = 256
-SHORT_FLOAT_OPERATIONS, FLOAT_OPERATIONS = 2048.0, 192.0
-MEMORY_BYTES = 16.0
+SHORT_FLOAT_OPERATIONS, FLOAT_OPERATIONS = 3500.0, 192.0
+CACHE_BYTES, MEMORY_BYTES = 40.0, 16.0
 LAUNCH_CLOCKS = 5000.0
 MIN_SPLIT_GAIN = 1.25
 
@@ -152,7 +152,7 @@ def _product_clocks(node: UOp, sides: tuple[int, int, int], length: int, parts: 
     for width in (TILE_ROWS, TILE_COLUMNS):
         tiles = batch * parts * -(-rows // TILE_ROWS) * -(-columns // width)
         held = (min(rows, TILE_ROWS) + min(columns, width)) * nbytes
-        step = max(2 * TILE_ROWS * width / operations, held / MEMORY_BYTES)
+        step = max(2 * TILE_ROWS * width / operations, held / CACHE_BYTES)
         best = min(best, -(-tiles // cores) * depth * step)
     combined = parts * batch * rows * columns * 2 * node.dtype.itemsize / (cores * MEMORY_BYTES) + LAUNCH_CLOCKS
     return best + (combined if parts > 1 else 0)

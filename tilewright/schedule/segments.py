@@ -16,24 +16,30 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.uop import UOp
 
-# Terms from which a sort takes less time than a loop over all of them in every thread; and the comparisons for each
-# core that take as long as the sort.
-MIN_TERMS = 1 << 11
+# Terms from which a sort takes less time than a loop over all of them in every thread; the comparisons for each core
+# that take as long as the sort; and the columns with indices of their own whose sort, together, still does.
+MIN_TERMS = 1 << 9
 MIN_COMPARISONS = 1 << 24
+MAX_COLUMNS = 128
+MAX_NUMBER = (1 << 31) - 1
 
 
 class IndexedSum(NamedTuple):
-    """out[n] = sum over p of values[p] where numbers[p] == n: `numbers` has one axis that is longer than 1, the terms;
-    `values` has size 1 along `output`."""
+    """out[n] = sum over p of values[p] where numbers[p] == n: `numbers` and `values` have size 1 along `output`.
+    `numbers` is the same along the columns, which are all other axes, or `is_spread` over them."""
 
     numbers: UOp
     values: UOp
     output: int
     terms: int
     outputs: int
+    is_spread: bool
 
 
 def sum_by_segments(node: UOp, target: Target) -> UOp | None:
+    """
+    Where each column has indices of its own, an element is a term: number n of column c is number n * columns + c.
+    """
     if target.warp_size == 1:
         return None
     found = match_indexed_sum(node)
@@ -49,15 +55,34 @@ def sum_by_segments(node: UOp, target: Target) -> UOp | None:
     if terms < MIN_TERMS or math.prod(shape) < MIN_COMPARISONS * target.cores:
         return None
     others = [axis for axis in range(len(shape)) if axis not in (found.output, found.terms)]
-    values = build.cast(build.expand(found.values, tuple(_without(shape, found.output))), node.dtype)
+    columns = math.prod(shape[axis] for axis in others)
     order = (found.terms, *others, found.output)
-    rows = build.reshape(build.permute(values, order), (terms, math.prod(shape[axis] for axis in others)))
-    numbers = build.contiguous(build.reshape(found.numbers, (terms,)))
-    sums = sum_by_number(numbers, rows, found.outputs, target.max_local_bytes, target.max_group_size)
+    values = build.cast(build.expand(found.values, tuple(_without(shape, found.output))), node.dtype)
+    rows = build.reshape(build.permute(values, order), (terms, columns))
+    outputs = found.outputs
+    if not found.is_spread:
+        numbers = build.reshape(found.numbers, (terms,))
+    elif columns > MAX_COLUMNS or max(terms, outputs) * columns > MAX_NUMBER:
+        return None
+    else:
+        numbers = _numbers_of_columns(found, order, terms, columns)
+        rows = build.reshape(rows, (terms * columns, 1))
+        outputs *= columns
+    numbers = build.contiguous(numbers)
+    sums = sum_by_number(numbers, rows, outputs, target.max_local_bytes, target.max_group_size)
     whole = build.reshape(sums, (found.outputs, *(shape[axis] for axis in others)))
     back = [found.output, *others]
     kept = sorted(back)
     return build.reshape(build.permute(whole, tuple(back.index(axis) for axis in kept)), node.shape)
+
+
+def _numbers_of_columns(found: IndexedSum, order: tuple[int, ...], terms: int, columns: int) -> UOp:
+    """A number that names no output names none of any column: it stays behind all of them."""
+    own = build.reshape(build.permute(found.numbers, order), (terms, columns))
+    column = build.cast(build.axis_iota(own.shape, 1), dtypes.int32)
+    is_valid = (own >= 0) & (own < found.outputs)
+    flat = is_valid.where(own * columns + column, found.outputs * columns)
+    return build.reshape(flat, (terms * columns,))
 
 
 def match_indexed_sum(node: UOp) -> IndexedSum | None:
@@ -76,8 +101,10 @@ def match_indexed_sum(node: UOp) -> IndexedSum | None:
         if output is None or output == terms or named.op is not Ops.EXPAND:
             continue
         numbers, given = named.src[0], values.src[0]
-        if numbers.shape == _only(source.shape, terms) and given.shape[output] == 1:
-            return IndexedSum(numbers, given, output, terms, source.shape[output])
+        is_spread = numbers.shape == tuple(_without(source.shape, output))
+        if given.shape[output] == 1 and (is_spread or numbers.shape == _only(source.shape, terms)):
+            is_spread &= numbers.shape != _only(source.shape, terms)
+            return IndexedSum(numbers, given, output, terms, source.shape[output], is_spread)
     return None
 
 
