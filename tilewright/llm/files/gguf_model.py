@@ -3,25 +3,39 @@ there. What a family means by its numbers and how its rotary embedding pairs fea
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import UnsupportedError
-from tilewright.llm.config import Config, Rope
+from tilewright.llm.config import MAX_SIZE, Config, Experts, Latent, Rope
 from tilewright.llm.files.facts import Facts
 from tilewright.llm.files.loaded import LoadedModel
 from tilewright.llm.model import Transformer
 from tilewright.llm.quantised.types import TYPES
 from tilewright.llm.quantised.weight import QuantisedWeight
+from tilewright.llm.rope_scaling import linear_factors, yarn_factors, yarn_magnitude
 from tilewright.llm.weights import Weights
 from tilewright.nn.formats.gguf_file import GgufFile, GgufTensor, open_gguf, plain_tensor
 from tilewright.nn.formats.mapped import Path, tensor_at
 from tilewright.tensor.tensor import Tensor
 
-# By architecture, what its files leave unsaid.
+# By architecture, what its files leave unsaid. Rotary features are paired as llama.cpp pairs them for it.
 _FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {"interleaved": True},
+    "llama": {"interleaved": True, "experts": {"renormalise": True}},
+    "qwen2": {},
+    "qwen3": {"qk_norm": True},
+    "gemma3": {"qk_norm": True, "gemma": True},
+    "qwen3moe": {"qk_norm": True, "experts": {"renormalise": True}},
+    "glm4moe": {"experts": {"group_best": 2}, "names": {"post_attention_norm": "ffn_norm"}},
+    "deepseek2": {"interleaved": True, "latent": True, "experts": {"group_best": 2}},
 }
+_SIGMOID = 2  # the number of this scoring of experts
+# Of Gemma 3: every n-th layer is global; the base of the others; the layers of the model with another query scale.
+_GEMMA_PATTERN = 6
+_GEMMA_LOCAL_BASE = 10000.0
+_GEMMA_LARGEST_LAYERS = 62
 
 
 def load_gguf(path: Path, device: str | None = None, dtype: DType = dtypes.float32) -> LoadedModel:
@@ -33,7 +47,8 @@ def load_gguf(path: Path, device: str | None = None, dtype: DType = dtypes.float
     if architecture not in _FAMILIES:
         message = f"{file.path!r} is a model of the architecture {architecture!r}"
         raise UnsupportedError("load_model", message, f"take one of {', '.join(_FAMILIES)}")
-    held = {each.name: _weight(file, each, device) for each in file.tensors}
+    other_names = _FAMILIES[architecture].get("names", {})
+    held = {_own_name(each.name, other_names): _weight(file, each, device) for each in file.tensors}
     config = make_config(facts, architecture, held)
     model = Transformer(config, Weights(held, repr(file.path)), dtype)
     return LoadedModel(model, config, file.facts, "gguf", file.path)
@@ -45,6 +60,12 @@ def check_types(file: GgufFile) -> None:
         if each.kind.name not in TYPES:
             message = f"{file.path!r}: {each.name!r} has the type {each.kind.name}, which cannot be decoded"
             raise UnsupportedError("load_model", message, f"take a file of other types: {', '.join(TYPES)}")
+
+
+def _own_name(name: str, other_names: dict[str, str]) -> str:
+    """The name of a tensor, where its family has another for the same thing: blk.3.post_attention_norm.weight."""
+    parts = name.split(".")
+    return ".".join(other_names.get(part, part) for part in parts) if len(parts) == 4 else name
 
 
 def _weight(file: GgufFile, info: GgufTensor, device: str | None) -> Tensor | QuantisedWeight:
@@ -64,26 +85,89 @@ def make_config(facts: Facts, architecture: str, held: dict[str, Tensor | Quanti
     heads, hidden = own.whole("attention.head_count"), own.whole("embedding_length")
     if heads < 1:
         raise facts.refused(f"{heads} heads")
+    latent = _latent(own) if family.get("latent") else None
     head_size = own.whole("attention.key_length", hidden // heads)
-    rope_size = own.whole("rope.dimension_count", head_size)
-    return Config(
+    layer_count = own.whole("block_count") - own.whole("nextn_predict_layers", 0)
+    rope_size = latent.rope_size if latent else own.whole("rope.dimension_count", head_size)
+    has_experts = "experts" in family and own.whole("expert_count", 0) > 0
+    config = Config(
         architecture,
-        vocab_size=_vocab_size(facts, own, held),
+        vocab_size=_vocab_size(facts, held),
         hidden_size=hidden,
-        layer_count=own.whole("block_count"),
+        layer_count=layer_count,
         head_count=heads,
-        kv_head_count=own.whole("attention.head_count_kv", heads),
+        kv_head_count=heads if latent else own.whole("attention.head_count_kv", heads),
         head_size=head_size,
         ffn_size=own.whole("feed_forward_length"),
         context_length=own.whole("context_length"),
         rope=_rope(own, rope_size, family, held),
         norm_eps=own.number("attention.layer_norm_rms_epsilon", 1e-5),
         is_tied="output.weight" not in held,
+        has_qk_norm=bool(family.get("qk_norm")) or "blk.0.attn_q_norm.weight" in held,
+        attention_scale=_latent_scale(own, latent) if latent else 0.0,
+        experts=_experts(own, family["experts"]) if has_experts else None,
+        latent=latent,
         end_tokens=_end_tokens(facts),
+    )
+    return _as_gemma(config, own) if family.get("gemma") else config
+
+
+def _as_gemma(config: Config, own: Facts) -> Config:
+    """Norms behind the parts, local layers, GeGLU. The file has 1 added to the weights of norms already."""
+    per_head = config.hidden_size // config.head_count
+    return replace(
+        config,
+        activation="gelu",
+        has_post_norms=True,
+        embedding_scale=math.sqrt(config.hidden_size),
+        attention_scale=per_head**-0.5 if config.layer_count == _GEMMA_LARGEST_LAYERS else 0.0,
+        window=own.whole("attention.sliding_window"),
+        is_local=tuple((layer + 1) % _GEMMA_PATTERN != 0 for layer in range(config.layer_count)),
+        local_rope=Rope(_GEMMA_LOCAL_BASE, config.rope.size),
     )
 
 
-def _vocab_size(facts: Facts, own: Facts, held: dict[str, Tensor | QuantisedWeight]) -> int:
+def _experts(own: Facts, router: dict[str, Any]) -> Experts:
+    size = own.whole("expert_feed_forward_length", own.whole("feed_forward_length"))
+    groups = own.whole("expert_group_count", 1)
+    return Experts(
+        count=own.whole("expert_count"),
+        chosen=own.whole("expert_used_count"),
+        size=size,
+        first=own.whole("leading_dense_block_count", 0),
+        shared_size=own.whole("expert_shared_count", 0) * size,
+        scoring="sigmoid" if own.whole("expert_gating_func", 1) == _SIGMOID else "softmax",
+        renormalise=own.flag("expert_weights_norm", router.get("renormalise", False)),
+        scale=own.number("expert_weights_scale", 1.0) or 1.0,
+        groups=groups,
+        group_chosen=own.whole("expert_group_used_count", 1) if groups > 1 else 1,
+        group_best=router.get("group_best", 1) if groups > 1 else 1,
+    )
+
+
+def _latent(own: Facts) -> Latent:
+    """Older files say the sizes of heads where newer ones say those of latents, which these have beside them."""
+    key_size = own.whole("attention.key_length_mla", own.whole("attention.key_length"))
+    rope_size = own.whole("rope.dimension_count")
+    return Latent(
+        kv_rank=own.whole("attention.kv_lora_rank"),
+        q_rank=own.whole("attention.q_lora_rank", 0),
+        plain_size=key_size - rope_size,
+        rope_size=rope_size,
+        value_size=own.whole("attention.value_length_mla", own.whole("attention.value_length")),
+    )
+
+
+def _latent_scale(own: Facts, latent: Latent) -> float:
+    """1 / sqrt of the features of a key; where YaRN stretches the context, times its magnitude squared."""
+    scale: float = max(latent.plain_size + latent.rope_size, 1) ** -0.5
+    weight = own.number("rope.scaling.yarn_log_multiplier", 0.0)
+    if own.text("rope.scaling.type", "none") != "yarn" or not weight:
+        return scale
+    return scale * yarn_magnitude(own.number("rope.scaling.factor", 1.0), weight * 10) ** 2
+
+
+def _vocab_size(facts: Facts, held: dict[str, Tensor | QuantisedWeight]) -> int:
     """Rows of the embedding: the tokenizer may know fewer tokens."""
     table = held.get("token_embd.weight")
     if table is None or len(table.shape) != 2:
@@ -92,14 +176,26 @@ def _vocab_size(facts: Facts, own: Facts, held: dict[str, Tensor | QuantisedWeig
 
 
 def _rope(own: Facts, size: int, family: dict[str, Any], held: dict[str, Tensor | QuantisedWeight]) -> Rope:
-    base = own.number("rope.freq_base", 10000.0)
-    factors: tuple[float, ...] = ()
+    base, interleaved = own.number("rope.freq_base", 10000.0), bool(family.get("interleaved"))
     table = held.get("rope_freqs.weight")
     if isinstance(table, Tensor) and table.ndim == 1 and table.shape[0] == size // 2:
-        factors = tuple(float(value) for value in table.tolist())
-    elif own.text("rope.scaling.type", "none") == "linear":
-        factors = (own.number("rope.scaling.factor", 1.0),) * (size // 2)
-    return Rope(base, size, family.get("interleaved", False), factors)
+        return Rope(base, size, interleaved, tuple(float(value) for value in table.tolist()))
+    kind = own.text("rope.scaling.type", "none")
+    factor = own.number("rope.scaling.factor", 1.0)
+    if kind == "none" or factor in (0.0, 1.0):
+        return Rope(base, size, interleaved)
+    pairs, trained = size // 2, own.whole("rope.scaling.original_context_length", own.whole("context_length"))
+    if not (factor > 0 and base > 1 and 0 < size <= MAX_SIZE and trained > 0):
+        raise own.refused(f"rotary embeddings stretched by {factor}, with a base of {base} and {size} features")
+    if kind == "linear":
+        return Rope(base, size, interleaved, linear_factors(pairs, factor))
+    if kind == "yarn":
+        factors = yarn_factors(base, pairs, factor, 32.0, 1.0, trained)
+        # Latent attention has the magnitude in the scale of its scores.
+        magnitude = 1.0 if family.get("latent") else yarn_magnitude(factor)
+        return Rope(base, size, interleaved, factors, magnitude)
+    message = f"{own.source!r} stretches rotary embeddings by {kind!r}"
+    raise UnsupportedError("load_model", message, "known are linear and yarn")
 
 
 def _end_tokens(facts: Facts) -> tuple[int, ...]:

@@ -96,6 +96,21 @@ class _Reader:
         self.offset += size
         return found.decode("utf-8", "replace")
 
+    def _texts(self, count: int) -> list[str]:
+        """As `text`, many times: the words of a vocabulary are most of a header."""
+        found = []
+        data, offset, end, unpack = self.data, self.offset, self.data.nbytes, struct.Struct("<Q").unpack_from
+        for _ in range(count):
+            start = offset + _MIN_STRING
+            if start > end:
+                raise ValueError("the file ends inside its header")
+            offset = start + unpack(data, offset)[0]
+            if offset > end:
+                raise ValueError(f"a text of {offset - start} bytes is announced, and {end - start} are left")
+            found.append(str(data[start:offset], "utf-8", "replace"))
+        self.offset = offset
+        return found
+
     def value(self, kind: int, depth: int) -> Any:
         if kind == _STRING:
             return self.text()
@@ -105,7 +120,7 @@ class _Reader:
             raise ValueError("arrays of arrays, too deep")
         inner = int(self.number("I"))
         if inner == _STRING:
-            return [self.text() for _ in range(self.count("Q", _MIN_STRING))]
+            return self._texts(self.count("Q", _MIN_STRING))
         if inner == _ARRAY:
             return [self.value(_ARRAY, depth + 1) for _ in range(self.count("Q", 4 + 8))]
         code = self._code(inner)
