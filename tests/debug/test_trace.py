@@ -60,7 +60,7 @@ def test_a_sum_from_its_line_to_machine_code() -> None:
     (run,) = trace.runs
     (line,) = trace.lines
     assert line.text == "assert (Tensor([1, 2, 3]) + 2).tolist() == [3, 4, 5]"
-    assert line.ops == ("CONST", "ADD")
+    assert line.ops == ("ADD", "CONST")
     assert (line.steps, line.kernels, line.runs) == ((0,), (0,), 1)
     assert step.line == kernel.line == run.line == line.line
     graph = [step.nodes[number] for number in reachable(step.roots, step.nodes)]
@@ -105,6 +105,24 @@ def test_a_pass_that_changed_the_graph_has_other_nodes() -> None:
         assert "REDUCE" not in last or "RANGE" in last
     named = {f"{made.stage}/{made.name}" for made in all_passes(trace)}
     assert {"schedule/fuse_kernels", "kernel/apply_opts", "codegen/linearise"} <= named
+
+
+def test_lines_are_those_of_the_caller() -> None:
+    def work() -> None:
+        x = Tensor([1.0, 2.0]).realize()
+        y = Tensor([3.0, 4.0]).realize()
+        (x * 5).realize()
+        (y * 5).realize()
+
+    trace = record(work)
+    first, second = [step for step in trace.steps if step.items]
+    assert (first.line, second.line) == (first.items[0].line, second.items[0].line)
+    assert first.line is not None
+    assert second.line == (first.line[0], first.line[1] + 1)
+    assert [(line.line, line.ops, line.runs) for line in trace.lines] == [
+        (first.line, ("MUL", "CONST"), 1),
+        (second.line, ("MUL", "CONST"), 1),
+    ]
 
 
 def test_why_a_value_is_stored() -> None:
@@ -171,7 +189,7 @@ def test_limits_are_kept_and_told() -> None:
     assert all(len(owner.nodes) <= 10 for owner in (*trace.steps, *trace.kernels))
     told = "\n".join(trace.notes)
     for what in ("steps", "kernels", "runs", "nodes"):
-        assert f" {what} are not in the trace" in told
+        assert f" {what} are not recorded" in told
     assert trace.kernels[0].assembly == "(not recorded)"
     assert "more characters" in trace.kernels[0].source
     assert trace_text(trace, 5)

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from typing import ParamSpec, TypeVar, cast
 
 from tilewright.base.errors import ConfigError, InternalError
-from tilewright.base.events import exchange_checking, exchange_printing
+from tilewright.base.events import exchange_checking, exchange_printing, exchange_profiling
 from tilewright.base.forks import renewed_lock
 
 Value = int | str
@@ -164,6 +164,12 @@ class Options:
     PLAN_CACHE = _option(
         256, "Schedules that a process keeps in memory, with eight kernels each, the oldest going first; 0 is no limit."
     )
+    PROFILE = _option(
+        0,
+        "1 writes, when the process ends, what ran when (kernels, copies, replays, stages of the compiler, with user "
+        "lines) as a file for Perfetto; `tilewright stats` prints its table.",
+    )
+    PROFILE_FILE = _option("", "The file that PROFILE=1 writes; empty is `tilewright_profile.json`.")
     QUANTISED_ACTIVATIONS = _option(
         1,
         "0 multiplies quantised weights by float activations; 1 rounds activations to 8 bits for each run of 32 where "
@@ -231,7 +237,11 @@ def _declaration(name: str) -> Option:
 
 
 # Options that listen to events while they are set: told of each change, from what to what.
-_ANNOUNCED: dict[str, Callable[[int, int], None]] = {"CHECK_NAN": exchange_checking, "DEBUG": exchange_printing}
+_ANNOUNCED: dict[str, Callable[[int, int], None]] = {
+    "CHECK_NAN": exchange_checking,
+    "DEBUG": exchange_printing,
+    "PROFILE": exchange_profiling,
+}
 
 options = Options()
 _process_values: dict[str, Value] = {}

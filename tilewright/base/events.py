@@ -25,7 +25,8 @@ KINDS: dict[str, str] = {
     "pass-end": "a pass is done: stage, name, graph, nanoseconds",
     "decision": "a stage chose among what is right: stage, choice, reason, node (it is about, or None)",
     "stage": "a stage of the compiler is done with something: name, nanoseconds, about (a kernel, or empty)",
-    "schedule": "a graph was scheduled: items, nanoseconds, cached, plan (a Schedule), graph (the nodes to realise)",
+    "schedule": "a graph was scheduled: items, nanoseconds, cached, plan (a Schedule), "
+    "graph (the nodes to realise), lines (of the caller, by node)",
     "cache-hit": "a cache answered: cache, key",
     "cache-miss": "a cache did not answer: cache, key",
     "kernel-compiled": "a kernel is ready to run: name, device, source, stage_times (nanoseconds by stage), kernel",
@@ -186,6 +187,32 @@ def exchange_checking(before: int, after: int) -> None:
 
 def _print_event(event: Event) -> None:
     importlib.import_module(PRINTER).print_event(event)
+
+
+# ---------------------------------------------------------------- recording, switched by the option PROFILE
+
+PROFILER = "tilewright.debug.profile"
+PROFILED = ("stage", "kernel-run", "copy", "replay")
+
+_profiling_count = 0
+_profiling: Subscription | None = None
+
+
+def exchange_profiling(before: int, after: int) -> None:
+    """Somewhere PROFILE was `before` and is now `after`. While it is above 0 anywhere, what runs goes to the profiler,
+    in every thread: the queues of a device are shared. It is loaded by name at the first event."""
+    global _profiling, _profiling_count
+    with _lock:
+        _profiling_count += bool(after) - bool(before)
+        if _profiling_count and _profiling is None:
+            _profiling = subscribe(_profile_event, PROFILED)
+        elif not _profiling_count and _profiling is not None:
+            _profiling.close()
+            _profiling = None
+
+
+def _profile_event(event: Event) -> None:
+    importlib.import_module(PROFILER).note_event(event)
 
 
 class Counters:

@@ -105,6 +105,19 @@ def cache(clear: Annotated[bool, typer.Option("--clear", help="Remove every entr
 
 
 @app.command()
+def stats(
+    file: Annotated[Path | None, typer.Argument(help="What PROFILE=1 or `tilewright trace --json` wrote.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many rows of each table.")] = 20,
+    json: Annotated[bool, typer.Option("--json", help="Print every row as JSON.")] = False,
+) -> None:
+    """Show what took the time in a profile: kernels, copies and replays by line, stages of the compiler, memory."""
+    from tilewright.cli.stats import print_stats
+
+    with _mistakes():
+        print_stats(file, top, json)
+
+
+@app.command()
 def devices() -> None:
     """List the devices, which of them can be used here, and what the others need."""
     from tilewright.cli.status import devices_table

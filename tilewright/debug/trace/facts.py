@@ -5,22 +5,28 @@ from __future__ import annotations
 import dataclasses
 import platform
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tilewright.base.config import DECLARATIONS, options
 from tilewright.base.version import __version__
-from tilewright.debug.trace.records import Location, Step
+from tilewright.debug.trace.records import Location, Run, Step
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 
 
-def ops_by_line(graph: tuple[UOp, ...]) -> dict[Location, Counter[str]]:
-    """The ops of the nodes that each line of the user built."""
+def ops_by_line(graph: tuple[UOp, ...], lines: Mapping[UOp, Location]) -> dict[Location, Counter[str]]:
+    """The ops of the nodes that each line of the user built. A constant is one node wherever it is written, and counts
+    for the line of its first user in the graph."""
     found: dict[Location, Counter[str]] = {}
+    users: dict[UOp, UOp] = {}
     for node in toposort(*graph):
-        if node.line is not None:
-            found.setdefault(node.line, Counter())[node.op.name] += 1
+        line = lines.get(node) or node.line
+        if line is not None and node.src:
+            found.setdefault(line, Counter())[node.op.name] += 1
+            for src in node.src:
+                if src.op is Ops.CONST and users.setdefault(src, node) is node:
+                    found[line]["CONST"] += 1
     return found
 
 
@@ -31,6 +37,11 @@ def first_line(sink: UOp) -> Location | None:
         if node.line is not None:
             return node.line
     return None
+
+
+def time_of(runs: Iterable[Run]) -> int:
+    """What kernels and copies took; those of a replay are told of one by one as well as all together."""
+    return sum(run.duration for run in runs if run.kind != "replay")
 
 
 def with_kernels(step: Step, numbers: Mapping[tuple[str, str], int]) -> Step:

@@ -4,7 +4,10 @@ a node of the user's graph decides what may be overwritten."""
 
 from __future__ import annotations
 
-from tilewright.debug.trace.records import Limits, Node
+import dataclasses
+from collections.abc import Mapping
+
+from tilewright.debug.trace.records import Limits, Location, Node
 from tilewright.graph.text.parse import literal
 from tilewright.graph.text.show import show_expression
 from tilewright.graph.uop import UOp
@@ -34,6 +37,13 @@ class Pool:
             numbers[node] = len(self.nodes)
             self.nodes.append(Node(node.op.name, node.dtype.name, shape_text(node), arg_text(node), src, node.line))
         return tuple(numbers[root] for root in roots)
+
+    def set_lines(self, lines: Mapping[UOp, Location]) -> None:
+        """Nodes that several lines of a program made keep the line of the first: these are those of one caller."""
+        for node, line in lines.items():
+            number = self.numbers.get(node)
+            if number is not None:
+                self.nodes[number] = dataclasses.replace(self.nodes[number], line=line)
 
     def pair(self, before: UOp, after: UOp) -> tuple[int, int] | None:
         found = self.add((before, after))

@@ -15,7 +15,7 @@ from collections import Counter
 from typing import Any
 
 from tilewright.base.config import options, set_option
-from tilewright.base.events import Event, GlobalCounters, Subscription, subscribe
+from tilewright.base.events import Event, Subscription, subscribe
 from tilewright.base.forks import renewed_lock
 from tilewright.base.location import user_location
 from tilewright.debug import describe
@@ -28,7 +28,6 @@ from tilewright.debug.trace.records import (
     Decision,
     Item,
     Kernel,
-    Level,
     Limits,
     Location,
     Rule,
@@ -38,6 +37,7 @@ from tilewright.debug.trace.records import (
     Trace,
     UserLine,
 )
+from tilewright.debug.trace.timeline import TimelineRecorder
 from tilewright.engine.compilation.compile import CompiledKernel, forget_kernels
 from tilewright.engine.planning.plan import forget_schedules
 from tilewright.graph.records import Schedule
@@ -71,27 +71,20 @@ class _Thread(threading.local):
         self.step: int | None = None
 
 
-class Recorder:
+class Recorder(TimelineRecorder):
     """Listens from `__enter__` to `__exit__`, in every thread."""
 
     def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
+        super().__init__(limits or Limits())
         self.steps: list[Step] = []
         self.kernels: list[Kernel] = []
-        self.runs: list[Run] = []
-        self.spans: list[Span] = []
-        self.memory: list[Level] = []
         self.notes: Counter[str] = Counter()
-        self.left_out: Counter[str] = Counter()
         self.built: dict[Location, Counter[str]] = {}
-        self._kernel_numbers: dict[tuple[str, str], int] = {}
         self._first_steps: dict[int, int] = {}  # the number of the first step by the identity of its graph's text
-        self._levels: dict[str, int] = {}
         self._here = _Thread()
         self._lock = renewed_lock()
         self._subscription: Subscription | None = None
         self._cache_option = 0
-        self.began = 0
         self.duration = 0
 
     def __enter__(self) -> Recorder:
@@ -114,9 +107,12 @@ class Recorder:
         set_option("CACHE", self._cache_option)
 
     def _note(self, event: Event) -> None:
-        handler = _HANDLERS[event.kind]
+        handler = _HANDLERS.get(event.kind)
         with self._lock:
-            handler(self, event, event.fields)
+            if handler is None:
+                self.note_event(event, self._here.step)
+            else:
+                handler(self, event, event.fields)
 
     # ------------------------------------------------------------ passes
 
@@ -133,7 +129,7 @@ class Recorder:
     def _on_pass_end(self, event: Event, fields: Fields) -> None:
         made = self._compilation().end_pass(event.time_ns, fields)
         thread = threading.current_thread().name
-        self._span(Span(made.stage, made.name, made.start, made.duration, thread, user_location()))
+        self.add_span(Span(made.stage, made.name, made.start, made.duration, thread, user_location()))
 
     def _on_rule(self, event: Event, fields: Fields) -> None:
         current = self._open_pass()
@@ -161,7 +157,7 @@ class Recorder:
         compilation, self._here.compilation = self._compilation(), None
         plan: Schedule = fields["plan"]
         number = len(self.steps)
-        self._note_lines(fields["graph"])
+        self._note_lines(fields["graph"], fields["lines"])
         if number >= self.limits.steps:
             self.left_out["steps"] += 1
             self._here.step = None
@@ -176,6 +172,7 @@ class Recorder:
         if same_as is None:
             roots = compilation.first_roots or pool.add(tuple(fields["graph"]))
             self.left_out["nodes"] += pool.left_out
+            pool.set_lines(fields["lines"])
         step = Step(
             number=number,
             line=user_location(),
@@ -191,8 +188,8 @@ class Recorder:
         self.steps.append(step)
         self._here.step = number
 
-    def _note_lines(self, graph: tuple[UOp, ...]) -> None:
-        for line, counts in facts.ops_by_line(graph).items():
+    def _note_lines(self, graph: tuple[UOp, ...], lines: dict[UOp, Location]) -> None:
+        for line, counts in facts.ops_by_line(graph, lines).items():
             self.built.setdefault(line, Counter()).update(counts)
 
     def _on_kernel(self, event: Event, fields: Fields) -> None:
@@ -204,7 +201,7 @@ class Recorder:
             return
         made = self._kernel(number, kernel, draft)
         self.kernels.append(made)
-        self._kernel_numbers[made.name, made.device] = number
+        self.kernel_numbers[made.name, made.device] = number
 
     def _kernel(self, number: int, kernel: CompiledKernel, draft: KernelDraft | None) -> Kernel:
         limit = self.limits.text
@@ -241,82 +238,24 @@ class Recorder:
         found = (item.line for item in items if item.name == kernel.program.name and item.line is not None)
         return next(found, None) or facts.first_line(kernel.ast)
 
-    # ------------------------------------------------------------ what ran
-
-    def _on_kernel_run(self, event: Event, fields: Fields) -> None:
-        number = self._kernel_numbers.get((fields["name"], fields["device"]))
-        self._run(event, fields, "kernel", fields["name"], fields["device"], fields["location"], number)
-
-    def _on_copy(self, event: Event, fields: Fields) -> None:
-        name = f"{fields['source']} to {fields['target']}"
-        self._run(event, fields, "copy", name, fields["target"], fields["location"], None)
-
-    def _on_replay(self, event: Event, fields: Fields) -> None:
-        names: tuple[str, ...] = fields["names"]
-        devices = dict.fromkeys(device for name, device in self._kernel_numbers if name in names)
-        device = ", ".join(devices) or "host"
-        self._run(event, fields, "replay", fields["name"], device, user_location(), None, names)
-
-    def _run(
-        self,
-        event: Event,
-        fields: Fields,
-        kind: str,
-        name: str,
-        device: str,
-        line: Location | None,
-        kernel: int | None,
-        names: tuple[str, ...] = (),
-    ) -> None:
-        duration = round(fields["seconds"] * 1e9)
-        start = event.time_ns - self.began - duration
-        self._level(event.time_ns - self.began)
-        if len(self.runs) >= self.limits.runs:
-            self.left_out["runs"] += 1
-            return
-        work = fields.get("operations", 0), fields["bytes"]
-        thread = threading.current_thread().name
-        step = self._here.step if kind != "replay" else None
-        self.runs.append(Run(kind, name, device, start, duration, *work, line, thread, step, kernel, names))
+    # ------------------------------------------------------------ the end
 
     def _on_schedule_run(self, event: Event, fields: Fields) -> None:
         self._here.step = None
         self._here.compilation = None
 
-    def _on_stage(self, event: Event, fields: Fields) -> None:
-        start = event.time_ns - self.began - fields["nanoseconds"]
-        thread = threading.current_thread().name
-        self._span(Span("stage", fields["name"], start, fields["nanoseconds"], thread, None))
-
-    def _span(self, span: Span) -> None:
-        if len(self.spans) < self.limits.runs:
-            self.spans.append(span)
-        else:
-            self.left_out["spans of stages"] += 1
-
-    def _level(self, time: int) -> None:
-        for device, allocated in GlobalCounters.mem_used_per_device.items():
-            if self._levels.get(device) != allocated:
-                self._levels[device] = allocated
-                if len(self.memory) < self.limits.levels:
-                    self.memory.append(Level(time, device, allocated))
-                else:
-                    self.left_out["levels of memory"] += 1
-
     def _on_warning(self, event: Event, fields: Fields) -> None:
         self.notes[str(fields["message"])] += 1
-
-    # ------------------------------------------------------------ the end
 
     def trace(self, program: str, outcome: str, calls: tuple[Any, ...] = (), notes: tuple[str, ...] = ()) -> Trace:
         """All that was recorded. Items of schedules are joined to the kernels, which were compiled after them."""
         with self._lock:
-            steps = tuple(facts.with_kernels(step, self._kernel_numbers) for step in self.steps)
+            steps = tuple(facts.with_kernels(step, self.kernel_numbers) for step in self.steps)
             passes = [made for step in steps for made in step.passes]
             passes += [made for kernel in self.kernels for made in kernel.passes]
             self.left_out["rewrites"] = sum(made.rules_left_out for made in passes)
             told = [text if count == 1 else f"{text} ({count} times)" for text, count in self.notes.items()]
-            told += [f"{n:,} {what} are not in the trace: it is limited" for what, n in self.left_out.items() if n]
+            told += self.limit_notes()
             return Trace(
                 format=FORMAT,
                 program=program,
@@ -357,7 +296,7 @@ class Recorder:
                     kernels=tuple(kernels),
                     steps=tuple(asked.get(line, ())),
                     runs=len(runs),
-                    duration=sum(run.duration for run in runs),
+                    duration=facts.time_of(runs),
                 )
             )
         return tuple(found)
@@ -374,12 +313,8 @@ _HANDLERS = {
     "pass-start": Recorder._on_pass_start,
     "pass-end": Recorder._on_pass_end,
     "decision": Recorder._on_decision,
-    "stage": Recorder._on_stage,
     "schedule": Recorder._on_schedule,
     "kernel-compiled": Recorder._on_kernel,
-    "kernel-run": Recorder._on_kernel_run,
-    "copy": Recorder._on_copy,
     "schedule-run": Recorder._on_schedule_run,
-    "replay": Recorder._on_replay,
     "warning": Recorder._on_warning,
 }

@@ -217,6 +217,17 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
+class Timeline:
+    """What ran when: the part of a trace that a profile has."""
+
+    program: str
+    runs: tuple[Run, ...]
+    spans: tuple[Span, ...]
+    memory: tuple[Level, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """How much a trace keeps. What is beyond is counted and said in `Trace.notes`."""
 

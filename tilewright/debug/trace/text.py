@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tilewright.debug import describe
+from tilewright.debug.trace.facts import time_of
 from tilewright.debug.trace.records import (
     Call,
     Decision,
@@ -67,7 +68,7 @@ def trace_lines(trace: Trace, depth: int) -> Iterator[str]:
 
 
 def summary(trace: Trace) -> str:
-    ran = sum(run.duration for run in trace.runs)
+    ran = time_of(trace.runs)
     compiled = sum(spent for kernel in trace.kernels for _, spent in kernel.stages)
     compiled += sum(step.duration for step in trace.steps)
     facts = (

@@ -95,7 +95,7 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
 
 def _planned(prepared: Prepared) -> Plan:
     try:
-        return plan_graph(prepared.structure, is_traced(), prepared.bound.relocated)
+        return plan_graph(prepared.structure, is_traced(), prepared.bound)
     except UserError as error:
         if prepared.has_extra:
             raise _OutsiderError from error
@@ -142,7 +142,7 @@ def schedule(nodes: Sequence[UOp], device: str) -> Schedule:
         bound, _, pinned, _ = _bind(wanted)
         structure = Structure(_parts(bound)[0], bound.params, device, pinned)
     with planning:
-        return schedule_graph(structure, bound.relocated)
+        return schedule_graph(structure, bound)
 
 
 def _prepare(nodes: Sequence[UOp], device: str, makes_extra: bool = True) -> Prepared | None:

@@ -4,13 +4,12 @@ plan are grouped once (`planning.launches`); temporary memory is one arena per d
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilewright.base.config import options
 from tilewright.base.events import GlobalCounters, emit, listeners
-from tilewright.engine.planning.launches import LaunchList, Part, work_of
+from tilewright.engine.planning.launches import LaunchList, Part, run_watched, work_of
 from tilewright.engine.planning.plan import Plan
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer, allocate
@@ -107,26 +106,9 @@ class Execution:
 
     def _run_timed(self) -> None:
         part = self.part({})
-        seconds = sum(self._time_item(part, number) for number in range(len(self.schedule.items)))
-        _, operations, moved, _ = work_of(self.plan.kernels)
+        times = [run_watched(part, number) for number in range(len(self.schedule.items))]
+        spent = [seconds for seconds, kernel in zip(times, self.plan.kernels, strict=True) if kernel is not None]
+        count, operations, moved, _ = work_of(self.plan.kernels)
+        GlobalCounters.add_note((count, operations, moved, sum(spent)))
+        seconds = sum(times)
         emit("schedule-run", items=self.schedule.items, seconds=seconds, operations=operations, bytes=moved)
-
-    def _time_item(self, part: Part, number: int) -> float:
-        """Runs one item; the seconds that it took."""
-        item, kernel = self.schedule.items[number], self.plan.kernels[number]
-        driver = open_driver(item.device)
-        if kernel is None:
-            start = time.perf_counter()
-            if len(item.slots) == 2:
-                part.copy(item)(())
-            driver.synchronize()
-            seconds = time.perf_counter() - start
-            target, source = self.schedule.slots[item.slots[0]], self.schedule.slots[item.slots[-1]]
-            facts = {"source": source.device, "target": target.device, "bytes": target.nbytes}
-            emit("copy", **facts, seconds=seconds, location=item.line)
-            return seconds
-        seconds = driver.prepare([(part.handle(kernel), part.arguments(item))]).run_timed()
-        GlobalCounters.add_kernels(operations=kernel.operations, memory=kernel.bytes_moved, seconds=seconds)
-        facts = {"name": kernel.name, "device": item.device, "operations": kernel.operations}
-        emit("kernel-run", **facts, bytes=kernel.bytes_moved, seconds=seconds, location=item.line)
-        return seconds

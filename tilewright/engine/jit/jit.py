@@ -334,9 +334,10 @@ class Jit(GuardedByFunction, Generic[P, R]):
         if replay.is_shared:
             for tensor in tensors:
                 tensor.uop  # noqa: B018  # a result may lie in its memory, and readers are found through nodes
-        started = time.perf_counter() if listeners and "replay" in listeners else 0.0
-        run = functools.partial(replay.run, buffers, values)
-        results = run() if update is None else update(run)
+        started, run = 0.0, replay.run
+        if listeners and "replay" in listeners:
+            started, run = time.perf_counter(), replay.run_watched if "kernel-run" in listeners else run
+        results = run(buffers, values) if update is None else update(functools.partial(run, buffers, values))
         if started:
             seconds = time.perf_counter() - started
             kernels, operations, moved, _ = replay.work

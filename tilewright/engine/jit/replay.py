@@ -12,7 +12,7 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.base.events import GlobalCounters
 from tilewright.engine.execution.run import Execution
 from tilewright.engine.memory.live import register_once, tensor_kind
-from tilewright.engine.planning.launches import LaunchList
+from tilewright.engine.planning.launches import LaunchList, Part, run_watched
 from tilewright.graph.ops import MultiArg
 from tilewright.graph.sizes import is_symbolic, rebound
 from tilewright.graph.spec import Shape, element_count
@@ -103,6 +103,7 @@ class Replay(Reader):
         self.fixed = {name: value for execution in executions for name, value in execution.values.items()}
         self.symbolic = [number for number, output in enumerate(outputs) if is_symbolic(output.shape)]
         self._share_arenas()
+        self.parts: list[Part] = []
         launches = self._launches(roles)
         self.steps, self.work = launches.steps, launches.work
         self._release(roles)
@@ -144,14 +145,14 @@ class Replay(Reader):
 
     def _launches(self, roles: list[tuple[Role, ...]]) -> LaunchList:
         """The launches of all executions, each run of which is given the memories of a call."""
-        parts = []
         for execution, slot_roles in zip(self.executions, roles, strict=True):
             written = {access.slot for item in execution.schedule.items for access in item.writes}
             self.written.update(slot_roles[n] for n in written if slot_roles[n].kind in ("input", "state"))
             numbers = self.renewed
             bound = {slot: (numbers[role], 0) for slot, role in enumerate(slot_roles) if role in numbers}
-            parts.append(execution.part(bound, {name: len(numbers) + k for k, name in enumerate(self.variables)}))
-        return LaunchList(parts)
+            given = {name: len(numbers) + k for k, name in enumerate(self.variables)}
+            self.parts.append(execution.part(bound, given))
+        return LaunchList(self.parts)
 
     def _release(self, roles: list[tuple[Role, ...]]) -> None:
         """Memory of the recorded call that each replay brings anew is not kept."""
@@ -206,6 +207,20 @@ class Replay(Reader):
                 register_once(results[number])
                 results[number].uop  # noqa: B018
         return self._join(results) if self.joins else results
+
+    def run_watched(self, inputs: Sequence[Buffer], values: Mapping[str, int]) -> list[Any]:
+        """`run`, with each kernel and copy alone, for those who watch them."""
+
+        def step(memories: Sequence[Any]) -> None:
+            for part in self.parts:
+                for number in range(len(part.schedule.items)):
+                    run_watched(part, number, memories)
+
+        steps, self.steps = self.steps, [step]
+        try:
+            return self.run(inputs, values)
+        finally:
+            self.steps = steps
 
     def kernel_names(self) -> tuple[str, ...]:
         """What a run launches, in order, for those who watch."""

@@ -67,6 +67,10 @@ class BoundGraph:
         """The caller's line of each node over parameters."""
         return {made: node.line for node, made in self._bound.items()}
 
+    def caller_lines(self) -> dict[UOp, tuple[str, int]]:
+        """The line of this graph's caller for each node over parameters that one made."""
+        return {made: node.line for node, made in self._bound.items() if node.line is not None}
+
     def forget_nodes(self) -> None:
         """Lets go of the caller's nodes: who else refers to one of them is told by its reference count."""
         self.assigns.clear()

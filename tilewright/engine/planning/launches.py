@@ -4,9 +4,11 @@ between devices separates two of them. A run executes one such list, and a repla
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tilewright.base.events import emit
 from tilewright.engine.compilation.compile import LoadedKernel
 from tilewright.graph.records import Item, Schedule
 from tilewright.runtime.buffer import transfer
@@ -29,12 +31,14 @@ class Part(NamedTuple):
     values: Mapping[str, int]
     given: Mapping[str, int]
 
-    def handle(self, kernel: LoadedKernel) -> Any:
-        """What is launched: a kernel with variables has the values of the recorded run until it is given others."""
+    def handle(self, kernel: LoadedKernel, memories: Sequence[Any] = ()) -> Any:
+        """What is launched: a kernel with variables has the values of the recorded run until it is given others, which
+        are among the memories of a run."""
         driver = open_driver(kernel.device)
-        return (
-            driver.bind_variables(kernel.handle, self.values) if driver.variables_of(kernel.handle) else kernel.handle
-        )
+        if not driver.variables_of(kernel.handle):
+            return kernel.handle
+        given = {name: memories[index] for name, index in self.given.items()} if memories else {}
+        return driver.bind_variables(kernel.handle, {**self.values, **given})
 
     def variables(self, kernel: LoadedKernel, launch: int) -> list[VariableBinding]:
         """The variables of a kernel that are given their values at each run."""
@@ -43,9 +47,15 @@ class Part(NamedTuple):
         names = open_driver(kernel.device).variables_of(kernel.handle)
         return [(self.given[name], launch, number) for number, name in enumerate(names) if name in self.given]
 
-    def arguments(self, item: Item) -> list[Address]:
-        """The address of each parameter of a kernel."""
-        found = [self.address(slot) for slot in item.slots]
+    def arguments(self, item: Item, memories: Sequence[Any] = ()) -> list[Address]:
+        """The address of each parameter of a kernel: in its own memory, or in the memories of one run."""
+        found = []
+        for slot in item.slots:
+            if memories and slot in self.bound:
+                index, start = self.bound[slot]
+                found.append((memories[index], start))
+            else:
+                found.append(self.address(slot))
         return [(memory, offset + start) for (memory, offset), start in zip(found, item.starts, strict=True)]
 
     def bindings(self, item: Item, launch: int) -> list[Binding]:
@@ -73,6 +83,26 @@ class Part(NamedTuple):
             transfer(address(target, memories), to.device, address(source, memories), origin.device, to.nbytes)
 
         return step
+
+
+def run_watched(part: Part, number: int, memories: Sequence[Any] = ()) -> float:
+    """Runs one item of a schedule alone and tells how long it took, in seconds, which it returns."""
+    item, kernel = part.schedule.items[number], part.kernels[number]
+    driver = open_driver(item.device)
+    if kernel is not None:
+        seconds = driver.prepare([(part.handle(kernel, memories), part.arguments(item, memories))]).run_timed()
+        facts = {"name": kernel.name, "device": item.device, "operations": kernel.operations}
+        emit("kernel-run", **facts, bytes=kernel.bytes_moved, seconds=seconds, location=item.line)
+        return seconds
+    start = time.perf_counter()
+    if len(item.slots) == 2:
+        part.copy(item)(memories)
+    driver.synchronize()
+    seconds = time.perf_counter() - start
+    target, source = part.schedule.slots[item.slots[0]], part.schedule.slots[item.slots[-1]]
+    moved = {"source": source.device, "target": target.device, "bytes": target.nbytes}
+    emit("copy", **moved, seconds=seconds, location=item.line)
+    return seconds
 
 
 class LaunchList:

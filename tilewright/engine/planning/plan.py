@@ -7,7 +7,6 @@ new                      the graph is scheduled, its kernels are compiled where 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,6 +32,7 @@ from tilewright.engine.compilation.stored import (
 )
 from tilewright.engine.compilation.workers import Workers, tuned_interpreter
 from tilewright.engine.memory.parts import divisions
+from tilewright.engine.planning.bind import BoundGraph
 from tilewright.engine.planning.dynamic import (
     BoundKernel,
     Form,
@@ -48,8 +48,6 @@ from tilewright.engine.recent import RecentTable
 from tilewright.graph.records import Schedule
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
-
-Relocate = Callable[[Schedule], Schedule]  # gives the items the lines of one caller
 
 
 @dataclass(slots=True, eq=False)
@@ -91,14 +89,14 @@ def known_plan(structure: Structure, is_replayed: bool = False) -> Plan | None:
     return None if is_replayed and plan is not None and not plan.is_static else plan
 
 
-def plan_graph(structure: Structure, is_replayed: bool = False, relocate: Relocate | None = None) -> Plan:
-    """Whoever watches the stages sees them, with the lines that `relocate` knows: a stored schedule is for those who
+def plan_graph(structure: Structure, is_replayed: bool = False, bound: BoundGraph | None = None) -> Plan:
+    """Whoever watches the stages sees them, with the lines of `bound`: a stored schedule is for those who
     want results alone."""
     with planning:
-        return known_plan(structure, is_replayed) or _new_plan(structure, is_replayed, relocate)
+        return known_plan(structure, is_replayed) or _new_plan(structure, is_replayed, bound)
 
 
-def _new_plan(structure: Structure, is_replayed: bool, relocate: Relocate | None) -> Plan:
+def _new_plan(structure: Structure, is_replayed: bool, bound: BoundGraph | None) -> Plan:
     watched = is_watched()
     may_share = bool(options.DYNAMIC_KERNELS) and wants_results_alone() and not is_replayed
     key = (structure, plan_options())
@@ -110,7 +108,7 @@ def _new_plan(structure: Structure, is_replayed: bool, relocate: Relocate | None
         plan = None if stored_key is None else _load_plan(stored_key, structure, may_share)
     if plan is None:
         with tuned_interpreter(), start_compilers(structure.device) as workers:
-            schedule = schedule_graph(structure, relocate if watched or options.VERIFY else None)
+            schedule = schedule_graph(structure, bound if watched or options.VERIFY else None)
             plan = Plan(schedule, _compiled(schedule, workers, may_share))
         if stored_key is not None:
             _store_plan(stored_key, plan)
@@ -121,7 +119,7 @@ def _new_plan(structure: Structure, is_replayed: bool, relocate: Relocate | None
     return plan
 
 
-def schedule_graph(structure: Structure, relocate: Relocate | None = None) -> Schedule:
+def schedule_graph(structure: Structure, bound: BoundGraph | None = None) -> Schedule:
     """The schedule with its kernels' graphs, from memory where the structure is known."""
     key = (structure, schedule_options())
     start = time.perf_counter_ns()
@@ -134,8 +132,8 @@ def schedule_graph(structure: Structure, relocate: Relocate | None = None) -> Sc
         found = schedule(*structure, _target_of)
         _schedules[key] = found
         _schedules.trim()
-    if relocate is not None:
-        found = relocate(found)
+    if bound is not None:
+        found = bound.relocated(found)
     spent = time.perf_counter_ns() - start
     emit(
         "schedule",
@@ -144,6 +142,7 @@ def schedule_graph(structure: Structure, relocate: Relocate | None = None) -> Sc
         cached=is_cached,
         plan=found,
         graph=structure.outputs,
+        lines={} if bound is None or "schedule" not in listeners else bound.caller_lines(),
     )
     return found
 

@@ -39,6 +39,7 @@ class Process:
     def __init__(self, task: Task, cache_folder: str) -> None:
         ours, theirs = socket.socketpair()
         environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": cache_folder, "CACHE": "1", "DEBUG": "0", "BEAM": "0"}
+        environment["PROFILE"] = "0"  # the file is that of the process which searches
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         number = theirs.fileno()
         command = [sys.executable, "-m", WORKER, str(number)]

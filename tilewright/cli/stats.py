@@ -1,0 +1,181 @@
+"""`tilewright stats`. In: a profile (PROFILE=1) or a trace (`tilewright trace --json`). Out: tables of what took the
+time: kernels, copies and replays by the user's line, stages of the compiler, and the most memory that was in use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tilewright.base.config import options
+from tilewright.base.errors import FileError
+from tilewright.debug import describe
+from tilewright.debug.chrome import read_profile
+from tilewright.debug.trace.encode import read_trace
+from tilewright.debug.trace.facts import time_of
+from tilewright.debug.trace.records import Run, Span, Timeline
+
+PLAIN_WIDTH = 200  # of a table that no terminal cuts
+DEFAULT_FILE = "tilewright_profile.json"
+
+
+@dataclass(frozen=True)
+class Row:
+    """All runs of one kernel, copy or replay that one line led to."""
+
+    kind: str
+    name: str
+    device: str
+    location: str
+    durations: tuple[int, ...]
+    operations: int
+    bytes_moved: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.durations)
+
+
+def read_timeline(path: Path) -> Timeline:
+    """What a profile or a trace says of the time."""
+    try:
+        start = path.read_text(encoding="utf-8", errors="replace")[:200].lstrip()
+    except OSError as error:
+        remedy = "name a file that PROFILE=1 or `tilewright trace --json` wrote"
+        raise FileError("stats", f"{path} cannot be read: {error.strerror}", remedy) from error
+    if start.startswith('{"format"'):
+        trace = read_trace(path)
+        return Timeline(trace.program, trace.runs, trace.spans, trace.memory, trace.notes)
+    return read_profile(path)
+
+
+def rows_of(runs: Iterable[Run]) -> list[Row]:
+    """The greatest time first."""
+    groups: dict[tuple[str, str, str, str], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.kind, run.name, run.device, describe.show_location(run.line)), []).append(run)
+    rows = [
+        Row(
+            *key,
+            tuple(run.duration for run in found),
+            sum(run.operations for run in found),
+            sum(run.bytes_moved for run in found),
+        )
+        for key, found in groups.items()
+    ]
+    return sorted(rows, key=lambda row: (-row.total, row.kind, row.name, row.location))
+
+
+def stage_rows(spans: Iterable[Span]) -> list[tuple[str, int, int]]:
+    """Name, count and nanoseconds of each stage and pass, the greatest first. A compiler names its kernel as well."""
+    found: dict[str, list[int]] = {}
+    for span in spans:
+        name = span.name.partition(" ")[0] if span.stage == "stage" else f"{span.stage}/{span.name}"
+        found.setdefault(name, []).append(span.duration)
+    rows = [(name, len(durations), sum(durations)) for name, durations in found.items()]
+    return sorted(rows, key=lambda row: (-row[2], row[0]))
+
+
+def peak_memory(timeline: Timeline) -> dict[str, int]:
+    """The most bytes of each device that were allocated at once."""
+    peaks: dict[str, int] = {}
+    for level in timeline.memory:
+        peaks[level.device] = max(peaks.get(level.device, 0), level.allocated)
+    return peaks
+
+
+def runs_table(timeline: Timeline, top: int) -> Table:
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("kind", "name", "device", "line"):
+        made.add_column(title, no_wrap=True)
+    for title in ("count", "total", "share", "mean", "least", "most", "GFLOP/s", "GB/s"):
+        made.add_column(title, justify="right", no_wrap=True)
+    rows, all_time = rows_of(timeline.runs), max(1, time_of(timeline.runs))
+    for row in rows[:top]:
+        durations = row.durations
+        made.add_row(
+            row.kind,
+            row.name,
+            row.device,
+            row.location,
+            str(len(durations)),
+            _time(row.total),
+            "" if row.kind == "replay" else f"{row.total / all_time:.0%}",
+            _time(row.total / len(durations)),
+            _time(min(durations)),
+            _time(max(durations)),
+            describe.giga_per_second(row.operations, row.total / 1e9),
+            describe.giga_per_second(row.bytes_moved, row.total / 1e9),
+        )
+    if rest := rows[top:]:
+        shown = time_of(timeline.runs) - sum(row.total for row in rows[:top] if row.kind != "replay")
+        made.add_row("", f"{len(rest)} more", "", "", str(sum(len(row.durations) for row in rest)), _time(shown))
+    return made
+
+
+def stages_table(timeline: Timeline, top: int) -> Table:
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    made.add_column("stage", no_wrap=True)
+    made.add_column("count", justify="right")
+    made.add_column("total", justify="right")
+    for name, count, spent in stage_rows(timeline.spans)[:top]:
+        made.add_row(name, str(count), _time(spent))
+    return made
+
+
+def _time(nanoseconds: float) -> str:
+    return describe.show_seconds(nanoseconds / 1e9)
+
+
+def print_stats(path: Path | None, top: int, as_json: bool = False) -> None:
+    timeline = read_timeline(path or Path(options.PROFILE_FILE or DEFAULT_FILE))
+    if as_json:
+        print(json.dumps(stats_values(timeline), indent=1))
+        return
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=PLAIN_WIDTH)
+    count = len(timeline.runs)
+    total = _time(time_of(timeline.runs))
+    console.print(f"{timeline.program}: {count} run{'' if count == 1 else 's'}, {total} on devices", markup=False)
+    for note in timeline.notes:
+        console.print(f"note: {note}", markup=False)
+    if timeline.runs:
+        console.print(runs_table(timeline, top))
+    if timeline.spans:
+        console.print()
+        console.print(stages_table(timeline, top))
+    for device, peak in peak_memory(timeline).items():
+        console.print(f"most memory of {device}: {describe.show_bytes(peak)}", markup=False)
+
+
+def stats_values(timeline: Timeline) -> dict[str, object]:
+    """The tables as plain values."""
+    return {
+        "program": timeline.program,
+        "runs": [
+            {
+                "kind": row.kind,
+                "name": row.name,
+                "device": row.device,
+                "line": row.location,
+                "count": len(row.durations),
+                "nanoseconds": row.total,
+                "operations": row.operations,
+                "bytes": row.bytes_moved,
+            }
+            for row in rows_of(timeline.runs)
+        ],
+        "stages": [
+            {"name": name, "count": count, "nanoseconds": spent} for name, count, spent in stage_rows(timeline.spans)
+        ],
+        "peak_memory": peak_memory(timeline),
+        "notes": list(timeline.notes),
+    }
+
+
+__all__ = ["print_stats", "read_timeline", "rows_of", "stats_values"]
