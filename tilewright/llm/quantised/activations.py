@@ -20,6 +20,7 @@ LARGEST = 127
 TERMS = 4  # neighbours in one lane of a dot-product instruction
 # Runs of smaller numbers are zeros: their scale would have an infinite inverse.
 MIN_LARGEST = 1e-30
+ROUNDING, ROUNDING_BITS = 12582912.0, 0x4B400000
 
 
 class Activations(NamedTuple):
@@ -41,20 +42,22 @@ def quantise_kernel(parts: int, lanes: int) -> Callable[..., UOp]:
     def kernel(values: UOp, scales: UOp, sums: UOp, x: UOp) -> UOp:
         # A tile of many rows is a task for a core; that of one token takes less time than waking another core.
         tile = UOp.range(x.shape[0] // lanes, 0, AxisType.LOOP if lanes == 1 else AxisType.THREAD)
-        run, lane = UOp.range(x.shape[1] // RUN, 1), UOp.range(lanes, 2)
+        lane, run = UOp.range(lanes, 1), UOp.range(x.shape[1] // RUN, 2)
         row, length = tile * lanes + lane, RUN // parts
 
         def loaded(at: UOp) -> UOp:
             return x[row, run * RUN + at].load().cast(dtypes.float32)
 
         at = UOp.range(RUN, 3, AxisType.UPCAST)
-        largest = _reduce(Ops.MAX, loaded(at).maximum(-loaded(at)), at)
+        # Without the sign the bits of floats are ordered like integers, NaN above all.
+        bits = loaded(at).bitcast(dtypes.int32) & 0x7FFFFFFF
+        largest = _reduce(Ops.MAX, bits, at).bitcast(dtypes.float32)
         inverse = (largest < MIN_LARGEST).where(largest.const_like(0.0), largest.const_like(LARGEST) / largest)
         scale = largest * (1.0 / LARGEST)
 
         def rounded(at: UOp) -> UOp:
-            value = loaded(at) * inverse
-            return (value + (value < 0.0).where(value.const_like(-0.5), value.const_like(0.5))).cast(dtypes.int8)
+            """The nearest integer: in a sum with 1.5 * 2**23 the lowest bit of the fraction counts 1."""
+            return (loaded(at) * inverse + ROUNDING).bitcast(dtypes.int32) - ROUNDING_BITS
 
         if lanes == 1:
             group, term = UOp.range(1, 4, AxisType.UNROLL), UOp.range(RUN, 5, AxisType.UPCAST)
@@ -62,13 +65,13 @@ def quantise_kernel(parts: int, lanes: int) -> Callable[..., UOp]:
         else:
             group, term = UOp.range(RUN // TERMS, 4, AxisType.UNROLL), UOp.range(TERMS, 5, AxisType.UPCAST)
             place = values[tile, run * (RUN // TERMS) + group, lane, term]
-        effects = [place.store(rounded(group * TERMS + term)).end(group, term)]
+        effects = [place.store(rounded(group * TERMS + term).cast(dtypes.int8)).end(group, term)]
         part, inner = UOp.range(parts, 6, AxisType.UNROLL), UOp.range(length, 7, AxisType.UPCAST)
-        total = _reduce(Ops.ADD, rounded(part * length + inner).cast(dtypes.int32), inner)
+        total = _reduce(Ops.ADD, rounded(part * length + inner), inner)
         for memory, value in ((scales, scale), (sums, total.cast(dtypes.float32) * scale)):
             place = memory[row, run * parts + part] if lanes == 1 else memory[tile, run * parts + part, lane]
             effects.append(place.store(value).end(part))
-        return UOp.group(*effects).end(tile, run, lane).sink(arg=KernelInfo("quantise_activations", ()))
+        return UOp.group(*effects).end(tile, lane, run).sink(arg=KernelInfo("quantise_activations", ()))
 
     return kernel
 

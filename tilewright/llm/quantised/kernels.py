@@ -90,7 +90,9 @@ def many_tokens(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[
         tile_row = UOp.range(rows // tile.rows, 1, AxisType.THREAD)
         block = UOp.range(values.shape[1] * TERMS // (layout.parts * layout.length), 2, AxisType.REDUCE)
         lane = UOp.range(tile.lanes, 3, AxisType.UPCAST)
-        part = UOp.range(layout.parts, 4, AxisType.UNROLL)
+        outer = UOp.range(layout.parts // layout.together, 9, AxisType.REDUCE)
+        inner = UOp.range(layout.together, 4, AxisType.UNROLL)
+        part = layout.part(outer, inner)
         group = UOp.range(layout.length // TERMS, 5, AxisType.UNROLL)
         term = UOp.range(TERMS, 6, AxisType.UNROLL)
         inner_row, inner_token = UOp.range(tile.rows, 7, AxisType.UNROLL), UOp.range(tile.tokens, 8, AxisType.UNROLL)
@@ -100,13 +102,13 @@ def many_tokens(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[
         field = layout.field(data, part, group * TERMS + term)
         activation = values[token, number * (layout.length // TERMS) + group, lane, term].load()
         is_scaled = layout.scales > 1
-        summed = (group, term) if is_scaled else (part, group, term)
+        summed = (group, term) if is_scaled else (inner, group, term)
         dot = add_up(field.cast(dtypes.int32) * activation.cast(dtypes.int32), *summed).cast(dtypes.float32)
         first = block * layout.scales + (part if is_scaled else 0)
         value = dot * (layout.scale(data, part) * scales[token, first, lane].load())
         if layout.minimum is not None:
             value = value + layout.minimum(data, part) * sums[token, first, lane].load()
-        total = add_up(value, block, *((part,) if is_scaled else ()))
+        total = add_up(value, block, outer, *((inner,) if is_scaled else ()))
         end = (tile_token, tile_row, inner_row, inner_token, lane)
         return out[row, token * tile.lanes + lane].set(total, end=end).sink(arg=KernelInfo(name, ()))
 

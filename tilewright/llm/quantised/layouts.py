@@ -26,6 +26,13 @@ class Layout(NamedTuple):
     field: Callable[[Bytes, UOp, UOp], UOp]
     scale: Callable[[Bytes, UOp], UOp]
     minimum: Callable[[Bytes, UOp], UOp] | None
+    together: int  # parts that share bytes: a kernel that loops over the others has their shifts as constants
+
+    def part(self, outer: UOp, inner: UOp) -> UOp:
+        """The `inner` of the parts that share the bytes of number `outer`."""
+        if self.parts == 16:
+            return outer // 2 * 8 + inner * 2 + outer % 2
+        return outer * self.together + inner
 
 
 def half(block: Bytes, position: int) -> UOp:
@@ -52,15 +59,19 @@ def _nibble(first: int) -> Callable[[Bytes, UOp, UOp], UOp]:
     return field
 
 
+def _bit(byte: UOp, number: UOp, nibble: UOp) -> UOp:
+    """16 where a bit of the byte is set, which a mask tells: bytes have no shifts by different amounts."""
+    mask = (number * 0 + 1) << number
+    return (byte & mask.cast(dtypes.uint8)).ne(0).where(nibble.const_like(16), nibble.const_like(0))
+
+
 def _five_bits(high: int, low: int) -> Callable[[Bytes, UOp, UOp], UOp]:
     """A nibble, and a bit for each of the 32 elements in order."""
 
     def field(block: Bytes, part: UOp, element: UOp) -> UOp:
         number = part * 16 + element
-        bit = (number % 8 * 0 + 1) << (number % 8)
-        is_set = (block(number // 8 + high) & bit.cast(dtypes.uint8)).ne(0)
         nibble = _shifted(block(element + low), part * 4) & 15
-        return nibble | is_set.where(nibble.const_like(16), nibble.const_like(0))
+        return nibble | _bit(block(number // 8 + high), number % 8, nibble)
 
     return field
 
@@ -111,7 +122,7 @@ def _field_q4_k(block: Bytes, part: UOp, element: UOp) -> UOp:
 
 def _field_q5_k(block: Bytes, part: UOp, element: UOp) -> UOp:
     nibble = _shifted(block(part // 2 * 32 + element + 48), part % 2 * 4) & 15
-    return nibble | ((_shifted(block(element + 16), part) & 1) << 4)
+    return nibble | _bit(block(element + 16), part, nibble)
 
 
 def _field_q6_k(block: Bytes, part: UOp, element: UOp) -> UOp:
@@ -132,14 +143,14 @@ def _minimum_q6_k(block: Bytes, part: UOp) -> UOp:
 
 
 LAYOUTS: dict[str, Layout] = {
-    "Q4_0": Layout(2, 16, 1, _nibble(2), _first_half, _offset(8.0)),
-    "Q4_1": Layout(2, 16, 1, _nibble(4), _first_half, _second_half),
-    "Q5_0": Layout(2, 16, 1, _five_bits(2, 6), _first_half, _offset(16.0)),
-    "Q5_1": Layout(2, 16, 1, _five_bits(4, 8), _first_half, _second_half),
-    "Q8_0": Layout(1, 32, 1, _signed_byte, _first_half, None),
-    "Q4_K": Layout(8, 32, 8, _field_q4_k, _scale_k, _minimum_k),
-    "Q5_K": Layout(8, 32, 8, _field_q5_k, _scale_k, _minimum_k),
-    "Q6_K": Layout(16, 16, 16, _field_q6_k, _scale_q6_k, _minimum_q6_k),
+    "Q4_0": Layout(2, 16, 1, _nibble(2), _first_half, _offset(8.0), 2),
+    "Q4_1": Layout(2, 16, 1, _nibble(4), _first_half, _second_half, 2),
+    "Q5_0": Layout(2, 16, 1, _five_bits(2, 6), _first_half, _offset(16.0), 2),
+    "Q5_1": Layout(2, 16, 1, _five_bits(4, 8), _first_half, _second_half, 2),
+    "Q8_0": Layout(1, 32, 1, _signed_byte, _first_half, None, 1),
+    "Q4_K": Layout(8, 32, 8, _field_q4_k, _scale_k, _minimum_k, 2),
+    "Q5_K": Layout(8, 32, 8, _field_q5_k, _scale_k, _minimum_k, 2),
+    "Q6_K": Layout(16, 16, 16, _field_q6_k, _scale_q6_k, _minimum_q6_k, 4),
 }
 
 

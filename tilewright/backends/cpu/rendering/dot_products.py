@@ -17,7 +17,8 @@ from tilewright.backends.cpu.rendering.memory_access import MemoryAccess
 from tilewright.codegen.tiles import Coordinates, axis_size
 from tilewright.graph.kernels.dot_products import DotFit, find_dots, narrow_factors, usable_dtypes
 from tilewright.graph.ops import AxisType, Ops
-from tilewright.graph.uop import UOp
+from tilewright.graph.records import Program
+from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import consumers
 
 # LLVM's intrinsics, by the number of 32-bit lanes.
@@ -61,8 +62,10 @@ class DotProducts:
             if dot is not None and all(self.members.get(each, dot.group) == dot.group for each in dot.members):
                 self.dots[node] = dot
                 self.members.update(dict.fromkeys(dot.members, dot.group))
+        self.lazy: set[UOp] = set()  # members that are computed where the sum is
         if self.dots:
             self._find_replaced(consumers(body))
+            self._find_lazy(memory.program)
 
     # ------------------------------------------------------------ matching
 
@@ -110,6 +113,27 @@ class DotProducts:
             for node in nodes:
                 if all(user in self.dots or user in self.replaced for user in users[node]):
                     self.replaced.add(node)
+
+    def _find_lazy(self, program: Program) -> None:
+        """Members in the loop of all their sums, of memory that the program does not write."""
+        loops: list[UOp] = []
+        around: dict[UOp, tuple[UOp, ...]] = {}
+        for node in program.body:
+            if node.op is Ops.RANGE and not node.arg.kind.is_tile:
+                loops.append(node)
+            elif node.op is Ops.END:
+                loops.pop()
+            elif node in self.members or node in self.dots:
+                around[node] = tuple(loops)
+        unwritten = {param.slot for param in program.params if not param.is_written}
+        for node, dot in self.dots.items():
+            for member in dot.members:
+                buffer = memory_of(member.src[0]) if member.op is Ops.LOAD else None
+                is_kept = buffer is None or (buffer.op is Ops.PARAM and buffer.arg.slot in unwritten)
+                if is_kept and around[member] == around[node]:
+                    self.lazy.add(member)
+        shared = {member for node, dot in self.dots.items() for member in dot.members if around[member] != around[node]}
+        self.lazy -= shared
 
     # ------------------------------------------------------------ sums
 
@@ -170,7 +194,7 @@ class DotProducts:
 
     def emit_member(self, node: UOp) -> None:
         """A node of a factor, where the program has it."""
-        self.grouped.emit(node, self.members[node])
+        self.grouped.emit(node, self.members[node], node in self.lazy)
 
     def _operand(self, dot: Dot, side: int, at: dict[UOp, int]) -> str:
         """A factor as the instruction takes it: widened, or offset."""

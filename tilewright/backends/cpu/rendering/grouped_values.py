@@ -103,19 +103,24 @@ class GroupedValues:
         """The tile axes whose elements are vectors of their own."""
         return [axis for axis in self.facts.axes(node) if axis not in group]
 
-    def emit(self, node: UOp, group: Group) -> None:
-        """All vectors of a member, where the program has the node."""
+    def emit(self, node: UOp, group: Group, is_lazy: bool) -> None:
+        """All vectors of a member, where the program has the node; of a lazy one each where it is used first, so that
+        few of them wait in registers."""
+        self.made[node] = {}
         axes = self.axes(node, group)
-        self.made[node] = {
-            coordinates: self._load(node, group, dict(zip(axes, coordinates)))
-            if node.op is Ops.LOAD
-            else self._compute(node, group, dict(zip(axes, coordinates)))
-            for coordinates in itertools.product(*(range(axis_size(axis)) for axis in axes))
-        }
+        for coordinates in () if is_lazy else itertools.product(*(range(axis_size(axis)) for axis in axes)):
+            self._vector(node, group, dict(zip(axes, coordinates)))
+
+    def _vector(self, node: UOp, group: Group, at: dict[UOp, int]) -> Element:
+        made, coordinates = self.made[node], tuple(at[axis] for axis in self.axes(node, group))
+        if coordinates not in made:
+            make = self._load if node.op is Ops.LOAD else self._compute
+            made[coordinates] = make(node, group, at)
+        return made[coordinates]
 
     def operand(self, node: UOp, group: Group, at: dict[UOp, int]) -> Element:
         """A factor in all lanes."""
-        made = self.made[node][tuple(at[axis] for axis in self.axes(node, group))]
+        made = self._vector(node, group, at)
         return made if group.lanes in self.facts.axes(node) else self._broadcast(node.dtype, made, group)
 
     def _count(self, node: UOp, group: Group) -> int:
@@ -135,7 +140,7 @@ class GroupedValues:
             return self._constants(node, group, at, count)
         if not self._varies(node, group):
             return self._splat(node, self.values.operand(node, at, None), count)
-        made = self.made[node][tuple(at[axis] for axis in self.axes(node, group))]
+        made = self._vector(node, group, at)
         return made.name if self._count(node, group) == count else self._broadcast(node.dtype, made, group).name
 
     def _splat(self, node: UOp, name: str, count: int) -> str:
