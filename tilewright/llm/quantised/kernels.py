@@ -53,7 +53,8 @@ def one_token(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[..
         tile_row, inner_row = UOp.range(rows // tile.rows, 0, AxisType.THREAD), UOp.range(tile.rows, 7, AxisType.UNROLL)
         tile_token, inner_token = UOp.range(tokens // tile.tokens, 1), UOp.range(tile.tokens, 8, AxisType.UNROLL)
         pick = UOp.range(picks, 2)
-        row, token = tile_row * tile.rows + inner_row, tile_token * tile.tokens + inner_token
+        # Rows at a distance, each the next row of a long stream: processors prefetch few short ones.
+        row, token = inner_row * (rows // tile.rows) + tile_row, tile_token * tile.tokens + inner_token
         source = pick if values.shape[1] > 1 else 0
         block = UOp.range(values.shape[2] // (layout.parts * layout.length), 3, AxisType.REDUCE)
         kind = AxisType.UPCAST if layout.scales > 1 and tile.tokens == 1 else AxisType.UNROLL
