@@ -8,6 +8,7 @@ import codecs
 from collections.abc import Iterable
 
 from tilewright.base.errors import ConfigError
+from tilewright.llm.tokenizer import Tokenizer
 
 MAX_STOP_STRINGS = 64
 
@@ -63,6 +64,26 @@ class TextStream:
         return 0
 
 
+class TokenStream:
+    """Text from the tokens of an answer, one at a time; see `TextStream`. `continues` is whether the text goes on with
+    one that was shown, so that a space at its start belongs to it."""
+
+    def __init__(self, tokenizer: Tokenizer, stop: Iterable[str] = (), continues: bool = False) -> None:
+        self._bytes_of = tokenizer.token_bytes
+        self._text = TextStream(stop, skip_space=tokenizer.adds_space and not continues)
+
+    @property
+    def stopped(self) -> str:
+        """The stop string that was found."""
+        return self._text.stopped
+
+    def push(self, token: int) -> str:
+        return self._text.feed(self._bytes_of(token))
+
+    def finish(self) -> str:
+        return self._text.finish()
+
+
 def check_stop_strings(stop: Iterable[str]) -> tuple[str, ...]:
     """The stop strings as a tuple; a lone string is one of them."""
     strings = (stop,) if isinstance(stop, str) else tuple(stop)
@@ -73,4 +94,4 @@ def check_stop_strings(stop: Iterable[str]) -> tuple[str, ...]:
     return strings
 
 
-__all__ = ["TextStream", "check_stop_strings"]
+__all__ = ["TextStream", "TokenStream", "check_stop_strings"]

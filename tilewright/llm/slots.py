@@ -1,0 +1,191 @@
+"""Calls of the network for requests that share one cache. In: the tokens of some rows and where they stand. Out: a row
+of logits for each. Stands between the generator, which thinks in requests, and the network, which thinks in tensors.
+
+Each request has a row of the cache, its slot. One row runs with its index and its position as symbolic integers of a
+jitted function: it attends to exactly the tokens it has. Several rows run together, each with a position of its own,
+and attend to as many tokens as the longest of them has, with a mask. On devices without symbolic sizes a call attends
+to the whole cache, which begins small and doubles. Recorded calls are replayed for any position: nothing is compiled
+for a token."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tilewright.base.errors import TilewrightError
+from tilewright.engine.jit.jit import jit
+from tilewright.graph.records import KernelInfo
+from tilewright.graph.uop import UOp
+from tilewright.llm.cache import Cache, Position
+from tilewright.llm.model import Transformer
+from tilewright.tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Rows = np.ndarray[Any, Any]
+
+# Prompts are taken in pieces of these sizes, the last one padded: each size is recorded and compiled once.
+PIECES = (8, 32, 128)
+FIRST_LENGTH = 2048
+FIRST_LENGTH_WITHOUT_SYMBOLIC = 512
+
+
+def piece_size(count: int, largest: int) -> int:
+    """How many tokens a call takes of the `count` that are left: a size that is not half empty, or the smallest."""
+    sizes = [size for size in PIECES if size <= max(largest, PIECES[0])]
+    for size in sizes:
+        if count <= size <= max(2 * count, sizes[0]):
+            return size
+    return max(size for size in sizes if size <= count)
+
+
+class CacheRows(Cache):
+    """Some rows of a cache as a cache of their own: `count` from `first` on. Where rows have positions of their own,
+    `used` tokens of each are attended to."""
+
+    def __init__(self, cache: Cache, first: Any, count: int, used: Any = None) -> None:
+        self.batch = count
+        self.length = cache.length
+        self.layers = cache.layers
+        self._rows = slice(None) if cache.batch == count else slice(first, first + count)
+        self._first = first
+        self._used = used
+
+    def store(self, layer: int, new: tuple[Tensor, ...], position: Position) -> list[Tensor]:
+        held = self.layers[layer]
+        if isinstance(position, Tensor):
+            write = functools.partial(_store_rows, first=self._first)
+            for memory, value in zip(held, new, strict=True):
+                value = value.cast(memory.dtype).contiguous()
+                memory.assign(Tensor.custom_kernel(memory, value, position, fxn=write)[0])
+            return [memory[self._rows, :, : self._used] for memory in held]
+        end = position + new[0].shape[2]
+        for memory, value in zip(held, new, strict=True):
+            memory[self._rows, :, position:end] = value.cast(memory.dtype)
+        return [memory[self._rows, :, :end] for memory in held]
+
+
+def _store_rows(memory: UOp, value: UOp, position: UOp, first: int) -> UOp:
+    row, head, time, feature = (UOp.range(size, number) for number, size in enumerate(value.shape))
+    target = memory[row + first, head, position[row] + time, feature]
+    written = target.set(value[row, head, time, feature], end=(row, head, time, feature))
+    return written.sink(arg=KernelInfo("store_rows"))
+
+
+class Slots:
+    """The rows of a cache and the jitted calls on them. `context` is the most tokens that a row can hold."""
+
+    def __init__(self, model: Transformer, count: int, context: int) -> None:
+        self.model = model
+        self.count = count
+        self.context = context
+        self.is_symbolic = isinstance(model.device, str) and has_symbolic_sizes(model.device)
+        first = FIRST_LENGTH if self.is_symbolic else FIRST_LENGTH_WITHOUT_SYMBOLIC
+        self._cache = self._make_cache(min(first, context))
+        self._calls: dict[tuple[int, int], Callable[..., Tensor]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        return self._cache.nbytes()
+
+    def run_one(self, row: int, tokens: Sequence[int], position: int) -> Rows:
+        """The logits behind the last of the tokens of one row, the first of which stands at `position`."""
+        count = len(tokens)
+        size = count if count == 1 else piece_size(count, PIECES[-1])
+        self._reserve(position + size)
+        given = self._whole([[*tokens, *(0,) * (size - count)]])
+        last = self._whole([count - 1])
+        if self.is_symbolic:
+            return self._read(self._call(1, size)(self.model, self._cache, given, last, row, position))
+        return self._read(self._call(1, size)(self.model, self._cache, given, last, row, self._whole([position])))
+
+    def run_many(self, tokens: Sequence[int], positions: Sequence[int]) -> Rows:
+        """The logits behind one token of each of the first rows, which stands at the row's position."""
+        used = max(positions) + 1
+        self._reserve(used)
+        call = self._call(len(tokens), 1)
+        given, places = self._whole([[token] for token in tokens]), self._whole(positions)
+        return self._read(
+            call(self.model, self._cache, given, places, used if self.is_symbolic else self._cache.length)
+        )
+
+    # ---------------------------------------------------------------- recorded calls
+
+    def _call(self, rows: int, size: int) -> Callable[..., Tensor]:
+        """The jitted call for so many rows of so many tokens, made when it is first needed."""
+        found = self._calls.get((rows, size))
+        if found is None:
+            found = self._calls[rows, size] = self._jitted(rows, size)
+        return found
+
+    def _jitted(self, rows: int, size: int) -> Callable[..., Tensor]:
+        function = _many_rows if rows > 1 else _one_row
+        if not self.is_symbolic:
+            return jit(function)
+        length = self._cache.length
+        bounds = {"used": (1, length)} if rows > 1 else {"position": (0, length - size)}
+        if rows == 1 and self.count > 1:
+            bounds["row"] = (0, self.count - 1)
+        return jit(function, symbolic=bounds)
+
+    # ---------------------------------------------------------------- memory
+
+    def _make_cache(self, length: int) -> Cache:
+        """Longer by a piece, into which the padding of the last piece of a prompt is written."""
+        return self.model.make_cache(self.count, length + PIECES[-1])
+
+    def _reserve(self, length: int) -> None:
+        """Doubles the cache until it holds so many tokens of a row. What was recorded belongs to the old one."""
+        if length <= self._cache.length:
+            return
+        wanted = self._cache.length - PIECES[-1]
+        while wanted + PIECES[-1] < length:
+            wanted *= 2
+        old, new = self._cache, self._make_cache(min(wanted, self.context))
+        for before, after in zip(old.layers, new.layers, strict=True):
+            for source, target in zip(before, after, strict=True):
+                target[:, :, : old.length] = source
+                target.realize()
+        self._cache = new
+        self._calls.clear()
+
+    def _whole(self, values: Sequence[Any]) -> Tensor:
+        """Integers where the model is."""
+        import numpy as np
+
+        made = Tensor(np.array(values, np.int32))
+        device = self.model.device
+        return (made.to(device) if isinstance(device, str) else made.shard(device)).realize()
+
+    @staticmethod
+    def _read(logits: Tensor) -> Rows:
+        return logits.numpy()
+
+
+# Model and cache are arguments because jit looks for tensors in those, and not in closures of the package's own code.
+
+
+def _one_row(model: Transformer, cache: Cache, tokens: Tensor, last: Tensor, row: Any, position: Any) -> Tensor:
+    used = cache.length if isinstance(position, Tensor) else None
+    states = model.hidden(tokens, CacheRows(cache, row, 1, used), position)
+    return model.head(states[:, 0] if tokens.shape[1] == 1 else states[0][last]).realize()
+
+
+def _many_rows(model: Transformer, cache: Cache, tokens: Tensor, positions: Tensor, used: Any) -> Tensor:
+    rows = CacheRows(cache, 0, tokens.shape[0], used)
+    return model.head(model.hidden(tokens, rows, positions)[:, 0]).realize()
+
+
+@functools.cache
+def has_symbolic_sizes(device: str) -> bool:
+    """Whether kernels of a device take sizes when they are launched: tried once, on a sum of a few elements."""
+    memory = Tensor.arange(8, device=device).contiguous().realize()
+    try:
+        return bool(jit(lambda end: memory[:end].sum().realize(), symbolic={"end": (1, 8)})(3).item() == 3)
+    except TilewrightError:
+        return False
+
+
+__all__ = ["PIECES", "CacheRows", "Slots", "has_symbolic_sizes", "piece_size"]
