@@ -21,7 +21,12 @@ PRESENT = [
 ]
 # Pages with examples that a test of their own runs.
 EXTENDING = "tests/meta/test_extending.py"
-RUN_ELSEWHERE = {"README.md": "test_readme.py", "add_a_backend.md": EXTENDING, "add_an_op.md": EXTENDING}
+RUN_ELSEWHERE = {
+    "README.md": "test_readme.py",
+    "serve.md": "tests/llm/test_serve_docs.py",
+    "add_a_backend.md": EXTENDING,
+    "add_an_op.md": EXTENDING,
+}
 WITH_EXAMPLES = [page for page in PAGES if examples_of(page) and page.name not in RUN_ELSEWHERE]
 FOLDERS = ("base", "graph", "schedule", "kernel", "codegen", "backends", "runtime", "engine", "tensor", "nn", "cli")
 # Variables of other programs, and those that tests alone read.

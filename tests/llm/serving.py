@@ -16,6 +16,8 @@ from typing import Any
 
 import httpx
 
+from tilewright.base.errors import UserError
+from tilewright.llm.sampling import Sampling
 from tilewright.llm.serve.app import Service
 from tilewright.llm.serve.model import ServedModel
 from tilewright.llm.serve.server import Server, bind_socket
@@ -37,6 +39,7 @@ class Sequence256:
     tokens: list[int] = field(default_factory=list)
     finished: str = ""
     reused: int = 0
+    error: UserError | None = None
 
     def cancel(self) -> None:
         self.end("cancelled")
@@ -53,14 +56,14 @@ class ByteWriter:
         self.stops = stops
         self.text = ""
         self.shown = 0
-        self.stopped = False
+        self.stopped = ""
 
     def push(self, token: int) -> str:
         self.text += chr(token)
         for stop in self.stops:
             if stop in self.text:
                 self.text = self.text[: self.text.index(stop)]
-                self.stopped = True
+                self.stopped = stop
         held = 0 if self.stopped else max([0, *map(len, self.stops)])
         return self._show(len(self.text) - held)
 
@@ -89,9 +92,11 @@ class StandIn:
         self.slots = slots
         self.pause = pause
         self.fails = 0
+        self.warm_parts = 0
+        self.warmed = 0
         self.answer: Callable[[bytes], bytes] = bytes.upper
         self.active: list[Sequence256] = []
-        self.samplings: list[dict[str, Any]] = []
+        self.samplings: list[Sampling] = []
         self.rows: list[int] = []
 
     def encode(self, text: str) -> list[int]:
@@ -103,16 +108,24 @@ class StandIn:
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(tokens).decode()
 
-    def writer(self, stops: Sequence[str]) -> ByteWriter:
+    def writer(self, stops: Sequence[str], continues: bool) -> ByteWriter:
+        del continues
         return ByteWriter(stops)
 
-    def start(self, tokens: Sequence[int], sampling: Mapping[str, Any], limit: int) -> Sequence256:
+    def start(self, tokens: Sequence[int], sampling: Sampling, limit: int) -> Sequence256:
         assert len(self.active) < self.slots
-        self.samplings.append(dict(sampling))
+        self.samplings.append(sampling)
         line = bytes(tokens).split(b"\n")[-1]
         sequence = Sequence256(self, b"endless " * limit if b"endless" in line else self.answer(line), limit)
         self.active.append(sequence)
         return sequence
+
+    def warm_up(self) -> Iterator[None]:
+        """Parts that take as long as `warm_parts` says."""
+        for _ in range(self.warm_parts):
+            time.sleep(0.02)
+            self.warmed += 1
+            yield
 
     def step(self) -> bool:
         time.sleep(self.pause)

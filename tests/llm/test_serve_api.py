@@ -8,6 +8,7 @@ import openai
 import pytest
 
 from tests.llm.serving import HTTP, Running, StandIn, running_server, wait_until
+from tilewright.llm.sampling import Sampling
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +99,8 @@ def test_several_prompts_and_choices(client: openai.OpenAI) -> None:
         (2, "TWO"),
         (3, "TWO"),
     ]
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (6, 12)
     tokens = client.completions.create(model="stand-in", prompt=[104, 105], echo=True)
     assert tokens.choices[0].text == "hiHI"
     pieces = list(client.completions.create(model="stand-in", prompt=["one", "two"], stream=True, echo=True))
@@ -110,8 +113,8 @@ def test_sampling_reaches_the_model(served: Running, client: openai.OpenAI) -> N
     extra = {"top_k": 5, "min_p": 0.1, "repetition_penalty": 1.5}
     client.completions.create(model="stand-in", prompt="x", n=2, temperature=0.25, top_p=0.5, seed=7, extra_body=extra)
     samplings = served.service.model.samplings[-2:]  # type: ignore[attr-defined]
-    expected = {"temperature": 0.25, "top_p": 0.5, **extra}
-    assert samplings == [{**expected, "seed": 7}, {**expected, "seed": 8}], "the choices of a request differ"
+    expected = [Sampling(0.25, 5, 0.5, 0.1, 1.5, seed) for seed in (7, 8)]
+    assert samplings == expected, "the choices of a request differ"
 
 
 def test_models(client: openai.OpenAI) -> None:
@@ -159,7 +162,12 @@ def test_metrics_and_health(served: Running, client: openai.OpenAI) -> None:
     assert metric(served, 'tilewright_http_responses_total{path="/v1/completions",status="200"}') >= 1
     assert metric(served, "tilewright_slots") == 4
     wait_until(lambda: metric(served, "tilewright_running_sequences") == 0)
-    assert HTTP.get(f"{served.url}/health").json() == {"status": "ok", "running": 0, "waiting": 0}
+    assert HTTP.get(f"{served.url}/health").json() == {
+        "status": "ok",
+        "running": 0,
+        "waiting": 0,
+        "warming_up": False,
+    }
 
 
 def metric(served: Running, name: str) -> float:

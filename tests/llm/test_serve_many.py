@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from collections.abc import Iterator
 
 import httpx
+import pytest
 
 from tests.llm.serving import HTTP, Running, StandIn, running_server, wait_until
 from tilewright.llm.serve.worker import Job
@@ -78,3 +80,27 @@ def test_sequences_that_run_at_once_share_steps() -> None:
         body = {"prompt": "x" * 20, "n": 8}
         assert HTTP.post(f"{running.url}/v1/completions", json=body).status_code == 200
     assert model.rows == [8] * 21
+
+
+def test_requests_come_before_what_is_compiled_ahead() -> None:
+    model = StandIn()
+    model.warm_parts = 50
+    with running_server(model) as running:
+        response = HTTP.post(f"{running.url}/v1/completions", json={"prompt": "x"})
+        assert response.json()["choices"][0]["text"] == "X"
+        assert model.warmed < 50, "it did not wait for the rest"
+        assert HTTP.get(f"{running.url}/health").json()["warming_up"]
+        wait_until(lambda: not running.service.worker.is_warming)
+        assert model.warmed == 50
+
+
+def test_a_part_that_cannot_be_compiled_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(StandIn):
+        def warm_up(self) -> Iterator[None]:
+            yield None
+            raise ArithmeticError("no such kernel")
+
+    with running_server(Broken()) as running:
+        wait_until(lambda: not running.service.worker.is_warming)
+        assert HTTP.post(f"{running.url}/v1/completions", json={"prompt": "x"}).status_code == 200
+    assert "no such kernel" in caplog.text

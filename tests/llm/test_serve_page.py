@@ -168,7 +168,7 @@ def test_settings_reach_the_model_and_stay(page: Any) -> None:
         ask(page, "question")
         assert wait_for_answer(page) == "QUE"
         assert "Cut" in page.inner_text("article.assistant .notes")
-        assert model.samplings[-1]["temperature"] == 0.25
+        assert model.samplings[-1].temperature == 0.25
         assert page.evaluate("JSON.parse(localStorage['tilewright.settings']).system") == "be brief"
         page.click("#toggle-theme")
         assert page.get_attribute("html", "data-theme") == "light"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tilewright.llm.sampling import Sampling
 from tilewright.llm.serve.errors import ApiError
 from tilewright.llm.serve.protocol import CompletionRequest, parse_json, parse_request
 
@@ -19,14 +20,7 @@ def chat(**fields: Any) -> CompletionRequest:
 def test_defaults() -> None:
     request = chat()
     assert request.messages == ({"role": "user", "content": "x"},)
-    assert request.sampling == {
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "top_k": 0,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-        "seed": None,
-    }
+    assert request.sampling == Sampling(temperature=1.0, top_k=0)
     assert (request.limit, request.choices, request.stops, request.stream) == (None, 1, (), False)
 
 
@@ -54,6 +48,12 @@ def test_values_that_ask_for_nothing_are_taken() -> None:
 def test_a_developer_is_the_system() -> None:
     body = {"messages": [{"role": "developer", "content": "rules"}, MESSAGE]}
     assert parse_request(body, chat=True).messages[0] == {"role": "system", "content": "rules"}
+
+
+def test_numbers_of_openai_that_the_sampler_has_otherwise() -> None:
+    assert chat(seed=-1).sampling.seed == (1 << 64) - 1
+    assert 0 < chat(top_p=0).sampling.top_p <= 1e-6
+    assert chat(seed=5.0, temperature=1).sampling == chat(seed=5, temperature=1.0).sampling
 
 
 def test_the_smaller_limit_counts() -> None:

@@ -97,6 +97,49 @@ def trace(
 
 
 @app.command()
+def serve(
+    model: Annotated[str, typer.Argument(help="A path, hf:repo/file, or a name of `tilewright models`.")] = "",
+    host: Annotated[str, typer.Option(help="The address to listen on; by default, for this machine.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes any that is free.")] = 8000,
+    device: Annotated[str, typer.Option(help="The device of the model.")] = "",
+    shard: Annotated[int, typer.Option(min=1, help="How many devices share the model.")] = 1,
+    slots: Annotated[int, typer.Option(min=1, max=256, help="Requests that run at once, in one batch.")] = 8,
+    context: Annotated[int, typer.Option(min=0, help="Tokens of prompt and answer; 0: the model's, to 4096.")] = 0,
+    api_key_file: Annotated[Path | None, typer.Option(help="A file whose first line clients must give as key.")] = None,
+    api_key: Annotated[str, typer.Option(envvar="TILEWRIGHT_API_KEY", hidden=True)] = "",
+    allow_host: Annotated[list[str] | None, typer.Option(help="A name that requests may be addressed to.")] = None,
+    allow_origin: Annotated[list[str] | None, typer.Option(help="A site whose pages may call: https://name.")] = None,
+    queue: Annotated[int, typer.Option(help="Requests that may wait; more get status 429.")] = 64,
+    max_tokens: Annotated[int, typer.Option(help="The most that one request may generate; 0: the context.")] = 0,
+    max_body: Annotated[int, typer.Option(help="Bytes of a request.")] = 1 << 18,
+    request_seconds: Annotated[float, typer.Option(help="For a request, from its arrival to its end.")] = 600.0,
+    read_seconds: Annotated[float, typer.Option(help="For a client to send a request, or to read.")] = 20.0,
+    grace_seconds: Annotated[float, typer.Option(help="For running requests when the server is stopped.")] = 10.0,
+    warm_up: Annotated[bool, typer.Option(help="Compile what requests need while there is none.")] = True,
+) -> None:
+    """Serve a language model: an API like OpenAI's, and a chat page."""
+    from tilewright.cli.serve import ServeRequest, run_serve
+    from tilewright.llm.serve.settings import Settings
+
+    with _mistakes():
+        settings = Settings(
+            host=host,
+            port=port,
+            api_key=api_key,
+            allowed_hosts=tuple(name.lower() for name in allow_host or ()),
+            allowed_origins=tuple(allow_origin or ()),
+            queue=queue,
+            max_tokens=max_tokens,
+            max_body=max_body,
+            request_seconds=request_seconds,
+            read_seconds=read_seconds,
+            grace_seconds=grace_seconds,
+            warm_up=warm_up,
+        )
+        run_serve(ServeRequest(model, device, shard, slots, context, api_key_file, settings), typer.echo)
+
+
+@app.command()
 def cache(clear: Annotated[bool, typer.Option("--clear", help="Remove every entry; downloads stay.")] = False) -> None:
     """Show where compiled programs are kept and how much they take, or remove them."""
     from tilewright.cli.status import clear_cache, describe_cache

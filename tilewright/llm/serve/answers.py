@@ -53,12 +53,14 @@ class Choice:
 
 @dataclass
 class Answer:
-    """One request's answer while it grows. `before` is the text that `echo` puts ahead of each choice."""
+    """One request's answer while it grows. `before` is the text that `echo` puts ahead of each choice; `each` says how
+    many choices a prompt has, whose tokens count once."""
 
     model: str
     chat: bool
     prompt_tokens: int
     before: Sequence[str]
+    each: int = 1
     include_usage: bool = False
     created: int = field(default_factory=lambda: int(time.time()))
     choices: list[Choice] = field(default_factory=list)
@@ -126,7 +128,7 @@ class Answer:
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": generated,
             "total_tokens": self.prompt_tokens + generated,
-            "prompt_tokens_details": {"cached_tokens": sum(choice.reused for choice in self.choices)},
+            "prompt_tokens_details": {"cached_tokens": sum(choice.reused for choice in self.choices[:: self.each])},
         }
 
     @property

@@ -10,13 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.llm.sampling import Sampling
 from tilewright.llm.serve.errors import ApiError, unsupported_field, wrong_field
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256
 MAX_MESSAGES = 4096
 # OpenAI's seeds are 64-bit integers, with a sign.
-SEED_LOW, SEED_HIGH = -(1 << 63), (1 << 63) - 1
+SEEDS = 1 << 64
+# OpenAI takes a top_p of 0, which leaves the most probable token alone.
+MIN_TOP_P = 1e-6
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ SAMPLING_FIELDS: dict[str, NumberField] = {
     "top_k": NumberField(0, 1 << 31, 0, whole=True),
     "min_p": NumberField(0.0, 1.0, 0.0),
     "repetition_penalty": NumberField(0.1, 10.0, 1.0),
-    "seed": NumberField(SEED_LOW, SEED_HIGH, None, whole=True),
+    "seed": NumberField(-SEEDS // 2, SEEDS // 2 - 1, None, whole=True),
 }
 COUNT_FIELDS: dict[str, NumberField] = {
     "n": NumberField(1, 128, 1, whole=True),
@@ -82,7 +85,7 @@ class CompletionRequest:
     messages: tuple[dict[str, str], ...]
     prompts: tuple[str | tuple[int, ...], ...]
     model: str
-    sampling: Mapping[str, float | int | None]
+    sampling: Sampling
     limit: int | None
     choices: int
     stops: tuple[str, ...]
@@ -125,7 +128,7 @@ def parse_request(body: Mapping[str, Any], *, chat: bool) -> CompletionRequest:
         messages=_messages(body) if chat else (),
         prompts=() if chat else _prompts(body),
         model=_text(body, "model"),
-        sampling={name: _number(body, name, field) for name, field in SAMPLING_FIELDS.items()},
+        sampling=_sampling(body),
         limit=min(limits) if limits else None,
         choices=int(counts["n"] or 1),
         stops=_stops(body),
@@ -133,6 +136,14 @@ def parse_request(body: Mapping[str, Any], *, chat: bool) -> CompletionRequest:
         include_usage=_flag(options, "include_usage"),
         echo=_flag(body, "echo"),
     )
+
+
+def _sampling(body: Mapping[str, Any]) -> Sampling:
+    given: dict[str, Any] = {name: _number(body, name, field) for name, field in SAMPLING_FIELDS.items()}
+    given["top_p"] = max(given["top_p"], MIN_TOP_P)
+    if given["seed"] is not None:
+        given["seed"] %= SEEDS
+    return Sampling(**given)
 
 
 def _check_names(body: Mapping[str, Any], known: frozenset[str]) -> None:

@@ -86,7 +86,7 @@ class Server(uvicorn.Server):
             http=connection_protocol(settings.read_seconds),
             ws="none",
             lifespan="on",
-            log_level="warning",
+            log_level="error",
             access_log=False,
             server_header=False,
             proxy_headers=False,
@@ -122,10 +122,9 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def run_server(service: Service, tell: Callable[[str], None]) -> None:
+def run_server(service: Service, listening: socket.socket, tell: Callable[[str], None]) -> None:
     """Serve until a signal. `tell` is given the address once connections are accepted."""
-    with bind_socket(service.settings.host, service.settings.port) as listening:
-        Server(service, tell).run([listening])
+    Server(service, tell).run([listening])
 
 
 def bind_socket(host: str, port: int) -> socket.socket:

@@ -23,11 +23,12 @@ class Settings:
     allowed_origins: tuple[str, ...] = ()  # web pages of other servers that may call this one
     queue: int = 64  # requests that wait for a slot; one more is told to come again
     max_tokens: int = 0  # the most that one request may generate; 0: as far as the context reaches
-    max_body: int = 1 << 20
+    max_body: int = 1 << 18
     request_seconds: float = 600.0  # from the arrival of a request to the end of its answer
     read_seconds: float = 20.0  # for a client to send its headers, and again for the body
     grace_seconds: float = 10.0  # that running requests have when the server is told to stop
     connections: int = 512
+    warm_up: bool = True  # compile what requests need before the first one, while there is none
 
     def __post_init__(self) -> None:
         at_least_one = ("max_body", "request_seconds", "read_seconds", "connections")

@@ -9,10 +9,11 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.base.errors import UserError
+from tilewright.llm.sampling import Sampling
 from tilewright.llm.serve.errors import ApiError
 from tilewright.llm.serve.metrics import Metrics
 from tilewright.llm.serve.model import Running, ServedModel, Writer
@@ -57,9 +58,10 @@ class Job:
     """One sequence to generate. `deliver` is called from the worker's thread and must not block."""
 
     prompt: Sequence[int]
-    sampling: Mapping[str, float | int | None]
+    sampling: Sampling
     limit: int
     stops: Sequence[str]
+    continues: bool  # whether the text goes on with that of the prompt
     deadline: float
     deliver: Callable[[Event], None]
     arrived: float = field(default_factory=time.monotonic)
@@ -72,10 +74,13 @@ class Job:
 
 
 class Worker:
-    """Runs jobs on a model until it is stopped. `queue` is how many may wait for a slot."""
+    """Runs jobs on a model until it is stopped. `queue` is how many may wait for a slot; with `warm_up` the thread uses
+    the time without jobs to compile what they will need."""
 
-    def __init__(self, model: ServedModel, queue: int, metrics: Metrics) -> None:
+    def __init__(self, model: ServedModel, queue: int, metrics: Metrics, warm_up: bool = False) -> None:
         self.model = model
+        self.is_warming = warm_up
+        self._warming = model.warm_up()
         self.queue = queue
         self.metrics = metrics
         self._changed = threading.Condition()
@@ -161,6 +166,9 @@ class Worker:
 
     def _run(self) -> None:
         while self._prepare():
+            if not self._running:
+                self._warm_up()
+                continue
             try:
                 self.model.step()
                 self._failures = 0
@@ -174,7 +182,7 @@ class Worker:
             self._advance_all()
 
     def _prepare(self) -> bool:
-        """Bring the generator up to date with the queues. Waits where there is nothing to run; False: stop."""
+        """Bring the generator up to date with the queues. Waits where there is nothing to do; False: stop."""
         with self._changed:
             while True:
                 self._expire()
@@ -184,8 +192,20 @@ class Worker:
                     return True
                 if self._stopping:
                     return False
+                if self.is_warming:
+                    return True
                 if not self._waiting:
                     self._changed.wait()
+
+    def _warm_up(self) -> None:
+        """Compile what a request will need, one part after the other while none is there."""
+        try:
+            next(self._warming)
+        except StopIteration:
+            self.is_warming = False
+        except Exception:
+            LOGGER.exception("what requests need could not be compiled ahead of them")
+            self.is_warming = False
 
     def _expire(self) -> None:
         now = time.monotonic()
@@ -215,7 +235,7 @@ class Worker:
         while self._waiting and len(self._running) < self.model.slots:
             job = self._waiting.popleft()
             try:
-                job.writer = self.model.writer(job.stops)
+                job.writer = self.model.writer(job.stops, job.continues)
                 job.running = self.model.start(job.prompt, job.sampling, job.limit)
             except UserError as error:
                 self._fail(job, ApiError(400, f"{error.operation}: {error.message}", code="invalid_value"))
@@ -258,7 +278,8 @@ class Worker:
         elif job.running.finished in ("stop", "length"):
             self._end(job, job.running.finished)
         elif job.running.finished:
-            self._fail(job, ApiError(500, "the model failed on this request", code="model_failed"))
+            message = job.running.error.message if job.running.error else "the model failed on this request"
+            self._fail(job, ApiError(500, message, code="model_failed"))
 
     def _end(self, job: Job, reason: str) -> None:
         if job.running is None or job.writer is None:

@@ -1,0 +1,71 @@
+"""`tilewright serve`. In: what was asked on the command line. Out: a server that runs until it is stopped, or an error
+that says what is missing. The model is opened as `tilewright chat` opens it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tilewright.base.errors import ConfigError, FileError
+from tilewright.llm.serve.settings import Settings
+
+NEEDED = ("prometheus_client", "starlette", "uvicorn")
+
+
+@dataclass(frozen=True)
+class ServeRequest:
+    """What the command line asked for. `key_file` holds the key in its first line, so that no list of processes shows
+    it."""
+
+    model: str
+    device: str
+    shard: int
+    slots: int
+    context: int
+    key_file: Path | None
+    settings: Settings
+
+
+def run_serve(request: ServeRequest, tell: Callable[[str], None]) -> None:
+    """Open the model and serve it. `tell` is given lines for the person who started it."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        remedy = "pip install 'tilewright[llm,serve]'"
+        raise ConfigError("serve", f"{', '.join(missing)} must be installed for it", remedy)
+    settings = with_key(request.settings, request.key_file)
+    from tilewright.llm.serve.app import Service
+    from tilewright.llm.serve.model import open_served
+    from tilewright.llm.serve.server import bind_socket, run_server
+
+    # Before the model is read, which takes longer than to see that the port is taken.
+    with bind_socket(settings.host, settings.port) as listening:
+        for warning in settings.warnings():
+            tell(f"warning: {warning}")
+        model = open_served(request.model, request.device, request.shard, request.slots, request.context)
+
+        def tell_address(address: str) -> None:
+            tell(f"{model.name}, {model.slots} at once, {model.context} tokens of context")
+            tell(f"chat page  {address}/")
+            tell(f"API        {address}/v1")
+            tell("Ctrl-C stops it.")
+
+        run_server(Service(model, settings), listening, tell_address)
+    tell("stopped")
+
+
+def with_key(settings: Settings, key_file: Path | None) -> Settings:
+    """The settings with the key of a file, which counts more than that of the environment."""
+    if key_file is None:
+        return settings
+    try:
+        lines = key_file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError("serve", f"the key cannot be read from {key_file}: {error}", "name a text file") from error
+    if not lines or not lines[0].strip():
+        raise ConfigError("serve", f"{key_file} is empty", "write the key into its first line")
+    return replace(settings, api_key=lines[0].strip())
+
+
+__all__ = ["ServeRequest", "run_serve"]
