@@ -1,0 +1,121 @@
+"""A model that is ready to talk. In: what a user calls a model, and where it should run. Out: the network, its
+tokenizer, its chat template and a generator, together. Chat, `generate` and the server all begin here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tilewright.base.errors import ConfigError, FileError
+from tilewright.llm.files.load import load_model
+from tilewright.llm.files.loaded import LoadedModel
+from tilewright.llm.generator import Generator, Request
+from tilewright.llm.registry import DEFAULT, find_model
+from tilewright.llm.sampling import Sampling
+from tilewright.llm.template import ChatTemplate, Message, load_template, need_template
+from tilewright.llm.text import TokenStream
+from tilewright.llm.tokenizer import Tokenizer
+from tilewright.llm.tokenizer_files import load_tokenizer
+from tilewright.runtime.device import Device
+
+
+class ChatModel:
+    """A network with its tokenizer, its chat template (None where the model was not trained for conversations) and a
+    generator."""
+
+    def __init__(
+        self, name: str, loaded: LoadedModel, tokenizer: Tokenizer, template: ChatTemplate | None, generator: Generator
+    ) -> None:
+        self.name = name
+        self.loaded = loaded
+        self.tokenizer = tokenizer
+        self.template = template
+        self.generator = generator
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text to continue. What spells a control token stays text."""
+        found = self.tokenizer.encode(text, begin=True)
+        if not found and self.tokenizer.bos is not None:
+            return [self.tokenizer.bos]
+        return found
+
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> list[int]:
+        """The tokens of a conversation, up to where the answer begins."""
+        return need_template(self.template, self.name).encode(self.tokenizer, messages, tools=tools)
+
+    def stream(self, request: Request, stop: Iterable[str] = (), continues: bool = False) -> Iterator[str]:
+        """The text of a request, piece by piece, while it is generated. A stop string ends the request. Whoever closes
+        the iterator, or cancels the request, ends it too."""
+        writer = TokenStream(self.tokenizer, stop, continues)
+        shown = 0
+        try:
+            while True:
+                while shown < len(request.tokens) and not writer.stopped:
+                    piece = writer.push(request.tokens[shown])
+                    shown += 1
+                    if piece:
+                        yield piece
+                if writer.stopped:
+                    request.finish("stop")
+                if request.finished:
+                    break
+                self.generator.step()
+            rest = writer.finish()
+            if rest:
+                yield rest
+        finally:
+            request.cancel()
+        if request.error is not None:
+            raise request.error
+
+    def answer(self, messages: Sequence[Message], sampling: Sampling | None = None, limit: int | None = None) -> str:
+        """The whole answer to a conversation."""
+        request = self.generator.submit(self.encode_chat(messages), sampling, limit)
+        return "".join(self.stream(request))
+
+
+def open_model(
+    name: str = "",
+    *,
+    device: str | None = None,
+    shard: int = 1,
+    context: int | None = None,
+    slots: int = 1,
+    progress: bool = True,
+) -> ChatModel:
+    """A model by its name, `hf:owner/repository/file` or path; fetched where it is not here yet. `shard` spreads its
+    weights over so many devices."""
+    if not isinstance(shard, int) or shard < 1:
+        raise ConfigError("open_model", f"a model on {shard!r} devices", "give a whole number of at least 1")
+    devices = shard_devices(device, shard)
+    path = find_model(name, progress)
+    loaded: LoadedModel = load_model(path, devices)  # type: ignore[arg-type]
+    tokenizer = load_tokenizer(_tokenizer_source(loaded))
+    template = load_template(_tokenizer_source(loaded), tokenizer)
+    ends = tokenizer.end_tokens | frozenset(loaded.config.end_tokens)
+    generator = Generator(loaded.model, slots=slots, context=context, end_tokens=ends)
+    return ChatModel(name or DEFAULT, loaded, tokenizer, template, generator)
+
+
+def shard_devices(device: str | None, count: int) -> str | tuple[str, ...] | None:
+    """The devices that a model is spread over: `CPU` on 4 is CPU:0 to CPU:3."""
+    if count == 1:
+        return device
+    kind = (device or Device.DEFAULT).split(":")[0]
+    return tuple(f"{kind}:{index}" for index in range(count))
+
+
+def _tokenizer_source(loaded: LoadedModel) -> dict[str, Any] | Path:
+    """What the tokenizer and the template are in. A model of llama2.c has its vocabulary in a file beside it."""
+    if loaded.tokenizer_source == "gguf":
+        return loaded.facts
+    if loaded.tokenizer_source:
+        return Path(loaded.tokenizer_source)
+    beside = Path(loaded.path).with_name(f"tok{loaded.config.vocab_size}.bin")
+    if not beside.is_file():
+        raise FileError("tokenizer", f"{loaded.path!r} has no tokenizer", f"put {beside.name} beside it")
+    return beside
+
+
+__all__ = ["ChatModel", "open_model", "shard_devices"]
