@@ -294,6 +294,11 @@ class Language:
             return made._replace(twin=infix(">=", left, right)) if is_ordered else made
         return self._integer(op, dtype, left, right, wraps)
 
+    def quotient(self, dtype: DType, left: Expression, right: Expression) -> Expression:
+        """By a number that a function estimated (`is_estimated`): an error of two units in the last place is that of
+        the function."""
+        return infix("/", left, right)
+
     def _integer(self, op: Op, dtype: DType, left: Expression, right: Expression, wraps: bool) -> Expression:
         symbol = op.symbol
         stays = not wraps or op in (Ops.AND, Ops.OR, Ops.XOR, Ops.SHR, Ops.IDIV, Ops.MOD)

@@ -274,6 +274,8 @@ class CStyleRenderer:
             return language.where(node.dtype, *operands)
         if len(operands) == 1:
             return language.unary(node.op, node.dtype, operands[0])
+        if node.op is Ops.FDIV and is_estimated(node.src[1]):
+            return language.quotient(node.dtype, *operands)
         dtype = node.src[0].dtype if node.op in COMPARISONS else node.dtype
         return language.binary(node.op, dtype, operands[0], operands[1], may_wrap(node))
 
@@ -334,6 +336,19 @@ class CStyleRenderer:
             folded = self.language.warp_fold(op, node.dtype, width, self.emitter.operand(node.src[0], at))
             values[coordinates] = self.emitter.declare(node.dtype, folded, name, coordinates)
         self.emitter.values[node] = values
+
+
+# Ops whose result is as exact as their operands.
+_PASSED_ON = frozenset({Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG})
+
+
+def is_estimated(node: UOp, depth: int = 4) -> bool:
+    """Whether a number is made of a power that a function of the device estimates, as the divisor of a sigmoid is: its
+    last digits are the function's, so that no quotient by it is rounded exactly."""
+    if node.op is Ops.EXP2:
+        return True
+    sources = node.src if node.op in _PASSED_ON else node.src[1:] if node.op is Ops.WHERE else ()
+    return depth > 0 and any(is_estimated(source, depth - 1) for source in sources)
 
 
 def may_wrap(node: UOp) -> bool:
