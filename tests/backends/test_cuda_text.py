@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.golden.texts import FOLDER, check_golden
-from tilewright import Tensor, dtypes
+from tilewright import Tensor, Variable, dtypes
 from tilewright.backends.cuda.device import cuda_target
 from tilewright.backends.cuda.dot import render_program
 from tilewright.backends.cuda.library import driver_library
@@ -60,7 +60,19 @@ CASES: dict[str, Callable[[], Tensor]] = {
     "sine_of_doubles": lambda: numbers(100, dtype="float64").sin(),
     "padded_any": lambda: (numbers(7, 33) > 0).pad(((1, 1), (2, 2))).any(-1),
     "sorted": lambda: numbers(37).sort()[0],
+    "symbolic_softmax": lambda: (numbers(8, 2048)[:, : symbolic(100)] * 2).softmax(-1),
+    "symbolic_attention": lambda: attend(1, "float32"),
+    "symbolic_attention_of_halves": lambda: attend(128, "bfloat16"),
 }
+
+
+def symbolic(value: int) -> int:
+    return Variable("n", 1, 2048).bind(value)
+
+
+def attend(rows: int, dtype: str) -> Tensor:
+    keys = numbers(1, 2, 2048, 64, dtype=dtype)[:, :, : symbolic(100)]
+    return numbers(1, 4, rows, 64, dtype=dtype).scaled_dot_product_attention(keys, keys, enable_gqa=True)
 
 
 def programs(result: Tensor, target: Target, opts: tuple[Opt, ...] | None = None) -> list[Program]:

@@ -27,7 +27,7 @@ def forms(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Form]]:
 
     def form_of(sink: UOp, device: str) -> Form:
         outline = outline_of(sink)
-        if outline is None or not open_driver(device).takes_variables:
+        if outline is None or not open_driver(device).shares_kernels:
             return Form(sink)
         found = make_dynamic(sink, outline, [[number + 1 for number in outline.numbers]])
         assert found is not None

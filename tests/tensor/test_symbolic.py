@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright import Tensor, Variable, jit
+from tilewright import Device, Tensor, Variable, jit
 from tilewright.base.errors import IndexingError, JitError, ShapeError, UnsupportedError, UserError
 from tilewright.engine.execution.traces import traces
 from tilewright.engine.planning import plan as planning
@@ -205,6 +205,21 @@ def test_operation_in_the_emulator(name: str) -> None:
         for size in (Variable("n", 1, LENGTH - 4).bind(value), value):
             results.append(OPERATIONS[name](Tensor(array, device="PYTHON"), size).numpy())
         np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("device", ["OPENCL", "WEBGPU"])
+def test_operations_on_devices_with_work_groups(device: str) -> None:
+    if Device.availability()[device] is not None:
+        pytest.skip(f"{device} cannot be used here")
+    array = rows(4, LENGTH)
+    variable = Variable("n", 1, LENGTH - 4)
+    for name in ("softmax", "cat two"):
+        expected = [OPERATIONS[name](Tensor(array), value).numpy() for value in (1, 7, 20)]
+        for value, wanted in zip((1, 7, 20), expected, strict=True):
+            found = OPERATIONS[name](Tensor(array, device=device), variable.bind(value)).numpy()
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    owner = Step(device, 12)
+    decode(jit(owner.__call__, symbolic={"position": (0, 11)}), device, owner, [1] * 4, lambda position: position)
 
 
 def test_two_variables_in_one_graph() -> None:

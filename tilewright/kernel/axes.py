@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.target import Target
-from tilewright.graph.affine import affine
+from tilewright.graph.affine import Affine, affine, from_affine
 from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.records import Opt
+from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, index_const, memory_of
 from tilewright.graph.walk import exchange_axis, toposort
 
@@ -47,8 +48,34 @@ def size_of(axis: UOp) -> int:
     return int(axis.src[0].arg) if axis.src[0].is_const else int(axis.vmax) + 1
 
 
-def make_range(size: int, identity: tuple[int, ...], kind: AxisType) -> UOp:
-    return UOp(Ops.RANGE, dtypes.index, (index_const(size),), Axis(identity, kind))
+def is_uniform(axis: UOp) -> bool:
+    """Whether the number of iterations is a constant, or one number for the whole launch."""
+    return not axis.src[0].ranges
+
+
+def quotient_of(axis: UOp, amount: int) -> UOp | None:
+    """The number of iterations divided by an amount; None where that is not whole for all values of variables."""
+    size = axis.src[0]
+    if size.is_const:
+        return None if size.arg % amount else index_const(size.arg // amount)
+    form = affine(size)
+    if any(number % amount for number in (form.constant, *form.terms.values())):
+        return None
+    divided = Affine({atom: number // amount for atom, number in form.terms.items()}, form.constant // amount)
+    return from_affine(divided)
+
+
+def padded_size(axis: UOp, multiple: int) -> UOp:
+    """The number of iterations, rounded up to a multiple."""
+    size = axis.src[0]
+    if size.is_const:
+        return index_const(-(-size.arg // multiple) * multiple)
+    return simplify((size + (multiple - 1)) // multiple) * multiple
+
+
+def make_range(size: int | UOp, identity: tuple[int, ...], kind: AxisType) -> UOp:
+    count = size if isinstance(size, UOp) else index_const(size)
+    return UOp(Ops.RANGE, dtypes.index, (count,), Axis(identity, kind))
 
 
 @dataclass(frozen=True)
@@ -121,11 +148,12 @@ def split_axis(sink: UOp, axis: UOp, amount: int, inner: AxisType, inner_is_oute
     after:  for i0 in 32: for i1 in 4      i = i0*4 + i1, i1 of kind `inner`
             with inner_is_outermost:       i = i1*32 + i0
     """
-    size = size_of(axis)
-    if amount == size:
-        return exchange_axis(sink, axis, make_range(size, axis.arg.id, inner))
-    outer_axis = make_range(size // amount, (*axis.arg.id, 0), axis.arg.kind)
+    if is_counted(axis) and amount == size_of(axis):
+        return exchange_axis(sink, axis, make_range(amount, axis.arg.id, inner))
+    count = quotient_of(axis, amount)
+    assert count is not None
+    outer_axis = make_range(count, (*axis.arg.id, 0), axis.arg.kind)
     inner_axis = make_range(amount, (*axis.arg.id, 1), inner)
     if inner_is_outermost:
-        return exchange_axis(sink, axis, inner_axis * (size // amount) + outer_axis)
+        return exchange_axis(sink, axis, inner_axis * count + outer_axis)
     return exchange_axis(sink, axis, outer_axis * amount + inner_axis)

@@ -103,6 +103,7 @@ class Driver(ABC):
     target: Target
     compile_threads = 1  # how many programs may be compiled at once, each by a thread of its own
     keeps_launches = False  # whether it has `launch_of` and `load_kept`: a stored kernel is loaded without its program
+    shares_kernels = False  # whether small kernels of many sizes are one that is given its sizes (decision 31)
     takes_variables = False  # whether a launch may give the values of a program's VARIABLEs: it has `bind_variables`
     keeps_values = True  # whether what is written to its memory is there afterwards
     # Whether a prepared list takes any memory at later runs: it is not specialised to addresses, and keeps none.

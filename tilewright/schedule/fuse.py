@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from tilewright.base import events
 from tilewright.base.config import options
 from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
@@ -221,7 +222,10 @@ class _Decisions:
         return self._accept_rows(node, use)
 
     def _has_enough_rows(self, node: UOp, use: Use, rows: int) -> bool:
-        """Whether the rows of a kernel keep the cores busy that it could run on."""
+        """Whether the rows of a kernel keep the cores busy that it could run on. The elements of a row whose size is a
+        variable are not shared among cores in any kernel."""
+        if is_symbolic(use.root.shape):
+            return True
         if not self.group_cores:
             return rows >= ENOUGH_ROWS or self.facts[node].reduce_work <= SMALL_REDUCTION
         root = use.root

@@ -6,6 +6,7 @@ CPU_ARCH names."""
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,8 +24,9 @@ from tilewright.base.errors import CompileError
 from tilewright.base.events import emit
 from tilewright.base.forks import renewed_lock
 from tilewright.base.target import ALL_DTYPES, BASIC_OPS, FLUSH_CONTRACTIONS, SMALL_FLOATS, Target
-from tilewright.graph.ops import AxisType
+from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program
+from tilewright.graph.walk import toposort
 from tilewright.runtime.cache import cache_key, read_entry, write_entry
 from tilewright.runtime.device import Address, Binding, HostDriver, Runner, VariableBinding
 
@@ -83,24 +85,34 @@ def cpu_target(compiler: str = LLVM, arch: str = "", facts: str = "", flush: int
 
 
 class CpuKernel(NamedTuple):
-    """`values` are those of `variables`, once they are bound."""
+    """`values` are those of `variables`, once they are bound. `counts` has the variables that loops count to, by their
+    numbers, with the greatest value of each: the work of a step, which `work` says for those, follows them."""
 
     code: llvm.LoadedCode
     extent: int
     grain: int
     variables: tuple[str, ...] = ()
+    work: int = 1
+    counts: tuple[tuple[int, int], ...] = ()
     values: tuple[int, ...] = ()
+
+    @property
+    def worth(self) -> float:
+        """The steps that are worth a thread, times the values of the variables that loops count to."""
+        return math.prod([float(greatest) for _, greatest in self.counts]) * MIN_GRAIN / self.work
 
 
 class CpuRunner(CommandList, Runner):
     """A command list that knows the memory its buffers lie in."""
 
-    __slots__ = ("_memories", "variables")
+    __slots__ = ("_memories", "kernels", "variables")
 
     def __init__(self, pool: Pool, launches: Sequence[tuple[CpuKernel, Sequence[Address]]]) -> None:
         commands = []
         owners: list[object] = []
         self._memories: list[HostMemory | None] = []  # by the position of the pointer
+        chunks = pool.threads * CHUNKS_PER_THREAD
+        self.kernels = [(kernel, max(kernel.extent // chunks, 1)) for kernel, _ in launches]
         self.variables: list[int] = []  # where the variables of each launch begin among the pointers
         for kernel, arguments in launches:
             words = [memory.address + offset for memory, offset in arguments]
@@ -120,6 +132,16 @@ class CpuRunner(CommandList, Runner):
         self._memories[position] = None
         self.pointers[position] = memory.address + offset
 
+    def _grains(self, given: Mapping[tuple[int, int], int]) -> list[tuple[int, int, float, list[int]]]:
+        """The launches that several threads may share, and whose work follows the variables of a run: where the grain
+        of each is, the least, the steps that are worth a thread, and the values that these are divided by."""
+        found = []
+        for launch, (kernel, least) in enumerate(self.kernels):
+            indices = [given[launch, number] for number, _ in kernel.counts if (launch, number) in given]
+            if kernel.extent > 1 and indices:
+                found.append((4 * launch + 4, least, kernel.worth, indices))
+        return found
+
     def set_variable(self, launch: int, number: int, value: int) -> None:
         self.pointers[self.variables[launch] + number] = value
 
@@ -134,6 +156,8 @@ class CpuRunner(CommandList, Runner):
         pointers, run = self.pointers, self.run
 
         values = [(index, self.variables[launch] + number) for index, launch, number in variables]
+        grains = self._grains({(launch, number): index for index, launch, number in variables})
+        words = self._words
 
         def run_whole(memories: Sequence[HostMemory]) -> None:
             for number, position in positions:
@@ -150,6 +174,10 @@ class CpuRunner(CommandList, Runner):
         def run_with_values(memories: Sequence[Any]) -> None:
             for number, position in values:
                 pointers[position] = memories[number]
+            for position, least, steps, indices in grains:
+                for number in indices:
+                    steps /= memories[number] or 1
+                words[position] = max(least, int(steps))
             run_bound(memories)
 
         return run_with_values if values else run_bound
@@ -210,31 +238,40 @@ class CpuDriver(HostDriver):
         thread = next((axis for axis in program.global_ranges if axis.arg.kind is AxisType.THREAD), None)
         extent = 1 if thread is None else int(thread.src[0].arg)
         names = [variable.arg[0] for variable in program.variables]
-        grain = self._grain(program, extent)
-        return {"symbol": symbol, "extent": extent, "grain": grain, "panel": panel, "variables": names}
+        facts = {"symbol": symbol, "extent": extent, "grain": self._grain(program, extent), "panel": panel}
+        return {**facts, "variables": names, "work": _work_of_step(program, extent), "counts": _counts(program)}
 
     def load_kept(self, binary: bytes, launch: dict[str, Any]) -> CpuKernel:
         panels.ensure(launch["panel"])
         code = llvm.load_object(binary, launch["symbol"], imports={SYMBOL: panels.word.address})
-        return CpuKernel(code, launch["extent"], launch["grain"], tuple(launch["variables"]))
+        counts = tuple((number, greatest) for number, greatest in launch["counts"])
+        names = tuple(launch["variables"])
+        return CpuKernel(code, launch["extent"], launch["grain"], names, launch["work"], counts)
 
     @property
     def takes_variables(self) -> bool:  # type: ignore[override]
         return options.CPU_COMPILER == LLVM
 
+    @property
+    def shares_kernels(self) -> bool:  # type: ignore[override]
+        return self.takes_variables
+
     def bind_variables(self, kernel: CpuKernel, values: Mapping[str, int]) -> CpuKernel:
-        """Its grain follows from the greatest sizes that there may be, and what is given sizes has little work: it is
-        run whole, by one thread."""
-        return kernel._replace(values=tuple(values[name] for name in kernel.variables), grain=max(kernel.extent, 1))
+        given = tuple(values[name] for name in kernel.variables)
+        steps = kernel.worth / math.prod([max(given[number], 1) for number, _ in kernel.counts])
+        return kernel._replace(values=given, grain=max(int(steps), kernel.extent // self._chunks, 1))
 
     def variables_of(self, kernel: CpuKernel) -> tuple[str, ...]:
         return () if kernel.values else kernel.variables
 
     def _grain(self, program: Program, extent: int) -> int:
         """Iterations of the thread axis handed out at a time: several chunks a core, none too small to be worth it."""
-        work_per_step = max(1, (program.flops + program.bytes_moved) // max(extent, 1))
-        worth_it = max(1, MIN_GRAIN // work_per_step)
-        return max(worth_it, extent // (self.target.cores * CHUNKS_PER_THREAD))
+        worth_it = max(1, MIN_GRAIN // _work_of_step(program, extent))
+        return max(worth_it, extent // self._chunks)
+
+    @property
+    def _chunks(self) -> int:
+        return self.target.cores * CHUNKS_PER_THREAD
 
     def prepare(self, launches: Sequence[tuple[CpuKernel, Sequence[Address]]]) -> Runner:
         return CpuRunner(self.pool(), launches)
@@ -253,6 +290,17 @@ class CpuDriver(HostDriver):
             with _making_pool:
                 cls._shared_pool = cls._shared_pool or _new_pool()
         return cls._shared_pool
+
+
+def _work_of_step(program: Program, extent: int) -> int:
+    return max(1, (program.flops + program.bytes_moved) // max(extent, 1))
+
+
+def _counts(program: Program) -> list[tuple[int, int]]:
+    """The variables that loops count to: the number and the greatest value of each."""
+    loops = [node for node in program.body if node.op is Ops.RANGE]
+    found = {name for loop in loops for name in toposort(loop.src[0]) if name.op is Ops.VARIABLE}
+    return [(number, node.arg[2]) for number, node in enumerate(program.variables) if node in found]
 
 
 _making_pool = renewed_lock()

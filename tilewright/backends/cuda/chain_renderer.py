@@ -33,7 +33,7 @@ class ChainLanguage(CudaLanguage):
         return chain_text.prelude(self.chain.dots)
 
     def signature(self, program: Program, launch: Launch, params: list[tuple[Param, str]]) -> list[str]:
-        arguments = ", ".join(self.parameter(*param) for param in params)
+        arguments = ", ".join(self.arguments(program, params))
         bounds = f"__launch_bounds__({self.chain.threads}, {self.chain.groups})"
         return [f'extern "C" __global__ void {bounds} {self.kernel_name(program)}({arguments}) {{']
 

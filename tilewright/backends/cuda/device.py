@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tilewright.backends.cuda import card as facts
 from tilewright.backends.cuda.card import Card
@@ -69,6 +69,8 @@ _H200 = {facts.MULTIPROCESSORS: 132, facts.SHARED_BYTES: 232448, facts.MAX_THREA
 
 
 class CudaDriver(Driver):
+    takes_variables = True
+
     def __init__(self, card: Card) -> None:
         self.card = card
         self.target = cuda_target(card, toolchain())
@@ -130,7 +132,8 @@ class CudaDriver(Driver):
         written = tuple(param.slot for param in program.params if param.is_written)
         maps = () if product is None else (product.left.map, product.right.map)
         sizes = tuple(param.size * param.dtype.itemsize for param in program.params)
-        kernel = CudaKernel(function, launch.grid, launch.group, shared_bytes, slots, maps, written, sizes)
+        names = tuple(variable.arg[0] for variable in program.variables)
+        kernel = CudaKernel(function, launch.grid, launch.group, shared_bytes, slots, maps, written, sizes, names)
         self.programs[int(function)] = program
         return kernel
 
@@ -159,7 +162,13 @@ class CudaDriver(Driver):
             program = self.programs[key]
             binary = self.compile(render_program(program, is_restricted=False))
             self.unrestricted[key] = self.load(binary, program)._replace(written=())
-        return self.unrestricted[key]
+        return self.unrestricted[key]._replace(values=kernel.values)
+
+    def variables_of(self, kernel: CudaKernel) -> tuple[str, ...]:
+        return () if kernel.values else kernel.variables
+
+    def bind_variables(self, kernel: CudaKernel, values: Mapping[str, int]) -> CudaKernel:
+        return kernel._replace(values=tuple(values[name] for name in kernel.variables))
 
     def synchronize(self) -> None:
         self.card.synchronize()

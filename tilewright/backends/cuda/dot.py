@@ -44,7 +44,7 @@ class DotLanguage(CudaLanguage):
 
     def signature(self, program: Program, launch: Launch, params: list[tuple[Param, str]]) -> list[str]:
         maps = [f"const __grid_constant__ TensorMap {name}" for name in ("map_left", "map_right")]
-        arguments = ", ".join([*maps, *(self.parameter(param, name) for param, name in params)])
+        arguments = ", ".join([*maps, *self.arguments(program, params)])
         name = self.kernel_name(program)
         return [f'extern "C" __global__ void __launch_bounds__({self.plan.threads}, 1) {name}({arguments}) {{']
 

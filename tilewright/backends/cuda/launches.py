@@ -31,6 +31,8 @@ class CudaKernel(NamedTuple):
     maps: tuple[TensorMap, ...] = ()  # in front of the buffers
     written: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()  # the bytes of each buffer, in the order of `slots`
+    variables: tuple[str, ...] = ()  # behind the buffers
+    values: tuple[int, ...] = ()  # of the variables, once they are bound
 
     def shares_written(self, arguments: Sequence[Address]) -> bool:
         """Whether it would write a buffer that it also has under another slot."""
@@ -53,6 +55,9 @@ class _Launch:
         start = ctypes.addressof(self.addresses)
         given = [self.map_start + MAP_BYTES * number for number in range(len(kernel.maps))]
         given += [start + 8 * number for number in range(count)]
+        # A kernel that takes 32 bits reads the lower half of a word.
+        self.values = (ctypes.c_int64 * max(len(kernel.variables), 1))(*kernel.values)
+        given += [ctypes.addressof(self.values) + 8 * number for number in range(len(kernel.variables))]
         self.pointers = (ctypes.c_void_p * len(given))(*given)
         self.arguments = ctypes.addressof(self.pointers)
         self.call = (kernel.function, *kernel.grid, *kernel.block, kernel.shared_bytes)
@@ -110,6 +115,11 @@ class CudaRunner(Runner):
             chosen.encode_maps(param)
             if self.graph is not None:
                 self.graph.changed.add(launch)
+
+    def set_variable(self, launch: int, number: int, value: int) -> None:
+        self.launches[launch].values[number] = value
+        if self.graph is not None:
+            self.graph.changed.add(launch)
 
     def _orders(self) -> list[list[int]]:
         """For each launch the earlier ones that it waits for, without those that these wait for themselves."""

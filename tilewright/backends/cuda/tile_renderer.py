@@ -36,7 +36,7 @@ class TileLanguage(CudaLanguage):
         return tile_text.prelude(self.ring)
 
     def signature(self, program: Program, launch: Launch, params: list[tuple[Param, str]]) -> list[str]:
-        arguments = ", ".join(self.parameter(*param) for param in params)
+        arguments = ", ".join(self.arguments(program, params))
         bounds = f"__launch_bounds__({self.ring.core.threads}, {tile_text.groups(self.ring)})"
         return [f'extern "C" __global__ void {bounds} {self.kernel_name(program)}({arguments}) {{']
 

@@ -53,6 +53,7 @@ class NullRunner(Runner):
 
 class NullDriver(Driver):
     keeps_values = False
+    takes_variables = True
 
     def __init__(self) -> None:
         self.target = Target(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tilewright.backends.opencl.language import OpenCLLanguage
@@ -101,6 +101,8 @@ class OpenCLKernel(NamedTuple):
     launch: Launch
     slots: tuple[int, ...]  # the slot of each parameter
     has_groups: bool
+    variables: tuple[tuple[str, str], ...] = ()  # name and type, behind the buffers
+    values: tuple[int, ...] = ()  # of the variables, once they are bound
 
 
 class OpenCLRunner(Runner):
@@ -109,12 +111,16 @@ class OpenCLRunner(Runner):
     def __init__(self, driver: OpenCLDriver, launches: Sequence[tuple[OpenCLKernel, Sequence[Address]]]) -> None:
         self.driver = driver
         self.launches: list[tuple[Any, Any, Any]] = []
+        self.kernels: list[OpenCLKernel] = []
         self.arguments: list[dict[int, int]] = []  # per launch: the parameter's slot -> the number of the argument
         for kernel, arguments in launches:
             made = _library().Kernel(kernel.program, kernel.name)
             for argument, slot in enumerate(kernel.slots):
                 memory, offset = arguments[slot]
                 made.set_arg(argument, memory.at(offset))
+            for number, value in enumerate(kernel.values):
+                made.set_arg(len(kernel.slots) + number, _word(kernel, number, value))
+            self.kernels.append(kernel)
             grid, group = kernel.launch.grid, kernel.launch.group
             size = tuple(blocks * threads for blocks, threads in zip(grid, group, strict=True))
             self.launches.append((made, size, group if kernel.has_groups else None))
@@ -146,8 +152,21 @@ class OpenCLRunner(Runner):
             memory, offset = address
             self.launches[launch][0].set_arg(argument, memory.at(offset))
 
+    def set_variable(self, launch: int, number: int, value: int) -> None:
+        kernel = self.kernels[launch]
+        self.launches[launch][0].set_arg(len(kernel.slots) + number, _word(kernel, number, value))
+
+
+def _word(kernel: OpenCLKernel, number: int, value: int) -> Any:
+    """A number as the bytes that a kernel takes."""
+    import numpy
+
+    return numpy.dtype(kernel.variables[number][1]).type(value)
+
 
 class OpenCLDriver(Driver):
+    takes_variables = True
+
     def __init__(self, number: int) -> None:
         devices = _devices()
         self.device = devices[number % len(devices)]
@@ -196,7 +215,14 @@ class OpenCLDriver(Driver):
         built = self._build(_library().Program(self.context, [self.device], [binary]))
         name = OpenCLLanguage(program).kernel_name(program)
         slots = tuple(param.slot for param in program.params)
-        return OpenCLKernel(built, name, plan_launch(program), slots, has_groups(program))
+        variables = tuple((variable.arg[0], variable.dtype.name) for variable in program.variables)
+        return OpenCLKernel(built, name, plan_launch(program), slots, has_groups(program), variables)
+
+    def variables_of(self, kernel: OpenCLKernel) -> tuple[str, ...]:
+        return () if kernel.values else tuple(name for name, _ in kernel.variables)
+
+    def bind_variables(self, kernel: OpenCLKernel, values: Mapping[str, int]) -> OpenCLKernel:
+        return kernel._replace(values=tuple(values[name] for name, _ in kernel.variables))
 
     def _build(self, program: Any) -> Any:
         with warnings.catch_warnings():

@@ -46,7 +46,7 @@ class OpenCLLanguage(Language):
     def signature(self, program: Program, launch: Launch, params: list[tuple[Param, str]]) -> list[str]:
         size = ", ".join(map(str, launch.group))
         attribute = f"__attribute__((reqd_work_group_size({size})))\n" if self.has_groups else ""
-        arguments = ", ".join(self.parameter(*param) for param in params)
+        arguments = ", ".join(self.arguments(program, params))
         return [f"{attribute}__kernel void {self.kernel_name(program)}({arguments}) {{"]
 
     def group_index(self, dimension: int) -> str:

@@ -3,7 +3,7 @@ Memory belongs to the device: the host copies in and out. WEBGPU:1 and so on are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.backends.webgpu.adapter import open_adapter, webgpu_target
@@ -19,6 +19,8 @@ from tilewright.runtime.device import Address, Driver, Runner
 
 
 class WebGpuDriver(Driver):
+    takes_variables = True
+
     def __init__(self, device: Any) -> None:
         import wgpu
 
@@ -90,7 +92,7 @@ class WebGpuDriver(Driver):
             return self._pipeline(binary.decode(), program)
 
     def _pipeline(self, source: str, program: Program) -> WebGpuKernel:
-        layout = self._layout(len(program.params), "storage")
+        layout = self._layout(len(program.params) + bool(program.variables), "storage")
         layouts = [layout, self.constant_layout]
         try:
             pipeline = self.device.create_compute_pipeline(
@@ -99,7 +101,14 @@ class WebGpuDriver(Driver):
             )
         except self.wgpu.GPUError as error:
             raise CompileError(str(error), source=source) from error
-        return WebGpuKernel(pipeline, layout, plan_launch(program).grid, program.params)
+        names = tuple(variable.arg[0] for variable in program.variables)
+        return WebGpuKernel(pipeline, layout, plan_launch(program).grid, program.params, names)
+
+    def variables_of(self, kernel: WebGpuKernel) -> tuple[str, ...]:
+        return () if kernel.values else kernel.variables
+
+    def bind_variables(self, kernel: WebGpuKernel, values: Mapping[str, int]) -> WebGpuKernel:
+        return kernel._replace(values=tuple(values[name] for name in kernel.variables))
 
     def _layout(self, count: int, kind: str) -> Any:
         stage = self.wgpu.ShaderStage.COMPUTE

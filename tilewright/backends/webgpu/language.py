@@ -118,6 +118,9 @@ class WgslLanguage(Language):
             "@builtin(local_invocation_id) thread_id: vec3<u32>) {",
         ]
 
+    def variable_name(self, number: int) -> str:
+        return f"variables[{number}]"
+
     def group_index(self, dimension: int) -> str:
         return f"i32(group_id.{'xyz'[dimension]})"
 

@@ -39,6 +39,10 @@ class WgslRenderer(CStyleRenderer):
     def render(self) -> str:
         for number, param in enumerate(self.program.params):
             self.language.globals.append(self.memory.binding(number, param, self._param_name(param)))
+        if self.program.variables:
+            binding = len(self.program.params)
+            declared = f"@group(0) @binding({binding}) var<storage, read_write> variables: array<i32>;"
+            self.language.globals.append(declared)
         text = super().render()
         # A kernel's local memory is declared outside its function; an empty line is left instead.
         return "\n".join(line for line in text.splitlines() if line.strip() or not line.startswith("  ")) + "\n"

@@ -172,7 +172,16 @@ class Language:
 
     def signature(self, program: Program, launch: Launch, params: list[tuple[Param, str]]) -> list[str]:
         """The lines that open the kernel's function, its brace included."""
-        return [f"void {self.kernel_name(program)}({', '.join(self.parameter(*param) for param in params)}) {{"]
+        return [f"void {self.kernel_name(program)}({', '.join(self.arguments(program, params))}) {{"]
+
+    def arguments(self, program: Program, params: list[tuple[Param, str]]) -> list[str]:
+        """What a launch gives: the buffers, and behind them the variables."""
+        numbers = enumerate(program.variables)
+        given = [self.constant(variable.dtype, self.variable_name(number)) for number, variable in numbers]
+        return [*(self.parameter(*param) for param in params), *given]
+
+    def variable_name(self, number: int) -> str:
+        return f"var{number}"
 
     def parameter(self, param: Param, name: str) -> str:
         pointer = self.pointer_type(param.dtype, AddrSpace.GLOBAL, not param.is_written)

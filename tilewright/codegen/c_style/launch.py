@@ -14,7 +14,9 @@ Sizes = tuple[int, int, int]
 
 
 def axis_size(axis: UOp) -> int:
-    return int(axis.src[0].arg)
+    """The iterations of an axis, or the most of them where a launch gives the number."""
+    size = axis.src[0]
+    return int(size.arg) if size.is_const else int(size.vmax)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Param, Program
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import toposort
 
 # A longer expression gets a name even with one use.
 MAX_INLINE_LENGTH = 72
@@ -38,10 +39,13 @@ class CStyleRenderer:
         self.memory = CStyleMemory(self.emitter)
         self.inlined = self._find_inlined()
         self.positions = self._find_positions()
+        self.early: set[UOp] = set(program.variables)  # what is there before the body
 
     def render(self) -> str:
         params = [(param, self._param_name(param)) for param in self.program.params]
         self._name_memory({param.slot: name for param, name in params})
+        for number, variable in enumerate(self.program.variables):
+            self.emitter.values[variable] = {(): Expression(self.language.variable_name(number))}
         self.open_launch()
         self.emit_body(self.program.body)
         self.close_launch()
@@ -58,7 +62,7 @@ class CStyleRenderer:
                     self.open_loop(node)
             elif node.op is Ops.END:
                 self.close_loop()
-            elif self.facts.is_needed(node):
+            elif self.facts.is_needed(node) and node not in self.early:
                 self.emit_node(node)
 
     def emit_in_parts(self, body: Sequence[UOp], axes: Sequence[UOp]) -> None:
@@ -125,6 +129,21 @@ class CStyleRenderer:
         self._open_axes(launch.grid_places, launch.grid, grid, "block")
         if launch.has_surplus:
             self.emitter.line(f"if (block >= {launch.count}) {language.leave}")
+        for place in launch.grid_places:
+            self._leave_outside(place.axis)
+
+    def _leave_outside(self, axis: UOp) -> None:
+        """The grid is that of the greatest sizes: work-groups beyond the size that a launch gives have nothing to do.
+        All threads of a work-group leave, so no barrier waits for one."""
+        if axis.src[0].is_const:
+            return
+        below = set(toposort(axis.src[0])) - self.early
+        for node in self.program.body:
+            if node in below:
+                self.emit_node(node)
+        self.early |= below
+        name, stop = self.emitter.axis_name(axis), self.emitter.operand(axis.src[0], {}).text
+        self.emitter.line(f"if ({name} >= {stop}) {self.language.leave}")
 
     def open_group(self) -> None:
         launch = self.launch

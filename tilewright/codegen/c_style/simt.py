@@ -50,7 +50,7 @@ class SimtLanguage(Language):
 
     def signature(self, program: Program, launch: Launch, params: list[tuple[Param, str]]) -> list[str]:
         threads = math.prod(launch.group)
-        arguments = ", ".join(self.parameter(*param) for param in params)
+        arguments = ", ".join(self.arguments(program, params))
         name = self.kernel_name(program)
         return [f'extern "C" __global__ void __launch_bounds__({threads}) {name}({arguments}) {{']
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.base.config import options
-from tilewright.base.errors import OutOfMemoryError, RealizeError, UserError
+from tilewright.base.errors import OutOfMemoryError, RealizeError, UnsupportedError, UserError
 from tilewright.base.events import stage_timer
 from tilewright.base.forks import held_lock
 from tilewright.base.interrupts import shielded
@@ -48,6 +48,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.runtime.access import has_other_threads, keep_contents, overwriting
 from tilewright.runtime.buffer import Buffer, FileBuffer, buffer_node, buffer_of, lost_buffer
+from tilewright.runtime.device import is_of_files, open_driver
 
 if TYPE_CHECKING:
     from tilewright.engine.execution.checks import Failure
@@ -153,6 +154,8 @@ def _prepare(nodes: Sequence[UOp], device: str, makes_extra: bool = True) -> Pre
     bound, updates, pinned, extra = _bind(wanted, makes_extra)
     if traces and bound.assigns:
         check_updates(bound.assigns)
+    if bound.values:
+        check_symbolic(bound, device)
     outputs, divisions = _parts(bound)
     structure = Structure(outputs, bound.params, device, pinned)
     return Prepared(wanted + extra, bound, updates, divisions, structure, len(wanted), makes_extra)
@@ -334,6 +337,14 @@ def _bind(wanted: list[UOp], makes_extra: bool = True) -> tuple[BoundGraph, int,
         if extra:
             bound.add(extra)
         return bound, updates, _pinned_slots(bound, pinned), extra
+
+
+def check_symbolic(bound: BoundGraph, device: str) -> None:
+    """Every device that a graph with symbolic sizes touches takes their values at launch."""
+    for name in dict.fromkeys([device, *(buffer.arg.device for buffer in bound.buffers)]):
+        if not open_driver(name).takes_variables and not is_of_files(name):
+            message = f"sizes that are variables ({', '.join(bound.values)}) on {name}, which takes no variables"
+            raise UnsupportedError("realize", message, "use int(...) of the sizes, or another device")
 
 
 def _pinned_slots(bound: BoundGraph, pinned: set[UOp]) -> frozenset[int]:

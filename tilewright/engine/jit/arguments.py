@@ -13,8 +13,10 @@ from typing import Any
 from tilewright.engine.jit.guards import memories_of, memory_of
 from tilewright.engine.memory.live import register_once, tensor_kind
 from tilewright.engine.memory.parts import layout_of
+from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.symbolic import SymbolicInt, free_sizes
 from tilewright.graph.symbolic import state as symbolic
+from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import Buffer
 
 
@@ -34,7 +36,6 @@ MAX_VALUE_BYTES = 4096
 _PLAIN = (bool, int, float, str, bytes, type(None), SymbolicInt)
 Bound = tuple[Sequence[Any], list[Buffer], tuple[object, ...], Mapping[str, int]]
 """(tensors, their memory, signature of the call, values of the variables in its sizes)"""
-_NO_VALUES: Mapping[str, int] = {}
 
 
 class _Kept:
@@ -53,9 +54,10 @@ class _Kept:
         return hash(self.facts)
 
 
-def flatten(value: Any, tensors: list[Any]) -> Any:
+def flatten(value: Any, tensors: list[Any], values: dict[str, int] | None = None) -> Any:
     """The structure of a value with its tensors taken out, hashable where its parts are. Containers, data classes and
-    namespaces count by what they hold, numbers and small arrays by value, other objects by identity."""
+    namespaces count by what they hold, numbers and small arrays by value, other objects by identity. Where `values` is
+    given, the values of symbolic sizes are taken out too, and put there."""
     if isinstance(value, tensor_kind.holder_type):
         tensors.append(value)
         return HOLE
@@ -63,18 +65,28 @@ def flatten(value: Any, tensors: list[Any]) -> Any:
     if isinstance(value, float):
         # 0.0 and -0.0 are equal, but not in what they give; NaN is not equal to itself, but the same to a function.
         return (kind, value if value == value else NAN, math.copysign(1.0, value))
-    if isinstance(value, bool | int | str | bytes | SymbolicInt | None):
+    if isinstance(value, bool | int | str | bytes | None):
         return (kind, value)
+    if kind is SymbolicInt:
+        return (kind, value if values is None else _without_value(value, values))
     if isinstance(value, tuple | list | set | frozenset | deque) and not getattr(value, "__dict__", None):
-        return (kind, tuple([flatten(part, tensors) for part in value]))
+        return (kind, tuple([flatten(part, tensors, values) for part in value]))
     if kind is dict or kind is OrderedDict:
-        return (kind, tuple([(key, flatten(part, tensors)) for key, part in value.items()]))
+        return (kind, tuple([(key, flatten(part, tensors, values)) for key, part in value.items()]))
     if kind is types.SimpleNamespace or (dataclasses.is_dataclass(kind) and kind.__new__ is object.__new__):
-        return (FIELDS, tuple([(key, flatten(part, tensors)) for key, part in _fields_of(value)]), kind)
+        return (FIELDS, tuple([(key, flatten(part, tensors, values)) for key, part in _fields_of(value)]), kind)
     if hasattr(kind, "__array_interface__") and hasattr(kind, "tobytes"):
         if value.nbytes <= MAX_VALUE_BYTES and not value.dtype.hasobject:
             return (ARRAY, _Kept(value, (kind, value.dtype, value.shape, value.tobytes())))
     return (OBJECT, _Kept(value, id(value)))
+
+
+def _without_value(size: SymbolicInt, values: dict[str, int]) -> UOp:
+    """The expression of a size, whose variables have their values put into `values`."""
+    for name, value in size.bindings or ():
+        if values.setdefault(name, value) != value:
+            free_sizes(size, values)  # says which two values there are
+    return size.node
 
 
 def _fields_of(value: Any) -> list[tuple[str, Any]]:
@@ -134,6 +146,7 @@ def bind_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:
     memory. A tensor that has no memory yet is realised first. None where one has no elements."""
     tensors: Sequence[Any] = args
     structure: Any = None
+    values: dict[str, int] = {}
     holder_type = tensor_kind.holder_type
     for argument in args:
         if type(argument) is not holder_type:
@@ -141,7 +154,7 @@ def bind_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:
             break
     if kwargs or structure is not None:
         tensors = []
-        structure = flatten((args, kwargs), tensors)
+        structure = flatten((args, kwargs), tensors, values)
     buffers: list[Buffer] = []
     facts: list[object] = []
     for tensor in tensors:
@@ -170,10 +183,17 @@ def bind_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:
     if len(buffers) > 1 and len(set(buffers)) < len(buffers):
         facts.append(tuple(buffers.index(memory) for memory in buffers))
     signature = (structure, tuple(facts), tensor_kind.modes.both)
-    if not symbolic.is_used:
-        return tensors, buffers, signature, _NO_VALUES
-    values: dict[str, int] = {}
-    return tensors, buffers, free_sizes(signature, values), values
+    if symbolic.is_used and _have_symbolic_shapes(facts):
+        signature = (structure, free_sizes(tuple(facts), values), tensor_kind.modes.both)
+    return tensors, buffers, signature, values
+
+
+def _have_symbolic_shapes(facts: Sequence[Any]) -> bool:
+    for fact in facts:
+        for part in fact:
+            if part.__class__ is tuple and is_symbolic(part):
+                return True
+    return False
 
 
 def _facts(tensor: Any) -> tuple[object, ...]:

@@ -97,7 +97,7 @@ def _outlined(
 
     found: dict[tuple[Any, ...], list[tuple[tuple[UOp, str], Outline]]] = {}
     for sink, device in wanted:
-        if open_driver(device).takes_variables and not (is_new and is_compiled(sink, device)):
+        if open_driver(device).shares_kernels and not (is_new and is_compiled(sink, device)):
             outline = outline_of(sink)
             if outline is not None:
                 found.setdefault(outline.key, []).append(((sink, device), outline))

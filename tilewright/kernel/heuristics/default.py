@@ -20,7 +20,7 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.text.show import axis_name
 from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import check_cores
-from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
+from tilewright.kernel.axes import KernelView, is_counted, is_uniform, size_of, stride
 from tilewright.kernel.heuristics.convolutions import choose_window_opts
 from tilewright.kernel.heuristics.opt_builder import INDEPENDENT_VECTORS, OptBuilder
 from tilewright.kernel.heuristics.products import choose_product_opts
@@ -111,8 +111,8 @@ def choose_with_reason(view: KernelView) -> tuple[tuple[Opt, ...], str]:
 def tile_along(builder: OptBuilder, axis: UOp, lanes: int) -> None:
     """A tile of vectors along the axis, and of rows where that reuses a load."""
     view, registers = builder.view, builder.target.vector_registers // 2
-    if spills_constants(view):
-        builder.vectorise(axis, 1, lanes)
+    if spills_constants(view) or not is_counted(axis):
+        builder.vectorise(axis, 1 if is_counted(axis) else 2, lanes)
         return
     rows = tile_axes(view, axis)
     count = math.prod(size_of(row) for row in rows)
@@ -158,17 +158,19 @@ def widest_dtype_of(view: KernelView) -> DType:
 
 def common_vector_axis(view: KernelView, allowed: tuple[int, ...] = (0, 1)) -> UOp | None:
     """The longest output loop with an allowed stride in every access and stride 1 in every store."""
-    best: tuple[int, UOp] | None = None
+    best: tuple[tuple[bool, int], UOp] | None = None
     for axis in view.of_kind(AxisType.LOOP):
-        if axis in view.reduce_axes or size_of(axis) == 1 or not is_counted(axis):
+        if axis in view.reduce_axes or size_of(axis) == 1 or not is_uniform(axis):
             continue
         if any(axis not in node.ranges for node in view.reduces if node.ranges or node.src[0].ranges):
             continue
         steps = [stride(access, axis) for access in view.accesses]
         if any(stride(access, axis) != 1 for access in view.stores) or any(step not in allowed for step in steps):
             continue
-        if best is None or size_of(axis) > best[0]:
-            best = (size_of(axis), axis)
+        # Vectors along a loop of constant size need no mask at its end.
+        worth = (is_counted(axis), size_of(axis))
+        if best is None or worth > best[0]:
+            best = (worth, axis)
     return None if best is None else best[1]
 
 
@@ -240,8 +242,8 @@ def _best_axis(candidates: list[UOp], accesses: list[UOp]) -> list[UOp]:
     def unit_strides(axis: UOp) -> int:
         return sum(stride(access, axis) == 1 for access in accesses)
 
-    usable = [a for a in candidates if is_counted(a) and size_of(a) > 1 and unit_strides(a) > 0]
-    return [max(usable, key=lambda axis: (unit_strides(axis), size_of(axis)))] if usable else []
+    usable = [a for a in candidates if is_uniform(a) and size_of(a) > 1 and unit_strides(a) > 0]
+    return [max(usable, key=lambda axis: (unit_strides(axis), is_counted(axis), size_of(axis)))] if usable else []
 
 
 def tile_axes(view: KernelView, vector_axis: UOp) -> list[UOp]:

@@ -5,7 +5,17 @@ from __future__ import annotations
 
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, make_range, size_of, view_kernel
+from tilewright.kernel.axes import (
+    KernelView,
+    is_counted,
+    is_uniform,
+    make_range,
+    padded_size,
+    quotient_of,
+    size_of,
+    view_kernel,
+)
+from tilewright.kernel.transforms.pad import check_pad
 from tilewright.kernel.transforms.registry import TRANSFORMS
 from tilewright.kernel.transforms.swap import check_swap
 from tilewright.kernel.transforms.unroll import check_unroll
@@ -66,6 +76,9 @@ class OptBuilder:
     def vectorise(self, axis: UOp, vectors: int, lanes: int) -> None:
         """A tile of up to `vectors` registers along the axis, which is padded where it has no useful divisor."""
         size = size_of(axis)
+        if not is_counted(axis):
+            self.vectorise_variable(axis, lanes * min(vectors, 2))
+            return
         if size <= lanes:
             self.upcast(axis, size)
             return
@@ -74,6 +87,17 @@ class OptBuilder:
             axis = self.pad(axis, lanes if size < vectors * lanes else lanes * min(vectors, 2))
             amount = best_divisor(size_of(axis), vectors * lanes, lanes)
             assert amount is not None
+        self.upcast(axis, amount)
+
+    def vectorise_variable(self, axis: UOp, amount: int) -> None:
+        """A tile along an axis whose size a launch gives: masked at its end, unless the size is a multiple."""
+        if not is_uniform(axis):
+            return
+        if quotient_of(axis, amount) is None:
+            if check_pad(self.view, axis, amount) is not None:
+                return
+            self.apply(OptOps.PADTO, axis, amount)
+            axis = make_range(padded_size(axis, amount), axis.arg.id, axis.arg.kind)
         self.upcast(axis, amount)
 
 

@@ -148,5 +148,7 @@ def add_streams(builder: OptBuilder) -> None:
     sums = math.prod(size_of(axis) for axis in view.reduces[0].src[1:] if axis.arg.kind is AxisType.UPCAST)
     lanes = builder.target.lanes(view.reduces[0].dtype)
     room = builder.target.vector_registers // 2 // max(1, -(-sums // lanes))
-    if size_of(rows[-1]) >= MIN_ROWS:
+    if not is_counted(rows[-1]):
+        builder.vectorise_variable(rows[-1], min(STREAMS, room))
+    elif size_of(rows[-1]) >= MIN_ROWS:
         split_into_streams(builder, rows[-1], OptOps.UPCAST, min(STREAMS, room))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
-from tilewright.kernel.axes import KernelView, is_counted, size_of
+from tilewright.kernel.axes import KernelView, is_counted, is_uniform, quotient_of, size_of
 
 
 class Transform(NamedTuple):
@@ -42,15 +42,16 @@ SPLITTABLE = (AxisType.LOOP, AxisType.REDUCE, AxisType.GLOBAL, AxisType.THREAD)
 def check_amount(view: KernelView, axis: UOp, amount: object, name: str) -> str | None:
     """An axis can be split by a divisor of its size."""
     position = view.axes.index(axis)
-    if not is_counted(axis):
+    if not is_uniform(axis):
         return f"{name} needs a loop of known size, the size of axis {position} is computed"
     counted = next((loop for loop in view.axes if axis in loop.src[0].ranges), None)
     if counted is not None and name != "THREAD":
         return f"{name} needs iterations of equal length, axis {view.axes.index(counted)} counts up to axis {position}"
     if not isinstance(amount, int) or isinstance(amount, bool):
         return f"{name} amount {amount!r} is not a number"
-    if amount < 1 or size_of(axis) % amount:
-        return f"{name} amount {amount} does not divide size {size_of(axis)} of axis {position}"
+    if amount < 1 or quotient_of(axis, amount) is None:
+        size = size_of(axis) if is_counted(axis) else "a variable"
+        return f"{name} amount {amount} does not divide size {size} of axis {position}"
     return None
 
 

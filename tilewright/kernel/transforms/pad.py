@@ -13,7 +13,7 @@ from tilewright.graph.ops import AxisType, Ops, reduce_identity
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import exchange_axis, map_graph
-from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of
+from tilewright.kernel.axes import KernelView, is_counted, is_uniform, make_range, padded_size, quotient_of, size_of
 from tilewright.kernel.transforms.common import Transform
 
 
@@ -21,19 +21,18 @@ def check_pad(view: KernelView, axis: UOp, multiple: int) -> str | None:
     position = view.axes.index(axis)
     if axis.arg.kind not in (AxisType.LOOP, AxisType.REDUCE, AxisType.GLOBAL):
         return f"PADTO needs a loop, axis {position} is {axis.arg.kind.name}"
-    if not is_counted(axis):
+    if not is_uniform(axis):
         return f"PADTO needs a loop of known size, the size of axis {position} is computed"
     if not isinstance(multiple, int) or multiple < 1:
         return f"PADTO multiple {multiple} is not positive"
-    if size_of(axis) % multiple == 0:
+    if quotient_of(axis, multiple) is not None:
         return f"PADTO {multiple}: size {size_of(axis)} of axis {position} is a multiple already"
     return None
 
 
 def apply_pad(view: KernelView, axis: UOp, multiple: int) -> UOp:
-    size = size_of(axis)
-    longer = make_range(-(-size // multiple) * multiple, axis.arg.id, axis.arg.kind)
-    return mask_axis(exchange_axis(view.sink, axis, longer), longer, longer < size)
+    longer = make_range(padded_size(axis, multiple), axis.arg.id, axis.arg.kind)
+    return mask_axis(exchange_axis(view.sink, axis, longer), longer, longer < axis.src[0])
 
 
 def mask_axis(sink: UOp, axis: UOp, inside: UOp, *others: UOp) -> UOp:

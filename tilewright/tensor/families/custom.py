@@ -14,6 +14,7 @@ from tilewright.graph import build
 from tilewright.graph.kernels.custom import CustomKernel, arguments_used, check_kernel, output_node
 from tilewright.graph.kernels.language import make_argument
 from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.slices import bounds_of, slice_axis
 from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
@@ -44,6 +45,9 @@ class CustomMixin(Family):
         check_devices("custom_kernel", *tensors)
         if not isinstance(self.device, str):
             return self._custom_kernels(name, tensors, self.device, fxn, grad_fxn)
+        if any(is_symbolic(tensor.shape) for tensor in tensors):
+            message = f"{name} is given shapes {', '.join(str(tensor.shape) for tensor in tensors)}, with variables"
+            raise UnsupportedError("custom_kernel", message, "give it the whole tensor, or slices by int(...)")
         if any(0 in tensor.shape for tensor in tensors):
             message = f"{name} is given a tensor without elements"
             raise ShapeError("custom_kernel", message, "do not run the kernel where there is nothing to do")

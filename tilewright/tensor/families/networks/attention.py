@@ -10,6 +10,8 @@ from typing import Any, Self, TypeVar
 from tilewright.base.dtype import DType, promote
 from tilewright.base.errors import ShapeError
 from tilewright.graph import build
+from tilewright.graph.sizes import is_symbolic, smaller_size
+from tilewright.graph.spec import max_count
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.base import check_devices
 from tilewright.tensor.core.checks import broadcast_shape
@@ -70,7 +72,7 @@ class AttentionMixin(RandomMixin, ProductsMixin, FusedMixin):
         for first, end in parts:
             given = [take_rows(self, first, end), key, value]
             if is_causal:  # what lies after the last of these rows has no weight
-                given[1:] = (take_rows(each, 0, min(end, each.shape[-2])) for each in (key, value))
+                given[1:] = (take_rows(each, 0, smaller_size(end, each.shape[-2])) for each in (key, value))
             if attn_mask is not None:
                 has_rows = attn_mask.ndim >= 2 and attn_mask.shape[-2] != 1
                 given.append(take_rows(attn_mask, first, end) if has_rows else attn_mask)
@@ -103,8 +105,9 @@ def rows_at_a_time(query: ProductsMixin, key: ProductsMixin) -> list[tuple[int, 
     if min(query.ndim, key.ndim) < 2:
         return []
     rows, columns = query.shape[-2], key.shape[-2]
-    scores = math.prod(broadcast_shape("scaled_dot_product_attention", query.shape[:-2], key.shape[:-2])) * columns
-    if scores * rows <= MAX_SCORES:
+    heads = broadcast_shape("scaled_dot_product_attention", query.shape[:-2], key.shape[:-2])
+    scores = max_count((*heads, columns))
+    if is_symbolic((rows,)) or scores * rows <= MAX_SCORES:
         return []
     step = max(1, MAX_SCORES // scores)
     step -= step % ROW_MULTIPLE if step > ROW_MULTIPLE else 0

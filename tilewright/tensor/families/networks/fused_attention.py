@@ -16,6 +16,7 @@ from tilewright.graph import build
 from tilewright.graph.kernels.attention import LOG2_E, Attention, forward_kernel
 from tilewright.graph.kernels.attention_gradient import key_gradient_kernel, query_gradient_kernel
 from tilewright.graph.kernels.values import memory_behind
+from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
 from tilewright.tensor.families.custom import CustomMixin
@@ -111,6 +112,8 @@ def _core_of(query: FusedMixin) -> TensorCore | None:
 
 def _fits(query: FusedMixin, key: FusedMixin, value: FusedMixin, mask: FusedMixin | None) -> bool:
     given = (query, key, value)
+    if any(is_symbolic(each.shape) for each in given):
+        return False
     if query.ndim not in (3, 4) or any(each.ndim != query.ndim or each.dtype is not query.dtype for each in given):
         return False
     if any(0 in each.shape for each in given) or key.shape != value.shape or query.shape[-1] != key.shape[-1]:
