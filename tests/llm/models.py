@@ -38,7 +38,7 @@ def whole(values: list[int] | list[list[int]], model: Transformer) -> Tensor:
 
 
 def greedy(
-    model: Transformer, prompt: list[int], count: int, cache: Cache | None = None, jitted: bool = True
+    model: Transformer, prompt: list[int], count: int, cache: Cache | None = None, is_jitted: bool = True
 ) -> list[int]:
     """The tokens that greedy decoding gives behind the prompt, one by one, with a position for each row."""
     cache = cache or model.make_cache(1, len(prompt) + count)
@@ -46,7 +46,7 @@ def greedy(
     def step(tokens: Tensor, position: Tensor) -> Tensor:
         return model.head(model.hidden(tokens, cache, position)[:, -1]).argmax(-1).realize()
 
-    run = jit(step) if jitted else step
+    run = jit(step) if is_jitted else step
     found: list[int] = []
     given, position = prompt, 0
     for _ in range(count):

@@ -50,6 +50,22 @@ def test_rows_with_positions_of_their_own() -> None:
     assert step.last_reason == ""
 
 
+def test_a_symbolic_position() -> None:
+    """One set of kernels for all positions, of single tokens and of chunks."""
+    model = stories()
+    cache = model.make_cache(1, 64)
+
+    def follow(tokens: Tensor, position: int) -> Tensor:
+        return model(tokens, cache, position)[:, -1].argmax(-1).realize()
+
+    for size in (8, 1):
+        run = jit(follow, symbolic={"position": (0, 64 - size)})
+        for position in range(0, 40, size):
+            tokens = whole([STORIES_TOKENS[position : position + size]], model)
+            assert run(tokens, position=position).tolist() == [STORIES_TOKENS[position + size]]
+        assert run.last_reason == ""
+
+
 def test_the_network_can_be_differentiated() -> None:
     model = stories()
     weight = model.layers[0].attention.q.weight

@@ -54,14 +54,19 @@ class Cache:
 
     def _write(self, memory: Tensor, value: Tensor, position: Position) -> None:
         if isinstance(position, Tensor):
-            memory.assign(Tensor.custom_kernel(memory, value, position, fxn=_store_rows)[0])
+            placed = value if isinstance(memory.device, str) else value.shard_like(memory)
+            memory.assign(Tensor.custom_kernel(memory, placed, position, fxn=_store_rows)[0])
         else:
             memory[:, :, position : position + value.shape[2]] = value
 
 
 def _zeros(shape: tuple[int, ...], dtype: DType, device: Devices | None) -> Tensor:
-    """Memory of its own. It is cleared because a weight of 0 times a value that was never written must be 0."""
-    return Tensor.empty(*shape, dtype=dtype, device=device).assign(0.0)
+    """Memory of its own. It is cleared because a weight of 0 times a value that was never written must be 0. On several
+    devices it is divided by heads, as keys and values are, where they have as many each."""
+    if device is None or isinstance(device, str):
+        return Tensor.empty(*shape, dtype=dtype, device=device).assign(0.0)
+    axis = 1 if shape[1] % len(device) == 0 else None
+    return Tensor.empty(*shape, dtype=dtype).shard(device, axis).assign(0.0)
 
 
 def _store_rows(memory: UOp, value: UOp, position: UOp) -> UOp:

@@ -56,13 +56,21 @@ class FeedForward:
 
 
 class Embedding:
-    """Rows of a table; only those that are asked for are read."""
+    """Rows of a table; only those that are asked for are read. Of a model on several `devices` one has the table and
+    sends the rows to the others."""
 
-    def __init__(self, weight: Weight) -> None:
+    def __init__(self, weight: Weight, devices: tuple[str, ...] = ()) -> None:
         self.weight = weight
+        self.devices = devices
+
+    @property
+    def device(self) -> Devices:
+        return self.devices or self.weight.device
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        return self.weight.rows(tokens) if isinstance(self.weight, QuantisedWeight) else self.weight[tokens]
+        index = tokens.to(self.weight.device) if self.devices else tokens
+        rows = self.weight.rows(index) if isinstance(self.weight, QuantisedWeight) else self.weight[index]
+        return rows.shard(self.devices) if self.devices else rows
 
 
 class Norm:

@@ -71,7 +71,7 @@ class Transformer:
 
     @property
     def device(self) -> Devices:
-        return self.embedding.weight.device
+        return self.embedding.device
 
     def make_cache(self, batch: int, length: int, dtype: DType | None = None) -> Cache:
         """Memory for the keys and values of `length` tokens in each of `batch` rows."""

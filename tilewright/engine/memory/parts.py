@@ -102,6 +102,9 @@ def layout_of(node: UOp) -> tuple[int | None, tuple[int, ...]]:
     part along the axis."""
     while node.op in (Ops.CONTIGUOUS, Ops.DETACH):
         node = node.src[0]
+    held = held_buffer(node)
+    if held is not None and held.op is Ops.MULTI and held.shape == node.shape:
+        node = held  # what memory has already need not be divided again
     parts, arg = node.src, node.arg
     if node.op is not Ops.MULTI:
         from tilewright.schedule.shard import divide_graph

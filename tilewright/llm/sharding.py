@@ -1,0 +1,83 @@
+"""A network on several devices. In: a model on one device and the names of several. Out: the same model, its weights
+divided among them. Every product is divided by the rows of its weight, so that each element of a result is computed
+by one device as before and tokens do not depend on the number of devices: what crosses between devices are
+activations, never partial sums. Norms and biases are small, and each device has a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.base.errors import DeviceError
+from tilewright.graph.spec import Devices
+from tilewright.llm.attention import Attention
+from tilewright.llm.experts import MixtureOfExperts
+from tilewright.llm.latent import HeadMatrices
+from tilewright.llm.layers import Embedding, FeedForward, Linear, Norm, Rotary, Weight
+from tilewright.llm.model import Transformer
+from tilewright.llm.quantised.weight import QuantisedWeight
+from tilewright.tensor.tensor import Tensor
+
+
+def device_names(device: Devices, count: int) -> tuple[str, ...]:
+    """`count` devices of one kind: DEV, DEV:1, DEV:2, ..."""
+    kind = (device if isinstance(device, str) else device[0]).partition(":")[0]
+    if count < 1:
+        raise DeviceError("shard", f"{count} devices", "give a positive number of devices")
+    return (kind, *(f"{kind}:{number}" for number in range(1, count)))
+
+
+def shard_model(model: Transformer, devices: Sequence[str]) -> Transformer:
+    """Divides the weights of a model, which then takes tokens and positions that each device has a copy of
+    (`Tensor.shard(devices)`). Caches are made where the model is. The embedding stays on the first device, for single
+    rows of it are read."""
+    places = tuple(devices)
+    if len(places) < 2:
+        return model
+    table = model.embedding.weight
+    model.embedding = Embedding(_moved(table, places[0]), places)
+    model.head = Linear(_divided(model.head.weight, places, 0), _copied(model.head.bias, places))
+    model.rotaries = [Rotary(rotary.rope, places) for rotary in model.rotaries]
+    _shard_parts(model.norm, places)
+    for layer in model.layers:
+        for part in vars(layer).values():
+            _shard_parts(part, places)
+    return model
+
+
+def _shard_parts(part: object, places: tuple[str, ...]) -> None:
+    """Moves what a part of a layer holds, and the parts it is made of."""
+    if isinstance(part, Norm):
+        part.weight = part.weight.shard(places)
+    elif isinstance(part, Linear):
+        part.weight, part.bias = _divided(part.weight, places, 0), _copied(part.bias, places)
+    elif isinstance(part, HeadMatrices):
+        part.weight = _divided(part.weight, places, None)
+    elif isinstance(part, MixtureOfExperts):
+        # Every device has some rows of every expert: which are chosen does not change what it reads.
+        part.gate, part.up, part.down = (_divided(weight, places, 1) for weight in (part.gate, part.up, part.down))
+        part.choice_bias = _copied(part.choice_bias, places)
+        _shard_parts(part.router, places)
+        _shard_parts(part.shared, places)
+    elif isinstance(part, Attention | FeedForward) or hasattr(part, "kv_down"):
+        for inner in vars(part).values():
+            _shard_parts(inner, places)
+
+
+def _divided(weight: Weight, places: tuple[str, ...], axis: int | None) -> Weight:
+    """A weight whose rows lie on several devices; copies where there are fewer rows than devices."""
+    if axis is not None and weight.shape[axis] < len(places):
+        axis = None
+    if isinstance(weight, QuantisedWeight):
+        return QuantisedWeight(weight.kind, weight.shape, weight.blocks.shard(places, axis).realize())
+    made = weight.shard(places, axis).realize()
+    return made.requires_grad_(weight.requires_grad)
+
+
+def _copied(bias: Tensor | None, places: tuple[str, ...]) -> Tensor | None:
+    return None if bias is None else bias.shard(places)
+
+
+def _moved(weight: Weight, device: str) -> Weight:
+    if isinstance(weight, QuantisedWeight):
+        return QuantisedWeight(weight.kind, weight.shape, weight.blocks.to(device))
+    return weight.to(device)
