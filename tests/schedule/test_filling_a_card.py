@@ -67,6 +67,16 @@ def test_a_product_that_fills_the_card_stays_whole(sides: tuple[int, int, int]) 
     assert split_reduction(product(1024, 64, 1024, batch=96), CARD) is None
 
 
+@pytest.mark.parametrize("summed", [8192, 8191])
+def test_a_cast_in_front_of_the_broadcast_is_looked_through(summed: int) -> None:
+    """The gradient of a linear layer: its factors are bfloat16 in memory, so it has the rate of tensor cores."""
+    whole = (768, 3072, summed)
+    sides = ((768, 1, summed), (1, 3072, summed))
+    wide = [build.cast(leaf(slot, *side, dtype=dtypes.bfloat16), dtypes.float32) for slot, side in enumerate(sides)]
+    factors = [build.expand(factor, whole) for factor in wide]
+    assert split_reduction(build.reduce_axis(Ops.ADD, build.alu(Ops.MUL, *factors), (2,)), CARD) is None
+
+
 def test_sums_in_parts_keep_their_dtype() -> None:
     """A sum in bfloat16 would be rounded once for each part."""
     node = product(8, 256, 32768)

@@ -11,7 +11,7 @@ from tilewright.base.target import Target
 from tilewright.graph import build
 from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.sizes import is_symbolic
-from tilewright.graph.spec import Shape, max_count
+from tilewright.graph.spec import Kind, Shape, max_count
 from tilewright.graph.uop import UOp, const
 
 LARGE_REDUCTION = 1 << 15
@@ -145,7 +145,7 @@ def _in_parts(node: UOp, axis: int, parts: int) -> UOp:
 def _product_clocks(node: UOp, sides: tuple[int, int, int], length: int, parts: int, cores: int) -> float:
     batch, rows, columns = sides
     depth = length / parts
-    is_short = _factors(node.src[0])[0].dtype.itemsize < dtypes.float32.itemsize
+    is_short = all(_loaded_bytes(factor) < dtypes.float32.itemsize for factor in _factors(node.src[0]))
     operations = SHORT_FLOAT_OPERATIONS if is_short else FLOAT_OPERATIONS
     nbytes = 2 if is_short else 4
     best = float("inf")
@@ -178,6 +178,15 @@ def _factors(source: UOp) -> tuple[UOp, UOp]:
     """The two EXPANDs that a product is made of."""
     first, second = _without_casts(source).src
     return _without_casts(first), _without_casts(second)
+
+
+def _loaded_bytes(node: UOp) -> int:
+    """Bytes of an element of a factor as a core takes it: a cast in front of a product widens what is loaded."""
+    found = node.dtype.itemsize
+    while node.op is Ops.CAST or node.op.kind is Kind.MOVEMENT:
+        node = node.src[0]
+        found = min(found, node.dtype.itemsize)
+    return found
 
 
 def _without_casts(node: UOp) -> UOp:
