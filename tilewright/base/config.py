@@ -138,6 +138,9 @@ class Options:
         "6 assembly. Each level includes those below it.",
     )
     DEVICE = _option("", "The device of tensors that name none, such as `CUDA` or `CPU:1`; empty is `CPU`.")
+    DISABLE_RULES = _option(
+        "", "Rewrite rules that are not applied, by name, separated by commas, to see which one breaks.", affects=BOTH
+    )
     DYNAMIC_KERNELS = _option(
         1,
         "0 compiles every kernel for its own sizes; 1 lets small ones of many sizes share one that is given its sizes.",
@@ -151,9 +154,22 @@ class Options:
     )
     FOLD_REDUCE = _option(1, "0 keeps a loop for a sum that has a closed form, such as a count.", affects=BOTH)
     FUSE = _option(1, "0 gives every operation a kernel of its own.", affects=SCHEDULE)
+    FUSE_LIMIT = _option(
+        -1,
+        "Fuse only the first n operations with what uses them and store the others, to find the one that breaks; -1 is "
+        "all.",
+        minimum=-1,
+        affects=SCHEDULE,
+    )
     JIT = _option(1, "0 makes `jit` call the function plainly, each time.")
     NOOPT = _option(
         0, "1 leaves every kernel as the scheduler made it; opts that a kernel states are applied.", affects=KERNEL
+    )
+    OPT_LIMIT = _option(
+        -1,
+        "Apply only the first n opts that the heuristic chooses, to find the one that breaks; -1 is all.",
+        minimum=-1,
+        affects=KERNEL,
     )
     PASS_LIMIT = _option(
         -1,
@@ -175,10 +191,23 @@ class Options:
         "0 multiplies quantised weights by float activations; 1 rounds activations to 8 bits for each run of 32 where "
         "the device has dot-product instructions: the relative error of a product is about 0.5 %.",
     )
+    REUSE_LIMIT = _option(
+        -1,
+        "Let only the first n temporary buffers of a schedule share memory, to find two that overlap; -1 is all.",
+        minimum=-1,
+        affects=SCHEDULE,
+    )
     REWRITE_LIMIT = _option(
         -1, "Apply only the first n rewrites, to find the one that breaks; -1 is all.", minimum=-1, affects=BOTH
     )
     SEED = _option(0, "The seed of random numbers until `Tensor.manual_seed` is called.")
+    SERIAL_LIMIT = _option(
+        0,
+        "Wait for the device after each of the first n kernels and copies of a schedule, to find a missing wait "
+        "between queues; -1 is after each.",
+        minimum=-1,
+        affects=SCHEDULE,
+    )
     SHOW_PASS = _option(
         "", "The one pass, such as `decompose`, after which DEBUG=5 prints the graph; empty is every pass."
     )

@@ -197,6 +197,34 @@ def dump(
     raise typer.Exit(status)
 
 
+@app.command(context_settings={"allow_interspersed_args": False})
+def debug(
+    command: Annotated[list[str], typer.Argument(help="A repro file, a script with its arguments, or a test's id.")],
+    seconds: Annotated[float, typer.Option(min=1, help="How long it may take.")] = 110.0,
+    jobs: Annotated[int, typer.Option(min=1, help="Scenarios that run at a time.")] = 2,
+) -> None:
+    """Find the step at fault by experiment: hypotheses are switched off, tried alone and bisected."""
+    from tilewright.cli.debug import run_debug
+
+    with _mistakes():
+        status = run_debug(command, seconds, jobs)
+    raise typer.Exit(status)
+
+
+@app.command()
+def sessions(
+    action: Annotated[str, typer.Argument(help="list, show, watch, observe or cancel.")] = "list",
+    session: Annotated[str, typer.Argument(help="A session's id or folder; `last` is the latest.")] = "last",
+    text: Annotated[str, typer.Argument(help="What to tell it, such as 'it passes with JIT=0'.")] = "",
+) -> None:
+    """Look at investigations, tell one something, or cancel it."""
+    from tilewright.cli.debug import run_sessions
+
+    with _mistakes():
+        status = run_sessions(action, session, text)
+    raise typer.Exit(status)
+
+
 def main() -> None:
     app(prog_name="tilewright")
 

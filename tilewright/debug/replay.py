@@ -179,23 +179,25 @@ def _read(buffer: UOp, node: UOp) -> Array:
 
 
 def _kernel_inputs(repro: Repro, arrays: Mapping[int, Array]) -> list[bytes]:
-    """The bytes of each buffer of a kernel; the words of its checks are 0 before it runs."""
+    """The bytes of each argument of a kernel, by slot; the words of its checks are 0 before it runs."""
+    params = {param.slot: param for param in program_params(repro.graph)}
+    count = max((*params, *arrays), default=-1) + 1
+    given = [b"" if slot not in arrays else arrays[slot].tobytes() for slot in range(count)]
     return [
-        bytes(param.size * param.dtype.itemsize) if param.holds_checks else arrays[param.slot].tobytes()
-        for param in program_params(repro.graph)
+        bytes(params[slot].size * params[slot].dtype.itemsize) if slot in params and not data else data
+        for slot, data in enumerate(given)
     ]
 
 
-def _is_result(param: Param) -> bool:
-    return param.is_written and not param.holds_checks
+def _results(repro: Repro) -> list[Param]:
+    return [param for param in program_params(repro.graph) if param.is_written and not param.holds_checks]
 
 
 def _written(repro: Repro, contents: Sequence[bytes | bytearray]) -> list[Array]:
-    pairs = zip(program_params(repro.graph), contents, strict=True)
-    return [np.frombuffer(bytes(data), numpy_dtype(param.dtype)) for param, data in pairs if _is_result(param)]
+    return [np.frombuffer(bytes(contents[param.slot]), numpy_dtype(param.dtype)) for param in _results(repro)]
 
 
 def _dtype_of(repro: Repro, number: int) -> Any:
     if repro.kind == "schedule":
         return repro.graph.src[number].dtype
-    return list(filter(_is_result, program_params(repro.graph)))[number].dtype
+    return _results(repro)[number].dtype

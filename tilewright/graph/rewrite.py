@@ -44,8 +44,9 @@ def reset_rewrite_count() -> None:
 def rewrite(root: UOp, rules: RuleSet, ctx: Any = None) -> UOp:
     """Apply the rules bottom-up until none fires. A node is visited once, after its sources; what a rule made is
     rewritten in turn, and stands for the node wherever it is used."""
-    watched = options.REWRITE_LIMIT >= 0 or "rule-fired" in events.listeners
-    memo = rules.name if rules.pure and options.REWRITE_LIMIT < 0 else None
+    is_limited = options.REWRITE_LIMIT >= 0 or bool(options.DISABLE_RULES)
+    watched = is_limited or "rule-fired" in events.listeners
+    memo = rules.name if rules.pure and not is_limited else None
     return _recall(root, {}, memo) or _run(root, rules, ctx, memo, watched)
 
 
@@ -161,9 +162,11 @@ def _finish(node: UOp, result: UOp, done: dict[UOp, UOp], memo: str | None) -> N
 
 
 def _announce(rules: RuleSet, before: UOp, fired: tuple[UOp, Rule]) -> bool:
-    """Tells the listeners of a rewrite and counts it. False where REWRITE_LIMIT forbids it."""
+    """Tells the listeners of a rewrite and counts it. False where REWRITE_LIMIT or DISABLE_RULES forbids it."""
     global _applied
     made, rule = fired
+    if options.DISABLE_RULES and rule.name in options.DISABLE_RULES.split(","):
+        return False
     limit = options.REWRITE_LIMIT
     if limit >= 0:
         if _applied >= limit:

@@ -3,10 +3,12 @@ what is done in which order."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
 
 from tilewright.base.config import options
 from tilewright.base.events import listeners, stage_timer
+from tilewright.base.quota import Quota
 from tilewright.base.target import Target
 from tilewright.graph.ops import AxisType
 from tilewright.graph.passes import Pass, run_passes
@@ -22,6 +24,8 @@ from tilewright.kernel.heuristics.default import choose_with_reason
 from tilewright.kernel.heuristics.reasons import announce_opts
 from tilewright.kernel.prepare.accumulators import recognise_accumulators
 from tilewright.kernel.prepare.loops import merge_loops, split_loops
+
+opt_quota = Quota()  # of OPT_LIMIT
 
 
 @dataclass
@@ -58,6 +62,8 @@ def choose_loops(state: Optimisation) -> None:
     state.sink = prepare_kernel(state.sink)
     view = view_kernel(state.sink, state.target)
     state.opts, reason = choose_with_reason(view) if state.found is None else (state.found, "found by search")
+    if options.OPT_LIMIT >= 0:
+        state.opts = tuple(itertools.takewhile(lambda _: opt_quota.take(options.OPT_LIMIT), state.opts))
     if "decision" in listeners:
         announce_opts(view, state.opts, reason)
     # The heuristic applies what it chooses, legal opts alone; where graphs are verified that is not believed.

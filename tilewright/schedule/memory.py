@@ -8,6 +8,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
+from tilewright.base.config import options
 from tilewright.graph.records import Item, Slot
 
 # Of every temp. Some OpenCL drivers let a view of a buffer begin at multiples of 512 bytes only.
@@ -35,12 +36,15 @@ def place_temps(
     taken: dict[str, _TakenBytes] = {}
     offsets: list[tuple[int, int]] = []
     arenas: dict[str, int] = {}
-    for number in temps:
+    limit = options.REUSE_LIMIT
+    for position, number in enumerate(temps):
         slot = slots[number]
         size = -(-max(slot.nbytes, 1) // ALIGNMENT) * ALIGNMENT
         if slot.device not in taken:
             taken[slot.device] = _TakenBytes(len(items))
-        offset = taken[slot.device].take(size, *lives[number])
+        # One that may not share its memory has it from the first item to the last.
+        life = lives[number] if limit < 0 or position < limit else (0, len(items) - 1)
+        offset = taken[slot.device].take(size, *life)
         offsets.append((number, offset))
         arenas[slot.device] = max(arenas.get(slot.device, 0), offset + size)
     return tuple(sorted(offsets)), tuple(sorted(arenas.items()))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
 from tilewright.base.events import stage_timer
+from tilewright.base.quota import Quota
 from tilewright.base.target import Target
 from tilewright.graph.kernels.custom import updated_source
 from tilewright.graph.ops import Ops
@@ -29,6 +30,8 @@ from tilewright.schedule.reduction import split_reduction
 from tilewright.schedule.segments import sum_by_segments
 from tilewright.schedule.transposed import operands_to_transpose
 from tilewright.schedule.uses import Plan
+
+fuse_quota = Quota()  # of FUSE_LIMIT
 
 
 def any_target(device: str) -> Target:
@@ -276,7 +279,8 @@ def nodes_to_store(outputs: Sequence[UOp], order: Sequence[UOp]) -> frozenset[UO
     """Outputs, what the user asked to be contiguous, copies, updates and custom kernels."""
     found = set(outputs)
     for node in order:
-        if not options.FUSE and (node.op.is_elementwise or node.op in (Ops.REDUCE_AXIS, Ops.GATHER)):
+        is_computed = node.op.is_elementwise or node.op in (Ops.REDUCE_AXIS, Ops.GATHER)
+        if is_computed and node not in found and not (options.FUSE and fuse_quota.take(options.FUSE_LIMIT)):
             found.add(node)
         if node.op is Ops.CONTIGUOUS:
             found.add(storage_node(node))

@@ -68,7 +68,8 @@ def is_usable() -> bool:
 
 def wants_results_alone() -> bool:
     """Whether nobody watches the stages, bisects or checks them, or searches for opts."""
-    is_bisected = options.REWRITE_LIMIT >= 0 or options.PASS_LIMIT >= 0
+    limits = (options.REWRITE_LIMIT, options.PASS_LIMIT, options.OPT_LIMIT, options.FUSE_LIMIT, options.REUSE_LIMIT)
+    is_bisected = max(limits) >= 0 or bool(options.DISABLE_RULES)
     is_checked = options.VERIFY or options.VERIFY_GRAPH or options.BEAM
     return not is_bisected and not is_checked and not is_watched()
 

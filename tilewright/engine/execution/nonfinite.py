@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tilewright.base.errors import NonFiniteError
 from tilewright.base.events import emit
 from tilewright.base.location import Location
-from tilewright.engine.planning.bind import BoundGraph
 from tilewright.graph.ops import Ops
-from tilewright.graph.records import Schedule
 from tilewright.graph.spec import Kind, element_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
@@ -21,6 +19,7 @@ from tilewright.runtime.device import open_driver
 
 if TYPE_CHECKING:
     from tilewright.engine.execution.run import Execution
+    from tilewright.engine.execution.watchers import Run
 
 # Elements of the largest node that the interpreter is asked to compute: a product of matrices holds all its terms.
 MAX_ELEMENTS = 1 << 25
@@ -34,22 +33,15 @@ class Origin(NamedTuple):
     value: float
 
 
-class Guard:
+class NonFiniteGuard:
     """A run that is to be checked, with the contents of what it overwrites as they were before."""
 
-    def __init__(
-        self, outputs: Sequence[UOp], bound: BoundGraph, schedule: Schedule, slots: list[Buffer | None]
-    ) -> None:
-        self.outputs = outputs
-        self.schedule = schedule
-        self.lines: dict[UOp, Location | None] = bound.lines()
-        written = {access.slot for item in schedule.items for access in item.writes}
-        self.before = {
-            slot: _read(buffer)
-            for slot, buffer in enumerate(slots[: len(bound.buffers)])
-            if buffer is not None and slot in written and buffer.memory is not None
-        }
-        self.inputs = len(bound.buffers)
+    def __init__(self, run: Run) -> None:
+        self.outputs = run.outputs
+        self.schedule = run.schedule
+        self.lines = run.bound.caller_lines()
+        self.inputs = len(run.bound.buffers)
+        self.before = contents_before(run)
 
     def check(self, execution: Execution) -> None:
         """Raises where a result is not finite, and the inputs and constants do not say so already."""
@@ -62,23 +54,23 @@ class Guard:
             if (slot >= self.inputs or slot in self.before)
             and self.schedule.slots[slot].kind != "check"
             and buffer.dtype.is_float
-            and not np.isfinite(_read(buffer).astype(np.float64)).all()
+            and not np.isfinite(read_buffer(buffer).astype(np.float64)).all()
         ]
         if not spoiled:
             return
         arrays = {slot: self.before.get(slot) for slot, _ in kept[: self.inputs]}
         for slot, buffer in kept:
             if slot < self.inputs and arrays.get(slot) is None:
-                arrays[slot] = _read(buffer)
+                arrays[slot] = read_buffer(buffer)
         origin = find_origin(self.outputs, {slot: array for slot, array in arrays.items() if array is not None})
         if origin is not None:
             self._raise(
                 origin.node.op.name, origin.value, origin.coordinates, self.lines.get(origin.node) or origin.node.line
             )
-        elif not _can_interpret(self.outputs):
+        elif not can_interpret(self.outputs):
             slot = spoiled[0]
             item = next(item for item in self.schedule.items if any(access.slot == slot for access in item.writes))
-            values = _read(_buffer(execution, slot))
+            values = read_buffer(_buffer(execution, slot))
             index = int(np.argmin(np.isfinite(values.astype(np.float64))))
             name = "a copy" if item.ast is None else f"kernel {item.ast.arg.name}"
             self._raise(name, float(values[index]), (index,), item.line)
@@ -93,6 +85,16 @@ class Guard:
         )
 
 
+def contents_before(run: Run) -> dict[int, Any]:
+    """What the inputs hold that the run overwrites, by slot."""
+    written = {access.slot for item in run.schedule.items for access in item.writes}
+    return {
+        slot: read_buffer(buffer)
+        for slot, buffer in enumerate(run.slots[: len(run.bound.buffers)])
+        if buffer is not None and slot in written and buffer.memory is not None
+    }
+
+
 def find_origin(outputs: Sequence[UOp], arrays: Mapping[int, Any]) -> Origin | None:
     """The first node whose value is NaN though that of no source is, or infinite though all sources are finite. A
     constant is what the user wrote, and a mask of infinities is none of this."""
@@ -100,7 +102,7 @@ def find_origin(outputs: Sequence[UOp], arrays: Mapping[int, Any]) -> Origin | N
 
     from tilewright.graph.interpreter.evaluate import evaluate
 
-    if not _can_interpret(outputs):
+    if not can_interpret(outputs):
         return None
     values: dict[UOp, Any] = {}
     for node in toposort(*outputs):
@@ -121,11 +123,14 @@ def find_origin(outputs: Sequence[UOp], arrays: Mapping[int, Any]) -> Origin | N
     return None
 
 
-def _can_interpret(outputs: Sequence[UOp]) -> bool:
-    return all(element_count(node.shape) <= MAX_ELEMENTS for node in toposort(*outputs))
+def can_interpret(outputs: Sequence[UOp]) -> bool:
+    return all(
+        all(isinstance(size, int) for size in node.shape) and element_count(node.shape) <= MAX_ELEMENTS
+        for node in toposort(*outputs)
+    )
 
 
-def _read(buffer: Buffer) -> Any:
+def read_buffer(buffer: Buffer) -> Any:
     """A copy of what a buffer holds."""
     import numpy as np
 

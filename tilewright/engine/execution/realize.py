@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.base.config import options
-from tilewright.base.errors import OutOfMemoryError, RealizeError, UnsupportedError, UserError
+from tilewright.base.errors import OutOfMemoryError, RealizeError, TilewrightError, UnsupportedError, UserError
 from tilewright.base.events import stage_timer
 from tilewright.base.forks import held_lock
 from tilewright.base.interrupts import shielded
@@ -28,6 +28,7 @@ from tilewright.engine.execution.traces import (
     record_run,
     traces,
 )
+from tilewright.engine.execution.watchers import Guard, Run, guards_of, plan_watchers, run_watchers
 from tilewright.engine.memory.outsiders import find_pinned, memory_behind
 from tilewright.engine.memory.parts import divide_outputs, exchange_buffers, held_buffer, is_held, join_parts
 from tilewright.engine.planning.bind import BoundGraph
@@ -97,9 +98,11 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
 def _planned(prepared: Prepared) -> Plan:
     try:
         return plan_graph(prepared.structure, is_traced(), prepared.bound)
-    except UserError as error:
-        if prepared.has_extra:
+    except TilewrightError as error:
+        if isinstance(error, UserError) and prepared.has_extra:
             raise _OutsiderError from error
+        for watch in plan_watchers:
+            watch(prepared.structure.outputs, prepared.structure.device, prepared.bound)
         raise
 
 
@@ -190,11 +193,9 @@ def _run(prepared: Prepared, plan: Plan) -> None:
         if prepared.has_extra:
             raise _OutsiderError from lacking
         raise
-    guard = None
-    if options.CHECK_NAN:
-        from tilewright.engine.execution.nonfinite import Guard
-
-        guard = Guard(prepared.structure.outputs, bound, schedule, slots)
+    guards: Sequence[Guard] = ()
+    if run_watchers or options.CHECK_NAN:
+        guards = guards_of(Run(prepared.structure.outputs, prepared.structure.device, bound, schedule, slots))
     written = _find_written(bound, schedule, slots) if bound.assigns else frozenset()
     if not written:
         execution.run()
@@ -203,7 +204,7 @@ def _run(prepared: Prepared, plan: Plan) -> None:
         error = _run_update(execution, prepared, written)
     if error is not None:
         raise error
-    if guard is not None:
+    for guard in guards:
         guard.check(execution)
     if not (traces and record_run(execution)) and execution.checked:
         from tilewright.engine.execution.checks import return_words

@@ -63,10 +63,6 @@ class BoundGraph:
         items = (replace(item, line=lines.get(id(item.line), item.line)) for item in schedule.items)
         return replace(schedule, items=tuple(items))
 
-    def lines(self) -> dict[UOp, tuple[str, int] | None]:
-        """The caller's line of each node over parameters."""
-        return {made: node.line for node, made in self._bound.items()}
-
     def caller_lines(self) -> dict[UOp, tuple[str, int]]:
         """The line of this graph's caller for each node over parameters that one made."""
         return {made: node.line for node, made in self._bound.items() if node.line is not None}

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tilewright.base.config import options
 from tilewright.base.events import emit
 from tilewright.engine.compilation.compile import LoadedKernel
 from tilewright.graph.records import Item, Schedule
@@ -127,8 +128,9 @@ class LaunchList:
             if pending:
                 self.steps.append(open_driver(device).prepare(pending).bind(bindings, given))
 
+        limit = options.SERIAL_LIMIT
         for part in parts:
-            for item, kernel in zip(part.schedule.items, part.kernels, strict=True):
+            for number, (item, kernel) in enumerate(zip(part.schedule.items, part.kernels, strict=True)):
                 if kernel is None or item.device != device:
                     flush()
                     pending, bindings, given, device = [], [], [], item.device
@@ -139,8 +141,21 @@ class LaunchList:
                     kernels.append(kernel)
                 elif len(item.slots) == 2:
                     self.steps.append(part.copy(item))
+                if limit and (limit < 0 or number < limit):
+                    flush()
+                    pending, bindings, given = [], [], []
+                    self.steps.append(_wait_for(item.device))
         flush()
         self.work = work_of(kernels)
+
+
+def _wait_for(device: str) -> Step:
+    driver = open_driver(device)
+
+    def step(_memories: Sequence[Any]) -> None:
+        driver.synchronize()
+
+    return step
 
 
 def work_of(kernels: Iterable[LoadedKernel | None]) -> tuple[int, int, int, float]:

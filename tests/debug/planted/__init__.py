@@ -1,0 +1,1 @@
+"""Bugs that tests plant in the package, in processes of their own."""

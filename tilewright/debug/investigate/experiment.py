@@ -1,0 +1,69 @@
+"""One experiment on a repro, in a process of its own. In: its name, a repro file, settings. Out: a JSON file. Run as
+
+    python -m tilewright.debug.investigate.experiment RESULT.json NAME FILE.repro [OPTION=VALUE ...] [device=D]
+
+replay            how it ends with these settings
+reduce            the smallest repro that fails alike, written beside the result
+steps             the first step that changes what the graph means
+bisect-X          the first opt, pass, rewrite, fusion or buffer (X) with which it fails
+waits             the first item that is not waited for"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.base.config import DECLARATIONS
+from tilewright.debug.investigate.bisect import bisect, find_missing_wait
+from tilewright.debug.investigate.finding import Finding
+from tilewright.debug.investigate.reduce import reduce_repro
+from tilewright.debug.investigate.steps import examine
+from tilewright.debug.investigate.trial import in_child, try_repro
+from tilewright.graph.text.repro import Repro, load_repro, write_repro
+
+REDUCE_SECONDS = 30.0
+STEPS_SECONDS = 60.0
+
+
+def run_experiment(name: str, repro: Repro, path: str, words: dict[str, str]) -> dict[str, Any]:
+    settings = {key: DECLARATIONS[key].parse(value) for key, value in words.items() if key in DECLARATIONS}
+    if name == "replay":
+        outcome = try_repro(repro, settings, words.get("device", ""))
+        return {"kind": outcome.kind, "text": outcome.text}
+    if name == "reduce":
+        return _reduce(repro, path, float(words.get("seconds", REDUCE_SECONDS)))
+    if name == "steps":
+        found = in_child(lambda: _json(examine(repro)), STEPS_SECONDS)
+        return {"finding": found.get("value"), "text": found.get("ending", "")}
+    if name == "waits":
+        return {"finding": _json(find_missing_wait(repro))}
+    return {"finding": _json(bisect(repro, name.removeprefix("bisect-")))}
+
+
+def _json(finding: Finding | None) -> dict[str, Any] | None:
+    return None if finding is None else finding.as_json()
+
+
+def _reduce(repro: Repro, path: str, seconds: float) -> dict[str, Any]:
+    before = try_repro(repro)
+    if not before.kind:
+        return {"kind": "", "nodes": repro.nodes}
+    small = reduce_repro(repro, lambda candidate: try_repro(candidate, seconds=10.0).kind == before.kind, seconds)
+    after = try_repro(small)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(write_repro(small))
+    return {"kind": before.kind, "nodes": small.nodes, "from": repro.nodes, "path": path, "text": after.text}
+
+
+def main(arguments: Sequence[str]) -> None:
+    result, name, path, *rest = arguments
+    words = dict(word.partition("=")[::2] for word in rest)
+    found = run_experiment(name, load_repro(path), result.removesuffix(".json") + ".repro", words)
+    with open(result, "w", encoding="utf-8") as file:
+        json.dump(found, file)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,106 @@
+"""An investigation from beginning to end. In: a target that fails. Out: a session's folder with the verdict on each
+hypothesis, the guilty step, the smallest graph or program that fails, and a regression test.
+
+1. The target is run as it is, under observation, and with everything off: does it fail, and is the compiler at fault?
+2. Observation names the schedule whose results are not what its graph means: from here on a repro is investigated. It
+   is reduced; then its steps are judged one by one, and hypotheses are tried by switching and bisecting.
+3. Where no schedule is wrong in itself the program is investigated: the disk cache, jit, gradients, sharding.
+4. What was named is switched off in the target, where a switch exists."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+from tilewright.debug.investigate.finding import Finding
+from tilewright.debug.investigate.program_track import investigate_program
+from tilewright.debug.investigate.report import summary
+from tilewright.debug.investigate.repro_track import investigate_repro
+from tilewright.debug.investigate.scenarios import Verdict
+from tilewright.debug.investigate.state import State
+from tilewright.debug.investigate.switches import REFERENCE, settings_text
+from tilewright.debug.investigate.target import Failure, judge
+from tilewright.debug.memory import SUMMARY
+from tilewright.graph.text.repro import load_repro
+
+RUN_SECONDS = 40.0
+
+
+class Investigation(State):
+    """One session at work."""
+
+    def run(self) -> None:
+        """All of it; whatever happens, the folder says how it ended."""
+        status = "failed"
+        try:
+            self._investigate()
+            status = "cancelled" if self.processes.is_cancelled else "done"
+        finally:
+            self.processes.cancel()
+            record = self.store.update(status=status, seconds=time.monotonic() - self.started)
+            (self.store.folder / SUMMARY).write_text(summary(record), encoding="utf-8")
+
+    def _investigate(self) -> None:
+        if self.target.kind == "repro":
+            self._conclude(investigate_repro(self, os.path.abspath(self.target.words[0])))
+            return
+        captured = self._look()
+        if not self.failure.kind and captured is None and not self.findings:
+            text = "no failure was seen: it ends well, prints the same with everything off, and each schedule is right"
+            self.store.update(conclusion=text)
+            return
+        found = None if captured is None else investigate_repro(self, captured)
+        if found is None and not self.processes.is_cancelled:
+            found = investigate_program(self, captured)
+        self._conclude(found)
+
+    # ------------------------------------------------------------ does it fail?
+
+    def _look(self) -> str | None:
+        """Runs the target in three ways; the path of the schedule that is wrong, if one is."""
+        folder = self.store.folder
+        command = self.target.command
+        works = [
+            lambda: self.scenarios.program(command, {}, RUN_SECONDS),
+            lambda: self.scenarios.program(self.target.observed(str(folder)), {}, RUN_SECONDS),
+            lambda: self.scenarios.program(command, REFERENCE, RUN_SECONDS),
+        ]
+        plain, observed, self.reference = self.scenarios.together(works)
+        self.failure = judge(plain, self.reference)
+        is_right = self.reference.is_success
+        words = "right" if is_right else judge(self.reference, None).text
+        if self.failure.kind:
+            found = Verdict("confirmed" if is_right else "inconclusive", f"with everything off it is {words}")
+            self.scenarios.record(
+                "compiler",
+                "the compiler, not the program",
+                found,
+                settings_text(REFERENCE),
+                self.reference.seconds,
+            )
+        self.findings = read_findings(folder)
+        captured = next((path for name in ("captured", "current") if (path := folder / f"{name}.repro").exists()), None)
+        if captured is not None and captured.stem == "current" and observed.is_success:
+            captured = None
+        if not self.failure.kind and captured is not None:
+            self.failure = Failure("differs", load_repro(str(captured)).note)
+        self.remember(captured)
+        return None if captured is None else str(captured)
+
+    # ------------------------------------------------------------ the end
+
+    def _conclude(self, found: Finding | None) -> None:
+        if found is not None:
+            self.store.update(guilty=found.as_json())
+        elif not self.store.read().get("conclusion"):
+            self.store.update(conclusion="no hypothesis was confirmed; the summary has what was tried")
+
+
+def read_findings(folder: Path) -> list[Finding]:
+    """What observation found besides schedules."""
+    path = folder / "findings.json"
+    if not path.exists():
+        return []
+    return [Finding.from_json(found) for found in json.loads(path.read_text(encoding="utf-8"))]

@@ -1,0 +1,204 @@
+"""A program run under observation. In: a script or a test. Out: in a folder, the first schedule whose results are not
+what its graph means (`captured.repro`), and findings: a sharded graph that means something else than the whole, a
+replay that differs from its function, a gradient rule that is wrong. Run as a module, in a process of its own:
+
+    python -m tilewright.debug.investigate.observe FOLDER script.py arguments
+    python -m tilewright.debug.investigate.observe FOLDER tests/test_x.py::test_y
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tilewright.debug.describe import show_location
+from tilewright.debug.dump import buffer_bytes, schedule_repro
+from tilewright.debug.investigate.equivalence import CANNOT
+from tilewright.debug.investigate.finding import Finding
+from tilewright.debug.investigate.gradient_audit import check_gradient
+from tilewright.debug.investigate.jit_audit import JitAudit
+from tilewright.engine.compilation.difference import find_difference
+from tilewright.engine.execution.nonfinite import can_interpret
+from tilewright.engine.execution.run import Execution
+from tilewright.engine.execution.watchers import Run, plan_watchers, run_watchers
+from tilewright.engine.planning.bind import BoundGraph
+from tilewright.graph.gradients import rules as gradient_module
+from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Kind
+from tilewright.graph.text.repro import Repro, write_repro
+from tilewright.graph.text.show import show
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+from tilewright.runtime.buffer import Buffer, buffer_of
+
+MAX_BYTES = 1 << 24  # of the inputs of a schedule that is looked at
+CURRENT, CAPTURED, FINDINGS = "current.repro", "captured.repro", "findings.json"
+
+
+class Observer:
+    """What is seen of one program."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.is_captured = False
+        self.findings: list[Finding] = []
+        self.differentiated: dict[Any, UOp] = {}
+        self.audit = JitAudit(self.findings)
+        self.current = os.path.join(folder, CURRENT)
+
+    def watch(self, run: Run) -> Any:
+        self.audit.runs.append(tuple(run.outputs))
+        return _Watched(self, run)
+
+    def failed(self, outputs: Sequence[UOp], device: str, bound: BoundGraph) -> None:
+        """A graph that cannot be compiled."""
+        if not self.is_captured:
+            buffers = [buffer_of(node) for node in bound.buffers]
+            self.capture(schedule_repro(outputs, buffers, device, _line(outputs, bound)), "it cannot be compiled")
+
+    def capture(self, repro: Repro, note: str) -> None:
+        self.is_captured = True
+        with open(os.path.join(self.folder, CAPTURED), "w", encoding="utf-8") as file:
+            file.write(write_repro(replace(repro, note=note)))
+
+    def note_gradient(self, node: UOp) -> None:
+        self.differentiated.setdefault((node.op, node.arg if node.op is Ops.REDUCE_AXIS else None), node)
+
+    def write(self) -> None:
+        for node in self.differentiated.values():
+            found = check_gradient(node)
+            if found is not None:
+                self.findings.append(found)
+        with open(os.path.join(self.folder, FINDINGS), "w", encoding="utf-8") as file:
+            json.dump([found.as_json() for found in self.findings], file)
+
+
+class _Watched:
+    """One run: its inputs are kept, and its results compared."""
+
+    def __init__(self, observer: Observer, run: Run) -> None:
+        self.observer = observer
+        self.run = run
+        self.repro: Repro | None = None
+        buffers = [buffer for buffer in run.slots[: len(run.bound.buffers)] if buffer is not None]
+        # A graph of symbolic sizes is one of many graphs, which a file cannot hold.
+        if observer.is_captured or run.bound.values or sum(buffer.nbytes for buffer in buffers) > MAX_BYTES:
+            return
+        self.line = _line(run.outputs, run.bound)
+        self.repro = schedule_repro(run.outputs, buffers, run.device, self.line)
+        self.whole = tuple(run.bound.outputs) if run.bound.is_spread else ()
+        # A kernel that ends the process, or never ends, is found here afterwards.
+        with open(observer.current, "w", encoding="utf-8") as file:
+            file.write(write_repro(self.repro))
+
+    def check(self, execution: Execution) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(self.observer.current)
+        if self.repro is None or self.observer.is_captured or not can_interpret(self.run.outputs):
+            return
+        # A graph that the interpreter has no rules for is not judged.
+        with contextlib.suppress(*CANNOT):
+            self._compare(self.repro, execution)
+
+    def _compare(self, repro: Repro, execution: Execution) -> None:
+        arrays = {given.slot: np.frombuffer(given.data or b"", numpy_dtype(given.dtype)) for given in repro.inputs}
+        bindings = {
+            node: arrays[node.arg.slot]
+            for node in toposort(*self.run.outputs, *self.whole)
+            if node.op is Ops.PARAM and node.arg.slot in arrays
+        }
+        expected = [np.asarray(value) for value in evaluate_all(tuple(self.run.outputs), bindings)]
+        self._check_division(expected, bindings)
+        for number, (node, want) in enumerate(zip(self.run.outputs, expected, strict=True)):
+            buffer = execution.buffers[execution.schedule.outputs[number]]
+            if buffer is None:
+                continue
+            found = find_difference(_array(buffer).reshape(want.shape), want, node.dtype)
+            if found is not None:
+                self.observer.capture(repro, f"output {number}, {found}")
+                return
+
+    def _check_division(self, parts: Sequence[Any], bindings: dict[UOp, Any]) -> None:
+        """Values on several devices, put together again, against the graph before it was divided."""
+        from tilewright.engine.memory.parts import divide_outputs
+
+        position = 0
+        for node, division in zip(self.whole, divide_outputs(self.whole) if self.whole else (), strict=True):
+            own = parts[position : position + len(division.nodes)]
+            position += len(division.nodes)
+            want = np.asarray(evaluate_all((node,), bindings)[0])
+            axis = node.arg.axis if node.op is Ops.MULTI else None
+            for got in own if axis is None else [np.concatenate(own, axis)]:
+                found = find_difference(got, want, node.dtype) if got.shape == want.shape else None
+                if found is not None:
+                    text = f"the graph as it is divided among devices means something else: {found}"
+                    after = "\n".join(map(show, division.nodes))
+                    self.observer.findings.append(Finding("sharding", _name_of(node), text, show(node), after))
+                    return
+
+
+def _name_of(node: UOp) -> str:
+    """The operation behind the views."""
+    while node.op.kind is Kind.MOVEMENT or node.op in (Ops.CONTIGUOUS, Ops.DETACH):
+        node = node.src[0]
+    return node.op.name
+
+
+def _array(buffer: Buffer) -> Any:
+    return np.frombuffer(buffer_bytes(buffer), numpy_dtype(buffer.dtype))
+
+
+def _line(outputs: Sequence[UOp], bound: BoundGraph) -> str:
+    lines = bound.caller_lines()
+    found = (lines.get(node) or node.line for node in (*outputs, *bound.outputs))
+    return show_location(next(filter(None, found), None))
+
+
+def run_program(command: Sequence[str]) -> None:
+    """A script with its arguments, or a test."""
+    if is_test(command[0]):
+        import pytest
+
+        status = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *command])
+        raise SystemExit(int(status))
+    sys.argv = list(command)
+    sys.path.insert(0, os.path.dirname(os.path.abspath(command[0])))
+    runpy.run_path(command[0], run_name="__main__")
+
+
+def is_test(name: str) -> bool:
+    return "::" in name
+
+
+def main(arguments: Sequence[str]) -> None:
+    folder, *command = arguments
+    observer = Observer(folder)
+    run_watchers.append(observer.watch)
+    plan_watchers.append(observer.failed)
+    observer.audit.install()
+    inner = gradient_module.gradients_of
+
+    def noted(node: UOp, upstream: UOp) -> Any:
+        observer.note_gradient(node)
+        return inner(node, upstream)
+
+    gradient_module.gradients_of = noted
+    try:
+        run_program(command)
+    finally:
+        run_watchers.clear()
+        plan_watchers.clear()
+        observer.write()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,124 @@
+"""Investigating a program. In: a script or a test that fails though each schedule is right when it is replayed alone.
+Out: the guilty step: the disk cache, jit, the division among devices, a gradient rule, the order between queues. The
+program is reduced to the statements that the failure needs."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from tilewright.debug.investigate.finding import Finding
+from tilewright.debug.investigate.program_reduce import reduce_program
+from tilewright.debug.investigate.report import program_test
+from tilewright.debug.investigate.scenarios import Verdict, text_of
+from tilewright.debug.investigate.state import State
+from tilewright.debug.investigate.switches import REFERENCE, SWITCHES, Switch
+from tilewright.debug.investigate.target import Target, judge
+from tilewright.graph.text.repro import load_repro
+
+RUN_SECONDS = 40.0
+# What is tried alone and first: where one of these is at fault, every other switch only changes the circumstances.
+FIRST = ("cache", "jit")
+OFF = {"jit": {"JIT": "0"}, "cache": {"CACHE": "0"}}
+
+
+def investigate_program(session: State, captured: str | None) -> Finding | None:
+    run = session.scenarios
+    for found in session.findings:
+        run.record(found.kind, f"{found.kind} {found.name}", Verdict("confirmed", found.text), "", 0.0)
+    guilty = session.findings[0] if session.findings else None
+    if session.failure.kind:
+        first = [switch for switch in SWITCHES if switch.name in FIRST]
+        verdicts = run.try_switches(first, lambda switch: try_switch(session, switch, {}))
+        confirmed = [name for name in FIRST if verdicts[name].verdict == "confirmed"]
+        if guilty is None and not confirmed:
+            verdicts = run.try_switches(
+                [switch for switch in SWITCHES if switch.name not in FIRST],
+                lambda switch: try_switch(session, switch, {"CACHE": "0"}),
+            )
+            confirmed = [name for name, found in verdicts.items() if found.verdict == "confirmed"]
+        if guilty is None and confirmed:
+            switch = next(switch for switch in SWITCHES if switch.name == confirmed[0])
+            guilty = _finding_of(switch, verdicts[switch.name], captured)
+    reduce_and_write(session, guilty, captured)
+    return guilty
+
+
+def try_switch(session: State, switch: Switch, always: dict[str, str]) -> Verdict:
+    ended = session.scenarios.program(session.target.command, {**always, **switch.settings}, RUN_SECONDS)
+    failure = judge(ended, session.reference)
+    if not failure.kind:
+        return Verdict("confirmed", "without it the program is right")
+    if failure.kind == session.failure.kind:
+        return Verdict("refuted", f"without it: {failure.text}")
+    return Verdict("inconclusive", f"without it it fails otherwise: {failure.text}")
+
+
+def _finding_of(switch: Switch, verdict: Verdict, captured: str | None) -> Finding:
+    """What a switch alone tells. A schedule that is wrong with the cache and right when it is compiled anew was given
+    another one's kernel."""
+    before = "" if captured is None else text_of(captured)
+    line = "" if captured is None else load_repro(captured).line
+    text = f"{switch.question}: {verdict.evidence}{f'; first seen at {line}' if line else ''}"
+    name = {"cache": "disk cache entry"}.get(switch.name, switch.name)
+    return Finding(switch.name, name, text, before)
+
+
+def reduce_and_write(session: State, guilty: Finding | None, captured: str | None) -> None:
+    """The smallest script that still fails, its graph, and a test."""
+    run, folder = session.scenarios, session.store.folder
+    nodes = _nodes_of(guilty, captured)
+    if session.target.kind == "script" and session.failure.kind:
+        script = session.target.words[0]
+        reduced = folder / "reduced.py"
+        whole = text_of(script)
+
+        def fails(text: str) -> bool:
+            reduced.write_text(text, encoding="utf-8")
+            target = Target("script", (str(reduced), *session.target.words[1:]))
+            failure = judge(run.program(target.command, _own_cache(folder, text), 20.0), session.reference)
+            return failure.kind == session.failure.kind
+
+        best = reduce_program(whole, fails, min(25.0, run.left / 2)) if session.failure.kind != "timeout" else whole
+        reduced.write_text(best, encoding="utf-8")
+        if (
+            best != whole
+            and guilty is not None
+            and guilty.kind in OFF
+            and not _is_right_without(session, reduced, guilty)
+        ):
+            best = whole
+            reduced.write_text(best, encoding="utf-8")
+        reference = REFERENCE if session.failure.kind == "other output" else {}
+        test = folder / "test_regression.py"
+        found = None if guilty is None else guilty.as_json()
+        test.write_text(program_test(found, best, reference), encoding="utf-8")
+        session.store.update(regression=str(test))
+    if nodes:
+        path = captured or str(folder / "reduced.py")
+        session.store.update(reduced={"path": path, "nodes": nodes, "from": nodes}, nodes=nodes)
+
+
+def _own_cache(folder: Path, text: str) -> dict[str, str]:
+    """A disk cache for each text: a stale entry must come from the program itself."""
+    with contextlib.suppress(OSError):
+        place = folder / "caches" / str(abs(hash(text)))
+        place.mkdir(parents=True, exist_ok=True)
+        return {"TILEWRIGHT_CACHE_DIR": str(place)}
+    return {}
+
+
+def _is_right_without(session: State, script: Path, guilty: Finding) -> bool:
+    target = Target("script", (str(script), *session.target.words[1:]))
+    ended = session.scenarios.program(target.command, OFF[guilty.kind], 20.0)
+    return not judge(ended, session.reference).kind
+
+
+def _nodes_of(guilty: Finding | None, captured: str | None) -> int:
+    """Nodes of the graph that shows the failure."""
+    if captured is not None:
+        return load_repro(captured).nodes
+    if guilty is None:
+        return 0
+    shown = [text for text in (guilty.before, guilty.after) if text.lstrip().startswith("%")]
+    return min((len(text.strip().splitlines()) for text in shown), default=0)

@@ -1,0 +1,330 @@
+"""Which step breaks the graph. In: a repro. Out: the first step, from the graph to the machine, whose result means
+something else than what it was given: a rewrite rule, a pass, an opt, the order of the schedule, the memory plan, the
+program, or the backend. Each step is judged by the interpreter (translation validation) and not by the end result, so a
+step that only meets a broken graph is not blamed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.config import Context
+from tilewright.base.dtype import DType
+from tilewright.base.errors import EmulatorError, OutOfBoundsError, TilewrightError, VerifyError
+from tilewright.base.events import Event, subscribe
+from tilewright.codegen.pipeline import lower, program_params
+from tilewright.debug.investigate.equivalence import (
+    CANNOT,
+    compare_memory,
+    compare_nodes,
+    interpret_kernel,
+)
+from tilewright.debug.investigate.finding import Finding
+from tilewright.debug.replay import Array, contents_of, expected_values
+from tilewright.engine.compilation.compile import compile_with
+from tilewright.engine.compilation.difference import find_difference
+from tilewright.engine.compilation.verify import REFERENCE_DEVICE, run_on_inputs
+from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
+from tilewright.graph.ops import Ops
+from tilewright.graph.records import Item, KernelInfo, Schedule
+from tilewright.graph.text.repro import Repro
+from tilewright.graph.text.show import show, show_program
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import toposort
+from tilewright.kernel.apply import apply_opt
+from tilewright.kernel.optimise import optimise, prepare_kernel
+from tilewright.runtime.device import open_driver
+from tilewright.schedule.memory import check_placement
+from tilewright.schedule.pipeline import schedule
+
+# Rewrites that are judged one by one.
+MAX_REWRITES = 4000
+
+
+@dataclass
+class Stepper:
+    """Events of the stages while a repro goes through them."""
+
+    rewrites: list[tuple[str, UOp, UOp]]
+    passes: list[tuple[str, str, tuple[UOp, ...]]]
+
+    def hear(self, event: Event) -> None:
+        fields: Any = event.fields
+        if event.kind == "rule-fired":
+            if len(self.rewrites) < MAX_REWRITES:
+                self.rewrites.append((fields["rule"], fields["before"], fields["after"]))
+        elif event.kind == "pass-end":
+            self.passes.append((fields["stage"], fields["name"], fields["graph"]))
+
+    def clear(self) -> None:
+        self.rewrites.clear()
+        self.passes.clear()
+
+    def broken_rewrite(self) -> Finding | None:
+        """The first rewrite whose result has other values."""
+        seen: set[tuple[UOp, UOp]] = set()
+        for rule, before, after in self.rewrites:
+            if (before, after) in seen:
+                continue
+            seen.add((before, after))
+            found = compare_nodes(before, after)
+            if found is not None:
+                return Finding("rule", rule, f"rule {rule} changes a value: {found}", show(before), show(after))
+        return None
+
+
+def examine(repro: Repro) -> Finding | None:
+    """The first step that breaks the graph; None where every step keeps it."""
+    with Context(**{**repro.options, "CACHE": 0, "VERIFY": 0}):
+        stepper = Stepper([], [])
+        with subscribe(stepper.hear, kinds=("rule-fired", "pass-end")):
+            if repro.kind == "kernel":
+                arrays = contents_of(repro)
+                return examine_kernel(repro.graph, repro.device, arrays, stepper)
+            return _examine_schedule(repro, stepper)
+
+
+# ---------------------------------------------------------------- the schedule
+
+
+def _examine_schedule(repro: Repro, stepper: Stepper) -> Finding | None:
+    outputs = repro.graph.src
+    params = sorted((node for node in toposort(repro.graph) if node.op is Ops.PARAM), key=lambda node: node.arg.slot)
+    contents = contents_of(repro)
+    expected = expected_values(repro)
+    try:
+        plan = schedule(outputs, params, repro.device, frozenset(), lambda device: open_driver(device).target)
+    except VerifyError as error:
+        return stepper.broken_rewrite() or Finding("pass", error.pass_name, str(error), show(repro.graph), "")
+    bindings = {node: contents[node.arg.slot] for node in params}
+    before = repro.graph
+    for stage, name, graph in stepper.passes:
+        if len(graph) != len(outputs) or any(node.op is Ops.SINK for node in graph):
+            break
+        try:
+            found = _differs(evaluate_all(graph, bindings), expected, outputs)
+        except CANNOT:
+            continue
+        if found:
+            after = "\n".join(map(show, graph))
+            return stepper.broken_rewrite() or Finding("pass", f"{stage}/{name}", found, show(before), after)
+    slots = {number: contents[number] for number in range(len(params))}
+    runner = ItemRunner(plan, slots, is_planned=False)
+    runner.run()
+    found = _differs([runner.memory(slot) for slot in plan.outputs], expected, outputs)
+    if found:
+        text = f"the schedule, interpreted item by item, gives something else than its graph: {found}"
+        return stepper.broken_rewrite() or Finding("schedule", "schedule", text, show(repro.graph), _show_plan(plan))
+    planned = ItemRunner(plan, slots, is_planned=True)
+    planned.run()
+    found = _differs([planned.memory(slot) for slot in plan.outputs], expected, outputs)
+    if found:
+        text = check_placement(plan.items, plan.slots, plan.offsets) or "temporary buffers that are alive together"
+        return Finding("memory", "place_temps", f"{text}: {found}", _show_plan(plan), str(plan.offsets))
+    for item, arrays in runner.inputs:
+        stepper.clear()
+        assert item.ast is not None
+        finding = examine_kernel(item.ast, item.device, arrays, stepper)
+        if finding is not None:
+            return finding
+    return None
+
+
+def _differs(got: Sequence[Any], want: Sequence[Array], outputs: Sequence[UOp]) -> str:
+    for number, (found, right, node) in enumerate(zip(got, want, outputs, strict=True)):
+        difference = find_difference(np.asarray(found).reshape(right.shape), right, node.dtype)
+        if difference is not None:
+            return f"output {number}, {difference}"
+    return ""
+
+
+def _show_plan(plan: Schedule) -> str:
+    return str(plan)
+
+
+class ItemRunner:
+    """Runs a schedule with the interpreter of kernels: in memory of its own for each slot, or as it was planned."""
+
+    def __init__(self, plan: Schedule, inputs: Mapping[int, Array], is_planned: bool) -> None:
+        self.plan = plan
+        self.inputs: list[tuple[Item, dict[int, Array]]] = []  # the arguments of each kernel before it ran
+        self.blocks: dict[int, Array] = {}
+        offsets = dict(plan.offsets)
+        arenas = {device: np.zeros(size, np.uint8) for device, size in plan.arenas}
+        for number, slot in enumerate(plan.slots):
+            if number in inputs:
+                self.blocks[number] = inputs[number].view(np.uint8).copy()
+            elif is_planned and number in offsets:
+                start = offsets[number]
+                self.blocks[number] = arenas[slot.device][start : start + slot.nbytes]
+            else:
+                self.blocks[number] = np.zeros(slot.nbytes, np.uint8)
+
+    def memory(self, slot: int) -> Array:
+        return self.blocks[slot].view(numpy_dtype(self.plan.slots[slot].dtype))
+
+    def run(self) -> None:
+        for item in self.plan.items:
+            if item.ast is None:
+                if len(item.slots) == 2:
+                    target, source = item.slots
+                    self.blocks[target][:] = self.blocks[source][: self.blocks[target].size]
+                continue
+            arrays: dict[int, Array] = {}
+            views: dict[int, Array] = {}
+            for node in (node for node in toposort(item.ast) if node.op is Ops.PARAM):
+                kind = numpy_dtype(node.dtype)
+                start = item.starts[node.arg.slot] if item.starts else 0
+                block = self.blocks[item.slots[node.arg.slot]][start : start + node.arg.size * kind.itemsize]
+                views[node.arg.slot] = block.view(kind)
+                arrays[node.arg.slot] = block.view(kind).copy()
+            self.inputs.append((item, arrays))
+            written = interpret_kernel(item.ast, arrays)
+            if written is None:
+                written = _emulated(item.ast, arrays)
+            for slot, data in written.items():
+                views[slot][:] = data
+
+
+def _emulated(ast: UOp, arrays: Mapping[int, Array]) -> dict[int, Array]:
+    """What the emulator makes of a kernel that the interpreter has no rules for, without opts."""
+    from tilewright.debug.replay import computed_values
+    from tilewright.graph.text.repro import inputs_of
+
+    kept = {slot: data.tobytes() for slot, data in arrays.items()}
+    repro = Repro("kernel", ast, REFERENCE_DEVICE, inputs_of(ast, kept))
+    slots = [param.slot for param in program_params(ast) if param.is_written and not param.holds_checks]
+    return dict(zip(slots, computed_values(repro, REFERENCE_DEVICE), strict=True))
+
+
+# ---------------------------------------------------------------- one kernel
+
+
+def examine_kernel(ast: UOp, device: str, arrays: Mapping[int, Array], stepper: Stepper) -> Finding | None:
+    """The first step from a scheduled kernel to the machine that changes what it writes."""
+    info = ast.arg if isinstance(ast.arg, KernelInfo) else KernelInfo()
+    ast = ast.replace(arg=KernelInfo(info.name, info.opts_to_apply, (), info.fills))
+    dtype_of = {param.slot: param.dtype for param in program_params(ast)}
+    right = interpret_kernel(ast, arrays)
+    if right is None:
+        right = _emulated(ast, arrays)
+    target = open_driver(device).target
+    found_opts = info.applied or None
+    states: list[tuple[str, str, UOp]] = []
+    program = None
+    failure: TilewrightError | None = None
+    try:
+        optimised = optimise(ast, target, found_opts)
+        program = lower(optimised, target, ast)
+    except TilewrightError as error:
+        failure = error
+    states = [(stage, name, graph[0]) for stage, name, graph in stepper.passes]
+    before = ast
+    last_good = "what was scheduled"
+    for stage, name, sink in states:
+        written, found = _judged(sink, arrays, right, dtype_of)
+        if found:
+            rule = stepper.broken_rewrite()
+            if rule is not None:
+                return rule
+            opt = _broken_opt(ast, device, arrays, right, dtype_of) if name in ("choose_opts", "apply_opts") else None
+            text = f"after pass {stage}/{name} kernel {info.name} writes something else: {found}"
+            return opt or Finding("pass", f"{stage}/{name}", text, show(before), show(sink))
+        if written is not None:
+            before, last_good = sink, f"{stage}/{name}"
+    if isinstance(failure, VerifyError):
+        return stepper.broken_rewrite() or Finding("pass", failure.pass_name, str(failure), show(before), "")
+    if failure is not None or program is None:
+        return stepper.broken_rewrite() or Finding("error", type(failure).__name__, str(failure), show(before), "")
+    inputs = _bytes_of(ast, arrays)
+    reference = open_driver(REFERENCE_DEVICE)
+    try:
+        emulated = run_on_inputs(reference, reference.load(b"", program), inputs)
+    except EmulatorError as error:
+        return _blame_memory(error, states, last_good, show_program(program))
+    except CANNOT as error:
+        return Finding("error", type(error).__name__, str(error), show(before), show_program(program))
+    found = compare_memory(_arrays_of(emulated, dtype_of), right, dtype_of)
+    if found:
+        text = f"the program differs from the kernel that {last_good} left: {found}"
+        return stepper.broken_rewrite() or Finding(
+            "pass", "codegen/linearise", text, show(before), show_program(program)
+        )
+    return _examine_backend(ast, device, inputs, right, dtype_of, found_opts)
+
+
+def _examine_backend(
+    ast: UOp, device: str, inputs: list[bytes], right: Mapping[int, Array], dtype_of: Mapping[int, DType], opts: Any
+) -> Finding | None:
+    driver = open_driver(device)
+    if driver.target.is_reference:
+        return None
+    compiled = compile_with(ast, device, opts)
+    got = _arrays_of(run_on_inputs(driver, compiled.handle, inputs), dtype_of)
+    found = compare_memory(got, right, dtype_of)
+    if not found:
+        return None
+    ops = sorted(
+        {node.op.name for node in compiled.program.body if node.op.is_elementwise or node.op is Ops.ACCUMULATE}
+    )
+    text = f"the emulator runs the program right, {device} does not: {found}; operations {', '.join(ops)}"
+    return Finding("backend", device, text, show_program(compiled.program), compiled.source)
+
+
+def _judged(
+    sink: UOp, arrays: Mapping[int, Array], right: Mapping[int, Array], dtype_of: Mapping[int, DType]
+) -> tuple[dict[int, Array] | None, str]:
+    """What a kernel writes, None where that cannot be told, and how it differs from what is right."""
+    try:
+        written = interpret_kernel(sink, arrays)
+    except OutOfBoundsError as error:
+        return {}, str(error)
+    return written, "" if written is None else compare_memory(written, right, dtype_of)
+
+
+def _broken_opt(
+    ast: UOp, device: str, arrays: Mapping[int, Array], right: Mapping[int, Array], dtype_of: Mapping[int, DType]
+) -> Finding | None:
+    """The first opt after which the kernel writes something else."""
+    target = open_driver(device).target
+    opts = optimise(ast, target, ast.arg.applied or None).arg.applied
+    sink = prepare_kernel(ast) if ast.arg.opts_to_apply is None else ast
+    for opt in opts:
+        made = apply_opt(sink, opt, target)
+        _, found = _judged(made, arrays, right, dtype_of)
+        if found:
+            text = f"after {opt} kernel {ast.arg.name} writes something else: {found}"
+            return Finding("opt", str(opt), text, show(sink), show(made))
+        sink = made
+    return None
+
+
+def _blame_memory(
+    error: EmulatorError, states: Sequence[tuple[str, str, UOp]], last_good: str, program: str
+) -> Finding:
+    """A race, or a read of what nobody wrote, in local memory: the pass that put that memory and its barriers there."""
+    before = ""
+    for stage, name, sink in states:
+        if any(node.op in (Ops.DEFINE_LOCAL, Ops.DEFINE_REG) for node in toposort(sink)):
+            return Finding("pass", f"{stage}/{name}", f"{type(error).__name__}: {error}", before, show(sink))
+        before = show(sink)
+    return Finding("pass", last_good, f"{type(error).__name__}: {error}", before, program)
+
+
+def _bytes_of(ast: UOp, arrays: Mapping[int, Array]) -> list[bytes]:
+    params = {param.slot: param for param in program_params(ast)}
+    count = max((*params, *arrays), default=-1) + 1
+    made = []
+    for slot in range(count):
+        if slot in arrays:
+            made.append(arrays[slot].tobytes())
+        else:
+            made.append(bytes(params[slot].size * params[slot].dtype.itemsize) if slot in params else b"")
+    return made
+
+
+def _arrays_of(contents: Sequence[bytes | bytearray], dtype_of: Mapping[int, DType]) -> dict[int, Array]:
+    return {slot: np.frombuffer(bytes(contents[slot]), numpy_dtype(dtype)) for slot, dtype in dtype_of.items()}

@@ -1,0 +1,98 @@
+"""What is investigated. In: the words of a command line. Out: a `Target`: a repro file, a script with its arguments, or
+a test; how to run it, and how to judge two runs of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.base.errors import FileError
+from tilewright.debug.investigate.process import Ended
+from tilewright.graph.text.repro import SUFFIX
+
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|inf|nan)\b")
+_RAISED = re.compile(
+    r"^(?:E\s+)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning))\b(?:: )?(.*)$", re.MULTILINE
+)
+TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Target:
+    """`kind` is repro, script or test."""
+
+    kind: str
+    words: tuple[str, ...]
+
+    @property
+    def command(self) -> list[str]:
+        """How it is run plainly."""
+        if self.kind == "test":
+            return [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *self.words]
+        return [sys.executable, *self.words]
+
+    def observed(self, folder: str) -> list[str]:
+        """How it is run under observation."""
+        return [sys.executable, "-m", "tilewright.debug.investigate.observe", folder, *self.words]
+
+
+def make_target(words: Sequence[str]) -> Target:
+    """The first word says what it is. A leading `python` is left out: the same interpreter runs every scenario."""
+    given = list(words)
+    if given and os.path.basename(given[0]).startswith("python"):
+        given = given[1:]
+    if given[:2] == ["-m", "pytest"] or given[:1] == ["pytest"]:
+        given = given[2:] if given[0] == "-m" else given[1:]
+        return Target("test", tuple(given))
+    if not given:
+        raise FileError(
+            "debug", "nothing was named", "give a repro file, a script, or a test such as tests/x.py::test_y"
+        )
+    path = given[0].partition("::")[0]
+    if not os.path.exists(path):
+        raise FileError("debug", f"{path} does not exist", "give a repro file, a script, or a test")
+    if "::" in given[0]:
+        return Target("test", tuple(given))
+    return Target("repro" if path.endswith(SUFFIX) else "script", tuple(given))
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a program fails: `kind` is the same for failures alike, and empty for none."""
+
+    kind: str
+    text: str
+
+
+def judge(ended: Ended, reference: Ended | None) -> Failure:
+    """A program fails where it does not end well, or prints other numbers than the reference does."""
+    if ended.ending != "finished":
+        return Failure(ended.ending, ended.words)
+    if ended.status:
+        raised = _RAISED.findall(ended.errors) or _RAISED.findall(ended.output)
+        name, message = raised[-1] if raised else (f"status {ended.status}", "")
+        return Failure(name, f"{name}: {message}".strip(": "))
+    if reference is not None and reference.is_success:
+        difference = compare_output(ended.output, reference.output)
+        if difference:
+            return Failure("other output", difference)
+    return Failure("", "")
+
+
+def compare_output(got: str, want: str) -> str:
+    """How two outputs differ, as words; numbers agree within a thousandth, the text around them is the same."""
+    if got == want:
+        return ""
+    numbers, wanted = _NUMBER.findall(got), _NUMBER.findall(want)
+    if len(numbers) != len(wanted) or _NUMBER.sub("#", got) != _NUMBER.sub("#", want):
+        return "the output is another text"
+    for first, second in zip(numbers, wanted, strict=True):
+        left, right = float(first), float(second)
+        if left != left and right != right:
+            continue
+        if not abs(left - right) <= TOLERANCE * max(1.0, abs(right)) and left != right:
+            return f"it prints {first} instead of {second}"
+    return ""

@@ -1,0 +1,46 @@
+"""Those who look at every run of a schedule. In: a run that is about to start, with its graph and buffers. Out: what
+they find when it is done, which may be an error. CHECK_NAN is one; debug/ adds others while it investigates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from tilewright.base.config import options
+from tilewright.engine.execution.run import Execution
+from tilewright.engine.planning.bind import BoundGraph
+from tilewright.graph.records import Schedule
+from tilewright.graph.uop import UOp
+from tilewright.runtime.buffer import Buffer
+
+
+class Run(NamedTuple):
+    """A run before it starts: `slots` has the buffer of each slot, None for temporary memory."""
+
+    outputs: Sequence[UOp]
+    device: str
+    bound: BoundGraph
+    schedule: Schedule
+    slots: list[Buffer | None]
+
+
+class Guard(Protocol):
+    """What was made for one run."""
+
+    def check(self, execution: Execution) -> None:
+        """Called when the run is done and its results are known by their nodes."""
+
+
+run_watchers: list[Callable[[Run], Guard]] = []
+# Told of a graph that cannot be planned: its values, its device, what it is bound to.
+plan_watchers: list[Callable[[Sequence[UOp], str, BoundGraph], None]] = []
+
+
+def guards_of(run: Run) -> list[Guard]:
+    """One of each watcher."""
+    guards = [watch(run) for watch in run_watchers]
+    if options.CHECK_NAN:
+        from tilewright.engine.execution.nonfinite import NonFiniteGuard
+
+        guards.append(NonFiniteGuard(run))
+    return guards
