@@ -1,4 +1,4 @@
-"""Planted bugs. In: a name. Out: the package of this process with one step broken, as a compiler engineer might break it.
+"""Planted bugs. In: a name. Out: the package of this process with one step broken, as a compiler engineer might do.
 Each has a program in `programs.py` that goes wrong with it and is right without."""
 
 from __future__ import annotations
@@ -224,14 +224,21 @@ def _group_rows() -> None:
     """Reductions of a row are shared by a work-group, also on the emulator."""
     records, ops = module("graph.records"), module("graph.ops")
 
+    apply, axes = module("kernel.apply"), module("kernel.axes")
+
     def opts(view: Any) -> tuple[Any, ...] | None:
-        if not view.target.has_local:
-            return None
-        found = []
-        for position, axis in enumerate(view.axes):
-            if axis.arg.kind is ops.AxisType.REDUCE and axis.src[0].is_const and axis.src[0].arg % 4 == 0:
-                found.append(records.Opt(records.OptOps.GROUP, position, 4))
-        return tuple(found[:1]) or None
+        found: list[Any] = []
+        while view.target.has_local:
+            rows = [
+                position
+                for position, axis in enumerate(view.axes)
+                if axis.arg.kind is ops.AxisType.REDUCE and axis.src[0].is_const and axis.src[0].arg <= 32
+            ]
+            if not rows:
+                return tuple(found) or None
+            found.append(records.Opt(records.OptOps.GROUP, rows[0], view.axes[rows[0]].src[0].arg))
+            view = axes.view_kernel(apply.apply_opt(view.sink, found[-1], view.target), view.target)
+        return None
 
     choose(opts)
 

@@ -99,9 +99,8 @@ PROGRAMS: dict[str, Program] = {
         "codegen/lower_groups",
     ),
     "overlapping_temps": Program(
-        "a = (x + 1).contiguous()\nb = (a.T.contiguous() * 2).contiguous()\nc = (b.T + a).contiguous()\n"
-        "d = (c.T.contiguous() + b).contiguous()\ngot = (d.T + c).sum(0).numpy()\n"
-        "p = data + 1\nq = p * 2\nr = q + p\nwant = (r + q + r).sum(0)",
+        "a = (x + 1).contiguous()\nb = (a.flip(0) * 2).contiguous()\nc = (b.flip(1) + 1).contiguous()\n"
+        "got = (c * 3).sum(1).numpy()\nwant = (((data + 1)[::-1] * 2)[:, ::-1] + 1).sum(1) * 3",
         "memory",
         "place_temps",
     ),

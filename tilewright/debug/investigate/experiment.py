@@ -3,6 +3,7 @@
     python -m tilewright.debug.investigate.experiment RESULT.json NAME FILE.repro [OPTION=VALUE ...] [device=D]
 
 replay            how it ends with these settings
+switches          how it ends with each of several settings, and with all but these off: each in a child of its own
 reduce            the smallest repro that fails alike, written beside the result
 steps             the first step that changes what the graph means
 bisect-X          the first opt, pass, rewrite, fusion or buffer (X) with which it fails
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,10 +30,11 @@ STEPS_SECONDS = 60.0
 
 
 def run_experiment(name: str, repro: Repro, path: str, words: dict[str, str]) -> dict[str, Any]:
-    settings = {key: DECLARATIONS[key].parse(value) for key, value in words.items() if key in DECLARATIONS}
     if name == "replay":
-        outcome = try_repro(repro, settings, words.get("device", ""))
+        outcome = try_repro(repro, parsed(words), words.get("device", ""))
         return {"kind": outcome.kind, "text": outcome.text}
+    if name == "switches":
+        return {"results": [_try_switch(repro, trial, words["kind"]) for trial in json.loads(words["trials"])]}
     if name == "reduce":
         return _reduce(repro, path, float(words.get("seconds", REDUCE_SECONDS)))
     if name == "steps":
@@ -40,6 +43,21 @@ def run_experiment(name: str, repro: Repro, path: str, words: dict[str, str]) ->
     if name == "waits":
         return {"finding": _json(find_missing_wait(repro))}
     return {"finding": _json(bisect(repro, name.removeprefix("bisect-")))}
+
+
+def _try_switch(repro: Repro, trial: dict[str, Any], kind: str) -> dict[str, Any]:
+    started = time.monotonic()
+    outcome = try_repro(repro, parsed(trial["settings"]), trial["device"])
+    alone = ""
+    if not outcome.kind:
+        alone = try_repro(repro, parsed(trial["others"])).kind
+    seconds = time.monotonic() - started
+    return {"kind": outcome.kind, "text": outcome.text, "is_enough": alone == kind, "seconds": seconds}
+
+
+def parsed(words: dict[str, str]) -> dict[str, Any]:
+    """Settings from text; what is no option is left out."""
+    return {key: DECLARATIONS[key].parse(value) for key, value in words.items() if key in DECLARATIONS}
 
 
 def _json(finding: Finding | None) -> dict[str, Any] | None:

@@ -29,12 +29,13 @@ def investigate_program(session: State, captured: str | None) -> Finding | None:
     guilty = session.findings[0] if session.findings else None
     if session.failure.kind:
         first = [switch for switch in SWITCHES if switch.name in FIRST]
-        verdicts = run.try_switches(first, lambda switch: try_switch(session, switch, {}))
+        verdicts = run.try_switches(first, lambda taken: try_switch(session, taken[0], {}), 1)
         confirmed = [name for name in FIRST if verdicts[name].verdict == "confirmed"]
         if guilty is None and not confirmed:
             verdicts = run.try_switches(
                 [switch for switch in SWITCHES if switch.name not in FIRST],
-                lambda switch: try_switch(session, switch, {"CACHE": "0"}),
+                lambda taken: try_switch(session, taken[0], {"CACHE": "0"}),
+                1,
             )
             confirmed = [name for name, found in verdicts.items() if found.verdict == "confirmed"]
         if guilty is None and confirmed:
@@ -44,14 +45,15 @@ def investigate_program(session: State, captured: str | None) -> Finding | None:
     return guilty
 
 
-def try_switch(session: State, switch: Switch, always: dict[str, str]) -> Verdict:
+def try_switch(session: State, switch: Switch, always: dict[str, str]) -> list[tuple[Verdict, float]]:
     ended = session.scenarios.program(session.target.command, {**always, **switch.settings}, RUN_SECONDS)
     failure = judge(ended, session.reference)
+    verdict = Verdict("inconclusive", f"without it it fails otherwise: {failure.text}")
     if not failure.kind:
-        return Verdict("confirmed", "without it the program is right")
-    if failure.kind == session.failure.kind:
-        return Verdict("refuted", f"without it: {failure.text}")
-    return Verdict("inconclusive", f"without it it fails otherwise: {failure.text}")
+        verdict = Verdict("confirmed", "without it the program is right")
+    elif failure.kind == session.failure.kind:
+        verdict = Verdict("refuted", f"without it: {failure.text}")
+    return [(verdict, ended.seconds)]
 
 
 def _finding_of(switch: Switch, verdict: Verdict, captured: str | None) -> Finding:

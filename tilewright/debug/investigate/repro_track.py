@@ -3,6 +3,8 @@ small graph, each hypothesis is switched off and, where that helps, switched on 
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 from tilewright.debug.investigate.finding import Finding
@@ -15,6 +17,8 @@ from tilewright.graph.text.repro import load_repro
 
 TRIAL_SECONDS = 40.0
 REDUCE_SECONDS = 30.0
+BATCH = 4  # hypotheses that one process tries, each in a child of its own
+PROGRAM_ONLY = ("DEVICE", "JIT", "CACHE")  # what makes no difference to a repro, or is always off
 # What a bisection finds is believed in this order where no step was found to change the meaning by itself.
 BELIEVED = ("queue", "memory", "fusion", "opts", "rewrites", "passes")
 
@@ -43,12 +47,11 @@ def investigate_repro(session: State, path: str) -> Finding | None:
 
     switches = [switch for switch in SWITCHES if switch.scope == "graph"]
     verdicts: dict[str, Verdict] = {}
-    run.together(
-        [
-            judge_steps,
-            lambda: verdicts.update(run.try_switches(switches, lambda s: try_switch(session, small, s, kind))),
-        ]
-    )
+
+    def switch_off() -> None:
+        verdicts.update(run.try_switches(switches, lambda taken: try_switches(session, small, taken, kind), BATCH))
+
+    run.together([judge_steps, switch_off])
     found = _finding(steps)
     evidence = found.text if found is not None else steps.get("ending") or steps.get("text") or "each keeps the meaning"
     verdict = Verdict("confirmed" if found is not None else "refuted", evidence)
@@ -62,23 +65,29 @@ def investigate_repro(session: State, path: str) -> Finding | None:
     return guilty
 
 
-def try_switch(session: State, repro: str, switch: Switch, kind: str) -> Verdict:
-    """Off: is it right? If so, everything else off as well: does it still fail?"""
-    settings = dict(switch.settings)
-    words = {"device": settings.pop("DEVICE")} if "DEVICE" in settings else {}
-    found = session.scenarios.experiment("replay", repro, {**settings, **words}, TRIAL_SECONDS)
+def try_switches(session: State, repro: str, switches: Sequence[Switch], kind: str) -> list[tuple[Verdict, float]]:
+    """Off: is it right? If so, everything else off as well: does it still fail? Each is a child of one process, which
+    has loaded the compiler once."""
+    trials = []
+    for switch in switches:
+        settings = dict(switch.settings)
+        device = settings.pop("DEVICE", "")
+        others = {name: value for name, value in REFERENCE.items() if name not in (*switch.settings, *PROGRAM_ONLY)}
+        trials.append({"settings": settings, "device": device, "others": others})
+    words = {"trials": json.dumps(trials), "kind": kind}
+    found = session.scenarios.experiment("switches", repro, words, TRIAL_SECONDS * len(switches))
     if "ending" in found:
-        return Verdict("inconclusive", found["ending"])
-    if found["kind"] == kind:
-        return Verdict("refuted", f"without it: {found['text']}")
-    if found["kind"]:
-        return Verdict("inconclusive", f"without it it fails otherwise: {found['text']}")
-    alone = {
-        name: value for name, value in REFERENCE.items() if name not in (*switch.settings, "DEVICE", "JIT", "CACHE")
-    }
-    again = session.scenarios.experiment("replay", repro, alone, TRIAL_SECONDS)
-    words_alone = "it alone is enough" if again.get("kind") == kind else "it alone is not enough"
-    return Verdict("confirmed", f"without it: {found['text']}; {words_alone}")
+        return [(Verdict("inconclusive", found["ending"]), found["seconds"])] * len(switches)
+    return [(_verdict(result, kind), float(result["seconds"])) for result in found["results"]]
+
+
+def _verdict(result: dict[str, Any], kind: str) -> Verdict:
+    if result["kind"] == kind:
+        return Verdict("refuted", f"without it: {result['text']}")
+    if result["kind"]:
+        return Verdict("inconclusive", f"without it it fails otherwise: {result['text']}")
+    alone = "it alone is enough to fail" if result["is_enough"] else "it alone is not enough to fail"
+    return Verdict("confirmed", f"without it: {result['text']}; {alone}")
 
 
 def bisect_confirmed(

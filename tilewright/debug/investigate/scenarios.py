@@ -80,29 +80,32 @@ class Scenarios:
         with ThreadPoolExecutor(self.jobs) as pool:
             return list(pool.map(lambda work: work(), works))
 
-    def try_switches(self, switches: Sequence[Switch], trial: Callable[[Switch], Verdict]) -> dict[str, Verdict]:
-        """A trial of each, those first that observations make likely; asked anew before each one is taken."""
+    def try_switches(
+        self, switches: Sequence[Switch], trial: Callable[[Sequence[Switch]], list[tuple[Verdict, float]]], batch: int
+    ) -> dict[str, Verdict]:
+        """The verdict on each, those first that observations make likely. Up to `batch` of them are handed to `trial`
+        at a time, and what to take next is decided anew each time."""
         pending = list(switches)
         done: dict[str, Verdict] = {}
+
+        def settle(switch: Switch, found: Verdict, seconds: float) -> None:
+            done[switch.name] = found
+            self.record(switch.name, switch.question, found, settings_text(switch.settings), seconds)
 
         def work() -> None:
             while True:
                 with self._lock:
                     if not pending or self.left <= 0 or self.processes.is_cancelled:
                         return
-                    switch = order_by_observations(pending, self.store.observations())[0]
-                    pending.remove(switch)
-                started = time.monotonic()
-                found = trial(switch)
-                done[switch.name] = found
-                seconds = time.monotonic() - started
-                self.record(switch.name, switch.question, found, settings_text(switch.settings), seconds)
+                    taken = order_by_observations(pending, self.store.observations())[:batch]
+                    for switch in taken:
+                        pending.remove(switch)
+                for switch, (found, seconds) in zip(taken, trial(taken), strict=True):
+                    settle(switch, found, seconds)
 
         self.together([work] * self.jobs)
         for switch in pending:
-            found = Verdict("inconclusive", "there was no time left to try it")
-            done[switch.name] = found
-            self.record(switch.name, switch.question, found, settings_text(switch.settings), 0.0)
+            settle(switch, Verdict("inconclusive", "there was no time left to try it"), 0.0)
         return done
 
 

@@ -15,6 +15,7 @@ from tilewright.base.config import Context
 from tilewright.base.dtype import DType
 from tilewright.base.errors import EmulatorError, OutOfBoundsError, TilewrightError, VerifyError
 from tilewright.base.events import Event, subscribe
+from tilewright.codegen.pipeline import PASSES as CODEGEN_PASSES
 from tilewright.codegen.pipeline import lower, program_params
 from tilewright.debug.investigate.equivalence import (
     CANNOT,
@@ -35,6 +36,7 @@ from tilewright.graph.text.show import show, show_program
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.kernel.apply import apply_opt
+from tilewright.kernel.optimise import PASSES as KERNEL_PASSES
 from tilewright.kernel.optimise import optimise, prepare_kernel
 from tilewright.runtime.device import open_driver
 from tilewright.schedule.memory import check_placement
@@ -238,7 +240,7 @@ def examine_kernel(ast: UOp, device: str, arrays: Mapping[int, Array], stepper: 
     if isinstance(failure, VerifyError):
         return stepper.broken_rewrite() or Finding("pass", failure.pass_name, str(failure), show(before), "")
     if failure is not None or program is None:
-        return stepper.broken_rewrite() or Finding("error", type(failure).__name__, str(failure), show(before), "")
+        return stepper.broken_rewrite() or _blame_unproven(failure, states, before)
     inputs = _bytes_of(ast, arrays)
     reference = open_driver(REFERENCE_DEVICE)
     try:
@@ -302,16 +304,42 @@ def _broken_opt(
     return None
 
 
-def _blame_memory(
-    error: EmulatorError, states: Sequence[tuple[str, str, UOp]], last_good: str, program: str
-) -> Finding:
-    """A race, or a read of what nobody wrote, in local memory: the pass that put that memory and its barriers there."""
+def _blame_unproven(error: TilewrightError | None, states: Sequence[tuple[str, str, UOp]], proven: UOp) -> Finding:
+    """A stage gave up. The first pass after the last kernel that is proven right left what it gave up on; where all are
+    right in what they mean, it is the order that cannot be had: of local memory, or the pass that raised itself."""
+    text = f"{type(error).__name__}: {error}"
+    position = max((number for number, state in enumerate(states) if state[2] is proven), default=-1)
+    for stage, name, sink in states[position + 1 :]:
+        return Finding("pass", f"{stage}/{name}", text, show(proven), show(sink))
+    found = _maker_of_memory(states)
+    if found is not None:
+        return Finding("pass", found[0], text, found[1], found[2])
+    names = [(stage, step.name) for stage, steps in STAGES for step in steps]
+    done = [(stage, name) for stage, name, _ in states]
+    last = names.index(done[-1]) + 1 if done else 0
+    return Finding("pass", "/".join(names[min(last, len(names) - 1)]), text, show(proven), "")
+
+
+STAGES: tuple[tuple[str, Sequence[Any]], ...] = (("kernel", KERNEL_PASSES), ("codegen", CODEGEN_PASSES))
+
+
+def _maker_of_memory(states: Sequence[tuple[str, str, UOp]]) -> tuple[str, str, str] | None:
+    """The pass that put local memory and its barriers there, and the kernel before and after it."""
     before = ""
     for stage, name, sink in states:
         if any(node.op in (Ops.DEFINE_LOCAL, Ops.DEFINE_REG) for node in toposort(sink)):
-            return Finding("pass", f"{stage}/{name}", f"{type(error).__name__}: {error}", before, show(sink))
+            return f"{stage}/{name}", before, show(sink)
         before = show(sink)
-    return Finding("pass", last_good, f"{type(error).__name__}: {error}", before, program)
+    return None
+
+
+def _blame_memory(
+    error: EmulatorError, states: Sequence[tuple[str, str, UOp]], last_good: str, program: str
+) -> Finding:
+    """A race, or a read of what nobody wrote: the pass that put that memory and its barriers there."""
+    text = f"{type(error).__name__}: {error}"
+    name, before, after = _maker_of_memory(states) or (last_good, "", program)
+    return Finding("pass", name, text, before, after)
 
 
 def _bytes_of(ast: UOp, arrays: Mapping[int, Array]) -> list[bytes]:
