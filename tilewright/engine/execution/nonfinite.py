@@ -5,21 +5,19 @@ where one is not finite does the interpreter compute the graph again, node by no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tilewright.base.errors import NonFiniteError
 from tilewright.base.events import emit
 from tilewright.base.location import Location
+from tilewright.engine.execution.run import Execution
+from tilewright.engine.execution.watchers import Run
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind, element_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.runtime.buffer import Buffer
 from tilewright.runtime.device import open_driver
-
-if TYPE_CHECKING:
-    from tilewright.engine.execution.run import Execution
-    from tilewright.engine.execution.watchers import Run
 
 # Elements of the largest node that the interpreter is asked to compute: a product of matrices holds all its terms.
 MAX_ELEMENTS = 1 << 25

@@ -28,7 +28,7 @@ from tilewright.engine.execution.traces import (
     record_run,
     traces,
 )
-from tilewright.engine.execution.watchers import Guard, Run, guards_of, plan_watchers, run_watchers
+from tilewright.engine.execution.watchers import Guard, Run, plan_watchers, run_watchers
 from tilewright.engine.memory.outsiders import find_pinned, memory_behind
 from tilewright.engine.memory.parts import divide_outputs, exchange_buffers, held_buffer, is_held, join_parts
 from tilewright.engine.planning.bind import BoundGraph
@@ -195,7 +195,7 @@ def _run(prepared: Prepared, plan: Plan) -> None:
         raise
     guards: Sequence[Guard] = ()
     if run_watchers or options.CHECK_NAN:
-        guards = guards_of(Run(prepared.structure.outputs, prepared.structure.device, bound, schedule, slots))
+        guards = _guards_of(Run(prepared.structure.outputs, prepared.structure.device, bound, schedule, slots))
     written = _find_written(bound, schedule, slots) if bound.assigns else frozenset()
     if not written:
         execution.run()
@@ -218,6 +218,16 @@ def _note_sizes(prepared: Prepared, schedule: Schedule, slots: list[Buffer | Non
         buffer = slots[slot]
         if slot >= len(prepared.bound.buffers) and buffer is not None:
             buffer.size = rebound(element_count(node.shape), prepared.bound.values)
+
+
+def _guards_of(run: Run) -> list[Guard]:
+    """What looks at this run: one of each watcher."""
+    guards = [watch(run) for watch in run_watchers]
+    if options.CHECK_NAN:
+        from tilewright.engine.execution.nonfinite import NonFiniteGuard
+
+        guards.append(NonFiniteGuard(run))
+    return guards
 
 
 def _find_written(bound: BoundGraph, schedule: Schedule, slots: list[Buffer | None]) -> frozenset[int]:

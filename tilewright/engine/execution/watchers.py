@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from tilewright.base.config import options
 from tilewright.engine.execution.run import Execution
 from tilewright.engine.planning.bind import BoundGraph
 from tilewright.graph.records import Schedule
@@ -34,13 +33,3 @@ class Guard(Protocol):
 run_watchers: list[Callable[[Run], Guard]] = []
 # Told of a graph that cannot be planned: its values, its device, what it is bound to.
 plan_watchers: list[Callable[[Sequence[UOp], str, BoundGraph], None]] = []
-
-
-def guards_of(run: Run) -> list[Guard]:
-    """One of each watcher."""
-    guards = [watch(run) for watch in run_watchers]
-    if options.CHECK_NAN:
-        from tilewright.engine.execution.nonfinite import NonFiniteGuard
-
-        guards.append(NonFiniteGuard(run))
-    return guards
