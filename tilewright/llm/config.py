@@ -11,6 +11,8 @@ from tilewright.base.errors import ConfigError
 # Above these a number is damage, not a model: sizes, and what a file may ask to be repeated.
 MAX_SIZE = 1 << 24
 MAX_LAYERS = 1 << 12
+MAX_HEAD_SIZE = 1 << 14
+MAX_ROPE_BASE = 1e15
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,12 @@ def check(config: Config) -> None:
     _check_counts("the model", config, ("ffn_size", "context_length", "layer_count"))
     if config.layer_count > MAX_LAYERS:
         raise _refused(f"{config.layer_count} layers")
+    if config.head_size > MAX_HEAD_SIZE:
+        raise _refused(f"heads of {config.head_size} features")
     if config.head_count % config.kv_head_count:
         raise _refused(f"{config.head_count} heads over {config.kv_head_count} key-value heads")
+    if config.window < 0:
+        raise _refused(f"a window of {config.window} tokens")
     if config.window and len(config.is_local) != config.layer_count:
         raise _refused(f"{len(config.is_local)} kinds of attention for {config.layer_count} layers")
     for name in ("norm_eps", "norm_shift", "embedding_scale", "attention_scale"):
@@ -136,7 +142,7 @@ def check(config: Config) -> None:
 def _check_rope(rope: Rope, head_size: int) -> None:
     if rope.size % 2 or not 0 < rope.size <= head_size:
         raise _refused(f"{rope.size} rotated features in a head of {head_size}")
-    if not (math.isfinite(rope.base) and rope.base > 0 and math.isfinite(rope.magnitude)):
+    if not (1 <= rope.base <= MAX_ROPE_BASE and math.isfinite(rope.magnitude)):
         raise _refused(f"a rotary base of {rope.base}")
     if rope.factors and (len(rope.factors) != rope.size // 2 or not all(0 < f < math.inf for f in rope.factors)):
         raise _refused(f"{len(rope.factors)} rotary factors for {rope.size // 2} pairs, or one that is not positive")

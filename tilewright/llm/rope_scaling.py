@@ -41,7 +41,7 @@ def yarn_factors(
     found = []
     for pair in range(pairs):
         divided = min(max((pair - first) / width, 0.0), 1.0)
-        found.append(1 / (divided / factor + 1 - divided))
+        found.append(1 / (divided / factor + (1 - divided)))
     return tuple(found)
 
 

@@ -10,6 +10,10 @@ from typing import Any
 from tilewright.base.errors import FileFormatError
 from tilewright.nn.formats.mapped import damaged
 
+# No count or size of a model is above this.
+MAX_WHOLE = 1 << 32
+MAX_POSITIVE = 1e30
+
 
 class Facts:
     """`prefix` stands before every name that is asked for."""
@@ -27,6 +31,22 @@ class Facts:
         value = self._value(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.refused(f"{self.prefix + name} is {_shown(value)} where a whole number should be")
+        if abs(value) > MAX_WHOLE:
+            raise self.refused(f"{self.prefix + name} is {_shown(value)}")
+        return value
+
+    def size(self, name: str, default: int | None = None) -> int:
+        """A whole number of at least 1."""
+        value = self.whole(name, default)
+        if value < 1:
+            raise self.refused(f"{self.prefix + name} is {value}")
+        return value
+
+    def positive(self, name: str, default: float | None = None) -> float:
+        """A number above 0, neither so small nor so large that arithmetic with it overflows."""
+        value = self.number(name, default)
+        if not 1 / MAX_POSITIVE <= value <= MAX_POSITIVE:
+            raise self.refused(f"{self.prefix + name} is {value}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -85,5 +105,7 @@ class Facts:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"a number of {value.bit_length()} bits"
     text = repr(value)
     return text if len(text) <= 40 else text[:40] + "..."

@@ -9,7 +9,7 @@ from typing import Any
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import UnsupportedError
-from tilewright.llm.config import MAX_SIZE, Config, Experts, Latent, Rope
+from tilewright.llm.config import MAX_HEAD_SIZE, MAX_ROPE_BASE, Config, Experts, Latent, Rope
 from tilewright.llm.files.facts import Facts
 from tilewright.llm.files.loaded import LoadedModel
 from tilewright.llm.model import Transformer
@@ -18,7 +18,8 @@ from tilewright.llm.quantised.weight import QuantisedWeight
 from tilewright.llm.rope_scaling import linear_factors, yarn_factors, yarn_magnitude
 from tilewright.llm.weights import Weights
 from tilewright.nn.formats.gguf_file import GgufFile, GgufTensor, open_gguf, plain_tensor
-from tilewright.nn.formats.mapped import Path, tensor_at
+from tilewright.nn.formats.gguf_header import DEFAULT_ALIGNMENT
+from tilewright.nn.formats.mapped import Path, damaged, tensor_at
 from tilewright.tensor.tensor import Tensor
 
 # By architecture, what its files leave unsaid. Rotary features are paired as llama.cpp pairs them for it.
@@ -55,8 +56,13 @@ def load_gguf(path: Path, device: str | None = None, dtype: DType = dtypes.float
 
 
 def check_types(file: GgufFile) -> None:
-    """Refuses a file with weights that cannot be decoded, before any of it is used."""
+    """Refuses a file with weights that cannot be decoded, or that do not lie where the format has them, before any of
+    it is used."""
+    alignment = file.facts.get("general.alignment", DEFAULT_ALIGNMENT)
     for each in file.tensors:
+        if each.start % alignment:
+            reason = f"{each.name!r} begins at byte {each.start}, which is no multiple of {alignment}"
+            raise damaged("load_model", file.path, reason)
         if each.kind.name not in TYPES:
             message = f"{file.path!r}: {each.name!r} has the type {each.kind.name}, which cannot be decoded"
             raise UnsupportedError("load_model", message, f"take a file of other types: {', '.join(TYPES)}")
@@ -82,9 +88,7 @@ def _weight(file: GgufFile, info: GgufTensor, device: str | None) -> Tensor | Qu
 def make_config(facts: Facts, architecture: str, held: dict[str, Tensor | QuantisedWeight]) -> Config:
     family = _FAMILIES[architecture]
     own = Facts(facts.values, facts.source, architecture + ".")
-    heads, hidden = own.whole("attention.head_count"), own.whole("embedding_length")
-    if heads < 1:
-        raise facts.refused(f"{heads} heads")
+    heads, hidden = own.size("attention.head_count"), own.size("embedding_length")
     latent = _latent(own) if family.get("latent") else None
     head_size = own.whole("attention.key_length", hidden // heads)
     layer_count = own.whole("block_count") - own.whole("nextn_predict_layers", 0)
@@ -164,7 +168,8 @@ def _latent_scale(own: Facts, latent: Latent) -> float:
     weight = own.number("rope.scaling.yarn_log_multiplier", 0.0)
     if own.text("rope.scaling.type", "none") != "yarn" or not weight:
         return scale
-    return scale * yarn_magnitude(own.number("rope.scaling.factor", 1.0), weight * 10) ** 2
+    magnitude = yarn_magnitude(own.positive("rope.scaling.factor", 1.0), weight * 10)
+    return scale * magnitude * magnitude
 
 
 def _vocab_size(facts: Facts, held: dict[str, Tensor | QuantisedWeight]) -> int:
@@ -184,8 +189,8 @@ def _rope(own: Facts, size: int, family: dict[str, Any], held: dict[str, Tensor 
     factor = own.number("rope.scaling.factor", 1.0)
     if kind == "none" or factor in (0.0, 1.0):
         return Rope(base, size, interleaved)
-    pairs, trained = size // 2, own.whole("rope.scaling.original_context_length", own.whole("context_length"))
-    if not (factor > 0 and base > 1 and 0 < size <= MAX_SIZE and trained > 0):
+    pairs, trained = size // 2, own.size("rope.scaling.original_context_length", own.size("context_length"))
+    if not (factor > 0 and 1 < base <= MAX_ROPE_BASE and 0 < size <= MAX_HEAD_SIZE):
         raise own.refused(f"rotary embeddings stretched by {factor}, with a base of {base} and {size} features")
     if kind == "linear":
         return Rope(base, size, interleaved, linear_factors(pairs, factor))

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from tilewright.base.errors import UnsupportedError
-from tilewright.llm.config import Config, Experts, Latent, Rope
+from tilewright.llm.config import MAX_HEAD_SIZE, MAX_LAYERS, MAX_ROPE_BASE, Config, Experts, Latent, Rope
 from tilewright.llm.files.facts import Facts
 from tilewright.llm.rope_scaling import linear_factors, llama3_factors, yarn_factors, yarn_magnitude
 
@@ -33,9 +33,7 @@ def make_config(facts: Facts, family: str, end_tokens: tuple[int, ...]) -> Confi
     text = facts.record("text_config") if family == "gemma3" else facts
     said = facts if text is None else text
     _refuse_unknown(said, facts)
-    heads, hidden = said.whole("num_attention_heads"), said.whole("hidden_size")
-    if heads < 1:
-        raise facts.refused(f"{heads} heads")
+    heads, hidden = said.size("num_attention_heads"), said.size("hidden_size")
     latent = _latent(said) if traits.get("latent") else None
     head_size = said.whole("head_dim", hidden // heads)
     layer_count = said.whole("num_hidden_layers")
@@ -44,9 +42,9 @@ def make_config(facts: Facts, family: str, end_tokens: tuple[int, ...]) -> Confi
     interleaved = bool(traits.get("interleaved")) and said.flag("rope_interleave", True)
     is_gemma = bool(traits.get("gemma"))
     rope, local_rope = _ropes(said, rope_head, interleaved)
-    scale = said.number("query_pre_attn_scalar", head_size) ** -0.5 if is_gemma else 0.0
+    scale = said.positive("query_pre_attn_scalar", head_size) ** -0.5 if is_gemma else 0.0
     if latent is not None:
-        scale = (latent.plain_size + latent.rope_size) ** -0.5 * _latent_magnitude(said)
+        scale = max(latent.plain_size + latent.rope_size, 1) ** -0.5 * _latent_magnitude(said)
     return Config(
         family,
         vocab_size=said.whole("vocab_size"),
@@ -100,8 +98,8 @@ def _window(said: Facts, layer_count: int) -> tuple[int, tuple[bool, ...]]:
         return window, tuple(kind == "sliding_attention" for kind in kinds)
     pattern = said.whole("sliding_window_pattern", 0)
     if pattern > 0:
-        return window, tuple((layer + 1) % pattern != 0 for layer in range(min(layer_count, 1 << 12)))
-    return window, (True,) * min(layer_count, 1 << 12)
+        return window, tuple((layer + 1) % pattern != 0 for layer in range(min(layer_count, MAX_LAYERS)))
+    return window, (True,) * min(layer_count, MAX_LAYERS)
 
 
 # ---------------------------------------------------------------- rotary embeddings
@@ -135,12 +133,10 @@ def _rope(said: Facts, parameters: Facts, head_size: int, interleaved: bool) -> 
     kind = parameters.text("rope_type", parameters.text("type", "default"))
     if kind == "default":
         return Rope(base, size, interleaved)
-    factor = parameters.number("factor", 1.0)
-    if not (factor > 0 and base > 1 and 0 < size <= head_size):
+    factor = parameters.positive("factor", 1.0)
+    if not (1 < base <= MAX_ROPE_BASE and 0 < size <= min(head_size, MAX_HEAD_SIZE)):
         raise said.refused(f"rotary embeddings stretched by {factor}, with a base of {base} and {size} features")
-    trained = parameters.whole("original_max_position_embeddings", said.whole("max_position_embeddings", 2048))
-    if trained < 1:
-        raise said.refused(f"a trained context of {trained} tokens")
+    trained = parameters.size("original_max_position_embeddings", said.whole("max_position_embeddings", 2048))
     pairs = size // 2
     if kind == "linear":
         return Rope(base, size, interleaved, linear_factors(pairs, factor))
@@ -148,9 +144,7 @@ def _rope(said: Facts, parameters: Facts, head_size: int, interleaved: bool) -> 
         low, high = parameters.number("low_freq_factor", 1.0), parameters.number("high_freq_factor", 4.0)
         return Rope(base, size, interleaved, llama3_factors(base, pairs, factor, low, high, trained))
     if kind == "yarn":
-        fast, slow = parameters.number("beta_fast", 32.0), parameters.number("beta_slow", 1.0)
-        if fast <= 0 or slow <= 0:
-            raise said.refused(f"YaRN with beta_fast={fast} and beta_slow={slow}")
+        fast, slow = parameters.positive("beta_fast", 32.0), parameters.positive("beta_slow", 1.0)
         factors = yarn_factors(base, pairs, factor, fast, slow, trained, parameters.flag("truncate", True))
         return Rope(base, size, interleaved, factors, _yarn_magnitude(parameters, factor))
     message = f"{said.source!r} stretches rotary embeddings by {kind!r}"
@@ -161,7 +155,7 @@ def _yarn_magnitude(parameters: Facts, factor: float) -> float:
     if parameters.has("attention_factor"):
         return parameters.number("attention_factor")
     scale, all_scale = parameters.number("mscale", 0.0), parameters.number("mscale_all_dim", 0.0)
-    if scale and all_scale:
+    if scale > 0 and all_scale > 0:
         return yarn_magnitude(factor, scale) / yarn_magnitude(factor, all_scale)
     return yarn_magnitude(factor)
 
@@ -172,7 +166,8 @@ def _latent_magnitude(said: Facts) -> float:
     if parameters is None or parameters.text("rope_type", parameters.text("type", "default")) == "default":
         return 1.0
     weight = parameters.number("mscale_all_dim", 0.0)
-    return yarn_magnitude(parameters.number("factor", 1.0), weight) ** 2 if weight else 1.0
+    magnitude = yarn_magnitude(parameters.positive("factor", 1.0), weight) if weight else 1.0
+    return magnitude * magnitude
 
 
 # ---------------------------------------------------------------- experts, latent attention
