@@ -3,20 +3,18 @@ and exit status 2. Each command is a file of its own that does the work and is g
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from tilewright.base.errors import UserError
 from tilewright.base.version import __version__
+from tilewright.cli.language import add_commands
+from tilewright.cli.mistakes import mistakes
 
 # What a script raises is shown as Python shows it.
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-USER_MISTAKE = 2
 
 
 def words(first: str, others: list[str] | None) -> tuple[str, ...]:
@@ -29,19 +27,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@contextmanager
-def _mistakes() -> Iterator[None]:
-    """What the caller did wrong, as a sentence and an exit status."""
-    try:
-        yield
-    except UserError as error:
-        remedy = f"\n  to mend it: {error.remedy}" if error.remedy else ""
-        Console(stderr=True, highlight=False, soft_wrap=True).print(
-            f"{error.operation}: {error.message}{remedy}", markup=False
-        )
-        raise typer.Exit(USER_MISTAKE) from error
-
-
 @app.callback()
 def tilewright(
     version: Annotated[
@@ -50,6 +35,9 @@ def tilewright(
 ) -> None:
     """A tensor library that compiles."""
     del version  # its callback prints it before any command is looked at
+
+
+add_commands(app)
 
 
 @app.command(context_settings={"allow_interspersed_args": True})
@@ -66,7 +54,7 @@ def bench(
     """Run a workload and hold each of its kernels against what the machine can do, the greatest loss first."""
     from tilewright.cli.bench import BenchRequest, run_bench
 
-    with _mistakes():
+    with mistakes():
         status = run_bench(BenchRequest(words(workload, arguments), module, plot, device, top, json, again))
     raise typer.Exit(status)
 
@@ -91,7 +79,7 @@ def trace(
     """Run a program and show what became of each line: graph, rewrites, schedule, opts, source, assembly, time."""
     from tilewright.cli.trace import TraceRequest, run_trace
 
-    with _mistakes():
+    with mistakes():
         status = run_trace(TraceRequest(words(script, arguments), module, depth, lines, json))
     raise typer.Exit(status)
 
@@ -121,7 +109,7 @@ def serve(
     from tilewright.cli.serve import ServeRequest, run_serve
     from tilewright.llm.serve.settings import Settings
 
-    with _mistakes():
+    with mistakes():
         settings = Settings(
             host=host,
             port=port,
@@ -156,7 +144,7 @@ def stats(
     """Show what took the time in a profile: kernels, copies and replays by line, stages of the compiler, memory."""
     from tilewright.cli.stats import print_stats
 
-    with _mistakes():
+    with mistakes():
         print_stats(file, top, json)
 
 
@@ -178,7 +166,7 @@ def replay(
     """Replay repro files and compare with the definition; exit status 1 where they differ or a kept text changed."""
     from tilewright.cli.replay import ReplayRequest, run_replay
 
-    with _mistakes():
+    with mistakes():
         status = run_replay(ReplayRequest(path, device, update, text))
     raise typer.Exit(status)
 
@@ -192,7 +180,7 @@ def dump(
     """Run a script and write each kernel that it compiles to a repro file."""
     from tilewright.cli.replay import run_dump
 
-    with _mistakes():
+    with mistakes():
         status = run_dump(script, arguments or [], folder)
     raise typer.Exit(status)
 

@@ -1,0 +1,30 @@
+"""Mistakes of the caller. In: a block of a command. Out: what it raises as a `UserError`, as a sentence on stderr and
+exit status 2. Every command runs in such a block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+
+from tilewright.base.errors import UserError
+
+USER_MISTAKE = 2
+
+
+@contextmanager
+def mistakes() -> Iterator[None]:
+    """What the caller did wrong, as a sentence and an exit status."""
+    try:
+        yield
+    except UserError as error:
+        remedy = f"\n  to mend it: {error.remedy}" if error.remedy else ""
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            f"{error.operation}: {error.message}{remedy}", markup=False
+        )
+        raise typer.Exit(USER_MISTAKE) from error
+
+
+__all__ = ["USER_MISTAKE", "mistakes"]
