@@ -194,7 +194,7 @@ def debug(
     """Find the step at fault by experiment: hypotheses are switched off, tried alone and bisected."""
     from tilewright.cli.debug import run_debug
 
-    with _mistakes():
+    with mistakes():
         status = run_debug(command, seconds, jobs)
     raise typer.Exit(status)
 
@@ -208,7 +208,7 @@ def sessions(
     """Look at investigations, tell one something, or cancel it."""
     from tilewright.cli.debug import run_sessions
 
-    with _mistakes():
+    with mistakes():
         status = run_sessions(action, session, text)
     raise typer.Exit(status)
 
