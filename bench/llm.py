@@ -1,6 +1,6 @@
-"""Language models beside llama.cpp: `python -m bench.llm smollm2.gguf:512 gemma3.gguf:64 [--rounds 3] [--products]`. In:
-paths of GGUF files or names of the registry, each with the length of a prompt. Out: per row tokens a second of ours and
-of llama-cpp-python, which take turns in one process, and their ratio; then, of a process of its own, the seconds from
+"""Language models beside llama.cpp: `python -m bench.llm smollm2.gguf:512 gemma3.gguf:64 [--rounds 3]`. In: paths of
+GGUF files or names of the registry, each with the length of a prompt. Out: per row tokens a second of ours and of
+llama-cpp-python, which take turns in one process, and their ratio; then, of a process of its own, the seconds from
 loading to the first token and the resident memory over the size of the file. Without llama-cpp-python our side alone.
 
 `--products` measures single products with random weights instead: bytes of weights a second at one token, beside a sum
@@ -10,6 +10,7 @@ says more: `--clock cpu`."""
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import json
 import os
@@ -103,7 +104,8 @@ def compare(name: str, length: int, rounds: int) -> None:
         text = ", ".join(f"{side} {speed:.1f} tokens/s" for side, speed in speeds.items())
         ratio = f", ratio {speeds['tilewright'] / speeds['llama.cpp']:.2f}" if len(speeds) > 1 else ""
         print(f"{Path(path).name} {row}: {text}{ratio}", flush=True)
-    child = subprocess.run([sys.executable, "-m", "bench.llm", "--child", path], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-m", "bench.llm", "--child", path]
+    child = subprocess.run(command, capture_output=True, text=True, check=True)
     facts = json.loads(child.stdout.splitlines()[-1])
     print(
         f"{Path(path).name}: {facts['first']:.2f} s from loading to the first token, "
@@ -151,18 +153,22 @@ def best_seconds(calls: dict[str, Callable[[], object]], rounds: int) -> dict[st
     return best
 
 
+def total_of(blocks: Tensor) -> Tensor:
+    return blocks.cast("int32").sum()
+
+
 def products(kinds: list[str], rounds: int) -> None:
     for kind in kinds or list(LAYOUTS):
         blocks = Tensor(random_blocks(kind, ROWS, COLUMNS)).realize()
         one, many = (Tensor.rand(tokens, COLUMNS).realize() for tokens in (1, TOKENS))
-        multiply = jit(lambda x, w, kind=kind: product.linear(TYPES[kind], w, x).realize())
-        total = jit(lambda w: w.cast("int32").sum().realize())
-        calls = {"one": lambda: multiply(one, blocks), "sum": lambda: total(blocks)}
-        found = best_seconds({**calls, "many": lambda: multiply(many, blocks)}, rounds)
+        multiply = jit(functools.partial(product.linear, TYPES[kind], blocks))
+        total = jit(functools.partial(total_of, blocks))
+        calls = {"one": functools.partial(multiply, one), "many": functools.partial(multiply, many), "sum": total}
+        found = best_seconds(calls, rounds)
         nbytes = blocks.nbytes()
         print(
-            f"{kind}: one token {nbytes / found['one'] / 1e9:.2f} GB/s, {found['sum'] / found['one']:.2f} of a sum of the "
-            f"bytes; {TOKENS} tokens {2 * ROWS * COLUMNS * TOKENS / found['many'] / 1e9:.0f} GOP/s",
+            f"{kind}: one token {nbytes / found['one'] / 1e9:.2f} GB/s, {found['sum'] / found['one']:.2f} of a sum of "
+            f"the bytes; {TOKENS} tokens {2 * ROWS * COLUMNS * TOKENS / found['many'] / 1e9:.0f} GOP/s",
             flush=True,
         )
 

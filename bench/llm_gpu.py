@@ -1,4 +1,4 @@
-"""Language models with random weights on a card: `CACHE=0 python -m bench.llm_gpu [mixture] [dense] [--device CUDA]`. Out:
+"""Language models with random weights on a card: `CACHE=0 python -m bench.llm_gpu [mixture] [dense]`. Out:
 
   mixture  a GLM-shaped mixture of experts, Q4_0: tokens a second of one chain of tokens, each of which is computed from
            the one before, and the bytes of the weights that a token reads a second, as a share of --bandwidth
@@ -48,7 +48,8 @@ DENSE = Config(
     context_length=4096,
     rope=Rope(5e5, 128),
 )
-TINY = {"vocab_size": 512, "hidden_size": 256, "layer_count": 2, "ffn_size": 512, "head_size": 64, "rope": Rope(1e4, 64)}
+TINY: dict[str, Any] = {"vocab_size": 512, "hidden_size": 256, "layer_count": 2, "ffn_size": 512}
+TINY |= {"head_size": 64, "rope": Rope(1e4, 64)}
 CACHE_LENGTH = 1024
 
 

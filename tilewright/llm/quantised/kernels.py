@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tilewright.base.dtype import dtypes
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
-from tilewright.graph.uop import UOp
+from tilewright.graph.uop import UOp, index_const
 from tilewright.llm.quantised.layouts import Bytes, Layout
 
 TERMS = 4  # of one lane of a dot-product instruction
@@ -81,6 +81,19 @@ def one_token(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[..
     return kernel
 
 
+def staged_fields(
+    layout: Layout, weights: UOp, nbytes: int, tile: Tile, tile_row: UOp, outer: UOp, loops: tuple[UOp, ...]
+) -> UOp:
+    """The fields of the parts that share bytes, unpacked in whole vectors once for all tokens of a tile: memory of the
+    thread, from which groups of 4 are broadcast as they are loaded."""
+    row, inner = UOp.range(tile.rows, 10, AxisType.UNROLL), UOp.range(layout.together, 11, AxisType.UNROLL)
+    element = UOp.range(layout.length, 12, AxisType.UPCAST)
+    memory = UOp.placeholder((tile.rows, layout.together, layout.length), dtypes.uint8, 0).after(*loops)
+    data = bytes_at(weights, nbytes, loops[0], tile_row * tile.rows + row)
+    field = layout.field(data, layout.part(outer, inner), element)
+    return memory[row, inner, element].set(field, end=(row, inner, element))
+
+
 def many_tokens(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[..., UOp]:
     """out (rows, tokens), weights (rows, bytes), activations (tiles, columns // 4, lanes, 4), and their scales and sums
     (tiles, parts, lanes). A tile of activations stays in a near cache while all rows are multiplied by it."""
@@ -91,7 +104,9 @@ def many_tokens(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[
         tile_row = UOp.range(rows // tile.rows, 1, AxisType.THREAD)
         block = UOp.range(values.shape[1] * TERMS // (layout.parts * layout.length), 2, AxisType.REDUCE)
         lane = UOp.range(tile.lanes, 3, AxisType.UPCAST)
-        outer = UOp.range(layout.parts // layout.together, 9, AxisType.REDUCE)
+        turns = layout.parts // layout.together
+        outer = UOp.range(turns, 9, AxisType.REDUCE) if turns > 1 else index_const(0)
+        loops = (block, outer) if turns > 1 else (block,)
         inner = UOp.range(layout.together, 4, AxisType.UNROLL)
         part = layout.part(outer, inner)
         group = UOp.range(layout.length // TERMS, 5, AxisType.UNROLL)
@@ -100,7 +115,11 @@ def many_tokens(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[
         row, token = tile_row * tile.rows + inner_row, tile_token * tile.tokens + inner_token
         data = bytes_at(weights, nbytes, block, row)
         number = block * layout.parts + part
-        field = layout.field(data, part, group * TERMS + term)
+        if layout.is_packed:
+            fields = staged_fields(layout, weights, nbytes, tile, tile_row, outer, loops)
+            field = fields[inner_row, inner, group * TERMS + term].load()
+        else:
+            field = layout.field(data, part, group * TERMS + term)
         activation = values[token, number * (layout.length // TERMS) + group, lane, term].load()
         is_scaled = layout.scales > 1
         summed = (group, term) if is_scaled else (inner, group, term)
@@ -109,7 +128,7 @@ def many_tokens(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[
         value = dot * (layout.scale(data, part) * scales[token, first, lane].load())
         if layout.minimum is not None:
             value = value + layout.minimum(data, part) * sums[token, first, lane].load()
-        total = add_up(value, block, outer, *((inner,) if is_scaled else ()))
+        total = add_up(value, *loops, *((inner,) if is_scaled else ()))
         end = (tile_token, tile_row, inner_row, inner_token, lane)
         return out[row, token * tile.lanes + lane].set(total, end=end).sink(arg=KernelInfo(name, ()))
 

@@ -28,6 +28,11 @@ class Layout(NamedTuple):
     minimum: Callable[[Bytes, UOp], UOp] | None
     together: int  # parts that share bytes: a kernel that loops over the others has their shifts as constants
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether a field is less than a byte."""
+        return self.together > 1
+
     def part(self, outer: UOp, inner: UOp) -> UOp:
         """The `inner` of the parts that share the bytes of number `outer`."""
         if self.parts == 16:

@@ -22,8 +22,10 @@ from tilewright.llm.quantised.types import BlockType
 from tilewright.runtime.device import open_driver
 from tilewright.tensor.tensor import Tensor
 
-# Rows of weights that a kernel multiplies at a time: they share the loads of activations.
-ROWS, MAX_TOKEN_ROWS = 4, 2
+# Accumulators of a tile: rows of weights, which share the loads of activations, times tokens or vectors of tokens.
+# Parts with scales of their own have further ones, for the integers of those that are unpacked together.
+ACCUMULATORS = 8
+MAX_ROWS = 4  # of one token: each is a stream of its own
 # Tokens below which lanes lie along the weights of a row.
 MIN_LANE_TOKENS = 8
 # Vectors of tokens at a time, each an accumulator of integers and one of floats for every row.
@@ -84,6 +86,14 @@ def largest_divisor(size: int, limit: int) -> int:
     return max(amount for amount in range(1, limit + 1) if size % amount == 0)
 
 
+def rows_at_once(layout: Layout, rows: int, tokens: int) -> int:
+    """Of a product with few tokens."""
+    most = min(MAX_ROWS, max(1, ACCUMULATORS // tokens))
+    if layout.scales > 1:
+        most = 2 if tokens == 1 else 1
+    return largest_divisor(rows, most)
+
+
 def parts_of_a_run(layout: Layout) -> int:
     """How many scales and sums of activations there are for 32 of them."""
     return 1 if layout.scales == 1 else 32 // layout.length
@@ -96,7 +106,7 @@ def _few(kind: BlockType, blocks: Tensor, x: Tensor) -> Tensor:
     """x (tokens, columns): (tokens, rows)."""
     layout, tokens, rows = LAYOUTS[kind.name], x.shape[0], blocks.shape[0]
     quantised = quantise(x.detach(), parts_of_a_run(layout))
-    tile = Tile(largest_divisor(rows, ROWS if layout.scales == 1 else 2), tokens)
+    tile = Tile(rows_at_once(layout, rows, tokens), tokens)
     kernel = one_token(layout, kind.nbytes, tile, f"product_{kind.name}")
 
     def without_choice(out: UOp, weights: UOp, values: UOp, scales: UOp, sums: UOp, _x: UOp) -> UOp:
@@ -122,7 +132,8 @@ def _many(kind: BlockType, blocks: Tensor, x: Tensor, lanes: int) -> Tensor:
     vectors = min(MAX_VECTORS, -(-tokens // lanes))
     padded = -(-tokens // (lanes * vectors)) * lanes * vectors
     quantised: Activations = quantise(x.detach().pad(((0, padded - tokens), (0, 0))), parts_of_a_run(layout), lanes)
-    tile = Tile(largest_divisor(rows, MAX_TOKEN_ROWS), vectors, lanes)
+    most = ACCUMULATORS // vectors
+    tile = Tile(largest_divisor(rows, most if layout.scales == 1 else min(most, 2)), vectors, lanes)
     kernel = many_tokens(layout, kind.nbytes, tile, f"products_{kind.name}")
 
     def without_x(out: UOp, weights: UOp, values: UOp, scales: UOp, sums: UOp, _x: UOp) -> UOp:
@@ -140,7 +151,7 @@ def _experts(kind: BlockType, blocks: Tensor, x: Tensor, chosen: Tensor) -> Tens
     layout, rows = LAYOUTS[kind.name], blocks.shape[1]
     quantised = quantise(x.detach().flatten(0, 1), parts_of_a_run(layout))
     arguments = [each.unflatten(0, x.shape[:2]) for each in quantised]
-    tile = Tile(largest_divisor(rows, ROWS if layout.scales == 1 else 2), 1)
+    tile = Tile(rows_at_once(layout, rows, 1), 1)
     kernel = one_token(layout, kind.nbytes, tile, f"experts_{kind.name}")
 
     def with_choice(out: UOp, weights: UOp, choice: UOp, values: UOp, scales: UOp, sums: UOp, _x: UOp) -> UOp:

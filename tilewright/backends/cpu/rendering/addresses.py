@@ -9,7 +9,7 @@ from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.instructions import memory_type, of_lanes
 from tilewright.backends.cpu.rendering.values import Values
 from tilewright.base.dtype import dtypes, wrap_int
-from tilewright.codegen.tiles import axis_size, tile_part
+from tilewright.codegen.tiles import axis_size, is_tile_expression, tile_part
 from tilewright.graph.kernels.edges import holds_at
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
@@ -85,6 +85,14 @@ class Addresses:
         buffer, position = self.buffer(index), self.values.operand(base, at, None)
         text = f"getelementptr {memory_type(index.dtype)}, ptr {buffer.name}, i{base.dtype.bits} {position}"
         return self.emitter.emit(text)
+
+    def constant_position(self, index: UOp) -> tuple[UOp, ...] | None:
+        """The position of an access as a base without tile axes, and parts that are constants in the tile."""
+        position, parts = index.src[1], []
+        while position.op is Ops.ADD and is_tile_expression(position.src[1]):
+            position, part = position.src
+            parts.append(part)
+        return None if self.facts.axes(position) else (position, *parts)
 
     def pointer(self, index: UOp, at: dict[UOp, int], axis: UOp | None = None) -> Element:
         """The address of one element; of a vector along `axis`, that of its first lane."""

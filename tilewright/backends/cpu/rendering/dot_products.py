@@ -115,7 +115,7 @@ class DotProducts:
                     self.replaced.add(node)
 
     def _find_lazy(self, program: Program) -> None:
-        """Members in the loop of all their sums, of memory that the program does not write."""
+        """Members in the loop of all their sums, of memory that is not written between the two."""
         loops: list[UOp] = []
         around: dict[UOp, tuple[UOp, ...]] = {}
         for node in program.body:
@@ -125,11 +125,12 @@ class DotProducts:
                 loops.pop()
             elif node in self.members or node in self.dots:
                 around[node] = tuple(loops)
-        unwritten = {param.slot for param in program.params if not param.is_written}
+        place = {node: number for number, node in enumerate(program.body)}
+        stores = [(place[node], memory_of(node.src[0])) for node in program.body if node.op is Ops.STORE]
         for node, dot in self.dots.items():
             for member in dot.members:
-                buffer = memory_of(member.src[0]) if member.op is Ops.LOAD else None
-                is_kept = buffer is None or (buffer.op is Ops.PARAM and buffer.arg.slot in unwritten)
+                memory = memory_of(member.src[0]) if member.op is Ops.LOAD else None
+                is_kept = not any(place[member] < at < place[node] and memory is written for at, written in stores)
                 if is_kept and around[member] == around[node]:
                     self.lazy.add(member)
         shared = {member for node, dot in self.dots.items() for member in dot.members if around[member] != around[node]}

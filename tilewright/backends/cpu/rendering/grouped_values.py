@@ -14,16 +14,13 @@ from typing import NamedTuple
 from tilewright.backends.cpu.rendering.elementwise import spell
 from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.instructions import constant, literal, of_lanes, scalar_type, value_type
-from tilewright.backends.cpu.rendering.memory_access import MemoryAccess
-from tilewright.backends.cpu.rendering.shuffles import interleave, shuffle_mask
+from tilewright.backends.cpu.rendering.memory_access import MAX_SPAN, MemoryAccess
+from tilewright.backends.cpu.rendering.shuffles import interleave
 from tilewright.base.dtype import DType
 from tilewright.codegen.tiles import Coordinates, axis_size, is_tile_expression, tile_part, tile_value
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
-
-# The most elements that a load of constant positions in the tile spans.
-MAX_SPAN = 64
 
 
 class Group(NamedTuple):
@@ -73,7 +70,7 @@ class GroupedValues:
 
     def _has_short_spans(self, load: UOp, group: Group) -> bool:
         """Whether what a load reads of one vector lies close together, at positions that are constants."""
-        if self._constant_position(load) is None:
+        if self.memory.constant_position(load.src[0]) is None:
             return False
         others = self.axes(load, group)
         for coordinates in itertools.product(*(range(axis_size(axis)) for axis in others)):
@@ -82,17 +79,9 @@ class GroupedValues:
                 return False
         return True
 
-    def _constant_position(self, load: UOp) -> tuple[UOp, ...] | None:
-        """The position of a load as a base without tile axes, and parts that are constants in the tile."""
-        position, parts = load.src[0].src[1], []
-        while position.op is Ops.ADD and all(axis.arg.kind.is_tile for axis in position.src[1].ranges):
-            position, part = position.src
-            parts.append(part)
-        return None if self.facts.axes(position) else (position, *parts)
-
     def _positions(self, load: UOp, group: Group, at: dict[UOp, int]) -> list[int]:
         """Where the elements of a vector lie, from the base of the tile on."""
-        split = self._constant_position(load)
+        split = self.memory.constant_position(load.src[0])
         assert split is not None
         elements = self._elements(group, at, self._count(load, group))
         return [sum(tile_value(part, element) for part in split[1:]) for element in elements]
@@ -163,7 +152,7 @@ class GroupedValues:
         index, lanes, terms = load.src[0], axis_size(group.lanes), axis_size(group.terms)
         base, steps = tile_part(index.src[1])
         if base is not None and self.facts.axes(base):
-            return self._load_span(load, group, at)
+            return self.memory.load_span(index, self._positions(load, group, at))
         at = {**at, group.terms: 0}
         if group.lanes not in steps:
             return self.memory.load_contiguous(index, at, terms)
@@ -173,20 +162,6 @@ class GroupedValues:
             rows = [made.name for made in loads]
             return self.emitter.here(interleave(self.emitter.assign, load.dtype.bits, rows, lanes))
         return self.memory.load_contiguous(index, at, lanes * terms)
-
-    def _load_span(self, load: UOp, group: Group, at: dict[UOp, int]) -> Element:
-        """Elements at constant positions: what lies between the first and the last is loaded, and shuffled."""
-        index, split = load.src[0], self._constant_position(load)
-        assert split is not None
-        positions = self._positions(load, group, at)
-        first, span = min(positions), max(positions) - min(positions) + 1
-        pointer = self.memory.moved(self.memory.base_pointer(index, split[0]), scalar_type(load.dtype), first)
-        kind = value_type(load.dtype, span)
-        loaded = self.emitter.emit(f"load {kind}, ptr {pointer.name}, align {load.dtype.itemsize}")
-        order = [position - first for position in positions]
-        if order == list(range(len(order))):
-            return loaded
-        return self.emitter.emit(f"shufflevector {kind} {loaded.name}, {kind} poison, {shuffle_mask(order)}")
 
     def _broadcast(self, dtype: DType, made: Element, group: Group) -> Element:
         """The same terms in every lane."""

@@ -16,7 +16,7 @@ from tilewright.backends.cpu.rendering.prefetch import Prefetch, is_walked
 from tilewright.backends.cpu.rendering.shuffles import MAX_STRIDE, interleave, load_strided, shuffle_mask
 from tilewright.backends.cpu.rendering.values import Values
 from tilewright.base.dtype import DType, dtypes
-from tilewright.codegen.tiles import axis_size, tile_part
+from tilewright.codegen.tiles import axis_size, tile_part, tile_value
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
@@ -24,6 +24,8 @@ from tilewright.graph.uop import UOp, memory_of
 
 # Bytes of the group of terms that one lane of a dot-product instruction takes.
 GROUP_BYTES = 4
+# The most elements between the first and the last of a vector that is shuffled out of a contiguous load.
+MAX_SPAN = 64
 # Lengths of the groups of results that are interleaved in front of a store.
 RESULT_GROUPS = (2, 4)
 _FENCE = "  fence seq_cst"
@@ -50,7 +52,8 @@ class MemoryAccess(Addresses):
                 made = self._load_strided(index, at, axis, mask, stride)
             else:
                 assert axis is not None
-                made = self._gather(index, at, axis, mask, varies)
+                positions = self._near_positions(index, at, axis) if mask is None else []
+                made = self.load_span(index, positions) if positions else self._gather(index, at, axis, mask, varies)
             if node.dtype.is_bool:
                 zero = constant(dtypes.uint8, 0, lanes)
                 made = self.emitter.emit(f"icmp ne {of_lanes('i8', lanes)} {made.name}, {zero}")
@@ -59,6 +62,27 @@ class MemoryAccess(Addresses):
                 made = self.emitter.emit(self.emitter.select(node.dtype, lanes, condition, made.name, other))
             elements[coordinates] = made
         self.values[node] = elements
+
+    def _near_positions(self, index: UOp, at: dict[UOp, int], axis: UOp) -> list[int]:
+        """Where the lanes of a vector lie, from the base of the tile on; none where they are not constants, or lie far
+        apart."""
+        split = self.constant_position(index)
+        lanes = [{**at, axis: lane} for lane in range(axis_size(axis))] if split is not None else []
+        positions = [sum(tile_value(part, each) for part in (split or ())[1:]) for each in lanes]
+        return positions if positions and max(positions) - min(positions) < MAX_SPAN else []
+
+    def load_span(self, index: UOp, positions: list[int]) -> Element:
+        """Elements at constant positions: what lies between the first and the last is loaded, and shuffled."""
+        split, dtype = self.constant_position(index), _memory_dtype(index.dtype)
+        assert split is not None
+        first, span = min(positions), max(positions) - min(positions) + 1
+        pointer = self.moved(self.base_pointer(index, split[0]), memory_type(dtype), first)
+        kind = of_lanes(memory_type(dtype), span)
+        loaded = self.emitter.emit(f"load {kind}, ptr {pointer.name}, align {dtype.itemsize}")
+        order = [position - first for position in positions]
+        if order == list(range(len(order))):
+            return loaded
+        return self.emitter.emit(f"shufflevector {kind} {loaded.name}, {kind} poison, {shuffle_mask(order)}")
 
     def _load_vector(
         self, index: UOp, at: dict[UOp, int], axis: UOp | None, mask: str | None, varies: bool, is_reversed: bool

@@ -12,7 +12,7 @@ from tilewright.backends.cpu.rendering.emitter import Element, Emitter
 from tilewright.backends.cpu.rendering.instructions import constant, scalar_type, value_type
 from tilewright.backends.cpu.rendering.shuffles import transpose
 from tilewright.base.target import Target
-from tilewright.codegen.tiles import Coordinates, TileFacts, axis_size
+from tilewright.codegen.tiles import Coordinates, TileFacts, axis_size, is_tile_expression, tile_value
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 
@@ -23,6 +23,7 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
         self.emitter = emitter
         self.facts = facts
         self.target = target
+        self._known: dict[UOp, bool] = {}
 
     def elements(self, node: UOp) -> Iterator[tuple[Coordinates, dict[UOp, int]]]:
         """The coordinates of a node's elements, also by axis."""
@@ -40,6 +41,8 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
                 kind = scalar_type(node.dtype)
                 return "<" + ", ".join(f"{kind} {lane}" for lane in range(lanes)) + ">"
             return constant(node.dtype, at[node], lanes)
+        if node.dtype.is_int and self._is_known(node):
+            return self._constants(node, at, axis)
         own_axis = self.facts.vector_axis(node)
         if axis is not None and own_axis is not axis and axis in self.facts.axes(node):
             return self._vector_across(node, at, axis)
@@ -49,6 +52,20 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
         if own_axis is not None:
             element = self._lane(element, node, own_axis, at[own_axis])
         return self._splat(element, node, lanes).name if lanes else element.name
+
+    def _is_known(self, node: UOp) -> bool:
+        """Whether the value is known for each element of the tile: a shift by a constant is one instruction."""
+        found = self._known.get(node)
+        if found is None:
+            found = self._known[node] = is_tile_expression(node)
+        return found
+
+    def _constants(self, node: UOp, at: dict[UOp, int], axis: UOp | None) -> str:
+        lanes = axis_size(axis) if axis is not None else 0
+        if axis is None or axis not in node.ranges:
+            return constant(node.dtype, tile_value(node, at), lanes)
+        kind = scalar_type(node.dtype)
+        return "<" + ", ".join(f"{kind} {tile_value(node, {**at, axis: lane})}" for lane in range(lanes)) + ">"
 
     def _lane(self, element: Element, node: UOp, axis: UOp, lane: int) -> Element:
         key = (f"{element.name}[{lane}]", 0)
