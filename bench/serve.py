@@ -1,8 +1,8 @@
 """How much eight clients get from a server that one gets alone: `python -m bench.serve [MODEL]`.
 
 In: a model, as `tilewright serve` takes it. Out: tokens per second of one client and of all clients together, measured
-in turns against one server process, so that a busy machine slows both; their ratio; and how many sequences shared a
-step, from the server's own metrics."""
+in turns against one server process, so that a busy machine slows both; the same per second of the server's processor
+time, which other programs do not change much; their ratios; and how many sequences shared a step."""
 
 from __future__ import annotations
 
@@ -51,12 +51,23 @@ def complete(address: str, number: int, tokens: int) -> int:
         return int(json.load(response)["usage"]["completion_tokens"])
 
 
-def rate(address: str, clients: int, tokens: int, first: int) -> float:
-    """Tokens per second of all clients together, from the first request to the last answer."""
-    began = time.perf_counter()
+def rates(address: str, clients: int, tokens: int, first: int) -> tuple[float, float]:
+    """Tokens of all clients together, from the first request to the last answer: per second that passed, and per
+    second of processor time of the server."""
+    began, worked = time.perf_counter(), metric(address, "process_cpu_seconds_total")
     with ThreadPoolExecutor(clients) as pool:
         counts = list(pool.map(lambda number: complete(address, number, tokens), range(first, first + clients)))
-    return sum(counts) / (time.perf_counter() - began)
+    passed = time.perf_counter() - began
+    return sum(counts) / passed, sum(counts) / (metric(address, "process_cpu_seconds_total") - worked)
+
+
+def wait_until_warm(address: str) -> None:
+    """Until everything that the clients will need has been compiled."""
+    while True:
+        with urllib.request.urlopen(f"{address}/health") as response:
+            if not json.load(response)["warming_up"]:
+                return
+        time.sleep(0.5)
 
 
 def metric(address: str, name: str) -> float:
@@ -74,17 +85,22 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=1024)
     given = parser.parse_args()
     with serving(given.model, given.clients, ["--context", str(given.context)]) as address:
-        rate(address, given.clients, 8, 0)  # compiles
+        began = time.perf_counter()
+        wait_until_warm(address)
+        print(f"warm after {time.perf_counter() - began:.1f} s")
         alone, together = [], []
         for number in range(given.rounds):
-            alone.append(rate(address, 1, given.tokens, 1000 + number))
-            together.append(rate(address, given.clients, given.tokens, 100 * number))
-            ratio = together[-1] / alone[-1]
-            rates = f"one {alone[-1]:.1f}, {given.clients} {together[-1]:.1f} tokens/s"
-            print(f"round {number + 1}: {rates}, {ratio:.2f} times")
+            alone.append(rates(address, 1, given.tokens, 1000 + number))
+            together.append(rates(address, given.clients, given.tokens, 100 * number))
+            print(f"round {number + 1}: one client {shown(alone[-1])}; {given.clients} clients {shown(together[-1])}")
         shared = metric(address, "tilewright_step_sequences_sum") / metric(address, "tilewright_step_sequences_count")
-    ratio = statistics.median(many / one for many, one in zip(together, alone))
-    print(f"median ratio {ratio:.2f}; {shared:.1f} sequences a step over all; load {os.getloadavg()[0]:.1f}")
+    passed, worked = (statistics.median(many[i] / one[i] for many, one in zip(together, alone)) for i in (0, 1))
+    print(f"{given.clients} clients get {passed:.2f} times the tokens of one; {worked:.2f} times by processor time")
+    print(f"{shared:.1f} sequences a step over all; load of the machine {os.getloadavg()[0]:.1f}")
+
+
+def shown(measured: tuple[float, float]) -> str:
+    return f"{measured[0]:.1f} tokens/s, {measured[1]:.1f} per processor second"
 
 
 if __name__ == "__main__":
