@@ -16,7 +16,7 @@ import pytest
 from tests.llm.models import STORIES
 from tests.llm.serving import HTTP, Running, running_server, wait_until
 from tilewright.llm.generator import Request
-from tilewright.llm.serve.model import open_served
+from tilewright.llm.serve.model import Served, open_served
 from tilewright.llm.serve.worker import Job
 
 # The stored text spells line breaks as the vocabulary does.
@@ -35,6 +35,15 @@ def complete(running: Running, **fields: Any) -> dict[str, Any]:
     response = HTTP.post(f"{running.url}/v1/completions", json={"prompt": [1], "temperature": 0, **fields})
     assert response.status_code == 200, response.text
     return dict(response.json())
+
+
+def test_everything_is_compiled_ahead(served: Running) -> None:
+    """Every size of a prompt's piece and of a batch, without a request."""
+    wait_until(lambda: not served.service.worker.is_warming)
+    model = served.service.model
+    assert isinstance(model, Served)
+    recorded = model.step.__self__._network._calls  # type: ignore[attr-defined]
+    assert set(recorded) == {(1, 1), (1, 8), (1, 32), (1, 128), (2, 1), (4, 1)}
 
 
 def test_the_stored_story(served: Running) -> None:

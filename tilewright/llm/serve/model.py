@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from tilewright.base.errors import ConfigError, UnsupportedError, UserError
-from tilewright.llm.files.load import load_model
-from tilewright.llm.generator import Generator, Request
+from tilewright.base.errors import UserError
+from tilewright.llm.chat_model import ChatModel, open_model
+from tilewright.llm.generator import Request
 from tilewright.llm.sampling import Sampling
 from tilewright.llm.slots import PIECES
-from tilewright.llm.template import ChatTemplate, load_template, need_template
 from tilewright.llm.text import TokenStream
-from tilewright.llm.tokenizer import Tokenizer
-from tilewright.llm.tokenizer_files import load_tokenizer
 
-# A jitted call is recorded twice before it is replayed; prompts that are read in turns need some more.
-WARM_TOKENS = 8
+# A jitted call is recorded twice before it is replayed, and a step may go to another one.
+WARM_CALLS = 4
+# A question with a chat template around it has about so many tokens.
+COMMON_PIECE = 32
 
 
 class Running(Protocol):
@@ -67,69 +66,52 @@ class ServedModel(Protocol):
 
 
 class Served:
-    """A generator with the tokenizer and the chat template of its model."""
+    """A model that was opened as for chat. Its name is that of its file, and not where that lies."""
 
-    def __init__(self, name: str, generator: Generator, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
-        self.name = name
-        self.context = generator.context
-        self.vocabulary = generator.vocabulary
-        self.slots = generator.slots
-        self._generator = generator
-        self._tokenizer = tokenizer
-        self._template = template
-
-    def encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, begin=True)
-
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        return need_template(self._template, self.name).encode(self._tokenizer, messages)
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        return self._tokenizer.decode(tokens)
+    def __init__(self, chat: ChatModel) -> None:
+        self.name = Path(chat.name).stem if Path(chat.name).exists() else chat.name
+        self.context = chat.generator.context
+        self.vocabulary = chat.generator.vocabulary
+        self.slots = chat.generator.slots
+        self.encode = chat.encode
+        self.encode_chat = chat.encode_chat
+        self.decode = chat.tokenizer.decode
+        self.start = chat.generator.submit
+        self.step = chat.generator.step
+        self._tokenizer = chat.tokenizer
 
     def writer(self, stops: Sequence[str], continues: bool) -> TokenStream:
         return TokenStream(self._tokenizer, stops, continues)
 
-    def start(self, tokens: Sequence[int], sampling: Sampling, limit: int) -> Request:
-        return self._generator.submit(tokens, sampling, limit)
-
-    def step(self) -> bool:
-        return self._generator.step()
-
     def warm_up(self) -> Iterator[None]:
-        """Run each size of a prompt's piece, then each size of a batch, so that it is recorded and compiled. Nothing
-        else runs between two parts."""
-        for size in PIECES:
-            if size < self.context - WARM_TOKENS:
-                self._run_all(1, size)
-                yield
-        rows = 2
-        while rows // 2 < self.slots:
-            self._run_all(min(rows, self.slots), 1)
-            yield
-            rows *= 2
+        """Run each size of a prompt's piece and each size of a batch until it is recorded and compiled, one step at a
+        time. What is compiled first is what a lone client needs."""
+        for size in sorted(PIECES, key=lambda size: abs(size - COMMON_PIECE)):
+            if size + WARM_CALLS < self.context:
+                for number in range(WARM_CALLS):
+                    # They begin alike, so all are put into one slot; and differ, so none is found there.
+                    prompt = [0, *[(number + 1) % self.vocabulary] * (size - 1)]
+                    yield from self._run(self.start(prompt, Sampling(), WARM_CALLS))
+        yield from self._run(*map(self._start_row, range(self.slots)))
 
-    def _run_all(self, rows: int, size: int) -> None:
-        """Prompts of a size that share no beginning, each continued by a few tokens."""
-        prompts = [[(row + 1) % self.vocabulary] * size for row in range(rows)]
-        limit = min(WARM_TOKENS, self.context - size)
-        requests = [self._generator.submit(prompt, Sampling(), limit) for prompt in prompts]
+    def _start_row(self, number: int) -> Request:
+        """A request of a batch that shrinks: the half of the rows that is last ends first, then the half of the rest.
+        The slot that has been used, the first, is taken last."""
+        row = (number + 1) % self.slots
+        halvings = (self.slots - 1).bit_length() - row.bit_length()
+        return self.start(
+            [(number + 1) % self.vocabulary], Sampling(), min(WARM_CALLS * (halvings + 1), self.context - 1)
+        )
+
+    def _run(self, *requests: Request) -> Iterator[None]:
         while any(not request.finished for request in requests):
-            self._generator.step()
+            self.step()
+            yield
 
 
-def open_served(path: str, device: str = "", shard: int = 1, slots: int = 8, context: int = 0) -> Served:
-    """The model of a file or folder, with `slots` sequences of `context` tokens; 0: what the model was made for."""
-    if not path:
-        raise ConfigError("serve", "no model is named", "give the path of a GGUF file or of a Hugging Face folder")
-    if shard != 1:
-        raise UnsupportedError("serve", f"a model on {shard} devices", "leave --shard out")
-    loaded = load_model(path, device or None)
-    source: Mapping[str, Any] | str = loaded.facts if loaded.tokenizer_source == "gguf" else loaded.tokenizer_source
-    tokenizer = load_tokenizer(source or Path(path).with_name("tok512.bin"))
-    template = load_template(source, tokenizer) if source else None
-    generator = Generator(loaded.model, slots=slots, context=context or None, end_tokens=tokenizer.end_tokens)
-    return Served(Path(path).stem, generator, tokenizer, template)
+def open_served(name: str, device: str = "", shard: int = 1, slots: int = 8, context: int = 0) -> Served:
+    """The model that `open_model` finds, with `slots` sequences of `context` tokens; 0: what it was made for."""
+    return Served(open_model(name, device=device or None, shard=shard, slots=slots, context=context or None))
 
 
 __all__ = ["Running", "Served", "ServedModel", "Writer", "open_served"]
