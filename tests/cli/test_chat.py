@@ -50,6 +50,13 @@ def test_generate_continues_a_text() -> None:
     assert "cut off" in done.stderr
 
 
+def test_a_model_on_two_devices_gives_the_same_text() -> None:
+    done = invoke("generate", MODEL, START, "--max-tokens", "20", "--temperature", "0", "--shard", "2")
+    assert done.exit_code == 0, done.output
+    assert STORY.startswith(done.stdout.rstrip("\n"))
+    assert len(done.stdout) > len(START) + 20
+
+
 def test_generate_reads_stdin_and_begins_without_a_prompt() -> None:
     piped = invoke("generate", MODEL, "--max-tokens", "8", "--temperature", "0", stdin=START)
     assert piped.stdout.startswith(START)

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.base.errors import ConfigError, FileError
+from tilewright.base.errors import FileError
 from tilewright.llm.files.load import load_model
 from tilewright.llm.files.loaded import LoadedModel
 from tilewright.llm.generator import Generator, Request
 from tilewright.llm.registry import DEFAULT, find_model
 from tilewright.llm.sampling import Sampling
+from tilewright.llm.sharding import device_names, shard_model
 from tilewright.llm.template import ChatTemplate, Message, load_template, need_template
 from tilewright.llm.text import TokenStream
 from tilewright.llm.tokenizer import Tokenizer
 from tilewright.llm.tokenizer_files import load_tokenizer
-from tilewright.runtime.device import Device
 
 
 class ChatModel:
@@ -86,24 +86,13 @@ def open_model(
 ) -> ChatModel:
     """A model by its name, `hf:owner/repository/file` or path; fetched where it is not here yet. `shard` spreads its
     weights over so many devices."""
-    if not isinstance(shard, int) or shard < 1:
-        raise ConfigError("open_model", f"a model on {shard!r} devices", "give a whole number of at least 1")
-    devices = shard_devices(device, shard)
-    path = find_model(name, progress)
-    loaded: LoadedModel = load_model(path, devices)  # type: ignore[arg-type]
+    loaded = load_model(find_model(name, progress), device)
+    model = shard_model(loaded.model, device_names(loaded.model.device, shard))
     tokenizer = load_tokenizer(_tokenizer_source(loaded))
     template = load_template(_tokenizer_source(loaded), tokenizer)
     ends = tokenizer.end_tokens | frozenset(loaded.config.end_tokens)
-    generator = Generator(loaded.model, slots=slots, context=context, end_tokens=ends)
+    generator = Generator(model, slots=slots, context=context, end_tokens=ends)
     return ChatModel(name or DEFAULT, loaded, tokenizer, template, generator)
-
-
-def shard_devices(device: str | None, count: int) -> str | tuple[str, ...] | None:
-    """The devices that a model is spread over: `CPU` on 4 is CPU:0 to CPU:3."""
-    if count == 1:
-        return device
-    kind = (device or Device.DEFAULT).split(":")[0]
-    return tuple(f"{kind}:{index}" for index in range(count))
 
 
 def _tokenizer_source(loaded: LoadedModel) -> dict[str, Any] | Path:
@@ -118,4 +107,4 @@ def _tokenizer_source(loaded: LoadedModel) -> dict[str, Any] | Path:
     return beside
 
 
-__all__ = ["ChatModel", "open_model", "shard_devices"]
+__all__ = ["ChatModel", "open_model"]

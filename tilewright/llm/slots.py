@@ -58,8 +58,10 @@ class CacheRows(Cache):
         if isinstance(position, Tensor):
             write = functools.partial(_store_rows, first=self._first)
             for memory, value in zip(held, new, strict=True):
-                value = value.cast(memory.dtype).contiguous()
-                memory.assign(Tensor.custom_kernel(memory, value, position, fxn=write)[0])
+                placed = value.cast(memory.dtype)
+                if not isinstance(memory.device, str):
+                    placed = placed.shard_like(memory)
+                memory.assign(Tensor.custom_kernel(memory, placed.contiguous(), position, fxn=write)[0])
             return [memory[self._rows, :, : self._used] for memory in held]
         end = position + new[0].shape[2]
         for memory, value in zip(held, new, strict=True):
