@@ -25,7 +25,7 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m compileall -q tilewright  # the package starts from bytecode even where Python may not write it
 	@touch $@
 
-demo: $(INSTALLED) ## one computation, from graph to machine code to result; then a network learns to read digits
+demo: $(INSTALLED) ## one computation, from graph to machine code to result; a network learns digits; a model answers a question
 	$(BIN)/python examples/demo.py
 
 test: lint types ## lint, types and every test that is not slow and needs no torch

@@ -1,8 +1,10 @@
-"""One computation, from the user's line to machine code to the result; then a network that learns: `make demo`.
+"""One computation, from the user's line to machine code to the result; a network that learns; a language model that
+answers: `make demo`.
 
 The layer of a classifier, `softmax(x @ w + b)`, is taken through every stage of the compiler; each stage shows what it
 made and how long it took. The result is compared with NumPy, and the jitted layer is timed beside it. Then the
-convolutional network of mnist.py learns to read handwritten digits, for less long than it could.
+convolutional network of mnist.py learns to read handwritten digits, for less long than it could. At last a language
+model, which is fetched the first time, is asked a question.
 """
 
 from __future__ import annotations
@@ -23,8 +25,10 @@ from rich.table import Table
 
 from tilewright import Context, Tensor, jit
 from tilewright.base.errors import FileError
+from tilewright.cli.chat import describe
 from tilewright.debug import ExplainedKernel, Explanation, KernelRun, explain, layout, watch_runs
 from tilewright.debug.describe import show_opts, show_seconds
+from tilewright.llm.chat_model import open_model
 
 ROWS, FEATURES, CLASSES = 512, 512, 128
 # Whole texts are long; `explain(y).print()` shows them.
@@ -32,6 +36,7 @@ LINES = 16
 # Half a minute of training, in larger steps; mnist.py trains for longer and tests with all digits.
 STEPS, RATE, TESTED = 150, 2e-2, 2000
 PICTURES = Path("build/demo")
+QUESTION, EXPECTED = "What is the capital of France?", "Paris"
 
 
 def layer(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
@@ -44,7 +49,10 @@ def numpy_layer(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
     return powers / powers.sum(axis=1, keepdims=True)
 
 
-def main(train: Annotated[bool, typer.Option(help="Whether a network is trained at the end.")] = True) -> None:
+def main(
+    train: Annotated[bool, typer.Option(help="Whether a network is trained.")] = True,
+    talk: Annotated[bool, typer.Option(help="Whether a language model answers at the end.")] = True,
+) -> None:
     console = layout.make_console()
     generator = np.random.default_rng(0)
     shapes = (ROWS, FEATURES), (FEATURES, CLASSES), (CLASSES,)
@@ -54,7 +62,8 @@ def main(train: Annotated[bool, typer.Option(help="Whether a network is trained 
     with Context(CACHE=0):
         is_right = show_all(console, arrays)
     has_learnt = not train or learn(console)
-    raise typer.Exit(0 if is_right and has_learnt else 1)
+    has_answered = not talk or answer(console)
+    raise typer.Exit(0 if is_right and has_learnt and has_answered else 1)
 
 
 def learn(console: Console) -> bool:
@@ -67,6 +76,26 @@ def learn(console: Console) -> bool:
         console.print(str(error), markup=False, highlight=False)
         return False
     return True
+
+
+def answer(console: Console) -> bool:
+    """Asks a language model a question; False where there is none to be had, or the answer is wrong."""
+    console.print(Rule("[bold]10. a language model[/]: quantised weights, compiled once, then a token at a time"))
+    try:
+        model = open_model()
+        request = model.generator.submit(model.encode_chat([{"role": "user", "content": QUESTION}]), limit=40)
+        console.print(f"[bold]{QUESTION}[/]")
+        said = ""
+        for piece in model.stream(request):
+            said += piece
+            console.print(piece, end="", markup=False, highlight=False)
+        console.print()
+        console.print(describe(request), style="dim", markup=False, highlight=False)
+    except FileError as error:
+        console.print("[bold red]There is no language model to ask.[/]")
+        console.print(str(error), markup=False, highlight=False)
+        return False
+    return EXPECTED in said
 
 
 def show_all(console: Console, arrays: list[np.ndarray]) -> bool:

@@ -182,7 +182,7 @@ def test_machine_code_is_cut_to_what_runs() -> None:
 def test_the_demo_agrees_with_numpy(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TILEWRIGHT_CACHE_DIR": str(tmp_path / "cache")}
     finished = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "demo.py"), "--no-train"],
+        [sys.executable, str(ROOT / "examples" / "demo.py"), "--no-train", "--no-talk"],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

@@ -13,8 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.llm.models import STORIES
 from tilewright import Tensor, nn
 from tilewright.base.errors import FileError
+from tilewright.llm.chat_model import open_model
+from tilewright.llm.template import ChatTemplate
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -106,3 +109,28 @@ def test_without_data_the_demo_says_so(
     assert "There are no digits to learn from." in told
     assert "no place has it [at all]" in told
     assert "with a network, try again" in told
+
+
+def test_a_model_in_the_demo(
+    example: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """stories260K instead of SmolLM2, which has no answer; and no model at all."""
+    demo = example("demo")
+
+    def open_stories() -> Any:
+        model = open_model(str(STORIES / "stories260K.bin"), context=64)
+        model.template = ChatTemplate("{{ messages[0].content }}")
+        return model
+
+    monkeypatch.setattr(demo, "open_model", open_stories)
+    monkeypatch.setattr(demo, "QUESTION", "Once upon a time, there was a little girl named")
+    monkeypatch.setattr(demo, "EXPECTED", "Lily")
+    assert demo.answer(demo.Console())
+    told = capsys.readouterr().out
+    assert "Lily" in told
+    assert "tokens/s" in told
+    monkeypatch.setattr(demo, "EXPECTED", "Paris")
+    assert not demo.answer(demo.Console())
+    monkeypatch.setattr(demo, "open_model", lambda: open_model(str(tmp_path / "none.gguf")))
+    assert not demo.answer(demo.Console())
+    assert "There is no language model to ask." in capsys.readouterr().out
