@@ -19,6 +19,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.passes import optional_passes_run
 from tilewright.graph.records import Opt, Schedule
 from tilewright.graph.rewrite import rewrites_applied
+from tilewright.graph.spec import Kind
 from tilewright.graph.text.repro import Repro
 from tilewright.graph.text.show import show
 from tilewright.graph.uop import UOp
@@ -129,7 +130,7 @@ def _count_fused(repro: Repro) -> int:
 
 
 def fused_nodes(repro: Repro) -> list[tuple[UOp, UOp | None]]:
-    """The operations that FUSE_LIMIT counts, in its order, each with what uses it first."""
+    """The operations that FUSE_LIMIT counts, in its order, each with what uses it first, behind its views."""
     target = open_driver(repro.device).target
     outputs = bound_outputs(repro, repro.device, contents_of(repro))
     roots = [storage_node(node) for node in prepare_graph(outputs, target)[0]]
@@ -138,7 +139,10 @@ def fused_nodes(repro: Repro) -> list[tuple[UOp, UOp | None]]:
     found = []
     for node in order:
         if (node.op.is_elementwise or node.op in (Ops.REDUCE_AXIS, Ops.GATHER)) and node not in roots:
-            found.append((node, next(iter(users[node]), None)))
+            user = next(iter(users[node]), None)
+            while user is not None and user.op.kind is Kind.MOVEMENT:
+                user = next(iter(users[user]), None)
+            found.append((node, user))
     return found
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import time
 from pathlib import Path
 
@@ -39,7 +40,8 @@ class Investigation(State):
             status = "cancelled" if self.processes.is_cancelled else "done"
         finally:
             self.processes.cancel()
-            record = self.store.update(status=status, seconds=time.monotonic() - self.started)
+            used = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+            record = self.store.update(status=status, seconds=time.monotonic() - self.started, cpu_seconds=used)
             (self.store.folder / SUMMARY).write_text(summary(record), encoding="utf-8")
 
     def _investigate(self) -> None:

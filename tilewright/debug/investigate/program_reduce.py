@@ -19,10 +19,11 @@ def reduce_program(text: str, fails: Callable[[str], bool], seconds: float) -> s
     size = max(1, _count(tree) // 2)
     while size >= 1 and time.monotonic() < end:
         changed = False
-        for candidate in _without(ast.unparse(ast.parse(best)), size):
+        plain = ast.unparse(ast.parse(best)) + "\n"
+        for candidate in _without(plain, size):
             if time.monotonic() > end:
                 return best
-            if fails(candidate):
+            if len(candidate) < len(plain) and fails(candidate):
                 best, changed = candidate, True
                 break
         if not changed:

@@ -24,13 +24,14 @@ from tilewright.debug.investigate.equivalence import (
     interpret_kernel,
 )
 from tilewright.debug.investigate.finding import Finding
+from tilewright.debug.investigate.item_runner import ItemRunner, emulate_kernel, overlap_of
 from tilewright.debug.replay import Array, contents_of, expected_values
 from tilewright.engine.compilation.compile import compile_with
 from tilewright.engine.compilation.difference import find_difference
 from tilewright.engine.compilation.verify import REFERENCE_DEVICE, run_on_inputs
 from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
 from tilewright.graph.ops import Ops
-from tilewright.graph.records import Item, KernelInfo, Schedule
+from tilewright.graph.records import KernelInfo
 from tilewright.graph.text.repro import Repro
 from tilewright.graph.text.show import show, show_program
 from tilewright.graph.uop import UOp
@@ -39,7 +40,6 @@ from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.optimise import PASSES as KERNEL_PASSES
 from tilewright.kernel.optimise import optimise, prepare_kernel
 from tilewright.runtime.device import open_driver
-from tilewright.schedule.memory import check_placement
 from tilewright.schedule.pipeline import schedule
 
 # Rewrites that are judged one by one.
@@ -119,13 +119,13 @@ def _examine_schedule(repro: Repro, stepper: Stepper) -> Finding | None:
     found = _differs([runner.memory(slot) for slot in plan.outputs], expected, outputs)
     if found:
         text = f"the schedule, interpreted item by item, gives something else than its graph: {found}"
-        return stepper.broken_rewrite() or Finding("schedule", "schedule", text, show(repro.graph), _show_plan(plan))
+        return stepper.broken_rewrite() or Finding("schedule", "schedule", text, show(repro.graph), str(plan))
     planned = ItemRunner(plan, slots, is_planned=True)
     planned.run()
     found = _differs([planned.memory(slot) for slot in plan.outputs], expected, outputs)
     if found:
-        text = check_placement(plan.items, plan.slots, plan.offsets) or "temporary buffers that are alive together"
-        return Finding("memory", "place_temps", f"{text}: {found}", _show_plan(plan), str(plan.offsets))
+        text = f"{overlap_of(plan)}: {found}"
+        return Finding("memory", "place_temps", text, str(plan), f"offsets {plan.offsets}")
     for item, arrays in runner.inputs:
         stepper.clear()
         assert item.ast is not None
@@ -143,65 +143,6 @@ def _differs(got: Sequence[Any], want: Sequence[Array], outputs: Sequence[UOp]) 
     return ""
 
 
-def _show_plan(plan: Schedule) -> str:
-    return str(plan)
-
-
-class ItemRunner:
-    """Runs a schedule with the interpreter of kernels: in memory of its own for each slot, or as it was planned."""
-
-    def __init__(self, plan: Schedule, inputs: Mapping[int, Array], is_planned: bool) -> None:
-        self.plan = plan
-        self.inputs: list[tuple[Item, dict[int, Array]]] = []  # the arguments of each kernel before it ran
-        self.blocks: dict[int, Array] = {}
-        offsets = dict(plan.offsets)
-        arenas = {device: np.zeros(size, np.uint8) for device, size in plan.arenas}
-        for number, slot in enumerate(plan.slots):
-            if number in inputs:
-                self.blocks[number] = inputs[number].view(np.uint8).copy()
-            elif is_planned and number in offsets:
-                start = offsets[number]
-                self.blocks[number] = arenas[slot.device][start : start + slot.nbytes]
-            else:
-                self.blocks[number] = np.zeros(slot.nbytes, np.uint8)
-
-    def memory(self, slot: int) -> Array:
-        return self.blocks[slot].view(numpy_dtype(self.plan.slots[slot].dtype))
-
-    def run(self) -> None:
-        for item in self.plan.items:
-            if item.ast is None:
-                if len(item.slots) == 2:
-                    target, source = item.slots
-                    self.blocks[target][:] = self.blocks[source][: self.blocks[target].size]
-                continue
-            arrays: dict[int, Array] = {}
-            views: dict[int, Array] = {}
-            for node in (node for node in toposort(item.ast) if node.op is Ops.PARAM):
-                kind = numpy_dtype(node.dtype)
-                start = item.starts[node.arg.slot] if item.starts else 0
-                block = self.blocks[item.slots[node.arg.slot]][start : start + node.arg.size * kind.itemsize]
-                views[node.arg.slot] = block.view(kind)
-                arrays[node.arg.slot] = block.view(kind).copy()
-            self.inputs.append((item, arrays))
-            written = interpret_kernel(item.ast, arrays)
-            if written is None:
-                written = _emulated(item.ast, arrays)
-            for slot, data in written.items():
-                views[slot][:] = data
-
-
-def _emulated(ast: UOp, arrays: Mapping[int, Array]) -> dict[int, Array]:
-    """What the emulator makes of a kernel that the interpreter has no rules for, without opts."""
-    from tilewright.debug.replay import computed_values
-    from tilewright.graph.text.repro import inputs_of
-
-    kept = {slot: data.tobytes() for slot, data in arrays.items()}
-    repro = Repro("kernel", ast, REFERENCE_DEVICE, inputs_of(ast, kept))
-    slots = [param.slot for param in program_params(ast) if param.is_written and not param.holds_checks]
-    return dict(zip(slots, computed_values(repro, REFERENCE_DEVICE), strict=True))
-
-
 # ---------------------------------------------------------------- one kernel
 
 
@@ -212,7 +153,7 @@ def examine_kernel(ast: UOp, device: str, arrays: Mapping[int, Array], stepper: 
     dtype_of = {param.slot: param.dtype for param in program_params(ast)}
     right = interpret_kernel(ast, arrays)
     if right is None:
-        right = _emulated(ast, arrays)
+        right = emulate_kernel(ast, arrays)
     target = open_driver(device).target
     found_opts = info.applied or None
     states: list[tuple[str, str, UOp]] = []
