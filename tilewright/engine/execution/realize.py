@@ -273,7 +273,7 @@ def _publish(execution: Execution, prepared: Prepared, written: frozenset[int]) 
     nodes = _new_nodes(execution, prepared.bound.buffers, written)
     held = [nodes[slot_number] for slot_number in execution.schedule.outputs]
     if prepared.divisions:
-        held = join_parts(prepared.divisions, held)
+        held = join_parts(prepared.divisions, held, prepared.bound.values)
     failure = None
     if execution.checked:
         from tilewright.engine.execution.checks import find_failure

@@ -197,10 +197,7 @@ class Jit(GuardedByFunction, Generic[P, R]):
         # Whatever this does, a small launch shows: a `with` block or a `cast` would be a tenth of its time.
         if not options.JIT or (traces and get_ident() in traces):
             return self.function(*args, **kwargs)
-        if self._marked is not None:
-            given = args, kwargs
-            args, kwargs = self._marked.bind(*given)  # type: ignore[assignment]
-        bound = bind_call(args, kwargs)
+        bound = bind_call(args, kwargs) if self._marked is None else self._marked.bind_call(args, kwargs)
         if bound is None:
             self.last_reason = "an argument has no elements"
             return self.function(*args, **kwargs)
@@ -245,7 +242,7 @@ class Jit(GuardedByFunction, Generic[P, R]):
             self._marked.narrow(found)
         finally:
             self._lock.release()
-        return self(*given[0], **given[1])
+        return self(*args, **kwargs)
 
     def _entry(self, signature: object) -> Entry:
         entry = self.entries.get(signature)
@@ -273,6 +270,8 @@ class Jit(GuardedByFunction, Generic[P, R]):
 
     def _traced(self, entry: Entry, args: Any, kwargs: Any, bound: Bound, change: str = "") -> Any:
         _, buffers, signature, _ = bound
+        if self._marked is not None:
+            args, kwargs = self._marked.bind(args, kwargs)
         previous, entry.record = entry.record, None
         roots = [(self.function, "the function"), *((value, "an argument") for value in objects_in(signature[0]))]
         tracer = Tracer(self.function, roots, bound, frozenset() if self._marked is None else self._marked.open)

@@ -7,13 +7,15 @@ anew with those. A later value outside of them is a call of another kind, with b
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tilewright.base.errors import JitError
-from tilewright.graph.symbolic import BoundsNarrowed, SymbolicInt, Variable
+from tilewright.engine.jit.arguments import Bound, bind_call
+from tilewright.graph.symbolic import BoundsNarrowed, SymbolicInt, Variable, free_sizes
+from tilewright.graph.symbolic import state as symbolic
+from tilewright.graph.uop import UOp
 
 Symbolic = str | Iterable[str] | Mapping[str, tuple[int, int] | None]
 
@@ -44,11 +46,38 @@ class MarkedArguments:
             symbolic = (symbolic,)
         bounds = dict(symbolic) if isinstance(symbolic, Mapping) else dict.fromkeys(symbolic)
         parameters = list(inspect.signature(function).parameters.values())
-        self.marked = [_marked(name, limits, parameters) for name, limits in bounds.items()]
+        marked = [_marked(name, limits, parameters) for name, limits in bounds.items()]
+        self.marked = sorted(marked, key=lambda each: -1 if each.position is None else each.position)
         self.open = frozenset(each.name for each in self.marked if each.is_open)
 
-    def for_method(self, instance: object, function: Callable[..., Any]) -> MarkedArguments:
-        return MarkedArguments(functools.partial(function, instance), self.symbolic)
+    def bind_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound | None:
+        """As `arguments.bind_call` of the call with the marked ints bound: those are no part of the structure, which a
+        replay would have to compare, but of the signature and of the values."""
+        chosen: list[UOp] = []
+        values: dict[str, int] = {}
+        for each in reversed(self.marked):
+            position = each.position
+            if position is not None and position < len(args):
+                given = args[position]
+                if given.__class__ is not SymbolicInt:
+                    args = (*args[:position], *args[position + 1 :])
+            elif each.name in kwargs:
+                given = kwargs[each.name]
+                if given.__class__ is not SymbolicInt:
+                    kwargs = {name: value for name, value in kwargs.items() if name != each.name}
+            else:
+                continue
+            if given.__class__ is not SymbolicInt:
+                variable, values[each.name] = _variable_for(each, given)
+                chosen.append(variable.node)
+        bound = bind_call(args, kwargs)
+        if bound is None or not chosen:
+            return bound
+        tensors, buffers, signature, others = bound
+        if not values.keys().isdisjoint(others):
+            free_sizes(tuple(SymbolicInt(node, ((node.arg[0], values[node.arg[0]]),)) for node in chosen), dict(others))
+        symbolic.is_used = True
+        return tensors, buffers, (*signature, *chosen), {**others, **values} if others else values
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call with the marked ints bound."""
@@ -90,13 +119,19 @@ def _variables(name: str, limits: Any) -> list[Variable]:
 def _bound(each: _Marked, value: Any) -> Any:
     if isinstance(value, SymbolicInt):
         return value  # bound by the caller, with bounds of its own
+    variable, number = _variable_for(each, value)
+    return variable.bind(number)
+
+
+def _variable_for(each: _Marked, value: Any) -> tuple[Variable, int]:
+    """The variable that an argument is bound to, and its value."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or hasattr(value, "uop"):
         message = f"{each.name} is marked as symbolic and is a {type(value).__name__}"
         raise JitError("jit", message, "give an int, or a bound Variable")
     number = int(value)
-    if not each.is_open:
-        return each.variables[0].bind(number)
     for variable in each.variables:
         if variable.least <= number <= variable.greatest:
-            return variable.bind(number)
-    return Variable(each.name, *(WIDEST if number >= 0 else WIDEST_SIGNED)).bind(number)
+            return variable, number
+    if not each.is_open:
+        each.variables[0].bind(number)  # says what is wrong
+    return Variable(each.name, *(WIDEST if number >= 0 else WIDEST_SIGNED)), number

@@ -3,13 +3,14 @@ stands for such values; the buffers of their parts. Out: nodes of one device eac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tilewright.base.errors import UserError
 from tilewright.engine.recent import RecentTable
 from tilewright.graph.build import multi, reshape
 from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import rebound
 from tilewright.graph.uop import UOp
 
 if TYPE_CHECKING:
@@ -29,15 +30,15 @@ def divide_outputs(outputs: tuple[UOp, ...]) -> tuple[Division, ...]:
     return found
 
 
-def join_parts(divisions: Sequence[Division], buffers: Sequence[UOp]) -> list[UOp]:
-    """What holds each output, of the buffers of all parts in order."""
+def join_parts(divisions: Sequence[Division], buffers: Sequence[UOp], values: Mapping[str, int]) -> list[UOp]:
+    """What holds each output, of the buffers of all parts in order; `values` are those of variables in sizes."""
     remaining = iter(buffers)
     held: list[UOp] = []
     for nodes, arg in divisions:
         if arg is None:
             held.append(next(remaining))
         else:
-            parts = [reshape(next(remaining), node.shape) for node in nodes]
+            parts = [reshape(next(remaining), rebound(node.shape, values)) for node in nodes]
             held.append(multi(parts, arg.axis, arg.devices))
     return held
 

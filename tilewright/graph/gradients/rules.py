@@ -68,7 +68,7 @@ def total(x: UOp, axes: Sequence[int]) -> UOp:
     """The sum over axes, which stay as axes of size 1; a short float is carried in float32."""
     count = math.prod(x.shape[axis] for axis in axes)
     scalar = build.scalar_of(x)
-    if scalar is not None and scalar.op is Ops.CONST:
+    if scalar is not None and scalar.op is Ops.CONST and isinstance(count, int):
         kept = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
         return build.const(x.dtype, scalar.arg * count, kept)
     steps = sum_behind(x)
