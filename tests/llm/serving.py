@@ -24,7 +24,7 @@ from tilewright.llm.serve.server import Server, bind_socket
 from tilewright.llm.serve.settings import Settings
 
 END = 256
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 300.0
 # One client for all requests, because each makes an SSL context; it keeps no connection.
 HTTP = httpx.Client(timeout=WAIT_SECONDS, limits=httpx.Limits(max_keepalive_connections=0))
 
