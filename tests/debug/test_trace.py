@@ -138,6 +138,10 @@ def test_what_the_process_has_compiled_is_shown_all_the_same() -> None:
     assert first.steps[0].passes
     assert first.kernels[0].passes
     assert dict(first.kernels[0].stages)["compile"] > 0
+    traces = [record(softmax_of_product) for _ in range(2)]
+    rules = [[rule.name for made in all_passes(trace) for rule in made.rules] for trace in traces]
+    assert len(rules[0]) > 5
+    assert rules[0] == rules[1], "what a rule made of a node is known, and told again"
 
 
 def test_an_equal_graph_refers_to_the_first() -> None:

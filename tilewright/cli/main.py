@@ -75,12 +75,13 @@ def trace(
     ] = None,
     lines: Annotated[bool, typer.Option("--lines", help="Add the lines of the package that ran, by call.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the whole trace to a file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a web page that shows it, in one file.")] = None,
 ) -> None:
     """Run a program and show what became of each line: graph, rewrites, schedule, opts, source, assembly, time."""
     from tilewright.cli.trace import TraceRequest, run_trace
 
     with mistakes():
-        status = run_trace(TraceRequest(words(script, arguments), module, depth, lines, json))
+        status = run_trace(TraceRequest(words(script, arguments), module, depth, lines, json, html))
     raise typer.Exit(status)
 
 
@@ -133,6 +134,25 @@ def cache(clear: Annotated[bool, typer.Option("--clear", help="Remove every entr
     from tilewright.cli.status import clear_cache, describe_cache
 
     typer.echo(clear_cache() if clear else describe_cache())
+
+
+@app.command(context_settings={"allow_interspersed_args": True})
+def viz(
+    file: Annotated[str, typer.Argument(help="A trace or a profile (.json), or a Python script to trace.")] = "",
+    arguments: Annotated[list[str] | None, typer.Argument(help="What the script is given; options after `--`.")] = None,
+    module: Annotated[str, typer.Option("-m", "--module", help="Run a module, as `python -m` does.")] = "",
+    html: Annotated[Path | None, typer.Option(help="Write the page to a file instead of serving it.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the loopback address; 0 takes a free one.")] = 0,
+    lines: Annotated[bool, typer.Option("--lines", help="Add the lines of the package that ran, by call.")] = False,
+    peaks: Annotated[bool, typer.Option("--peaks", help="Measure the peaks of the machine for the roofline.")] = False,
+    browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
+) -> None:
+    """Show a program in a web page: graphs, schedule, kernels, each rewrite, source, timeline, memory, roofline."""
+    from tilewright.cli.viz import VizRequest, run_viz
+
+    with mistakes():
+        status = run_viz(VizRequest(words(file, arguments), module, html, port, lines, peaks, browser))
+    raise typer.Exit(status)
 
 
 @app.command()

@@ -51,13 +51,21 @@ Note = Callable[[str], object]
 
 def machine_peaks(device: str, again: bool = False, note: Note = lambda what: None) -> Peaks:
     """From the cache folder; measured where they are not there, cannot be read, or `again` is asked for."""
-    target = open_driver(device).target
-    key = cache_key(VERSION, platform.node(), target.name, target.arch, target.toolchain, str(target.cores))
-    kept = None if again else read_peaks(read_entry(key))
+    kept = None if again else known_peaks(device)
     if kept is None:
         kept = measure_peaks(device, note)
-        write_entry(key, json.dumps(asdict(kept)).encode())
+        write_entry(_key_of(device), json.dumps(asdict(kept)).encode())
     return kept
+
+
+def known_peaks(device: str) -> Peaks | None:
+    """Those that were measured on this machine before."""
+    return read_peaks(read_entry(_key_of(device)))
+
+
+def _key_of(device: str) -> str:
+    target = open_driver(device).target
+    return cache_key(VERSION, platform.node(), target.name, target.arch, target.toolchain, str(target.cores))
 
 
 def read_peaks(entry: bytes | None) -> Peaks | None:

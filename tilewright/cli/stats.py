@@ -15,7 +15,7 @@ from tilewright.base.config import options
 from tilewright.base.errors import FileError
 from tilewright.debug import describe
 from tilewright.debug.chrome import read_profile
-from tilewright.debug.trace.encode import read_trace
+from tilewright.debug.trace.encode import is_trace, read_trace
 from tilewright.debug.trace.facts import time_of
 from tilewright.debug.trace.records import Run, Span, Timeline
 
@@ -43,11 +43,11 @@ class Row:
 def read_timeline(path: Path) -> Timeline:
     """What a profile or a trace says of the time."""
     try:
-        start = path.read_text(encoding="utf-8", errors="replace")[:200].lstrip()
+        has_more = is_trace(path)
     except OSError as error:
         remedy = "name a file that PROFILE=1 or `tilewright trace --json` wrote"
         raise FileError("stats", f"{path} cannot be read: {error.strerror}", remedy) from error
-    if start.startswith('{"format"'):
+    if has_more:
         trace = read_trace(path)
         return Timeline(trace.program, trace.runs, trace.spans, trace.memory, trace.notes)
     return read_profile(path)

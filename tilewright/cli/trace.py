@@ -29,6 +29,7 @@ class TraceRequest:
     depth: int | None = None
     lines: bool = False
     json: Path | None = None
+    html: Path | None = None
     limits: Limits = field(default_factory=Limits)
 
 
@@ -39,9 +40,14 @@ def run_trace(request: TraceRequest) -> int:
     sys.stdout.flush()
     if request.json is not None:
         write_trace(trace, request.json)
+    if request.html is not None:
+        from tilewright.cli.viz import roofs_of
+        from tilewright.debug.viz import write_page
+
+        write_page(trace, request.html, roofs_of(trace, measures=False))
     depth = request.depth
     if depth is None:
-        depth = DEFAULT_DEPTH if request.json is None else DEPTH_BESIDE_FILE
+        depth = DEFAULT_DEPTH if request.json is None and request.html is None else DEPTH_BESIDE_FILE
     if depth > 0:
         print_lines(trace, depth)
     return outcome.status

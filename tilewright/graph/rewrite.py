@@ -17,6 +17,9 @@ from tilewright.graph.uop import UOp
 CHAIN_LIMIT = 500
 
 _applied = 0
+# What the rules made of a node is kept on the node, under a name that ends with this while somebody listens: a trace
+# that begins sees rules fire of which earlier ones have the results.
+_watched_mark = ""
 
 
 class _Origin:
@@ -41,12 +44,20 @@ def reset_rewrite_count() -> None:
     _applied = 0
 
 
+def watch_anew() -> None:
+    """Whoever listens from now on sees every rule fire, also where its result is known."""
+    global _watched_mark
+    _watched_mark = f"#{int(_watched_mark[1:] or 0) + 1}"
+
+
 def rewrite(root: UOp, rules: RuleSet, ctx: Any = None) -> UOp:
     """Apply the rules bottom-up until none fires. A node is visited once, after its sources; what a rule made is
     rewritten in turn, and stands for the node wherever it is used."""
     is_limited = options.REWRITE_LIMIT >= 0 or bool(options.DISABLE_RULES)
     watched = is_limited or "rule-fired" in events.listeners
     memo = rules.name if rules.pure and not is_limited else None
+    if watched and memo is not None:
+        memo += _watched_mark
     return _recall(root, {}, memo) or _run(root, rules, ctx, memo, watched)
 
 

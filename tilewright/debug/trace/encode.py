@@ -48,6 +48,12 @@ def read_trace(path: Path) -> Trace:
     return from_values(values, str(path))
 
 
+def is_trace(path: Path) -> bool:
+    """Whether a file begins as a trace does, and not as a profile."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.read(64).lstrip().startswith('{"format"')
+
+
 def from_values(values: Any, name: str = "trace") -> Trace:
     """The trace that `to_values` was given."""
     if not isinstance(values, dict) or values.get("format") != FORMAT:
@@ -98,4 +104,4 @@ def _decode_tuple(parts: tuple[Any, ...], value: Any, path: str) -> tuple[Any, .
     return tuple(_decode(kind, each, f"{path}[{number}]") for number, (kind, each) in enumerate(zip(parts, value)))
 
 
-__all__ = ["from_values", "read_trace", "to_json", "to_values", "write_trace"]
+__all__ = ["from_values", "is_trace", "read_trace", "to_json", "to_values", "write_trace"]

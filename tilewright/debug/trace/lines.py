@@ -10,6 +10,7 @@ import linecache
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -61,6 +62,8 @@ class LineRecorder:
         self.roots: list[_OpenCall] = []
         self.recorded = 0
         self.left_out = 0
+        self.repeated = 0
+        self._alike: Counter[tuple[str, tuple[str, int] | None]] = Counter()
         self._open: dict[FrameType, _OpenCall] = {}
         self._before: tuple[Any, Any] = (None, None)
 
@@ -86,6 +89,11 @@ class LineRecorder:
         if parent is None:
             outside = frame.f_back
             caller = None if outside is None else (outside.f_code.co_filename, outside.f_lineno)
+            kind = (frame.f_code.co_qualname, caller)
+            self._alike[kind] += 1
+            if self._alike[kind] > self.limits.calls:
+                self.repeated += 1
+                return None
             made = _OpenCall(frame, caller, 0)
             self.roots.append(made)
         else:
@@ -136,9 +144,12 @@ class LineRecorder:
         return tuple(_finished(root) for root in self.roots if root.lines)
 
     def notes(self) -> tuple[str, ...]:
-        if not self.left_out:
-            return ()
-        return (f"the lines of {self.left_out:,} further calls are not in the trace: it has {self.recorded:,} lines",)
+        told = []
+        if self.repeated:
+            told.append(f"the lines of {self.repeated:,} more calls are left out: their lines called the same before")
+        if self.left_out:
+            told.append(f"the lines of {self.left_out:,} further calls are left out: there are {self.recorded:,} lines")
+        return tuple(told)
 
 
 class _Nowhere(_OpenCall):

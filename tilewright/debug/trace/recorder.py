@@ -41,6 +41,7 @@ from tilewright.debug.trace.timeline import TimelineRecorder
 from tilewright.engine.compilation.compile import CompiledKernel, forget_kernels
 from tilewright.engine.planning.plan import forget_schedules
 from tilewright.graph.records import Schedule
+from tilewright.graph.rewrite import watch_anew
 from tilewright.graph.text.show import show_program
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
@@ -91,6 +92,7 @@ class Recorder(TimelineRecorder):
         # Stages that a cache answers for tell nothing. What this process compiled is forgotten, and the disk not asked.
         forget_schedules()
         forget_kernels()
+        watch_anew()
         for stage in STAGES:
             importlib.import_module(stage)  # the first use would count as time of the stage
         rule_place("")

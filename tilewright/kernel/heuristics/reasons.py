@@ -31,6 +31,8 @@ MEANINGS = {
 
 def announce_opts(view: KernelView, opts: tuple[Opt, ...], reason: str) -> None:
     """An event for the choice, and one for each opt with the facts of the axis that it is applied to."""
+    if not view.axes:
+        reason = "it has no loops"
     count = f"{len(opts) or 'no'} opt{'' if len(opts) == 1 else 's'}"
     emit("decision", stage="kernel", choice=count, reason=reason, node=view.sink)
     for opt in opts:
