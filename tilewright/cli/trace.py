@@ -41,7 +41,7 @@ def run_trace(request: TraceRequest) -> int:
     if request.json is not None:
         write_trace(trace, request.json)
     if request.html is not None:
-        from tilewright.cli.viz import roofs_of
+        from tilewright.cli.roofs import roofs_of
         from tilewright.debug.viz import write_page
 
         write_page(trace, request.html, roofs_of(trace, measures=False))

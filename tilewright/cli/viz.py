@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from tilewright.base.config import Context
 from tilewright.base.errors import ConfigError
-from tilewright.cli.peaks import known_peaks, machine_peaks
 from tilewright.cli.programs import find_program
+from tilewright.cli.roofs import roofs_of
 from tilewright.cli.stats import read_timeline
 from tilewright.cli.trace import trace_program
 from tilewright.debug.trace.encode import is_trace, read_trace
 from tilewright.debug.trace.records import Trace
-from tilewright.debug.viz import Roof, trace_of, trace_page, write_page
+from tilewright.debug.viz import trace_of, trace_page, write_page
 
 LOOPBACK = "127.0.0.1"
 NAMES_OF_LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -68,17 +67,6 @@ def find_trace(request: VizRequest) -> tuple[Trace, int]:
     program = find_program("viz", request.given, request.module)
     trace, outcome = trace_program(program, request.lines)
     return trace, outcome.status
-
-
-def roofs_of(trace: Trace, measures: bool) -> dict[str, Roof]:
-    """The peaks of the devices that ran something: those that were measured before, or all where that is asked for."""
-    found: dict[str, Roof] = {}
-    for device in dict.fromkeys(run.device for run in trace.runs if run.kind == "kernel"):
-        with Context(JIT=0):
-            peaks = machine_peaks(device) if measures else known_peaks(device)
-        if peaks is not None:
-            found[device] = Roof(peaks.operations, peaks.bandwidth)
-    return found
 
 
 class PageServer(ThreadingHTTPServer):
