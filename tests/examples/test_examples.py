@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.llm.models import STORIES
+from tests.llm.models import STORIES, real_model
 from tilewright import Tensor, nn
 from tilewright.base.errors import FileError
 from tilewright.llm.chat_model import open_model
@@ -134,3 +134,19 @@ def test_a_model_in_the_demo(
     monkeypatch.setattr(demo, "open_model", lambda: open_model(str(tmp_path / "none.gguf")))
     assert not demo.answer(demo.Console())
     assert "There is no language model to ask." in capsys.readouterr().out
+
+
+def test_lora_learns_the_answers_alone(example: Any) -> None:
+    lora = example("lora")
+    inputs, targets, counted = lora.make_batch([([5, 6, 7, 8, 9], 3), ([1, 2, 3], 2)])
+    assert inputs.tolist() == [[5, 6, 7, 8], [1, 2, 0, 0]]
+    assert targets.tolist() == [[6, 7, 8, 9], [2, 3, 0, 0]]
+    assert counted.tolist() == [[0, 0, 1, 1], [0, 1, 0, 0]]
+
+
+@pytest.mark.slow
+def test_lora_teaches_smollm2(example: Any) -> None:
+    lora = example("lora")
+    chat = lora.open_model(str(real_model("smollm2.gguf")))
+    losses = lora.train(chat, lora.LESSONS, 6, 2e-3, lora.Console())
+    assert losses[-1] < losses[0] / 2

@@ -7,17 +7,23 @@ import os
 
 from tilewright.base.dtype import DType, dtypes, to_dtype
 from tilewright.base.errors import DTypeError
+from tilewright.graph.spec import Devices
 from tilewright.llm.files.gguf_model import load_gguf
 from tilewright.llm.files.hugging_face import load_folder
 from tilewright.llm.files.loaded import LoadedModel
 from tilewright.llm.files.stories import load_stories
+from tilewright.llm.sharding import shard_model
 from tilewright.nn.formats.gguf_header import MAGIC
 from tilewright.nn.formats.mapped import Path, check_plain, unreadable
 
 
-def load_model(path: Path, device: str | None = None, dtype: DType | str | None = None) -> LoadedModel:
+def load_model(path: Path, device: Devices | None = None, dtype: DType | str | None = None) -> LoadedModel:
     """The model of a file or folder. Weights stay as they are there, quantised and mapped; `dtype` is that of
-    activations, float32 where it is not said."""
+    activations, float32 where it is not said. Over several devices the weights are divided (`shard_model`)."""
+    if device is not None and not isinstance(device, str):
+        loaded = load_model(path, device[0], dtype)
+        shard_model(loaded.model, device)
+        return loaded
     wanted = dtypes.float32 if dtype is None else to_dtype(dtype)
     if not wanted.is_float:
         raise DTypeError("load_model", f"activations of {wanted.name}", "give a float")
