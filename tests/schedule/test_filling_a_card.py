@@ -123,6 +123,8 @@ PROGRAMS: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
     "groupnorm, gradient": ((2, 8, 18, 341, 341), slope(norm((2, 3, 4)))),
     "sum across, gradient": ((2, 48842, 26, 6), slope(lambda x: x.sum(axis=1))),
     "softmax of columns": ((16384, 640), lambda x: x.softmax(axis=0)),
+    "matrix times vector, across rows": ((32768, 525), lambda x: Tensor.empty(1, 32768) @ x),
+    "matrix times vector, along rows": ((525, 32768), lambda x: x @ Tensor.empty(32768)),
     "log_softmax of two rows": ((2, 1 << 20), lambda x: x.log_softmax(axis=-1)),
 }
 

@@ -83,7 +83,7 @@ def _split_columns(node: UOp, work: int, results: int) -> UOp | None:
     """Sums across memory, such as the gradient of a bias, have a thread for each column: too few for a card."""
     source = node.src[0]
     _, axes = node.arg
-    if work < LARGE_COLUMNS or results * 8 > MIN_PARTIALS or len(source.shape) - 1 in axes:
+    if work < LARGE_COLUMNS or results * 8 > MIN_PARTIALS or _fast_axis(source) in axes:
         return None
     axis = max(axes, key=lambda a: source.shape[a])
     max_parts = min(MAX_PARTS, MIN_PARTIALS // results, work // results // MIN_COLUMN_PART)
@@ -91,6 +91,27 @@ def _split_columns(node: UOp, work: int, results: int) -> UOp | None:
     if 4 * parts < max_parts:
         return _split_padded(node, axis, 1 << (max_parts.bit_length() - 1))
     return _split_axis(source, source.shape, node, axis, parts) if parts > 1 else None
+
+
+def _fast_axis(node: UOp) -> int:
+    """The axis along which the largest tensor that a value is made from lies in memory, where movements tell."""
+    if node.op is Ops.PERMUTE:
+        return node.arg.index(_fast_axis(node.src[0]))
+    if node.op is Ops.RESHAPE:
+        given = node.src[0].shape
+        long, before = ([axis for axis, size in enumerate(shape) if size != 1] for shape in (node.shape, given))
+        fast = _fast_axis(node.src[0])
+        if [node.shape[axis] for axis in long] == [given[axis] for axis in before] and fast in before:
+            return long[before.index(fast)]
+    sources = [source for source in node.src if source.shape == node.shape and not _is_repeated(source)]
+    is_passed_on = node.op.is_elementwise and len(sources) > 0
+    return _fast_axis(sources[0]) if is_passed_on else len(node.shape) - 1
+
+
+def _is_repeated(node: UOp) -> bool:
+    while node.op is Ops.CAST:
+        node = node.src[0]
+    return node.op is Ops.EXPAND or node.op is Ops.CONST
 
 
 def _split_product(node: UOp) -> UOp | None:

@@ -26,6 +26,8 @@ VECTORS_PER_THREAD = 4
 SHORT_ROW = 16
 # The length of a row with its padding, over its own.
 MAX_PADDED = 1.25
+# An operand that is read this many times less often than another is small beside it.
+SMALL_OPERAND = 64
 
 
 def choose_memory_opts(builder: GroupOptBuilder) -> None:
@@ -104,11 +106,19 @@ def fill_groups(builder: GroupOptBuilder) -> None:
 
 
 def unit_axis(view: KernelView, reduce: UOp) -> UOp | None:
-    """The longest reduce axis of stride 1 in an operand, if there is one."""
+    """The longest reduce axis of stride 1 in an operand, if there is one. An operand that is small beside another, such
+    as the vector that a matrix is multiplied by, stays in a cache, and its strides do not matter."""
     inside = [access for access in view.accesses if any(axis in access.ranges for axis in reduce.src[1:])]
+    most = max((reached(access) for access in inside), default=0)
+    inside = [access for access in inside if SMALL_OPERAND * reached(access) >= most]
     axes = [axis for axis in reduce.src[1:] if axis.arg.kind is AxisType.REDUCE and is_counted(axis)]
     found = [axis for axis in axes if any(stride(access, axis) == 1 for access in inside) and size_of(axis) > 1]
     return max(found, key=size_of, default=None)
+
+
+def reached(access: UOp) -> int:
+    """The elements that all iterations of the loops of an access reach, as if no two reached the same."""
+    return math.prod(size_of(axis) for axis in access.ranges if is_counted(axis))
 
 
 def has_rows(view: KernelView) -> bool:
