@@ -96,7 +96,7 @@ def _split_columns(node: UOp, work: int, results: int) -> UOp | None:
 def _fast_axis(node: UOp) -> int:
     """The axis along which the largest tensor that a value is made from lies in memory, where movements tell."""
     if node.op is Ops.PERMUTE:
-        return node.arg.index(_fast_axis(node.src[0]))
+        return int(node.arg.index(_fast_axis(node.src[0])))
     if node.op is Ops.RESHAPE:
         given = node.src[0].shape
         long, before = ([axis for axis, size in enumerate(shape) if size != 1] for shape in (node.shape, given))
