@@ -267,51 +267,38 @@ def read_after_write() -> None:
 @bug
 def missing_signal() -> None:
     """CPU:1 runs its kernels when somebody waits for it, and a copy between devices does not wait."""
-    buffer, registry = module("runtime.buffer"), module("runtime.device")
-    launches = module("engine.planning.launches")
-    inner = registry.open_driver
+    buffer, launches = module("runtime.buffer"), module("engine.planning.launches")
+    module("engine.devices")
+    open_driver = module("runtime.device").open_driver
+    driver = open_driver("CPU:1")
+    prepare, copy_out = driver.prepare, driver.copy_out
     pending: list[Callable[[], None]] = []
-    list_type = launches.LaunchList
 
     def flush() -> None:
         while pending:
             pending.pop(0)()
 
-    class Deferred(list_type):  # type: ignore[misc, valid-type]
-        def __init__(self, parts: Any, slots: Any = ()) -> None:
-            parts = list(parts)
-            super().__init__(parts, slots)
-            devices = [item.device for part in parts for item in part.schedule.items]
-            kernels = [kernel for part in parts for kernel in part.kernels]
-            if "CPU:1" in devices:
-                self.steps = [self._deferred(step, devices, kernels) for step in self.steps]
+    class Deferred:
+        def __init__(self, given: Any) -> None:
+            self.runner = prepare(given)
 
-        def _deferred(self, step: Any, devices: Any, kernels: Any) -> Any:
-            if "copy" in getattr(step, "__qualname__", "") or "_wait_for" in getattr(step, "__qualname__", ""):
-                return step
+        def bind(self, *given: Any) -> Callable[[Any], None]:
+            step = self.runner.bind(*given)
             return lambda memories: pending.append(lambda: step(list(memories)))
 
-    for name in ("engine.execution.run", "engine.jit.replay"):
-        module(name).LaunchList = Deferred
-    launches.LaunchList = Deferred
-    driver = inner("CPU:1")
-    driver.synchronize = flush
-    module("backends.cpu.device")
-    copy_out = driver.copy_out
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.runner, name)
 
     def read(memory: Any, offset: int, into: Any) -> None:
         flush()
         copy_out(memory, offset, into)
 
-    driver.copy_out = read
-
     def transfer(target: Any, target_device: str, source: Any, source_device: str, nbytes: int) -> None:
-        reader, writer = inner(source_device), inner(target_device)
-        shared = reader.host_view(source[0])
-        writer.copy_in(target[0], target[1], shared[source[1] : source[1] + nbytes])
+        shared = open_driver(source_device).host_view(source[0])
+        open_driver(target_device).copy_in(target[0], target[1], shared[source[1] : source[1] + nbytes])
 
-    buffer.transfer = transfer
-    launches.transfer = transfer
+    driver.prepare, driver.copy_out, driver.synchronize = Deferred, read, flush
+    buffer.transfer = launches.transfer = transfer
 
 
 # ---------------------------------------------------------------- jit, the disk cache, gradients
@@ -322,7 +309,7 @@ def stale_jit_constant() -> None:
     """A number that is given to a jitted function is no part of what a replay assumes."""
     arguments = module("engine.jit.arguments")
     inner = arguments.flatten
-    arguments.flatten = lambda value, tensors: (float, 0.0, 1.0) if isinstance(value, float) else inner(value, tensors)
+    arguments.flatten = lambda value, *rest: (float, 0.0, 1.0) if isinstance(value, float) else inner(value, *rest)
 
 
 @bug

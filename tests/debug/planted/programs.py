@@ -106,8 +106,8 @@ PROGRAMS: dict[str, Program] = {
     ),
     "read_after_write": Program(
         "y = Tensor(data).realize()\ny.assign((y.flip(0) * 2 + 1))\ngot = y.numpy()\nwant = data[::-1] * 2 + 1",
-        "fusion",
-        "",
+        "pass",
+        "schedule/order_steps",
     ),
     "missing_signal": Program(
         "y = Tensor(data, device='CPU:1').realize()\ny.numpy()\n"

@@ -4,6 +4,7 @@ scheduler and the memory planner with it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -12,7 +13,7 @@ from tilewright.codegen.pipeline import program_params
 from tilewright.debug.investigate.equivalence import interpret_kernel
 from tilewright.debug.replay import Array, computed_values
 from tilewright.engine.compilation.verify import REFERENCE_DEVICE
-from tilewright.graph.interpreter.evaluate import numpy_dtype
+from tilewright.graph.interpreter.evaluate import evaluate, numpy_dtype
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Item, Schedule
 from tilewright.graph.text.repro import Repro, inputs_of
@@ -20,6 +21,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 
 UNDEFINED = 0xFF  # a byte: four of them are a NaN
+MAX_POSITIONS = 1 << 20  # of one access that are looked at
 
 
 class ItemRunner:
@@ -98,6 +100,44 @@ def overlap_of(plan: Schedule) -> str:
             if start < stop and since <= until:
                 return f"temps {first} and {second} share bytes {start} to {stop} in item {since}"
     return "temporary buffers that are needed at once share memory"
+
+
+def hazard_of(item: Item) -> str:
+    """How a kernel reads an element of memory that another of its iterations writes, as words; empty where none does.
+    A kernel that states an order between its own effects is not judged."""
+    assert item.ast is not None
+    order = toposort(item.ast)
+    if any(node.op is Ops.AFTER for node in order):
+        return ""
+    accesses: dict[str, list[UOp]] = {"read": [], "written": []}
+    for node in order:
+        if node.op is Ops.LOAD or node.op is Ops.STORE:
+            accesses["read" if node.op is Ops.LOAD else "written"].append(node.src[0])
+    for store in accesses["written"]:
+        for load in accesses["read"]:
+            if _memory(item, load) != _memory(item, store) or load.src[1] is store.src[1]:
+                continue
+            shared = set(_positions(item, load)) & set(_positions(item, store))
+            if shared:
+                element = f"element {min(shared)} of slot {_memory(item, store)}"
+                return f"kernel {item.ast.arg.name} reads {element} in one iteration and writes it in another"
+    return ""
+
+
+def _memory(item: Item, access: UOp) -> int:
+    return item.slots[int(access.src[0].arg.slot)]
+
+
+def _positions(item: Item, access: UOp) -> list[int]:
+    """Every element of its slot that an access may touch; none where that depends on what is loaded."""
+    index = access.src[1]
+    nodes = toposort(index)
+    count = math.prod(int(node.vmax) + 1 for node in nodes if node.op is Ops.RANGE)
+    if any(node.op is Ops.LOAD for node in nodes) or count > MAX_POSITIONS:
+        return []
+    start = (item.starts[access.src[0].arg.slot] if item.starts else 0) // access.dtype.itemsize
+    found: list[int] = (np.asarray(evaluate(index)).reshape(-1) + start).tolist()
+    return found
 
 
 def emulate_kernel(ast: UOp, arrays: Mapping[int, Array]) -> dict[int, Array]:

@@ -24,7 +24,7 @@ from tilewright.debug.investigate.equivalence import (
     interpret_kernel,
 )
 from tilewright.debug.investigate.finding import Finding
-from tilewright.debug.investigate.item_runner import ItemRunner, emulate_kernel, overlap_of
+from tilewright.debug.investigate.item_runner import ItemRunner, emulate_kernel, hazard_of, overlap_of
 from tilewright.debug.replay import Array, contents_of, expected_values
 from tilewright.engine.compilation.compile import compile_with
 from tilewright.engine.compilation.difference import find_difference
@@ -126,6 +126,10 @@ def _examine_schedule(repro: Repro, stepper: Stepper) -> Finding | None:
     if found:
         text = f"{overlap_of(plan)}: {found}"
         return Finding("memory", "place_temps", text, str(plan), f"offsets {plan.offsets}")
+    for item, _ in runner.inputs:
+        hazard = hazard_of(item)
+        if hazard:
+            return Finding("pass", "schedule/order_steps", hazard, show(repro.graph), str(plan))
     for item, arrays in runner.inputs:
         stepper.clear()
         assert item.ast is not None
