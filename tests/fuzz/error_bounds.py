@@ -3,7 +3,8 @@ node its reference value and, element by element, the interval in which every ri
 
 Devices may differ from the interpreter in three ways only, and each has its place here:
   - a product may be contracted with the addition that uses it (FMA): `Bound.wide` keeps the product before rounding,
-    and only additions look at it; a value that is stored has been rounded;
+    and only additions look at it; a value that is stored has been rounded. So 0 - x*x is -0.0 or 0.0 where x*x is too
+    small for the dtype, and 0.0 where x is zero;
   - a float reduction may be reassociated: the classical bound n*u*sum|x|, or no room at all where every order is exact
     (small integers, powers of two), which is found out from the bits of the summands;
   - EXP2, LOG2 and SIN may be wrong by `TRANSCENDENTAL_ULPS`.
@@ -205,12 +206,18 @@ def _settle(node: UOp, result: Bound, least: Array, greatest: Array, known: Arra
     assert result.greatest is not None
     # NaN is certain only where both ends and the reference are NaN.
     known = known & (np.isnan(least) == np.isnan(result.least)) & (np.isnan(greatest) == np.isnan(result.least))
-    least, greatest = np.minimum(least, result.least), np.maximum(greatest, result.greatest)
+    least, greatest = lesser(least, result.least), -lesser(-greatest, -result.greatest)
     certain = known & ((np.isfinite(least) & np.isfinite(greatest)) | is_point(least, greatest))
     change = result.free & certain
     result.least = np.where(change, least, result.least)
     result.greatest = np.where(change, greatest, result.greatest)
     result.free = result.free & ~change
+
+
+def lesser(x: Array, y: Array) -> Array:
+    """The lesser of two, where -0.0 is less than 0.0: a sum that is contracted with a product which by itself is
+    rounded to zero has the sign of the product."""
+    return np.where(x == y, np.where(np.signbit(x), x, y), np.minimum(x, y))
 
 
 def _rounded(x: Array, dtype: DType) -> Array:

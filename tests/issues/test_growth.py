@@ -12,6 +12,7 @@ import pytest
 
 from tests.devices import QUICK
 from tests.effort import count_calls
+from tests.engine.calls import Calls
 from tilewright import Tensor, jit
 from tilewright.base.config import Context
 from tilewright.base.events import subscribe
@@ -22,6 +23,7 @@ from tilewright.engine.recent import KERNELS_PER_PLAN
 from tilewright.graph import uop
 from tilewright.graph.records import Schedule
 from tilewright.graph.walk import toposort
+from tilewright.schedule import items, split
 from tilewright.schedule.fuse import MAX_KERNEL_NODES
 
 
@@ -210,6 +212,21 @@ def test_a_training_step_over_a_sequence_has_as_many_kernels_for_any_length() ->
         Tensor.realize(*(tensor.grad for tensor in tensors))
 
     assert distinct_kernels(lambda: step(20)) == distinct_kernels(lambda: step(36)) < 45
+
+
+def test_equal_steps_are_written_down_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices at other offsets and deeper in the graph are the same kernel before it is simplified."""
+    written, simplified = Calls(monkeypatch, items, "canonical_kernel"), Calls(monkeypatch, split, "fold_reductions")
+
+    def step(steps: int) -> tuple[int, int]:
+        before = written.count, simplified.count
+        tensors = recurrent_tensors(steps)
+        recurrent_loss(*tensors).backward()
+        Tensor.realize(*(tensor.grad for tensor in tensors))
+        return written.count - before[0], simplified.count - before[1]
+
+    assert step(20) == step(36)
+    assert written.count < 100
 
 
 @pytest.mark.parametrize("rows", [3, 4096])  # the products of many rows are each a term of the gradient

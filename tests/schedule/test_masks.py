@@ -162,7 +162,7 @@ def filled_nodes(links: int) -> int:
     bound = BoundGraph([node])
     plan = plan_fusion(bound.outputs, frozenset(bound.outputs))
     slots = {each: number for number, each in enumerate((*bound.params, *plan.stored))}
-    writer = KernelWriter(plan, slots)
+    writer = KernelWriter(plan, slots, lambda root: 1)
     writer.write_values()
     return len(writer.filled)
 

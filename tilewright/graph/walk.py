@@ -48,9 +48,14 @@ def consumers(nodes: Iterable[UOp]) -> dict[UOp, list[UOp]]:
     """For each node the nodes of the collection that use it, in order, once per user."""
     users: dict[UOp, list[UOp]] = {}
     for node in nodes:
-        users.setdefault(node, [])
-        for src in dict.fromkeys(node.src):
-            users.setdefault(src, []).append(node)
+        if node not in users:
+            users[node] = []
+        src = node.src
+        for source in src if len(src) < 2 else dict.fromkeys(src):
+            if source in users:
+                users[source].append(node)
+            else:
+                users[source] = [node]
     return users
 
 

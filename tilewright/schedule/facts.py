@@ -38,24 +38,25 @@ def gather_facts(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, Fact
     update = 1
     for node in order:
         level = distinct = updates = 0
+        follows_reduction = False
         for src in node.src:
             known = facts[src]
-            level = max(level, known.level)
-            distinct = max(distinct, known.distinct)
+            if known.level > level:
+                level = known.level
+            if known.distinct > distinct:
+                distinct = known.distinct
             updates |= known.updates
+            if known.follows_reduction and not follows_reduction:
+                follows_reduction = src not in must_store and keeps_elements(src, node)
         if updated_source(node) is not None:
             updates |= update
             update <<= 1
-        found = facts[node] = Facts(level, distinct, updates, node.op.cost)
+        found = facts[node] = Facts(level, distinct, updates, node.op.cost, follows_reduction=follows_reduction)
         if node.op is Ops.REDUCE_AXIS:
             found.level += 1
             found.reduce_work = max_count(node.src[0].shape)
             found.is_contraction = found.reduce_work >= CONTRACTION_REUSE * distinct > 0
             found.follows_reduction = True
-        else:
-            found.follows_reduction = any(
-                facts[src].follows_reduction and src not in must_store and keeps_elements(src, node) for src in node.src
-            )
         if node in must_store or node.op in (Ops.PARAM, Ops.GATHER, Ops.REDUCE_AXIS):
             found.distinct = max_count(node.shape)
     for node in order:
@@ -74,8 +75,12 @@ def find_gates(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, UOp | 
     depths: dict[UOp, int] = {}
     for node in reversed(order):
         gate: UOp | None = None
-        if node not in must_store and all(keeps_elements(node, user) for user in users[node]):
-            gate = _meeting(users[node], gates, depths)
+        if node not in must_store:
+            own = users[node]
+            if len(own) == 1:
+                gate = own[0] if keeps_elements(node, own[0]) else None
+            elif all(keeps_elements(node, user) for user in own):
+                gate = _meeting(own, gates, depths)
         gates[node] = gate
         depths[node] = 0 if gate is None else depths[gate] + 1
     return gates

@@ -99,8 +99,7 @@ def plan_fusion(
             plan.uses.setdefault(node, {}).update(asked)
         decide.count(node, asked.values())
         for use in asked.values():
-            for src, pushed in push_use(node, use, plan, facts):
-                plan.record(src, pushed)
+            push_use(node, use, plan, facts)
     plan.stored.reverse()
     return plan
 
@@ -132,17 +131,23 @@ class _Decisions:
         self.rows: dict[UOp, set[frozenset[UOp]]] = {}
         self.contracting: set[UOp] = set()
         self.stores: Counter[UOp] = Counter()
-        self.sizes: Counter[UOp] = Counter()
+        self.sizes: dict[UOp, int] = {}
+        self.large: set[UOp] = set()  # the kernels that take no more nodes
 
     def count(self, node: UOp, uses: Iterable[Use]) -> None:
         """Keeps in mind how large the kernels are that compute or load the node."""
-        if node.op.kind is not Kind.MOVEMENT and node.op is not Ops.CONST:
-            for use in uses:
-                self.sizes[use.root] += NODES_OF_REDUCTION if node.op is Ops.REDUCE_AXIS else 1
+        if node.op.kind is Kind.MOVEMENT or node.op is Ops.CONST:
+            return
+        added = NODES_OF_REDUCTION if node.op is Ops.REDUCE_AXIS else 1
+        sizes = self.sizes
+        for use in uses:
+            size = sizes[use.root] = sizes.get(use.root, 0) + added
+            if size >= MAX_KERNEL_NODES:
+                self.large.add(use.root)
 
     def is_cut(self, node: UOp, uses: list[Use]) -> bool:
         """Whether the node is stored because a kernel that needs it is large enough."""
-        if all(self.sizes[use.root] < MAX_KERNEL_NODES for use in uses):
+        if not self.large or not any(use.root in self.large for use in uses):
             return False
         self.reason = "the kernel that needs it is as large as kernels become"
         if node.op is Ops.REDUCE_AXIS:
@@ -159,9 +164,13 @@ class _Decisions:
         if facts.reduce_work:
             self.reason = "a sum that several kernels, or several places of one, need"
             return len(uses) != 1 or not self._fits_reduction(node, uses[0])
-        if facts.cost and len(uses) > MAX_USES:
+        if not facts.cost:
+            return False
+        if len(uses) > MAX_USES:
             self.reason = "it has more uses than it may be computed for again"
             return True
+        if len(uses) == 1 and uses[0].is_once:
+            return False
         times = sum([self.plan.steps_of(use) for use in uses]) / max(max_count(node.shape), 1)
         is_expensive = facts.cost * (min(times, RECOMPUTE_COUNTED) - 1) > RECOMPUTE_LIMIT
         if is_expensive:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
+from typing import NamedTuple
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
@@ -15,16 +16,33 @@ from tilewright.graph.records import Access, Item, KernelInfo, Slot
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import map_graph, substitute, toposort
-from tilewright.schedule.steps import Step
+from tilewright.schedule.steps import Part, Step
 from tilewright.schedule.uses import size_of
+
+# Of each PARAM of a kernel: the number of the memory that it lies in, and the element that it begins at there.
+Memory = tuple[tuple[int, int], ...]
+
+
+class CanonicalKernel(NamedTuple):
+    """A kernel, and what it was before its buffers were numbered: the number of the memory that each buffer is, the
+    element of it that the buffer begins at, the number of each of its checks in the run, and the dtype of their
+    words."""
+
+    ast: UOp
+    buffers: tuple[int, ...]
+    starts: tuple[int, ...]
+    checks: tuple[int, ...]
+    word: DType
 
 
 class Slots:
-    """Slots in the order they are made, and the slot of each version."""
+    """Slots in the order they are made, and the slot of each version; and the kernels that are written down already, by
+    all that they follow from."""
 
     def __init__(self) -> None:
         self.table: list[Slot] = []
         self.of: dict[int, int] = {}
+        self.kernels: dict[tuple[UOp, Memory, int], CanonicalKernel] = {}
 
     def add(self, version: int, slot: Slot) -> None:
         self.of[version] = len(self.table)
@@ -58,28 +76,47 @@ def write_item(
 
 def kernel_item(step: Step, device: str, slots: Slots, alignment: int) -> Item:
     stores = []
+    parts = list(step.loaded)
     for store in step.stores:
-        buffer = UOp(Ops.PARAM, store.value.dtype, (), ParamArg(store.target, slots.slot(store.target).size))
+        size = int(store.position.vmax) + 1
+        buffer = UOp(Ops.PARAM, store.value.dtype, (), ParamArg(len(parts), size))
+        parts.append(Part(store.target, store.start, size))
         index = UOp(Ops.INDEX, buffer.dtype, (buffer, store.position))
         stores.append(UOp(Ops.STORE, dtypes.void, (index, store.value)))
-    sink, checks, word = number_checks(UOp(Ops.SINK, dtypes.void, tuple(stores)), slots)
-    ast, used, starts = canonical_kernel(sink, slots, alignment)
-    reads, writes = kernel_accesses(ast, used, starts)
-    if checks:
-        slots.table.append(Slot(word, len(checks), device, "check"))
-        used, starts = (*used, len(slots.table) - 1), (*starts, 0)
-        writes = (*writes, Access(used[-1], 0, slots.table[-1].nbytes))
-    return Item(ast, used, reads, writes, device, step.node.line, starts, checks)
+    used = [slots.of[part.version] for part in parts]
+    distinct = list(dict.fromkeys(used))
+    places = [distinct.index(slot) for slot in used]
+    firsts = [first_element(parts, used, slot, slots.table[slot].dtype, alignment) for slot in distinct]
+    memory = tuple([(k, part.start - firsts[k]) for k, part in zip(places, parts, strict=True)])
+    key = (UOp(Ops.SINK, dtypes.void, tuple(stores)), memory, alignment)
+    kernel = slots.kernels.get(key)
+    if kernel is None:
+        kernel = slots.kernels[key] = canonical_kernel(*key)
+    buffers = tuple([distinct[k] for k in kernel.buffers])
+    rows = zip(kernel.buffers, kernel.starts, buffers, strict=True)
+    starts = tuple([(firsts[k] + start) * slots.table[slot].dtype.itemsize for k, start, slot in rows])
+    reads, writes = kernel_accesses(kernel.ast, buffers, starts)
+    if kernel.checks:
+        slots.table.append(Slot(kernel.word, len(kernel.checks), device, "check"))
+        buffers, starts = (*buffers, len(slots.table) - 1), (*starts, 0)
+        writes = (*writes, Access(buffers[-1], 0, slots.table[-1].nbytes))
+    return Item(kernel.ast, buffers, reads, writes, device, step.node.line, starts, kernel.checks)
 
 
-def number_checks(sink: UOp, slots: Slots) -> tuple[UOp, tuple[int, ...], DType]:
+def first_element(parts: Sequence[Part], used: Sequence[int], slot: int, dtype: DType, alignment: int) -> int:
+    """The first element of a slot that parts may touch, at a byte that a buffer may begin at."""
+    step = max(1, alignment // dtype.itemsize)
+    return min([part.start for part, other in zip(parts, used, strict=True) if other == slot]) // step * step
+
+
+def number_checks(sink: UOp, memory: Memory) -> tuple[UOp, tuple[int, ...], DType]:
     """A kernel whose CHECKs count from 0, so that equal kernels are one node; the number of each in the run; and the
     dtype of their words, which are the parameter behind all others."""
     nodes = toposort(sink)
     checks = [node for node in nodes if node.op is Ops.CHECK]
     if not checks:
         return sink, (), dtypes.int32
-    slot = len({slots.of[node.arg.slot] for node in nodes if node.op is Ops.PARAM})
+    slot = len({memory[node.arg.slot][0] for node in nodes if node.op is Ops.PARAM})
     # Not all devices have integers of 64 bits.
     dtype = dtypes.int64 if any(node.dtype.bits == 64 for node in checks) else dtypes.int32
     words = {number: word for word, number in enumerate(dict.fromkeys(node.arg.number for node in checks))}
@@ -114,61 +151,63 @@ def version_behind(node: UOp, versions: Mapping[UOp, int]) -> int:
     return versions[node]
 
 
-def canonical_kernel(sink: UOp, slots: Slots, alignment: int) -> tuple[UOp, tuple[int, ...], tuple[int, ...]]:
-    """A kernel over versions with its buffers and loops numbered from 0, so that equal kernels are one node; the slot
-    of each buffer, and the byte at which the buffer begins there. Versions that share memory are one buffer. A buffer
-    is the part of its slot that the kernel touches: the same step on another slice is the same kernel.
+def canonical_kernel(sink: UOp, memory: Memory, alignment: int) -> CanonicalKernel:
+    """A kernel with its buffers and loops numbered from 0, so that equal kernels are one node. PARAMs that share memory
+    are one buffer. A buffer is the part of its memory that the kernel touches: the same step on another slice is the
+    same kernel.
 
     before: a[b*4096 + k + 192]    b in 32, k in 64; a of 131072 elements
-    after:  a[b*4096 + k]          a of 127040 elements, which begins at byte 768 of its slot"""
+    after:  a[b*4096 + k]          a of 127040 elements, which begins at byte 768 of its memory"""
+    sink, checks, word = number_checks(sink, memory)
     nodes = toposort(sink)
-    spans = touched_spans(nodes, slots, alignment)
-    starts = {node.arg.slot: spans[slots.of[node.arg.slot]][0] for node in nodes if node.op is Ops.PARAM}
-    is_moved = any(starts.values())
+    spans = touched_spans(nodes, memory, alignment)
+    moves = [start - spans[k][0] if k in spans else 0 for k, start in memory]
+    is_moved = any(moves)
     if is_moved and has_nested_indices(nodes):
-        sink, is_moved = move_starts(sink, starts), False
+        sink, is_moved = move_starts(sink, moves), False
         nodes = toposort(sink)
-    buffers = [store.src[0].src[0] for store in sink.src] + [node for node in nodes if node.op is Ops.PARAM]
+    params = [node for node in nodes if node.op is Ops.PARAM]
     numbers: dict[int, int] = {}
     exchanges: dict[UOp, UOp] = {}
-    for buffer in buffers:
-        slot = slots.of[buffer.arg.slot]
-        start, stop = spans[slot]
-        number = numbers.setdefault(slot, len(numbers))
+    for buffer in (*(store.src[0].src[0] for store in sink.src), *params):
+        behind, _ = memory[buffer.arg.slot]
+        start, stop = spans[behind]
+        number = numbers.setdefault(behind, len(numbers))
         exchanges[buffer] = buffer.replace(arg=ParamArg(number, stop - start))
     loops = sorted((node for node in nodes if node.op is Ops.RANGE), key=lambda node: node.arg.id)
     for number, loop in enumerate(loops):
         exchanges[loop] = loop.replace(arg=Axis((number,), loop.arg.kind))
     if is_moved:
-        exchanges.update(moved_indices(nodes, starts, exchanges))
+        exchanges.update(moved_indices(nodes, moves, exchanges))
     ast = substitute(sink, exchanges)
-    first_bytes = tuple(spans[slot][0] * slots.table[slot].dtype.itemsize for slot in numbers)
-    loaded = bytes([numbers[slots.of[node.arg.slot]] % 256 for node in nodes if node.op is Ops.PARAM])
-    return ast.replace(arg=KernelInfo(kernel_name(ast, loops, loaded))), tuple(numbers), first_bytes
+    loaded = bytes([number % 256 for number in dict.fromkeys([exchanges[param].arg.slot for param in params])])
+    named = ast.replace(arg=KernelInfo(kernel_name(ast, loops, loaded)))
+    return CanonicalKernel(named, tuple(numbers), tuple([spans[k][0] for k in numbers]), checks, word)
 
 
-def touched_spans(nodes: Sequence[UOp], slots: Slots, alignment: int) -> dict[int, tuple[int, int]]:
-    """The elements [start, stop) of each slot that a kernel touches, as far as the bounds of its indices tell, from an
-    aligned byte on. An index that may lie outside is masked there, and stays outside of the part."""
+def touched_spans(nodes: Sequence[UOp], memory: Memory, alignment: int) -> dict[int, tuple[int, int]]:
+    """The elements [start, stop) of each memory that a kernel touches, as far as the bounds of its indices tell, from
+    an aligned byte on. An index that may lie outside is masked there, and stays outside of the part."""
     spans: dict[int, tuple[int, int]] = {}
     for node in nodes:
         if node.op is not Ops.INDEX:
             continue
-        slot = slots.of[node.src[0].arg.slot]
-        size, step = slots.table[slot].size, max(1, alignment // node.dtype.itemsize)
-        start = min(max(int(node.src[1].vmin), 0), size - 1) // step * step
-        stop = max(min(int(node.src[1].vmax) + 1, size), start + 1)
-        known = spans.get(slot, (start, stop))
-        spans[slot] = (min(start, known[0]), max(stop, known[1]))
+        buffer, position = node.src[:2]
+        number, first = memory[buffer.arg.slot]
+        size, step = buffer.arg.size, max(1, alignment // node.dtype.itemsize)
+        start = (first + min(max(int(position.vmin), 0), size - 1)) // step * step
+        stop = max(first + min(int(position.vmax) + 1, size), start + 1)
+        known = spans.get(number, (start, stop))
+        spans[number] = (min(start, known[0]), max(stop, known[1]))
     return spans
 
 
-def move_starts(sink: UOp, starts: Mapping[int, int]) -> UOp:
-    """The kernel with the indices of each version counted from the element that its buffer begins at."""
+def move_starts(sink: UOp, moves: Sequence[int]) -> UOp:
+    """The kernel with the indices of each PARAM counted from the element that its buffer begins at."""
 
     def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
-        if node.op is Ops.INDEX and (start := starts[node.src[0].arg.slot]):
-            return node.with_src((src[0], simplify(src[1] - start), *src[2:]))
+        if node.op is Ops.INDEX and (move := moves[node.src[0].arg.slot]):
+            return node.with_src((src[0], simplify(src[1] + move), *src[2:]))
         return None
 
     return map_graph(sink, visit)
@@ -185,13 +224,13 @@ def has_nested_indices(nodes: Sequence[UOp]) -> bool:
     return False
 
 
-def moved_indices(nodes: Sequence[UOp], starts: Mapping[int, int], exchanges: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
+def moved_indices(nodes: Sequence[UOp], moves: Sequence[int], exchanges: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
     """What `move_starts` makes of each INDEX, with its buffer and loops exchanged: where no index lies below another,
     the kernel need not be rebuilt for it."""
     moved: dict[UOp, UOp] = {}
     for node in nodes:
-        if node.op is Ops.INDEX and (start := starts[node.src[0].arg.slot]):
-            src = (node.src[0], simplify(node.src[1] - start), *node.src[2:])
+        if node.op is Ops.INDEX and (move := moves[node.src[0].arg.slot]):
+            src = (node.src[0], simplify(node.src[1] + move), *node.src[2:])
             moved[node] = node.with_src(tuple([substitute(each, exchanges) for each in src]))
     return moved
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.slices import MAX_SELECTED_PARTS, bounds_of, select_parts
 from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp
-from tilewright.schedule.indexing import flatten_index
 from tilewright.schedule.uses import loops_over
 
 _PART = "part"
@@ -89,11 +89,15 @@ def joins_of(stored: Iterable[UOp]) -> dict[UOp, Join]:
     }
 
 
-def index_in_join(part: UOp, join: Join) -> UOp:
-    """The position of a part's element in the joined memory."""
+def index_in_join(part: UOp, join: Join) -> tuple[int, tuple[UOp, ...]]:
+    """The element of the joined memory that a part begins at, and the index of the part's elements from there on. Where
+    sizes are symbolic, the index counts from the first of all."""
     axis = join.cat.arg
     index = loops_over(part.shape)
-    return flatten_index((*index[:axis], index[axis] + join.start, *index[axis + 1 :]), join.cat.shape)
+    inner = join.cat.shape[axis + 1 :]
+    if not is_symbolic((join.start, *inner)):
+        return join.start * max_count(inner), index
+    return 0, (*index[:axis], index[axis] + join.start, *index[axis + 1 :])
 
 
 def _bounds(cat: UOp) -> list[tuple[int, int]]:

@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.graph.ops import Ops
+from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import substitute
+from tilewright.graph.walk import substitute, toposort
 from tilewright.schedule.fuse import MAX_STORES
-from tilewright.schedule.steps import Step, Store, kernel_step
+from tilewright.schedule.steps import Part, Step, Store, kernel_step
 from tilewright.schedule.uses import size_of
 
 
@@ -28,6 +28,7 @@ class Group:
     loops: frozenset[UOp]
     reduced: tuple[UOp, ...]  # the loops of its reductions, which are the same for all of them
     loads: dict[UOp, int]  # the INDEX of each load, and the bytes that it moves
+    loaded: tuple[Part, ...]  # what each PARAM is
 
 
 def merge_steps(
@@ -77,7 +78,7 @@ class _Merger:
             joined = join(self.groups[position], own, self.steps[position], step)
             if joined is not None:
                 self.groups[position] = joined
-                self.steps[position] = kernel_step(joined.node, *joined.stores)
+                self.steps[position] = kernel_step(joined.node, joined.loaded, *joined.stores)
                 return position
         return None
 
@@ -89,19 +90,30 @@ class _Merger:
 
 def group_of(step: Step, device: str) -> Group | None:
     """What is known of a kernel that may be joined with others. A contraction is none: its registers are its own."""
-    if not step.stores:
+    if step.values is None:
         return None
     loops = step.stores[0].position.ranges
     if any(store.position.ranges != loops for store in step.stores):
         return None
-    reduced = {node.src[1:] for node in step.nodes if node.op is Ops.REDUCE}
+    reduced, loads = loads_of(step.values)
     if len(reduced) > 1:
         return None
-    inner = reduced.pop() if reduced else ()
-    loads = {node: load_bytes(node) for node in step.nodes if node.op is Ops.INDEX}
+    inner = reduced[0] if reduced else ()
     if inner and not any(index.ranges.issuperset((*loops, *inner)) for index in loads):
         return None
-    return Group(step.node, device, step.stores, loops, inner, loads)
+    return Group(step.node, device, step.stores, loops, inner, loads, step.loaded)
+
+
+def loads_of(values: UOp) -> tuple[list[tuple[UOp, ...]], dict[UOp, int]]:
+    """The loops of the reductions of a kernel, and the bytes that each of its loads moves. Kept on the values: equal
+    steps of a program are many."""
+    found: tuple[list[tuple[UOp, ...]], dict[UOp, int]] | None = values.cache.get("loads")
+    if found is None:
+        nodes = toposort(values)
+        reduced = list(dict.fromkeys([node.src[1:] for node in nodes if node.op is Ops.REDUCE]))
+        found = reduced, {node: load_bytes(node) for node in nodes if node.op is Ops.INDEX}
+        values.cache["loads"] = found
+    return found
 
 
 def load_bytes(index: UOp) -> int:
@@ -117,16 +129,32 @@ def join(group: Group, other: Group, earlier: Step, step: Step) -> Group | None:
         return None
     if [size_of(loop) for loop in group.reduced] != [size_of(loop) for loop in other.reduced]:
         return None
-    exchanges = dict(zip(other.reduced, group.reduced, strict=True))
+    alike = [moved for index, moved in other.loads.items() if other.loaded[index.src[0].arg.slot] in group.loaded]
+    if 2 * sum(alike) < sum(other.loads.values()):
+        return None
+    loaded = tuple(dict.fromkeys((*group.loaded, *other.loaded)))
+    exchanges = {**dict(zip(other.reduced, group.reduced, strict=True)), **renumbered(other, loaded)}
     stores = tuple(store._replace(value=substitute(store.value, exchanges)) for store in other.stores)
     loads = {substitute(index, exchanges): moved for index, moved in other.loads.items()}
     # What the step overwrites may be read before it is, at the element it is overwritten at: that load comes first
     # because the stored value needs it too.
     for index in group.loads:
-        if index.src[0].arg.slot in step.overwrites:
-            if index not in loads or any(index.src[1] is not store.position for store in stores):
+        part = loaded[index.src[0].arg.slot]
+        if part.version in step.overwrites:
+            place = (part.start, index.src[1])
+            if index not in loads or any(place != (store.start, store.position) for store in stores):
                 return None
     shared = sum(moved for index, moved in loads.items() if index in group.loads)
     if 2 * shared < sum(loads.values()):
         return None
-    return Group(group.node, group.device, group.stores + stores, group.loops, group.reduced, {**loads, **group.loads})
+    all_loads = {**loads, **group.loads}
+    return Group(group.node, group.device, group.stores + stores, group.loops, group.reduced, all_loads, loaded)
+
+
+def renumbered(group: Group, loaded: Sequence[Part]) -> dict[UOp, UOp]:
+    """The PARAMs of a group as those of a kernel that loads all of these."""
+    params = {index.src[0] for index in group.loads}
+    number_of = {part: number for number, part in enumerate(loaded)}
+    return {
+        param: param.replace(arg=ParamArg(number_of[group.loaded[param.arg.slot]], param.arg.size)) for param in params
+    }

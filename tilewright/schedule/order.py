@@ -25,7 +25,7 @@ from tilewright.schedule.items import Slots, version_behind, write_item
 from tilewright.schedule.joins import index_in_join, joins_of
 from tilewright.schedule.merge import merge_steps
 from tilewright.schedule.split import KernelWriter, load_element
-from tilewright.schedule.steps import Step, Store, kernel_step, order_steps
+from tilewright.schedule.steps import Part, Step, Store, kernel_step, order_steps
 from tilewright.schedule.uses import Plan, loops_over
 
 _STRENGTH = {"direct": 0, "staged": 1, "fresh": 2}
@@ -64,6 +64,7 @@ class ItemBuilder:
             self.devices[guest] = self.devices[root]
         self.modes: dict[UOp, str] = {}
         self.values: Mapping[UOp, UOp] = {}
+        self.loaded: Mapping[UOp, Sequence[Part]] = {}  # what the PARAMs of each kernel are
         self.steps: list[Step] = []
         self.order: list[int] = []
         self.ordered: list[Step] = []
@@ -71,7 +72,8 @@ class ItemBuilder:
 
     def write_values(self) -> None:
         """The value of every stored node, as loops, loads and reductions."""
-        self.values = KernelWriter(self.plan, self.versions).write_values()
+        writer = KernelWriter(self.plan, self.versions, self._alignment_of)
+        self.values, self.loaded = writer.write_values(), writer.loaded
 
     def order_steps(self) -> None:
         """The steps in an order in which every read sees the version it means; how each update is done follows."""
@@ -130,10 +132,11 @@ class ItemBuilder:
             return "fresh" if self.versions[base] in self._call_reads(node) else "direct"
         if max_count(node.shape) == 0:
             return "direct"
-        position = self._store_index(node)
-        old = self.versions[base]
-        reads = (n for n in toposort(self.values[node]) if n.op is Ops.INDEX and n.src[0].arg.slot == old)
-        return "direct" if all(read.src[1] is position for read in reads) else "staged"
+        start, position = self._store_index(node)
+        old, loaded = self.versions[base], self.loaded.get(node, ())
+        reads = ((n, loaded[n.src[0].arg.slot]) for n in toposort(self.values[node]) if n.op is Ops.INDEX)
+        of_old = [(part.start, read.src[1]) for read, part in reads if part.version == old]
+        return "direct" if all(found == (start, position) for found in of_old) else "staged"
 
     def _yield_to_cycle(self, cycle: list[int], steps: list[Step]) -> None:
         involved = [node for position in cycle for node in self._updates(steps[position])]
@@ -150,14 +153,21 @@ class ItemBuilder:
         nodes = outputs_of_call(step.node) or (step.node,)
         return [node for node in nodes if node in self.modes and self.versions[node] in step.targets]
 
-    def _store_index(self, assign: UOp) -> UOp:
-        """Where the value of an update goes in the memory of what it updates."""
+    def _alignment_of(self, root: UOp) -> int:
+        return self.target_of(self.devices[root]).start_alignment
+
+    def _store_index(self, assign: UOp) -> tuple[int, UOp]:
+        """Where the value of an update goes in the memory of what it updates: an element, and the position from there
+        on."""
         base, view, _ = assign.src
         element = Element(loops_over(view.shape), TRUE)
         while view is not base:
             element = push_movement(view, element)
             view = view.src[0]
-        return flatten_index(element.indices, base.shape)
+        position = self.plan.position(element.indices, base.shape)
+        step = max(1, self._alignment_of(assign) // base.dtype.itemsize)
+        start, _, moved = self.plan.part(position, max_count(base.shape), step)
+        return start, moved
 
     # ------------------------------------------------------------ steps
 
@@ -178,14 +188,17 @@ class ItemBuilder:
                 self._assign_steps(node, steps)
             else:
                 own = self._own_store(node)
-                steps.append(kernel_step(node, own, *map(self._guest_store, self.guests.get(node, ()))))
+                guests = map(self._guest_store, self.guests.get(node, ()))
+                steps.append(kernel_step(node, self.loaded.get(node, ()), own, *guests))
         self._link(steps)
         return steps
 
     def _own_store(self, node: UOp) -> Store:
         join = self.joins.get(node)
         if join is not None:
-            return Store(self.versions[join.cat], index_in_join(node, join), self.values[node])
+            start, index = index_in_join(node, join)
+            position = self.plan.position(index, join.cat.shape)
+            return Store(self.versions[join.cat], position, self.values[node], start)
         position = self.plan.position(loops_over(node.shape), node.shape)
         return Store(self.versions[node], position, self.values[node])
 
@@ -193,18 +206,22 @@ class ItemBuilder:
         _, element = self.plan.hosts[guest]
         return Store(self.versions[guest], flatten_index(element.indices, guest.shape), self.values[guest])
 
-    def _copy_step(self, node: UOp, target: int, index: UOp, source: int, size: int, position: UOp) -> Step:
-        buffer = UOp(Ops.PARAM, node.dtype, (), ParamArg(source, size))
-        return kernel_step(node, Store(target, index, load_element(buffer, position, TRUE)))
+    def _copy_step(self, node: UOp, target: int, source: int, position: UOp, to: tuple[int, UOp] | None = None) -> Step:
+        """Copies all of a version, element by element, to the same positions of another or from one on."""
+        start, index = to or (0, position)
+        part = Part(source, 0, int(position.vmax) + 1)
+        buffer = UOp(Ops.PARAM, node.dtype, (), ParamArg(0, part.size))
+        return kernel_step(node, (part,), Store(target, index, load_element(buffer, position, TRUE), start))
 
     def _assign_steps(self, node: UOp, steps: list[Step]) -> None:
         base, view, _ = node.src
         target, mode = self.versions[node], self.modes[node]
-        index, value = self._store_index(node), self.values[node]
+        start, index = self._store_index(node)
+        value = self.values[node]
         if mode == "fresh" and element_count(view.shape) != element_count(base.shape):
             whole = flatten_index(loops_over(base.shape), base.shape)
             old = self.versions[self._base(node)]
-            steps.append(self._copy_step(node, target, whole, old, max_count(base.shape), whole))
+            steps.append(self._copy_step(node, target, old, whole))
         if max_count(view.shape) == 0:
             if mode != "fresh":
                 steps.append(Step(node, (target,), (), ()))
@@ -212,10 +229,10 @@ class ItemBuilder:
         if mode == "staged":
             temp = self._temp_version(node)
             flat = flatten_index(loops_over(view.shape), view.shape)
-            steps.append(kernel_step(node, Store(temp, flat, value)))
-            steps.append(self._copy_step(node, target, index, temp, max_count(view.shape), flat))
+            steps.append(kernel_step(node, self.loaded.get(node, ()), Store(temp, flat, value)))
+            steps.append(self._copy_step(node, target, temp, flat, (start, index)))
         else:
-            steps.append(kernel_step(node, Store(target, index, value)))
+            steps.append(kernel_step(node, self.loaded.get(node, ()), Store(target, index, value, start)))
 
     def _temp_version(self, node: UOp) -> int:
         key = UOp(Ops.CONTIGUOUS, node.dtype, (node.src[2],), ("staged", self.versions[node]))
@@ -231,8 +248,7 @@ class ItemBuilder:
             if self.modes.get(output) == "fresh":
                 whole = flatten_index(loops_over(output.shape), output.shape)
                 old = self.versions[self._base(output)]
-                target = self.versions[output]
-                steps.append(self._copy_step(output, target, whole, old, max_count(output.shape), whole))
+                steps.append(self._copy_step(output, self.versions[output], old, whole))
         targets = tuple(self.versions[output] for output in outputs)
         steps.append(Step(outputs[0], targets, (), self._call_reads(node)))
 

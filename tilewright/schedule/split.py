@@ -1,29 +1,42 @@
 """Writing the kernels of a plan. In: a `Plan`. Out: for each stored node the value of one of its elements, as scalar
-maths over loops, loads and reductions. A stored value is a LOAD for every other kernel."""
+maths over loops, loads and reductions. A stored value is a LOAD for every other kernel.
+
+The PARAMs of a kernel are numbered from 0 as it loads them and begin where it begins to touch them; a list beside it
+says what each is. So equal steps of a program are equal nodes, and are simplified and written down as items once."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import InternalError
 from tilewright.graph.build import wrap_negative
-from tilewright.graph.ops import Ops, ParamArg, reduce_identity
+from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg, reduce_identity
 from tilewright.graph.simplify import fold_reductions
 from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp, const
+from tilewright.graph.walk import substitute, toposort
 from tilewright.schedule.indexing import TRUE, Element, both
 from tilewright.schedule.masks import drop_masks, shorten_reductions
 from tilewright.schedule.residues import thin_reductions
-from tilewright.schedule.uses import Plan, gather_valid
+from tilewright.schedule.steps import Part
+from tilewright.schedule.uses import TOP_LEVEL, Plan, gather_valid
 
 Key = tuple[UOp, UOp, Element]  # a kernel's root, a node, and the element that the kernel asks of it
 
 
 class KernelWriter:
-    """Builds values bottom-up. `slot_of` gives the slot number of a stored node; PARAM nodes are their own slots."""
+    """Builds values bottom-up. `version_of` gives the version of memory that each stored node and input is,
+    `alignment_of` the bytes that a buffer of a kernel begins at multiples of; `loaded` is what the PARAMs of a kernel
+    are, by the kernel's root."""
 
-    def __init__(self, plan: Plan, slot_of: dict[UOp, int]) -> None:
+    def __init__(self, plan: Plan, version_of: dict[UOp, int], alignment_of: Callable[[UOp], int]) -> None:
         self.plan = plan
-        self.slot_of = slot_of
+        self.version_of = version_of
+        self.alignment_of = alignment_of
+        self.loaded: dict[UOp, list[Part]] = {}
+        self.numbers: dict[tuple[UOp, Part], int] = {}  # of the PARAM that a part is in the kernel of a root
+        self.finished: dict[UOp, UOp] = {}
         self.values: dict[Key, UOp] = {}
         self.masked: set[Key] = set()  # the values that are 0 wherever their element does not exist
         self.hole_values: dict[UOp, UOp] = {}
@@ -44,14 +57,19 @@ class KernelWriter:
                 self.values[key] = self._value(key)
                 if is_stored_here:
                     kernels.setdefault(root, {})[node] = self.values[key]
-        return {node: value for values in kernels.values() for node, value in self._finish(values).items()}
+        return {node: value for root, values in kernels.items() for node, value in self._finish(root, values).items()}
 
-    def _finish(self, values: dict[UOp, UOp]) -> dict[UOp, UOp]:
+    def _finish(self, root: UOp, values: dict[UOp, UOp]) -> dict[UOp, UOp]:
         """The values of one kernel, simplified together so that what they share stays shared."""
         filled = (self._fill_holes(value) for value in values.values())
         sink = UOp(Ops.SINK, dtypes.void, tuple(filled))
-        sink = thin_reductions(drop_masks(fold_reductions(shorten_reductions(sink))))
-        return dict(zip(values, sink.src, strict=True))
+        if len(self.plan.levels.get(root, ())) > 1:
+            sink = number_reductions(sink)
+        finished = self.finished.get(sink)
+        if finished is None:
+            finished = thin_reductions(drop_masks(fold_reductions(shorten_reductions(sink))))
+            self.finished[sink] = finished
+        return dict(zip(values, finished.src, strict=True))
 
     def _value(self, key: Key) -> UOp:
         root, node, element = key
@@ -98,12 +116,20 @@ class KernelWriter:
     # ------------------------------------------------------------ memory
 
     def _load(self, key: Key) -> UOp:
-        _, node, element = key
+        root, node, element = key
         size = max_count(node.shape)
         if size == 0:
             return const(node.dtype, 0)
-        buffer = UOp(Ops.PARAM, node.dtype, (), ParamArg(self.slot_of[node], size))
         position = self.plan.position(element.indices, node.shape)
+        step = max(1, self.alignment_of(root) // node.dtype.itemsize)
+        start, touched, position = self.plan.part(position, size, step)
+        part = Part(self.version_of[node], start, touched)
+        number = self.numbers.get((root, part))
+        if number is None:
+            loaded = self.loaded.setdefault(root, [])
+            number = self.numbers[root, part] = len(loaded)
+            loaded.append(part)
+        buffer = UOp(Ops.PARAM, node.dtype, (), ParamArg(number, touched))
         self.masked.add(key)
         return load_element(buffer, position, element.valid)
 
@@ -165,6 +191,15 @@ class KernelWriter:
                 src = tuple(done[s] for s in below)
                 done[node] = node if src == below else UOp(node.op, node.dtype, src, node.arg)
         return done[value]
+
+
+def number_reductions(sink: UOp) -> UOp:
+    """The values of a kernel with the loops of reductions numbered in their order: the levels of two reductions may lie
+    far apart in the graph, as many as there are steps of a sequence between them."""
+    loops = [node for node in toposort(sink) if node.op is Ops.RANGE and node.arg.kind is AxisType.REDUCE]
+    ordered = sorted(loops, key=lambda loop: loop.arg.id)
+    exchanges = {loop: loop.replace(arg=Axis((TOP_LEVEL, k), loop.arg.kind)) for k, loop in enumerate(ordered)}
+    return substitute(sink, exchanges)
 
 
 def load_element(buffer: UOp, position: UOp, valid: UOp) -> UOp:

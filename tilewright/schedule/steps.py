@@ -4,21 +4,33 @@ order that respects what they declare. `order.py` makes them, `merge.py` joins s
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tilewright.base.dtype import dtypes
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 
 
+class Part(NamedTuple):
+    """The elements of a version that a PARAM of a kernel is: those it touches, so that the same step on another slice
+    is the same kernel."""
+
+    version: int
+    start: int
+    size: int
+
+
 class Store(NamedTuple):
-    """One element that a kernel stores per step of its loops, in the memory of a version."""
+    """One element that a kernel stores per step of its loops, in the memory of a version: `position` counts from the
+    element `start` of it. PARAMs are numbered as the step numbers them."""
 
     target: int
     position: UOp
     value: UOp
+    start: int = 0
 
 
 @dataclass
@@ -31,13 +43,14 @@ class Step:
     reads: tuple[int, ...]
     after: list[int] = field(default_factory=list)
     overwrites: tuple[int, ...] = ()  # the versions whose memory it takes over
-    nodes: tuple[UOp, ...] = ()  # of the values that it stores, each after its sources
+    values: UOp | None = None  # all that it stores, as one node
+    loaded: tuple[Part, ...] = ()  # what each PARAM of the values is, by its number
 
 
-def kernel_step(node: UOp, *stores: Store) -> Step:
-    nodes = tuple(toposort(*(store.value for store in stores)))
-    reads = tuple(dict.fromkeys([n.arg.slot for n in nodes if n.op is Ops.PARAM]))
-    return Step(node, tuple(store.target for store in stores), stores, reads, nodes=nodes)
+def kernel_step(node: UOp, loaded: Sequence[Part], *stores: Store) -> Step:
+    values = UOp(Ops.SINK, dtypes.void, tuple([store.value for store in stores]))
+    reads = dict.fromkeys([loaded[n.arg.slot].version for n in toposort(values) if n.op is Ops.PARAM])
+    return Step(node, tuple([store.target for store in stores]), stores, tuple(reads), [], (), values, tuple(loaded))
 
 
 def order_steps(steps: list[Step], temp_sizes: Mapping[int, int]) -> tuple[list[int], list[int]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
 from tilewright.graph.bounds import dtype_bounds
 from tilewright.graph.ops import Axis, AxisType, Ops
+from tilewright.graph.simplify import simplify
 from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.spec import Kind, Shape, max_count
 from tilewright.graph.uop import UOp, index_const
@@ -18,10 +20,12 @@ from tilewright.schedule.masks import loop_limits
 
 # A reduction over no more than this may hold another one: the window of a convolution, whose gradient is a sum of sums.
 SHORT_REDUCTION = 16
+# Of the last reductions of a kernel, the others of which have less: levels count from the kernel's root, so that they
+# do not depend on the number of reductions below the kernel.
+TOP_LEVEL = 1 << 20
 
 
-@dataclass(slots=True)
-class Use:
+class Use(NamedTuple):
     """A kernel asks for one element of a node per step of its loops."""
 
     root: UOp
@@ -42,11 +46,13 @@ class Plan:
     uses: dict[UOp, dict[tuple[UOp, Element], Use]] = field(default_factory=dict)
     reduce_loops: dict[tuple[UOp, UOp, Element], tuple[UOp, ...]] = field(default_factory=dict)
     reduce_sizes: dict[tuple[object, ...], list[tuple[int, ...]]] = field(default_factory=dict)
+    levels: dict[UOp, set[int]] = field(default_factory=dict)  # of the reductions of each kernel
     holes: dict[tuple[UOp, UOp, Element], tuple[tuple[UOp, ...], tuple[UOp, ...]]] = field(default_factory=dict)
 
     # What was worked out for one index is there for all that ask for the same: equal steps of a program are many.
     _behind: dict[tuple[object, ...], Element] = field(default_factory=dict)
     _positions: dict[tuple[tuple[UOp, ...], Shape], UOp] = field(default_factory=dict)
+    _parts: dict[tuple[UOp, int, int], tuple[int, int, UOp]] = field(default_factory=dict)
     _counts: dict[tuple[Element, tuple[UOp, ...]], int] = field(default_factory=dict)
 
     def behind(self, view: UOp, element: Element) -> Element:
@@ -64,6 +70,18 @@ class Plan:
             found = self._positions[indices, shape] = flatten_index(indices, shape)
         return found
 
+    def part(self, position: UOp, size: int, step: int) -> tuple[int, int, UOp]:
+        """The elements of memory that a position is in, as far as its bounds tell: the first, a multiple of `step`, and
+        how many; and the position counted from there. One that may lie outside is masked there, and stays outside."""
+        key = (position, size, step)
+        found = self._parts.get(key)
+        if found is None:
+            start = min(max(int(position.vmin), 0), size - 1) // step * step
+            stop = max(min(int(position.vmax) + 1, size), start + 1)
+            moved = simplify(position - start) if start else position
+            found = self._parts[key] = (start, stop - start, moved)
+        return found
+
     def steps_of(self, use: Use) -> int:
         """How often an element is computed: once per step of the loops down to the innermost that it depends on."""
         key = (use.element, use.loops)
@@ -73,11 +91,15 @@ class Plan:
         return found
 
     def record(self, node: UOp, use: Use) -> None:
-        known = self.uses.setdefault(node, {}).setdefault((use.root, use.element), use)
-        if known is not use:
-            known.is_once &= use.is_once
-            known.is_exact &= use.is_exact
-            known.in_short &= use.in_short
+        uses = self.uses.get(node)
+        if uses is None:
+            uses = self.uses[node] = {}
+        key = (use.root, use.element)
+        known = uses.setdefault(key, use)
+        if known is not use and known[3:] != use[3:]:
+            is_once = known.is_once and use.is_once
+            is_exact = known.is_exact and use.is_exact
+            uses[key] = Use(*known[:3], is_once, is_exact, known.in_short and use.in_short)
 
 
 def loops_over(shape: Shape) -> tuple[UOp, ...]:
@@ -123,32 +145,36 @@ def _count_steps(element: Element, loops: tuple[UOp, ...]) -> int:
 # ---------------------------------------------------------------- from a node to its sources
 
 
-def push_use(node: UOp, use: Use, plan: Plan, facts: dict[UOp, Facts]) -> Iterator[tuple[UOp, Use]]:
-    """What a use of a node asks of the node's sources."""
-    if node.op.is_elementwise:
-        yield from _push_elementwise(node, use)
-    elif node.op.kind is Kind.MOVEMENT:
+def push_use(node: UOp, use: Use, plan: Plan, facts: dict[UOp, Facts]) -> None:
+    """Records what a use of a node asks of the node's sources."""
+    op = node.op
+    if op.is_elementwise:
+        _push_elementwise(node, use, plan)
+    elif op.kind is Kind.MOVEMENT:
         if max_count(node.src[0].shape):
-            yield node.src[0], _push_view(node, use, plan)
-    elif node.op in TRANSPARENT:
-        yield node.src[0], use
-    elif node.op is Ops.REDUCE_AXIS:
+            plan.record(node.src[0], _push_view(node, use, plan))
+    elif op in TRANSPARENT:
+        plan.record(node.src[0], use)
+    elif op is Ops.REDUCE_AXIS:
         if max_count(node.src[0].shape):
-            yield node.src[0], _push_reduce(node, use, plan, facts[node].level)
-    elif node.op is Ops.GATHER:
-        yield from _push_gather(node, use, plan)
-    elif node.op is Ops.ASSIGN:
-        yield node.src[2], use
+            level = TOP_LEVEL - facts[use.root].level + facts[node].level
+            plan.record(node.src[0], _push_reduce(node, use, plan, level))
+    elif op is Ops.GATHER:
+        for src, pushed in _push_gather(node, use, plan):
+            plan.record(src, pushed)
+    elif op is Ops.ASSIGN:
+        plan.record(node.src[2], use)
 
 
-def _push_elementwise(node: UOp, use: Use) -> Iterator[tuple[UOp, Use]]:
+def _push_elementwise(node: UOp, use: Use, plan: Plan) -> None:
     """A source without axes stands for every element."""
-    in_short = use.in_short and node.op is Ops.CAST
-    for src in dict.fromkeys(node.src):
+    if use.in_short and node.op is not Ops.CAST:
+        use = use._replace(in_short=False)
+    for src in node.src:
         if src.shape == node.shape:
-            yield src, Use(use.root, use.element, use.loops, use.is_once, use.is_exact, in_short)
+            plan.record(src, use)
         else:
-            yield src, Use(use.root, Element((), use.element.valid), use.loops, False, use.is_exact, in_short)
+            plan.record(src, use._replace(element=Element((), use.element.valid), is_once=False))
 
 
 def _push_view(node: UOp, use: Use, plan: Plan) -> Use:
@@ -168,6 +194,7 @@ def _push_reduce(node: UOp, use: Use, plan: Plan, level: int) -> Use:
     row_ids = tuple(part for loop in outer for part in loop.arg.id)
     # Sizes that differ in one axis make loops that differ in all: a loop lies inside one other loop, not two.
     sizes = tuple(source.shape[axis] for axis in axes)
+    plan.levels.setdefault(use.root, set()).add(level)
     alike = plan.reduce_sizes.setdefault((use.root, level, row_ids), [])
     if sizes not in alike:
         alike.append(sizes)

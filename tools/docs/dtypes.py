@@ -63,6 +63,9 @@ A cast is always performed: `x.cast(float16).cast(float32)` rounds `x`.
 Subnormal (denormal) numbers are kept by every operation, except that on the CPU sums of products take them as zero
 (`FLUSH_DENORMALS`, [decision 32](decisions/0032-denormals-in-contractions-are-zero.md)).
 
+A product may be contracted with the addition that takes it in (FMA): the two are then rounded once. Where the product
+by itself would underflow, the result keeps its sign: `0 - x*x` of a tiny `x` may be -0.0, and is 0.0 where `x` is 0.
+
 | value | cast to | gives |
 |---|---|---|
 """
