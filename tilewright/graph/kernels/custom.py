@@ -16,6 +16,7 @@ from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import toposort
 
 Gradient = Callable[[UOp, UOp], tuple[UOp | None, ...]]
+MAX_WRITTEN = 64  # kinds of arguments of one function
 
 
 class CustomKernel(NamedTuple):
@@ -74,6 +75,24 @@ def arguments_used(ast: UOp) -> tuple[frozenset[int], frozenset[int]]:
             if memory.op is Ops.PARAM:
                 found[node.op].add(memory.arg.slot)
     return frozenset(found[Ops.LOAD]), frozenset(found[Ops.STORE])
+
+
+class PureKernel:
+    """A function that writes a kernel by its arguments alone. It is called once for arguments of a kind: a model calls
+    the same few kernels hundreds of times, and to write one takes milliseconds."""
+
+    def __init__(self, function: Callable[..., UOp]) -> None:
+        self.__name__ = function.__name__
+        self._function = function
+        self._written: dict[tuple[UOp, ...], UOp] = {}
+
+    def __call__(self, *arguments: UOp) -> UOp:
+        found = self._written.get(arguments)
+        if found is None:
+            if len(self._written) >= MAX_WRITTEN:
+                self._written.clear()
+            found = self._written[arguments] = self._function(*arguments)
+        return found
 
 
 def check_kernel(ast: object, arguments: tuple[UOp, ...], name: str) -> UOp:

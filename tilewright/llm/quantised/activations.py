@@ -6,10 +6,11 @@ A scale is repeated for each part, so that a kernel loads scales and sums of par
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
+from tilewright.graph.kernels.custom import PureKernel
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp
@@ -36,7 +37,8 @@ def _reduce(op: object, value: UOp, *ranges: UOp) -> UOp:
     return UOp(Ops.REDUCE, value.dtype, (value, *ranges), op)
 
 
-def quantise_kernel(parts: int, lanes: int) -> Callable[..., UOp]:
+@functools.lru_cache(maxsize=64)
+def quantise_kernel(parts: int, lanes: int) -> PureKernel:
     """Of runs that `parts` of blocks share. With `lanes`, groups of 4 elements of that many rows are neighbours."""
 
     def kernel(values: UOp, scales: UOp, sums: UOp, x: UOp) -> UOp:
@@ -73,7 +75,7 @@ def quantise_kernel(parts: int, lanes: int) -> Callable[..., UOp]:
             effects.append(place.store(value).end(part))
         return UOp.group(*effects).end(tile, lane, run).sink(arg=KernelInfo("quantise_activations", ()))
 
-    return kernel
+    return PureKernel(kernel)
 
 
 def quantise(x: Tensor, parts: int, lanes: int = 1) -> Activations:

@@ -13,6 +13,7 @@ import math
 from tilewright.base.config import options
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
+from tilewright.graph.kernels.custom import PureKernel
 from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.llm.quantised.activations import Activations, quantise
@@ -107,16 +108,11 @@ def _few(kind: BlockType, blocks: Tensor, x: Tensor) -> Tensor:
     layout, tokens, rows = LAYOUTS[kind.name], x.shape[0], blocks.shape[0]
     quantised = quantise(x.detach(), parts_of_a_run(layout))
     tile = Tile(rows_at_once(layout, rows, tokens), tokens)
-    kernel = one_token(layout, kind.nbytes, tile, f"product_{kind.name}")
-
-    def without_choice(out: UOp, weights: UOp, values: UOp, scales: UOp, sums: UOp, _x: UOp) -> UOp:
-        return kernel(out, weights, None, values, scales, sums)
-
     arguments = [each.unsqueeze(1) for each in quantised]
     out = Tensor.empty(tokens, 1, rows, dtype=dtypes.float32, device=x.device)
     gradient = functools.partial(_gradient, kind)
     given = (blocks.unsqueeze(0), *arguments, x)
-    return out.custom_kernel(*given, fxn=without_choice, grad_fxn=gradient)[0].squeeze(1)
+    return out.custom_kernel(*given, fxn=_few_kernel(kind, tile), grad_fxn=gradient)[0].squeeze(1)
 
 
 def _gradient(kind: BlockType, gradient: Tensor, *given: Tensor) -> tuple[Tensor | None, ...]:
@@ -134,16 +130,12 @@ def _many(kind: BlockType, blocks: Tensor, x: Tensor, lanes: int) -> Tensor:
     quantised: Activations = quantise(x.detach().pad(((0, padded - tokens), (0, 0))), parts_of_a_run(layout), lanes)
     most = ACCUMULATORS // vectors
     tile = Tile(largest_divisor(rows, most if layout.scales == 1 else min(most, 2)), vectors, lanes)
-    kernel = many_tokens(layout, kind.nbytes, tile, f"products_{kind.name}")
-
-    def without_x(out: UOp, weights: UOp, values: UOp, scales: UOp, sums: UOp, _x: UOp) -> UOp:
-        return kernel(out, weights, values, scales, sums)
 
     def gradient(slope: Tensor, *given: Tensor) -> tuple[Tensor | None, ...]:
         return _gradient(kind, slope[:, :tokens].transpose(), *given)
 
     out = Tensor.empty(rows, padded, dtype=dtypes.float32, device=x.device)
-    made = out.custom_kernel(blocks, *quantised, x, fxn=without_x, grad_fxn=gradient)[0]
+    made = out.custom_kernel(blocks, *quantised, x, fxn=_many_kernel(kind, tile), grad_fxn=gradient)[0]
     return made[:, :tokens].transpose()
 
 
@@ -152,10 +144,6 @@ def _experts(kind: BlockType, blocks: Tensor, x: Tensor, chosen: Tensor) -> Tens
     quantised = quantise(x.detach().flatten(0, 1), parts_of_a_run(layout))
     arguments = [each.unflatten(0, x.shape[:2]) for each in quantised]
     tile = Tile(rows_at_once(layout, rows, 1), 1)
-    kernel = one_token(layout, kind.nbytes, tile, f"experts_{kind.name}")
-
-    def with_choice(out: UOp, weights: UOp, choice: UOp, values: UOp, scales: UOp, sums: UOp, _x: UOp) -> UOp:
-        return kernel(out, weights, choice, values, scales, sums)
 
     def gradient(slope: Tensor, *given: Tensor) -> tuple[Tensor | None, ...]:
         picked = decode(kind, blocks[chosen], slope.dtype)
@@ -164,7 +152,40 @@ def _experts(kind: BlockType, blocks: Tensor, x: Tensor, chosen: Tensor) -> Tens
         return (*[None] * (len(given) - 1), found.cast(x.dtype))
 
     out = Tensor.empty(*chosen.shape, rows, dtype=dtypes.float32, device=x.device)
-    return out.custom_kernel(blocks, chosen, *arguments, x, fxn=with_choice, grad_fxn=gradient)[0]
+    return out.custom_kernel(blocks, chosen, *arguments, x, fxn=_expert_kernel(kind, tile), grad_fxn=gradient)[0]
+
+
+# Kernels are given the activations as well, which they do not touch: their gradient goes there.
+
+
+@functools.lru_cache(maxsize=256)
+def _few_kernel(kind: BlockType, tile: Tile) -> PureKernel:
+    kernel = one_token(LAYOUTS[kind.name], kind.nbytes, tile, f"product_{kind.name}")
+
+    def without_choice(out: UOp, weights: UOp, values: UOp, scales: UOp, sums: UOp, _x: UOp) -> UOp:
+        return kernel(out, weights, None, values, scales, sums)
+
+    return PureKernel(without_choice)
+
+
+@functools.lru_cache(maxsize=256)
+def _many_kernel(kind: BlockType, tile: Tile) -> PureKernel:
+    kernel = many_tokens(LAYOUTS[kind.name], kind.nbytes, tile, f"products_{kind.name}")
+
+    def without_x(out: UOp, weights: UOp, values: UOp, scales: UOp, sums: UOp, _x: UOp) -> UOp:
+        return kernel(out, weights, values, scales, sums)
+
+    return PureKernel(without_x)
+
+
+@functools.lru_cache(maxsize=256)
+def _expert_kernel(kind: BlockType, tile: Tile) -> PureKernel:
+    kernel = one_token(LAYOUTS[kind.name], kind.nbytes, tile, f"experts_{kind.name}")
+
+    def with_choice(out: UOp, weights: UOp, choice: UOp, values: UOp, scales: UOp, sums: UOp, _x: UOp) -> UOp:
+        return kernel(out, weights, choice, values, scales, sums)
+
+    return PureKernel(with_choice)
 
 
 __all__ = ["decode", "expert_linear", "has_kernel", "linear"]
