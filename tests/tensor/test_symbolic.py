@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from tests.devices import spare_compilers
-from tilewright import Device, Tensor, Variable, jit
+from tilewright import Context, Device, Tensor, Variable, jit
 from tilewright.base.errors import IndexingError, JitError, ShapeError, UnsupportedError, UserError
+from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.engine.execution.traces import traces
 from tilewright.engine.planning import plan as planning
 from tilewright.graph.sizes import larger_size, smaller_size
@@ -233,6 +234,13 @@ def test_two_variables_in_one_graph() -> None:
         np.testing.assert_allclose(flat.numpy(), 2 * array[:a, :b].sum(), rtol=1e-4)
     with pytest.raises(ShapeError, match=r"n=3.*m=3"):
         x[0, : n.bind(3)] + x[0, : m.bind(3)]
+
+
+def test_optimised_kernels_are_verified_for_several_values() -> None:
+    with Context(VERIFY=1, CACHE=0):
+        forget_kernels()
+        part = Tensor(rows(4, 80))[:, : Variable("length", 1, 80).bind(33)]
+        np.testing.assert_allclose(part.softmax(1).sum(1).numpy(), np.ones(4), rtol=1e-5)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -117,7 +117,8 @@ def computed_values(repro: Repro, device: str) -> list[Array]:
     if repro.kind == "kernel":
         kernel, opts = stripped_kernel(repro, device)
         compiled = compile_with(kernel, device, opts)
-        return _written(repro, run_on_inputs(open_driver(device), compiled.handle, _kernel_inputs(repro, arrays)))
+        inputs = _kernel_inputs(repro, arrays)
+        return _written(repro, run_on_inputs(open_driver(device), compiled.handle, kernel, inputs))
     outputs = bound_outputs(repro, device, arrays)
     buffers = realize(outputs, device)
     return [_read(buffer, node) for buffer, node in zip(buffers, repro.graph.src, strict=True)]

@@ -20,7 +20,7 @@ from tilewright.backends.cpu.pool.ir import pool_ir
 from tilewright.backends.cpu.pool.threads import CommandList, Pool
 from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
-from tilewright.base.errors import CompileError
+from tilewright.base.errors import CompileError, InternalError
 from tilewright.base.events import emit
 from tilewright.base.forks import renewed_lock
 from tilewright.base.target import ALL_DTYPES, BASIC_OPS, FLUSH_CONTRACTIONS, SMALL_FLOATS, Target
@@ -118,6 +118,8 @@ class CpuRunner(CommandList, Runner):
             words = [memory.address + offset for memory, offset in arguments]
             self._memories += [memory for memory, _ in arguments]
             self.variables.append(len(self._memories))
+            if len(kernel.values) != len(kernel.variables):
+                raise InternalError(f"a kernel is launched without values of {', '.join(kernel.variables)}")
             if kernel.variables:
                 words += kernel.values  # the program counts on them behind the buffers
                 self._memories += [None] * len(kernel.values)

@@ -189,7 +189,7 @@ def examine_kernel(ast: UOp, device: str, arrays: Mapping[int, Array], stepper: 
     inputs = _bytes_of(ast, arrays)
     reference = open_driver(REFERENCE_DEVICE)
     try:
-        emulated = run_on_inputs(reference, reference.load(b"", program), inputs)
+        emulated = run_on_inputs(reference, reference.load(b"", program), ast, inputs)
     except EmulatorError as error:
         return _blame_memory(error, states, last_good, show_program(program))
     except CANNOT as error:
@@ -210,7 +210,7 @@ def _examine_backend(
     if driver.target.is_reference:
         return None
     compiled = compile_with(ast, device, opts)
-    got = _arrays_of(run_on_inputs(driver, compiled.handle, inputs), dtype_of)
+    got = _arrays_of(run_on_inputs(driver, compiled.handle, ast, inputs), dtype_of)
     found = compare_memory(got, right, dtype_of)
     if not found:
         return None

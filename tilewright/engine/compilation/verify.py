@@ -24,6 +24,8 @@ from tilewright.runtime.cache import state_folder
 from tilewright.runtime.device import Address, Driver, open_driver
 
 REFERENCE_DEVICE = "PYTHON"
+# How far from its least value each variable of a kernel is, in the runs that are compared.
+_PARTS = (1.0, 0.3, 0.0)
 
 
 def verify_optimised(ast: UOp, program: Program, optimised: UOp, source: str, handle: Any, device: str) -> None:
@@ -37,8 +39,12 @@ def verify_optimised(ast: UOp, program: Program, optimised: UOp, source: str, ha
     # Those of the kernel as it was scheduled: each of the two programs may have simplified some of them away.
     params = program_params(ast)
     inputs = [random_bytes(param, np.random.default_rng(seed + param.slot)) for param in params]
-    found = run_on_inputs(open_driver(device), handle, inputs)
-    for param, ours, theirs in zip(params, found, run_unoptimised(ast, inputs), strict=True):
+    has_variables = any(node.op is Ops.VARIABLE for node in toposort(ast))
+    rows: list[tuple[Param, bytearray, bytearray]] = []
+    for part in _PARTS if has_variables else (1.0,):
+        found = run_on_inputs(open_driver(device), handle, ast, inputs, part)
+        rows += zip(params, found, run_unoptimised(ast, inputs, part), strict=True)
+    for param, ours, theirs in rows:
         if not param.is_written or param.holds_checks:
             continue
         got, want = (np.frombuffer(data, dtype=numpy_dtype(param.dtype)) for data in (ours, theirs))
@@ -56,13 +62,13 @@ def verify_optimised(ast: UOp, program: Program, optimised: UOp, source: str, ha
             )
 
 
-def run_unoptimised(ast: UOp, inputs: Sequence[bytes]) -> list[bytearray]:
+def run_unoptimised(ast: UOp, inputs: Sequence[bytes], part: float = 1.0) -> list[bytearray]:
     """What each buffer of a kernel holds after the emulator has run it without opts."""
     reference = open_driver(REFERENCE_DEVICE)
     info = ast.arg if isinstance(ast.arg, KernelInfo) else KernelInfo()
     plain = ast.replace(arg=KernelInfo(info.name, opts_to_apply=(), fills=info.fills))
     program = lower(optimise(plain, reference.target), reference.target)
-    return run_on_inputs(reference, reference.load(b"", program), inputs)
+    return run_on_inputs(reference, reference.load(b"", program), plain, inputs, part)
 
 
 def kernel_repro(ast: UOp, optimised: UOp, device: str, seed: int, note: str) -> Repro:
@@ -98,10 +104,19 @@ def coordinates_of(ast: UOp, slot: int, position: int) -> str:
     return ""
 
 
-def run_on_inputs(driver: Driver, handle: Any, inputs: Sequence[bytes]) -> list[bytearray]:
-    """Runs a kernel on new buffers with these contents; the contents of each afterwards."""
+def with_values(driver: Driver, handle: Any, ast: UOp, part: float = 1.0) -> Any:
+    """The loaded kernel of `ast` with a value for each of its variables: the greatest, or that far from the least."""
+    if not driver.variables_of(handle):
+        return handle
+    bounds = {node.arg[0]: node.arg[1:] for node in toposort(ast) if node.op is Ops.VARIABLE}
+    values = {name: least + int(part * (greatest - least)) for name, (least, greatest) in bounds.items()}
+    return driver.bind_variables(handle, values)
+
+
+def run_on_inputs(driver: Driver, handle: Any, ast: UOp, inputs: Sequence[bytes], part: float = 1.0) -> list[bytearray]:
+    """Runs the loaded kernel of `ast` on new buffers with these contents; the contents of each afterwards."""
     addresses = upload(driver, inputs)
-    driver.prepare([(handle, addresses)]).run()
+    driver.prepare([(with_values(driver, handle, ast, part), addresses)]).run()
     found = [bytearray(len(data)) for data in inputs]
     for (memory, _), data in zip(addresses, found, strict=True):
         driver.copy_out(memory, 0, memoryview(data))

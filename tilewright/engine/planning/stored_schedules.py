@@ -16,6 +16,7 @@ from tilewright.engine.compilation.stored import frozen, nodes_text, options_tex
 from tilewright.graph.build import placed_on
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Access, Item, Schedule, Slot
+from tilewright.graph.symbolic import capacity
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.runtime.cache import cache_key, read_entry, write_entry
@@ -121,7 +122,7 @@ def _read_binding(row: list[Any] | None) -> Binding | None:
 
 def _fits(plan: Schedule, kernels: KernelKeys, params: Sequence[UOp], outputs: Sequence[UOp], device: str) -> bool:
     """Whether the plan takes these inputs, gives as many values, and names no memory that it does not have."""
-    given = [Slot(node.dtype, node.arg.size, node.arg.device or device, "input") for node in params]
+    given = [Slot(node.dtype, capacity(node.arg.size), node.arg.device or device, "input") for node in params]
     count = len(plan.slots)
     used = {slot for item in plan.items for slot in item.slots} | set(plan.outputs)
     temps = {number for number, slot in enumerate(plan.slots) if slot.kind == "temp"} & used
