@@ -181,8 +181,11 @@ def literal(value: Any, depth: int = 0) -> str:
     if type(value).__name__ in _RECORDS:
         fields = [literal(field, depth + 1) for field in _written_fields(value, _RECORDS[type(value).__name__])]
         return f"{type(value).__name__}({', '.join(fields)})"
-    if isinstance(value, UOp):
-        return f"graph({json.dumps(graph_text(value))})"
+    if isinstance(value, UOp):  # a kernel, which a graph may call hundreds of times
+        found: str | None = value.cache.get("text")
+        if found is None:
+            found = value.cache["text"] = f"graph({json.dumps(graph_text(value))})"
+        return found
     if type(value) is tuple:
         items = ", ".join(literal(item, depth + 1) for item in value)
         return f"({items},)" if len(value) == 1 else f"({items})"
