@@ -156,6 +156,29 @@ def viz(
 
 
 @app.command()
+def mcp() -> None:
+    """Serve the debugger's tools over the Model Context Protocol, on stdin and stdout."""
+    from tilewright.cli.mcp import run_mcp
+
+    with mistakes():
+        run_mcp()
+
+
+@app.command()
+def propose(
+    session: Annotated[str, typer.Argument(help="Of `tilewright sessions list`; `last` is the latest.")],
+    address: Annotated[str, typer.Option(help="Of a server in OpenAI's form, such as http://127.0.0.1:8000/v1.")],
+    model: Annotated[str, typer.Option(help="The model to ask, where the server has several.")] = "",
+) -> None:
+    """Ask a language model for further hypotheses of an investigation, and try each by experiment."""
+    from tilewright.debug.propose import propose as propose_hypotheses
+
+    with mistakes():
+        for found in propose_hypotheses(session, address, model):
+            typer.echo(f"{found['verdict']:12} {found['settings']}  {found['question']}: {found['evidence']}")
+
+
+@app.command()
 def stats(
     file: Annotated[Path | None, typer.Argument(help="What PROFILE=1 or `tilewright trace --json` wrote.")] = None,
     top: Annotated[int, typer.Option(min=1, help="How many rows of each table.")] = 20,

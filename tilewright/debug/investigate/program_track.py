@@ -8,12 +8,13 @@ import contextlib
 from pathlib import Path
 
 from tilewright.debug.investigate.finding import Finding
+from tilewright.debug.investigate.process import Ended
 from tilewright.debug.investigate.program_reduce import reduce_program
 from tilewright.debug.investigate.report import program_test
 from tilewright.debug.investigate.scenarios import Verdict, text_of
 from tilewright.debug.investigate.state import State
 from tilewright.debug.investigate.switches import REFERENCE, SWITCHES, Switch
-from tilewright.debug.investigate.target import Target, judge
+from tilewright.debug.investigate.target import Failure, Target, judge
 from tilewright.graph.text.repro import load_repro
 
 RUN_SECONDS = 40.0
@@ -47,13 +48,17 @@ def investigate_program(session: State, captured: str | None) -> Finding | None:
 
 def try_switch(session: State, switch: Switch, always: dict[str, str]) -> list[tuple[Verdict, float]]:
     ended = session.scenarios.program(session.target.command, {**always, **switch.settings}, RUN_SECONDS)
-    failure = judge(ended, session.reference)
-    verdict = Verdict("inconclusive", f"without it it fails otherwise: {failure.text}")
-    if not failure.kind:
-        verdict = Verdict("confirmed", "without it the program is right")
-    elif failure.kind == session.failure.kind:
-        verdict = Verdict("refuted", f"without it: {failure.text}")
-    return [(verdict, ended.seconds)]
+    return [(verdict_on(ended, session.reference, session.failure), ended.seconds)]
+
+
+def verdict_on(ended: Ended, reference: Ended | None, failure: Failure) -> Verdict:
+    """What a run without the suspected part says of it, beside how the program fails with it."""
+    found = judge(ended, reference)
+    if not found.kind:
+        return Verdict("confirmed", "without it the program is right")
+    if found.kind == failure.kind:
+        return Verdict("refuted", f"without it: {found.text}")
+    return Verdict("inconclusive", f"without it it fails otherwise: {found.text}")
 
 
 def _finding_of(switch: Switch, verdict: Verdict, captured: str | None) -> Finding:
