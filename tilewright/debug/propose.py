@@ -55,7 +55,7 @@ def prompt_of(record: Mapping[str, Any]) -> str:
     known = [f"- {name}: {option.doc}" for name, option in DECLARATIONS.items() if name not in REFUSED]
     return (
         "A program of the tensor compiler Tilewright fails. Propose further hypotheses about the part at fault. "
-        "Each is a set of options that switches the suspected part off, so that the program would be right with them.\n\n"
+        "Each is a set of options that switches the suspected part off, so the program would be right with them.\n\n"
         f"The failure: {failure or 'a wrong result'}\n\nAlready tried:\n{chr(10).join(tried) or '- nothing'}\n\n"
         f"Options:\n{chr(10).join(known)}\n\n"
         f"Answer with a JSON list of at most {MAX_PROPOSALS} objects and nothing else: "
