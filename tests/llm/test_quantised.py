@@ -87,14 +87,14 @@ def test_products_with_quantised_weights(name: str) -> None:
         x = rng.standard_normal(shape).astype(np.float32)
         wanted = x @ values.T
         scale = np.abs(wanted).max()
-        np.testing.assert_allclose(weight.linear(Tensor(x)).numpy(), wanted, rtol=0, atol=scale * 1e-2)
-        np.testing.assert_allclose(weight.linear(Tensor(x), Tensor(bias)).numpy(), wanted + bias, atol=scale * 1e-2)
+        np.testing.assert_allclose(weight.linear(Tensor(x)).numpy(), wanted, rtol=0, atol=scale * 2e-2)
+        np.testing.assert_allclose(weight.linear(Tensor(x), Tensor(bias)).numpy(), wanted + bias, atol=scale * 2e-2)
     experts = QuantisedWeight(name, (4, 3, columns), Tensor(blocks))
     x = rng.standard_normal((5, 1, columns)).astype(np.float32)
     chosen = rng.integers(0, 4, (5, 2)).astype(np.int32)
     wanted = np.einsum("tkrc,toc->tkr", values.reshape(4, 3, columns)[chosen], x)
     found = experts.expert_linear(Tensor(x), Tensor(chosen)).numpy()
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=np.abs(wanted).max() * 1e-2)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=np.abs(wanted).max() * 2e-2)
 
 
 def test_the_gradient_flows_through_a_quantised_product() -> None:

@@ -6,6 +6,9 @@ Out: UOps of kernels in which integer dot products of fields and activations are
                  acc[lane] += scale * x_scale * dot[lane]
                  rest      += minimum * x_sum    the sum of a part's activations, times their scale
 
+Where a vector has more lanes than a part, `rows_in_lanes` takes several rows at once: their scales, two bytes each, are
+converted as one vector, which is the larger part of the work for 32 weights.
+
 With many tokens the lanes are tokens: the groups of 4 activations of neighbouring tokens are neighbours in memory, and
 each group of 4 weights is broadcast."""
 
@@ -15,7 +18,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
-from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.ops import AddrSpace, AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, index_const
 from tilewright.llm.quantised.layouts import Bytes, Layout
@@ -24,7 +27,8 @@ TERMS = 4  # of one lane of a dot-product instruction
 
 
 class Tile(NamedTuple):
-    """How a product is cut: rows of weights at a time, tokens at a time, and tokens that are lanes."""
+    """How a product is cut: rows of weights at a time, tokens at a time, and the lanes that tokens or several rows
+    fill."""
 
     rows: int
     tokens: int
@@ -77,6 +81,55 @@ def one_token(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[..
             total = total + add_up(layout.minimum(data, part) * sums[token, source, first].load(), block, *parts)
         end = (tile_row, tile_token, pick, inner_row, inner_token)
         return out[token, pick, row].set(total, end=end).sink(arg=KernelInfo(name, ()))
+
+    return kernel
+
+
+def staged(memory: UOp, at: UOp, value: UOp) -> UOp:
+    """The memory once a vector is in it. The barrier says that the vector is stored and loaded, lane by lane: each lane
+    would be computed where it is used otherwise."""
+    return memory.after(UOp.barrier(memory[at].store(value).end(at)))
+
+
+def rows_in_lanes(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[..., UOp]:
+    """As `one_token`, of one token and a format whose parts have one scale: the lanes of a vector are those of several
+    rows, whose scales are converted together."""
+
+    def kernel(out: UOp, weights: UOp, chosen: UOp | None, values: UOp, scales: UOp, sums: UOp) -> UOp:
+        tokens, picks, rows = out.shape
+        streams, width = rows // tile.rows, layout.length // TERMS
+        tile_row = UOp.range(streams, 0, AxisType.THREAD)
+        token, pick = UOp.range(tokens, 1), UOp.range(picks, 2)
+        source = pick if values.shape[1] > 1 else 0
+        expert = chosen[token, pick].load().cast(dtypes.index) if chosen is not None else 0
+        block = UOp.range(values.shape[2] // (layout.parts * layout.length), 3, AxisType.REDUCE)
+        part, term = UOp.range(layout.parts, 4, AxisType.UNROLL), UOp.range(TERMS, 5, AxisType.UNROLL)
+        lane = UOp.range(tile.rows * width, 6, AxisType.UPCAST)
+
+        def data(stream: UOp) -> Bytes:
+            return bytes_at(weights, nbytes, block, expert, stream * streams + tile_row)
+
+        row = UOp.range(tile.rows, 7, AxisType.UPCAST)
+        memory = UOp.placeholder((tile.rows,), dtypes.float32, 0, AddrSpace.LOCAL).after(block)
+        scale = layout.scale(data(row), part.const_like(0)) * scales[token, source, block].load()
+        scaled = staged(memory, row, scale)
+        element = lane % width * TERMS + term
+        field = layout.field(data(lane // width), part, element)
+        activation = values[token, source, (block * layout.parts + part) * layout.length + element].load()
+        dot = add_up(field.cast(dtypes.int32) * activation.cast(dtypes.int32), part, term).cast(dtypes.float32)
+        loops = (tile_row, token, pick)
+        folded = UOp.placeholder((tile.rows * width,), dtypes.float32, 1, AddrSpace.LOCAL).after(*loops)
+        folded = staged(folded, lane, add_up(dot * scaled[lane // width].load(), block))
+        stored, inner = UOp.range(tile.rows, 8, AxisType.UNROLL), UOp.range(width, 9, AxisType.UPCAST)
+        total = add_up(folded[stored * width + inner].load(), inner)
+        if layout.minimum is not None:
+            other = UOp.range(tile.rows, 10, AxisType.UPCAST)
+            rest = UOp.placeholder((tile.rows,), dtypes.float32, 2, AddrSpace.LOCAL).after(*loops)
+            least = layout.minimum(data(other), part.const_like(0)) * sums[token, source, block].load()
+            rest = staged(rest, other, add_up(least, block))
+            total = total + rest[stored].load()
+        end = (*loops, stored)
+        return out[token, pick, stored * streams + tile_row].set(total, end=end).sink(arg=KernelInfo(name, ()))
 
     return kernel
 

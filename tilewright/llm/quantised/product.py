@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 
 from tilewright.base.config import options
 from tilewright.base.dtype import DType, dtypes
@@ -17,7 +18,7 @@ from tilewright.graph.kernels.custom import PureKernel
 from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.llm.quantised.activations import Activations, quantise
-from tilewright.llm.quantised.kernels import Tile, many_tokens, one_token
+from tilewright.llm.quantised.kernels import TERMS, Tile, many_tokens, one_token, rows_in_lanes
 from tilewright.llm.quantised.layouts import LAYOUTS, Layout
 from tilewright.llm.quantised.types import BlockType
 from tilewright.runtime.device import open_driver
@@ -95,6 +96,20 @@ def rows_at_once(layout: Layout, rows: int, tokens: int) -> int:
     return largest_divisor(rows, most)
 
 
+def row_tile(layout: Layout, device: Devices, rows: int, tokens: int) -> Tile:
+    """The tile of a product whose lanes lie along rows: along several where a vector is longer than a part."""
+    lanes = _target(device).lanes(dtypes.float32)
+    together = lanes * TERMS // layout.length
+    if tokens == 1 and layout.is_packed and layout.scales == 1 and together > 1 and rows % together == 0:
+        return Tile(together, 1, lanes)
+    return Tile(rows_at_once(layout, rows, tokens), tokens)
+
+
+def row_kernel(kind: BlockType, tile: Tile, name: str) -> Callable[..., UOp]:
+    make = one_token if tile.lanes == 1 else rows_in_lanes
+    return make(LAYOUTS[kind.name], kind.nbytes, tile, f"{name}_{kind.name}")
+
+
 def parts_of_a_run(layout: Layout) -> int:
     """How many scales and sums of activations there are for 32 of them."""
     return 1 if layout.scales == 1 else 32 // layout.length
@@ -107,7 +122,7 @@ def _few(kind: BlockType, blocks: Tensor, x: Tensor) -> Tensor:
     """x (tokens, columns): (tokens, rows)."""
     layout, tokens, rows = LAYOUTS[kind.name], x.shape[0], blocks.shape[0]
     quantised = quantise(x.detach(), parts_of_a_run(layout))
-    tile = Tile(rows_at_once(layout, rows, tokens), tokens)
+    tile = row_tile(layout, x.device, rows, tokens)
     arguments = [each.unsqueeze(1) for each in quantised]
     out = Tensor.empty(tokens, 1, rows, dtype=dtypes.float32, device=x.device)
     gradient = functools.partial(_gradient, kind)
@@ -143,7 +158,7 @@ def _experts(kind: BlockType, blocks: Tensor, x: Tensor, chosen: Tensor) -> Tens
     layout, rows = LAYOUTS[kind.name], blocks.shape[1]
     quantised = quantise(x.detach().flatten(0, 1), parts_of_a_run(layout))
     arguments = [each.unflatten(0, x.shape[:2]) for each in quantised]
-    tile = Tile(rows_at_once(layout, rows, 1), 1)
+    tile = row_tile(layout, x.device, rows, 1)
 
     def gradient(slope: Tensor, *given: Tensor) -> tuple[Tensor | None, ...]:
         picked = decode(kind, blocks[chosen], slope.dtype)
@@ -160,7 +175,7 @@ def _experts(kind: BlockType, blocks: Tensor, x: Tensor, chosen: Tensor) -> Tens
 
 @functools.lru_cache(maxsize=256)
 def _few_kernel(kind: BlockType, tile: Tile) -> PureKernel:
-    kernel = one_token(LAYOUTS[kind.name], kind.nbytes, tile, f"product_{kind.name}")
+    kernel = row_kernel(kind, tile, "product")
 
     def without_choice(out: UOp, weights: UOp, values: UOp, scales: UOp, sums: UOp, _x: UOp) -> UOp:
         return kernel(out, weights, None, values, scales, sums)
@@ -180,7 +195,7 @@ def _many_kernel(kind: BlockType, tile: Tile) -> PureKernel:
 
 @functools.lru_cache(maxsize=256)
 def _expert_kernel(kind: BlockType, tile: Tile) -> PureKernel:
-    kernel = one_token(LAYOUTS[kind.name], kind.nbytes, tile, f"experts_{kind.name}")
+    kernel = row_kernel(kind, tile, "experts")
 
     def with_choice(out: UOp, weights: UOp, choice: UOp, values: UOp, scales: UOp, sums: UOp, _x: UOp) -> UOp:
         return kernel(out, weights, choice, values, scales, sums)

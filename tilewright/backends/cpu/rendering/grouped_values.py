@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tilewright.backends.cpu.rendering.elementwise import spell
 from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.instructions import constant, literal, of_lanes, scalar_type, value_type
-from tilewright.backends.cpu.rendering.memory_access import MAX_SPAN, MemoryAccess
+from tilewright.backends.cpu.rendering.memory_access import MemoryAccess, chunks_of
 from tilewright.backends.cpu.rendering.shuffles import interleave
 from tilewright.base.dtype import DType
 from tilewright.codegen.tiles import Coordinates, axis_size, is_tile_expression, tile_part, tile_value
@@ -69,13 +69,13 @@ class GroupedValues:
         return group.terms not in masked and steps.get(group.terms) == 1 and steps.get(group.lanes, size) == size
 
     def _has_short_spans(self, load: UOp, group: Group) -> bool:
-        """Whether what a load reads of one vector lies close together, at positions that are constants."""
+        """Whether what a load reads of one vector lies close together, or in few places, which are constants."""
         if self.memory.constant_position(load.src[0]) is None:
             return False
         others = self.axes(load, group)
         for coordinates in itertools.product(*(range(axis_size(axis)) for axis in others)):
             positions = self._positions(load, group, dict(zip(others, coordinates)))
-            if max(positions) - min(positions) >= MAX_SPAN:
+            if not chunks_of(positions):
                 return False
         return True
 

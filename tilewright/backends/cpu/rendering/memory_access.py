@@ -26,6 +26,7 @@ from tilewright.graph.uop import UOp, memory_of
 GROUP_BYTES = 4
 # The most elements between the first and the last of a vector that is shuffled out of a contiguous load.
 MAX_SPAN = 64
+CHUNKS = (1, 2, 4)  # loads of a vector whose parts lie far apart
 # Lengths of the groups of results that are interleaved in front of a store.
 RESULT_GROUPS = (2, 4)
 _FENCE = "  fence seq_cst"
@@ -69,20 +70,33 @@ class MemoryAccess(Addresses):
         split = self.constant_position(index)
         lanes = [{**at, axis: lane} for lane in range(axis_size(axis))] if split is not None else []
         positions = [sum(tile_value(part, each) for part in (split or ())[1:]) for each in lanes]
-        return positions if positions and max(positions) - min(positions) < MAX_SPAN else []
+        return positions if positions and chunks_of(positions) == 1 else []
 
     def load_span(self, index: UOp, positions: list[int]) -> Element:
-        """Elements at constant positions: what lies between the first and the last is loaded, and shuffled."""
-        split, dtype = self.constant_position(index), _memory_dtype(index.dtype)
+        """Elements at constant positions: of each chunk all from the first to the last is loaded, and shuffled."""
+        split, kind = self.constant_position(index), memory_type(_memory_dtype(index.dtype))
         assert split is not None
+        base = self.base_pointer(index, split[0])
+        length = len(positions) // chunks_of(positions)
+        chunks = [positions[start : start + length] for start in range(0, len(positions), length)]
+        names = [self._load_chunk(index, base, chunk) for chunk in chunks]
+        while len(names) > 1:
+            order, have = shuffle_mask(range(2 * length)), of_lanes(kind, length)
+            pairs = zip(names[::2], names[1::2])
+            names = [self.emitter.assign(f"shufflevector {have} {one}, {have} {two}, {order}") for one, two in pairs]
+            length *= 2
+        return self.emitter.here(names[0])
+
+    def _load_chunk(self, index: UOp, base: Element, positions: list[int]) -> str:
+        dtype = _memory_dtype(index.dtype)
         first, span = min(positions), max(positions) - min(positions) + 1
-        pointer = self.moved(self.base_pointer(index, split[0]), memory_type(dtype), first)
+        pointer = self.moved(base, memory_type(dtype), first)
         kind = of_lanes(memory_type(dtype), span)
-        loaded = self.emitter.emit(f"load {kind}, ptr {pointer.name}, align {dtype.itemsize}")
+        loaded = self.emitter.assign(f"load {kind}, ptr {pointer.name}, align {dtype.itemsize}")
         order = [position - first for position in positions]
         if order == list(range(len(order))):
             return loaded
-        return self.emitter.emit(f"shufflevector {kind} {loaded.name}, {kind} poison, {shuffle_mask(order)}")
+        return self.emitter.assign(f"shufflevector {kind} {loaded}, {kind} poison, {shuffle_mask(order)}")
 
     def _load_vector(
         self, index: UOp, at: dict[UOp, int], axis: UOp | None, mask: str | None, varies: bool, is_reversed: bool
@@ -315,6 +329,17 @@ class MemoryAccess(Addresses):
             name = interleave(emitter.assign, bits, rows, count)
             pointer = self.pointer(index, {**at, group: 0}).name
             emitter.line(f"  store {kind} {name}, ptr {pointer}, align {value.dtype.itemsize}")
+
+
+def chunks_of(positions: list[int]) -> int:
+    """Into how many equal parts a vector is cut so that the elements of each lie close together; 0 where there are too
+    many."""
+    for count in CHUNKS:
+        length = len(positions) // count
+        parts = [positions[start : start + length] for start in range(0, len(positions), max(1, length))]
+        if len(positions) % count == 0 and all(max(part) - min(part) < MAX_SPAN for part in parts):
+            return count
+    return 0
 
 
 def _lanes(axis: UOp | None) -> int:

@@ -18,6 +18,7 @@ from tilewright.backends.cpu.rendering.dot_products import DotProducts
 from tilewright.backends.cpu.rendering.elementwise import Elementwise
 from tilewright.backends.cpu.rendering.emitter import Element, Emitter
 from tilewright.backends.cpu.rendering.instructions import constant, scalar_type, value_type
+from tilewright.backends.cpu.rendering.joined_bytes import JoinedBytes
 from tilewright.backends.cpu.rendering.memory_access import MemoryAccess
 from tilewright.backends.cpu.rendering.values import Values
 from tilewright.base.errors import InternalError
@@ -62,6 +63,7 @@ class Renderer:
         self.elementwise = Elementwise(self.values, program.body)
         self.memory = MemoryAccess(self.values, program)
         self.dots = DotProducts(self.memory)
+        self.joined = JoinedBytes(self.memory)
         self.loops: list[_Loop] = []
 
     def render(self) -> str:
@@ -162,7 +164,10 @@ class Renderer:
     def _emit_node(self, node: UOp) -> None:
         if node in self.dots.members:
             self.dots.emit_member(node)
-        if node in self.dots.replaced:
+        if node in self.dots.replaced or node in self.joined.replaced:
+            return
+        if node in self.joined.loads:
+            self.joined.emit(node)
             return
         if node.op is Ops.CHECK:
             emit_check(self.values, node, self.memory.buffers[Ops.PARAM, node.arg.slot].name)

@@ -1,0 +1,77 @@
+"""Numbers that a kernel puts together from bytes. In: a program. Out: one load of two bytes where its nodes load,
+widen, shift and join them: `a[i] | a[i + 1] << 8`. LLVM joins scalars itself, and never the lanes of vectors."""
+
+from __future__ import annotations
+
+from tilewright.backends.cpu.rendering.emitter import Element
+from tilewright.backends.cpu.rendering.instructions import value_type
+from tilewright.backends.cpu.rendering.memory_access import MemoryAccess
+from tilewright.base.dtype import dtypes
+from tilewright.codegen.tiles import axis_size
+from tilewright.graph.affine import affine
+from tilewright.graph.ops import Ops
+from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import consumers
+
+_BYTE_BITS = 8
+
+
+class JoinedBytes:
+    """`loads` are the joined nodes that are vectors, with the INDEX of the first byte; `replaced` what nothing else
+    uses."""
+
+    def __init__(self, memory: MemoryAccess) -> None:
+        self.memory = memory
+        self.loads: dict[UOp, UOp] = {}
+        self.replaced: set[UOp] = set()
+        for node in memory.program.body:
+            index = _first_byte(node)
+            if index is not None and memory.facts.vector_axis(node) is not None:
+                self.loads[node] = index
+        if self.loads:
+            users = consumers(memory.program.body)
+            parts = [node for node in users if node.op in (Ops.SHL, Ops.CAST, Ops.LOAD) and users[node]]
+            for node in reversed(parts):
+                if all(user in self.loads or user in self.replaced for user in users[node]):
+                    self.replaced.add(node)
+
+    def emit(self, node: UOp) -> None:
+        self.memory.values[node] = {
+            coordinates: self._vector(node, at) for coordinates, at in self.memory.values.elements(node)
+        }
+
+    def _vector(self, node: UOp, at: dict[UOp, int]) -> Element:
+        """Loads and inserts lane by lane: no processor gathers two bytes at a time."""
+        index, axis, emitter = self.loads[node], self.memory.facts.vector_axis(node), self.memory.emitter
+        assert axis is not None
+        kind, result = value_type(node.dtype, axis_size(axis)), "poison"
+        for lane in range(axis_size(axis)):
+            pointer = self.memory.pointer(index, {**at, axis: lane})
+            number = emitter.assign(f"load i16, ptr {pointer.name}, align 1")
+            result = emitter.assign(f"insertelement {kind} {result}, i16 {number}, i64 {lane}")
+        return emitter.here(result)
+
+
+def _first_byte(node: UOp) -> UOp | None:
+    """The INDEX of the low byte of a joined number; None where the node is something else."""
+    if node.op is not Ops.OR or node.dtype is not dtypes.uint16:
+        return None
+    shifted = next((source for source in node.src if source.op is Ops.SHL), None)
+    if shifted is None or not shifted.src[1].is_const or shifted.src[1].arg != _BYTE_BITS:
+        return None
+    low, high = (_loaded_byte(part) for part in (*(s for s in node.src if s is not shifted), shifted.src[0]))
+    if low is None or high is None or memory_of(low) is not memory_of(high):
+        return None
+    distance = affine(high.src[1]).plus(affine(low.src[1]), -1)
+    return low if distance.constant == 1 and not any(distance.terms.values()) else None
+
+
+def _loaded_byte(node: UOp) -> UOp | None:
+    """The INDEX of a byte that is widened."""
+    load = node.src[0] if node.op is Ops.CAST else None
+    if load is None or load.op is not Ops.LOAD or load.dtype is not dtypes.uint8:
+        return None
+    return load.src[0] if len(load.src) == 1 and len(load.src[0].src) == 2 else None
+
+
+__all__ = ["JoinedBytes"]
