@@ -5,20 +5,25 @@ scheduler and the memory planner with it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from tilewright.base.errors import OutOfBoundsError
 from tilewright.codegen.pipeline import program_params
-from tilewright.debug.investigate.equivalence import interpret_kernel
+from tilewright.debug.investigate.equivalence import CANNOT, interpret_kernel
 from tilewright.debug.replay import Array, computed_values
+from tilewright.engine.compilation.difference import find_difference
 from tilewright.engine.compilation.verify import REFERENCE_DEVICE
-from tilewright.graph.interpreter.evaluate import evaluate, numpy_dtype
+from tilewright.graph.interpreter.evaluate import evaluate, evaluate_all, numpy_dtype
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Item, Schedule
 from tilewright.graph.text.repro import Repro, inputs_of
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
+from tilewright.schedule.indexing import flatten_index
+from tilewright.schedule.pipeline import Scheduling
+from tilewright.schedule.uses import loops_over
 
 UNDEFINED = 0xFF  # a byte: four of them are a NaN
 MAX_POSITIONS = 1 << 20  # of one access that are looked at
@@ -30,6 +35,7 @@ class ItemRunner:
     def __init__(self, plan: Schedule, inputs: Mapping[int, Array], is_planned: bool) -> None:
         self.plan = plan
         self.is_planned = is_planned
+        self.failure = ""  # what ended the run: an access outside of its buffer
         self.inputs: list[tuple[Item, dict[int, Array]]] = []  # the arguments of each kernel before it ran
         self.blocks: dict[int, Array] = {}
         offsets = dict(plan.offsets)
@@ -46,7 +52,10 @@ class ItemRunner:
     def memory(self, slot: int) -> Array:
         return self.blocks[slot].view(numpy_dtype(self.plan.slots[slot].dtype))
 
-    def run(self) -> None:
+    def run(self, is_known: Callable[[int, list[int], Array], bool] | None = None) -> str:
+        """All items. The name of the first kernel that writes what `is_known` (slot, elements, contents of the slot)
+        does not know; empty where there is none."""
+        strange = ""
         for item in self.plan.items:
             if self.is_planned:
                 self._spoil_written(item)
@@ -64,11 +73,28 @@ class ItemRunner:
                 views[node.arg.slot] = block.view(kind)
                 arrays[node.arg.slot] = block.view(kind).copy()
             self.inputs.append((item, arrays))
-            written = interpret_kernel(item.ast, arrays)
+            try:
+                written = interpret_kernel(item.ast, arrays)
+            except OutOfBoundsError as error:
+                self.failure = str(error)
+                return str(item.ast.arg.name)
             if written is None:
                 written = emulate_kernel(item.ast, arrays)
             for slot, data in written.items():
                 views[slot][:] = data
+            if is_known is not None and not strange:
+                strange = self._strange(item, is_known)
+        return strange
+
+    def _strange(self, item: Item, is_known: Callable[[int, list[int], Array], bool]) -> str:
+        assert item.ast is not None
+        for store in (node.src[0] for node in toposort(item.ast) if node.op is Ops.STORE):
+            if store.src[0].op is not Ops.PARAM or len(store.src) > 2:
+                continue
+            slot, elements = _memory(item, store), _positions(item, store)
+            if elements and not is_known(slot, elements, self.memory(slot)):
+                return str(item.ast.arg.name)
+        return ""
 
     def _spoil_written(self, item: Item) -> None:
         """What an item writes is undefined while it reads: a kernel may store before it has loaded all. A buffer that
@@ -100,6 +126,27 @@ def overlap_of(plan: Schedule) -> str:
             if start < stop and since <= until:
                 return f"temps {first} and {second} share bytes {start} to {stop} in item {since}"
     return "temporary buffers that are needed at once share memory"
+
+
+def are_values_right(state: Scheduling, bindings: Mapping[UOp, Array]) -> bool:
+    """Whether the value that was written for each stored node, as loops and loads of other stored nodes, is the node's:
+    then a kernel that is wrong was broken when it became an item."""
+    versions = state.builder.versions
+    nodes = tuple(node for node in versions if node.op not in (Ops.ASSIGN, Ops.CUSTOM_KERNEL, Ops.COPY))
+    try:
+        known = {node: np.asarray(value).reshape(-1) for node, value in zip(nodes, evaluate_all(nodes, bindings))}
+        held = {versions[node]: value for node, value in known.items()}
+        for node, value in state.builder.values.items():
+            if node not in known or node in state.plan.hosts:
+                continue
+            position = flatten_index(loops_over(node.shape), node.shape)
+            loads = {load: held[load.arg.slot] for load in toposort(value) if load.op is Ops.PARAM}
+            got, where = np.broadcast_arrays(*map(np.asarray, evaluate_all((value, position), loads)))
+            if find_difference(got.reshape(-1), known[node][where.reshape(-1)], node.dtype) is not None:
+                return False
+    except (*CANNOT, KeyError):
+        return False
+    return True
 
 
 def hazard_of(item: Item) -> str:

@@ -101,7 +101,7 @@ def bisect_confirmed(
         for switch in SWITCHES
         if switch.bisection and verdicts.get(switch.name, Verdict("", "")).verdict == "confirmed"
     ]
-    if named is not None and named.kind not in ("schedule", "error", "pass", "backend"):
+    if named is not None and named.kind not in ("error", "pass", "backend"):
         wanted = [switch for switch in wanted if switch.bisection == "bisect-rewrites" and named.kind == "rule"]
 
     def bisect(switch: Switch) -> None:
@@ -121,7 +121,7 @@ def bisect_confirmed(
 def choose(steps: Finding | None, bisected: dict[str, Finding]) -> Finding | None:
     """A step that changes the meaning is guilty. Of a schedule that does, the fusion or pass that bisection names;
     where no step does by itself, what makes the difference."""
-    if steps is not None and steps.kind not in ("schedule", "error"):
+    if steps is not None and steps.name != "schedule/write_values" and steps.kind != "error":
         return steps
     for name in BELIEVED:
         if name in bisected:

@@ -5,7 +5,7 @@ step that only meets a broken graph is not blamed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,14 +24,15 @@ from tilewright.debug.investigate.equivalence import (
     interpret_kernel,
 )
 from tilewright.debug.investigate.finding import Finding
-from tilewright.debug.investigate.item_runner import ItemRunner, emulate_kernel, hazard_of, overlap_of
+from tilewright.debug.investigate.item_runner import ItemRunner, are_values_right, emulate_kernel, hazard_of, overlap_of
 from tilewright.debug.replay import Array, contents_of, expected_values
 from tilewright.engine.compilation.compile import compile_with
 from tilewright.engine.compilation.difference import find_difference
 from tilewright.engine.compilation.verify import REFERENCE_DEVICE, run_on_inputs
 from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
 from tilewright.graph.ops import Ops
-from tilewright.graph.records import KernelInfo
+from tilewright.graph.passes import run_passes
+from tilewright.graph.records import KernelInfo, Schedule
 from tilewright.graph.text.repro import Repro
 from tilewright.graph.text.show import show, show_program
 from tilewright.graph.uop import UOp
@@ -40,7 +41,8 @@ from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.optimise import PASSES as KERNEL_PASSES
 from tilewright.kernel.optimise import optimise, prepare_kernel
 from tilewright.runtime.device import open_driver
-from tilewright.schedule.pipeline import schedule
+from tilewright.schedule.pipeline import PASSES as SCHEDULE_PASSES
+from tilewright.schedule.pipeline import Scheduling
 
 # Rewrites that are judged one by one.
 MAX_REWRITES = 4000
@@ -98,11 +100,15 @@ def _examine_schedule(repro: Repro, stepper: Stepper) -> Finding | None:
     contents = contents_of(repro)
     expected = expected_values(repro)
     try:
-        plan = schedule(outputs, params, repro.device, frozenset(), lambda device: open_driver(device).target)
+        state = Scheduling(outputs, params, repro.device, frozenset(), lambda device: open_driver(device).target)
+        run_passes("schedule", SCHEDULE_PASSES, state)
     except VerifyError as error:
         return stepper.broken_rewrite() or Finding("pass", error.pass_name, str(error), show(repro.graph), "")
+    plan = state.made
+    assert plan is not None
     bindings = {node: contents[node.arg.slot] for node in params}
     before = repro.graph
+    last: tuple[UOp, ...] = outputs
     for stage, name, graph in stepper.passes:
         if len(graph) != len(outputs) or any(node.op is Ops.SINK for node in graph):
             break
@@ -113,13 +119,18 @@ def _examine_schedule(repro: Repro, stepper: Stepper) -> Finding | None:
         if found:
             after = "\n".join(map(show, graph))
             return stepper.broken_rewrite() or Finding("pass", f"{stage}/{name}", found, show(before), after)
+        last = graph
     slots = {number: contents[number] for number in range(len(params))}
     runner = ItemRunner(plan, slots, is_planned=False)
-    runner.run()
-    found = _differs([runner.memory(slot) for slot in plan.outputs], expected, outputs)
+    strange = runner.run(_known_values(plan, last, bindings))
+    found = runner.failure or _differs([runner.memory(slot) for slot in plan.outputs], expected, outputs)
     if found:
         text = f"the schedule, interpreted item by item, gives something else than its graph: {found}"
-        return stepper.broken_rewrite() or Finding("schedule", "schedule", text, show(repro.graph), str(plan))
+        text += f"; kernel {strange} writes no value of it" if strange else "; each kernel is right, their order is not"
+        name = "schedule/order_steps"
+        if strange:
+            name = "schedule/write_items" if are_values_right(state, bindings) else "schedule/write_values"
+        return stepper.broken_rewrite() or Finding("pass", name, text, show(repro.graph), str(plan))
     planned = ItemRunner(plan, slots, is_planned=True)
     planned.run()
     found = _differs([planned.memory(slot) for slot in plan.outputs], expected, outputs)
@@ -137,6 +148,28 @@ def _examine_schedule(repro: Repro, stepper: Stepper) -> Finding | None:
         if finding is not None:
             return finding
     return None
+
+
+def _known_values(
+    plan: Schedule, outputs: Sequence[UOp], bindings: Mapping[UOp, Array]
+) -> Callable[[int, list[int], Array], bool]:
+    """Whether elements that a kernel has written are those of some node of the graph."""
+    nodes = tuple(node for node in toposort(*outputs) if node.op not in (Ops.SINK, Ops.MULTI))
+    try:
+        values = [(node, np.asarray(value).reshape(-1)) for node, value in zip(nodes, evaluate_all(nodes, bindings))]
+    except CANNOT:
+        return lambda slot, elements, contents: True
+
+    def is_known(slot: int, elements: list[int], contents: Array) -> bool:
+        dtype = plan.slots[slot].dtype
+        return any(
+            node.dtype is dtype
+            and value.size == contents.size
+            and find_difference(contents[elements], value[elements], dtype) is None
+            for node, value in values
+        )
+
+    return is_known
 
 
 def _differs(got: Sequence[Any], want: Sequence[Array], outputs: Sequence[UOp]) -> str:
