@@ -8,7 +8,7 @@ import builtins
 import math
 import struct
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 Scalar = bool | int | float
 
@@ -61,8 +61,7 @@ class DType:
         return to_dtype, (self.name,)
 
 
-@dataclass(frozen=True)
-class IntegerLimits:
+class IntegerLimits(NamedTuple):
     """What an integer dtype holds."""
 
     bits: int
@@ -71,8 +70,7 @@ class IntegerLimits:
     dtype: DType
 
 
-@dataclass(frozen=True)
-class FloatLimits:
+class FloatLimits(NamedTuple):
     """What a float dtype holds; `eps` is the distance from 1 to the next number."""
 
     bits: int

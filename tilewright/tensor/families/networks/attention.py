@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from typing import Any, Self, TypeVar
 
-from tilewright.base.dtype import DType, promote
+from tilewright.base.dtype import DType, dtypes, promote
 from tilewright.base.errors import ShapeError
 from tilewright.graph import build
 from tilewright.graph.sizes import is_symbolic, smaller_size
@@ -18,7 +18,6 @@ from tilewright.tensor.core.checks import broadcast_shape
 from tilewright.tensor.core.gradient import checkpoint
 from tilewright.tensor.core.modes import modes
 from tilewright.tensor.families.linalg.products import ProductsMixin
-from tilewright.tensor.families.networks.fused_attention import FusedMixin
 from tilewright.tensor.families.random import RandomMixin
 from tilewright.tensor.primitives.reduce import accumulate_dtype
 
@@ -32,7 +31,7 @@ ROW_MULTIPLE = 64
 T = TypeVar("T", bound=ProductsMixin)
 
 
-class AttentionMixin(RandomMixin, ProductsMixin, FusedMixin):
+class AttentionMixin(RandomMixin, ProductsMixin):
     def scaled_dot_product_attention(
         self,
         key: Self,
@@ -53,13 +52,22 @@ class AttentionMixin(RandomMixin, ProductsMixin, FusedMixin):
                 raise ShapeError(name, message, "give (..., heads, time, features), the query's heads a multiple")
         has_own_keys = enable_gqa or self.ndim < 3 or key.shape[-3:-2] in ((1,), self.shape[-3:-2])
         if has_own_keys and (dropout_p == 0 or (0 < dropout_p <= 1 and not modes.training)):
-            fused = self._fused_attention(key, value, attn_mask, is_causal, _attend_in_parts)
+            fused = self._fused_attention(key, value, attn_mask, is_causal)
             if fused is not None:
                 return fused
         if enable_gqa:
             repeats = self.shape[-3] // key.shape[-3]
             key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
         return self._attend_in_parts(key, value, attn_mask, is_causal, dropout_p)
+
+    def _fused_attention(self, key: Self, value: Self, attn_mask: Self | None, is_causal: bool) -> Self | None:
+        """One kernel, or None where there is none for these operands."""
+        if self.dtype not in (dtypes.bfloat16, dtypes.float16):
+            return None
+        # Kernels of tensor cores, which most programs do without.
+        from tilewright.tensor.families.networks.fused_attention import fused_attention
+
+        return fused_attention(self, key, value, attn_mask, is_causal, _attend_in_parts)
 
     def _attend_in_parts(
         self, key: Self, value: Self, attn_mask: Self | None, is_causal: bool, dropout_p: float = 0.0

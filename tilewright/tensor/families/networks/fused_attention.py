@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import DeviceError
@@ -19,7 +19,7 @@ from tilewright.graph.kernels.values import memory_behind
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
-from tilewright.tensor.families.custom import CustomMixin
+from tilewright.tensor.families.base import Family
 from tilewright.tensor.families.networks.attention_layout import VECTOR, Layout, dense_steps, find_layouts
 
 # Features of a head: no more accumulators fit the registers.
@@ -33,14 +33,7 @@ WIDE_HEADS = 64
 CACHE_PART = 2
 
 
-class FusedMixin(CustomMixin):
-    """Attention as one kernel."""
-
-    def _fused_attention(self, key: Self, value: Self, mask: Self | None, is_causal: bool, plain: Plain) -> Self | None:
-        return fused_attention(self, key, value, mask, is_causal, plain)
-
-
-T = TypeVar("T", bound=FusedMixin)
+T = TypeVar("T", bound=Family)
 # Attention made of other operations, of (query, key, value, mask, is causal): for gradients that no kernel computes.
 Plain = Callable[..., Any]
 
@@ -82,7 +75,7 @@ def fused_attention(query: T, key: T, value: T, mask: T | None, is_causal: bool,
     return result
 
 
-def _heads_together(key: FusedMixin, heads: int, shared: int) -> int:
+def _heads_together(key: Family, heads: int, shared: int) -> int:
     """How many heads have keys and values that a part of the cache holds: all, or a power of two."""
     assert isinstance(key.device, str)
     nbytes = 2 * key.shape[2] * key.shape[3] * key.dtype.itemsize
@@ -99,9 +92,9 @@ def _turned(tensor: T, is_turned: bool) -> T:
     return tensor.transpose(1, 2) if is_turned else tensor
 
 
-def _core_of(query: FusedMixin) -> TensorCore | None:
+def _core_of(query: Family) -> TensorCore | None:
     """The core that multiplies the operands' tiles where the threads put them, if the device has one."""
-    if query.dtype not in (dtypes.bfloat16, dtypes.float16) or not isinstance(query.device, str):
+    if not isinstance(query.device, str):
         return None
     try:
         cores = open_driver(query.device).target.tensor_cores
@@ -110,7 +103,7 @@ def _core_of(query: FusedMixin) -> TensorCore | None:
     return next((core for core in cores if core.operand is query.dtype and core.staged_line_bytes), None)
 
 
-def _fits(query: FusedMixin, key: FusedMixin, value: FusedMixin, mask: FusedMixin | None) -> bool:
+def _fits(query: Family, key: Family, value: Family, mask: Family | None) -> bool:
     given = (query, key, value)
     if any(is_symbolic(each.shape) for each in given):
         return False
