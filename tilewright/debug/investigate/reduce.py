@@ -17,6 +17,7 @@ import numpy as np
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import TilewrightError
 from tilewright.debug.replay import Array, contents_of, expected_values
+from tilewright.engine.compilation.difference import find_difference
 from tilewright.graph import build
 from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
 from tilewright.graph.ops import Ops, ParamArg
@@ -25,7 +26,7 @@ from tilewright.graph.spec import Kind
 from tilewright.graph.text.repro import Input, Repro
 from tilewright.graph.uop import UOp
 from tilewright.graph.verification.verify import verify_kernel, verify_tensor_graph
-from tilewright.graph.walk import substitute, toposort
+from tilewright.graph.walk import map_graph, substitute, toposort
 
 Fails = Callable[[Repro], bool]
 # What a change may raise that made a graph which means nothing.
@@ -82,6 +83,27 @@ def _is_meaningful(repro: Repro) -> bool:
     except _MEANINGLESS:
         return False
     return True
+
+
+def is_order_sensitive(repro: Repro) -> bool:
+    """Whether the definition itself gives something else when its sums are taken backwards: then no two devices need
+    agree on it."""
+    if repro.kind == "kernel":
+        return False
+    arrays = contents_of(repro)
+    bindings = {node: arrays[node.arg.slot] for node in toposort(repro.graph) if node.op is Ops.PARAM}
+
+    def backwards(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+        if node.op is not Ops.REDUCE_AXIS:
+            return None
+        return node.with_src((UOp(Ops.FLIP, src[0].dtype, src, tuple(node.arg[1])),))
+
+    try:
+        turned = map_graph(repro.graph, backwards)
+        pairs = zip(evaluate_all(repro.graph.src, bindings), evaluate_all(turned.src, bindings), repro.graph.src)
+        return any(find_difference(np.asarray(b), np.asarray(a), node.dtype) is not None for a, b, node in pairs)
+    except _MEANINGLESS:
+        return False
 
 
 def with_outputs(repro: Repro, outputs: tuple[UOp, ...], more: Mapping[UOp, Array] | None = None) -> Repro:
@@ -262,4 +284,4 @@ def _with_kernel(repro: Repro, graph: UOp) -> Repro:
     return replace(repro, graph=graph)
 
 
-__all__ = ["reduce_repro", "with_outputs"]
+__all__ = ["is_order_sensitive", "reduce_repro", "with_outputs"]
