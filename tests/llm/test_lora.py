@@ -31,15 +31,15 @@ def test_stories_learns_another_story() -> None:
     Tensor.manual_seed(3)
     model = stories()
     before = {name: tensor.numpy() for name, tensor in nn.state.get_state_dict(model).items()}
-    other = np.random.default_rng(0).integers(3, 512, (1, 24)).tolist()
+    other = np.random.default_rng(0).integers(3, 512, (1, 12)).tolist()
     known = whole([STORIES_TOKENS[:24]], model)
     wanted = model(known).numpy()
     trained = add_adapters(model, rank=4)
     assert len(trained) == 2 * 2 * 5
     np.testing.assert_allclose(model(known).numpy(), wanted, rtol=1e-5, atol=1e-5)
-    losses = train(model, trained, whole(other, model), 12, 0.02)
-    assert losses[-1] < losses[0] * 0.8
-    assert losses[-1] < min(losses[:6])
+    losses = train(model, trained, whole(other, model), 10, 0.02)
+    assert losses[-1] < losses[0] * 0.85
+    assert losses[-1] < min(losses[:5])
     after = nn.state.get_state_dict(model)
     assert sum(1 for name in after if "lora" in name) == len(trained)
     for name, array in before.items():

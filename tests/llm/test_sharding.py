@@ -43,7 +43,7 @@ def test_weights_and_cache_are_divided() -> None:
     assert model.device == ("CPU", "CPU:1", "CPU:2", "CPU:3")
 
 
-@pytest.mark.parametrize("name", ["gemma3", "deepseek2"])
+@pytest.mark.parametrize("name", ["gemma3", pytest.param("deepseek2", marks=pytest.mark.slow)])
 def test_other_families_are_divided(name: str) -> None:
     """Experts, latent attention and heads that three devices do not divide evenly."""
     model, _ = random_model(name)
