@@ -73,9 +73,9 @@ def test_products_of_any_shape(kind: str, rows: int, tokens: int) -> None:
     check(kind, rows, TYPES[kind].size * (1 if rows == 7 else 3), tokens)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_chosen_experts_alone_are_multiplied(kind: str) -> None:
-    columns, rows, experts = TYPES[kind].size * 2, 6, 5
+@pytest.mark.parametrize(("kind", "rows"), [*((kind, 6) for kind in KINDS), ("Q4_0", 16), ("Q5_1", 16)])
+def test_chosen_experts_alone_are_multiplied(kind: str, rows: int) -> None:
+    columns, experts = TYPES[kind].size * 2, 5
     blocks = random_blocks(kind, experts * rows, columns)
     weights = decoded(kind, blocks).reshape(experts, rows, columns)
     chosen = np.array([[4, 0], [2, 2], [1, 3]], dtype=np.int32)

@@ -109,15 +109,15 @@ def rows_in_lanes(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callabl
         def data(stream: UOp) -> Bytes:
             return bytes_at(weights, nbytes, block, expert, stream * streams + tile_row)
 
+        loops = (tile_row, token, pick)
         row = UOp.range(tile.rows, 7, AxisType.UPCAST)
-        memory = UOp.placeholder((tile.rows,), dtypes.float32, 0, AddrSpace.LOCAL).after(block)
+        memory = UOp.placeholder((tile.rows,), dtypes.float32, 0, AddrSpace.LOCAL).after(*loops, block)
         scale = layout.scale(data(row), part.const_like(0)) * scales[token, source, block].load()
         scaled = staged(memory, row, scale)
         element = lane % width * TERMS + term
         field = layout.field(data(lane // width), part, element)
         activation = values[token, source, (block * layout.parts + part) * layout.length + element].load()
         dot = add_up(field.cast(dtypes.int32) * activation.cast(dtypes.int32), part, term).cast(dtypes.float32)
-        loops = (tile_row, token, pick)
         folded = UOp.placeholder((tile.rows * width,), dtypes.float32, 1, AddrSpace.LOCAL).after(*loops)
         folded = staged(folded, lane, add_up(dot * scaled[lane // width].load(), block))
         stored, inner = UOp.range(tile.rows, 8, AxisType.UNROLL), UOp.range(width, 9, AxisType.UPCAST)
