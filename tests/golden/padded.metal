@@ -9,6 +9,6 @@ kernel void padded(
     uint3 thread_id [[thread_position_in_threadgroup]]) {
   const int global0 = group_id.y;  // GLOBAL 6
   const int global1 = group_id.x;  // GLOBAL 13
-  const float val0 = global1 >= 1 && global1 < 11 ? in1[global0 * 10 + global1 - 1] : 0.0f;
+  const float val0 = global1 < 11 && global1 >= 1 ? in1[global0 * 10 + global1 - 1] : 0.0f;
   out0[global0 * 13 + global1] = val0;
 }

@@ -9,7 +9,7 @@ fn zero_float32() -> f32 { return bitcast<f32>(unknown_zero.x); }
 fn main(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(local_invocation_id) thread_id: vec3<u32>) {
   let global0: i32 = i32(group_id.y);  // GLOBAL 6
   let global1: i32 = i32(group_id.x);  // GLOBAL 13
-  let val0: f32 = select(zero_float32(), in1[select(0, global0 * 10 + global1 + -1, !(global1 < 1) & (global1 < 11))],
-      !(global1 < 1) & (global1 < 11));
+  let val0: f32 = select(zero_float32(), in1[select(0, global0 * 10 + global1 + -1, (global1 < 11) & !(global1 < 1))],
+      (global1 < 11) & !(global1 < 1));
   out0[global0 * 13 + global1] = val0;
 }

@@ -14,10 +14,10 @@ loop6:
   %v9 = add nsw i32 %v8, -8
   %v10 = call i32 @llvm.smax.i32(i32 %v9, i32 0)
   %v11 = mul nsw i32 %v10, -1
-  %v12 = add nsw i32 %v8, %v11
+  %v12 = add nsw i32 %v11, %v8
   %v13 = add nsw i32 %v8, 1
   %v14 = call i32 @llvm.smin.i32(i32 %v13, i32 5)
-  %v15 = add nsw i32 %v14, %v11
+  %v15 = add nsw i32 %v11, %v14
   %v16 = call i32 @llvm.smax.i32(i32 %v15, i32 0)
   %loop17.any = icmp sgt i32 %v16, 0
   br i1 %loop17.any, label %loop17, label %loop17.exit
