@@ -1,0 +1,57 @@
+"""Real models, of the folder that TILEWRIGHT_TEST_MODELS names: tokens as llama.cpp has them, and an answer."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.llm.models import real_model
+from tests.llm.vocabularies import HARD_TEXTS
+from tilewright import Device
+from tilewright.llm.chat_model import open_model
+from tilewright.llm.files.load import load_model
+from tilewright.llm.tokenizer_files import load_tokenizer
+
+pytestmark = pytest.mark.slow
+MODELS = ["smollm2.gguf", "gemma3-270m.gguf", "qwen2.5-coder-1.5b.gguf"]
+LETTERS = "aA zZ  \n\t\r.,!?'\"0123456789éüß日本語中文한국어🎉👩\u200d\u0301<|>_-+=*/\\#@$%&(){}[]ÄЖ\u3000\xa0\u017f½²٣"
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+def texts() -> list[str]:
+    """llama.cpp takes `</s>` as a control token in every vocabulary, whatever the file says of it."""
+    generator = random.Random(7)
+    made = ["".join(generator.choices(LETTERS, k=generator.randint(1, 60))) for _ in range(200)]
+    return [text.replace("</s>", "") for text in HARD_TEXTS] + made
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_tokens_are_those_of_llama_cpp(name: str) -> None:
+    llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    path = real_model(name)
+    theirs = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
+    ours = load_tokenizer(load_model(path).facts)
+    for text in texts():
+        for special in (False, True):
+            expected = theirs.tokenize(text.encode(), add_bos=False, special=special)
+            assert ours.encode(text, special=special) == expected, text
+        assert ours.decode(ours.encode(text)) == text
+
+
+@pytest.mark.parametrize("device", ["CPU", "OPENCL"])
+def test_the_capital_of_france(device: str) -> None:
+    reason = Device.availability()[device]
+    if reason is not None:
+        pytest.skip(f"{device}: {reason}")
+    model = open_model(str(real_model("smollm2.gguf")), device=device)
+    assert model.answer(QUESTION, limit=20) == "The capital of France is Paris."
+
+
+def test_a_conversation_goes_on_from_what_is_held() -> None:
+    model = open_model(str(real_model("smollm2.gguf")))
+    said = model.answer(QUESTION)
+    talk = [*QUESTION, {"role": "assistant", "content": said}, {"role": "user", "content": "And of Italy?"}]
+    request = model.generator.submit(model.encode_chat(talk), limit=20)
+    assert "Rome" in "".join(model.stream(request))
+    assert request.reused > 40
