@@ -257,7 +257,7 @@ CASES: dict[str, tuple[UOp, UOp]] = {
     "range-below-its-size": (RN < N, R < N),
     "quotient-below": (X // 4 < 3, X // -4 < 3),
     "compare-less": (X + 3 < 10, I32 + 3 < 10),
-    "compare-equal": ((X * 2).eq(Z * 2 + 1), (J32 * 2).eq(I32 * 2 + 1)),
+    "compare-equal": ((X * 2).eq(Z * 2 + 1), (I32 * 2 + 1).eq(J32 * 2)),
     "compare-bool": (A.eq(False), A.eq(B)),
     "bool-unequal": (A.ne(B), I32.ne(J32)),
     "bool-equal": (A.eq(B), I32.eq(J32)),
