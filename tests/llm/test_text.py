@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.base.errors import ConfigError
@@ -21,6 +21,7 @@ def stream(data: bytes, sizes: list[int], stop: tuple[str, ...] = ()) -> tuple[l
     return pieces, made.stopped
 
 
+@settings(max_examples=30)
 @given(st.text(), st.lists(st.integers(1, 5), min_size=1))
 def test_pieces_are_the_text(text: str, sizes: list[int]) -> None:
     pieces, _ = stream(text.encode(), sizes)
@@ -28,11 +29,13 @@ def test_pieces_are_the_text(text: str, sizes: list[int]) -> None:
     assert all(piece.encode() for piece in pieces if piece), "no piece has half a character"
 
 
+@settings(max_examples=30)
 @given(st.binary(), st.lists(st.integers(1, 5), min_size=1))
 def test_bytes_that_are_no_text_become_replacement_characters(data: bytes, sizes: list[int]) -> None:
     assert "".join(stream(data, sizes)[0]) == data.decode("utf-8", "replace")
 
 
+@settings(max_examples=30)
 @given(
     st.text("abc"),
     st.lists(st.text("abc", min_size=1, max_size=4), max_size=3),
