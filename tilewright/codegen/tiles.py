@@ -49,11 +49,16 @@ def _steps(node: UOp) -> dict[UOp, int] | None:
     return dict(form.terms)
 
 
+# A longer expression is computed by the kernel: it would be worked out anew for every element and every use.
+MAX_KNOWN_NODES = 32
+
+
 def is_tile_expression(node: UOp) -> bool:
     """Whether an integer is computed from tile axes and constants alone: it is known for each element of the tile."""
     if not node.ranges or not all(axis.arg.kind.is_tile for axis in node.ranges):
         return False
-    return all(_is_known(each) for each in toposort(node))
+    nodes = toposort(node)
+    return len(nodes) <= MAX_KNOWN_NODES and all(_is_known(each) for each in nodes)
 
 
 def _is_known(node: UOp) -> bool:
@@ -64,14 +69,19 @@ def _is_known(node: UOp) -> bool:
 
 def tile_value(node: UOp, at: Mapping[UOp, int]) -> int:
     """The value of a tile expression at one element of the tile."""
-    if node.op is Ops.RANGE:
-        return at[node]
-    if node.op is Ops.CONST:
-        return int(node.arg)
-    sources = [tile_value(source, at) for source in node.src]
-    meaning = node.op.value
-    value = sources[0] if meaning is None else meaning(ScalarMath, *sources)
-    return int(bool(value)) if node.dtype.is_bool else wrap_int(int(value), node.dtype)
+    values: dict[UOp, int] = {}
+    for each in toposort(node):
+        if each.op is Ops.RANGE:
+            values[each] = at[each]
+            continue
+        if each.op is Ops.CONST:
+            values[each] = int(each.arg)
+            continue
+        sources = [values[source] for source in each.src]
+        meaning = each.op.value
+        value = sources[0] if meaning is None else meaning(ScalarMath, *sources)
+        values[each] = int(bool(value)) if each.dtype.is_bool else wrap_int(int(value), each.dtype)
+    return values[node]
 
 
 class TileFacts:
