@@ -8,6 +8,7 @@ library and of NumPy count where user code called them, directly or not."""
 from __future__ import annotations
 
 import _lsprof
+import gc
 import os
 import re
 import sys
@@ -61,8 +62,10 @@ def names_in(code: types.CodeType) -> frozenset[str]:
 
 
 def observe(call: Callable[[], Any]) -> tuple[Any, Observation]:
-    """Calls, and says what has run. A profiler that the user has set is put aside meanwhile."""
+    """Calls, and says what has run. A profiler that the user has set is put aside meanwhile, and so is the collection
+    of cycles: what it calls (finalisers, callbacks of others) is not the function's doing."""
     outer = sys.getprofile()
+    collects = gc.isenabled()
     profiler = _lsprof.Profiler()
     try:
         profiler.enable(subcalls=True, builtins=True)
@@ -70,10 +73,13 @@ def observe(call: Callable[[], Any]) -> tuple[Any, Observation]:
         # Since Python 3.12 a second native profiler is refused while one is active.
         reason = "a profiler is active, so that it cannot be seen what the function reads"
         return call(), Observation(frozenset(), frozenset(), frozenset(), True, True, reason)
+    gc.disable()
     try:
         result = call()
     finally:
         profiler.disable()
+        if collects:
+            gc.enable()
         if isinstance(outer, _lsprof.Profiler):
             outer.enable()
         elif outer is not None:
