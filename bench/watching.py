@@ -2,8 +2,8 @@
 Out: a table: import, eager and jitted launch of both trees in turns, each in processes of its own; then the launches
 of this tree while a profile or a trace is taken.
 
-    git worktree add /tmp/before COMMIT
-    python -m bench.watching /tmp/before
+    git worktree add ../before COMMIT
+    python -m bench.watching ../before
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Shard = Annotated[int, typer.Option(min=1, help="How many devices share the mode
 Context = Annotated[int, typer.Option(min=0, help="Tokens of prompt and answer; 0: the model's, to 4096.")]
 MaxTokens = Annotated[int, typer.Option(min=0, help="The most tokens of an answer; 0: what the context holds.")]
 Temperature = Annotated[float, typer.Option(help="0 takes the most probable token, 1 as probable as it is.")]
-TopK = Annotated[int, typer.Option(help="Sample from so many tokens; 0: from all.")]
+TopK = Annotated[int, typer.Option(help="Sample from the k most probable tokens; 0 samples from all.")]
 TopP = Annotated[float, typer.Option(help="Sample from the tokens that have this probability together.")]
 MinP = Annotated[float, typer.Option(help="Leave out tokens with less than this share of the best one's probability.")]
 Penalty = Annotated[float, typer.Option(help="Above 1, tokens that occurred become less likely.")]

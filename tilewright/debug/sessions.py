@@ -142,7 +142,7 @@ def watch(session: str, pause: float = 0.2) -> Iterator[dict[str, Any]]:
 
 
 def wait(session: str, seconds: float = 600.0) -> Record:
-    """The record when the session has ended, or after so many seconds."""
+    """The record when the session has ended, or after `seconds` at the latest."""
     end = time.monotonic() + seconds
     record = check(session)
     while record["status"] == "running" and time.monotonic() < end:

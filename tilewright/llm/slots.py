@@ -120,7 +120,7 @@ class Slots:
     # ---------------------------------------------------------------- recorded calls
 
     def _call(self, rows: int, size: int) -> Callable[..., Tensor]:
-        """The jitted call for so many rows of so many tokens, made when it is first needed."""
+        """The jitted call for `rows` rows of `size` tokens each, made when it is first needed."""
         found = self._calls.get((rows, size))
         if found is None:
             found = self._calls[rows, size] = self._jitted(rows, size)
@@ -143,7 +143,7 @@ class Slots:
         return self.model.make_cache(self.count, length + PIECES[-1])
 
     def _reserve(self, length: int) -> None:
-        """Doubles the cache until it holds so many tokens of a row. What was recorded belongs to the old one."""
+        """Doubles the cache until a row holds `length` tokens. What was recorded belongs to the old one."""
         if length <= self._cache.length:
             return
         wanted = self._cache.length - PIECES[-1]

@@ -295,7 +295,7 @@ function rooflinePoints(device) {
   return [...points.values()];
 }
 
-const LEAST_INTENSITY = 0.03;
+const MIN_INTENSITY = 0.03;
 
 // Operations a second over operations a byte, both in powers of ten. A kernel without operations stands at the left edge,
 // as far below the roof as its bytes a second are below the bandwidth.
@@ -303,10 +303,10 @@ function roofline(device, onSelect) {
   const points = rooflinePoints(device);
   const peak = peaks[device];
   const width = 860, height = 440, left = 62, bottom = 44, top = 18;
-  const intensities = points.map((point) => Math.max(point.operations / point.bytes, LEAST_INTENSITY));
+  const intensities = points.map((point) => Math.max(point.operations / point.bytes, MIN_INTENSITY));
   const rates = points.map((point, at) => (intensities[at] * point.bytes) / point.duration);
   const ridge = peak ? peak.operations / peak.bandwidth : 1;
-  const xs = [LEAST_INTENSITY / 1.6, Math.max(64, ridge * 4, ...intensities) * 1.6];
+  const xs = [MIN_INTENSITY / 1.6, Math.max(64, ridge * 4, ...intensities) * 1.6];
   const most = peak ? peak.operations / 1e9 : Math.max(1, ...rates);
   const ys = [Math.min(most / 1e3, ...rates) / 1.6, Math.max(most, ...rates) * 2.5];
   const scale = (value, [low, high], from, to) => from + ((Math.log10(value) - Math.log10(low)) / (Math.log10(high) - Math.log10(low))) * (to - from);
