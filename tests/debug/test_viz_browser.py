@@ -5,31 +5,20 @@ Slow, and skipped where the browser or Playwright is missing: `apt-get install c
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.browser import MARKS, started_browser
 from tests.debug.graphs import random_trace
 from tests.debug.test_viz import HOSTILE
 from tilewright import Tensor, jit
 from tilewright.debug.trace import LineRecorder, Recorder, Trace
 from tilewright.debug.viz import Roof, write_page
 
-CHROMIUM = shutil.which("chromium")
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium"),
-]
+pytestmark = MARKS
 NODES = 5000
 # What moving takes: the time of the script in each frame, which the load of the machine changes least.
 FRAMES = """async () => {
@@ -64,11 +53,8 @@ def trace() -> Trace:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright here: pip install playwright")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+    with started_browser() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -4,26 +4,15 @@ Slow, and skipped where the browser or Playwright is missing: `apt-get install c
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.browser import MARKS, started_browser
 from tests.llm.serving import StandIn, running_server, wait_until
 
-CHROMIUM = shutil.which("chromium")
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium"),
-]
+pytestmark = MARKS
 HOSTILE = b"""<img src=x onerror="window.hurt=1"><script>window.hurt=2</script>
 [click](javascript:window.hurt=3) [data](data:text/html,<script>alert(1)</script>) [file](file:///etc/passwd)
 ![](https://example.com/tracker.png) `<b>code</b>` **<i>bold</i>** <https://example.org/a>
@@ -57,11 +46,8 @@ See [docs](https://example.org/x).
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright here: pip install playwright")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+    with started_browser() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
