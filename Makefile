@@ -39,7 +39,7 @@ test-slow: $(INSTALLED) ## the tests marked slow
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow -q
 
 # Which build of torch comes is pip's choice, by its own settings (PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL); any will do.
-# Only files that have such tests are given, for to collect all takes as long as to run these. One thread of torch for each
+# Only files that have such tests are given: collecting all tests takes as long as running these. One thread of torch for each
 # worker: its threads wait by turning in a loop.
 TORCH_TESTS = $(shell grep -rl --include='test_*.py' 'mark\.torch' tests)
 test-torch: $(INSTALLED) ## what is compared with torch, which is installed for it: the op table, optimisers, DLPack, language models

@@ -97,7 +97,7 @@ def kernel_workloads(framework: Framework) -> dict[str, Workload]:
 
 
 def best_time(run: Callable[[], object], seconds: float) -> float:
-    """The shortest of many runs, which go on for so many seconds."""
+    """The shortest of many runs, which go on for this many seconds."""
     for _ in range(WARM_UP_RUNS):
         run()
     times: list[float] = []

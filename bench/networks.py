@@ -375,7 +375,7 @@ def main() -> None:
     parser.add_argument("--device", default="CPU")
     parser.add_argument("--rows", default="", help=f"separated by commas, of: {', '.join(NETWORKS)}; all where empty")
     parser.add_argument("--torch", choices=("none", "eager", "compiled"), default="compiled")
-    parser.add_argument("--kernels", type=int, default=0, help="list so many of the slowest kernels of a step")
+    parser.add_argument("--kernels", type=int, default=0, help="list this many of the slowest kernels of a step")
     parser.add_argument("--dtype", choices=tuple(TOLERANCE), default="", help="bfloat16 on CUDA, else float32")
     parser.add_argument(
         "--scale", choices=("card", "host", "tiny"), default="", help="the sizes; by the device where empty"

@@ -77,12 +77,12 @@ class Row:
         np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-3 * added**0.5, err_msg=self.name)
 
 
-def rows_of(most_size: int, most_elements: int) -> Iterator[Row]:
+def rows_of(max_size: int, max_elements: int) -> Iterator[Row]:
     for n in SIZES:
-        if n <= most_size:
+        if n <= max_size:
             yield Row("matmul", n, ((n, n), (n, n)), 2.0 * n**3)
     for count in ELEMENTS:
-        if count <= most_elements:
+        if count <= max_elements:
             across = 1 << (count.bit_length() // 2)
             yield Row("sum", count, ((count,),), 4.0 * count)
             yield Row("sum rows", count, ((count // across, across),), 4.0 * count)
@@ -203,22 +203,22 @@ def draw(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, one round, into build/scaling")
-    parser.add_argument("--most-size", type=int, default=SIZES[-1], help="the largest product")
-    parser.add_argument("--most-elements", type=int, default=ELEMENTS[-1], help="the longest sum")
+    parser.add_argument("--max-size", type=int, default=SIZES[-1], help="the largest product")
+    parser.add_argument("--max-elements", type=int, default=ELEMENTS[-1], help="the longest sum")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--library", choices=sorted(CALLS), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.quick:
-        arguments.most_size = min(arguments.most_size, QUICK_SIZE)
-        arguments.most_elements = min(arguments.most_elements, QUICK_ELEMENTS)
+        arguments.max_size = min(arguments.max_size, QUICK_SIZE)
+        arguments.max_elements = min(arguments.max_elements, QUICK_ELEMENTS)
         arguments.rounds = 1
-    rows = list(rows_of(arguments.most_size, arguments.most_elements))
+    rows = list(rows_of(arguments.max_size, arguments.max_elements))
     if arguments.library:
         measure(arguments.library, iter(rows))
         return
     libraries = ["tilewright"] + ["torch"] * (importlib.util.find_spec("torch") is not None)
-    limits = ["--most-size", str(arguments.most_size), "--most-elements", str(arguments.most_elements)]
+    limits = ["--max-size", str(arguments.max_size), "--max-elements", str(arguments.max_elements)]
     best = run_all(libraries, rows, arguments.rounds, limits)
     folder = arguments.out or ROOT / ("build/scaling" if arguments.quick else "docs")
     folder.mkdir(parents=True, exist_ok=True)

@@ -130,9 +130,9 @@ def show_stages(console: Console, explanation: Explanation) -> None:
     console.print(layout.text_panel(f"{kernel.name}: as scheduled", kernel.expression, "python"))
     console.print(layout.axes_panel(kernel))
     console.print(others_table([found for found in explanation.kernels if found is not kernel]))
-    console.print(Rule("[bold]4. program[/]: in order, inside its loops; tiles are not written out yet"))
+    console.print(Rule("[bold]4. program[/]: in order, inside its loops; tiles are not unrolled yet"))
     console.print(layout.text_panel(kernel.name, kernel.program, "python", LINES))
-    console.print(Rule("[bold]5. source[/]: the tile written out, as vectors along one axis"))
+    console.print(Rule("[bold]5. source[/]: the tile unrolled, as vectors along one axis"))
     count = f"{len(kernel.source.splitlines())} lines in all"
     console.print(
         layout.text_panel(f"{kernel.name}: LLVM IR", layout.longest_block(kernel.source), "llvm", LINES, count)

@@ -75,7 +75,7 @@ def report(name: str, target: Function, weight: Function, low: mpf, high: mpf, c
 
 
 def report_half_pi(bits: int, mantissa: int, turn_bits: int) -> None:
-    """pi/2 in three parts; the first two times a number of turns with so many bits fit a mantissa."""
+    """pi/2 in three parts; the first two times a number of turns with that many bits fit a mantissa."""
     rest, length = mp.pi / 2, mantissa - turn_bits
     parts = []
     for number in (1, 2):

@@ -49,7 +49,7 @@ def bench(
     device: Annotated[str, typer.Option(help="The device of tensors that name none.")] = "",
     top: Annotated[int, typer.Option(min=1, help="How many kernels to list.")] = 20,
     json: Annotated[Path | None, typer.Option(help="Write every kernel and the peaks to a file.")] = None,
-    again: Annotated[bool, typer.Option(help="Measure the peaks of the machine anew.")] = False,
+    again: Annotated[bool, typer.Option(help="Measure the peaks of the machine again.")] = False,
 ) -> None:
     """Run a workload and hold each of its kernels against what the machine can do, the greatest loss first."""
     from tilewright.cli.bench import BenchRequest, run_bench

@@ -6,7 +6,7 @@ An op that `Target.native_ops` names is left alone: the renderer writes its whol
 What is left of an IDIV or MOD that is not native has a dividend of at least 0 and a divisor of at least 1, so that any
 division will do; what is left of an SHL or SHR has an amount from 0 to below the width. A CAST from float to integer
 is native where the name "SATURATING_CAST" is; what is left of others has its argument in the integer's range. What is
-taken apart into float64 arithmetic is done in integers where the target has none (to the builders, the name "FLOAT64").
+decomposed into float64 arithmetic is done in integers where the target has none (to the builders, the name "FLOAT64").
 Where the name "SLOW_PATH" is, slow paths are marked (`kernels/slow_path.py`), and the renderer branches around them.
 """
 
@@ -39,7 +39,7 @@ UNSIGNED: dict[DType, DType] = {
 def decompose(root: UOp, target: Target) -> UOp:
     """The graph with every op that the target lacks written in ops it has."""
     native = target.native_ops | {"FLOAT64"} if dtypes.float64 in target.native else target.native_ops
-    # What `wide_integers` computes in words it wants taken apart, whatever the target does by itself.
+    # What `wide_integers` computes in words it wants decomposed, whatever the target does by itself.
     wide = WIDE_INTEGERS - target.native
     native_of_wide = native - BUILDERS_OF_WIDE
     if wide:

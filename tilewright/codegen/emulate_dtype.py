@@ -1,6 +1,6 @@
 """Takes a kernel graph of scalar nodes and a target. Gives the graph without the small floats the target lacks.
 
-It is the first pass of codegen; `decompose`, the next, may take apart what it writes (EXP2 in float32, a CAST to int).
+It is the first pass of codegen; `decompose`, the next, may decompose what it writes (EXP2 in float32, a CAST to int).
 
 A value of an emulated dtype is held as its bits, in uint8 or uint16; memory of that dtype becomes memory of those bits.
 Arithmetic is done in float32, which holds every small float exactly, and each result is rounded back: that is what an

@@ -2,7 +2,7 @@
 and WHERE alone, for every finite number; NaN for infinities. `decompose` calls this for the targets that lack SIN.
 
 |x| = n*pi/2 + r; by n modulo 4 the sine is sin(r), cos(r), -sin(r) or -cos(r), times the sign of x, and the cosine is
-that of one n more. Near angles, which most are, are taken apart in a few steps. Others need as many bits of 1/pi as
+that of one n more. Near angles, which most are, are reduced in a few steps. Others need as many bits of 1/pi as
 their size asks for: in float64 for a float32 where the target has it, in integers elsewhere.
 
 Greatest errors found, in units in the last place, with and without contraction to FMA: float32 1.54, float64 1.52; of

@@ -49,7 +49,7 @@ def _steps(node: UOp) -> dict[UOp, int] | None:
     return dict(form.terms)
 
 
-# A longer expression is computed by the kernel: it would be worked out anew for every element and every use.
+# A longer expression is computed by the kernel: it would be evaluated again for every element and every use.
 MAX_KNOWN_NODES = 32
 
 

@@ -41,7 +41,7 @@ class Format:
     half_pi_high: float
     half_pi_low: float
     half_pi_parts: tuple[float, float, float]
-    largest_near: float  # the angles below are taken apart with `half_pi_parts`
+    largest_near: float  # the angles below are reduced with `half_pi_parts`
     root_half_bits: int  # the bits of sqrt(1/2), where a mantissa is cut
     largest_exp: float  # the largest number whose exp is finite
     ln2_high: float

@@ -24,7 +24,7 @@ def is_symbolic(shape: Iterable[object]) -> bool:
     return any(isinstance(size, SymbolicInt) for size in shape)
 
 
-def least_size(size: int) -> int:
+def min_size(size: int) -> int:
     """The least value that a size can have."""
     return size.least if isinstance(size, SymbolicInt) else size
 

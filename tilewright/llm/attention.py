@@ -13,7 +13,7 @@ from tilewright.tensor.tensor import Tensor
 
 
 class Place:
-    """Where the tokens of a call stand, for all layers: their turns, and which keys each of them may see."""
+    """Where the tokens of a call stand, for all layers: their rotation, and which keys each of them may see."""
 
     def __init__(
         self, config: Config, rotaries: list[Rotary], x: Tensor, cache: Cache | None, position: Position

@@ -21,7 +21,8 @@ _SPACES = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 def _words(digits: str) -> str:
-    """GPT-4's rule: a word takes the one sign before it, a number has so many digits, line ends go to what precedes."""
+    """GPT-4's rule: a word may begin with one non-letter, `digits` is the pattern of a number, and line
+    ends belong to the punctuation before them."""
     return _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|" + digits + r"| ?[^\s\p{L}\p{N}]+[\r\n]*" + _SPACES
 
 

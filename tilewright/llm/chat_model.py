@@ -85,7 +85,7 @@ def open_model(
     progress: bool = True,
 ) -> ChatModel:
     """A model by its name, `hf:owner/repository/file` or path; fetched where it is not here yet. `shard` spreads its
-    weights over so many devices."""
+    weights over that many devices."""
     loaded = load_model(find_model(name, progress), device)
     model = shard_model(loaded.model, device_names(loaded.model.device, shard))
     tokenizer = load_tokenizer(_tokenizer_source(loaded))

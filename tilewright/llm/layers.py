@@ -117,12 +117,12 @@ class Rotary:
         self.frequencies = as_buffer(values.to(device) if isinstance(device, str) else values.shard(device))
 
     def at(self, steps: Tensor) -> Rotation:
-        """The turns of tokens that stand at `steps`."""
+        """The rotation of tokens at the positions `steps`."""
         return Rotation(self.rope, self.frequencies, steps)
 
 
 class Rotation:
-    """The turns of tokens at given positions, computed once and applied in every layer: cosines, and sines with the
+    """The rotation of tokens at given positions, computed once and applied in every layer: cosines, and sines with the
     sign of the feature they are for, each (time, size) or (batch, 1, time, size)."""
 
     def __init__(self, rope: Rope, frequencies: Tensor, steps: Tensor) -> None:
@@ -136,7 +136,7 @@ class Rotation:
         self.sines = (-sines).stack(sines, dim=axis).flatten(-2).contiguous()
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x (batch, heads, time, features) with its first `size` features turned."""
+        """x (batch, heads, time, features) with its first `size` features rotated."""
         size = self.rope.size
         turned = x if size == x.shape[-1] else x[..., :size]
         pairs = turned.unflatten(-1, (-1, 2) if self.rope.interleaved else (2, -1))

@@ -126,7 +126,7 @@ def _read_local(operation: str, address: str, progress: bool) -> bytes:
 
 
 def _read_kept(operation: str, address: str, progress: bool) -> bytes:
-    """A copy that is damaged, another address's or no plain file is fetched anew."""
+    """A copy that is damaged, another address's or not a regular file is fetched again."""
     folder = make_cache_folder(operation, "downloads")
     key = hashlib.sha256(address.encode()).hexdigest()
     path = os.path.join(folder, key)

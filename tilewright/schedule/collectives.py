@@ -96,7 +96,7 @@ def move_parts(sharded: Sharded, layout: Layout) -> Sharded:
 def all_reduce(op: Op, partials: Sequence[tuple[UOp, str]], devices: tuple[str, ...]) -> Sharded:
     """`partials` are the results and where they are; a device that has nothing to add has none.
 
-    They are stored before they are sent: a fold that computed its own partial result anew could round it otherwise than
+    They are stored before they are sent: a fold that recomputed its own partial result could round it otherwise than
     the others do, and the copies of a value have to stay equal."""
     stored = [(UOp(Ops.CONTIGUOUS, part.dtype, (part,)), home) for part, home in partials]
     results = []

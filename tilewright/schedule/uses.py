@@ -126,7 +126,7 @@ def ranges_of(element: Element) -> frozenset[UOp]:
 
 
 def is_reducing(use: Use) -> bool:
-    """Whether the element is asked for anew in each step of a reduction."""
+    """Whether the element is recomputed in each step of a reduction."""
     return any(loop.arg.kind is AxisType.REDUCE for loop in ranges_of(use.element))
 
 

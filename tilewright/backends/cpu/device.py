@@ -34,8 +34,8 @@ KERNEL_SYMBOL = "kernel"
 LLVM = "llvm"  # of CPU_COMPILER: every other choice is the name of a program
 # Elementary operations below which waking another thread costs more than it saves.
 MIN_GRAIN = 1 << 15
-# Small chunks let the cores end together, also when one of them starts late. In each one memory has to be fetched ahead
-# anew: with 32 the exponential of 4M numbers takes 3 % longer, a sum of 256k numbers a fifth.
+# Small chunks balance the load when a core starts late; but the hardware prefetchers start again in each one: with 32
+# chunks the exponential of 4M numbers takes 3 % longer, a sum of 256k numbers a fifth.
 CHUNKS_PER_THREAD = 16
 # Bytes that each thread of a kernel may pack its operands into: more would not stay in any cache.
 MAX_PANEL_BYTES = 8 << 20
@@ -59,7 +59,7 @@ def cpu_target(compiler: str = LLVM, arch: str = "", facts: str = "", flush: int
         from tilewright.backends.cpu.code import c_compiler
 
         toolchain, local_bytes = c_compiler.toolchain(compiler, arch), STACK_BYTES
-    # C leaves a conversion out of range open; where no instruction has it, LLVM takes vectors apart lane by lane.
+    # C leaves a conversion out of range open; where no instruction has it, LLVM scalarises vectors.
     saturates = compiler == LLVM and compiled_for.has_saturating_casts()
     return Target(
         name="CPU",

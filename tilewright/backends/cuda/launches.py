@@ -106,7 +106,7 @@ class CudaRunner(Runner):
     def set_address(self, launch: int, param: int, address: Address) -> None:
         memory, offset = address
         if self.memories[launch][param] is not None:
-            # What is given anew at every run may be any memory: the graph must have been made with that in mind.
+            # What is given at every run may be any memory: the graph must have been made with that in mind.
             self.memories[launch][param] = self.graph = None
         chosen = self.launches[launch]
         position = chosen.position.get(param)
@@ -147,7 +147,7 @@ class CudaRunner(Runner):
 
 
 class _Access(NamedTuple):
-    """Bytes that a launch reads or writes. Where they are given anew at every run, they may be any."""
+    """Bytes that a launch reads or writes. Where they are given at every run, they may be any."""
 
     start: int
     end: int

@@ -66,7 +66,7 @@ def opencl_target(device: Any) -> Target:
         cores=device.max_compute_units,
         cache_bytes=device.global_mem_cache_size or 1 << 20,
         native=ALL_DTYPES - SMALL_FLOATS - (frozenset() if has_double else {dtypes.float64}),
-        # The sine of a float32 is taken apart into float64 arithmetic.
+        # The sine of a float32 is decomposed into float64 arithmetic.
         native_ops=_NATIVE_OPS if has_double else _NATIVE_OPS | {"SIN"},
     )
 

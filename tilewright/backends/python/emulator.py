@@ -149,7 +149,7 @@ class _Run:
     # ------------------------------------------------------------ batches
 
     def execute(self, batch_elements: int) -> None:
-        # Work-groups may go round a loop a different number of times; those of a batch go together.
+        # Work-groups may have different trip counts; those of a batch have equal ones.
         trips = self._trips_of_groups() if self.plan.trips else None
         if self.plan.trips and trips is None:
             batch_elements = 1
@@ -162,8 +162,8 @@ class _Run:
         self._tell_written()
 
     def _trips_of_groups(self) -> Array | None:
-        """A row for each work-group: how often its loops go round, as its first thread has it. None where a loop around
-        them, or memory, has a say in that."""
+        """A row for each work-group: the trip counts of its loops, as its first thread has them. None where they
+        depend on a loop around them, or on memory."""
         groups = np.arange(self.launch.group_count)
         self.values = self.launch.range_values(groups)
         for node in toposort(*self.plan.trips):

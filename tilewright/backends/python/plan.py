@@ -20,7 +20,7 @@ class Plan:
     """`ends[k]` is the position of the END of the loop opened at k; `releases[k]` are the values nobody reads after k.
 
     `tile_ranges` are in the order of their ids, which is the order in which their elements are folded. `trips` are the
-    nodes that say how often loops go round, where that is computed."""
+    nodes that say the trip counts of loops, where these are computed."""
 
     ends: dict[int, int]
     releases: tuple[tuple[UOp, ...], ...]

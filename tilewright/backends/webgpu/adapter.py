@@ -29,7 +29,7 @@ RAISED_LIMITS = (
     "max-storage-buffer-binding-size",
     "max-storage-buffers-per-shader-stage",
 )
-# EXP2, LOG2 and SIN are taken apart: WGSL allows them errors that no other device has.
+# EXP2, LOG2 and SIN are decomposed: WGSL allows them errors that no other device has.
 NATIVE_OPS = frozenset(
     ("NEG", "SQRT", "TRUNC", "ADD", "SUB", "MUL", "FDIV", "MAX", "MIN", "AND", "OR", "XOR", "CMPLT", "CMPEQ", "CMPNE")
     + ("WHERE", "CAST", "BITCAST")

@@ -270,7 +270,7 @@ class WgslLanguage(Language):
         if op is Ops.SHR:
             high = Expression(f"{left.within(ATOM)}.y")
             return Expression(f"{PAIR}({high.text}, 0u)", twin=high)
-        raise InternalError(f"the WGSL renderer was given {op!r} of 64 bits, which codegen takes apart")
+        raise InternalError(f"the WGSL renderer was given {op!r} of 64 bits, which codegen decomposes")
 
     def _low_word(self, pair: Expression) -> Expression:
         """The twin of a pair that is made of its low word alone is that word."""

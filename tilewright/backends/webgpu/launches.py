@@ -1,5 +1,5 @@
 """Lists of launches. In: kernels with their buffers, in order. Out: something that runs them again and again.
-A command buffer is used once, so each run records its launches anew; what a launch binds is kept."""
+A command buffer is used once, so each run records its launches again; what a launch binds is kept."""
 
 from __future__ import annotations
 

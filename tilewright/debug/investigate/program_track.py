@@ -62,7 +62,7 @@ def verdict_on(ended: Ended, reference: Ended | None, failure: Failure) -> Verdi
 
 
 def _finding_of(switch: Switch, verdict: Verdict, captured: str | None) -> Finding:
-    """What a switch alone tells. A schedule that is wrong with the cache and right when it is compiled anew was given
+    """What a switch alone tells. A schedule that is wrong with the cache and right when it is compiled again was given
     another one's kernel."""
     before = "" if captured is None else text_of(captured)
     line = "" if captured is None else load_repro(captured).line

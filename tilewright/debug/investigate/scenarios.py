@@ -84,7 +84,7 @@ class Scenarios:
         self, switches: Sequence[Switch], trial: Callable[[Sequence[Switch]], list[tuple[Verdict, float]]], batch: int
     ) -> dict[str, Verdict]:
         """The verdict on each, those first that observations make likely. Up to `batch` of them are handed to `trial`
-        at a time, and what to take next is decided anew each time."""
+        at a time, and what to take next is decided again each time."""
         pending = list(switches)
         done: dict[str, Verdict] = {}
 

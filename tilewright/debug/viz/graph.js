@@ -1,6 +1,6 @@
 // The graph on a canvas. In: a graph of the trace. Out: a picture that is moved with the pointer, and calls for the node
 // that was clicked. The picture is drawn into a buffer larger than the view; moving and zooming show the buffer, and it
-// is drawn anew when the view leaves it or comes to rest.
+// is redrawn when the view leaves it or comes to rest.
 
 // What the tools above and the legend below cover.
 const TOP_MARGIN = 62;

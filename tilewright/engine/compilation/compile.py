@@ -72,7 +72,7 @@ class LoadedKernel:
 
 @dataclass(slots=True)
 class CompiledKernel(LoadedKernel):
-    """A kernel and all that led to it: made anew when it is asked for, if the kernel was stored."""
+    """A kernel and all that led to it: compiled again when it is asked for, if the kernel was stored."""
 
     ast: UOp
     stage_times: dict[str, int]  # nanoseconds each stage took; no "compile" where the binary was on disk
@@ -209,7 +209,7 @@ def _load_stored(stored_key: str | None, device: str) -> LoadedKernel | None:
     with stage_timer("load"):
         try:
             handle = open_driver(device).load_kept(found.binary, found.launch)
-        except Exception as error:  # whatever a driver says of it: the kernel is compiled, and stored anew
+        except Exception as error:  # whatever a driver says of it: the kernel is compiled and stored again
             emit("warning", message=f"the stored kernel {stored_key} cannot be loaded: {error!r}", location=None)
             return None
     return LoadedKernel(found.name, device, found.operations, found.bytes_moved, handle, stored_key)

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 # Held from binding a graph until its results are known by their nodes, and while a replay overwrites memory.
 running = held_lock(0)
-# As often a graph is bound anew because other threads have changed what it is bound to. Then they have to wait.
+# How often a graph is bound before other threads, which change what it is bound to meanwhile, have to wait.
 MAX_BINDINGS = 4
 
 
@@ -311,7 +311,7 @@ def _find_spoiled(prepared: Prepared, failure: Failure) -> dict[UOp, bool]:
 
 
 def _remember(node: UOp, buffer: UOp) -> None:
-    """The buffer of a value, also for what it is a reshape of: a tensor that reshapes it anew goes past this node."""
+    """The buffer of a value, also for what it is a reshape of: another reshape of that does not lead to this node."""
     node.cache["realized"] = buffer
     while node.op is Ops.RESHAPE and held_buffer(node.src[0]) is None:
         node = node.src[0]

@@ -3,7 +3,7 @@ Out: the arguments with each marked int bound to a variable of its name, so that
 
 Bounds are given (`symbolic={"position": (0, 4095)}`), or found (`symbolic=("position",)`): the first call begins with
 wide ones, and where an operation needs narrower ones, such as a slice that has to lie in its axis, the call begins
-anew with those. A later value outside of them is a call of another kind, with bounds of its own."""
+again with those. A later value outside of them is a call of another kind, with bounds of its own."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ MAX_ENTRIES, ENTRIES_PER_OBJECT = 1 << 18, 3
 MAX_ARRAY_BYTES = 1 << 20
 MAX_NAME = 100  # characters, of how the function comes to an object
 _LIBRARIES = sys.stdlib_module_names.union(["numpy"])
-MAX_CODES = 1 << 15  # whose names are remembered: more than one walk can meet, or each would read all of them anew
+MAX_CODES = 1 << 15  # whose names are remembered: more than one walk can meet, or each would read all of them again
 
 
 @functools.lru_cache(maxsize=MAX_CODES)

@@ -155,7 +155,7 @@ class Replay(Reader):
         return LaunchList(self.parts)
 
     def _release(self, roles: list[tuple[Role, ...]]) -> None:
-        """Memory of the recorded call that each replay brings anew is not kept."""
+        """Memory of the recorded call that each replay supplies itself is not kept."""
         for execution, slot_roles in zip(self.executions, roles, strict=True):
             for slot, role in enumerate(slot_roles):
                 if role in self.renewed:

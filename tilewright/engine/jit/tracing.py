@@ -2,7 +2,7 @@
 launched, where each buffer came from, what came out and where else the call has put tensors of its own.
 
 A tensor that the call made and stored where jit finds it again (a gradient, an attribute, an entry of a dict or list, a
-variable) is a result like any other: a replay makes it anew and puts it there. What else outlives the call
+variable) is a result like any other: a replay recomputes it and stores it there. What else outlives the call
 has escaped."""
 
 from __future__ import annotations

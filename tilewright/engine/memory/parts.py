@@ -84,7 +84,7 @@ def held_buffer(node: UOp) -> UOp | None:
 
 def is_held(node: UOp) -> bool:
     """Whether memory has the value already. Nodes are shared by all who write the same expression: one of them may have
-    updated that memory since, and the value has to be computed anew for the others."""
+    updated that memory since, and the value has to be recomputed for the others."""
     held = node._cache.get("realized") if node._cache else None
     return held is not None and has_contents(held)
 

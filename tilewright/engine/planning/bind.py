@@ -49,7 +49,7 @@ class BoundGraph:
         return tuple(self._params.values())
 
     def is_current(self) -> bool:
-        """Whether binding the graph anew would give the same: the same values are held, by the same memory."""
+        """Whether binding the graph again would give the same: the same values are held, by the same memory."""
         held = self._held
         if any(node.cache.get("realized") is not memory or not is_held(node) for node, memory in held.items()):
             return False

@@ -81,7 +81,7 @@ kernel_tables.append(_plans)
 
 
 def known_plan(structure: Structure, is_replayed: bool = False) -> Plan | None:
-    """The plan, where this process has made it before; whoever watches the stages sees it made anew. What will be
+    """The plan, where this process has made it before; whoever watches the stages sees it made again. What will be
     replayed many times has static kernels."""
     if listeners and is_watched():
         return None

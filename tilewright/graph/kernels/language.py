@@ -246,7 +246,7 @@ def check_values(order: list[UOp]) -> None:
 
 def check_memory_in_loops(order: list[UOp]) -> None:
     """Memory of the kernel's own is one memory in all iterations of a loop; who stores to it in each says so. Otherwise
-    what is meant to start anew would go on from where the iteration before has left it."""
+    what is meant to be reset in each iteration would go on from the value of the iteration before."""
     ended: dict[UOp, set[UOp]] = {}
     for node in reversed(order):
         if node.op in (Ops.END, Ops.GROUP, Ops.BARRIER):

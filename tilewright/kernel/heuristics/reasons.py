@@ -71,7 +71,7 @@ def _tile_reason(view: KernelView, axis: UOp) -> str:
         parts.append(f"{reused} of {len(view.loads)} loads are reused along it")
     if axis.arg.kind is AxisType.REDUCE:
         parts.append("independent accumulators")
-    return "; ".join(parts) or "written out, so that instructions of several iterations overlap"
+    return "; ".join(parts) or "unrolled, so that instructions of several iterations overlap"
 
 
 __all__ = ["announce_opts", "explain_opt"]

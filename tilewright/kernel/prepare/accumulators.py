@@ -299,7 +299,7 @@ def reads_own_alone(memory: UOp, stores: list[UOp], loads: list[UOp]) -> bool:
 def separate_ranges(sink: UOp) -> UOp:
     """Gives a reduction a range of its own where the user's range is also open elsewhere or closed by a reduction
     inside: a range that a reduction closes is a reduce axis and nothing else. Equal reductions keep sharing theirs.
-    The elements of a tile that is written out may be folded and used again, for which they are not computed twice."""
+    The elements of an unrolled tile may be folded and used again, for which they are not computed twice."""
     order = toposort(sink)
     taken = {axis for node in order if node.op is Ops.END for axis in node.src[1:]}
     taken.update(axis for node in order if node.op is Ops.STORE for axis in node.ranges)

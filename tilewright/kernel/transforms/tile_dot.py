@@ -31,7 +31,7 @@ from tilewright.kernel.transforms.pad import mask_axis
 
 # Bytes of a vector that one thread copies.
 VECTOR_BYTES = 16
-# Rounds of a copy that are written out; more are a loop.
+# Rounds of a copy that are unrolled; more are a loop.
 MAX_ROUNDS = 32
 # The number of the barrier before a copy, and of the one after it.
 _BEFORE_COPY, _AFTER_COPY = -1, 0

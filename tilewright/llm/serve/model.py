@@ -18,7 +18,7 @@ from tilewright.llm.text import TokenStream
 
 # A jitted call is recorded twice before it is replayed, and a step may go to another one.
 WARM_CALLS = 4
-# A question with a chat template around it has about so many tokens.
+# A question with a chat template around it has about this many tokens.
 COMMON_PIECE = 32
 
 

@@ -26,7 +26,7 @@ POLL_SECONDS = 0.05
 def connection_protocol(read_seconds: float) -> type[H11Protocol]:
     """HTTP on one connection that closes it when the client does not send a whole head, or take what is sent, in time.
 
-    The timers of uvicorn begin after the first request and start anew with every byte, so a client that sends a byte
+    The timers of uvicorn begin after the first request and restart with every byte, so a client that sends a byte
     now and then would hold a connection for as long as it likes.
     """
 
@@ -60,7 +60,7 @@ def connection_protocol(read_seconds: float) -> type[H11Protocol]:
             self._write_timer = stopped(self._write_timer)
 
         def _watch_head(self) -> None:
-            """Run the timer while no request is being served: it is not started anew by a part of a head."""
+            """Run the timer while no request is being served: a part of a head does not restart it."""
             if self.cycle is not None and not self.cycle.response_complete:
                 self._head_timer = stopped(self._head_timer)
             elif self._head_timer is None and not self.transport.is_closing():

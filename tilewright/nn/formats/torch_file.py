@@ -226,7 +226,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _allowed(rebuild: Rebuild) -> dict[str, Global]:
-    """Every global that a pickle of torch may name. Made anew for each file, so no file can change another's."""
+    """Every global that a pickle of torch may name. A new table for each file, so no file can change another's."""
     calls: dict[str, Call] = {
         "_codecs.encode": _encode,
         "builtins.set": _set,

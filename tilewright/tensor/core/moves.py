@@ -32,7 +32,7 @@ def apply_moves(node: UOp, moves: Iterable[Move]) -> UOp:
 
 def without_bitcasts(node: UOp, moves: tuple[Move, ...], value: UOp) -> tuple[tuple[Move, ...], UOp]:
     """To store `value` in the view that `moves` makes of a node: movements alone, and the bits to store there. Behind a
-    bitcast to another width the whole view is made anew with the value in it, and its bits are stored."""
+    bitcast to another width the whole view is rebuilt with the value in it, and its bits are stored."""
     moves = tuple(move for move in moves if move[0] is not Ops.DETACH)
     first = next((number for number, (op, _) in enumerate(moves) if op is Ops.BITCAST), None)
     if first is None:

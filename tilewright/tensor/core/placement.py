@@ -146,7 +146,7 @@ class PlacementMixin(StorageMixin):
 
     def shard(self, devices: tuple[str, ...] | list[str], axis: int | None = None) -> Self:
         """The tensor on several devices: a copy on each, or along `axis` a part on each. Parts are as even as they can
-        be, the first ones larger. What is on several devices already is divided anew."""
+        be, the first ones larger. What is on several devices already is divided again."""
         checked = _checked_devices(devices)
         wanted = None if axis is None else _check_axis(axis, self.shape)
         if isinstance(checked, str):

@@ -10,7 +10,7 @@ from tilewright.base.dtype import DType, Scalar, dtype_for_range, dtype_of_scala
 from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
-from tilewright.graph.sizes import is_symbolic, least_size
+from tilewright.graph.sizes import is_symbolic, min_size
 from tilewright.graph.spec import Devices
 from tilewright.graph.symbolic import capacity
 from tilewright.runtime.buffer import file_buffer
@@ -163,7 +163,7 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
         start, stop = whole(start), whole(stop)
         if stop < start:
             raise ShapeError("arange", f"from {start} to {stop}", "give a stop that is not before the start")
-        exact = dtype_for_range(least_size(start), capacity(stop))
+        exact = dtype_for_range(min_size(start), capacity(stop))
         index = build.iota(stop - start, exact)
         moved = index if start == 0 else build.alu(Ops.ADD, index, build.const(exact, start))
         return cls._from_uop(build.cast(moved, exact if dtype is None else to_dtype(dtype)), device)

@@ -32,8 +32,8 @@ declare i32 @sched_yield()
 define internal ptr @take_panel(ptr %panels) {
 entry:
   %count = load i64, ptr %panels, align 8
-  %stride_place = getelementptr i64, ptr %panels, i64 1
-  %stride = load i64, ptr %stride_place, align 8
+  %stride_word = getelementptr i64, ptr %panels, i64 1
+  %stride = load i64, ptr %stride_word, align 8
   br label %round
 round:
   br label %look

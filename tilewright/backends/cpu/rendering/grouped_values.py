@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tilewright.backends.cpu.rendering.elementwise import spell
 from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.instructions import constant, literal, of_lanes, scalar_type, value_type
-from tilewright.backends.cpu.rendering.memory_access import MemoryAccess, chunks_of
+from tilewright.backends.cpu.rendering.memory_access import MemoryAccess, span_count
 from tilewright.backends.cpu.rendering.shuffles import interleave
 from tilewright.base.dtype import DType
 from tilewright.codegen.tiles import Coordinates, axis_size, is_tile_expression, tile_part, tile_value
@@ -75,7 +75,7 @@ class GroupedValues:
         others = self.axes(load, group)
         for coordinates in itertools.product(*(range(axis_size(axis)) for axis in others)):
             positions = self._positions(load, group, dict(zip(others, coordinates)))
-            if not chunks_of(positions):
+            if not span_count(positions):
                 return False
         return True
 
@@ -94,7 +94,7 @@ class GroupedValues:
 
     def emit(self, node: UOp, group: Group, is_lazy: bool) -> None:
         """All vectors of a member, where the program has the node; of a lazy one each where it is used first, so that
-        few of them wait in registers."""
+        few of them are live at once."""
         self.made[node] = {}
         axes = self.axes(node, group)
         for coordinates in () if is_lazy else itertools.product(*(range(axis_size(axis)) for axis in axes)):

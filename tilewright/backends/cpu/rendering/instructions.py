@@ -111,7 +111,7 @@ class Instructions:
             return f"fneg {kind} {operand}" if dtype.is_float else f"sub {kind} {constant(dtype, 0, lanes)}, {operand}"
         if not op.function:
             raise InternalError(
-                f"the CPU renderer was given {op!r} on {dtype.name}, which codegen should have taken apart"
+                f"the CPU renderer was given {op!r} on {dtype.name}, which codegen should have decomposed"
             )
         return self.call(f"llvm.{op.function}.{overload(dtype, lanes)}", kind, (kind, operand))
 

@@ -26,7 +26,8 @@ from tilewright.graph.uop import UOp, memory_of
 GROUP_BYTES = 4
 # The most elements between the first and the last of a vector that is shuffled out of a contiguous load.
 MAX_SPAN = 64
-CHUNKS = (1, 2, 4)  # loads of a vector whose parts lie far apart
+# How many contiguous loads a vector may be shuffled out of, each of a span of its own; fewer are tried first.
+SPAN_COUNTS = (1, 2, 4)
 # Lengths of the groups of results that are interleaved in front of a store.
 RESULT_GROUPS = (2, 4)
 _FENCE = "  fence seq_cst"
@@ -70,16 +71,16 @@ class MemoryAccess(Addresses):
         split = self.constant_position(index)
         lanes = [{**at, axis: lane} for lane in range(axis_size(axis))] if split is not None else []
         positions = [sum(tile_value(part, each) for part in (split or ())[1:]) for each in lanes]
-        return positions if positions and chunks_of(positions) == 1 else []
+        return positions if positions and span_count(positions) == 1 else []
 
     def load_span(self, index: UOp, positions: list[int]) -> Element:
-        """Elements at constant positions: of each chunk all from the first to the last is loaded, and shuffled."""
+        """Elements at constant positions: each span is loaded from its first to its last element, and shuffled."""
         split, kind = self.constant_position(index), memory_type(_memory_dtype(index.dtype))
         assert split is not None
         base = self.base_pointer(index, split[0])
-        length = len(positions) // chunks_of(positions)
-        chunks = [positions[start : start + length] for start in range(0, len(positions), length)]
-        names = [self._load_chunk(index, base, chunk) for chunk in chunks]
+        length = len(positions) // span_count(positions)
+        spans = [positions[start : start + length] for start in range(0, len(positions), length)]
+        names = [self._load_one_span(index, base, span) for span in spans]
         while len(names) > 1:
             order, have = shuffle_mask(range(2 * length)), of_lanes(kind, length)
             pairs = zip(names[::2], names[1::2])
@@ -87,7 +88,7 @@ class MemoryAccess(Addresses):
             length *= 2
         return self.emitter.here(names[0])
 
-    def _load_chunk(self, index: UOp, base: Element, positions: list[int]) -> str:
+    def _load_one_span(self, index: UOp, base: Element, positions: list[int]) -> str:
         dtype = _memory_dtype(index.dtype)
         first, span = min(positions), max(positions) - min(positions) + 1
         pointer = self.moved(base, memory_type(dtype), first)
@@ -331,10 +332,10 @@ class MemoryAccess(Addresses):
             emitter.line(f"  store {kind} {name}, ptr {pointer}, align {value.dtype.itemsize}")
 
 
-def chunks_of(positions: list[int]) -> int:
-    """Into how many equal parts a vector is cut so that the elements of each lie close together; 0 where there are too
-    many."""
-    for count in CHUNKS:
+def span_count(positions: list[int]) -> int:
+    """Into how many equal parts a vector is split so that the elements of each lie within MAX_SPAN; 0 where no count in
+    SPAN_COUNTS is enough."""
+    for count in SPAN_COUNTS:
         length = len(positions) // count
         parts = [positions[start : start + length] for start in range(0, len(positions), max(1, length))]
         if len(positions) % count == 0 and all(max(part) - min(part) < MAX_SPAN for part in parts):

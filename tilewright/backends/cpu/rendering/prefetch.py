@@ -29,7 +29,7 @@ Row = tuple[UOp, frozenset[tuple[UOp, int]], int]
 class Prefetch:
     def __init__(self, program: Program) -> None:
         self.target = program.target
-        self.copied = _copied_places(program)
+        self.copied = _copied_indices(program)
         self.last: dict[Row, UOp] = {}  # of the loops that walk a row, the last one
         loops: list[UOp] = []
         for node in program.body:
@@ -84,7 +84,7 @@ def rows_ahead(place: UOp, row_bytes: int, loops: Sequence[UOp], page_bytes: int
     return 0
 
 
-def _copied_places(program: Program) -> frozenset[UOp]:
+def _copied_indices(program: Program) -> frozenset[UOp]:
     """The indices of loads whose values are stored to placeholders."""
     filled = (node for node in program.body if node.op is Ops.STORE and memory_of(node.src[0]).op is Ops.DEFINE_LOCAL)
     values = (node.src[1].src[0] if node.src[1].op is Ops.CAST else node.src[1] for node in filled)

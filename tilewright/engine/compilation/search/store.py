@@ -43,7 +43,7 @@ def _name(sink: UOp, target: Target) -> str:
 
 
 def read_search(sink: UOp, target: Target) -> Search | None:
-    """The records of an earlier search. A damaged file counts as none and is written anew."""
+    """The records of an earlier search. A damaged file is ignored and rewritten."""
     folder = usable_folder() if options.CACHE else None
     if folder is None:
         return None
@@ -58,7 +58,7 @@ def read_search(sink: UOp, target: Target) -> Search | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
-        emit("warning", message=f"the records of a search cannot be read and are made anew: {error}")
+        emit("warning", message=f"the records of a search cannot be read and are discarded: {error}")
         return None
 
 
@@ -84,7 +84,7 @@ def write_search(sink: UOp, target: Target, search: Search) -> None:
 
 
 def _checksum(record: dict[str, Any]) -> str:
-    """Of the values, not of the text: a file that was laid out anew is as good."""
+    """Of the values, not of the text: a reformatted file has the same digest."""
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
