@@ -12,7 +12,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-bare test-slow test-torch test-cuda-text test-devices test-arm test-wheel lint types docs fuzz fuzz-opts bench clean
+.PHONY: help demo test test-quick test-bare test-slow test-torch test-cuda-text test-devices test-arm test-wheel lint types docs fuzz fuzz-opts bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -28,7 +28,11 @@ $(INSTALLED): pyproject.toml
 demo: $(INSTALLED) ## one computation, from graph to machine code to result; a network learns digits; a model answers a question
 	$(BIN)/python examples/demo.py
 
-test: lint types ## lint, types and every test that is not slow and needs no torch
+# mypy is one process, and runs beside the tests.
+test: lint ## lint, types and every test that is not slow and needs no torch
+	@$(MAKE) --no-print-directory --jobs 2 types test-quick
+
+test-quick: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow and not torch' -q
 
 # About 300 tests, in half a minute: those that depend on what the machine has.

@@ -3,17 +3,29 @@ how long something takes."""
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib.util
 import os
+import shutil
 import tempfile
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Set before the package is imported, because options are read from the environment then.
+
+def _remove(folder: str, owner: int) -> None:
+    """At the end of the process that made the folder; a fork of it leaves it alone."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# Set before the package is imported, because options are read from the environment then. Workers of xdist, and processes
+# that tests start, inherit the folder.
 os.environ.setdefault("VERIFY_GRAPH", "1")
-os.environ.setdefault("TILEWRIGHT_CACHE_DIR", tempfile.mkdtemp(prefix="tilewright-tests-"))
+if "TILEWRIGHT_CACHE_DIR" not in os.environ:
+    os.environ["TILEWRIGHT_CACHE_DIR"] = tempfile.mkdtemp(prefix="tilewright-tests-")
+    atexit.register(_remove, os.environ["TILEWRIGHT_CACHE_DIR"], os.getpid())
 os.environ.setdefault("POCL_CACHE_DIR", os.path.join(os.environ["TILEWRIGHT_CACHE_DIR"], "pocl"))
 os.makedirs(os.environ["POCL_CACHE_DIR"], exist_ok=True)
 

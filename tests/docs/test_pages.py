@@ -4,6 +4,7 @@ and the files, commands, options and names that it mentions exist."""
 from __future__ import annotations
 
 import re
+import tempfile
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,7 +44,10 @@ def prose_of(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=name_of)
-def test_examples_print_what_the_page_says(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_print_what_the_page_says(
+    page: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     promised = promised_lines(page)
     assert run_examples(page) > 0
     assert capsys.readouterr().out.splitlines() == promised

@@ -586,9 +586,7 @@ def _() -> Row:
 
 @row("a file", traced=True)
 def _() -> Row:
-    import tempfile
-
-    path = Path(tempfile.mkdtemp()) / "factor"
+    path = Path(os.environ["TILEWRIGHT_CACHE_DIR"]) / "test_jit_state_factor"
     path.write_text("2")
 
     def function(x: Tensor) -> Tensor:
