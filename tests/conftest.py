@@ -20,8 +20,8 @@ def _remove(folder: str, owner: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-# Set before the package is imported, because options are read from the environment then. Workers of xdist, and processes
-# that tests start, inherit the folder.
+# Set before the package is imported, because options are read from the environment then. Workers of xdist, and
+# processes that tests start, inherit the folder.
 os.environ.setdefault("VERIFY_GRAPH", "1")
 if "TILEWRIGHT_CACHE_DIR" not in os.environ:
     os.environ["TILEWRIGHT_CACHE_DIR"] = tempfile.mkdtemp(prefix="tilewright-tests-")

@@ -1,5 +1,5 @@
-"""Three hundred random graphs with fixed seeds agree between the CPU, the emulator and the interpreter, and in the slow
-tests two thousand; the parts of the fuzzer say what they should. `python -m tests.fuzz.run` goes on with fresh seeds and
+"""Three hundred random graphs with fixed seeds agree between the CPU, the emulator and the interpreter, two thousand in
+the slow tests; the parts of the fuzzer say what they should. `python -m tests.fuzz.run` goes on with fresh seeds and
 explains how a failure is read."""
 
 from __future__ import annotations

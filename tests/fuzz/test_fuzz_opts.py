@@ -1,5 +1,6 @@
-"""Five thousand random kernels with random legal opts and fixed seeds do on the emulator what they do without opts;
-some of them also on devices that compile. `python -m tests.fuzz.opts` goes on with fresh seeds."""
+"""Random kernels with random legal opts and fixed seeds do on the emulator what they do without opts, five hundred of
+them and in the slow tests five thousand; some of them also on devices that compile. `python -m tests.fuzz.opts` goes on
+with fresh seeds."""
 
 from __future__ import annotations
 
@@ -16,11 +17,18 @@ from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.graph.kernels import levels
 from tilewright.graph.records import Opt, OptOps
 
+QUICK_PAIRS = 500
 PAIRS = 5000
-CHUNK = 250
+CHUNK = 125
 
 
-@pytest.mark.parametrize("first", range(0, PAIRS, CHUNK))
+@pytest.mark.parametrize(
+    "first",
+    [
+        *range(0, QUICK_PAIRS, CHUNK),
+        *(pytest.param(first, marks=pytest.mark.slow) for first in range(QUICK_PAIRS, PAIRS, CHUNK)),
+    ],
+)
 def test_opts_change_nothing(first: int) -> None:
     devices = compiling_devices()
     failures = [text for seed in range(first, first + CHUNK) if (text := examine(seed, devices)) is not None]
