@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tilewright import Context, Tensor, jit
+from tilewright import Context, Tensor, Variable, jit
 from tilewright.base import events
 from tilewright.base.errors import NonFiniteError
 
@@ -57,6 +57,16 @@ def test_recorded_while_it_is_on() -> None:
 def test_inside_sharding() -> None:
     x = Tensor(DATA).shard(("CPU:0", "CPU:1"), 0)
     check(lambda: logarithm(x).realize(), "LOG2", (0, 1), LINE)
+
+
+def test_symbolic_sizes() -> None:
+    rows = Variable("rows", 1, 2)
+    x = Tensor(DATA).realize()
+    step = jit(lambda x, n: logarithm(x[:n]).realize())
+    with Context(CHECK_NAN=1):
+        step(Tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]).realize(), rows.bind(1))
+    check(lambda: step(x, rows.bind(2)), "LOG2", (1, 1), LINE)
+    check(lambda: step(x.flip(0).contiguous().realize(), rows.bind(1)), "LOG2", (0, 1), LINE)
 
 
 def test_updates() -> None:

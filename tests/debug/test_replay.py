@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from tilewright import Context, Tensor, jit
+from tilewright import Context, Tensor, Variable, jit
 from tilewright.base.errors import KernelDifferenceError, ParseError
 from tilewright.cli.main import app
 from tilewright.debug import dump, load_repro, read_repro, replay
@@ -18,8 +18,18 @@ from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.engine.planning.plan import forget_schedules
 from tilewright.graph.ops import Ops
 from tilewright.graph.text.repro import write_repro
+from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import map_graph
 from tilewright.kernel import optimise
+
+ROWS = Variable("rows", 1, 3)
+
+
+def update_rows(x: Tensor, start: int) -> Tensor:
+    memory = x.contiguous().realize()
+    memory[start : start + 1] = x[:1] * 5
+    return memory
+
 
 PROGRAMS = {
     "softmax": lambda x: (x * 3).softmax(1),
@@ -29,6 +39,9 @@ PROGRAMS = {
     "integers": lambda x: x.int() // 3,
     "constants": lambda x: Tensor.arange(7) * 2,
     "one": lambda x: x.sum(),
+    "symbolic": lambda x: (x[: ROWS.bind(3)] * 2 + ROWS.bind(3)).softmax(0),
+    "symbolic buffer": lambda x: (x[: ROWS.bind(2)] * 2).realize().sum(0) + Tensor.arange(3),
+    "symbolic update": lambda x: update_rows(x, ROWS.bind(2)),
 }
 
 
@@ -73,6 +86,8 @@ def test_a_sharded_schedule_replays(tmp_path: Path) -> None:
         "tilewright repro 1\nkind: kernel\ndevice: CPU\n",
         "tilewright repro 1\nkind: schedule\ndevice: CPU\n[graph]\n%0 = CONST float32 1.0\n",
         "tilewright repro 1\nkind: schedule\ndevice: CPU\n[graph]\n%0 = CONST int32 1\n%1 = SINK void %0\n[other]\n",
+        "tilewright repro 1\nkind: kernel\ndevice: CPU\nvalues: n=5\n[graph]\n"
+        '%0 = VARIABLE index ("n", 1, 4)\n%1 = SINK void %0\n',
     ],
 )
 def test_a_text_that_is_no_repro(text: str) -> None:
@@ -112,16 +127,22 @@ def test_a_corpus_tells_a_changed_text(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- VERIFY=1
 
 
-def broken_simplify() -> mock._patch:  # type: ignore[type-arg]
+def one_to_zero(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+    return node.replace(arg=0.0) if node.op is Ops.CONST and node.arg == 1.0 else None
+
+
+def greatest_length(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
+    is_symbolic = node.op is Ops.RANGE and src[0].op is Ops.VARIABLE
+    return node.with_src((index_const(int(src[0].vmax)),)) if is_symbolic else None
+
+
+def broken_simplify(change=one_to_zero) -> mock._patch:  # type: ignore[no-untyped-def, type-arg]
     """The kernel stage ends with a pass that turns 1.0 into 0.0 wherever a transform may run: the emulator's plain
     kernels, whose opts are stated to be none, are spared."""
 
     def run(state: optimise.Optimisation) -> None:
         if state.info.opts_to_apply is None:
-            state.sink = map_graph(
-                state.sink,
-                lambda node, src: node.replace(arg=0.0) if node.op is Ops.CONST and node.arg == 1.0 else None,
-            )
+            state.sink = map_graph(state.sink, change)
 
     steps = [step if step.name != "simplify" else step._replace(run=run) for step in optimise.PASSES]
     forget_schedules()
@@ -171,3 +192,18 @@ def test_verify_inside_sharding(tmp_path: Path) -> None:
         (x * 3 + 1).realize()
 
     check_verified(run, tmp_path, run.__code__.co_firstlineno + 1)
+
+
+def test_verify_tries_other_values_of_a_variable(tmp_path: Path) -> None:
+    """A loop of the greatest length is right for that value alone; the file has the value that shows it."""
+    x = make_input()
+    settings = Context(VERIFY=1, CACHE=0, TILEWRIGHT_STATE_DIR=str(tmp_path))
+    with settings, broken_simplify(greatest_length), pytest.raises(KernelDifferenceError, match="differ, rows = 1, "):
+        x[: ROWS.bind(3)].sum(0).realize()
+    (path,) = (tmp_path / "repros").iterdir()
+    repro = load_repro(str(path))
+    assert repro.values == {"rows": 1}
+    with broken_simplify(greatest_length):
+        assert replay(repro).kind == "differs"
+    forget_kernels()
+    assert replay(repro).agrees

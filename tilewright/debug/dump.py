@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,22 @@ from tilewright.runtime.buffer import Buffer, buffer_of
 from tilewright.runtime.device import open_driver
 
 
-def schedule_repro(outputs: Sequence[UOp], buffers: Sequence[Buffer], device: str, line: str = "") -> Repro:
-    """The repro of a graph over PARAMs, with what the buffers behind them hold now."""
+def schedule_repro(
+    outputs: Sequence[UOp],
+    buffers: Sequence[Buffer],
+    device: str,
+    line: str = "",
+    values: Mapping[str, int] | None = None,
+) -> Repro:
+    """The repro of a graph over PARAMs, with what the buffers behind them hold now. `values` are those of the variables
+    in its sizes."""
     graph = UOp(Ops.SINK, dtypes.void, tuple(outputs))
     contents = {slot: buffer_bytes(buffer) for slot, buffer in enumerate(buffers)}
     target = open_driver(device).target
     facts = f"{target.name} {target.arch} {target.toolchain}"
     given = inputs_of(graph, contents)
-    return Repro("schedule", graph, device, given, 0, False, carried_options(), line, target=facts)
+    held = dict(values or {})
+    return Repro("schedule", graph, device, given, 0, False, carried_options(), line, target=facts, values=held)
 
 
 def buffer_bytes(buffer: Buffer) -> bytes:
@@ -63,7 +71,8 @@ def dump(path: str | Path, *tensors: Any) -> Path:
         outputs = [node for division in divide_outputs(bound.outputs) for node in division.nodes]
     device = tensors[0].device if isinstance(tensors[0].device, str) else tensors[0].device[0]
     line = next((node.line for node in wanted if node.line is not None), None)
-    made = schedule_repro(outputs, [buffer_of(node) for node in bound.buffers], device, show_location(line))
+    buffers = [buffer_of(node) for node in bound.buffers]
+    made = schedule_repro(outputs, buffers, device, show_location(line), bound.values)
     Path(path).write_text(write_repro(made), encoding="utf-8")
     return Path(path)
 

@@ -27,6 +27,9 @@ from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
 from tilewright.graph.kernels.custom import updated_source
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import KernelInfo, Opt, Param
+from tilewright.graph.sizes import fixed_graph, rebound
+from tilewright.graph.spec import element_count
+from tilewright.graph.symbolic import state as symbolic
 from tilewright.graph.text.repro import Input, Repro
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
@@ -106,9 +109,21 @@ def expected_values(repro: Repro) -> list[Array]:
     """What the definition says, for each output."""
     arrays = contents_of(repro)
     if repro.kind == "kernel":
-        return _written(repro, run_unoptimised(repro.graph, _kernel_inputs(repro, arrays)))
-    bindings = {node: arrays[node.arg.slot] for node in toposort(repro.graph) if node.op is Ops.PARAM}
-    return [np.asarray(value) for value in evaluate_all(repro.graph.src, bindings)]
+        return _written(repro, run_unoptimised(repro.graph, _kernel_inputs(repro, arrays), repro.values))
+    outputs = fixed_outputs(repro)
+    return [np.asarray(value) for value in evaluate_all(outputs, bindings_of(outputs, arrays))]
+
+
+def fixed_outputs(repro: Repro) -> tuple[UOp, ...]:
+    """The values to compute, with plain sizes."""
+    return fixed_graph(repro.graph.src, repro.values)
+
+
+def bindings_of(outputs: Sequence[UOp], arrays: Mapping[int, Array]) -> dict[UOp, Array]:
+    """What each PARAM of a graph of plain sizes is bound to: as many elements as it has, from memory that may be larger
+    where the size was symbolic."""
+    params = (node for node in toposort(*outputs) if node.op is Ops.PARAM)
+    return {node: arrays[node.arg.slot][: node.arg.size] for node in params if node.arg.slot in arrays}
 
 
 def computed_values(repro: Repro, device: str) -> list[Array]:
@@ -118,10 +133,10 @@ def computed_values(repro: Repro, device: str) -> list[Array]:
         kernel, opts = stripped_kernel(repro, device)
         compiled = compile_with(kernel, device, opts)
         inputs = _kernel_inputs(repro, arrays)
-        return _written(repro, run_on_inputs(open_driver(device), compiled.handle, kernel, inputs))
+        return _written(repro, run_on_inputs(open_driver(device), compiled.handle, inputs, repro.values))
     outputs = bound_outputs(repro, device, arrays)
     buffers = realize(outputs, device)
-    return [_read(buffer, node) for buffer, node in zip(buffers, repro.graph.src, strict=True)]
+    return [_read(buffer, node) for buffer, node in zip(buffers, fixed_outputs(repro), strict=True)]
 
 
 def stripped_kernel(repro: Repro, device: str) -> tuple[UOp, tuple[Opt, ...] | None]:
@@ -135,6 +150,8 @@ def stripped_kernel(repro: Repro, device: str) -> tuple[UOp, tuple[Opt, ...] | N
 
 def bound_outputs(repro: Repro, device: str, arrays: Mapping[int, Array]) -> list[UOp]:
     """The values to compute, over new buffers: of the device that is asked for in place of the repro's own."""
+    if repro.values:
+        symbolic.is_used = True
     order = toposort(repro.graph)
     done: dict[UOp, UOp] = {}
     for node in order:
@@ -142,10 +159,12 @@ def bound_outputs(repro: Repro, device: str, arrays: Mapping[int, Array]) -> lis
         if node.op is Ops.PARAM:
             home = _moved(arg.device or repro.device, repro.device, device)
             data = np.array(arrays[arg.slot], copy=True).view(np.uint8)
-            done[node] = from_host(data, home, node.dtype, arg.size)
+            done[node] = from_host(data, home, node.dtype, rebound(arg.size, repro.values))
             continue
         if node.op is Ops.COPY:
             arg = _moved(arg, repro.device, device)
+        elif repro.values:
+            arg = rebound(arg, repro.values)
         done[node] = UOp(node.op, node.dtype, tuple(done[src] for src in node.src), arg)
     return [_with_memory(done[node], device) for node in repro.graph.src]
 
@@ -164,19 +183,19 @@ def _with_memory(node: UOp, device: str) -> UOp:
     """A value computed from constants belongs to no device: it is stored in memory that does, as a Tensor's is."""
     if any(below.op in (Ops.BUFFER, Ops.COPY) for below in toposort(node)) or updated_source(node) is not None:
         return node
-    memory = new_buffer(device, node.dtype, math.prod(node.shape))
+    memory = new_buffer(device, node.dtype, element_count(node.shape))
     return build.assign(memory, memory, build.reshape(node, memory.shape))
 
 
 def _read(buffer: UOp, node: UOp) -> Array:
-    if not buffer.arg.size:
+    if not math.prod(node.shape):
         return np.zeros(node.shape, numpy_dtype(node.dtype))
     held = buffer_of(buffer)
     data = bytearray(held.nbytes)
     driver = open_driver(held.device)
     driver.synchronize()
     driver.copy_out(held.ensure(), 0, memoryview(data))
-    return np.frombuffer(bytes(data), numpy_dtype(node.dtype)).reshape(node.shape)
+    return np.frombuffer(bytes(data), numpy_dtype(node.dtype))[: math.prod(node.shape)].reshape(node.shape)
 
 
 def _kernel_inputs(repro: Repro, arrays: Mapping[int, Array]) -> list[bytes]:

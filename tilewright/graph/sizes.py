@@ -1,9 +1,10 @@
 """Sizes, whether ints or symbolic. In: the sizes of shapes. Out: their greatest, least and present values; the greater
-and the lesser of two; quotients that are exact for all values; and the same sizes bound to other values."""
+and the lesser of two; quotients that are exact for all values; the same sizes bound to other values; and graphs with
+the values in the place of the variables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tilewright.graph.ops import Ops
@@ -12,11 +13,13 @@ from tilewright.graph.symbolic import (
     as_size,
     bindings_of,
     combine_sizes,
+    evaluate_size,
     size_node,
     state,
     variables_of,
 )
-from tilewright.graph.uop import UOp, index_const
+from tilewright.graph.uop import UOp, const, index_const
+from tilewright.graph.walk import toposort
 
 
 def is_symbolic(shape: Iterable[object]) -> bool:
@@ -92,5 +95,64 @@ def rebound(arg: Any, values: Mapping[str, int]) -> Any:
         return SymbolicInt(arg.node, tuple((n.arg[0], values[n.arg[0]]) for n in variables_of(arg.node)))
     if isinstance(arg, tuple):
         made = [rebound(part, values) for part in arg]
+        return tuple(made) if type(arg) is tuple else type(arg)(*made)
+    return arg
+
+
+def variable_bounds(roots: Sequence[UOp]) -> dict[str, tuple[int, int]]:
+    """The least and greatest value of each variable, in sizes of a tensor graph or in the index maths of kernels."""
+    found: dict[str, tuple[int, int]] = {}
+    pending: list[Any] = [*toposort(*roots)]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, SymbolicInt):
+            found.update((variable.arg[0], variable.arg[1:]) for variable in variables_of(part.node))
+        elif isinstance(part, UOp) and part.op is Ops.VARIABLE:
+            found[part.arg[0]] = part.arg[1:]
+        elif isinstance(part, UOp):
+            pending.append(part.arg)
+        elif isinstance(part, tuple):
+            pending.extend(part)
+    return dict(sorted(found.items()))
+
+
+def variable_values(roots: Sequence[UOp], part: float = 1.0) -> dict[str, int]:
+    """A value for each variable: the greatest, or that part of the way from the least to it."""
+    bounds = variable_bounds(roots).items()
+    return {name: least + int(part * (greatest - least)) for name, (least, greatest) in bounds}
+
+
+def fixed_nodes(roots: Sequence[UOp], values: Mapping[str, int]) -> dict[UOp, UOp]:
+    """Each node of a graph, of tensors or of a kernel, with plain ints where it has symbolic sizes: what it means for
+    these values of the variables."""
+    done: dict[UOp, UOp] = {}
+    for node in toposort(*roots):
+        if node.op is Ops.VARIABLE and node.arg[0] in values:
+            done[node] = const(node.dtype, values[node.arg[0]])
+        elif node.op is Ops.SIZE:
+            done[node] = const(node.dtype, _fixed(node.arg, values))
+        else:
+            made = UOp(node.op, node.dtype, tuple([done[src] for src in node.src]), _fixed(node.arg, values))
+            if made.line is None:
+                made.line = node.line
+            done[node] = made
+    return done
+
+
+def fixed_graph(roots: Sequence[UOp], values: Mapping[str, int]) -> tuple[UOp, ...]:
+    """The roots of a graph with plain sizes; the roots themselves where no variable has a value."""
+    if not values:
+        return tuple(roots)
+    done = fixed_nodes(roots, values)
+    return tuple([done[root] for root in roots])
+
+
+def _fixed(arg: Any, values: Mapping[str, int]) -> Any:
+    if isinstance(arg, SymbolicInt):
+        return evaluate_size(arg.node, values)
+    if isinstance(arg, tuple):
+        made = [_fixed(part, values) for part in arg]
+        if all(new is old for new, old in zip(made, arg)):
+            return arg
         return tuple(made) if type(arg) is tuple else type(arg)(*made)
     return arg

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from tilewright.base.config import Context, options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import InternalError, ShapeError
 from tilewright.graph.ops import Ops
@@ -368,7 +369,12 @@ def as_size(expression: UOp, bindings: Bindings | None) -> int:
     """An expression as a size."""
     from tilewright.graph.simplify import simplify  # programs without variables do without the rules
 
-    node = simplify(expression)
+    # Equal sizes have one canonical expression: that is what they mean, and no step of the compiler to be bisected.
+    if options.REWRITE_LIMIT < 0:
+        node = simplify(expression)
+    else:
+        with Context(REWRITE_LIMIT=-1):
+            node = simplify(expression)
     if node.vmin == node.vmax:
         return int(node.vmin)
     if bindings is not None:

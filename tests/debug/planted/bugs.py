@@ -164,6 +164,21 @@ def wrong_index_width() -> None:
 
 
 @bug
+def short_symbolic_loop() -> None:
+    """A loop whose length is a variable leaves out its last iteration."""
+    ops, walk = module("graph.ops").Ops, module("graph.walk")
+
+    def shorter(node: Any, src: tuple[Any, ...]) -> Any:
+        return node.with_src((src[0] - 1,)) if node.op is ops.RANGE and not src[0].is_const else None
+
+    def run(state: Any, inner: Callable[[Any], None]) -> None:
+        inner(state)
+        state.sink = walk.map_graph(state.sink, shorter)
+
+    exchange_pass("codegen.pipeline", "separate_loops", run)
+
+
+@bug
 def wrong_decompose_rule() -> None:
     """exp2 is too large by a thousandth."""
     decompose, ops = module("codegen.decompose"), module("graph.ops").Ops

@@ -70,6 +70,12 @@ PROGRAMS: dict[str, Program] = {
         "pass",
         "codegen/choose_index_width",
     ),
+    "short_symbolic_loop": Program(
+        "from tilewright import Variable\nn = Variable('n', 1, 12)\nfor rows in (5, 9):\n"
+        "    got = (x[: n.bind(rows)] * 2 + 1).sum(0).numpy()\n    want = (data[:rows] * 2 + 1).sum(0)",
+        "pass",
+        "codegen/separate_loops",
+    ),
     "wrong_decompose_rule": Program(
         "got = (x.softmax(1) + x.exp()).numpy()\ne = np.exp(data)\nwant = e / e.sum(1, keepdims=True) + e",
         "pass",

@@ -6,18 +6,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from tilewright.base.errors import OutOfBoundsError
 from tilewright.codegen.pipeline import program_params
 from tilewright.debug.investigate.equivalence import CANNOT, interpret_kernel
-from tilewright.debug.replay import Array, computed_values
+from tilewright.debug.replay import Array, bindings_of, computed_values
 from tilewright.engine.compilation.difference import find_difference
 from tilewright.engine.compilation.verify import REFERENCE_DEVICE
 from tilewright.graph.interpreter.evaluate import evaluate, evaluate_all, numpy_dtype
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Item, Schedule
+from tilewright.graph.sizes import fixed_graph
 from tilewright.graph.text.repro import Repro, inputs_of
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
@@ -27,6 +29,14 @@ from tilewright.schedule.uses import loops_over
 
 UNDEFINED = 0xFF  # a byte: four of them are a NaN
 MAX_POSITIONS = 1 << 20  # of one access that are looked at
+
+
+def fixed_plan(plan: Schedule, values: Mapping[str, int]) -> Schedule:
+    """The schedule with plain sizes in its kernels: what it means for these values of their variables."""
+    if not values:
+        return plan
+    items = (item if item.ast is None else replace(item, ast=fixed_graph([item.ast], values)[0]) for item in plan.items)
+    return replace(plan, items=tuple(items))
 
 
 class ItemRunner:
@@ -128,20 +138,22 @@ def overlap_of(plan: Schedule) -> str:
     return "temporary buffers that are needed at once share memory"
 
 
-def are_values_right(state: Scheduling, bindings: Mapping[UOp, Array]) -> bool:
+def are_values_right(state: Scheduling, contents: Mapping[int, Array], sizes: Mapping[str, int]) -> bool:
     """Whether the value that was written for each stored node, as loops and loads of other stored nodes, is the node's:
     then a kernel that is wrong was broken when it became an item."""
     versions = state.builder.versions
     nodes = tuple(node for node in versions if node.op not in (Ops.ASSIGN, Ops.CUSTOM_KERNEL, Ops.COPY))
     try:
-        known = {node: np.asarray(value).reshape(-1) for node, value in zip(nodes, evaluate_all(nodes, bindings))}
+        plain = fixed_graph(nodes, sizes)
+        found = evaluate_all(plain, bindings_of(plain, contents))
+        known = {node: np.asarray(value).reshape(-1) for node, value in zip(nodes, found, strict=True)}
         held = {versions[node]: value for node, value in known.items()}
         for node, value in state.builder.values.items():
             if node not in known or node in state.plan.hosts:
                 continue
-            position = flatten_index(loops_over(node.shape), node.shape)
-            loads = {load: held[load.arg.slot] for load in toposort(value) if load.op is Ops.PARAM}
-            got, where = np.broadcast_arrays(*map(np.asarray, evaluate_all((value, position), loads)))
+            both = fixed_graph((value, flatten_index(loops_over(node.shape), node.shape)), sizes)
+            loads = {load: held[load.arg.slot] for load in toposort(both[0]) if load.op is Ops.PARAM}
+            got, where = np.broadcast_arrays(*map(np.asarray, evaluate_all(both, loads)))
             if find_difference(got.reshape(-1), known[node][where.reshape(-1)], node.dtype) is not None:
                 return False
     except (*CANNOT, KeyError):

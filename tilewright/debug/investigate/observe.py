@@ -25,6 +25,7 @@ from tilewright.debug.investigate.equivalence import CANNOT
 from tilewright.debug.investigate.finding import Finding
 from tilewright.debug.investigate.gradient_audit import check_gradient
 from tilewright.debug.investigate.jit_audit import JitAudit
+from tilewright.debug.replay import bindings_of, contents_of, fixed_outputs
 from tilewright.engine.compilation.difference import find_difference
 from tilewright.engine.execution.nonfinite import can_interpret
 from tilewright.engine.execution.run import Execution
@@ -33,11 +34,11 @@ from tilewright.engine.planning.bind import BoundGraph
 from tilewright.graph.gradients import rules as gradient_module
 from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
 from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import fixed_graph
 from tilewright.graph.spec import Kind
 from tilewright.graph.text.repro import Repro, write_repro
 from tilewright.graph.text.show import show
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import toposort
 from tilewright.runtime.buffer import Buffer, buffer_of
 
 MAX_BYTES = 1 << 24  # of the inputs of a schedule that is looked at
@@ -63,7 +64,8 @@ class Observer:
         """A graph that cannot be compiled."""
         if not self.is_captured:
             buffers = [buffer_of(node) for node in bound.buffers]
-            self.capture(schedule_repro(outputs, buffers, device, _line(outputs, bound)), "it cannot be compiled")
+            repro = schedule_repro(outputs, buffers, device, _line(outputs, bound), bound.values)
+            self.capture(repro, "it cannot be compiled")
 
     def capture(self, repro: Repro, note: str) -> None:
         self.is_captured = True
@@ -90,12 +92,12 @@ class _Watched:
         self.run = run
         self.repro: Repro | None = None
         buffers = [buffer for buffer in run.slots[: len(run.bound.buffers)] if buffer is not None]
-        # A graph of symbolic sizes is one of many graphs, which a file cannot hold.
-        if observer.is_captured or run.bound.values or sum(buffer.nbytes for buffer in buffers) > MAX_BYTES:
+        if observer.is_captured or sum(buffer.nbytes for buffer in buffers) > MAX_BYTES:
             return
         self.line = _line(run.outputs, run.bound)
-        self.repro = schedule_repro(run.outputs, buffers, run.device, self.line)
-        self.whole = tuple(run.bound.outputs) if run.bound.is_spread else ()
+        self.repro = schedule_repro(run.outputs, buffers, run.device, self.line, run.bound.values)
+        self.outputs = fixed_outputs(self.repro)
+        self.whole = fixed_graph(run.bound.outputs, run.bound.values) if run.bound.is_spread else ()
         # A kernel that ends the process, or never ends, is found here afterwards.
         with open(observer.current, "w", encoding="utf-8") as file:
             file.write(write_repro(self.repro))
@@ -103,26 +105,21 @@ class _Watched:
     def check(self, execution: Execution) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.remove(self.observer.current)
-        if self.repro is None or self.observer.is_captured or not can_interpret(self.run.outputs):
+        if self.repro is None or self.observer.is_captured or not can_interpret(self.outputs):
             return
         # A graph that the interpreter has no rules for is not judged.
         with contextlib.suppress(*CANNOT):
             self._compare(self.repro, execution)
 
     def _compare(self, repro: Repro, execution: Execution) -> None:
-        arrays = {given.slot: np.frombuffer(given.data or b"", numpy_dtype(given.dtype)) for given in repro.inputs}
-        bindings = {
-            node: arrays[node.arg.slot]
-            for node in toposort(*self.run.outputs, *self.whole)
-            if node.op is Ops.PARAM and node.arg.slot in arrays
-        }
-        expected = [np.asarray(value) for value in evaluate_all(tuple(self.run.outputs), bindings)]
+        bindings = bindings_of((*self.outputs, *self.whole), contents_of(repro))
+        expected = [np.asarray(value) for value in evaluate_all(self.outputs, bindings)]
         self._check_division(expected, bindings)
-        for number, (node, want) in enumerate(zip(self.run.outputs, expected, strict=True)):
+        for number, (node, want) in enumerate(zip(self.outputs, expected, strict=True)):
             buffer = execution.buffers[execution.schedule.outputs[number]]
             if buffer is None:
                 continue
-            found = find_difference(_array(buffer).reshape(want.shape), want, node.dtype)
+            found = find_difference(_array(buffer)[: want.size].reshape(want.shape), want, node.dtype)
             if found is not None:
                 self.observer.capture(repro, f"output {number}, {found}")
                 return

@@ -1,13 +1,13 @@
 """Delta debugging over a graph. In: a repro that fails, and a test that tells whether another fails alike. Out: the
 smallest one found in the time given.
 
-Of a schedule: an output gives way to what it is made of; a node to one of its sources, to zeros, or to a leaf that
-holds its value; an axis is made shorter wherever it occurs; contents become plainer. Of a kernel: opts are left out and
-expressions give way to their operands. A change is kept when the case still fails in the same way."""
+Sizes that are variables become plain ones. Of a schedule: an output gives way to what it is made of; a node to one of
+its sources, to zeros, or to a leaf that holds its value; an axis is made shorter wherever it occurs; contents become
+plainer. Of a kernel: opts are left out and expressions give way to their operands. A change is kept when the case still
+fails in the same way."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -16,13 +16,15 @@ import numpy as np
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import TilewrightError
-from tilewright.debug.replay import Array, contents_of, expected_values
+from tilewright.debug.replay import Array, bindings_of, contents_of, expected_values, fixed_outputs
 from tilewright.engine.compilation.difference import find_difference
 from tilewright.graph import build
 from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.records import KernelInfo
-from tilewright.graph.spec import Kind
+from tilewright.graph.sizes import fixed_graph, variable_bounds
+from tilewright.graph.spec import Kind, element_count
+from tilewright.graph.symbolic import capacity
 from tilewright.graph.text.repro import Input, Repro
 from tilewright.graph.uop import UOp
 from tilewright.graph.verification.verify import verify_kernel, verify_tensor_graph
@@ -39,11 +41,12 @@ def reduce_repro(repro: Repro, fails: Fails, seconds: float = 40.0) -> Repro:
     """The smallest repro that still fails, found within the time given."""
     end = time.monotonic() + seconds
     if repro.kind == "kernel":
-        sorts: tuple[Callable[[Repro], Iterator[Repro]], ...] = (fewer_opts, simpler_kernels)
+        sorts: tuple[Callable[[Repro], Iterator[Repro]], ...] = (plain_sizes, fewer_opts, simpler_kernels)
     else:
+        repro = _first_that_fails(plain_sizes(repro), fails, end) or repro
         repro = _first_that_fails(cut_outputs(repro), fails, end) or repro
         repro = _bisect_depth(repro, fails, end)
-        sorts = (cut_outputs, replace_nodes, shrink_sizes, plain_contents)
+        sorts = (plain_sizes, cut_outputs, replace_nodes, shrink_sizes, plain_contents)
     changed = True
     while changed and time.monotonic() < end:
         changed = False
@@ -90,8 +93,6 @@ def is_order_sensitive(repro: Repro) -> bool:
     agree on it."""
     if repro.kind == "kernel":
         return False
-    arrays = contents_of(repro)
-    bindings = {node: arrays[node.arg.slot] for node in toposort(repro.graph) if node.op is Ops.PARAM}
 
     def backwards(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
         if node.op is not Ops.REDUCE_AXIS:
@@ -99,8 +100,10 @@ def is_order_sensitive(repro: Repro) -> bool:
         return node.with_src((UOp(Ops.FLIP, src[0].dtype, src, tuple(node.arg[1])),))
 
     try:
-        turned = map_graph(repro.graph, backwards)
-        pairs = zip(evaluate_all(repro.graph.src, bindings), evaluate_all(turned.src, bindings), repro.graph.src)
+        plain = UOp(Ops.SINK, dtypes.void, fixed_outputs(repro))
+        bindings = bindings_of(plain.src, contents_of(repro))
+        turned = map_graph(plain, backwards)
+        pairs = zip(evaluate_all(plain.src, bindings), evaluate_all(turned.src, bindings), plain.src)
         return any(find_difference(np.asarray(b), np.asarray(a), node.dtype) is not None for a, b, node in pairs)
     except _MEANINGLESS:
         return False
@@ -117,9 +120,26 @@ def with_outputs(repro: Repro, outputs: tuple[UOp, ...], more: Mapping[UOp, Arra
     for slot, node in enumerate(params):
         data = held[node] if node in held else contents[node.arg.slot]
         exchanges[node] = UOp(Ops.PARAM, node.dtype, (), ParamArg(slot, node.arg.size, node.arg.device))
-        inputs.append(Input(slot, node.dtype, node.arg.size, np.ascontiguousarray(data).tobytes()))
+        size = capacity(node.arg.size)
+        data = np.resize(data, size) if data.size < size else data[:size]
+        inputs.append(Input(slot, node.dtype, size, np.ascontiguousarray(data).tobytes()))
     # At once: a PARAM may have the number of another one before.
     return replace(repro, graph=substitute(graph, exchanges), inputs=tuple(inputs))
+
+
+def plain_sizes(repro: Repro) -> Iterator[Repro]:
+    """Sizes that are variables become plain ones, if it fails with these as well; else their values become less."""
+    if not repro.values:
+        return
+    if repro.kind == "kernel":
+        yield replace(repro, graph=fixed_graph([repro.graph], repro.values)[0], values={})
+    else:
+        yield with_outputs(replace(repro, values={}), fixed_outputs(repro))
+    for name, (least, _) in variable_bounds([repro.graph]).items():
+        now = repro.values[name]
+        for value in dict.fromkeys((least, least + 1, (least + now) // 2, now - 1)):
+            if least <= value < now:
+                yield replace(repro, values={**repro.values, name: value})
 
 
 # ---------------------------------------------------------------- schedules
@@ -164,18 +184,18 @@ def replace_nodes(repro: Repro) -> Iterator[Repro]:
     """A node exchanged for a leaf that holds its value, for one of its sources, or for zeros; large parts first."""
     order = [node for node in toposort(repro.graph) if node.op not in (*_LEAVES, Ops.SINK)]
     contents = contents_of(repro)
-    bindings = {node: contents[node.arg.slot] for node in toposort(repro.graph) if node.op is Ops.PARAM}
-    values = dict(zip(order, evaluate_all(tuple(order), bindings), strict=True))
+    plain = fixed_graph(order, repro.values)
+    values = dict(zip(order, evaluate_all(plain, bindings_of(plain, contents)), strict=True))
     slot = max(contents, default=-1) + 1
     for node in reversed(order):
         is_output = node in repro.graph.src
         if not is_output and not _is_leaf(node):
             home = next((p.arg.device for p in toposort(node) if p.op is Ops.PARAM), "")
-            leaf = UOp(Ops.PARAM, node.dtype, (), ParamArg(slot, math.prod(node.shape), home))
+            leaf = UOp(Ops.PARAM, node.dtype, (), ParamArg(slot, element_count(node.shape), home))
             data = np.ascontiguousarray(values[node]).reshape(-1)
             yield from _exchanged(repro, node, build.reshape(leaf, node.shape), {leaf: data})
         for src in node.src:
-            if src.dtype is node.dtype and math.prod(src.shape) == math.prod(node.shape):
+            if src.dtype is node.dtype and element_count(src.shape) == element_count(node.shape):
                 yield from _exchanged(repro, node, build.reshape(src, node.shape))
         if not is_output and not _is_leaf(node):
             yield from _exchanged(repro, node, build.const(node.dtype, 0, node.shape))
@@ -193,7 +213,8 @@ def _exchanged(repro: Repro, node: UOp, other: UOp, more: Mapping[UOp, Array] | 
 
 def shrink_sizes(repro: Repro) -> Iterator[Repro]:
     """One axis size made smaller wherever it occurs in a shape; views that cut an axis are cut with it."""
-    sizes = {size for node in toposort(repro.graph) if node.op is not Ops.SINK for size in node.shape if size > 1}
+    shapes = [node.shape for node in toposort(repro.graph) if node.op is not Ops.SINK]
+    sizes = {size for shape in shapes for size in shape if isinstance(size, int) and size > 1}
     for size in sorted(sizes, reverse=True):
         for smaller in dict.fromkeys((1, 2, 3, 4, 8, size // 2, size - 1)):
             if 0 < smaller < size:
@@ -211,7 +232,7 @@ def _resized(repro: Repro, size: int, smaller: int) -> Repro | None:
     lengths: dict[UOp, int] = {}
     for node in order:
         if node.op is Ops.RESHAPE and node.src[0].op is Ops.PARAM:
-            lengths.setdefault(node.src[0], math.prod(of(number) for number in node.arg))
+            lengths.setdefault(node.src[0], element_count(tuple(of(number) for number in node.arg)))
     done: dict[UOp, UOp] = {}
     inputs: list[Input] = []
     for node in order:
@@ -220,7 +241,8 @@ def _resized(repro: Repro, size: int, smaller: int) -> Repro | None:
             arg = ParamArg(arg.slot, lengths.get(node, of(arg.size)), arg.device)
             if arg.size > node.arg.size:
                 return None
-            inputs.append(Input(arg.slot, node.dtype, arg.size, contents[arg.slot][: arg.size].tobytes()))
+            data = contents[arg.slot][: capacity(arg.size)]
+            inputs.append(Input(arg.slot, node.dtype, data.size, data.tobytes()))
         elif node.op in (Ops.RESHAPE, Ops.EXPAND, Ops.IOTA):
             arg = tuple(of(number) for number in arg)
         elif node.op is Ops.SHRINK:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,15 @@ from tilewright.debug.investigate.equivalence import (
     interpret_kernel,
 )
 from tilewright.debug.investigate.finding import Finding
-from tilewright.debug.investigate.item_runner import ItemRunner, are_values_right, emulate_kernel, hazard_of, overlap_of
-from tilewright.debug.replay import Array, contents_of, expected_values
+from tilewright.debug.investigate.item_runner import (
+    ItemRunner,
+    are_values_right,
+    emulate_kernel,
+    fixed_plan,
+    hazard_of,
+    overlap_of,
+)
+from tilewright.debug.replay import Array, bindings_of, contents_of, expected_values, fixed_outputs
 from tilewright.engine.compilation.compile import compile_with
 from tilewright.engine.compilation.difference import find_difference
 from tilewright.engine.compilation.verify import REFERENCE_DEVICE, run_on_inputs
@@ -33,6 +40,7 @@ from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
 from tilewright.graph.ops import Ops
 from tilewright.graph.passes import run_passes
 from tilewright.graph.records import KernelInfo, Schedule
+from tilewright.graph.sizes import fixed_graph
 from tilewright.graph.text.repro import Repro
 from tilewright.graph.text.show import show, show_program
 from tilewright.graph.uop import UOp
@@ -86,8 +94,7 @@ def examine(repro: Repro) -> Finding | None:
         stepper = Stepper([], [])
         with subscribe(stepper.hear, kinds=("rule-fired", "pass-end")):
             if repro.kind == "kernel":
-                arrays = contents_of(repro)
-                return examine_kernel(repro.graph, repro.device, arrays, stepper)
+                return examine_kernel(repro.graph, repro.device, contents_of(repro), repro.values, stepper)
             return _examine_schedule(repro, stepper)
 
 
@@ -106,32 +113,35 @@ def _examine_schedule(repro: Repro, stepper: Stepper) -> Finding | None:
         return stepper.broken_rewrite() or Finding("pass", error.pass_name, str(error), show(repro.graph), "")
     plan = state.made
     assert plan is not None
-    bindings = {node: contents[node.arg.slot] for node in params}
     before = repro.graph
-    last: tuple[UOp, ...] = outputs
+    last: tuple[UOp, ...] = fixed_outputs(repro)
     for stage, name, graph in stepper.passes:
         if len(graph) != len(outputs) or any(node.op is Ops.SINK for node in graph):
             break
         try:
-            found = _differs(evaluate_all(graph, bindings), expected, outputs)
+            plain = fixed_graph(graph, repro.values)
+            found = _differs(evaluate_all(plain, bindings_of(plain, contents)), expected, outputs)
         except CANNOT:
             continue
         if found:
             after = "\n".join(map(show, graph))
             return stepper.broken_rewrite() or Finding("pass", f"{stage}/{name}", found, show(before), after)
-        last = graph
+        last = plain
     slots = {number: contents[number] for number in range(len(params))}
-    runner = ItemRunner(plan, slots, is_planned=False)
-    strange = runner.run(_known_values(plan, last, bindings))
+    plain_plan = fixed_plan(plan, repro.values)
+    runner = ItemRunner(plain_plan, slots, is_planned=False)
+    strange = runner.run(_known_values(plan, last, bindings_of(last, contents)))
     found = runner.failure or _differs([runner.memory(slot) for slot in plan.outputs], expected, outputs)
     if found:
         text = f"the schedule, interpreted item by item, gives something else than its graph: {found}"
         text += f"; kernel {strange} writes no value of it" if strange else "; each kernel is right, their order is not"
         name = "schedule/order_steps"
         if strange:
-            name = "schedule/write_items" if are_values_right(state, bindings) else "schedule/write_values"
+            name = (
+                "schedule/write_items" if are_values_right(state, contents, repro.values) else "schedule/write_values"
+            )
         return stepper.broken_rewrite() or Finding("pass", name, text, show(repro.graph), str(plan))
-    planned = ItemRunner(plan, slots, is_planned=True)
+    planned = ItemRunner(plain_plan, slots, is_planned=True)
     planned.run()
     found = _differs([planned.memory(slot) for slot in plan.outputs], expected, outputs)
     if found:
@@ -141,10 +151,10 @@ def _examine_schedule(repro: Repro, stepper: Stepper) -> Finding | None:
         hazard = hazard_of(item)
         if hazard:
             return Finding("pass", "schedule/order_steps", hazard, show(repro.graph), str(plan))
-    for item, arrays in runner.inputs:
+    for item, (_, arrays) in zip((item for item in plan.items if item.ast is not None), runner.inputs):
         stepper.clear()
         assert item.ast is not None
-        finding = examine_kernel(item.ast, item.device, arrays, stepper)
+        finding = examine_kernel(item.ast, item.device, arrays, repro.values, stepper)
         if finding is not None:
             return finding
     return None
@@ -164,7 +174,7 @@ def _known_values(
         dtype = plan.slots[slot].dtype
         return any(
             node.dtype is dtype
-            and value.size == contents.size
+            and max(elements) < value.size <= contents.size
             and find_difference(contents[elements], value[elements], dtype) is None
             for node, value in values
         )
@@ -174,7 +184,9 @@ def _known_values(
 
 def _differs(got: Sequence[Any], want: Sequence[Array], outputs: Sequence[UOp]) -> str:
     for number, (found, right, node) in enumerate(zip(got, want, outputs, strict=True)):
-        difference = find_difference(np.asarray(found).reshape(right.shape), right, node.dtype)
+        # Memory for a symbolic size has room for more.
+        elements = np.asarray(found).reshape(-1)[: right.size]
+        difference = find_difference(elements.reshape(right.shape), right, node.dtype)
         if difference is not None:
             return f"output {number}, {difference}"
     return ""
@@ -183,14 +195,41 @@ def _differs(got: Sequence[Any], want: Sequence[Array], outputs: Sequence[UOp]) 
 # ---------------------------------------------------------------- one kernel
 
 
-def examine_kernel(ast: UOp, device: str, arrays: Mapping[int, Array], stepper: Stepper) -> Finding | None:
+class Case(NamedTuple):
+    """What a kernel is judged on: the contents of its arguments, the values of its variables, what is right for them,
+    and the dtype of each argument."""
+
+    arrays: Mapping[int, Array]
+    values: Mapping[str, int]
+    right: Mapping[int, Array]
+    dtype_of: Mapping[int, DType]
+
+    def judge(self, sink: UOp) -> tuple[dict[int, Array] | None, str]:
+        """What a kernel writes, None where that cannot be told, and how it differs from what is right."""
+        try:
+            written = interpret_kernel(fixed_graph([sink], self.values)[0], self.arrays)
+        except OutOfBoundsError as error:
+            return {}, str(error)
+        return written, "" if written is None else compare_memory(written, self.right, self.dtype_of)
+
+    def run(self, device: str, handle: Any, ast: UOp) -> str:
+        """How a device that runs the program differs from what is right."""
+        contents = run_on_inputs(open_driver(device), handle, _bytes_of(ast, self.arrays), self.values)
+        return compare_memory(_arrays_of(contents, self.dtype_of), self.right, self.dtype_of)
+
+
+def examine_kernel(
+    ast: UOp, device: str, arrays: Mapping[int, Array], values: Mapping[str, int], stepper: Stepper
+) -> Finding | None:
     """The first step from a scheduled kernel to the machine that changes what it writes."""
     info = ast.arg if isinstance(ast.arg, KernelInfo) else KernelInfo()
     ast = ast.replace(arg=KernelInfo(info.name, info.opts_to_apply, (), info.fills))
     dtype_of = {param.slot: param.dtype for param in program_params(ast)}
-    right = interpret_kernel(ast, arrays)
+    plain = fixed_graph([ast], values)[0]
+    right = interpret_kernel(plain, arrays)
     if right is None:
-        right = emulate_kernel(ast, arrays)
+        right = emulate_kernel(plain, arrays)
+    case = Case(arrays, values, right, dtype_of)
     target = open_driver(device).target
     found_opts = info.applied or None
     states: list[tuple[str, str, UOp]] = []
@@ -205,12 +244,12 @@ def examine_kernel(ast: UOp, device: str, arrays: Mapping[int, Array], stepper: 
     before = ast
     last_good = "what was scheduled"
     for stage, name, sink in states:
-        written, found = _judged(sink, arrays, right, dtype_of)
+        written, found = case.judge(sink)
         if found:
             rule = stepper.broken_rewrite()
             if rule is not None:
                 return rule
-            opt = _broken_opt(ast, device, arrays, right, dtype_of) if name in ("choose_opts", "apply_opts") else None
+            opt = _broken_opt(ast, device, case) if name in ("choose_opts", "apply_opts") else None
             text = f"after pass {stage}/{name} kernel {info.name} writes something else: {found}"
             return opt or Finding("pass", f"{stage}/{name}", text, show(before), show(sink))
         if written is not None:
@@ -219,32 +258,26 @@ def examine_kernel(ast: UOp, device: str, arrays: Mapping[int, Array], stepper: 
         return stepper.broken_rewrite() or Finding("pass", failure.pass_name, str(failure), show(before), "")
     if failure is not None or program is None:
         return stepper.broken_rewrite() or _blame_unproven(failure, states, before)
-    inputs = _bytes_of(ast, arrays)
-    reference = open_driver(REFERENCE_DEVICE)
     try:
-        emulated = run_on_inputs(reference, reference.load(b"", program), ast, inputs)
+        found = case.run(REFERENCE_DEVICE, open_driver(REFERENCE_DEVICE).load(b"", program), ast)
     except EmulatorError as error:
         return _blame_memory(error, states, last_good, show_program(program))
     except CANNOT as error:
         return Finding("error", type(error).__name__, str(error), show(before), show_program(program))
-    found = compare_memory(_arrays_of(emulated, dtype_of), right, dtype_of)
     if found:
         text = f"the program differs from the kernel that {last_good} left: {found}"
         return stepper.broken_rewrite() or Finding(
             "pass", "codegen/linearise", text, show(before), show_program(program)
         )
-    return _examine_backend(ast, device, inputs, right, dtype_of, found_opts)
+    return _examine_backend(ast, device, case, found_opts)
 
 
-def _examine_backend(
-    ast: UOp, device: str, inputs: list[bytes], right: Mapping[int, Array], dtype_of: Mapping[int, DType], opts: Any
-) -> Finding | None:
+def _examine_backend(ast: UOp, device: str, case: Case, opts: Any) -> Finding | None:
     driver = open_driver(device)
     if driver.target.is_reference:
         return None
     compiled = compile_with(ast, device, opts)
-    got = _arrays_of(run_on_inputs(driver, compiled.handle, ast, inputs), dtype_of)
-    found = compare_memory(got, right, dtype_of)
+    found = case.run(device, compiled.handle, ast)
     if not found:
         return None
     ops = sorted(
@@ -254,27 +287,14 @@ def _examine_backend(
     return Finding("backend", device, text, show_program(compiled.program), compiled.source)
 
 
-def _judged(
-    sink: UOp, arrays: Mapping[int, Array], right: Mapping[int, Array], dtype_of: Mapping[int, DType]
-) -> tuple[dict[int, Array] | None, str]:
-    """What a kernel writes, None where that cannot be told, and how it differs from what is right."""
-    try:
-        written = interpret_kernel(sink, arrays)
-    except OutOfBoundsError as error:
-        return {}, str(error)
-    return written, "" if written is None else compare_memory(written, right, dtype_of)
-
-
-def _broken_opt(
-    ast: UOp, device: str, arrays: Mapping[int, Array], right: Mapping[int, Array], dtype_of: Mapping[int, DType]
-) -> Finding | None:
+def _broken_opt(ast: UOp, device: str, case: Case) -> Finding | None:
     """The first opt after which the kernel writes something else."""
     target = open_driver(device).target
     opts = optimise(ast, target, ast.arg.applied or None).arg.applied
     sink = prepare_kernel(ast) if ast.arg.opts_to_apply is None else ast
     for opt in opts:
         made = apply_opt(sink, opt, target)
-        _, found = _judged(made, arrays, right, dtype_of)
+        _, found = case.judge(made)
         if found:
             text = f"after {opt} kernel {ast.arg.name} writes something else: {found}"
             return Finding("opt", str(opt), text, show(sink), show(made))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from tilewright.codegen.pipeline import lower, program_params
 from tilewright.engine.compilation.difference import find_difference
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import KernelInfo, Param, Program
+from tilewright.graph.sizes import fixed_graph, variable_values
 from tilewright.graph.text.repro import Repro, carried_options, inputs_of, save_repro
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import toposort
@@ -39,47 +40,53 @@ def verify_optimised(ast: UOp, program: Program, optimised: UOp, source: str, ha
     # Those of the kernel as it was scheduled: each of the two programs may have simplified some of them away.
     params = program_params(ast)
     inputs = [random_bytes(param, np.random.default_rng(seed + param.slot)) for param in params]
-    has_variables = any(node.op is Ops.VARIABLE for node in toposort(ast))
-    rows: list[tuple[Param, bytearray, bytearray]] = []
-    for part in _PARTS if has_variables else (1.0,):
-        found = run_on_inputs(open_driver(device), handle, ast, inputs, part)
-        rows += zip(params, found, run_unoptimised(ast, inputs, part), strict=True)
-    for param, ours, theirs in rows:
+    rows: list[tuple[Param, bytearray, bytearray, dict[str, int]]] = []
+    for part in _PARTS if variable_values([ast]) else (1.0,):
+        values = variable_values([ast], part)
+        found = run_on_inputs(open_driver(device), handle, inputs, values)
+        expected = run_unoptimised(ast, inputs, values)
+        rows += [(*row, values) for row in zip(params, found, expected, strict=True)]
+    for param, ours, theirs, values in rows:
         if not param.is_written or param.holds_checks:
             continue
         got, want = (np.frombuffer(data, dtype=numpy_dtype(param.dtype)) for data in (ours, theirs))
         difference = find_difference(got, want, param.dtype)
         if difference is not None:
-            made = kernel_repro(ast, optimised, device, seed, str(difference))
+            made = kernel_repro(ast, optimised, device, seed, str(difference), values)
             repro = save_repro(made, os.path.join(state_folder(), "repros"), program.name)
-            loops = coordinates_of(ast, param.slot, difference.position)
+            loops = coordinates_of(fixed_graph([ast], values)[0], param.slot, difference.position)
+            sizes = "".join(f", {name} = {value}" for name, value in values.items())
             raise KernelDifferenceError(
-                f"the optimised kernel on {device} and the unoptimised one on the emulator differ, first at element "
-                f"{difference.position} of buffer {param.slot}{loops}: {difference.got} instead of {difference.want} "
-                f"({difference.wrong} of {difference.size} elements differ)",
+                f"the optimised kernel on {device} and the unoptimised one on the emulator differ{sizes}, first at "
+                f"element {difference.position} of buffer {param.slot}{loops}: {difference.got} instead of "
+                f"{difference.want} ({difference.wrong} of {difference.size} elements differ)",
                 kernel=program.name,
                 repro=repro,
             )
 
 
-def run_unoptimised(ast: UOp, inputs: Sequence[bytes], part: float = 1.0) -> list[bytearray]:
+def run_unoptimised(ast: UOp, inputs: Sequence[bytes], values: Mapping[str, int]) -> list[bytearray]:
     """What each buffer of a kernel holds after the emulator has run it without opts."""
     reference = open_driver(REFERENCE_DEVICE)
     info = ast.arg if isinstance(ast.arg, KernelInfo) else KernelInfo()
     plain = ast.replace(arg=KernelInfo(info.name, opts_to_apply=(), fills=info.fills))
     program = lower(optimise(plain, reference.target), reference.target)
-    return run_on_inputs(reference, reference.load(b"", program), plain, inputs, part)
+    return run_on_inputs(reference, reference.load(b"", program), inputs, values)
 
 
-def kernel_repro(ast: UOp, optimised: UOp, device: str, seed: int, note: str) -> Repro:
-    """What replays the kernel with the opts it was compiled with."""
+def kernel_repro(
+    ast: UOp, optimised: UOp, device: str, seed: int, note: str, values: Mapping[str, int] | None = None
+) -> Repro:
+    """What replays the kernel with the opts it was compiled with; its variables have the greatest values where none
+    are given."""
     info = ast.arg if isinstance(ast.arg, KernelInfo) else KernelInfo()
     applied = optimised.arg.applied if isinstance(optimised.arg, KernelInfo) else ()
     graph = ast.replace(arg=replace(info, applied=applied))
     target = open_driver(device).target
     facts = f"{target.name} {target.arch} {target.toolchain}"
     given = inputs_of(graph)
-    return Repro("kernel", graph, device, given, seed, True, carried_options(), note=note, target=facts)
+    known = variable_values([ast]) if values is None else values
+    return Repro("kernel", graph, device, given, seed, True, carried_options(), note=note, target=facts, values=known)
 
 
 def coordinates_of(ast: UOp, slot: int, position: int) -> str:
@@ -104,19 +111,15 @@ def coordinates_of(ast: UOp, slot: int, position: int) -> str:
     return ""
 
 
-def with_values(driver: Driver, handle: Any, ast: UOp, part: float = 1.0) -> Any:
-    """The loaded kernel of `ast` with a value for each of its variables: the greatest, or that far from the least."""
-    if not driver.variables_of(handle):
-        return handle
-    bounds = {node.arg[0]: node.arg[1:] for node in toposort(ast) if node.op is Ops.VARIABLE}
-    values = {name: least + int(part * (greatest - least)) for name, (least, greatest) in bounds.items()}
-    return driver.bind_variables(handle, values)
+def with_values(driver: Driver, handle: Any, values: Mapping[str, int]) -> Any:
+    """The loaded kernel with these values of its variables."""
+    return driver.bind_variables(handle, values) if driver.variables_of(handle) else handle
 
 
-def run_on_inputs(driver: Driver, handle: Any, ast: UOp, inputs: Sequence[bytes], part: float = 1.0) -> list[bytearray]:
-    """Runs the loaded kernel of `ast` on new buffers with these contents; the contents of each afterwards."""
+def run_on_inputs(driver: Driver, handle: Any, inputs: Sequence[bytes], values: Mapping[str, int]) -> list[bytearray]:
+    """Runs a loaded kernel on new buffers with these contents; the contents of each afterwards."""
     addresses = upload(driver, inputs)
-    driver.prepare([(with_values(driver, handle, ast, part), addresses)]).run()
+    driver.prepare([(with_values(driver, handle, values), addresses)]).run()
     found = [bytearray(len(data)) for data in inputs]
     for (memory, _), data in zip(addresses, found, strict=True):
         driver.copy_out(memory, 0, memoryview(data))

@@ -13,6 +13,7 @@ from tilewright.base.location import Location
 from tilewright.engine.execution.run import Execution
 from tilewright.engine.execution.watchers import Run
 from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import fixed_nodes, present_size
 from tilewright.graph.spec import Kind, element_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
@@ -38,6 +39,7 @@ class NonFiniteGuard:
         self.outputs = run.outputs
         self.schedule = run.schedule
         self.lines = run.bound.caller_lines()
+        self.values = dict(run.bound.values)
         self.inputs = len(run.bound.buffers)
         self.before = contents_before(run)
 
@@ -52,7 +54,7 @@ class NonFiniteGuard:
             if (slot >= self.inputs or slot in self.before)
             and self.schedule.slots[slot].kind != "check"
             and buffer.dtype.is_float
-            and not np.isfinite(read_buffer(buffer).astype(np.float64)).all()
+            and not np.isfinite(contents_of(buffer).astype(np.float64)).all()
         ]
         if not spoiled:
             return
@@ -60,6 +62,7 @@ class NonFiniteGuard:
         for slot, buffer in kept:
             if slot < self.inputs and arrays.get(slot) is None:
                 arrays[slot] = read_buffer(buffer)
+        self._fix_sizes()
         origin = find_origin(self.outputs, {slot: array for slot, array in arrays.items() if array is not None})
         if origin is not None:
             self._raise(
@@ -68,10 +71,17 @@ class NonFiniteGuard:
         elif not can_interpret(self.outputs):
             slot = spoiled[0]
             item = next(item for item in self.schedule.items if any(access.slot == slot for access in item.writes))
-            values = read_buffer(_buffer(execution, slot))
+            values = contents_of(_buffer(execution, slot))
             index = int(np.argmin(np.isfinite(values.astype(np.float64))))
             name = "a copy" if item.ast is None else f"kernel {item.ast.arg.name}"
             self._raise(name, float(values[index]), (index,), item.line)
+
+    def _fix_sizes(self) -> None:
+        """The graph as it is for the values that the variables in its sizes have in this run."""
+        if self.values:
+            fixed = fixed_nodes(self.outputs, self.values)
+            self.outputs = tuple([fixed[node] for node in self.outputs])
+            self.lines = {fixed[node]: line for node, line in self.lines.items() if node in fixed}
 
     def _raise(self, operation: str, value: float, index: tuple[int, ...], line: Location | None) -> None:
         emit("non-finite", operation=operation, value=value, index=index, location=line)
@@ -105,7 +115,7 @@ def find_origin(outputs: Sequence[UOp], arrays: Mapping[int, Any]) -> Origin | N
     values: dict[UOp, Any] = {}
     for node in toposort(*outputs):
         given = {source: values[source] for source in node.src}
-        bound = {node: arrays[node.arg.slot]} if node.op is Ops.PARAM else given
+        bound = {node: arrays[node.arg.slot][: node.arg.size]} if node.op is Ops.PARAM else given
         values[node] = np.ascontiguousarray(evaluate(node, bound))
         if not node.dtype.is_float or node.op.kind is Kind.LEAF or node.op is Ops.PARAM or node.op is Ops.CONST:
             continue
@@ -128,8 +138,13 @@ def can_interpret(outputs: Sequence[UOp]) -> bool:
     )
 
 
+def contents_of(buffer: Buffer) -> Any:
+    """A copy of the elements that count: memory for a symbolic size has room for more."""
+    return read_buffer(buffer)[: present_size(buffer.size)]
+
+
 def read_buffer(buffer: Buffer) -> Any:
-    """A copy of what a buffer holds."""
+    """A copy of all that the memory of a buffer holds."""
     import numpy as np
 
     from tilewright.graph.interpreter.evaluate import numpy_dtype

@@ -30,6 +30,8 @@ from tilewright.base.dtype import DType, to_dtype
 from tilewright.base.errors import ParseError, TilewrightError
 from tilewright.base.version import __version__
 from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import variable_bounds
+from tilewright.graph.symbolic import capacity
 from tilewright.graph.text.parse import parse
 from tilewright.graph.text.show import show
 from tilewright.graph.uop import UOp
@@ -58,7 +60,8 @@ class Input:
 @dataclass(frozen=True)
 class Repro:
     """`graph` is a SINK: a kernel, whose `applied` opts count where `has_opts`, or one whose sources are the values to
-    compute, over PARAMs. `sources` are texts of its kernels by device and digest of the target."""
+    compute, over PARAMs. `values` are those of the variables in its sizes; `sources` are texts of its kernels by device
+    and digest of the target."""
 
     kind: str
     graph: UOp
@@ -72,6 +75,7 @@ class Repro:
     target: str = ""
     versions: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def nodes(self) -> int:
@@ -103,10 +107,12 @@ def versions_text() -> str:
 
 
 def inputs_of(graph: UOp, contents: Mapping[int, bytes] | None = None) -> tuple[Input, ...]:
-    """An entry per PARAM; the bytes by slot, from the seed where a slot has none."""
+    """An entry per PARAM, of its greatest size; the bytes by slot, from the seed where a slot has none."""
     params = {node.arg.slot: node for node in toposort(graph) if node.op is Ops.PARAM}
     held = contents or {}
-    return tuple(Input(slot, node.dtype, node.arg.size, held.get(slot)) for slot, node in sorted(params.items()))
+    return tuple(
+        Input(slot, node.dtype, capacity(node.arg.size), held.get(slot)) for slot, node in sorted(params.items())
+    )
 
 
 # ---------------------------------------------------------------- writing
@@ -121,6 +127,7 @@ def write_repro(repro: Repro) -> str:
         "seed": str(repro.seed),
         "opts": "listed" if repro.has_opts else "chosen",
         "options": settings,
+        "values": " ".join(f"{name}={value}" for name, value in repro.values.items()),
         "line": repro.line,
         "note": repro.note,
         "target": repro.target,
@@ -189,7 +196,7 @@ def read_repro(text: str) -> Repro:
         graph=graph,
         device=facts["device"],
         inputs=tuple(sorted(inputs, key=lambda entry: entry.slot)),
-        seed=_number(facts.get("seed", "0")),
+        seed=_number("seed", facts.get("seed", "0")),
         has_opts=facts.get("opts") == "listed",
         options=_options(facts.get("options", "")),
         line=facts.get("line", ""),
@@ -197,6 +204,7 @@ def read_repro(text: str) -> Repro:
         target=facts.get("target", ""),
         versions=facts.get("versions", ""),
         sources=sources,
+        values=_values(facts.get("values", ""), graph),
     )
 
 
@@ -258,11 +266,22 @@ def _options(text: str) -> dict[str, Value]:
     return found
 
 
-def _number(text: str) -> int:
+def _values(text: str, graph: UOp) -> dict[str, int]:
+    """Of each variable of the graph, within its bounds; the greatest of one that is not named."""
+    given = {name: _number(name, value) for name, _, value in (word.partition("=") for word in text.split())}
+    found = {}
+    for name, (least, greatest) in variable_bounds([graph]).items():
+        found[name] = given.get(name, greatest)
+        if not least <= found[name] <= greatest:
+            raise _error(f"{name} is {found[name]}, and its bounds are {least} to {greatest}")
+    return found
+
+
+def _number(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise _error(f"the seed {text!r} is no integer") from error
+        raise _error(f"{name} is {text!r}, which is no integer") from error
 
 
 def _error(reason: str) -> ParseError:

@@ -21,6 +21,7 @@ from tilewright.engine.compilation.search.process import Task
 from tilewright.engine.compilation.verify import agrees, random_bytes, run_on_inputs, upload, with_values
 from tilewright.graph.interpreter.evaluate import numpy_dtype
 from tilewright.graph.records import KernelInfo, Opt, Param
+from tilewright.graph.sizes import variable_values
 from tilewright.graph.text.parse import parse
 from tilewright.kernel.optimise import optimise
 from tilewright.runtime.device import Driver, open_driver
@@ -62,7 +63,7 @@ class Worker:
         if self.hook is not None:
             self.hook.before_run(opts)
         self._compare(self._outputs(compiled.handle, self.driver, self.inputs, opts), self.expected, "unoptimised")
-        handle = with_values(self.driver, compiled.handle, self.kernel)
+        handle = with_values(self.driver, compiled.handle, variable_values([self.kernel]))
         runner = self.driver.prepare([(handle, upload(self.driver, self.inputs))])
         fastest = float("inf")
         begin = time.perf_counter()
@@ -94,7 +95,7 @@ class Worker:
         return driver.load(driver.compile(driver.render(program)), program)
 
     def _outputs(self, handle: Any, driver: Driver, inputs: list[bytes], opts: tuple[Opt, ...] | None = None) -> Any:
-        contents = zip(self.params, run_on_inputs(driver, handle, self.kernel, inputs), strict=True)
+        contents = zip(self.params, run_on_inputs(driver, handle, inputs, variable_values([self.kernel])), strict=True)
         written = [(param, data) for param, data in contents if param.is_written and not param.holds_checks]
         results = [np.frombuffer(data, dtype=numpy_dtype(param.dtype)) for param, data in written]
         return results if self.hook is None or opts is None else self.hook.after_run(opts, results)
