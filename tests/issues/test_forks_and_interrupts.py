@@ -166,6 +166,7 @@ import numpy as np
 from tilewright import Tensor, jit, nn
 from tilewright.nn.optim import Adam
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore SIGINT
 chance = random.Random(int(sys.argv[1]))
 number = 0
 w = Tensor.zeros(100).contiguous().realize()
