@@ -40,6 +40,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the texts under tests/golden anew")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    from tests.devices import mark_cases_of_slow_devices
+
+    mark_cases_of_slow_devices(items)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("torch") and importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed; `make test-torch` installs it")

@@ -5,7 +5,8 @@ What a device cannot compute with (`Target.computes`) is asked of it here, by `l
 skipped, and the reason names it.
 
 Some compile slowly: PoCL takes half a second a kernel. A table of cases asks `takes` whether to run a case there, and
-`sample` which of its dtypes: one, another for each case; some tests ask for quick compilation (`spare_compilers`).
+`sample` which of its dtypes: one, another for each case; some tests ask for quick compilation (`spare_compilers`). Of
+the cases of any other test that are for such devices, most are marked slow (`mark_cases_of_slow_devices`).
 `make test-devices` sets TILEWRIGHT_WHOLE_TABLE: all cases are run, and compiled as a user's kernels are."""
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ from tilewright.runtime.device import open_driver
 QUICK = frozenset({"CPU", "CUDA", "PYTHON"})
 # Of the cases of a table one in so many is run; the edge values of every op and dtype are in tests/backends besides.
 ONE_IN = {"OPENCL": 16, "WEBGPU": 12, "CPU-clang": 12, "CPU-gcc": 12}
+# Of the cases of one test that are for slow devices, one in so many is quick, and one at least.
+ONE_CASE_IN = 6
+# Tables that choose their cases by `takes`, and the edge values of every op and dtype.
+SAMPLED = frozenset({"test_table.py", "test_quantised.py", "test_c_style.py"})
 # Compiles and runs nothing, so that there is no value to compare; or needs the path of a file behind its name.
 WITHOUT_VALUES = frozenset({"NULL", "DISK"})
 
@@ -76,6 +81,25 @@ def spare_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
     this each time it compiles."""
     if not _is_whole():
         monkeypatch.setenv("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable")
+
+
+def mark_cases_of_slow_devices(items: Sequence[pytest.Item]) -> None:
+    """Every test keeps a quick case on one of them; which is drawn from its name. `make test-slow` runs the others."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if _is_for_slow_device(item) and item.path.name not in SAMPLED and not item.get_closest_marker("slow"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, found in cases.items():
+        kept = range(zlib.crc32(name.encode()) % min(ONE_CASE_IN, len(found)), len(found), ONE_CASE_IN)
+        for number, item in enumerate(found):
+            if number not in kept:
+                item.add_marker(pytest.mark.slow)
+
+
+def _is_for_slow_device(item: pytest.Item) -> bool:
+    given = getattr(item, "callspec", None)
+    labels = [getattr(value, "label", value) for value in given.params.values()] if given is not None else []
+    return any(isinstance(label, str) and label in ONE_IN for label in labels)
 
 
 def _is_whole() -> bool:
