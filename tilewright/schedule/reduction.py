@@ -17,6 +17,7 @@ from tilewright.graph.uop import UOp, const
 LARGE_REDUCTION = 1 << 15
 LONG_REDUCTION = 1 << 22  # that fewer parts than FEW_RESULTS would not share well
 FEW_RESULTS = 64
+FEW_PRODUCTS = 1024  # sums of products, as few as one tile of registers or a few: one task for one core
 MAX_PARTS = 256
 MIN_PART = 1024
 MAX_PADDING = 8  # at most one part in this many of an axis is padding
@@ -57,7 +58,8 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
     group_cores = target.cores if target is not None and target.has_local else 0
     if target is not None and target.tensor_cores and is_product(source, axes) and results > 1:
         return _fill_cores(node, group_cores)
-    if results > FEW_RESULTS:
+    is_narrow = node.arg[0] is Ops.ADD and results <= FEW_PRODUCTS and is_product(source, axes)
+    if results > (FEW_PRODUCTS if is_narrow else FEW_RESULTS):
         return _split_product(node) or (_split_columns(node, work, results) if group_cores else None)
     if results == 0 or work // results < LARGE_REDUCTION:
         return None
@@ -106,6 +108,14 @@ def _fast_axis(node: UOp) -> int:
     sources = [source for source in node.src if source.shape == node.shape and not _is_repeated(source)]
     is_passed_on = node.op.is_elementwise and len(sources) > 0
     return _fast_axis(sources[0]) if is_passed_on else len(node.shape) - 1
+
+
+def _fast_axes(source: UOp) -> list[int]:
+    """The fast axis of a value, or of each of the two factors of a product."""
+    value = _without_casts(source)
+    factors = value.src if value.op is Ops.MUL else (value,)
+    bare = [_without_casts(factor) for factor in factors]
+    return [_fast_axis(factor.src[0] if factor.op is Ops.EXPAND else factor) for factor in bare]
 
 
 def _is_repeated(node: UOp) -> bool:
@@ -231,7 +241,15 @@ def _is_spread(factor: UOp, axes: tuple[int, ...]) -> bool:
 
 
 def _split_axis(source: UOp, shape: Shape, node: UOp, axis: int, parts: int) -> UOp:
+    """The parts are first where results lie side by side in what is read: those of a part are then stored side by side
+    as well, in vectors, and otherwise each would be `parts` elements from the next."""
     op, axes = node.arg
+    if max_count(shape[:axis]) > 1 and any(fast not in axes for fast in _fast_axes(source)):
+        split = (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :])
+        order = (axis, *(a for a in range(len(split)) if a != axis))
+        first = build.permute(build.reshape(source, split), order)
+        sums = build.reduce_axis(op, first, tuple(sorted(a + 1 for a in axes)))
+        return build.reshape(build.reduce_axis(op, sums, (0,)), node.shape)
     split = (*shape[:axis], parts, shape[axis] // parts, *shape[axis + 1 :])
     moved = tuple(a + (a >= axis) for a in axes if a != axis)
     first_axes = tuple(sorted((axis + 1, *moved)))

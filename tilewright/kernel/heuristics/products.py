@@ -45,6 +45,7 @@ from tilewright.kernel.heuristics.product_sizes import (
     choose_tile,
     row_parts,
 )
+from tilewright.kernel.heuristics.streamed_products import choose_streamed_opts
 from tilewright.kernel.transforms.block import check_block, check_overlap
 from tilewright.kernel.transforms.spill import check_spill
 from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands
@@ -97,7 +98,12 @@ def choose_product_opts(view: KernelView) -> tuple[Opt, ...] | None:
     lanes = view.target.lanes(sum_dtype(view))
     product = find_product(view)
     if product is not None and size_of(product.columns) >= MIN_LANES * lanes:
-        return _Plan(view, product).choose() if size_of(product.rows) >= MIN_ROWS else None
+        streamed = None
+        if size_of(product.rows) < MIN_PACKED_ROWS and not product_dots(view):
+            streamed = choose_streamed_opts(view, *product[:4])
+        if streamed is not None or size_of(product.rows) < MIN_ROWS:
+            return streamed
+        return _Plan(view, product).choose()
     left, right = accesses
     lanes *= max((dot.instruction.terms for dot in product_dots(view)), default=1)
     return choose_dot_opts(view, own_axes(view, left, right), own_axes(view, right, left), left, right, lanes)

@@ -1,0 +1,126 @@
+"""Opts for products of few rows with a matrix that a core's cache does not hold. In: a product, for a target without
+work-groups. Out: opts that read the matrix once and in its own order, or None where it is small.
+
+Few rows do not repay packing, and a strip of columns read from the first row to the last is a few lines of each page:
+nothing is prefetched, and most of the time is spent in page walks. So the sum goes in short blocks outside of the
+columns:
+
+    for part of the columns:                            parallel
+      for block of k:                                   SUM_BLOCK rows of the matrix, one prefetch stream each
+        for columns of a tile, in the part:
+          for rows of a tile:
+            for k in the block: accumulators in registers
+            accumulators of the part += those           spilled to memory that a core's cache holds
+
+The blocks depend on the shape alone, so sums have the same bits for any number of cores."""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.base.target import Target
+from tilewright.graph.ops import AxisType
+from tilewright.graph.records import Opt, OptOps
+from tilewright.graph.uop import UOp
+from tilewright.kernel.axes import KernelView, size_of, stride
+from tilewright.kernel.heuristics.dot_tiles import utilisation
+from tilewright.kernel.heuristics.product_nest import Nest
+from tilewright.kernel.heuristics.product_sizes import choose_tile, padded
+from tilewright.kernel.transforms.block import check_block, check_overlap
+from tilewright.kernel.transforms.pad import check_pad
+from tilewright.kernel.transforms.spill import check_spill
+from tilewright.kernel.transforms.thread import check_thread
+
+# Rows of the matrix that are read at a time: prefetchers follow about 32 pages, of other data as well.
+SUM_BLOCK = 16
+MIN_SUM_BLOCK = 8
+# Tiles in a part of the columns: with a single one there is no loop that the blocks of the sum are outside of.
+MIN_TILES = 2
+# Parts of the columns for each core, so that others take over those of a core that is late.
+PARTS_PER_CORE = 4
+# Multiplications below which threads cost more than they save.
+MIN_SHARED = 1 << 18
+# The fraction of a core's cache for spilled accumulators: the matrix passes through it as well.
+SPILL_SHARE = 2
+
+
+def choose_streamed_opts(view: KernelView, left: UOp, right: UOp, rows: UOp, columns: UOp) -> tuple[Opt, ...] | None:
+    """`left` and `right` are the accesses of the factors; the matrix is the right one."""
+    if len(view.reduces) != 1 or len(view.reduces[0].src) != 2:
+        return None
+    summed, lanes = view.reduces[0].src[1], view.target.lanes(view.target.held_in(view.reduces[0].dtype))
+    if rows in right.ranges or stride(right, columns) != 1 or (stride(right, summed) or 0) <= 1:
+        return None
+    tile = choose_tile(size_of(rows), size_of(columns), lanes, view.target.vector_registers, may_overlap=True)
+    width = tile.vectors * lanes
+    matrix = size_of(summed) * size_of(columns) * right.dtype.itemsize
+    tiles = padded(size_of(columns), width) // width
+    is_streamed = matrix >= view.target.core_cache_bytes and tiles >= 2 * MIN_TILES
+    # Columns without a divisor that fills registers are few lanes at a time, unless they are padded.
+    is_padded = tile.rows == size_of(rows) and size_of(columns) > lanes and size_of(columns) % lanes
+    if size_of(summed) < 2 * SUM_BLOCK or not (is_streamed or is_padded):
+        return None
+    plan = _Streamed(view)
+    if not is_streamed:
+        plan.cut("columns", columns, width)
+        plan.cut("rows", rows, tile.rows)
+        plan.order()
+        plan.share()
+        return tuple(plan.opts)
+    sums = size_of(rows) * width * view.reduces[0].dtype.itemsize
+    part = tiles_of_part(tiles, sums, width * right.dtype.itemsize, view.target)
+    plan.cut("columns", plan.pad(columns, part * width), width)
+    if part < size_of(plan.loops["columns"]):
+        plan.block_loop("columns", part)
+    if size_of(rows) % tile.rows == 0 or check_overlap(plan.view, rows) is not None:
+        plan.cut("rows", rows, tile.rows)
+    else:
+        plan.overlap("rows", rows, tile.rows)
+    plan.order()
+    plan.put_rows_inside()
+    plan.share("rows", "columns")
+    return tuple(plan.opts) if plan.spill() else None
+
+
+def tiles_of_part(tiles: int, tile_bytes: int, row_bytes: int, target: Target) -> int:
+    """Tiles in a part of the columns, whose accumulators a core's cache holds. Parts of less than a page of a row are
+    prefetched badly; the tiles that fill up the last one are wasted."""
+    most = max(MIN_TILES, target.core_cache_bytes // SPILL_SHARE // tile_bytes)
+
+    def worth(amount: int) -> float:
+        parts = -(-tiles // amount)
+        prefetched = math.sqrt(min(1.0, amount * row_bytes / target.page_bytes))
+        return utilisation(parts, target.cores) * tiles / (parts * amount) * prefetched
+
+    return max(range(MIN_TILES, min(most, tiles) + 1), key=lambda amount: (worth(amount), amount))
+
+
+class _Streamed(Nest):
+    def put_rows_inside(self) -> None:
+        if "rows" in self.loops:
+            columns, rows = self.put_outside(self.loops["columns"], self.loops["rows"])
+            self.loops["columns"], self.loops["rows"] = columns, rows
+
+    def share(self, *inner: str) -> None:
+        """Makes loops parallel, from the outermost on until there are enough tasks; not the `inner` ones."""
+        work = math.prod(map(size_of, self.view.axes))
+        for name in [name for name in self.loops if name not in inner]:
+            tasks = math.prod(map(size_of, self.view.of_kind(AxisType.THREAD)))
+            is_worth = work >= MIN_SHARED and tasks < PARTS_PER_CORE * self.target.cores
+            if is_worth and check_thread(self.view, self.loops[name], size_of(self.loops[name])) is None:
+                self.parallelise(name, size_of(self.loops[name]))
+
+    def spill(self) -> bool:
+        """Whether the accumulators of a part of the columns are spilled between blocks of the sum."""
+        summed, columns = self.view.reduces[0].src[1], self.loops["columns"]
+        size = size_of(summed)
+        amount = next((n for n in range(SUM_BLOCK, MIN_SUM_BLOCK - 1, -1) if size % n == 0), SUM_BLOCK)
+        if size % amount:
+            if check_pad(self.view, summed, amount) is not None:
+                return False
+            summed = self.pad(summed, amount)
+        if check_spill(self.view, columns, None) is not None or check_block(self.view, summed, amount) is not None:
+            return False
+        self.apply(OptOps.BLOCK, summed, amount)
+        self.apply(OptOps.SPILL, columns, 1)
+        return True
