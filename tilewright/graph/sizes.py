@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tilewright.graph.ops import Ops
+from tilewright.graph.size_expressions import variables_of
 from tilewright.graph.symbolic import (
     SymbolicInt,
     as_size,
@@ -16,7 +17,6 @@ from tilewright.graph.symbolic import (
     evaluate_size,
     size_node,
     state,
-    variables_of,
 )
 from tilewright.graph.uop import UOp, const, index_const
 from tilewright.graph.walk import toposort

@@ -5,19 +5,21 @@ A bound one has an expression over VARIABLE nodes and the values of those variab
 alone. Tensor graphs are written with bound ones. The engine frees them (`free_sizes`) and keeps the values apart, so
 graphs, schedules and kernels depend on the variables and their bounds and never on a value (docs/decisions/0036).
 
-Equal means provably equal: the same canonical expression. Order is decided by bounds, and refused, at the user's line,
-where they leave it open. Cost models take the greatest value (`capacity`)."""
+Equal means provably equal: the same canonical expression. Order is decided by bounds, or by trying all values of a
+variable that has few, and refused, at the user's line, where it stays open. Cost models take the greatest value
+(`capacity`)."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tilewright.base.config import Context, options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import InternalError, ShapeError
 from tilewright.graph.ops import Ops
+from tilewright.graph.size_expressions import evaluate_size, least_and_greatest, size_text, variables_of
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, index_const
 
@@ -270,44 +272,6 @@ def size_node(size: int) -> UOp:
     return size.node if isinstance(size, SymbolicInt) else index_const(size)
 
 
-def variables_of(node: UOp) -> list[UOp]:
-    """The VARIABLEs of an expression, in order of appearance."""
-    found: dict[UOp, None] = {}
-    stack = [node]
-    while stack:
-        top = stack.pop()
-        if top.op is Ops.VARIABLE:
-            found[top] = None
-        stack.extend(reversed(top.src))
-    return list(found)
-
-
-def evaluate_size(node: UOp, values: Mapping[str, int]) -> int:
-    """The value of an expression of sizes."""
-    op = node.op
-    if op is Ops.CONST:
-        return int(node.arg)
-    if op is Ops.VARIABLE:
-        return values[node.arg[0]]
-    operands = [evaluate_size(src, values) for src in node.src]
-    return _VALUES[op](*operands)
-
-
-_VALUES: dict[Op, Callable[..., int]] = {
-    Ops.ADD: lambda x, y: x + y,
-    Ops.SUB: lambda x, y: x - y,
-    Ops.MUL: lambda x, y: x * y,
-    Ops.NEG: lambda x: -x,
-    Ops.IDIV: lambda x, y: x // y if y else 0,
-    Ops.MOD: lambda x, y: x % y if y else 0,
-    Ops.MAX: max,
-    Ops.MIN: min,
-    Ops.SHL: lambda x, y: x << y,
-    Ops.CMPLT: lambda x, y: int(x < y),
-    Ops.WHERE: lambda c, x, y: x if c else y,
-}
-
-
 # ---------------------------------------------------------------- from bound to free
 
 
@@ -329,22 +293,6 @@ def free_sizes(arg: Any, values: dict[str, int]) -> Any:
 
 
 # ---------------------------------------------------------------- expressions
-
-
-def size_text(node: UOp) -> str:
-    """An expression as people write it."""
-    if node.op is Ops.CONST or node.op is Ops.VARIABLE:
-        return str(node.arg if node.op is Ops.CONST else node.arg[0])
-    parts = [size_text(src) for src in node.src]
-    if node.op is Ops.ADD and node.src[1].op is Ops.CONST and node.src[1].arg < 0:
-        return f"{parts[0]} - {parts[1][1:]}"
-    if node.op is Ops.ADD:
-        return " + ".join(parts)
-    symbol = {Ops.MUL: "*", Ops.IDIV: "//", Ops.MOD: "%", Ops.SUB: "-"}.get(node.op)
-    if symbol is None:
-        return f"{node.op.name.lower()}({', '.join(parts)})"
-    inner = [text if not src.src else f"({text})" for src, text in zip(node.src, parts, strict=True)]
-    return symbol.join(inner)
 
 
 def bindings_of(*sizes: int) -> Bindings | None:
@@ -400,7 +348,7 @@ def _is_less(first: int, second: int, symbol: str) -> bool:
     difference = combine_sizes(Ops.SUB, first, second)
     if difference is NotImplemented:
         return NotImplemented  # type: ignore[no-any-return]
-    low, high = (difference.least, difference.greatest) if isinstance(difference, SymbolicInt) else (difference,) * 2
+    low, high = least_and_greatest(size_node(difference))
     if high < 0:
         return True
     if low >= 0:
@@ -410,7 +358,7 @@ def _is_less(first: int, second: int, symbol: str) -> bool:
     names = variables_of(size_node(first)) + variables_of(size_node(second))
     bounds = " and ".join(f"{n.arg[0]} in {n.arg[1]}..{n.arg[2]}" for n in dict.fromkeys(names))
     texts = [size_text(size_node(size)) for size in (first, second)]
-    message = f"whether {texts[0]} {symbol} {texts[1]} differs from value to value, for {bounds}"
+    message = f"whether {texts[0]} {symbol} {texts[1]} is not the same for all values, or cannot be told, for {bounds}"
     remedy = "give the variable narrower bounds, or use int(...) where the result may depend on the value"
     error = ShapeError("symbolic size", message, remedy)
     if size_access.open and isinstance(difference, SymbolicInt):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
-from tilewright.base.errors import IndexingError, ShapeError, UnsupportedError
+from tilewright.base.errors import IndexingError, ShapeError, UnsupportedError, UserError
 from tilewright.graph import build
 from tilewright.graph.gradients.gather import flat_number, stored_if_large
 from tilewright.graph.ops import CheckArg, Ops
@@ -161,6 +161,8 @@ def slice_range(operation: str, entry: slice, size: int) -> AxisRange:
         return _symbolic_range(operation, entry, size)
     try:
         start, stop, step = entry.indices(size)
+    except UserError:  # a Variable that is not bound
+        raise
     except (TypeError, ValueError) as error:
         raise IndexingError(operation, f"{entry}: {error}", "give integers, and a step other than 0") from error
     count = len(range(start, stop, step))

@@ -105,7 +105,10 @@ class ConvolutionMixin(ProductsMixin):
         channels = weight.shape[0] if is_transposed else weight.shape[1] * groups
         if weight.shape[0] % groups or self.shape[1] != channels:
             message = f"input {self.shape}, weight {weight.shape}, groups {groups}: channels do not fit"
-            raise ShapeError(name, message, f"give {channels} channels, and a weight whose first axis {groups} divides")
+            remedy = f"give an input of {channels} channels"
+            if weight.shape[0] % groups:
+                remedy = f"give a weight whose first axis is a multiple of {groups}"
+            raise ShapeError(name, message, remedy)
         return weight.ndim - 2
 
     def conv1d(

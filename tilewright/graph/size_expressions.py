@@ -1,0 +1,115 @@
+"""Expressions of sizes. In: a node of index maths over VARIABLEs. Out: its variables, its text, its bounds, and its
+value for given values of the variables. `symbolic` makes integers of these expressions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from tilewright.graph.ops import Ops
+from tilewright.graph.spec import Op
+from tilewright.graph.uop import UOp
+
+# A variable with at most this many values is tried at each of them where bounds leave a sign open.
+MAX_VALUES = 1 << 12
+
+
+def variables_of(node: UOp) -> list[UOp]:
+    """The VARIABLEs of an expression, in order of appearance."""
+    found: dict[UOp, None] = {}
+    stack = [node]
+    while stack:
+        top = stack.pop()
+        if top.op is Ops.VARIABLE:
+            found[top] = None
+        stack.extend(reversed(top.src))
+    return list(found)
+
+
+def evaluate_size(node: UOp, values: Mapping[str, int]) -> int:
+    """The value of an expression of sizes."""
+    op = node.op
+    if op is Ops.CONST:
+        return int(node.arg)
+    if op is Ops.VARIABLE:
+        return values[node.arg[0]]
+    operands = [evaluate_size(src, values) for src in node.src]
+    return _VALUES[op](*operands)
+
+
+_VALUES: dict[Op, Callable[..., int]] = {
+    Ops.ADD: lambda x, y: x + y,
+    Ops.SUB: lambda x, y: x - y,
+    Ops.MUL: lambda x, y: x * y,
+    Ops.NEG: lambda x: -x,
+    Ops.IDIV: lambda x, y: x // y if y else 0,
+    Ops.MOD: lambda x, y: x % y if y else 0,
+    Ops.MAX: max,
+    Ops.MIN: min,
+    Ops.SHL: lambda x, y: x << y,
+    Ops.CMPLT: lambda x, y: int(x < y),
+    Ops.WHERE: lambda c, x, y: x if c else y,
+}
+
+
+def size_text(node: UOp) -> str:
+    """An expression as people write it."""
+    if node.op is Ops.CONST or node.op is Ops.VARIABLE:
+        return str(node.arg if node.op is Ops.CONST else node.arg[0])
+    parts = [size_text(src) for src in node.src]
+    if node.op is Ops.ADD and node.src[1].op is Ops.CONST and node.src[1].arg < 0:
+        return f"{parts[0]} - {parts[1][1:]}"
+    if node.op is Ops.ADD:
+        return " + ".join(parts)
+    symbol = {Ops.MUL: "*", Ops.IDIV: "//", Ops.MOD: "%", Ops.SUB: "-"}.get(node.op)
+    if symbol is None:
+        return f"{node.op.name.lower()}({', '.join(parts)})"
+    inner = [text if not src.src else f"({text})" for src, text in zip(node.src, parts, strict=True)]
+    return symbol.join(inner)
+
+
+def least_and_greatest(node: UOp) -> tuple[int, int]:
+    """The bounds of an expression. Where its intervals leave the sign open, as those of n - n//2 do, quotients are
+    taken as fractions; and a lone variable of few values is tried at each of them."""
+    low, high = int(node.vmin), int(node.vmax)
+    if low >= 0 or high < 0:
+        return low, high
+    found: tuple[int, int] | None = node.cache.get("least_and_greatest")
+    if found is None:
+        found = node.cache["least_and_greatest"] = _bounds_of_fractions(node)
+        variables = variables_of(node)
+        if found[0] < 0 <= found[1] and len(variables) == 1:
+            name, least, greatest = variables[0].arg
+            if greatest - least < MAX_VALUES:
+                values = [evaluate_size(node, {name: value}) for value in range(least, greatest + 1)]
+                found = node.cache["least_and_greatest"] = min(values), max(values)
+    return found
+
+
+def _bounds_of_fractions(node: UOp) -> tuple[int, int]:
+    """x//c is (x - r) / c with a remainder r in 0..c-1: so terms of x in and outside of a quotient are added up."""
+    # Programs without variables do without these.
+    from fractions import Fraction
+
+    from tilewright.graph.affine import affine
+
+    terms: dict[UOp, Fraction] = {}
+    low = high = Fraction(0)
+    waiting = [(node, Fraction(1))]
+    while waiting:
+        part, factor = waiting.pop()
+        form = affine(part)
+        low, high = low + factor * form.constant, high + factor * form.constant
+        for atom, step in form.terms.items():
+            scaled = factor * step
+            if atom.op is Ops.IDIV and atom.src[1].is_const and atom.src[1].arg > 0:
+                divisor = int(atom.src[1].arg)
+                waiting.append((atom.src[0], scaled / divisor))
+                rest = -scaled * Fraction(divisor - 1, divisor)
+                low, high = low + min(rest, Fraction(0)), high + max(rest, Fraction(0))
+            else:
+                terms[atom] = terms.get(atom, Fraction(0)) + scaled
+    for atom, total in terms.items():
+        ends = (total * int(atom.vmin), total * int(atom.vmax))
+        low, high = low + min(ends), high + max(ends)
+    return max(math.ceil(low), int(node.vmin)), min(math.floor(high), int(node.vmax))
