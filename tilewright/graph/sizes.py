@@ -8,13 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tilewright.graph.ops import Ops
-from tilewright.graph.size_expressions import variables_of
+from tilewright.graph.size_expressions import evaluate_size, variables_of
 from tilewright.graph.symbolic import (
     SymbolicInt,
     as_size,
     bindings_of,
     combine_sizes,
-    evaluate_size,
     size_node,
     state,
 )
