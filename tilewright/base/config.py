@@ -162,6 +162,12 @@ class Options:
         affects=SCHEDULE,
     )
     JIT = _option(1, "0 makes `jit` call the function plainly, each time.")
+    JOIN_LAUNCHES = _option(
+        1,
+        "0 launches every kernel by itself; 1 runs equal small ones that do not need each other as one launch, on "
+        "devices whose kernels take the buffers of all of them.",
+        affects=SCHEDULE,
+    )
     NOOPT = _option(
         0, "1 leaves every kernel as the scheduler made it; opts that a kernel states are applied.", affects=KERNEL
     )

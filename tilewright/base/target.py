@@ -140,6 +140,8 @@ class Target:
     max_grid: tuple[int, int, int] = ((1 << 31) - 1, (1 << 16) - 1, (1 << 16) - 1)
     max_group: tuple[int, int, int] = (1024, 1024, 64)
     max_buffers: int = (1 << 31) - 1  # that a kernel may be given
+    # Equal kernels that one launch may run, each on buffers of its own; 1 where the renderer does not write that.
+    max_sections: int = 1
     # Bytes: a kernel's buffer begins at a multiple of it inside its memory. Some OpenCL drivers need 512.
     start_alignment: int = 512
     warp_size: int = 1

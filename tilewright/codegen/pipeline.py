@@ -21,10 +21,10 @@ from tilewright.codegen.separate_loops import separate_loops
 from tilewright.codegen.vectors import split_vectors
 from tilewright.codegen.wide_integers import split_wide_integers
 from tilewright.graph.kernels.threads import Threads
-from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.passes import Pass, run_passes
 from tilewright.graph.records import KernelInfo, Param, Program
-from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.uop import UOp, const, memory_of
 from tilewright.graph.verification.verify import verify_kernel, verify_program
 from tilewright.graph.walk import toposort
 
@@ -117,13 +117,13 @@ def assemble_program(lowering: Lowering, flops: int, bytes_moved: int) -> Progra
     """The record of what the passes left: the body, its parameters and its launch axes."""
     sink, body = lowering.sink, lowering.body
     assert body is not None
-    name = sink.arg.name if isinstance(sink.arg, KernelInfo) and sink.arg.name else "kernel"
     launch = sorted((n for n in toposort(sink) if n.op is Ops.RANGE and n.arg.kind in LAUNCH_KINDS), key=_launch_key)
     in_grid = (AxisType.GLOBAL, AxisType.THREAD)
     local = {axis.arg.id: axis for axis in launch if axis.arg.kind not in in_grid}
     local_order = [axis.arg.id for (axis,) in lowering.threads.lanes]
+    info = sink.arg if isinstance(sink.arg, KernelInfo) else KernelInfo()
     return Program(
-        name,
+        info.name or "kernel",
         body,
         program_params(sink),
         tuple(axis for axis in launch if axis.arg.kind in in_grid),
@@ -131,9 +131,18 @@ def assemble_program(lowering: Lowering, flops: int, bytes_moved: int) -> Progra
         lowering.target,
         flops,
         bytes_moved,
-        sink.arg.fills if isinstance(sink.arg, KernelInfo) else (),
+        info.fills,
         tuple(sorted((n for n in toposort(sink) if n.op is Ops.VARIABLE), key=lambda n: (len(n.arg[0]), n.arg[0]))),
+        section=section_axis(sink) if info.sections > 1 else None,
+        section_buffers=info.section_buffers,
     )
+
+
+def section_axis(sink: UOp) -> UOp:
+    """The axis of the launch that numbers the sections of a kernel, behind all of its own axes."""
+    numbers = [node.arg.id[0] for node in toposort(sink) if node.op is Ops.RANGE]
+    axis = Axis((max(numbers, default=-1) + 1,), AxisType.GLOBAL)
+    return UOp(Ops.RANGE, dtypes.int32, (const(dtypes.int32, sink.arg.sections),), axis)
 
 
 def _launch_key(axis: UOp) -> tuple[str, tuple[int, ...]]:

@@ -52,12 +52,15 @@ class Opt:
 class KernelInfo:
     """The argument of a kernel's SINK. `opts_to_apply`: () none, a tuple exactly those, None the heuristic's choice.
     `applied` is what the kernel stage did, for people to see. `fills` are the arguments of a custom kernel that hold
-    nothing before it: it has to write all of them."""
+    nothing before it: it has to write all of them. `sections` says that the kernel is that many equal ones, each on
+    `section_buffers` buffers of its own (graph/kernels/sections.py)."""
 
     name: str = ""
     opts_to_apply: tuple[Opt, ...] | None = None
     applied: tuple[Opt, ...] = ()
     fills: tuple[int, ...] = ()
+    sections: int = 1
+    section_buffers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,10 @@ class Program:
     RANGE of LOOP or REDUCE kind opens a loop that its END closes. RANGE of GLOBAL, LOCAL, GROUP or THREAD kind is an
     index of the launch: it has no END, `global_ranges` and `local_ranges` list them outermost first. RANGE of UPCAST or
     UNROLL kind is a tile axis: it is not in the body, a value depends on it through its sources, and the emitter writes
-    the value once per element of its tile. CONST and PARAM are not in the body either."""
+    the value once per element of its tile. CONST and PARAM are not in the body either.
+
+    Where `section` is an axis, the launch runs the program once for each of its values, each on buffers of its own:
+    `params` are those of the first, and those of number n have slots that are n * `section_buffers` greater."""
 
     name: str
     body: tuple[UOp, ...]
@@ -92,6 +98,12 @@ class Program:
     fills: tuple[int, ...] = ()  # the slots that the program has to write whole
     variables: tuple[UOp, ...] = ()  # integers that a launch gives, in this order
     first_variable: int = 0  # the position of the first among the arguments: behind the buffers that a launch gives
+    section: UOp | None = None
+    section_buffers: int = 0
+
+    @property
+    def sections(self) -> int:
+        return 1 if self.section is None else int(self.section.src[0].arg)
 
 
 @dataclass(frozen=True, slots=True)

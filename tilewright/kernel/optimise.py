@@ -10,6 +10,7 @@ from tilewright.base.config import options
 from tilewright.base.events import listeners, stage_timer
 from tilewright.base.quota import Quota
 from tilewright.base.target import Target
+from tilewright.graph.kernels.sections import first_section
 from tilewright.graph.ops import AxisType
 from tilewright.graph.passes import Pass, run_passes
 from tilewright.graph.records import KernelInfo, Opt, OptOps
@@ -46,6 +47,17 @@ class Optimisation:
 
     def verify(self, pass_name: str) -> None:
         verify_kernel(self.sink, pass_name)
+
+
+def take_section(state: Optimisation) -> None:
+    """Equal sections are compiled once, where the target launches one program on the buffers of each."""
+    if state.info.sections == 1:
+        return
+    if state.target.max_sections > 1:
+        state.sink = first_section(state.sink)
+    else:
+        state.info = replace(state.info, sections=1, section_buffers=0)
+        state.sink = state.sink.replace(arg=state.info)
 
 
 def recognise_sums(state: Optimisation) -> None:
@@ -96,6 +108,7 @@ def simplify_sink(state: Optimisation) -> None:
 
 
 PASSES: tuple[Pass[Optimisation], ...] = (
+    Pass("take_section", take_section, "equal sections", "one of them, where the target takes sections"),
     Pass(
         "recognise_accumulators", recognise_sums, "a kernel as scheduled or written", "sums made by hand as reductions"
     ),

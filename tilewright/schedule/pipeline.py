@@ -4,10 +4,11 @@ which order."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
+from tilewright.base.errors import VerifyError
 from tilewright.base.events import stage_timer
 from tilewright.base.quota import Quota
 from tilewright.base.target import Target
@@ -22,6 +23,7 @@ from tilewright.graph.walk import map_nodes, toposort
 from tilewright.schedule.checks import keep_checks
 from tilewright.schedule.fuse import SEPARATE, plan_fusion
 from tilewright.schedule.joins import is_part, slice_of_source, with_parts
+from tilewright.schedule.launches import check_joined, join_launches
 from tilewright.schedule.limits import nodes_to_split
 from tilewright.schedule.memory import place_temps
 from tilewright.schedule.operand_order import order_operands
@@ -68,6 +70,9 @@ class Scheduling:
         else:
             for kernel in dict.fromkeys(self.graph):
                 verify_kernel(kernel, pass_name)
+            for item in self.made.items:
+                if (fault := check_joined(item)) is not None:
+                    raise VerifyError(fault, stage="schedule", pass_name=pass_name, node=item.ast)
 
     def plan_again(self) -> None:
         target = self.target_of(self.device)
@@ -134,8 +139,19 @@ def merge_kernels(state: Scheduling) -> None:
 
 
 def write_schedule(state: Scheduling) -> None:
-    items, slots, output_slots = state.builder.write_items()
-    state.made = Schedule(tuple(items), tuple(slots), tuple(output_slots), *place_temps(items, slots))
+    items, slots, outputs = state.builder.write_items()
+    state.made = Schedule(tuple(items), tuple(slots), tuple(outputs), (), ())
+
+
+def join_equal_kernels(state: Scheduling) -> None:
+    if options.JOIN_LAUNCHES and state.made is not None:
+        state.made = replace(state.made, items=tuple(join_launches(state.made.items, state.target_of)))
+
+
+def place_memory(state: Scheduling) -> None:
+    assert state.made is not None
+    offsets, arenas = place_temps(state.made.items, state.made.slots)
+    state.made = replace(state.made, offsets=offsets, arenas=arenas)
 
 
 PASSES: tuple[Pass[Scheduling], ...] = (
@@ -170,7 +186,15 @@ PASSES: tuple[Pass[Scheduling], ...] = (
         "every read sees the version it means",
     ),
     Pass("merge_steps", merge_kernels, "the order", "steps that load the same memory joined", is_optional=True),
-    Pass("write_items", write_schedule, "the steps", "items over slots, equal kernels as one node, temps in arenas"),
+    Pass("write_items", write_schedule, "the steps", "items over slots, equal kernels as one node"),
+    Pass(
+        "join_launches",
+        join_equal_kernels,
+        "declared accesses",
+        "equal small kernels that do not need each other as sections of one",
+        is_optional=True,
+    ),
+    Pass("place_temps", place_memory, "items in order", "temps in arenas, by their live ranges"),
 )
 
 

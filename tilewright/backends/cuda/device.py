@@ -25,7 +25,7 @@ from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import InternalError
 from tilewright.base.target import ALL_DTYPES, BASIC_OPS, SMALL_FLOATS, Target
-from tilewright.codegen.c_style.launch import plan_launch
+from tilewright.codegen.c_style.launch import argument_slots, plan_launch
 from tilewright.graph.records import Program
 from tilewright.runtime.device import Address, Driver
 
@@ -56,6 +56,7 @@ def cuda_target(card: Card | None = None, compiler: str = "") -> Target:
         max_local_bytes=ask(facts.SHARED_BYTES),
         max_group_size=ask(facts.MAX_THREADS),
         max_buffers=PARAMETER_BYTES // POINTER_BYTES,
+        max_sections=PARAMETER_BYTES // POINTER_BYTES,
         warp_size=32,
         cache_bytes=ask(facts.L2_BYTES),
         native=ALL_DTYPES - SMALL_FLOATS,
@@ -128,12 +129,14 @@ class CudaDriver(Driver):
                 library.call("cuFuncSetAttribute", function, MAX_DYNAMIC_SHARED, shared_bytes)
         except CudaError as error:
             raise InternalError(f"{program.name} cannot be loaded: {error}") from error
-        slots = tuple(param.slot for param in program.params)
-        written = tuple(param.slot for param in program.params if param.is_written)
+        slots = argument_slots(program)
+        starts = [number * program.section_buffers for number in range(program.sections)]
+        written = tuple(start + param.slot for param in program.params if param.is_written for start in starts)
         maps = () if product is None else (product.left.map, product.right.map)
-        sizes = tuple(param.size * param.dtype.itemsize for param in program.params)
+        sizes = tuple(param.size * param.dtype.itemsize for param in program.params for _ in starts)
         names = tuple(variable.arg[0] for variable in program.variables)
         kernel = CudaKernel(function, launch.grid, launch.group, shared_bytes, slots, maps, written, sizes, names)
+        kernel = kernel._replace(has_table=program.section is not None)
         self.programs[int(function)] = program
         return kernel
 

@@ -33,6 +33,7 @@ class CudaKernel(NamedTuple):
     sizes: tuple[int, ...] = ()  # the bytes of each buffer, in the order of `slots`
     variables: tuple[str, ...] = ()  # behind the buffers
     values: tuple[int, ...] = ()  # of the variables, once they are bound
+    has_table: bool = False  # whether it takes all buffers as one argument: a table of their addresses
 
     def shares_written(self, arguments: Sequence[Address]) -> bool:
         """Whether it would write a buffer that it also has under another slot."""
@@ -54,7 +55,7 @@ class _Launch:
             self.encode_maps(slot)
         start = ctypes.addressof(self.addresses)
         given = [self.map_start + MAP_BYTES * number for number in range(len(kernel.maps))]
-        given += [start + 8 * number for number in range(count)]
+        given += [start] if kernel.has_table else [start + 8 * number for number in range(count)]
         # A kernel that takes 32 bits reads the lower half of a word.
         self.values = (ctypes.c_int64 * max(len(kernel.variables), 1))(*kernel.values)
         given += [ctypes.addressof(self.values) + 8 * number for number in range(len(kernel.variables))]

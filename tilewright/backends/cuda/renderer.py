@@ -9,8 +9,8 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.c_style.language import Expression
 from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.codegen.c_style.simt import SimtLanguage, dynamic_local_bytes
-from tilewright.graph.ops import Ops
-from tilewright.graph.records import Program
+from tilewright.graph.ops import AddrSpace, Ops
+from tilewright.graph.records import Param, Program
 from tilewright.graph.spec import Op
 
 # Small floats are held as their bits; these are the card's names of them.
@@ -26,6 +26,21 @@ class CudaLanguage(SimtLanguage):
     def __init__(self, program: Program, is_restricted: bool = True) -> None:
         super().__init__(program)
         self.restrict = "__restrict__" if is_restricted else ""
+
+    def prelude(self, program: Program) -> list[str]:
+        """Buffers of sections come as a table, which lies in constant memory: a section reads its own addresses."""
+        lines = super().prelude(program)
+        if program.section is not None:
+            pointers = [self.pointer_type(p.dtype, AddrSpace.GLOBAL, not p.is_written) for p in program.params]
+            fields = [f"{pointer} p{p.slot}[{program.sections}];" for pointer, p in zip(pointers, program.params)]
+            lines.append(f"struct Buffers {{ {' '.join(fields)} }};")
+        return lines
+
+    def section_arguments(self, program: Program, params: list[tuple[Param, str]]) -> list[str]:
+        return ["const __grid_constant__ Buffers buffers"]
+
+    def select_section(self, program: Program, param: Param, name: str, section: str) -> str:
+        return f"{self.parameter(param, name)} = buffers.p{param.slot}[{section}];"
 
     def exchange(self, value: str, distance: str) -> str:
         return f"__shfl_xor_sync(0xffffffffu, {value}, {distance})"

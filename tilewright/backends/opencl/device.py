@@ -12,7 +12,7 @@ from tilewright.backends.opencl.language import OpenCLLanguage
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import CompileError, OutOfMemoryError
 from tilewright.base.target import ALL_DTYPES, BASIC_OPS, SMALL_FLOATS, Target
-from tilewright.codegen.c_style.launch import Launch, has_groups, plan_launch
+from tilewright.codegen.c_style.launch import Launch, argument_slots, has_groups, plan_launch
 from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.graph.records import Program
 from tilewright.runtime.device import Address, Driver, Runner, Unavailable
@@ -20,6 +20,8 @@ from tilewright.runtime.device import Address, Driver, Runner, Unavailable
 # Small floats are converted by integer maths: half precision is an extension that few drivers have whole.
 _NATIVE_OPS = BASIC_OPS | {"SATURATING_CAST"}
 _CORRECTLY_ROUNDED = 1 << 7  # CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT
+# Each buffer of a kernel is selected from those of all sections, an argument each.
+MAX_SECTIONS = 16
 _INSTALL = "install an OpenCL driver: that of the graphics card, or PoCL (Debian: pocl-opencl-icd) for the processor"
 
 
@@ -63,6 +65,7 @@ def opencl_target(device: Any) -> Target:
         max_grid=((1 << 31) - 1, (1 << 31) - 1, (1 << 31) - 1),
         max_group=tuple(device.max_work_item_sizes[:3]),
         max_buffers=device.max_parameter_size * 8 // device.address_bits,
+        max_sections=MAX_SECTIONS,
         cores=device.max_compute_units,
         cache_bytes=device.global_mem_cache_size or 1 << 20,
         native=ALL_DTYPES - SMALL_FLOATS - (frozenset() if has_double else {dtypes.float64}),
@@ -214,7 +217,7 @@ class OpenCLDriver(Driver):
     def load(self, binary: bytes, program: Program) -> OpenCLKernel:
         built = self._build(_library().Program(self.context, [self.device], [binary]))
         name = OpenCLLanguage(program).kernel_name(program)
-        slots = tuple(param.slot for param in program.params)
+        slots = argument_slots(program)
         variables = tuple((variable.arg[0], variable.dtype.name) for variable in program.variables)
         return OpenCLKernel(built, name, plan_launch(program), slots, has_groups(program), variables)
 

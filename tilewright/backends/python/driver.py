@@ -52,24 +52,29 @@ class EmulatedRunner(Runner):
 
     def run(self) -> None:
         for program, values, arguments in self.launches:
-            arrays = []
-            written = []
-            # A parameter that was simplified away is not in the program but has an address.
-            used = [arguments[param.slot] for param in program.params]
-            for param, (memory, offset) in zip(program.params, used, strict=True):
-                dtype = numpy_dtype(param.dtype)
-                stop = offset + param.size * dtype.itemsize
-                arrays.append(memory.bytes[offset:stop].view(dtype))
-                written.append(memory.written[offset : stop : dtype.itemsize])
-            states: list[Any] = [state.copy() for state in written]
-            for state, param in zip(states, program.params, strict=True):
-                if param.slot in program.fills:
-                    state[:] = False  # whatever the memory was used for before
-            run_program(program, arrays, states, variables=values)
-            check_filled(program, states)
-            for state, (memory, offset), param in zip(states, used, program.params, strict=True):
-                bytes_written = np.repeat(state, param.dtype.itemsize)
-                memory.written[offset : offset + bytes_written.size] = bytes_written
+            for number in range(program.sections):
+                start = number * program.section_buffers
+                # A parameter that was simplified away is not in the program but has an address.
+                self._run_section(program, values, [arguments[start + param.slot] for param in program.params])
+
+    def _run_section(self, program: Program, values: dict[str, int], used: list[Address]) -> None:
+        """One of the equal sections of a program, on the buffers of its parameters."""
+        arrays = []
+        written = []
+        for param, (memory, offset) in zip(program.params, used, strict=True):
+            dtype = numpy_dtype(param.dtype)
+            stop = offset + param.size * dtype.itemsize
+            arrays.append(memory.bytes[offset:stop].view(dtype))
+            written.append(memory.written[offset : stop : dtype.itemsize])
+        states: list[Any] = [state.copy() for state in written]
+        for state, param in zip(states, program.params, strict=True):
+            if param.slot in program.fills:
+                state[:] = False  # whatever the memory was used for before
+        run_program(program, arrays, states, variables=values)
+        check_filled(program, states)
+        for state, (memory, offset), param in zip(states, used, program.params, strict=True):
+            bytes_written = np.repeat(state, param.dtype.itemsize)
+            memory.written[offset : offset + bytes_written.size] = bytes_written
 
     def set_address(self, launch: int, param: int, address: Address) -> None:
         self.launches[launch][2][param] = address

@@ -178,7 +178,21 @@ class Language:
         """What a launch gives: the buffers, and behind them the variables."""
         numbers = enumerate(program.variables)
         given = [self.constant(variable.dtype, self.variable_name(number)) for number, variable in numbers]
+        if program.section is not None:
+            return self.section_arguments(program, params)
         return [*(self.parameter(*param) for param in params), *given]
+
+    def section_arguments(self, program: Program, params: list[tuple[Param, str]]) -> list[str]:
+        """What a launch of several sections gives, in the order of `argument_slots`."""
+        return [self.parameter(param, f"{name}_{n}") for param, name in params for n in range(program.sections)]
+
+    def select_section(self, program: Program, param: Param, name: str, section: str) -> str:
+        """The declaration of a buffer of the section that a work-group belongs to."""
+        *others, last = range(program.sections)
+        chosen = "".join(f"{section} == {number} ? {name}_{number} : " for number in others)
+        return (
+            f"{self.pointer_type(param.dtype, AddrSpace.GLOBAL, not param.is_written)} {name} = {chosen}{name}_{last};"
+        )
 
     def variable_name(self, number: int) -> str:
         return f"var{number}"

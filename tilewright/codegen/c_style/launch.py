@@ -51,11 +51,19 @@ def has_groups(program: Program) -> bool:
     return bool(program.local_ranges) or any(node.op in (Ops.DEFINE_LOCAL, Ops.BARRIER) for node in program.body)
 
 
+def argument_slots(program: Program) -> tuple[int, ...]:
+    """The slot of each buffer that a launch gives, in order: each parameter of all sections, then the next one."""
+    starts = [number * program.section_buffers for number in range(program.sections)]
+    return tuple(start + param.slot for param in program.params for start in starts)
+
+
 def plan_launch(program: Program) -> Launch:
     target = program.target
-    grid, grid_places = _fold(program.global_ranges, target.max_grid)
+    sections = () if program.section is None else (program.section,)
+    axes = (*sections, *program.global_ranges)
+    grid, grid_places = _fold(axes, target.max_grid)
     group, group_places = _fold(program.local_ranges, target.max_group)
-    count = math.prod(axis_size(axis) for axis in program.global_ranges)
+    count = math.prod(axis_size(axis) for axis in axes)
     return Launch(grid, group, grid_places, group_places, count)
 
 

@@ -131,6 +131,10 @@ class CStyleRenderer:
             self.emitter.line(f"if (block >= {launch.count}) {language.leave}")
         for place in launch.grid_places:
             self._leave_outside(place.axis)
+        if self.program.section is not None:
+            section = self.emitter.axis_name(self.program.section)
+            for param in self.program.params:
+                self.emitter.line(language.select_section(self.program, param, self._param_name(param), section))
 
     def _leave_outside(self, axis: UOp) -> None:
         """The grid is that of the greatest sizes: work-groups beyond the size that a launch gives have nothing to do.

@@ -217,7 +217,7 @@ def _load_stored(stored_key: str | None, device: str) -> LoadedKernel | None:
 
 def _found_opts(ast: UOp, device: str) -> tuple[Opt, ...] | None:
     """What search has for a kernel that leaves its opts open; None asks for the heuristic's choice."""
-    if not options.BEAM or options.NOOPT or ast.arg.opts_to_apply is not None:
+    if not options.BEAM or options.NOOPT or ast.arg.opts_to_apply is not None or ast.arg.sections > 1:
         return None
     if open_driver(device).target.is_reference:
         return None

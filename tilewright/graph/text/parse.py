@@ -8,7 +8,7 @@ import dataclasses
 import enum
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from tilewright.base.dtype import DType, dtypes
@@ -71,11 +71,12 @@ def _is_bindings(value: Any) -> bool:
 
 class Record(NamedTuple):
     """A class that may stand in an argument, its fields by position; each test says what a field may hold. An optional
-    field is written where it has another value than its default; a hidden one never is."""
+    field is one of the last: it is left out where it and those behind it have their defaults. A hidden one never is
+    written."""
 
     make: Callable[..., Any]
     tests: dict[str, Callable[[Any], bool]]
-    optional: frozenset[str] = frozenset()
+    optional: Mapping[str, Any] = {}
     hidden: frozenset[str] = frozenset()
 
 
@@ -128,8 +129,15 @@ _RECORDS: dict[str, Record] = {
     ),
     "KernelInfo": Record(
         KernelInfo,
-        {"name": _is_text, "opts_to_apply": _is_opts, "applied": _is_opts, "fills": is_int_tuple},
-        optional=frozenset({"fills"}),
+        {
+            "name": _is_text,
+            "opts_to_apply": _is_opts,
+            "applied": _is_opts,
+            "fills": is_int_tuple,
+            "sections": is_int,
+            "section_buffers": is_int,
+        },
+        optional={"fills": (), "sections": 1, "section_buffers": 0},
     ),
     "SymbolicInt": Record(
         SymbolicInt,
@@ -151,10 +159,11 @@ def _field_names(record: Record) -> tuple[str, ...]:
     return tuple(name for name in names if name not in record.hidden)
 
 
-def _written_fields(value: Any, record: Record) -> Iterator[Any]:
-    for name in _field_names(record):
-        if name not in record.optional or getattr(value, name):
-            yield getattr(value, name)
+def _written_fields(value: Any, record: Record) -> list[Any]:
+    names = list(_field_names(record))
+    while names and names[-1] in record.optional and getattr(value, names[-1]) == record.optional[names[-1]]:
+        names.pop()
+    return [getattr(value, name) for name in names]
 
 
 # ---------------------------------------------------------------- writing

@@ -159,6 +159,8 @@ def show_program(program: Program) -> str:
         for param in program.params
     )
     lines = [f"program {program.name}({params})"]
+    if program.section is not None:
+        lines.append(f"  sections {program.sections}, of {program.section_buffers} buffers each")
     for label, ranges in (("global", program.global_ranges), ("local", program.local_ranges)):
         if ranges:
             axes = ", ".join(f"{axis_name(node)} in 0..{show_expression(node.src[0])}" for node in ranges)

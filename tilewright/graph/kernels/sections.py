@@ -1,0 +1,59 @@
+"""Equal kernels as one. In: a kernel and how often it is run, each time on buffers of its own. Out: one kernel whose
+stores are those of all of its sections, one section after the other.
+
+    one:    p0[i] = p1[i] * 2                     i in 768
+    three:  p0[i] = p1[i] * 2
+            p2[i] = p3[i] * 2
+            p4[i] = p5[i] * 2
+
+To whoever reads, checks or interprets it, that is a kernel with several stores. `KernelInfo.sections` says that the
+sections are equal: a target that takes sections (`Target.max_sections`) compiles the first of them, and a launch gives
+that program the buffers of each. So the text does not grow with the number of sections, and each has the bits that it
+has alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.graph.ops import Ops, ParamArg
+from tilewright.graph.records import KernelInfo
+from tilewright.graph.uop import UOp
+from tilewright.graph.walk import substitute, toposort
+
+
+def sections_of(sink: UOp) -> int:
+    return sink.arg.sections if isinstance(sink.arg, KernelInfo) else 1
+
+
+def join_sections(section: UOp, count: int) -> UOp:
+    """The kernel that is `count` times the given one."""
+    params = [node for node in toposort(section) if node.op is Ops.PARAM]
+    buffers = 1 + max(param.arg.slot for param in params)
+    stores = list(section.src)
+    for number in range(1, count):
+        moved = {
+            param: param.replace(arg=ParamArg(param.arg.slot + number * buffers, param.arg.size, param.arg.device))
+            for param in params
+        }
+        stores += substitute(section, moved).src
+    info = section.arg
+    joined = replace(info, name=f"{info.name}_x{count}", sections=count, section_buffers=buffers)
+    return section.replace(src=tuple(stores), arg=joined)
+
+
+def first_section(sink: UOp) -> UOp:
+    """The kernel that the sections of `sink` are equal to; it still says how many there are."""
+    return sink.replace(src=sink.src[: len(sink.src) // sections_of(sink)])
+
+
+def check_sections(sink: UOp) -> str | None:
+    """None, or what is wrong with the sections of a kernel."""
+    count = sections_of(sink)
+    if count == 1:
+        return None
+    if count < 1 or len(sink.src) % count or any(store.op is not Ops.STORE for store in sink.src):
+        return f"{len(sink.src)} stores are no {count} equal sections"
+    section = first_section(sink)
+    if join_sections(section, count).src != sink.src:
+        return "the sections differ in more than their buffers"
+    return None
