@@ -30,6 +30,7 @@ MAX_ENTRIES, ENTRIES_PER_OBJECT = 1 << 18, 3
 MAX_ARRAY_BYTES = 1 << 20
 MAX_NAME = 100  # characters, of how the function comes to an object
 _LIBRARIES = sys.stdlib_module_names.union(["numpy"])
+_IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 MAX_CODES = 1 << 15  # whose names are remembered: more than one walk can meet, or each would read all of them again
 
 
@@ -41,6 +42,8 @@ def _globals_named(code: types.CodeType) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=MAX_CODES)
 def _modules_named(code: types.CodeType) -> tuple[str, ...]:
+    if _IMPORT_NAME not in code.co_code[::2]:  # few functions import: the others need not be disassembled for it
+        return ()
     return tuple(dict.fromkeys(s.argval for s in dis.get_instructions(code) if s.opname == "IMPORT_NAME"))
 
 
@@ -66,6 +69,7 @@ class Reach:
         self._seen: dict[int, Any] = {}  # keeps the objects, so that their ids stay theirs
         self._pending: list[tuple[Any, str]] = []
         self._found: set[types.CodeType] = set()  # codes of the functions that were met
+        self._found_names: set[str] = set()  # what these name
         self._is_blind = False  # whether something was met whose calls are not observed
         self._takes_all = observed is None
         self._modules: list[types.ModuleType] = []  # last, when it is known which names lead into them
@@ -308,7 +312,7 @@ class Reach:
         if not self._has_run(function.__code__):
             return
         ran = [code for code in codes_in(function.__code__) if self._has_run(code)]
-        self._found.update(codes_in(function.__code__))
+        self._note_codes(codes_in(function.__code__))
         self.guards.add_function(function)
         self._pending.append((function.__defaults__ or (), name))
         self._pending.append((function.__kwdefaults__ or (), name))
@@ -324,6 +328,12 @@ class Reach:
             self.guards.names.setdefault(id(cell), variable)
             self._pending.append((contents, variable))
         self._visit_globals(function, ran)
+
+    def _note_codes(self, codes: Iterable[types.CodeType]) -> None:
+        for code in codes:
+            if code not in self._found:
+                self._found.add(code)
+                self._found_names.update(names_in(code))
 
     def _visit_globals(self, function: types.FunctionType, ran: list[types.CodeType]) -> None:
         space: dict[str, Any] = function.__globals__
@@ -345,9 +355,10 @@ class Reach:
             self._refuse("it reads numpy.random, whose state cannot be compared", "")
             return
         space = vars(module)
-        named = frozenset().union(*map(names_in, self._found)) if self.observed is None else self.observed.names
+        named = self._found_names if self.observed is None else self.observed.names
         # The table of all modules leads to everything; whatever is imported is reached by its name.
-        self._entries(space, [key for key in named if space.get(key, sys.modules) is not sys.modules], module.__name__)
+        keys = [key for key in list(space) if key in named and space.get(key, sys.modules) is not sys.modules]
+        self._entries(space, keys, module.__name__)
 
 
 _members: dict[type, tuple[list[Any], list[tuple[str, Any]]]] = {}  # of tensors' classes: all of them, and what counts
