@@ -10,7 +10,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -184,6 +184,17 @@ def running_server(model: ServedModel, send_buffer: int = 0, **settings: Any) ->
             server.should_exit = True
             thread.join(WAIT_SECONDS)
             assert not thread.is_alive()
+
+
+def ask_at_once(url: str, ask: Callable[[httpx.AsyncClient, int], Awaitable[str]], clients: int) -> list[str]:
+    """What each client gets; all ask at the same time."""
+
+    async def ask_all() -> list[str]:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
+            return await asyncio.gather(*(ask(client, number) for number in range(clients)))
+
+    return asyncio.run(ask_all())
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

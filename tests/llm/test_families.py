@@ -67,8 +67,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def save_random(folder: Path, family: str, settings: dict[str, Any], shard: str = "5GB") -> Any:
     """A model of `transformers` whose weights are all random, its norms and router biases included, and saved."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch", reason="torch is not installed; `make test-torch` installs it")
+    transformers = pytest.importorskip(
+        "transformers", reason="transformers is not installed; `make test-torch` installs it"
+    )
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     suffix = "TextConfig" if family == "Gemma3" else "Config"

@@ -3,7 +3,6 @@ share the steps of the model. With the stand-in model of `serving.py`."""
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import threading
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.llm.serving import HTTP, Running, StandIn, running_server, wait_until
+from tests.llm.serving import HTTP, Running, StandIn, ask_at_once, running_server, wait_until
 from tilewright.llm.serve.worker import Job
 
 CLIENTS = 50
@@ -34,14 +33,8 @@ async def ask(client: httpx.AsyncClient, number: int) -> str:
     return "".join(part.partition('"')[0] for part in received.split('"text":"')[1:])
 
 
-async def ask_all(url: str) -> list[str]:
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
-        return await asyncio.gather(*(ask(client, number) for number in range(CLIENTS)))
-
-
 def crowd(running: Running) -> None:
-    answers = asyncio.run(ask_all(running.url))
+    answers = ask_at_once(running.url, ask, CLIENTS)
     for number, answer in enumerate(answers):
         assert answer == ("left" if number % 3 == 0 else f"CLIENT NUMBER {number} ASKS")
 

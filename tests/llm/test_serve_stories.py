@@ -3,7 +3,6 @@ fifty clients, of whom some leave, lose no request and leave nothing behind."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 from collections import Counter
@@ -16,7 +15,7 @@ import openai
 import pytest
 
 from tests.llm.models import STORIES
-from tests.llm.serving import HTTP, Running, running_server, wait_until
+from tests.llm.serving import HTTP, Running, ask_at_once, running_server, wait_until
 from tilewright.llm.generator import Request
 from tilewright.llm.serve.model import open_served
 from tilewright.llm.serve.worker import Job
@@ -114,14 +113,8 @@ async def ask(client: httpx.AsyncClient, number: int) -> str:
     return "left"
 
 
-async def ask_all(url: str) -> list[str]:
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
-        return await asyncio.gather(*(ask(client, number) for number in range(CLIENTS)))
-
-
 def test_fifty_clients_of_whom_some_leave(served: Running) -> None:
-    answers = asyncio.run(ask_all(served.url))
+    answers = ask_at_once(served.url, ask, CLIENTS)
     for number, answer in enumerate(answers):
         assert answer == "left" if number % 3 == 0 else STORY.startswith(answer)
         assert len(answer) > 3

@@ -14,12 +14,12 @@ import numpy as np
 from tilewright.backends.python import access
 from tilewright.backends.python.access import Site
 from tilewright.backends.python.dot import compute_dot, compute_tile_dot, gather_tile
-from tilewright.backends.python.launch import FIRST_TILE_AXIS, GROUP_AXIS, THREAD_AXIS, Launch
+from tilewright.backends.python.folds import Accumulators, compute, fold_warp
+from tilewright.backends.python.launch import GROUP_AXIS, THREAD_AXIS, Launch
 from tilewright.backends.python.memory import View, make_parameter_views, make_slot_views
 from tilewright.backends.python.plan import is_loop, make_plan
-from tilewright.base.dtype import DType
-from tilewright.base.errors import EmulatorError, InternalError, UninitialisedReadError
-from tilewright.graph.interpreter.evaluate import NumpyMath, bitcast_array, cast_array, evaluate, numpy_dtype
+from tilewright.base.errors import EmulatorError, InternalError
+from tilewright.graph.interpreter.evaluate import evaluate, numpy_dtype
 from tilewright.graph.interpreter.numpy_math import Array
 from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.records import Program
@@ -31,8 +31,6 @@ from tilewright.graph.walk import toposort
 BATCH_ELEMENTS = 1 << 20
 
 Initialised = Sequence[bool | Array]
-
-_LOGICAL = frozenset({Ops.AND, Ops.OR, Ops.XOR, Ops.WHERE, Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE})
 
 
 def run_program(
@@ -52,29 +50,6 @@ def run_program(
     `variables` gives the values of VARIABLE nodes by name."""
     with np.errstate(all="ignore"):
         _Run(program, buffers, initialised, check, variables or {}).execute(batch_elements)
-
-
-def compute(op: Op, dtype: DType, sources: Sequence[Array]) -> Array:
-    """One scalar op on arrays, by its spec."""
-    if op is Ops.CAST:
-        return cast_array(sources[0], dtype)
-    if op is Ops.BITCAST:
-        return bitcast_array(sources[0], dtype)
-    assert op.value is not None
-    if op not in _LOGICAL:
-        # NumPy has no -x and x - y for bool; the spec counts with 0 and 1.
-        sources = [source.astype(np.int8) if source.dtype == np.bool_ else source for source in sources]
-    return cast_array(np.asarray(op.value(NumpyMath, *sources)), dtype)
-
-
-class _Accumulator:
-    """The registers of an ACC since it was last reached."""
-
-    __slots__ = ("owner", "value")
-
-    def __init__(self, owner: UOp, value: Array) -> None:
-        self.owner = owner
-        self.value = value
 
 
 class _Run:
@@ -99,7 +74,7 @@ class _Run:
         self.parameters = self._make_parameters(buffers, initialised)
         self.values: dict[UOp, Array] = {}
         self.views: dict[UOp, View] = {}
-        self.accumulators: dict[object, _Accumulator] = {}
+        self.accumulators = Accumulators(self.launch, 0)
         self.groups = np.zeros(0, np.int64)
         self.position = 0
         # Start, current index, largest trip count; and the trip counts where they differ between threads.
@@ -189,7 +164,7 @@ class _Run:
         self.position = 0
         self.epoch += 1
         self.values = self.launch.range_values(groups)
-        self.accumulators = {}
+        self.accumulators = Accumulators(self.launch, groups.size)
         locals_ = [node for node in self.plan.memories if node.op is Ops.DEFINE_LOCAL]
         registers = [node for node in self.plan.memories if node.op is Ops.DEFINE_REG]
         count = groups.size
@@ -347,82 +322,17 @@ class _Run:
     # ------------------------------------------------------------ accumulators
 
     def _declare_accumulator(self, _position: int, node: UOp) -> None:
-        shape = [1] * self.launch.dimensions
-        shape[GROUP_AXIS] = self.groups.size
-        shape[THREAD_AXIS] = self.launch.group_size
-        for tile, size in zip(self.launch.tile_ranges, self.launch.tile_sizes):
-            if tile in node.src[1:]:
-                shape[self.launch.tile_axes[tile]] = size
-        identity = np.broadcast_to(self._value(node.src[0]), shape)
-        self.accumulators[node.arg] = _Accumulator(node, identity)
-
-    def _accumulator(self, position: int, node: UOp) -> _Accumulator:
-        slot = node.src[0].arg
-        found = self.accumulators.get(slot)
-        if found is None:
-            raise self._site(position, node).error(UninitialisedReadError, f"of ACC {slot}: it was not declared before")
-        if found.owner is not node.src[0]:
-            raise self._site(position, node).error(
-                EmulatorError,
-                f"of ACC {slot}: another accumulator took its slot meanwhile",
-                "give accumulators that live at the same time slots of their own",
-            )
-        return found
+        self.accumulators.declare(node, self._value(node.src[0]))
 
     def _accumulate(self, position: int, node: UOp) -> None:
-        accumulator = self._accumulator(position, node)
-        value = self._value(node.src[1])
-        folded = [axis for axis, size in enumerate(accumulator.value.shape) if size == 1 and value.shape[axis] > 1]
-        for axis in folded:
-            tile = next(tile for tile, tile_axis in self.launch.tile_axes.items() if tile_axis == axis)
-            if tile.arg.kind is not AxisType.UNROLL:
-                raise self._site(position, node).error(
-                    EmulatorError,
-                    f"of ACC {node.src[0].arg}: the value varies along the UPCAST axis {tile.arg.id}, the accumulator "
-                    "has one register for all of it",
-                    "name that axis in the ACC and fold it in its COMBINE, or make it UNROLL",
-                )
-        dtype, active = node.src[0].dtype, self._active()
-        for element in np.ndindex(*(value.shape[axis] for axis in folded)):
-            piece = value[_slices(value.ndim, dict(zip(folded, element)))]
-            result = compute(node.arg, dtype, (accumulator.value, piece))
-            accumulator.value = result if active is None else np.where(active, result, accumulator.value)
-
-    def _fold_warp(self, position: int, node: UOp) -> None:
-        """Each of `width` neighbouring threads, counted along the fastest local range, gets the fold of all."""
-        op, width = node.arg
-        threads = self.launch.group_size
-        if threads % width:
-            raise self._site(position, node).error(
-                EmulatorError, f"folds {width} neighbours, which do not divide a group of {threads} threads"
-            )
-        value = self._value(node.src[0])
-        shape = (value.shape[GROUP_AXIS], threads, *value.shape[FIRST_TILE_AXIS:])
-        warps = np.broadcast_to(value, shape).reshape(shape[0], threads // width, width, *shape[2:])
-        result = warps[:, :, 0]
-        for neighbour in range(1, width):
-            result = compute(op, node.dtype, (result, warps[:, :, neighbour]))
-        self.values[node] = np.repeat(result, width, axis=THREAD_AXIS)
+        self.accumulators.accumulate(self._site(position, node), self._value(node.src[1]), self._active())
 
     def _combine(self, position: int, node: UOp) -> None:
-        result = self._accumulator(position, node).value
-        for tile in node.src[1:]:
-            if tile not in node.src[0].src[1:]:
-                raise InternalError(
-                    f"{self.program.name}: body[{position}] folds {tile!r}, which its ACC does not have"
-                )
-            axis = self.launch.tile_axes[tile]
-            pieces = [result[_slices(result.ndim, {axis: element})] for element in range(result.shape[axis])]
-            result = pieces[0]
-            for piece in pieces[1:]:
-                result = compute(node.arg, node.dtype, (result, piece))
-        self.values[node] = result
+        self.values[node] = self.accumulators.combine(self._site(position, node))
 
-
-def _slices(dimensions: int, elements: Mapping[int, int]) -> tuple[slice, ...]:
-    """Pick one element along some axes, which stay with size 1."""
-    whole = slice(None)
-    return tuple(slice(elements[axis], elements[axis] + 1) if axis in elements else whole for axis in range(dimensions))
+    def _fold_warp(self, position: int, node: UOp) -> None:
+        value = self._value(node.src[0])
+        self.values[node] = fold_warp(self._site(position, node), value, self.launch.group_size)
 
 
 def _variables_below(node: UOp) -> list[UOp]:
