@@ -14,7 +14,7 @@ from tilewright.backends.cpu.code import llvm
 from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.llm.quantised import product
 from tilewright.llm.quantised.activations import quantise
-from tilewright.llm.quantised.kernels import Tile, many_tokens, one_token, rows_in_lanes
+from tilewright.llm.quantised.kernels import Tile, many_tokens, one_token, rows_in_lanes, runs_in_lanes
 from tilewright.llm.quantised.layouts import LAYOUTS
 from tilewright.llm.quantised.types import TYPES
 from tilewright.llm.quantised.weight import QuantisedWeight
@@ -98,7 +98,8 @@ def test_kernels_on_the_emulator(kind: str) -> None:
     blocks, rows = random_blocks(kind, 4, columns), random_rows(4, columns)
     weights = decoded(kind, blocks)
     parts = product.parts_of_a_run(layout)
-    single = [rows_in_lanes, one_token] if layout.is_packed and layout.scales == 1 else [one_token]
+    in_lanes = rows_in_lanes if layout.scales == 1 else runs_in_lanes
+    single = [in_lanes, one_token] if layout.is_packed else [one_token]
     for make in single:
         kernel = make(layout, TYPES[kind].nbytes, Tile(2, 1), "single")
         x = Tensor(rows[:1], device="PYTHON")

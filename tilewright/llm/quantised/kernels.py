@@ -6,8 +6,8 @@ Out: UOps of kernels in which integer dot products of fields and activations are
                  acc[lane] += scale * x_scale * dot[lane]
                  rest      += minimum * x_sum    the sum of a part's activations, times their scale
 
-Where a vector has more lanes than a part, `rows_in_lanes` takes several rows at once: their scales, two bytes each, are
-converted as one vector, which is the larger part of the work for 32 weights.
+Where a vector has more lanes than a part, `rows_in_lanes` and `runs_in_lanes` take several rows at once: their scales
+are converted as one vector, which is a large part of the work for 32 weights.
 
 With many tokens the lanes are tokens: the groups of 4 activations of neighbouring tokens are neighbours in memory, and
 each group of 4 weights is broadcast."""
@@ -21,9 +21,8 @@ from tilewright.base.dtype import dtypes
 from tilewright.graph.ops import AddrSpace, AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, index_const
+from tilewright.llm.quantised.activations import RUN, TERMS
 from tilewright.llm.quantised.layouts import Bytes, Layout
-
-TERMS = 4  # of one lane of a dot-product instruction
 
 
 class Tile(NamedTuple):
@@ -130,6 +129,53 @@ def rows_in_lanes(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callabl
             total = total + rest[stored].load()
         end = (*loops, stored)
         return out[token, pick, stored * streams + tile_row].set(total, end=end).sink(arg=KernelInfo(name, ()))
+
+    return kernel
+
+
+def runs_in_lanes(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[..., UOp]:
+    """As `one_token`, of one token and a format whose parts have scales of their own: a vector holds the same run of 32
+    elements of several rows. The scales of all parts of these rows are converted as one vector, and the minima are
+    added in the lanes of their row."""
+
+    def kernel(out: UOp, weights: UOp, chosen: UOp | None, values: UOp, scales: UOp, sums: UOp) -> UOp:
+        tokens, picks, rows = out.shape
+        streams, width = rows // tile.rows, RUN // TERMS
+        tile_row = UOp.range(streams, 0, AxisType.THREAD)
+        token, pick = UOp.range(tokens, 1), UOp.range(picks, 2)
+        source = pick if values.shape[1] > 1 else 0
+        expert = chosen[token, pick].load().cast(dtypes.index) if chosen is not None else 0
+        size = layout.parts * layout.length
+        block = UOp.range(values.shape[2] // size, 3, AxisType.REDUCE)
+        run, term = UOp.range(size // RUN, 4, AxisType.UNROLL), UOp.range(TERMS, 5, AxisType.UNROLL)
+        lane = UOp.range(tile.rows * width, 6, AxisType.UPCAST)
+
+        def data(stream: UOp) -> Bytes:
+            return bytes_at(weights, nbytes, block, expert, stream * streams + tile_row)
+
+        loops = (tile_row, token, pick)
+        each = UOp.range(tile.rows * layout.parts, 7, AxisType.UPCAST)
+        memory = UOp.placeholder((tile.rows * layout.parts,), dtypes.float32, 0, AddrSpace.LOCAL).after(*loops, block)
+        number = each % layout.parts
+        scale = layout.scale(data(each // layout.parts), number)
+        scaled = staged(memory, each, scale * scales[token, source, block * layout.parts + number].load())
+        element = lane % width * TERMS + term
+        part = run * (RUN // layout.length) + lane % width // (layout.length // TERMS)
+        field = layout.field(data(lane // width), part, element % layout.length)
+        activation = values[token, source, block * size + run * RUN + element].load()
+        dot = add_up(field.cast(dtypes.int32) * activation.cast(dtypes.int32), term).cast(dtypes.float32)
+        total = add_up(dot * scaled[lane // width * layout.parts + part].load(), run)
+        if layout.minimum is not None:
+            turn = UOp.range(layout.parts // width, 8, AxisType.UNROLL)
+            number = turn * width + lane % width
+            least = layout.minimum(data(lane // width), number)
+            total = total + add_up(least * sums[token, source, block * layout.parts + number].load(), turn)
+        folded = UOp.placeholder((tile.rows * width,), dtypes.float32, 1, AddrSpace.LOCAL).after(*loops)
+        folded = staged(folded, lane, add_up(total, block))
+        stored, inner = UOp.range(tile.rows, 9, AxisType.UNROLL), UOp.range(width, 10, AxisType.UPCAST)
+        result = add_up(folded[stored * width + inner].load(), inner)
+        end = (*loops, stored)
+        return out[token, pick, stored * streams + tile_row].set(result, end=end).sink(arg=KernelInfo(name, ()))
 
     return kernel
 

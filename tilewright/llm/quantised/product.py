@@ -17,8 +17,8 @@ from tilewright.base.target import Target
 from tilewright.graph.kernels.custom import PureKernel
 from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
-from tilewright.llm.quantised.activations import Activations, quantise
-from tilewright.llm.quantised.kernels import TERMS, Tile, many_tokens, one_token, rows_in_lanes
+from tilewright.llm.quantised.activations import RUN, TERMS, Activations, quantise
+from tilewright.llm.quantised.kernels import Tile, many_tokens, one_token, rows_in_lanes, runs_in_lanes
 from tilewright.llm.quantised.layouts import LAYOUTS, Layout
 from tilewright.llm.quantised.types import BlockType
 from tilewright.runtime.device import open_driver
@@ -99,15 +99,16 @@ def rows_at_once(layout: Layout, rows: int, tokens: int) -> int:
 def row_tile(layout: Layout, device: Devices, rows: int, tokens: int) -> Tile:
     """The tile of a product whose lanes lie along rows: along several where a vector is longer than a part."""
     lanes = _target(device).lanes(dtypes.float32)
-    together = lanes * TERMS // layout.length
-    if tokens == 1 and layout.is_packed and layout.scales == 1 and together > 1 and rows % together == 0:
+    together = lanes * TERMS // (layout.length if layout.scales == 1 else RUN)
+    if tokens == 1 and layout.is_packed and together > 1 and rows % together == 0:
         return Tile(together, 1, lanes)
     return Tile(rows_at_once(layout, rows, tokens), tokens)
 
 
 def row_kernel(kind: BlockType, tile: Tile, name: str) -> Callable[..., UOp]:
-    make = one_token if tile.lanes == 1 else rows_in_lanes
-    return make(LAYOUTS[kind.name], kind.nbytes, tile, f"{name}_{kind.name}")
+    layout = LAYOUTS[kind.name]
+    make = one_token if tile.lanes == 1 else rows_in_lanes if layout.scales == 1 else runs_in_lanes
+    return make(layout, kind.nbytes, tile, f"{name}_{kind.name}")
 
 
 def parts_of_a_run(layout: Layout) -> int:

@@ -4,8 +4,9 @@ widen, shift and join them: `a[i] | a[i + 1] << 8`. LLVM joins scalars itself, a
 from __future__ import annotations
 
 from tilewright.backends.cpu.rendering.emitter import Element
-from tilewright.backends.cpu.rendering.instructions import value_type
+from tilewright.backends.cpu.rendering.instructions import memory_type, value_type
 from tilewright.backends.cpu.rendering.memory_access import MemoryAccess
+from tilewright.backends.cpu.rendering.shuffles import shuffle_mask
 from tilewright.base.dtype import dtypes
 from tilewright.codegen.tiles import axis_size
 from tilewright.graph.affine import affine
@@ -41,15 +42,31 @@ class JoinedBytes:
         }
 
     def _vector(self, node: UOp, at: dict[UOp, int]) -> Element:
-        """Loads and inserts lane by lane: no processor gathers two bytes at a time."""
-        index, axis, emitter = self.loads[node], self.memory.facts.vector_axis(node), self.memory.emitter
+        """Loads and inserts number by number: no processor gathers two bytes at a time. What several lanes share is
+        loaded once."""
+        memory, index, emitter = self.memory, self.loads[node], self.memory.emitter
+        axis = memory.facts.vector_axis(node)
         assert axis is not None
-        kind, result = value_type(node.dtype, axis_size(axis)), "poison"
-        for lane in range(axis_size(axis)):
-            pointer = self.memory.pointer(index, {**at, axis: lane})
+        positions = memory.lane_positions(index, at, axis)
+        split = memory.constant_position(index)
+        if split is None:
+            pointers = [memory.pointer(index, {**at, axis: lane}) for lane in range(axis_size(axis))]
+            return emitter.here(self._inserted(node, pointers))
+        base, places = memory.base_pointer(index, split[0]), list(dict.fromkeys(positions))
+        result = self._inserted(node, [memory.moved(base, memory_type(index.dtype), place) for place in places])
+        order = [places.index(position) for position in positions]
+        if order != list(range(len(places))):
+            kind = value_type(node.dtype, len(places))
+            result = emitter.assign(f"shufflevector {kind} {result}, {kind} poison, {shuffle_mask(order)}")
+        return emitter.here(result)
+
+    def _inserted(self, node: UOp, pointers: list[Element]) -> str:
+        """The numbers at some addresses as a vector."""
+        emitter, kind, result = self.memory.emitter, value_type(node.dtype, len(pointers)), "poison"
+        for lane, pointer in enumerate(pointers):
             number = emitter.assign(f"load i16, ptr {pointer.name}, align 1")
             result = emitter.assign(f"insertelement {kind} {result}, i16 {number}, i64 {lane}")
-        return emitter.here(result)
+        return result
 
 
 def _first_byte(node: UOp) -> UOp | None:

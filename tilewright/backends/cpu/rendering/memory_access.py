@@ -67,19 +67,26 @@ class MemoryAccess(Addresses):
 
     def _near_positions(self, index: UOp, at: dict[UOp, int], axis: UOp) -> list[int]:
         """Where the lanes of a vector lie, from the base of the tile on; none where they are not constants, or lie far
-        apart."""
+        apart, or where more than a few vectors would be loaded for one."""
+        positions = self.lane_positions(index, at, axis)
+        count = span_count(positions) if positions else 0
+        if not count or sum(max(part) - min(part) + 1 for part in cut(positions, count)) > MAX_SPAN:
+            return []
+        return positions
+
+    def lane_positions(self, index: UOp, at: dict[UOp, int], axis: UOp) -> list[int]:
+        """Where the lanes of a vector lie, from the base of the tile on; none where they are not constants."""
         split = self.constant_position(index)
         lanes = [{**at, axis: lane} for lane in range(axis_size(axis))] if split is not None else []
-        positions = [sum(tile_value(part, each) for part in (split or ())[1:]) for each in lanes]
-        return positions if positions and span_count(positions) == 1 else []
+        return [sum(tile_value(part, each) for part in (split or ())[1:]) for each in lanes]
 
     def load_span(self, index: UOp, positions: list[int]) -> Element:
         """Elements at constant positions: each span is loaded from its first to its last element, and shuffled."""
         split, kind = self.constant_position(index), memory_type(_memory_dtype(index.dtype))
         assert split is not None
         base = self.base_pointer(index, split[0])
-        length = len(positions) // span_count(positions)
-        spans = [positions[start : start + length] for start in range(0, len(positions), length)]
+        spans = cut(positions, span_count(positions))
+        length = len(spans[0])
         names = [self._load_one_span(index, base, span) for span in spans]
         while len(names) > 1:
             order, have = shuffle_mask(range(2 * length)), of_lanes(kind, length)
@@ -91,6 +98,8 @@ class MemoryAccess(Addresses):
     def _load_one_span(self, index: UOp, base: Element, positions: list[int]) -> str:
         dtype = _memory_dtype(index.dtype)
         first, span = min(positions), max(positions) - min(positions) + 1
+        if (size := self._short_placeholder(index)) > 0:
+            first, span = 0, size
         pointer = self.moved(base, memory_type(dtype), first)
         kind = of_lanes(memory_type(dtype), span)
         loaded = self.emitter.assign(f"load {kind}, ptr {pointer.name}, align {dtype.itemsize}")
@@ -98,6 +107,14 @@ class MemoryAccess(Addresses):
         if order == list(range(len(order))):
             return loaded
         return self.emitter.assign(f"shufflevector {kind} {loaded}, {kind} poison, {shuffle_mask(order)}")
+
+    def _short_placeholder(self, index: UOp) -> int:
+        """The size of a placeholder at whose begin a tile stands, where it is short; else 0. It is loaded as a whole:
+        LLVM then has it in registers, where it would load parts of it from memory."""
+        split, memory = self.constant_position(index), memory_of(index)
+        is_first = split is not None and split[0].is_const and split[0].arg == 0
+        is_short = memory.op is not Ops.PARAM and memory.arg.size <= MAX_SPAN
+        return memory.arg.size if is_first and is_short else 0
 
     def _load_vector(
         self, index: UOp, at: dict[UOp, int], axis: UOp | None, mask: str | None, varies: bool, is_reversed: bool
@@ -336,11 +353,16 @@ def span_count(positions: list[int]) -> int:
     """Into how many equal parts a vector is split so that the elements of each lie within MAX_SPAN; 0 where no count in
     SPAN_COUNTS is enough."""
     for count in SPAN_COUNTS:
-        length = len(positions) // count
-        parts = [positions[start : start + length] for start in range(0, len(positions), max(1, length))]
-        if len(positions) % count == 0 and all(max(part) - min(part) < MAX_SPAN for part in parts):
+        is_even = len(positions) % count == 0
+        if is_even and all(max(part) - min(part) < MAX_SPAN for part in cut(positions, count)):
             return count
     return 0
+
+
+def cut(positions: list[int], count: int) -> list[list[int]]:
+    """Positions in `count` equal parts."""
+    length = len(positions) // count
+    return [positions[start : start + length] for start in range(0, len(positions), length)]
 
 
 def _lanes(axis: UOp | None) -> int:
