@@ -4,6 +4,7 @@ The heuristic takes it where there are many places, and the methods of tensors l
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
-from tilewright.kernel.analysis.versions import digit_of, share_digit
+from tilewright.kernel.analysis.versions import digit_of, share_digit, share_masked_digit
 from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.optimise import optimise
@@ -125,7 +126,34 @@ def test_the_order_of_a_sum_does_not_depend_on_the_parts() -> None:
     assert texts[1] == texts[2] == texts[5]
 
 
+@pytest.mark.parametrize("columns", [37, 61, 149, 1149])
+def test_rows_without_divisors_are_padded_to_whole_vectors(columns: int) -> None:
+    """A tile of a few lanes walks all terms as long as a wide one."""
+    target = replace(cpu_target(), vector_bytes=64, cores=2)
+    sink = optimise(by_index(96, 40, columns), target)
+    assert OptOps.SCATTER in [opt.op for opt in sink.arg.applied]
+    tiles = [opt.arg for opt in sink.arg.applied if opt.op is UPCAST]
+    assert [tile for tile in tiles if isinstance(tile, int) and tile >= 32]
+    if columns < 100:
+        check(by_index(96, 40, columns), None, ("CPU",))
+
+
 # ---------------------------------------------------------------- positions
+
+
+def test_a_masked_axis_is_read_off_a_position_that_its_mask_keeps_in_a_row() -> None:
+    memory, row, column = kernel("added_by_index").src[0].src[0].src[0], UOp.range(5, 0), UOp.range(16, 1)
+
+    def access(step: int, *mask: UOp) -> UOp:
+        return UOp(Ops.INDEX, dtypes.float32, (memory, row * step + column, *mask))
+
+    inside = column < 13
+    assert share_masked_digit([access(13, inside), access(26, inside & (row < 3))], column)
+    assert share_masked_digit([access(16, inside)], column)
+    assert not share_masked_digit([access(12, inside)], column)  # the last column of a row is the first of the next
+    assert not share_masked_digit([access(13, inside), access(13)], column)
+    assert not share_masked_digit([access(26, inside), access(33, inside)], column)
+    assert not share_masked_digit([access(13, inside)], row)
 
 
 def test_an_axis_is_read_off_a_position() -> None:

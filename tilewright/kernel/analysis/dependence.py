@@ -13,7 +13,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import toposort
-from tilewright.kernel.analysis.versions import are_apart, is_injective, share_digit, writes_of
+from tilewright.kernel.analysis.versions import are_apart, is_injective, share_digit, share_masked_digit, writes_of
 from tilewright.kernel.axes import KernelView
 
 _EFFECTS = frozenset({Ops.END, Ops.AFTER, Ops.GROUP, Ops.BARRIER, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
@@ -182,7 +182,8 @@ def _check_addresses(view: KernelView, axis: UOp, memory: UOp, stores: list[UOp]
     """Shared memory: two iterations must use different addresses, for stores and for loads of stored memory."""
     positions = list(dict.fromkeys(store.src[0].src[1] for store in stores))
     read = [load.src[0].src[1] for load in _loads(view, memory)]
-    if share_digit((*positions, *read), axis):
+    accesses = [node.src[0] for node in (*stores, *_loads(view, memory))]
+    if share_digit((*positions, *read), axis) or share_masked_digit(accesses, axis):
         return None
     for number, position in enumerate(positions):
         if not is_injective(position, position.ranges):

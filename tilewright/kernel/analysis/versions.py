@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tilewright.graph.affine import Affine, affine
 from tilewright.graph.ops import Ops
+from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import map_graph, toposort
 
@@ -213,6 +214,24 @@ def share_digit(positions: Iterable[UOp], axis: UOp) -> bool:
     over = math.gcd(*(digit[1] for digit in found))
     step = found[0][0]
     return all(digit[0] == step for digit in found) and (over == 0 or step * (int(axis.bounds[1]) + 1) <= over)
+
+
+def share_masked_digit(accesses: Iterable[UOp], axis: UOp) -> bool:
+    """Whether equal addresses imply the same iteration of an axis that PADTO has made longer: every access is masked to
+    where an expression of the axis is below a limit, and what else its position is made of are multiples of at least
+    that limit. The expression is then the position modulo those."""
+    accesses = list(accesses)
+    masks = [parts_of(access.src[2], Ops.AND) if len(access.src) > 2 else [] for access in accesses]
+    shared = [condition for condition in masks[0] if all(condition in others for others in masks)]
+    for condition in shared:
+        if condition.op is not Ops.CMPLT or condition.src[1].op is not Ops.CONST or axis not in condition.src[0].ranges:
+            continue
+        within, limit = condition.src
+        rests = [affine(access.src[1]).plus(affine(within), -1) for access in accesses]
+        over = math.gcd(*(count for rest in rests for count in (*rest.terms.values(), rest.constant)))
+        if within.vmin >= 0 and (over == 0 or over >= limit.arg) and digit_of(within, axis) is not None:
+            return True
+    return False
 
 
 def _hides(form: Affine, axes: list[UOp]) -> bool:

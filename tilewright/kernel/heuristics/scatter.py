@@ -92,16 +92,26 @@ def share_among_cores(view: KernelView, axis: UOp) -> tuple[Opt, ...] | None:
     builder = OptBuilder(view)
     builder.apply(OptOps.SCATTER, axis, max(1, min(target.cores, size_of(axis) // MIN_OUTPUTS)) if has_parts else 1)
     if row is not None:
-        amount = best_divisor(width, min(vectors, MAX_VECTORS) * lanes, lanes) if width > lanes else None
-        amount = amount or divisor(row, lanes)
-        if amount > 1:
-            builder.upcast(row, amount)
+        vectorise_row(builder, row, -(-width // lanes) if is_vector else 1, lanes)
     loops = shared_loops(builder.view)
     if target.has_threads and loops:
         loop = next((loop for loop in loops if size_of(loop) >= target.cores), max(loops, key=size_of))
         if size_of(loop) > 1:
             builder.apply(OptOps.THREAD, loop, size_of(loop))
     return tuple(builder.opts)
+
+
+def vectorise_row(builder: OptBuilder, row: UOp, vectors: int, lanes: int) -> None:
+    """Tiles of up to MAX_VECTORS along a row. One without a divisor that fills a quarter of them is padded: every tile
+    walks all terms, and one of a few lanes walks them as long as a wide one."""
+    width = size_of(row)
+    amount = best_divisor(width, min(vectors, MAX_VECTORS) * lanes, lanes) if width > lanes else None
+    tile = -(-vectors // -(-vectors // MAX_VECTORS)) * lanes
+    if vectors > 1 and 4 * (amount or 1) < tile:
+        row, amount = builder.pad(row, tile), tile
+    amount = amount or divisor(row, lanes)
+    if amount > 1:
+        builder.upcast(row, amount)
 
 
 def output_indices(view: KernelView, axis: UOp) -> list[UOp]:
