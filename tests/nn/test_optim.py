@@ -60,15 +60,54 @@ def adam(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
     trust: bool = False,
+    coupled: float = 0.0,
 ) -> Iterator[Array]:
     first, second = np.zeros_like(w), np.zeros_like(w)
     for t, g in enumerate(grads, 1):
+        g = g + coupled * w
         first = b1 * first + (1 - b1) * g
         second = b2 * second + (1 - b2) * g * g
         update = first / (1 - b1**t) / (np.sqrt(second / (1 - b2**t)) + eps) + weight_decay * w
         if trust:
             update = update * np.linalg.norm(w) / np.linalg.norm(update)
         w = w - lr * update
+        yield w
+
+
+def rmsprop(
+    w: Array,
+    grads: list[Array],
+    lr: float = 0.01,
+    alpha: float = 0.99,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    momentum: float = 0.0,
+    centered: bool = False,
+) -> Iterator[Array]:
+    square, average, heap = np.zeros_like(w), np.zeros_like(w), np.zeros_like(w)
+    for g in grads:
+        g = g + weight_decay * w
+        square = alpha * square + (1 - alpha) * g * g
+        average = alpha * average + (1 - alpha) * g
+        heap = momentum * heap + g / (np.sqrt(square - centered * average**2) + eps)
+        w = w - lr * heap
+        yield w
+
+
+def adagrad(
+    w: Array,
+    grads: list[Array],
+    lr: float = 0.01,
+    lr_decay: float = 0.0,
+    weight_decay: float = 0.0,
+    initial_accumulator_value: float = 0.0,
+    eps: float = 1e-10,
+) -> Iterator[Array]:
+    total = np.full_like(w, initial_accumulator_value)
+    for t, g in enumerate(grads):
+        g = g + weight_decay * w
+        total = total + g * g
+        w = w - lr / (1 + t * lr_decay) * g / (np.sqrt(total) + eps)
         yield w
 
 
@@ -119,6 +158,11 @@ CASES: list[tuple[str, Callable[..., Any], Callable[..., Iterator[Array]], dict[
     ("sgd-nesterov", optim.SGD, sgd, {"lr": 0.05, "momentum": 0.8, "weight_decay": 0.1, "nesterov": True}, {}),
     ("adam", optim.Adam, adam, {"lr": 0.01}, {}),
     ("adam-betas", optim.Adam, adam, {"lr": 0.02, "b1": 0.5, "b2": 0.9, "eps": 1e-3}, {}),
+    ("adam-decay", optim.Adam, adam, {"lr": 0.01, "weight_decay": 0.2}, {"weight_decay": 0.0, "coupled": 0.2}),
+    ("rmsprop", optim.RMSprop, rmsprop, {"lr": 0.02, "weight_decay": 0.1}, {}),
+    ("rmsprop-centered", optim.RMSprop, rmsprop, {"alpha": 0.9, "momentum": 0.8, "centered": True}, {}),
+    ("adagrad", optim.Adagrad, adagrad, {"lr": 0.1, "initial_accumulator_value": 0.5}, {}),
+    ("adagrad-decay", optim.Adagrad, adagrad, {"lr": 0.1, "lr_decay": 0.3, "weight_decay": 0.1}, {}),
     ("adamw", optim.AdamW, adam, {"lr": 0.01, "weight_decay": 0.2}, {}),
     ("adamw-defaults", optim.AdamW, adam, {}, {"weight_decay": 0.01}),
     ("lamb", optim.LAMB, adam, {"lr": 0.01, "weight_decay": 0.1}, {"eps": 1e-6, "trust": True}),

@@ -17,11 +17,13 @@ from tilewright.nn.optim.schedules import (
     SequentialLR,
     StepLR,
 )
+from tilewright.nn.optim.squares import Adagrad, RMSprop
 
 __all__ = [
     "LAMB",
     "LARS",
     "SGD",
+    "Adagrad",
     "Adam",
     "AdamW",
     "ConstantLR",
@@ -34,6 +36,7 @@ __all__ = [
     "OneCycleLR",
     "Optimizer",
     "OptimizerGroup",
+    "RMSprop",
     "ReduceLROnPlateau",
     "SequentialLR",
     "StepLR",

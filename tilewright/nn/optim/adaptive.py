@@ -68,7 +68,8 @@ class LAMB(Optimizer):
 
 
 class Adam(LAMB):
-    """Moving averages of the gradient and of its square, corrected for their start."""
+    """Moving averages of the gradient and of its square, corrected for their start. `weight_decay` is added to the
+    gradient, as in torch; AdamW keeps it apart."""
 
     def __init__(
         self,
@@ -77,9 +78,16 @@ class Adam(LAMB):
         b1: float = 0.9,
         b2: float = 0.999,
         eps: float = 1e-08,
+        weight_decay: float = 0.0,
         betas: tuple[float, float] | None = None,
     ) -> None:
         super().__init__(params, lr, b1, b2, eps, 0.0, adam=True, betas=betas)
+        self._check_number("weight_decay", weight_decay)
+        self.gradient_decay = weight_decay
+
+    def _new_value(self, index: int, value: Tensor, grad: Tensor, rate: Tensor) -> tuple[Tensor, list[Update]]:
+        grad = grad + value * self.gradient_decay if self.gradient_decay else grad
+        return super()._new_value(index, value, grad, rate)
 
 
 class AdamW(LAMB):
