@@ -142,6 +142,30 @@ def test_launches_of_a_graph_wait_for_the_memory_they_touch_and_for_nothing_else
     assert list(numbers) == [1, 2, 3, 2, 3, 0]
 
 
+def test_results_of_a_run_are_waited_for_by_who_touches_them_alone(fake: FakeCard) -> None:
+    """A result is memory of its own, whatever its address will be; an argument may be any memory."""
+    card = Card(0)
+    function = card.library.call("cuModuleGetFunction", 0, b"add_one")
+    kernel = CudaKernel(function, (1, 1, 1), (32, 1, 1), 0, (0, 1), written=(0,), sizes=(4, 4))
+    state = (ctypes.c_int * 4)(7, 0, 0, 0)
+    memory = Block(ctypes.addressof(state))
+
+    def launch(target: int, source: int) -> tuple[CudaKernel, list[tuple[Block, int]]]:
+        return kernel, [(memory, 4 * target), (memory, 4 * source)]
+
+    # first = state[0] + 1; state[1] = first + 1; second = state[0] + 1; state[2] = second + 1; state[3] = given + 1
+    runner = CudaRunner(card, [launch(0, 0), launch(1, 0), launch(0, 0), launch(2, 0), launch(3, 0)])
+    bindings = [(0, 0, 0, 0), (0, 1, 1, 0), (1, 2, 0, 4), (1, 3, 1, 4), (2, 4, 1, 0)]
+    run = runner.bind(bindings, exclusive=frozenset({0, 1}))
+    for start in (7, 20, 30):
+        state[0] = start
+        results, given = [(ctypes.c_int * 2)() for _ in range(2)], ctypes.c_int(start)
+        run([Block(ctypes.addressof(each)) for each in (*results, given)])
+        assert [results[0][0], results[1][1], *state] == [start + 1] * 2 + [start, start + 2, start + 2, start + 1]
+    # The last one reads what may be any memory but a result: it waits for both that write the state.
+    assert list(fake.orders.values())[-1] == [[], [0], [], [2], [3, 1]]
+
+
 def test_the_time_is_that_of_the_card(fake: FakeCard) -> None:
     runner, numbers, _ = chain(fake, Card(0), 2)
     assert runner.run_timed() == pytest.approx(2e-3)

@@ -60,10 +60,14 @@ class Runner(ABC):
         raise NotImplementedError
 
     def bind(
-        self, bindings: Sequence[Binding], variables: Sequence[VariableBinding] = ()
+        self,
+        bindings: Sequence[Binding],
+        variables: Sequence[VariableBinding] = (),
+        exclusive: frozenset[int] = frozenset(),
     ) -> Callable[[Sequence[Any]], None]:
         """A function of the memories of a run, and of the values of variables behind them: it sets the address of each
-        bound parameter and each variable, and runs the list."""
+        bound parameter and each variable, and runs the list. Memories at the indices in `exclusive` are shared with no
+        other memory of the run, and with none that the list has already; each of the others may be any."""
 
         def run(memories: Sequence[Any]) -> None:
             for index, launch, param, offset in bindings:

@@ -148,7 +148,10 @@ class CpuRunner(CommandList, Runner):
         self.pointers[self.variables[launch] + number] = value
 
     def bind(
-        self, bindings: Sequence[Binding], variables: Sequence[VariableBinding] = ()
+        self,
+        bindings: Sequence[Binding],
+        variables: Sequence[VariableBinding] = (),
+        exclusive: frozenset[int] = frozenset(),
     ) -> Callable[[Sequence[Any]], None]:
         # Most buffers are given from their beginning on, and an addition less is time of every call.
         positions = [(number, self.first[launch] + param) for number, launch, param, start in bindings if not start]

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tilewright.backends.cuda.card import Card
 from tilewright.backends.cuda.library import KernelNodeParams
 from tilewright.backends.cuda.tensor_map import MAP_ALIGNMENT, MAP_BYTES, TensorMap
-from tilewright.runtime.device import Address, Runner
+from tilewright.runtime.device import Address, Binding, Runner, VariableBinding
 
 # A graph pays from this many launches on, and from this run on: making one costs about as much as a few runs.
 MIN_LAUNCHES = 2
@@ -84,6 +84,7 @@ class CudaRunner(Runner):
         self.launches = [_Launch(kernel, arguments) for kernel, arguments in launches]
         self.memories: list[list[Any]] = [[memory for memory, _ in arguments] for _, arguments in launches]
         self.launch_kernel = card.library.raw("cuLaunchKernel")
+        self.exclusive: dict[tuple[int, int], int] = {}  # a launch and its parameter -> the memory of a run it has
         self.graph: _Graph | None = None
         self.runs = 0
 
@@ -103,6 +104,15 @@ class CudaRunner(Runner):
 
     def run_timed(self) -> float:
         return self.card.seconds(self.run)
+
+    def bind(
+        self,
+        bindings: Sequence[Binding],
+        variables: Sequence[VariableBinding] = (),
+        exclusive: frozenset[int] = frozenset(),
+    ) -> Callable[[Sequence[Any]], None]:
+        self.exclusive = {(launch, param): index for index, launch, param, _ in bindings if index in exclusive}
+        return super().bind(bindings, variables, exclusive)
 
     def set_address(self, launch: int, param: int, address: Address) -> None:
         memory, offset = address
@@ -142,22 +152,34 @@ class CudaRunner(Runner):
         launch = self.launches[number]
         kernel = launch.kernel
         return [
-            _Access(address, address + size, slot in kernel.written, self.memories[number][slot] is None)
+            _Access(
+                address,
+                address + size,
+                slot in kernel.written,
+                self.memories[number][slot] is None,
+                self.exclusive.get((number, slot)),
+            )
             for slot, address, size in zip(kernel.slots, launch.addresses, kernel.sizes, strict=True)
         ]
 
 
 class _Access(NamedTuple):
-    """Bytes that a launch reads or writes. Where they are given at every run, they may be any."""
+    """Bytes that a launch reads or writes. Where they are given at every run, they may be any, unless they lie in a
+    memory of the run that is shared with no other: that has a number."""
 
     start: int
     end: int
     is_written: bool
     is_given: bool
+    exclusive: int | None = None
 
     def conflicts(self, other: _Access) -> bool:
         if not (self.is_written or other.is_written):
             return False
+        if self.exclusive != other.exclusive:
+            return False
+        if self.exclusive is not None:
+            return self.start < other.end and other.start < self.end
         return self.is_given or other.is_given or (self.start < other.end and other.start < self.end)
 
 

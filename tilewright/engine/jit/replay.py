@@ -152,7 +152,9 @@ class Replay(Reader):
             bound = {slot: (numbers[role], 0) for slot, role in enumerate(slot_roles) if role in numbers}
             given = {name: len(numbers) + k for k, name in enumerate(self.variables)}
             self.parts.append(execution.part(bound, given))
-        return LaunchList(self.parts)
+        # A result is new memory, or memory that was let go of.
+        made = frozenset(number for role, number in self.renewed.items() if role.kind == "made")
+        return LaunchList(self.parts, exclusive=made)
 
     def _release(self, roles: list[tuple[Role, ...]]) -> None:
         """Memory of the recorded call that each replay supplies itself is not kept."""

@@ -111,9 +111,15 @@ class LaunchList:
 
     __slots__ = ("is_running", "slots", "steps", "variables", "work")
 
-    def __init__(self, parts: Iterable[Part], slots: Sequence[int] = (), variables: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        parts: Iterable[Part],
+        slots: Sequence[int] = (),
+        variables: Sequence[str] = (),
+        exclusive: frozenset[int] = frozenset(),
+    ) -> None:
         """`slots` are those whose buffers, after them all arenas, and after these the values of `variables`, are the
-        memories of a run."""
+        memories of a run. Those at the indices in `exclusive` are shared with no other memory."""
         self.steps: list[Step] = []
         self.slots = slots
         self.variables = variables
@@ -126,7 +132,7 @@ class LaunchList:
 
         def flush() -> None:
             if pending:
-                self.steps.append(open_driver(device).prepare(pending).bind(bindings, given))
+                self.steps.append(open_driver(device).prepare(pending).bind(bindings, given, exclusive))
 
         limit = options.SERIAL_LIMIT
         for part in parts:
