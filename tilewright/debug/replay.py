@@ -22,6 +22,8 @@ from tilewright.engine.compilation.compile import compile_with
 from tilewright.engine.compilation.difference import Difference, find_difference
 from tilewright.engine.compilation.verify import random_bytes, run_on_inputs, run_unoptimised
 from tilewright.engine.execution.realize import realize
+from tilewright.engine.execution.run import Execution
+from tilewright.engine.execution.watchers import Run, run_watchers
 from tilewright.graph import build
 from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
 from tilewright.graph.kernels.custom import updated_source
@@ -135,8 +137,27 @@ def computed_values(repro: Repro, device: str) -> list[Array]:
         inputs = _kernel_inputs(repro, arrays)
         return _written(repro, run_on_inputs(open_driver(device), compiled.handle, inputs, repro.values))
     outputs = bound_outputs(repro, device, arrays)
-    buffers = realize(outputs, device)
+    run_watchers.append(UnwrittenGuard)
+    try:
+        buffers = realize(outputs, device)
+    finally:
+        run_watchers.remove(UnwrittenGuard)
     return [_read(buffer, node) for buffer, node in zip(buffers, fixed_outputs(repro), strict=True)]
+
+
+class UnwrittenGuard:
+    """Fills new outputs with bytes that are no result (four of them are a NaN) before a run: what a kernel leaves
+    unwritten is seen every time, and not only where the memory held something else before."""
+
+    BYTE = b"\xff"
+
+    def __init__(self, run: Run) -> None:
+        for buffer, slot in zip(run.slots, run.schedule.slots, strict=True):
+            if slot.kind == "output" and buffer is not None and buffer.nbytes:
+                open_driver(buffer.device).copy_in(buffer.ensure(), 0, memoryview(self.BYTE * buffer.nbytes))
+
+    def check(self, execution: Execution) -> None:
+        """The results are compared by whoever asked for them."""
 
 
 def stripped_kernel(repro: Repro, device: str) -> tuple[UOp, tuple[Opt, ...] | None]:

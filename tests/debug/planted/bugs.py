@@ -111,7 +111,7 @@ def wrong_comparison_rule() -> None:
 
 @bug
 def illegal_opt() -> None:
-    """UPCAST by 4 of an axis that 4 does not divide: the last elements are not written."""
+    """UPCAST by 4 of an axis that 4 does not divide, which no check refuses."""
     common, upcast, records = (
         module("kernel.transforms.common"),
         module("kernel.transforms.upcast"),

@@ -25,7 +25,7 @@ from tilewright.debug.investigate.equivalence import CANNOT
 from tilewright.debug.investigate.finding import Finding
 from tilewright.debug.investigate.gradient_audit import check_gradient
 from tilewright.debug.investigate.jit_audit import JitAudit
-from tilewright.debug.replay import bindings_of, contents_of, fixed_outputs
+from tilewright.debug.replay import UnwrittenGuard, bindings_of, contents_of, fixed_outputs
 from tilewright.engine.compilation.difference import find_difference
 from tilewright.engine.execution.nonfinite import can_interpret
 from tilewright.engine.execution.run import Execution
@@ -92,6 +92,7 @@ class _Watched:
         self.run = run
         self.repro: Repro | None = None
         buffers = [buffer for buffer in run.slots[: len(run.bound.buffers)] if buffer is not None]
+        UnwrittenGuard(run)
         if observer.is_captured or sum(buffer.nbytes for buffer in buffers) > MAX_BYTES:
             return
         self.line = _line(run.outputs, run.bound)

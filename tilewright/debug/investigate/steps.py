@@ -47,7 +47,7 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.kernel.apply import apply_opt
 from tilewright.kernel.optimise import PASSES as KERNEL_PASSES
-from tilewright.kernel.optimise import optimise, prepare_kernel
+from tilewright.kernel.optimise import Optimisation, choose_loops, optimise, recognise_sums
 from tilewright.runtime.device import open_driver
 from tilewright.schedule.pipeline import PASSES as SCHEDULE_PASSES
 from tilewright.schedule.pipeline import Scheduling
@@ -111,6 +111,11 @@ def _examine_schedule(repro: Repro, stepper: Stepper) -> Finding | None:
         run_passes("schedule", SCHEDULE_PASSES, state)
     except VerifyError as error:
         return stepper.broken_rewrite() or Finding("pass", error.pass_name, str(error), show(repro.graph), "")
+    except CANNOT as error:
+        done = [name for stage, name, _ in stepper.passes if stage == "schedule"]
+        failed = SCHEDULE_PASSES[min(len(done), len(SCHEDULE_PASSES) - 1)].name
+        raised = Finding("pass", f"schedule/{failed}", _raised(error), show(repro.graph), "")
+        return stepper.broken_rewrite() or raised
     plan = state.made
     assert plan is not None
     before = repro.graph
@@ -234,11 +239,11 @@ def examine_kernel(
     found_opts = info.applied or None
     states: list[tuple[str, str, UOp]] = []
     program = None
-    failure: TilewrightError | None = None
+    failure: Exception | None = None
     try:
         optimised = optimise(ast, target, found_opts)
         program = lower(optimised, target, ast)
-    except TilewrightError as error:
+    except CANNOT as error:
         failure = error
     states = [(stage, name, graph[0]) for stage, name, graph in stepper.passes]
     before = ast
@@ -257,7 +262,7 @@ def examine_kernel(
     if isinstance(failure, VerifyError):
         return stepper.broken_rewrite() or Finding("pass", failure.pass_name, str(failure), show(before), "")
     if failure is not None or program is None:
-        return stepper.broken_rewrite() or _blame_unproven(failure, states, before)
+        return stepper.broken_rewrite() or _broken_opt(ast, device, case) or _blame_unproven(failure, states, before)
     try:
         found = case.run(REFERENCE_DEVICE, open_driver(REFERENCE_DEVICE).load(b"", program), ast)
     except EmulatorError as error:
@@ -288,24 +293,42 @@ def _examine_backend(ast: UOp, device: str, case: Case, opts: Any) -> Finding | 
 
 
 def _broken_opt(ast: UOp, device: str, case: Case) -> Finding | None:
-    """The first opt after which the kernel writes something else."""
-    target = open_driver(device).target
-    opts = optimise(ast, target, ast.arg.applied or None).arg.applied
-    sink = prepare_kernel(ast) if ast.arg.opts_to_apply is None else ast
-    for opt in opts:
-        made = apply_opt(sink, opt, target)
+    """The first opt that cannot be applied, or after which the kernel writes something else."""
+    info = ast.arg
+    state = Optimisation(ast, open_driver(device).target, info, info.applied or None, info.opts_to_apply or ())
+    recognise_sums(state)
+    choose_loops(state)
+    sink = state.sink
+    for opt in state.opts:
+        try:
+            made = state.trail.get((sink, opt)) or apply_opt(sink, opt, state.target)
+        except CANNOT as error:
+            text = f"{opt} cannot be applied to kernel {info.name}: {_raised(error)}"
+            return Finding("opt", str(opt), text, show(sink), "")
         _, found = case.judge(made)
         if found:
-            text = f"after {opt} kernel {ast.arg.name} writes something else: {found}"
+            text = f"after {opt} kernel {info.name} writes something else: {found}"
             return Finding("opt", str(opt), text, show(sink), show(made))
         sink = made
     return None
 
 
-def _blame_unproven(error: TilewrightError | None, states: Sequence[tuple[str, str, UOp]], proven: UOp) -> Finding:
+def _raised(error: Exception | None) -> str:
+    """An error as words; an assertion often says nothing but where it stands."""
+    text = f"{type(error).__name__}: {error}".rstrip(": ")
+    found = error.__traceback__ if error is not None else None
+    while found is not None and found.tb_next is not None:
+        found = found.tb_next
+    if isinstance(error, TilewrightError) or found is None:
+        return text
+    code = found.tb_frame.f_code
+    return f"{text} in {code.co_name}, {code.co_filename}:{found.tb_lineno}"
+
+
+def _blame_unproven(error: Exception | None, states: Sequence[tuple[str, str, UOp]], proven: UOp) -> Finding:
     """A stage gave up. The first pass after the last kernel that is proven right left what it gave up on; where all are
     right in what they mean, it is the order that cannot be had: of local memory, or the pass that raised itself."""
-    text = f"{type(error).__name__}: {error}"
+    text = _raised(error)
     position = max((number for number, state in enumerate(states) if state[2] is proven), default=-1)
     for stage, name, sink in states[position + 1 :]:
         return Finding("pass", f"{stage}/{name}", text, show(proven), show(sink))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.base.config import options
-from tilewright.base.errors import OutOfMemoryError, RealizeError, TilewrightError, UnsupportedError, UserError
+from tilewright.base.errors import OutOfMemoryError, RealizeError, UnsupportedError, UserError
 from tilewright.base.events import stage_timer
 from tilewright.base.forks import held_lock
 from tilewright.base.interrupts import shielded
@@ -98,7 +98,7 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
 def _planned(prepared: Prepared) -> Plan:
     try:
         return plan_graph(prepared.structure, is_traced(), prepared.bound)
-    except TilewrightError as error:
+    except Exception as error:
         if isinstance(error, UserError) and prepared.has_extra:
             raise _OutsiderError from error
         for watch in plan_watchers:
