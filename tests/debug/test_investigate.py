@@ -3,6 +3,8 @@ outputs are judged, what an observation moves to the front, what is known of a f
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +147,31 @@ def test_outputs_are_judged() -> None:
     assert judge(ended(-11, ending="crash"), None).text == "crashed with SIGSEGV"
 
 
+def test_a_test_that_passes_prints_the_same_twice(tmp_path: Path) -> None:
+    """What pytest says of how long it took is no difference."""
+    test = tmp_path / "test_a.py"
+    test.write_text(
+        "import time\nimport pytest\n@pytest.fixture\ndef half():\n    return 0.5\n"
+        "@pytest.mark.parametrize('a', [1, 'b-c'])\ndef test_it(a, half):\n    time.sleep(half if a == 1 else 0)\n"
+    )
+    command = make_target([f"{test}::test_it[1]"]).command
+    first = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    second = subprocess.run([*command[:-1], f"{test}::test_it[b-c]"], capture_output=True, text=True, cwd=tmp_path)
+    outcomes = [ended(run.returncode, run.stdout, run.stderr) for run in (first, second)]
+    assert [outcome.is_success for outcome in outcomes] == [True, True]
+    assert judge(*outcomes).kind == ""
+
+
+def test_a_regression_test_of_a_script_with_arguments_and_modules(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("limit = 3\n")
+    program = "import sys\nfrom beside import limit\nassert int(sys.argv[1]) < limit\nassert __file__\n"
+    test = tmp_path / "test_regression.py"
+    for number, status in (("2", 0), ("3", 1)):
+        test.write_text(program_test(None, program, {}, [number], str(tmp_path)))
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)]
+        assert subprocess.run(command, capture_output=True, cwd=tmp_path).returncode == status
+
+
 def test_observations_reorder() -> None:
     names = [switch.name for switch in order_by_observations(SWITCHES, [])]
     assert names == [switch.name for switch in SWITCHES]
@@ -159,6 +186,7 @@ def test_targets(tmp_path: Path) -> None:
     assert make_target([str(script), "-x"]).kind == "script"
     assert make_target([f"{script}::test_a"]).kind == "test"
     assert make_target(["python", "-m", "pytest", "x.py"]).words == ("x.py",)
+    assert make_target(["python", "-m", "a.b", "-x"]).command[1:] == ["-m", "a.b", "-x"]
     with pytest.raises(Exception, match="does not exist"):
         make_target([str(tmp_path / "b.py")])
     with pytest.raises(Exception, match="nothing was named"):

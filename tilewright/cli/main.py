@@ -228,9 +228,11 @@ def dump(
     raise typer.Exit(status)
 
 
-@app.command(context_settings={"allow_interspersed_args": False})
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
 def debug(
-    command: Annotated[list[str], typer.Argument(help="A repro file, a script with its arguments, or a test's id.")],
+    command: Annotated[
+        list[str], typer.Argument(help="A repro file, a script or -m module with its arguments, or a test's id.")
+    ],
     seconds: Annotated[float, typer.Option(min=1, help="How long it may take.")] = 110.0,
     jobs: Annotated[int, typer.Option(min=1, help="Scenarios that run at a time.")] = 2,
 ) -> None:

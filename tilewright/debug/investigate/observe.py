@@ -3,6 +3,7 @@ what its graph means (`captured.repro`), and findings: a sharded graph that mean
 replay that differs from its function, a gradient rule that is wrong. Run as a module, in a process of its own:
 
     python -m tilewright.debug.investigate.observe FOLDER script.py arguments
+    python -m tilewright.debug.investigate.observe FOLDER -m package.module arguments
     python -m tilewright.debug.investigate.observe FOLDER tests/test_x.py::test_y
 """
 
@@ -25,6 +26,7 @@ from tilewright.debug.investigate.equivalence import CANNOT
 from tilewright.debug.investigate.finding import Finding
 from tilewright.debug.investigate.gradient_audit import check_gradient
 from tilewright.debug.investigate.jit_audit import JitAudit
+from tilewright.debug.investigate.target import PYTEST
 from tilewright.debug.replay import UnwrittenGuard, bindings_of, contents_of, fixed_outputs
 from tilewright.engine.compilation.difference import find_difference
 from tilewright.engine.execution.nonfinite import can_interpret
@@ -162,12 +164,16 @@ def _line(outputs: Sequence[UOp], bound: BoundGraph) -> str:
 
 
 def run_program(command: Sequence[str]) -> None:
-    """A script with its arguments, or a test."""
+    """A script or a module with its arguments, or a test."""
     if is_test(command[0]):
         import pytest
 
-        status = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *command])
-        raise SystemExit(int(status))
+        raise SystemExit(int(pytest.main([*PYTEST, *command])))
+    if command[0] == "-m":
+        sys.argv = [command[1], *command[2:]]
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        return
     sys.argv = list(command)
     sys.path.insert(0, os.path.dirname(os.path.abspath(command[0])))
     runpy.run_path(command[0], run_name="__main__")

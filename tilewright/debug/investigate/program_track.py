@@ -5,6 +5,7 @@ program is reduced to the statements that the failure needs."""
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 from tilewright.debug.investigate.finding import Finding
@@ -76,14 +77,16 @@ def reduce_and_write(session: State, guilty: Finding | None, captured: str | Non
     run, folder = session.scenarios, session.store.folder
     nodes = _nodes_of(guilty, captured)
     if session.target.kind == "script" and session.failure.kind:
-        script = session.target.words[0]
+        script, *arguments = session.target.words
+        home = os.path.dirname(os.path.abspath(script))
         reduced = folder / "reduced.py"
         whole = text_of(script)
 
         def fails(text: str) -> bool:
             reduced.write_text(text, encoding="utf-8")
             target = Target("script", (str(reduced), *session.target.words[1:]))
-            failure = judge(run.program(target.command, _own_cache(folder, text), 20.0), session.reference)
+            settings = {**_own_cache(folder, text), "PYTHONPATH": with_home(home)}
+            failure = judge(run.program(target.command, settings, 20.0), session.reference)
             return failure.kind == session.failure.kind
 
         best = reduce_program(whole, fails, min(25.0, run.left / 2)) if session.failure.kind != "timeout" else whole
@@ -99,11 +102,16 @@ def reduce_and_write(session: State, guilty: Finding | None, captured: str | Non
         reference = REFERENCE if session.failure.kind == "other output" else {}
         test = folder / "test_regression.py"
         found = None if guilty is None else guilty.as_json()
-        test.write_text(program_test(found, best, reference), encoding="utf-8")
+        test.write_text(program_test(found, best, reference, arguments, home), encoding="utf-8")
         session.store.update(regression=str(test))
     if nodes:
         path = captured or str(folder / "reduced.py")
         session.store.update(reduced={"path": path, "nodes": nodes, "from": nodes}, nodes=nodes)
+
+
+def with_home(folder: str) -> str:
+    """PYTHONPATH for a copy of a script that lies elsewhere: modules beside the script are still found."""
+    return os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH", "")]))
 
 
 def _own_cache(folder: Path, text: str) -> dict[str, str]:
@@ -117,7 +125,8 @@ def _own_cache(folder: Path, text: str) -> dict[str, str]:
 
 def _is_right_without(session: State, script: Path, guilty: Finding) -> bool:
     target = Target("script", (str(script), *session.target.words[1:]))
-    ended = session.scenarios.program(target.command, OFF[guilty.kind], 20.0)
+    home = os.path.dirname(os.path.abspath(session.target.words[0]))
+    ended = session.scenarios.program(target.command, {**OFF[guilty.kind], "PYTHONPATH": with_home(home)}, 20.0)
     return not judge(ended, session.reference).kind
 
 

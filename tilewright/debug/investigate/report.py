@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 MAX_LINES = 60
@@ -67,8 +68,15 @@ def repro_test(guilty: dict[str, Any] | None, repro: str, differs: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def program_test(guilty: dict[str, Any] | None, program: str, reference: dict[str, str]) -> str:
-    """A test that runs the smallest program; where it fails by what it prints, against the same with everything off."""
+def program_test(
+    guilty: dict[str, Any] | None,
+    program: str,
+    reference: dict[str, str],
+    arguments: Sequence[str] = (),
+    home: str = "",
+) -> str:
+    """A test that runs the smallest program with its arguments; where it fails by what it prints, against the same with
+    everything off. `home` is where the modules of the program lie."""
     title = "an investigation" if guilty is None else f"{guilty['kind']} {guilty['name']}"
     lines = [
         f'"""Found by `tilewright debug`: {title}."""',
@@ -79,11 +87,16 @@ def program_test(guilty: dict[str, Any] | None, program: str, reference: dict[st
         "from pathlib import Path",
         "",
         f'PROGRAM = """\\\n{_escaped(program)}"""',
+        f"ARGUMENTS = {list(arguments)!r}",
+        f"HOME = {home!r}  # the modules that the program imports",
         "",
         "",
         "def run(folder: Path, **settings: str) -> subprocess.CompletedProcess[str]:",
         '    environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": str(folder), "VERIFY_GRAPH": "0", **settings}',
-        '    command = [sys.executable, "-c", PROGRAM]',
+        '    environment["PYTHONPATH"] = os.pathsep.join([HOME, os.environ.get("PYTHONPATH", "")])',
+        '    script = folder / "program.py"',
+        '    script.write_text(PROGRAM, encoding="utf-8")',
+        "    command = [sys.executable, str(script), *ARGUMENTS]",
         "    return subprocess.run(command, env=environment, capture_output=True, text=True)",
         "",
         "",

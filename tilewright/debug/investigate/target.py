@@ -1,5 +1,5 @@
-"""What is investigated. In: the words of a command line. Out: a `Target`: a repro file, a script with its arguments, or
-a test; how to run it, and how to judge two runs of it."""
+"""What is investigated. In: the words of a command line. Out: a `Target`: a repro file, a script or a module with its
+arguments, or a test; how to run it, and how to judge two runs of it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from tilewright.debug.investigate.process import Ended
 from tilewright.graph.text.repro import SUFFIX
 
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|inf|nan)\b")
+# Quietly enough that nothing of how long it took is printed: what two runs print is compared.
+PYTEST = ("-x", "-qq", "--no-header", "-p", "no:cacheprovider")
 _RAISED = re.compile(
     r"^(?:E\s+)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning))\b(?:: )?(.*)$", re.MULTILINE
 )
@@ -22,7 +24,7 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Target:
-    """`kind` is repro, script or test."""
+    """`kind` is repro, script, module or test; the words of a module begin with -m."""
 
     kind: str
     words: tuple[str, ...]
@@ -31,7 +33,7 @@ class Target:
     def command(self) -> list[str]:
         """How it is run plainly."""
         if self.kind == "test":
-            return [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *self.words]
+            return [sys.executable, "-m", "pytest", *PYTEST, *self.words]
         return [sys.executable, *self.words]
 
     def observed(self, folder: str) -> list[str]:
@@ -51,6 +53,8 @@ def make_target(words: Sequence[str]) -> Target:
         raise FileError(
             "debug", "nothing was named", "give a repro file, a script, or a test such as tests/x.py::test_y"
         )
+    if given[0] == "-m" and len(given) > 1:
+        return Target("module", tuple(given))
     path = given[0].partition("::")[0]
     if not os.path.exists(path):
         raise FileError("debug", f"{path} does not exist", "give a repro file, a script, or a test")
