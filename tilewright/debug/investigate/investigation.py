@@ -53,6 +53,10 @@ class Investigation(State):
             text = "no failure was seen: it ends well, prints the same with everything off, and each schedule is right"
             self.store.update(conclusion=text)
             return
+        if self._is_of_the_program(captured):
+            text = f"the program itself: with everything off it fails in the same way ({self.failure.text})"
+            self.store.update(conclusion=f"{text}, and no schedule of it is wrong")
+            return
         found = None if captured is None else investigate_repro(self, captured)
         if found is None and not self.processes.is_cancelled:
             found = investigate_program(self, captured)
@@ -71,25 +75,34 @@ class Investigation(State):
         ]
         plain, observed, self.reference = self.scenarios.together(works)
         self.failure = judge(plain, self.reference)
-        is_right = self.reference.is_success
-        words = "right" if is_right else judge(self.reference, None).text
-        if self.failure.kind:
-            found = Verdict("confirmed" if is_right else "inconclusive", f"with everything off it is {words}")
-            self.scenarios.record(
-                "compiler",
-                "the compiler, not the program",
-                found,
-                settings_text(REFERENCE),
-                self.reference.seconds,
-            )
         self.findings = read_findings(folder)
         captured = next((path for name in ("captured", "current") if (path := folder / f"{name}.repro").exists()), None)
         if captured is not None and captured.stem == "current" and observed.is_success:
             captured = None
         if not self.failure.kind and captured is not None:
             self.failure = Failure("differs", load_repro(str(captured)).note)
+        if self.failure.kind:
+            self._judge_compiler(captured)
         self.remember(captured)
         return None if captured is None else str(captured)
+
+    def _judge_compiler(self, captured: Path | None) -> None:
+        assert self.reference is not None
+        words = "right" if self.reference.is_success else judge(self.reference, None).text
+        verdict = "confirmed" if self.reference.is_success else "inconclusive"
+        if self._is_of_the_program(captured):
+            verdict = "refuted"
+        found = Verdict(verdict, f"with everything off it is {words}")
+        question = "the compiler, not the program"
+        self.scenarios.record("compiler", question, found, settings_text(REFERENCE), self.reference.seconds)
+
+    def _is_of_the_program(self, captured: object) -> bool:
+        """Whether nothing points to the compiler: it fails in the same way with everything off, every schedule that ran
+        is right, and so is every replay, division among devices and gradient."""
+        if captured is not None or self.findings or self.reference is None or not self.failure.kind:
+            return False
+        found = judge(self.reference, None)
+        return found.kind == self.failure.kind and (self.reference.ending != "finished" or found == self.failure)
 
     # ------------------------------------------------------------ the end
 

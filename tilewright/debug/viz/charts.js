@@ -43,8 +43,9 @@ function nestBars(row) {
   }
 }
 
-class Timeline {
+class Timeline extends Drawing {
   constructor(holder, onSelect) {
+    super();
     this.rows = timelineRows();
     this.devices = [...new Set(trace.memory.map((level) => level.device))];
     this.canvas = make("canvas", { "aria-label": "Timeline" });
@@ -71,22 +72,7 @@ class Timeline {
   }
 
   resize() {
-    const box = this.holder.getBoundingClientRect();
-    this.ratio = Math.min(2, window.devicePixelRatio || 1);
-    this.width = Math.max(LABEL_WIDTH + 10, box.width);
-    this.height = box.height;
-    this.canvas.width = this.width * this.ratio;
-    this.canvas.height = this.height * this.ratio;
-    this.request();
-  }
-
-  request() {
-    if (this.pending) return;
-    this.pending = true;
-    requestAnimationFrame(() => {
-      this.pending = false;
-      this.draw();
-    });
+    this.resizeTo(this.holder, LABEL_WIDTH + 10);
   }
 
   x(time) {

@@ -13,8 +13,9 @@ const MAP_WIDTH = 190;
 const MAP_HEIGHT = 150;
 const CURVE_ZOOM = 0.25;
 
-class GraphView {
+class GraphView extends Drawing {
   constructor(holder, onSelect) {
+    super();
     this.canvas = make("canvas", { tabindex: "0", "aria-label": "Graph" });
     this.buffer = document.createElement("canvas");
     this.onSelect = onSelect;
@@ -71,14 +72,8 @@ class GraphView {
   }
 
   resize() {
-    const box = this.canvas.parentElement.getBoundingClientRect();
-    this.ratio = Math.min(2, window.devicePixelRatio || 1);
-    this.width = Math.max(1, box.width);
-    this.height = Math.max(1, box.height);
-    this.canvas.width = this.width * this.ratio;
-    this.canvas.height = this.height * this.ratio;
     this.stale = true;
-    this.request();
+    this.resizeTo(this.canvas.parentElement, 1);
   }
 
   fit() {
@@ -110,15 +105,6 @@ class GraphView {
     this.marked = found;
     this.stale = true;
     this.request();
-  }
-
-  request() {
-    if (this.pending) return;
-    this.pending = true;
-    requestAnimationFrame(() => {
-      this.pending = false;
-      this.draw();
-    });
   }
 
   draw() {

@@ -122,3 +122,26 @@ for (const run of trace.runs) {
     kernelTime[run.kernel].count += 1;
   }
 }
+
+// What is drawn on a canvas: `draw` is called at most once a frame.
+class Drawing {
+  request() {
+    if (this.pending) return;
+    this.pending = true;
+    requestAnimationFrame(() => {
+      this.pending = false;
+      this.draw();
+    });
+  }
+
+  // The canvas takes the size of what holds it, in pixels of the screen.
+  resizeTo(holder, narrowest) {
+    const box = holder.getBoundingClientRect();
+    this.ratio = Math.min(2, window.devicePixelRatio || 1);
+    this.width = Math.max(narrowest, box.width);
+    this.height = Math.max(1, box.height);
+    this.canvas.width = this.width * this.ratio;
+    this.canvas.height = this.height * this.ratio;
+    this.request();
+  }
+}
