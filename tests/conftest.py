@@ -42,9 +42,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Cases that a sample stands for are marked slow. With a sample of n, the cases of two tables whose inner one has n
+    rows are a diagonal: each row of the outer table, and the rows of the inner one in turn."""
     from tests.devices import mark_cases_of_slow_devices
 
     mark_cases_of_slow_devices(items)
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for found in cases.values():
+        marker = found[0].get_closest_marker("sampled")
+        assert marker is not None
+        (one_in,) = marker.args
+        for number, item in enumerate(found):
+            if (number + number // one_in) % one_in:
+                item.add_marker(pytest.mark.slow)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -28,14 +28,17 @@ from tilewright.base.target import Target
 from tilewright.graph.walk import toposort
 from tilewright.runtime.device import open_driver
 
-# Devices that compile a kernel in milliseconds.
+# Devices that compile a kernel in milliseconds; of these, those that run a case in all its dtypes.
 QUICK = frozenset({"CPU", "CUDA", "PYTHON"})
+ALL_DTYPES = frozenset({"CPU", "CUDA"})
 # Of the cases of a table one in so many is run; the edge values of every op and dtype are in tests/backends besides.
 ONE_IN = {"OPENCL": 16, "WEBGPU": 12, "CPU-clang": 12, "CPU-gcc": 12}
 # Of the cases of one test that are for slow devices, one in so many is quick, and one at least.
 ONE_CASE_IN = 6
 # Tables that choose their cases by `takes`, and the edge values of every op and dtype.
-SAMPLED = frozenset({"test_table.py", "test_quantised.py", "test_c_style.py"})
+SAMPLED = frozenset(
+    {"test_value", "test_blocks_decode_to_the_bits_of_the_library", "test_every_op_agrees_with_the_emulator"}
+)
 # Compiles and runs nothing, so that there is no value to compare; or needs the path of a file behind its name.
 WITHOUT_VALUES = frozenset({"NULL", "DISK"})
 
@@ -51,7 +54,7 @@ class Setting(NamedTuple):
         return Context(CPU_COMPILER=self.compiler) if self.compiler else contextlib.nullcontext()
 
     def takes(self, name: str) -> bool:
-        return _is_whole() or zlib.crc32(name.encode()) // 7 % ONE_IN.get(self.label, 1) == 0
+        return is_whole() or zlib.crc32(name.encode()) // 7 % ONE_IN.get(self.label, 1) == 0
 
     def lacking(self, needed: Iterable[DType | str]) -> str:
         """Why the device cannot run what needs these dtypes; empty where it can."""
@@ -62,7 +65,7 @@ class Setting(NamedTuple):
     def sample(self, name: str, wanted: Sequence[str]) -> Sequence[str]:
         """The dtypes to run a case in: those that the device computes with, or one of them."""
         found = [dtype for dtype in wanted if not self.lacking([dtype])]
-        if self.label in QUICK or len(found) < 2 or _is_whole():
+        if self.label in ALL_DTYPES or len(found) < 2 or is_whole():
             return found
         return [found[zlib.crc32(name.encode()) % len(found)]]
 
@@ -79,7 +82,7 @@ def dtypes_of(*tensors: Tensor) -> set[DType]:
 def spare_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a test of what a kernel computes: PoCL takes half the time where it need not make the kernel fast. It reads
     this each time it compiles."""
-    if not _is_whole():
+    if not is_whole():
         monkeypatch.setenv("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable")
 
 
@@ -87,8 +90,9 @@ def mark_cases_of_slow_devices(items: Sequence[pytest.Item]) -> None:
     """Every test keeps a quick case on one of them; which is drawn from its name. `make test-slow` runs the others."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if _is_for_slow_device(item) and item.path.name not in SAMPLED and not item.get_closest_marker("slow"):
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        name = item.nodeid.partition("[")[0]
+        if _is_for_slow_device(item) and name.rpartition("::")[2] not in SAMPLED:
+            cases.setdefault(name, []).append(item)
     for name, found in cases.items():
         kept = range(zlib.crc32(name.encode()) % min(ONE_CASE_IN, len(found)), len(found), ONE_CASE_IN)
         for number, item in enumerate(found):
@@ -99,10 +103,10 @@ def mark_cases_of_slow_devices(items: Sequence[pytest.Item]) -> None:
 def _is_for_slow_device(item: pytest.Item) -> bool:
     given = getattr(item, "callspec", None)
     labels = [getattr(value, "label", value) for value in given.params.values()] if given is not None else []
-    return any(isinstance(label, str) and label in ONE_IN for label in labels)
+    return any(isinstance(label, str) and (label in ONE_IN or f"CPU-{label}" in ONE_IN) for label in labels)
 
 
-def _is_whole() -> bool:
+def is_whole() -> bool:
     return bool(os.environ.get("TILEWRIGHT_WHOLE_TABLE"))
 
 

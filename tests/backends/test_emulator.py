@@ -642,7 +642,7 @@ def conflicts(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 
 # A second reader must not be forgotten when the first or the last of them writes.
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(ACCESSES)
 @example([(False, [(0, (0, 0)), (0, (0, 1))]), (True, [(0, (0, 0))])])
 @example([(False, [(0, (0, 0)), (0, (0, 1))]), (True, [(0, (0, 1))])])

@@ -85,7 +85,8 @@ def test_the_callers_flags_are_unchanged(compiler: str, extra: int) -> None:
                 with Context(FLUSH_DENORMALS=mode):
                     (x @ x.T).realize()
                     (x * 2).realize()
-                    (x.reshape(1, 4, 64, 64).conv2d(x[:4, :36].reshape(4, 4, 3, 3))).realize()
+                    if compiler == "llvm":  # gcc takes seconds for the convolution
+                        (x.reshape(1, 4, 64, 64).conv2d(x[:4, :36].reshape(4, 4, 3, 3))).realize()
         after = read()
     finally:
         write(before)

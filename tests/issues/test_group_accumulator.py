@@ -53,6 +53,7 @@ def test_heuristic(case: Case, device: str) -> None:
     assert_right(*case.run(device, None))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_search(case: Case) -> None:
     search(case, "CPU")

@@ -209,6 +209,7 @@ def test_counts_past_what_float32_tells_apart() -> None:
 # ---------------------------------------------------------------- counts in short floats
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16, dtypes.float32])
 @pytest.mark.parametrize("count", [300, 5000, 70000])
 @pytest.mark.parametrize("name", ["max", "min"])

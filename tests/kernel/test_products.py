@@ -149,6 +149,7 @@ PRODUCTS: dict[str, Callable[[], UOp]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_on_the_emulator_for_every_instruction_set(name: str, target: str) -> None:

@@ -11,6 +11,7 @@ from tilewright import Tensor
 SHAPES = [(257,), (512,), (3, 700), (2, 2, 513)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("descending", [False, True])
 def test_order_of_equal_elements(shape: tuple[int, ...], descending: bool) -> None:
@@ -27,6 +28,7 @@ def test_a_half_that_goes_before_the_other() -> None:
         assert Tensor(values).argsort().numpy().tolist() == np.argsort(values, kind="stable").tolist()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("shape", "k"), [((300,), 18), ((3, 700), 5), ((40000,), 1), ((2, 5000), 40)], ids=str)
 @pytest.mark.parametrize("largest", [False, True])
 def test_the_first_of_long_rows(shape: tuple[int, ...], k: int, largest: bool) -> None:
