@@ -33,8 +33,10 @@ Key = tuple[UOp, str]
 def join_launches(items: Sequence[Item], target_of: Callable[[str], Target]) -> list[Item]:
     """Twice over all kernels: first the last ones, so that users that may wait make room for what they read; then the
     first ones, so that what may come early makes room for its users."""
-    order = _Order(items)
     keys = [key for key in dict.fromkeys(map(_key_of, items)) if key is not None and _is_small(*key, target_of)]
+    if not keys:
+        return list(items)
+    order = _Order(items)
     for ordered in (reversed(keys), keys):
         for key in ordered:
             while _join_some(order, key, target_of(key[1])):
