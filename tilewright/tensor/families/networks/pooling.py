@@ -7,12 +7,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, Self, cast
+from typing import Self, cast
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph import build
-from tilewright.graph.build import Pairs
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
@@ -222,7 +221,7 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
                 shape = (*result.shape[:axis], wanted, own // wanted, *result.shape[axis + 1 :])
                 result = result.reshape(shape).mean(axis + 1)
             else:
-                weights = result._tensor(_window_weights(own, wanted, result.dtype))
+                weights = result._new(_window_weights(own, wanted, result.dtype))
                 result = result.transpose(axis, -1).matmul(weights).transpose(axis, -1)
         return result.cast(self.dtype)
 
@@ -244,11 +243,11 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
         sizes = self._adaptive_sizes(name, output_size, count)
         for axis, wanted in zip(range(self.ndim - count, self.ndim), sizes):
             own = self.shape[axis]
-            spans = _spans(own, wanted)
-            longest = max(end - start for start, end in spans)
+            longest = max(-(-(k + 1) * own // wanted) - k * own // wanted for k in range(wanted))
+            start, end = _window_ends((wanted, longest), 0, own)
             # An index past the end of its window is its last index once more.
-            indices = [[min(start + k, end - 1) for k in range(longest)] for start, end in spans]
-            result = result[(*(slice(None),) * axis, self._tensor(indices))].max(axis + 1)
+            indices = self._new((start + build.axis_iota((wanted, longest), 1)).minimum(end - 1))
+            result = result[(*(slice(None),) * axis, indices)].max(axis + 1)
         return result
 
     def adaptive_max_pool1d(self, output_size: AdaptiveSizes) -> Self:
@@ -364,15 +363,20 @@ def position_in_space(first: UOp, shape: Shape, windows: Windows) -> UOp:
     return position
 
 
-def _spans(own: int, wanted: int) -> Pairs:
-    """Where each window starts and ends."""
-    return tuple((k * own // wanted, -(-(k + 1) * own // wanted)) for k in range(wanted))
+def _window_ends(shape: Shape, axis: int, own: int) -> tuple[UOp, UOp]:
+    """Where each window starts and ends, the windows being along an axis of `shape`. They are computed and not host
+    data, which a jitted function would make again at every call."""
+    window = build.axis_iota(shape, axis)
+    if own * shape[axis] > dtypes.int32.max:
+        window = build.cast(window, dtypes.int64)
+    return window * own // shape[axis], ((window + 1) * own + (shape[axis] - 1)) // shape[axis]
 
 
-def _window_weights(own: int, wanted: int, dtype: DType) -> Any:
-    """For each element its weight in each window."""
-    import numpy as np
-
-    spans = _spans(own, wanted)
-    rows = [[1 / (end - start) if start <= k < end else 0.0 for start, end in spans] for k in range(own)]
-    return np.array(rows, dtype.name)
+def _window_weights(own: int, wanted: int, dtype: DType) -> UOp:
+    """For each element its weight in each window, stored: a product reads it many times."""
+    start, end = _window_ends((own, wanted), 1, own)
+    number = build.axis_iota((own, wanted), 0)
+    number = build.cast(number, start.dtype)
+    inside = build.alu(Ops.AND, build.alu(Ops.CMPLT, start - 1, number), build.alu(Ops.CMPLT, number, end))
+    mean = build.const(dtype, 1.0, inside.shape) / build.cast(end - start, dtype)
+    return build.contiguous(build.where(inside, mean, mean.const_like(0.0)))
