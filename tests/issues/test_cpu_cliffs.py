@@ -222,3 +222,17 @@ def test_gradients_of_strided_windows_of_odd_size_have_no_division() -> None:
     last = kernels_of(slope)[-1]
     assert any(node.op is Ops.REDUCE for node in toposort(last))
     assert has_affine_accesses(last)
+
+
+@pytest.mark.parametrize(("shape", "axis_number"), [((23, 5, 8), 0), ((6, 100), 1), ((300,), 0)])
+def test_running_maxima_are_not_scanned_element_by_element(shape: tuple[int, ...], axis_number: int) -> None:
+    """The values are read by index. Fused with the scan of the indices, nothing there has a small stride; behind stored
+    indices, every scan has affine accesses, and the gather reduces nothing."""
+    found = Tensor(np.random.default_rng(7).integers(0, 9, shape).astype(np.float32)).realize()
+    kernels = kernels_of(found.cummax(axis_number).values)
+    gathers = [ast for ast in kernels if not has_affine_accesses(ast)]
+    assert len(gathers) == 1
+    assert not any(node.op is Ops.REDUCE for node in toposort(gathers[0]))
+    np.testing.assert_array_equal(
+        found.cummax(axis_number).values.numpy(), np.maximum.accumulate(found.numpy(), axis_number)
+    )

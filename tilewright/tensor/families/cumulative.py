@@ -45,7 +45,9 @@ class CumulativeMixin(Family):
         number = build.axis_iota(self.shape, axis)
         # Stored, so that the blocks of the second scan do not each compute the first one again.
         taken = build.contiguous(build.where(takes, number, build.const(number.dtype, -1)))
-        indices = self._new(build.cast(scan_axis(taken, Ops.MAX, axis), dtypes.int64))
+        # Stored, because a scan that is fused with the gather below has no loop of small stride to vectorise.
+        found = build.contiguous(scan_axis(taken, Ops.MAX, axis))
+        indices = self._new(build.cast(found, dtypes.int64))
         # Read by index, the value has the gradient of the one element that it is.
         values = self.gather(axis, indices) if self.dtype.is_float else self._new(extreme)
         return ValuesAndIndices(values, indices)
