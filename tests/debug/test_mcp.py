@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -149,51 +147,34 @@ def test_mistakes(bench: Workbench, name: str, arguments: dict[str, Any], kind: 
 # ---------------------------------------------------------------- a language model
 
 
-class Model(BaseHTTPRequestHandler):
-    """Answers as a server in OpenAI's form does, with what the test has set."""
+def test_a_proposal_counts_once_it_is_confirmed(tmp_path: Path) -> None:
+    """Asked of our own server, over a connection."""
+    pytest.importorskip("uvicorn", reason="the server is not here: pip install 'tilewright[serve]'")
+    from tests.llm.serving import StandIn, running_server
 
-    answer: Any = ""
-    asked: list[Any]
+    class Proposer(StandIn):
+        context = 1 << 20
+        asked: list[str]
 
-    def do_POST(self) -> None:
-        type(self).asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        body = json.dumps({"choices": [{"message": {"content": type(self).answer}}]}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+            self.asked = [message["content"] for message in messages]
+            return super().encode_chat(messages)
 
-    def log_message(self, format: str, *arguments: object) -> None:
-        pass
-
-
-@pytest.fixture
-def model() -> Iterator[tuple[type[Model], str]]:
-    kind = type("Answering", (Model,), {"asked": []})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield kind, f"http://127.0.0.1:{server.server_address[1]}/v1"
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-def test_a_proposal_counts_once_it_is_confirmed(model: tuple[type[Model], str], tmp_path: Path) -> None:
-    kind, address = model
     failing = tmp_path / "failing.py"
     failing.write_text(FAILING)
     store = SessionStore.create(tmp_path / "sessions", {"command": [str(failing)], "failure": "ValueError: as planted"})
-    kind.answer = (
-        'Perhaps: [{"settings": {"JIT": "0"}, "why": "the replay"}, {"settings": {"FUSE": 0}, "why": "fusion"}]'
-    )
-    found = propose(str(store.folder), address, "some-model")
-    assert [(each["settings"], each["verdict"]) for each in found] == [("JIT=0", "confirmed"), ("FUSE=0", "refuted")]
-    assert sessions.find_session(str(store.folder)).read()["hypotheses"] == found
-    (asked,) = kind.asked
-    assert asked["model"] == "some-model"
-    assert "as planted" in asked["messages"][0]["content"]
-    assert propose(str(store.folder), address) == [], "what was tried is not tried again"
+    served = Proposer()
+    answer = '[{"settings": {"JIT": "0"}, "why": "the replay"}, {"settings": {"FUSE": 0}, "why": "fusion"}]'
+    served.answer = lambda line: f"Perhaps: {answer}".encode()
+    with running_server(served, warm_up=False) as running:
+        found = propose(str(store.folder), f"{running.url}/v1", served.name)
+        verdicts = [(each["settings"], each["verdict"]) for each in found]
+        assert verdicts == [("JIT=0", "confirmed"), ("FUSE=0", "refuted")]
+        assert sessions.find_session(str(store.folder)).read()["hypotheses"] == found
+        assert "as planted" in served.asked[0]
+        assert propose(str(store.folder), f"{running.url}/v1") == [], "what was tried is not tried again"
+        with pytest.raises(ConfigError, match="refuses: 404"):
+            propose(str(store.folder), f"{running.url}/v1", "another model")
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,12 @@ def ask(address: str, model: str, prompt: str, key: str = "") -> str:
         with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as response:
             answer = json.loads(response.read(MAX_ANSWER_BYTES))
         return str(answer["choices"][0]["message"]["content"])
+    except urllib.error.HTTPError as error:
+        reason = " ".join(error.read(2000).decode(errors="replace").split())
+        message = f"{address} refuses: {error.code} {error.reason}: {reason}"
+        raise ConfigError(
+            "propose", message, "mend what it says, such as the model's name or a longer context"
+        ) from error
     except (OSError, urllib.error.URLError) as error:
         raise ConfigError("propose", f"{address} does not answer: {error}", "start a server there") from error
     except (ValueError, KeyError, IndexError, TypeError) as error:
