@@ -146,10 +146,10 @@ def main(
     wrong = np.flatnonzero(found != test_labels)
     share = 1 - len(wrong) / len(test_labels)
     curve = plot(out / "mnist-loss.png", f"mnist: {share:.2%} right", {"loss": smooth(losses)})
-    console.print(f"[bold]{share:.2%}[/] of the unseen digits are read rightly; the loss: {curve}")
+    console.print(f"[bold]{share:.2%}[/] of the unseen digits are classified correctly; the loss: {curve}")
     if len(wrong):
         shown = test_images[wrong[:40], 0] / 255.0
-        console.print(f"digits taken for another: {save_png(out / 'mnist-mistakes.png', image_grid(shown, 10))}")
+        console.print(f"misclassified digits: {save_png(out / 'mnist-mistakes.png', image_grid(shown, 10))}")
         pairs = ", ".join(f"{test_labels[place]} as {found[place]}" for place in wrong[:10])
         console.print(f"the first of them: {pairs}")
     safe_save(nn.state.get_state_dict(model), str(out / "mnist.safetensors"))

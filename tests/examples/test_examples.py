@@ -89,7 +89,7 @@ def test_digits_in_the_demo(
     told = capsys.readouterr().out
     assert "40 digits to learn from, 20 to test with" in told
     assert "3/3" in told
-    assert "of the unseen digits are read rightly" in told
+    assert "of the unseen digits are classified correctly" in told
     assert min(size_of(tmp_path / "pictures" / "mnist-loss.png")) > 100
     weights = nn.state.safe_load(tmp_path / "pictures" / "mnist.safetensors")
     assert len(weights) > 10

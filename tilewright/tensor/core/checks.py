@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.base.dtype import DType, Scalar, can_hold
-from tilewright.base.errors import AxisError, DTypeError, ShapeError
+from tilewright.base.errors import AxisError, DTypeError, ShapeError, UnsupportedError
 from tilewright.graph import build
 from tilewright.graph.sizes import exact_quotient, present_size
 from tilewright.graph.spec import Shape
@@ -53,6 +53,13 @@ def check_whole(operation: str, name: str, *values: object, least: int | None = 
         if not is_whole(value) or (least is not None and whole(value) < least):
             remedy = "give a whole number" if least is None else f"give a whole number of at least {least}"
             raise ShapeError(operation, f"{name}={value!r}", remedy)
+
+
+def check_plain_size(operation: str, axis: int, shape: Shape) -> None:
+    """Refuses an axis whose size is a variable, which the operation reads by computed indices."""
+    if shape and isinstance(shape[axis], SymbolicInt):
+        message = f"axis {axis} of shape {shape}, whose size is a variable"
+        raise UnsupportedError(operation, message, "slice by int(...) of the size instead")
 
 
 def check_axis(operation: str, axis: int, ndim: int) -> int:

@@ -13,7 +13,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
-from tilewright.tensor.core.checks import check_axis
+from tilewright.tensor.core.checks import check_axis, check_plain_size
 from tilewright.tensor.families.base import Family
 from tilewright.tensor.primitives import functions
 from tilewright.tensor.primitives.indexing import ValuesAndIndices
@@ -33,6 +33,7 @@ class CumulativeMixin(Family):
 
     def _running_extreme(self, name: str, op: Op, axis: int) -> ValuesAndIndices[Self]:
         axis = check_axis(name, axis, self.ndim)
+        check_plain_size(name, axis, self.shape)
         if self.ndim == 0:
             return ValuesAndIndices(self, self._new(build.const(dtypes.int64, 0)))
         if 0 in self.shape:

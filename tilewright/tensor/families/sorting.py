@@ -20,7 +20,7 @@ from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import canonical_device, open_driver
 from tilewright.tensor.core import nodes
-from tilewright.tensor.core.checks import check_axis, check_whole
+from tilewright.tensor.core.checks import check_axis, check_plain_size, check_whole
 from tilewright.tensor.families.random import RandomMixin
 from tilewright.tensor.primitives.indexing import ValuesAndIndices
 
@@ -47,6 +47,7 @@ class SortingMixin(RandomMixin):
 
     def sort(self, dim: int = -1, descending: bool = False) -> ValuesAndIndices[Self]:
         """The elements in order along an axis, and where they came from; equal elements keep their order."""
+        check_plain_size("sort", check_axis("sort", dim, self.ndim), self.shape)
         indices = self.argsort(dim, descending)
         return ValuesAndIndices(self.gather(dim, indices) if self.ndim else self, indices)
 
@@ -54,6 +55,7 @@ class SortingMixin(RandomMixin):
         """The k greatest (or least) elements along an axis and where they stand, the first of them first."""
         del sorted_  # they are in order whether that is asked for or not
         axis = check_axis("topk", dim, self.ndim)
+        check_plain_size("topk", axis, self.shape)
         size = self.shape[axis] if self.ndim else 1
         check_whole("topk", "k", k)
         if not 0 <= k <= size:
