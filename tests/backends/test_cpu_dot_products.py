@@ -224,6 +224,7 @@ def with_meanings(text: str) -> str:
     return text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROCESSORS)
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_a_product_for_every_processor(targets: dict[str, Target], product: str, name: str) -> None:

@@ -158,6 +158,7 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_results_are_those_of_kernels_for_their_own_sizes(name: str, plans: list[Plan]) -> None:
     for length in (5, 7, 2, 11, 1, 40, 300):

@@ -97,6 +97,7 @@ def test_a_winner_that_is_wrong_on_fresh_numbers_is_not_kept() -> None:
     assert any(trial.reason.startswith("as the winner, on fresh numbers: wrong") for trial in search.dropped)
 
 
+@pytest.mark.slow
 def test_records_move_to_another_cache_folder(tmp_path: Path) -> None:
     opts = find_opts(small_kernel(), "CPU")
     other = tmp_path / "another machine"
@@ -109,6 +110,7 @@ def test_records_move_to_another_cache_folder(tmp_path: Path) -> None:
 
 
 @Context(BEAM_CANDIDATES=3)
+@pytest.mark.slow
 def test_a_damaged_record_is_made_anew() -> None:
     find_opts(small_kernel(), "CPU")
     (name,) = os.listdir(search_folder())

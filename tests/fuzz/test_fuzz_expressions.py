@@ -1,4 +1,4 @@
-"""Three hundred random graphs with fixed seeds agree between the CPU, the emulator and the interpreter, two thousand in
+"""Two hundred random graphs with fixed seeds agree between the CPU, the emulator and the interpreter, two thousand in
 the slow tests; the parts of the fuzzer say what they should. `python -m tests.fuzz.run` goes on with fresh seeds and
 explains how a failure is read."""
 
@@ -17,7 +17,7 @@ from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.text.show import parse, show
 from tilewright.graph.uop import UOp
 
-QUICK_GRAPHS = 300
+QUICK_GRAPHS = 200
 GRAPHS = 2000
 CHUNK = 50
 
