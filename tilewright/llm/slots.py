@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Rows = np.ndarray[Any, Any]
 
 # Prompts are taken in pieces of these sizes, the last one padded: each size is recorded and compiled once.
-PIECES = (8, 32, 128)
+PIECES = (8, 16, 32, 128)
 FIRST_LENGTH = 2048
 FIRST_LENGTH_WITHOUT_SYMBOLIC = 512
 
