@@ -174,7 +174,10 @@ def propose(
     from tilewright.debug.propose import propose as propose_hypotheses
 
     with mistakes():
-        for found in propose_hypotheses(session, address, model):
+        tried = propose_hypotheses(session, address, model)
+        if not tried:
+            typer.echo("the answer has no hypothesis that can be tried, or none that was not tried before")
+        for found in tried:
             typer.echo(f"{found['verdict']:12} {found['settings']}  {found['question']}: {found['evidence']}")
 
 

@@ -24,7 +24,8 @@ from tilewright.debug.memory import SessionStore
 
 MAX_PROPOSALS = 8
 MAX_ANSWER_BYTES = 1 << 20
-ANSWER_SECONDS = 120.0
+ANSWER_SECONDS = 600.0  # a model on a processor reads a few tens of tokens a second while others work beside it
+MAX_TOKENS = 400
 # What says where files are, or how much is printed, explains no wrong result.
 REFUSED = frozenset({"TILEWRIGHT_CACHE_DIR", "PROFILE", "PROFILE_FILE", "DEBUG", "SHOW_PASS", "CACHE_MEGABYTES"})
 _LIST = re.compile(r"\[.*\]", re.DOTALL)
@@ -52,7 +53,12 @@ def prompt_of(record: Mapping[str, Any]) -> str:
     tried = [
         f"- {found['question']} ({found.get('settings', '')}): {found['verdict']}" for found in record["hypotheses"]
     ]
-    known = [f"- {name}: {option.doc}" for name, option in DECLARATIONS.items() if name not in REFUSED]
+    # What has no part in a result explains no wrong one, and a short prompt fits a small model.
+    known = [
+        f"- {name}: {option.doc}"
+        for name, option in DECLARATIONS.items()
+        if name not in REFUSED and (option.affects or name in REFERENCE)
+    ]
     return (
         "A program of the tensor compiler Tilewright fails. Propose further hypotheses about the part at fault. "
         "Each is a set of options that switches the suspected part off, so the program would be right with them.\n\n"
@@ -67,7 +73,11 @@ def ask(address: str, model: str, prompt: str, key: str = "") -> str:
     """The answer of the server at an address such as http://127.0.0.1:8000/v1."""
     if not address.startswith(("http://", "https://")):
         raise ConfigError("propose", f"{address!r} is no address", "give one such as http://127.0.0.1:8000/v1")
-    body: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": 1000}
+    body: dict[str, Any] = {
+        "messages": [{"role": "user", "content": prompt}],
+        "temperature": 0,
+        "max_tokens": MAX_TOKENS,
+    }
     if model:
         body["model"] = model
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
