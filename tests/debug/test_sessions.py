@@ -82,6 +82,12 @@ def test_a_program_that_is_right(place: Path) -> None:
     assert record["status"] == "done"
     assert record["guilty"] is None
     assert "no failure was seen" in str(record["conclusion"])
+    # Its process is waited for though nobody asks for it again.
+    child = sessions._children[str(record["folder"])]
+    end = time.monotonic() + 60.0
+    while child.returncode is None and time.monotonic() < end:
+        time.sleep(0.02)
+    assert child.returncode == 0
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="looks at processes through /proc")

@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -46,6 +47,8 @@ def start(
         )
     store.update(pid=process.pid)
     _children[str(store.folder)] = process
+    # Its report may be read before it ends, and nobody asks for it afterwards: the thread takes its exit status.
+    threading.Thread(target=process.wait, daemon=True).start()
     return str(store.folder)
 
 
