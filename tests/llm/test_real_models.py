@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -11,6 +12,8 @@ from tests.llm.vocabularies import HARD_TEXTS
 from tilewright import Device
 from tilewright.llm.chat_model import open_model
 from tilewright.llm.files.load import load_model
+from tilewright.llm.generator import Generator
+from tilewright.llm.sampling import Sampling
 from tilewright.llm.tokenizer_files import load_tokenizer
 
 pytestmark = pytest.mark.slow
@@ -37,6 +40,17 @@ def test_tokens_are_those_of_llama_cpp(name: str) -> None:
             expected = theirs.tokenize(text.encode(), add_bos=False, special=special)
             assert ours.encode(text, special=special) == expected, text
         assert ours.decode(ours.encode(text)) == text
+
+
+@pytest.mark.parametrize("name", MODELS[1:])
+def test_a_sentence_is_continued_as_by_llama_cpp(name: str) -> None:
+    llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    path = real_model(name)
+    theirs = llama_cpp.Llama(str(path), n_ctx=256, verbose=False)
+    prompt = theirs.tokenize(b"The history of computing began when")
+    expected = list(itertools.islice(theirs.generate(prompt, temp=0.0, repeat_penalty=1.0), 20))
+    generator = Generator(load_model(path).model, context=256, end_tokens=())
+    assert generator.run(generator.submit(prompt, Sampling(temperature=0.0), 20)) == expected
 
 
 @pytest.mark.parametrize("device", ["CPU", "OPENCL"])
