@@ -57,7 +57,8 @@ class ItemRunner:
                 start = offsets[number]
                 self.blocks[number] = arenas[slot.device][start : start + slot.nbytes]
             else:
-                self.blocks[number] = np.zeros(slot.nbytes, np.uint8)
+                # As a replay does it: what no kernel writes is told from a zero.
+                self.blocks[number] = np.full(slot.nbytes, 0 if slot.kind == "check" else UNDEFINED, np.uint8)
 
     def memory(self, slot: int) -> Array:
         return self.blocks[slot].view(numpy_dtype(self.plan.slots[slot].dtype))
