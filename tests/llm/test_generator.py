@@ -53,6 +53,16 @@ def test_the_stored_tokens_come(one: Generator) -> None:
     assert not one.step()
 
 
+def test_one_slot_never_reads_what_was_not_written(model: Transformer) -> None:
+    """So its memory need not be cleared: pages that no token has reached are not taken from the system."""
+    generator = Generator(model, context=CONTEXT, end_tokens=())
+    assert generator._network.is_symbolic
+    for layer in generator._network._cache.layers:
+        for memory in layer:
+            memory.assign(float("nan")).realize()
+    assert generator.run(generator.submit(TOKENS[:9], limit=60)) == TOKENS[9:69]
+
+
 @pytest.mark.parametrize("count", [2, 7, 8, 9, 16, 31, 40, 129, 150])
 def test_a_prompt_in_pieces_continues_as_stored(one: Generator, count: int) -> None:
     one.run(one.submit([5, 6], limit=1))  # nothing of the prompt is held

@@ -25,7 +25,11 @@ class Cache:
         length: int,
         dtype: DType = dtypes.float32,
         device: Devices | None = None,
+        *,
+        clear: bool = True,
     ) -> None:
+        """`clear=False` leaves memory as it comes, for calls that attend to written tokens alone: what was never
+        written then takes no pages of the system."""
         if batch < 1 or length < 1:
             raise ShapeError("make_cache", f"a cache of {batch} rows of {length} tokens", "give positive numbers")
         self.batch = batch
@@ -33,7 +37,7 @@ class Cache:
         self.layers: list[list[Tensor]] = []
         for shapes in layers:
             shaped = [(batch, heads, length, size) for heads, size in shapes]
-            self.layers.append([_zeros(shape, dtype, device) for shape in shaped])
+            self.layers.append([_memory(shape, dtype, device, clear) for shape in shaped])
         first, *others = (tensor for held in self.layers for tensor in held)
         first.realize(*others)
 
@@ -60,13 +64,15 @@ class Cache:
             memory[:, :, position : position + value.shape[2]] = value
 
 
-def _zeros(shape: tuple[int, ...], dtype: DType, device: Devices | None) -> Tensor:
-    """Memory of its own. It is cleared because a weight of 0 times a value that was never written must be 0. On several
-    devices it is divided by heads, as keys and values are, where they have as many each."""
+def _memory(shape: tuple[int, ...], dtype: DType, device: Devices | None, clear: bool) -> Tensor:
+    """Memory of its own. Where a call reads more than was written, it is cleared: a weight of 0 times a value that was
+    never written must be 0. On several devices it is divided by heads, as keys and values are, where they have as many
+    each."""
     if device is None or isinstance(device, str):
-        return Tensor.empty(*shape, dtype=dtype, device=device).assign(0.0)
-    axis = 1 if shape[1] % len(device) == 0 else None
-    return Tensor.empty(*shape, dtype=dtype).shard(device, axis).assign(0.0)
+        memory = Tensor.empty(*shape, dtype=dtype, device=device)
+    else:
+        memory = Tensor.empty(*shape, dtype=dtype).shard(device, 1 if shape[1] % len(device) == 0 else None)
+    return memory.assign(0.0) if clear else memory
 
 
 def _store_rows(memory: UOp, value: UOp, position: UOp) -> UOp:

@@ -139,8 +139,9 @@ class Slots:
     # ---------------------------------------------------------------- memory
 
     def _make_cache(self, length: int) -> Cache:
-        """Longer by a piece, into which the padding of the last piece of a prompt is written."""
-        return self.model.make_cache(self.count, length + PIECES[-1])
+        """Longer by a piece, into which the padding of the last piece of a prompt is written. A single row whose
+        position is a symbolic integer reads what was written alone."""
+        return self.model.make_cache(self.count, length + PIECES[-1], clear=self.count > 1 or not self.is_symbolic)
 
     def _reserve(self, length: int) -> None:
         """Doubles the cache until a row holds `length` tokens. What was recorded belongs to the old one."""
