@@ -5,8 +5,9 @@ What a device cannot compute with (`Target.computes`) is asked of it here, by `l
 skipped, and the reason names it.
 
 Some compile slowly: PoCL takes half a second a kernel. A table of cases asks `takes` whether to run a case there, and
-`sample` which of its dtypes: one, another for each case; some tests ask for quick compilation (`spare_compilers`). Of
-the cases of any other test that are for such devices, most are marked slow (`mark_cases_of_slow_devices`).
+`sample` which of its dtypes: one or some, others for each case; some tests ask for quick compilation
+(`spare_compilers`). Of the cases of any other test that are for such devices, most are marked slow
+(`mark_cases_of_slow_devices`).
 `make test-devices` sets TILEWRIGHT_WHOLE_TABLE: all cases are run, and compiled as a user's kernels are."""
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from tilewright.base.target import Target
 from tilewright.graph.walk import toposort
 from tilewright.runtime.device import open_driver
 
-# Devices that compile a kernel in milliseconds; of these, those that run a case in all its dtypes.
+# Devices that compile a kernel in milliseconds, and those that run a case in some of its dtypes; the others take one.
 QUICK = frozenset({"CPU", "CUDA", "PYTHON"})
-ALL_DTYPES = frozenset({"CPU", "CUDA"})
+DTYPES = {"CPU": 4, "CUDA": 4}
 # Of the cases of a table one in so many is run; the edge values of every op and dtype are in tests/backends besides.
-ONE_IN = {"OPENCL": 16, "WEBGPU": 12, "CPU-clang": 12, "CPU-gcc": 12}
+ONE_IN = {"OPENCL": 32, "WEBGPU": 12, "CPU-clang": 24, "CPU-gcc": 24}
 # Of the cases of one test that are for slow devices, one in so many is quick, and one at least.
 ONE_CASE_IN = 6
 # Tables that choose their cases by `takes`, and the edge values of every op and dtype.
@@ -63,11 +64,13 @@ class Setting(NamedTuple):
         return f"{self.label} does not compute with {', '.join(sorted(missing))}" if missing else ""
 
     def sample(self, name: str, wanted: Sequence[str]) -> Sequence[str]:
-        """The dtypes to run a case in: those that the device computes with, or one of them."""
+        """The dtypes to run a case in: those that the device computes with, or some of them."""
         found = [dtype for dtype in wanted if not self.lacking([dtype])]
-        if self.label in ALL_DTYPES or len(found) < 2 or is_whole():
+        count = DTYPES.get(self.label, 1)
+        if len(found) <= count or is_whole():
             return found
-        return [found[zlib.crc32(name.encode()) % len(found)]]
+        first = zlib.crc32(name.encode()) % len(found)
+        return [*found[first:], *found[:first]][:count]
 
 
 def _computes(target: Target, dtype: DType) -> bool:

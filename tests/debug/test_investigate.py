@@ -147,8 +147,9 @@ def test_outputs_are_judged() -> None:
     assert judge(ended(-11, ending="crash"), None).text == "crashed with SIGSEGV"
 
 
-def test_a_test_that_passes_prints_the_same_twice(tmp_path: Path) -> None:
+def test_a_test_that_passes_prints_the_same_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What pytest says of how long it took is no difference."""
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     test = tmp_path / "test_a.py"
     test.write_text(
         "import time\nimport pytest\n@pytest.fixture\ndef half():\n    return 0.5\n"

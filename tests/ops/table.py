@@ -6,7 +6,7 @@ Rows stand in rows_*.py by family; `TABLE` is all of them. Names that have no ro
 
 from __future__ import annotations
 
-from tests.devices import ONE_IN, QUICK
+from tests.devices import DTYPES, ONE_IN, QUICK
 from tests.ops import rows_elementwise, rows_families, rows_indexing, rows_linalg, rows_reduce, rows_shape, rows_windows
 from tests.ops.rows import BOOL, FLOATS, INTS, SIGNED, UNSIGNED, Row
 
@@ -60,7 +60,10 @@ def ops_markdown() -> str:
         "",
         "| `make test` runs | in |",
         "|---|---|",
-        f"| every case on {', '.join(sorted(QUICK))}, where the machine has the device | all its dtypes |",
+        *(
+            f"| every case on {device}, where the machine has it | {DTYPES.get(device, 'one')} of its dtypes |"
+            for device in sorted(QUICK)
+        ),
         "| every case but `svd`, which iterates, in the graph interpreter | one of its dtypes |",
         *(f"| one case in {share} on {device} | one of its dtypes |" for device, share in ONE_IN.items()),
         "",

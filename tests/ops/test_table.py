@@ -1,5 +1,5 @@
-"""Every row of the op table on every device that is here: values over all its dtypes (a sample where the device
-compiles slowly: tests/devices.py), gradients by finite differences.
+"""Every row of the op table on every device that is here: values over a sample of its dtypes, or over
+all of them (tests/devices.py), gradients by finite differences.
 
 `evaluate` interprets the graph that a call built; the devices go through the whole engine. The results of all dtypes of
 a row are computed in one go. A gradient is compared with central differences of the NumPy reference, in float64.
