@@ -68,21 +68,21 @@ def size_text(node: UOp) -> str:
     return symbol.join(inner)
 
 
-def least_and_greatest(node: UOp) -> tuple[int, int]:
+def bounds_of_size(node: UOp) -> tuple[int, int]:
     """The bounds of an expression. Where its intervals leave the sign open, as those of n - n//2 do, quotients are
     taken as fractions; and a lone variable of few values is tried at each of them."""
     low, high = int(node.vmin), int(node.vmax)
     if low >= 0 or high < 0:
         return low, high
-    found: tuple[int, int] | None = node.cache.get("least_and_greatest")
+    found: tuple[int, int] | None = node.cache.get("bounds_of_size")
     if found is None:
-        found = node.cache["least_and_greatest"] = _bounds_of_fractions(node)
+        found = node.cache["bounds_of_size"] = _bounds_of_fractions(node)
         variables = variables_of(node)
         if found[0] < 0 <= found[1] and len(variables) == 1:
             name, least, greatest = variables[0].arg
             if greatest - least < MAX_VALUES:
                 values = [evaluate_size(node, {name: value}) for value in range(least, greatest + 1)]
-                found = node.cache["least_and_greatest"] = min(values), max(values)
+                found = node.cache["bounds_of_size"] = min(values), max(values)
     return found
 
 

@@ -14,6 +14,7 @@ from tilewright.graph.symbolic import (
     as_size,
     bindings_of,
     combine_sizes,
+    map_sizes,
     size_node,
     state,
 )
@@ -147,11 +148,4 @@ def fixed_graph(roots: Sequence[UOp], values: Mapping[str, int]) -> tuple[UOp, .
 
 
 def _fixed(arg: Any, values: Mapping[str, int]) -> Any:
-    if isinstance(arg, SymbolicInt):
-        return evaluate_size(arg.node, values)
-    if isinstance(arg, tuple):
-        made = [_fixed(part, values) for part in arg]
-        if all(new is old for new, old in zip(made, arg)):
-            return arg
-        return tuple(made) if type(arg) is tuple else type(arg)(*made)
-    return arg
+    return map_sizes(arg, lambda size: evaluate_size(size.node, values))

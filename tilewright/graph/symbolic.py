@@ -19,7 +19,7 @@ from tilewright.base.config import Context, options
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import InternalError, ShapeError
 from tilewright.graph.ops import Ops
-from tilewright.graph.size_expressions import evaluate_size, least_and_greatest, size_text, variables_of
+from tilewright.graph.size_expressions import bounds_of_size, evaluate_size, size_text, variables_of
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, index_const
 
@@ -275,21 +275,30 @@ def size_node(size: int) -> UOp:
 # ---------------------------------------------------------------- from bound to free
 
 
-def free_sizes(arg: Any, values: dict[str, int]) -> Any:
-    """A node's argument with free sizes in the place of bound ones, whose values are put into `values`."""
+def map_sizes(arg: Any, visit: Callable[[SymbolicInt], Any]) -> Any:
+    """A node's argument with what `visit` makes of each symbolic size in the place of it."""
     if isinstance(arg, SymbolicInt):
-        for name, value in arg.bindings or ():
-            known = values.setdefault(name, value)
-            if known != value:
-                message = f"{name} is bound to {known} and to {value}"
-                raise ShapeError("bind", message, "use one value of a variable in what is computed together")
-        return SymbolicInt(arg.node, None)
+        return visit(arg)
     if isinstance(arg, tuple):
-        made = [free_sizes(part, values) for part in arg]
+        made = [map_sizes(part, visit) for part in arg]
         if all(new is old for new, old in zip(made, arg)):
             return arg
         return tuple(made) if type(arg) is tuple else type(arg)(*made)
     return arg
+
+
+def free_sizes(arg: Any, values: dict[str, int]) -> Any:
+    """A node's argument with free sizes in the place of bound ones, whose values are put into `values`."""
+
+    def free(size: SymbolicInt) -> SymbolicInt:
+        for name, value in size.bindings or ():
+            known = values.setdefault(name, value)
+            if known != value:
+                message = f"{name} is bound to {known} and to {value}"
+                raise ShapeError("bind", message, "use one value of a variable in what is computed together")
+        return SymbolicInt(size.node, None)
+
+    return map_sizes(arg, free)
 
 
 # ---------------------------------------------------------------- expressions
@@ -348,7 +357,7 @@ def _is_less(first: int, second: int, symbol: str) -> bool:
     difference = combine_sizes(Ops.SUB, first, second)
     if difference is NotImplemented:
         return NotImplemented  # type: ignore[no-any-return]
-    low, high = least_and_greatest(size_node(difference))
+    low, high = bounds_of_size(size_node(difference))
     if high < 0:
         return True
     if low >= 0:
