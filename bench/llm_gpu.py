@@ -5,7 +5,8 @@
   dense    a LLaMA-shaped 8B model in bfloat16: the same, and the operations a second of a prompt of 2048 tokens, as a
            share of --peak
 
-`--tiny` is the same program at sizes that any device runs."""
+`--kernels N` lists the N kernels of a token that take the longest. `--tiny` is the same program at sizes that any device
+runs."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from bench.slowest import slowest_kernels
 from tilewright import Tensor, dtypes, jit
 from tilewright.llm.config import Config, Experts, Rope
 from tilewright.llm.model import Transformer
@@ -101,7 +103,7 @@ def step(model: Transformer, cache: Any, tokens: Tensor, position: Any) -> Tenso
     return model.head(model.hidden(tokens, cache, position)[:, -1:]).argmax(-1).cast(dtypes.int32).realize()
 
 
-def decode(model: Transformer, weights: RandomWeights, device: str, count: int, bandwidth: float) -> None:
+def decode(model: Transformer, weights: RandomWeights, device: str, count: int, bandwidth: float, slowest: int) -> None:
     cache = model.make_cache(1, CACHE_LENGTH)
     run = jit(step, symbolic={"position": (0, CACHE_LENGTH - 1)})
     token = Tensor([[1]], dtype=dtypes.int32, device=device).realize()
@@ -119,6 +121,8 @@ def decode(model: Transformer, weights: RandomWeights, device: str, count: int, 
         f"{read / seconds / bandwidth:.2f} of {bandwidth / 1e12:.1f} TB/s",
         flush=True,
     )
+    if slowest:
+        print("\n".join(slowest_kernels(lambda: run(model, cache, token, warm + count), slowest)), flush=True)
 
 
 def prefill(model: Transformer, device: str, length: int, peak: float) -> None:
@@ -147,6 +151,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=["mixture", "dense"])
     parser.add_argument("--device", default="CUDA")
     parser.add_argument("--tokens", type=int, default=100)
+    parser.add_argument("--kernels", type=int, default=0, help="list this many of the slowest kernels of a token")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--bandwidth", type=float, default=4.3e12)
     parser.add_argument("--peak", type=float, default=989e12)
@@ -159,7 +164,7 @@ def main() -> None:
         weights = RandomWeights(kind, given.device)
         model = Transformer(config, weights, dtypes.float16 if part == "mixture" else dtypes.bfloat16)
         print(f"{part}: {sum(weights.nbytes.values()) / 1e9:.2f} GB of {kind} on {given.device}", flush=True)
-        decode(model, weights, given.device, 8 if given.tiny else given.tokens, given.bandwidth)
+        decode(model, weights, given.device, 8 if given.tiny else given.tokens, given.bandwidth, given.kernels)
         if part == "dense":
             prefill(model, given.device, 64 if given.tiny else 2048, given.peak)
 
