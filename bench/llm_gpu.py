@@ -74,7 +74,9 @@ class RandomWeights(Weights):
             return (Tensor.randn(*shape, device=self.target) / math.sqrt(shape[-1])).realize()
         if shape not in self.drawn:
             self.drawn[shape] = self._draw(shape)
-        held = self.drawn[shape].clone().realize()
+        drawn = self.drawn[shape]
+        # Memory of its own: a clone lies in that of the original until one of the two is written.
+        held = Tensor.empty(*drawn.shape, dtype=drawn.dtype, device=self.target).assign(drawn).realize()
         self.nbytes[name] = held.nbytes()
         return held if self.kind == "BF16" else QuantisedWeight(self.kind, shape, held)
 
@@ -122,7 +124,7 @@ def decode(model: Transformer, weights: RandomWeights, device: str, count: int, 
         flush=True,
     )
     if slowest:
-        print("\n".join(slowest_kernels(lambda: run(model, cache, token, warm + count), slowest)), flush=True)
+        print("\n".join(slowest_kernels(lambda: run(model, cache, token, warm + count).numpy(), slowest)), flush=True)
 
 
 def prefill(model: Transformer, device: str, length: int, peak: float) -> None:

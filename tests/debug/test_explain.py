@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from tilewright import Context, GlobalCounters, Tensor
+from tilewright import Context, GlobalCounters, Tensor, jit
 from tilewright.base.errors import RealizeError
 from tilewright.base.events import Event, subscribe
 from tilewright.debug import describe, explain, watch_runs
@@ -243,3 +243,15 @@ def test_sharded_kernels_have_the_line_of_the_program_that_runs_them() -> None:
             program(x).realize()
         found.append({run.line[1] - program.__code__.co_firstlineno for run in runs if run.line})
     assert found == [{1}, {1, 2, 3}, {1}]
+
+
+def test_the_kernels_of_a_replay_are_watched_too() -> None:
+    """A replay was watched only where somebody listened to replays as well."""
+    step = jit(lambda x: _on_three_lines(x).realize())
+    x = Tensor.rand(3, 4).realize()
+    counts = []
+    for _ in range(5):
+        with watch_runs() as runs:
+            step(x)
+        counts.append(len(runs))
+    assert counts == [3] * 5
