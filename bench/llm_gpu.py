@@ -5,8 +5,8 @@
   dense    a LLaMA-shaped 8B model in bfloat16: the same, and the operations a second of a prompt of 2048 tokens, as a
            share of --peak
 
-`--kernels N` lists the N kernels of a token that take the longest. `--tiny` is the same program at sizes that any device
-runs."""
+`--kernels N` lists the N kernels of a token that take the longest. `--tiny` is the same program at sizes that any
+device runs."""
 
 from __future__ import annotations
 
