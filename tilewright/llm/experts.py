@@ -7,7 +7,7 @@ import math
 
 from tilewright.base.dtype import dtypes
 from tilewright.llm.config import Config, Experts
-from tilewright.llm.layers import FeedForward, Linear, activate, expert_product
+from tilewright.llm.layers import FeedForward, Linear, expert_product, gated_experts
 from tilewright.llm.weights import Weights
 from tilewright.tensor.tensor import Tensor
 
@@ -35,9 +35,7 @@ class MixtureOfExperts:
         tokens = x.flatten(0, 1)
         chosen, shares = choose_experts(self.experts, self.router(tokens.cast(dtypes.float32)), self.choice_bias)
         each = tokens.unsqueeze(1)
-        inner = activate(expert_product(self.gate, each, chosen), self.activation) * expert_product(
-            self.up, each, chosen
-        )
+        inner = gated_experts(self.gate, self.up, each, chosen, self.activation)
         found = (expert_product(self.down, inner, chosen) * shares.cast(x.dtype).unsqueeze(-1)).sum(1)
         mixed = found.reshape(x.shape)
         return mixed if self.shared is None else mixed + self.shared(x)

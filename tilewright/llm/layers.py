@@ -9,6 +9,7 @@ from tilewright.base.dtype import dtypes
 from tilewright.graph.spec import Devices
 from tilewright.llm.cache import Position
 from tilewright.llm.config import Rope
+from tilewright.llm.gates import activate
 from tilewright.llm.quantised.weight import QuantisedWeight
 from tilewright.llm.weights import Weights
 from tilewright.nn.state import as_buffer
@@ -36,10 +37,6 @@ def linear_of(weights: Weights, name: str, rows: int, columns: int) -> Linear:
     return Linear(weights.matrix(f"{name}.weight", rows, columns), weights.optional_vector(f"{name}.bias", rows))
 
 
-def activate(x: Tensor, activation: str) -> Tensor:
-    return x.gelu() if activation == "gelu" else x.silu()
-
-
 class FeedForward:
     """down(activation(gate(x)) * up(x)), of the weights `prefix.ffn_gate` and so on, `suffix` behind each name."""
 
@@ -52,7 +49,14 @@ class FeedForward:
         self.down = linear_of(weights, f"{prefix}.ffn_down{suffix}", hidden_size, size)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.down(activate(self.gate(x), self.activation) * self.up(x))
+        return self.down(self._inner(x))
+
+    def _inner(self, x: Tensor) -> Tensor:
+        if self.gate.bias is None and self.up.bias is None:
+            found = gated_at_once(self.gate.weight, self.up.weight, x, self.activation)
+            if found is not None:
+                return found
+        return activate(self.gate(x), self.activation) * self.up(x)
 
 
 class Embedding:
@@ -94,6 +98,21 @@ def expert_product(weight: Weight, x: Tensor, chosen: Tensor) -> Tensor:
     if isinstance(weight, QuantisedWeight):
         return weight.expert_linear(x, chosen)
     return (weight[chosen].cast(x.dtype) * x.unsqueeze(-2)).sum(-1)
+
+
+def gated_experts(gate: Weight, up: Weight, x: Tensor, chosen: Tensor, activation: str) -> Tensor:
+    """activation(gate) * up, each as `expert_product` has it."""
+    found = gated_at_once(gate, up, x, activation, chosen)
+    if found is not None:
+        return found
+    return activate(expert_product(gate, x, chosen), activation) * expert_product(up, x, chosen)
+
+
+def gated_at_once(gate: Weight, up: Weight, x: Tensor, activation: str, chosen: Tensor | None = None) -> Tensor | None:
+    """The same in one kernel, where there is one."""
+    if isinstance(gate, QuantisedWeight) and isinstance(up, QuantisedWeight):
+        return gate.gated(up, x, activation, chosen)
+    return None
 
 
 # ---------------------------------------------------------------- positions

@@ -11,10 +11,26 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
+from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 
-# The byte of a block at a position, which may depend on a part or an element.
-Bytes = Callable[[UOp | int], UOp]
+
+class Bytes(NamedTuple):
+    """The bytes of a block: `at` gives the one at a position, which may depend on a part or an element. `pair` is a
+    tile of 2 for kernels that load two bytes at once."""
+
+    at: Callable[[UOp | int], UOp]
+    pair: UOp | None = None
+
+    def __call__(self, position: UOp | int) -> UOp:
+        return self.at(position)
+
+    def word(self, position: int) -> UOp:
+        """Two bytes as uint16, the lower one first."""
+        if self.pair is None:
+            return self.at(position).cast(dtypes.uint16) | (self.at(position + 1).cast(dtypes.uint16) << 8)
+        byte = self.at(self.pair + position).cast(dtypes.uint16) << (self.pair * 8).cast(dtypes.uint16)
+        return UOp(Ops.REDUCE, byte.dtype, (byte, self.pair), Ops.ADD)
 
 
 class Layout(NamedTuple):
@@ -42,8 +58,7 @@ class Layout(NamedTuple):
 
 def half(block: Bytes, position: int) -> UOp:
     """A float16 in two bytes, as float32."""
-    low, high = block(position).cast(dtypes.uint16), block(position + 1).cast(dtypes.uint16)
-    return (low | (high << 8)).bitcast(dtypes.float16).cast(dtypes.float32)
+    return block.word(position).bitcast(dtypes.float16).cast(dtypes.float32)
 
 
 def _number(value: UOp) -> UOp:

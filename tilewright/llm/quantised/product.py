@@ -2,8 +2,9 @@
 activations. Out: the product, decoding fused into it. Stands between `weight.py` and the kernels.
 
 On a device with dot-product instructions for bytes, activations are quantised to 8 bits for each run of 32
-(`activations.py`), and integers are multiplied (`kernels.py`). With QUANTISED_ACTIVATIONS=0, on other devices, and for
-formats without a kernel, the weights are decoded to floats inside an ordinary product."""
+(`activations.py`), and integers are multiplied (`kernels.py`). Few tokens on a device whose threads run in warps have a
+kernel of their own (`warps.py`). With QUANTISED_ACTIVATIONS=0, on other devices, and for formats without a kernel, the
+weights are decoded to floats inside an ordinary product."""
 
 from __future__ import annotations
 
@@ -17,10 +18,12 @@ from tilewright.base.target import Target
 from tilewright.graph.kernels.custom import PureKernel
 from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
+from tilewright.llm.gates import activate
 from tilewright.llm.quantised.activations import RUN, TERMS, Activations, quantise
 from tilewright.llm.quantised.kernels import Tile, many_tokens, one_token, rows_in_lanes, runs_in_lanes
 from tilewright.llm.quantised.layouts import LAYOUTS, Layout
 from tilewright.llm.quantised.types import BlockType
+from tilewright.llm.quantised.warps import WarpTile, choose_tile, largest_divisor, warp_product
 from tilewright.runtime.device import open_driver
 from tilewright.tensor.tensor import Tensor
 
@@ -32,6 +35,8 @@ MAX_ROWS = 4  # of one token: each is a stream of its own
 MIN_LANE_TOKENS = 8
 # Vectors of tokens at a time, each an accumulator of integers and one of floats for every row.
 MAX_VECTORS = 4
+# Tokens whose product reads the weights once for all of them; more are a product of matrices.
+MAX_WARP_TOKENS = 8
 
 
 def decode(kind: BlockType, blocks: Tensor, dtype: DType) -> Tensor:
@@ -41,6 +46,9 @@ def decode(kind: BlockType, blocks: Tensor, dtype: DType) -> Tensor:
 
 def linear(kind: BlockType, blocks: Tensor, x: Tensor) -> Tensor:
     """x (..., columns) times the transpose of weights (rows, columns)."""
+    if runs_in_warps(kind, blocks, x) and math.prod(x.shape[:-1]) <= MAX_WARP_TOKENS:
+        flat = x.reshape(1, -1, x.shape[-1])
+        return _in_warps(kind, (blocks.unsqueeze(0),), flat).reshape(*x.shape[:-1], blocks.shape[0])
     if not has_kernel(kind, blocks, x):
         return x @ decode(kind, blocks, x.dtype).transpose()
     tokens = math.prod(x.shape[:-1])
@@ -55,8 +63,25 @@ def expert_linear(kind: BlockType, blocks: Tensor, x: Tensor, chosen: Tensor) ->
     blocks of chosen experts are read."""
     if has_kernel(kind, blocks, x) and isinstance(chosen.shape[0], int):
         return _experts(kind, blocks, x, chosen).cast(x.dtype)
+    if runs_in_warps(kind, blocks, x) and isinstance(chosen.shape[0], int):
+        return _in_warps(kind, (blocks,), x, chosen)
     picked = decode(kind, blocks[chosen], x.dtype)
     return (picked * x.unsqueeze(-2)).sum(-1)
+
+
+def gated(
+    kind: BlockType, matrices: tuple[Tensor, Tensor], x: Tensor, activation: str, chosen: Tensor | None = None
+) -> Tensor | None:
+    """activation(gate) * up of two matrices, with `chosen` as in `expert_linear`. None where no kernel has both."""
+    if not runs_in_warps(kind, matrices[0], x) or (chosen is not None and not isinstance(chosen.shape[0], int)):
+        return None
+    if chosen is not None:
+        return _in_warps(kind, matrices, x, chosen, activation)
+    if math.prod(x.shape[:-1]) > MAX_WARP_TOKENS:
+        return None
+    flat = x.reshape(1, -1, x.shape[-1])
+    found = _in_warps(kind, (matrices[0].unsqueeze(0), matrices[1].unsqueeze(0)), flat, activation=activation)
+    return found.reshape(*x.shape[:-1], matrices[0].shape[0])
 
 
 # ---------------------------------------------------------------- choice
@@ -71,6 +96,13 @@ def has_kernel(kind: BlockType, blocks: Tensor, x: Tensor) -> bool:
     return any(each.terms == 4 for each in _target(x.device).dot_products)
 
 
+def runs_in_warps(kind: BlockType, blocks: Tensor, x: Tensor) -> bool:
+    """Whether there is a kernel for few tokens in which weights are decoded in registers."""
+    if kind.name not in LAYOUTS or not isinstance(x.device, str) or not all(isinstance(n, int) for n in x.shape):
+        return False
+    return 0 not in x.shape and 0 not in blocks.shape and _target(x.device).warp_size > 1
+
+
 def _target(device: Devices) -> Target:
     assert isinstance(device, str)
     return open_driver(device).target
@@ -82,10 +114,6 @@ def token_lanes(device: Devices, tokens: int) -> int:
         return 1
     lanes = _target(device).lanes(dtypes.float32)
     return min(lanes, max(4, 1 << (tokens - 1).bit_length()))
-
-
-def largest_divisor(size: int, limit: int) -> int:
-    return max(amount for amount in range(1, limit + 1) if size % amount == 0)
 
 
 def rows_at_once(layout: Layout, rows: int, tokens: int) -> int:
@@ -171,6 +199,33 @@ def _experts(kind: BlockType, blocks: Tensor, x: Tensor, chosen: Tensor) -> Tens
     return out.custom_kernel(blocks, chosen, *arguments, x, fxn=_expert_kernel(kind, tile), grad_fxn=gradient)[0]
 
 
+def _in_warps(
+    kind: BlockType, matrices: tuple[Tensor, ...], x: Tensor, chosen: Tensor | None = None, activation: str = ""
+) -> Tensor:
+    """x (tokens, k or 1, columns) and the experts that are chosen: (tokens, k, rows). Without a choice, x (1, tokens,
+    columns) times one matrix (1, rows, columns). Two matrices are a gate and what it gates."""
+    layout, rows = LAYOUTS[kind.name], matrices[0].shape[1]
+    shape, choice = (x.shape[:2], ()) if chosen is None else (chosen.shape, (chosen,))
+    experts, tokens = (1, x.shape[1]) if chosen is None else (math.prod(chosen.shape), 1)
+    tile = choose_tile(layout, kind.nbytes, _target(x.device), x.shape[2], rows, experts, tokens)
+    kernel = _warp_kernel(kind, tile, activation, chosen is not None)
+    gradient = functools.partial(_warp_gradient, kind, activation, chosen is not None)
+    out = Tensor.empty(*shape, rows, dtype=x.dtype, device=x.device)
+    return out.custom_kernel(x, *matrices, *choice, fxn=kernel, grad_fxn=gradient)[0]
+
+
+def _warp_gradient(
+    kind: BlockType, activation: str, has_choice: bool, slope: Tensor, _out: Tensor, x: Tensor, *given: Tensor
+) -> tuple[Tensor | None, ...]:
+    """The gradient of the activations."""
+    source = x.detach()
+    picked = [matrix[given[-1]] for matrix in given[:-1]] if has_choice else [matrix.unsqueeze(1) for matrix in given]
+    sums = [(decode(kind, each, x.dtype) * source.unsqueeze(-2)).sum(-1) for each in picked]
+    value = activate(sums[0], activation) * sums[1] if len(sums) > 1 else sums[0]
+    (found,) = value.gradient(source, gradient=slope)
+    return (None, found, *[None] * len(given))
+
+
 # Kernels are given the activations as well, which they do not touch: their gradient goes there.
 
 
@@ -204,4 +259,10 @@ def _expert_kernel(kind: BlockType, tile: Tile) -> PureKernel:
     return PureKernel(with_choice)
 
 
-__all__ = ["decode", "expert_linear", "has_kernel", "linear"]
+@functools.lru_cache(maxsize=256)
+def _warp_kernel(kind: BlockType, tile: WarpTile, activation: str, has_choice: bool) -> PureKernel:
+    name = f"{'gated' if activation else 'product'}{'_experts' if has_choice else ''}_{kind.name}"
+    return PureKernel(warp_product(LAYOUTS[kind.name], kind.nbytes, tile, name, activation, has_choice))
+
+
+__all__ = ["decode", "expert_linear", "gated", "has_kernel", "linear"]

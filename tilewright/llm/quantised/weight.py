@@ -66,6 +66,14 @@ class QuantisedWeight:
             raise ShapeError("expert_linear", message, "give x (tokens, k or 1, columns) and chosen (tokens, k)")
         return product.expert_linear(self.type, self.blocks, x, chosen)
 
+    def gated(self, up: QuantisedWeight, x: Tensor, activation: str, chosen: Tensor | None = None) -> Tensor | None:
+        """activation(x times this weight) * (x times `up`), of the shapes of `linear`, or of `expert_linear` with
+        `chosen`; None where the device has no kernel for both at once."""
+        self._check("gated", x, 2 if chosen is None else 3)
+        if up.kind != self.kind or up.shape != self.shape:
+            return None
+        return product.gated(self.type, (self.blocks, up.blocks), x, activation, chosen)
+
     def _check(self, operation: str, x: Tensor, axes: int) -> None:
         if len(self.shape) != axes or x.ndim < 1 or x.shape[-1] != self.shape[-1]:
             message = f"x {x.shape} with a weight {self.shape}"

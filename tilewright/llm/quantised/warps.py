@@ -1,0 +1,131 @@
+"""Products of few tokens with quantised weights on devices whose threads run in warps. In: a layout, activations as
+floats. Out: UOps of kernels that decode weights in registers.
+
+    for token: for chosen expert: for tile of rows:     work-groups
+      for lane of a row's threads:                      adjacent threads read adjacent bytes of a row
+        for turn:  dot  = sum of fields * activations   of `width` bytes, and of all parts that share them
+                   acc += scale * dot + minimum * sum of activations
+
+A thread takes the same bytes of several rows: they have the same activations. Two matrices at once are a gate and what
+it gates, of which the kernel stores activation(gate) * up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tilewright.base.dtype import dtypes
+from tilewright.base.target import Target
+from tilewright.graph.ops import AxisType
+from tilewright.graph.records import KernelInfo
+from tilewright.graph.uop import UOp, index_const
+from tilewright.llm.gates import activate_value
+from tilewright.llm.quantised.kernels import add_up, bytes_at
+from tilewright.llm.quantised.layouts import Layout
+
+MAX_WIDTH = 8  # bytes that a thread loads at once
+MAX_TURNS = 8  # steps whose loads are in flight together
+MAX_ROWS = 4
+GROUP_THREADS = 128
+# Threads of a multiprocessor that keep its loads in flight: with fewer, a thread has fewer rows.
+BUSY_THREADS = 512
+# An integer below 2**23 in the fraction of this power of two: a bit mask and a sum convert it, of which a processor
+# does more at a time than of conversions.
+WHOLE, WHOLE_BITS = float(1 << 23), 0x4B000000
+
+
+class WarpTile(NamedTuple):
+    """How a product is cut: threads of a row, the steps each has at once, rows of a thread, and rows of a work-group
+    that other threads have."""
+
+    lanes: int
+    turns: int
+    rows: int
+    groups: int
+
+
+def largest_divisor(size: int, limit: int) -> int:
+    return max(amount for amount in range(1, limit + 1) if size % amount == 0)
+
+
+def bytes_at_once(layout: Layout, nbytes: int) -> int:
+    """A power of two that divides the distance of blocks."""
+    return min(MAX_WIDTH, layout.length, math.gcd(nbytes, MAX_WIDTH))
+
+
+def steps_of(layout: Layout, nbytes: int, columns: int) -> int:
+    """How often a row of `columns` weights has that many bytes."""
+    return columns // layout.together // bytes_at_once(layout, nbytes)
+
+
+def choose_tile(
+    layout: Layout, nbytes: int, target: Target, columns: int, rows: int, experts: int, tokens: int = 1
+) -> WarpTile:
+    """Of `rows` of each of so many `experts`, times `tokens` at once."""
+    steps = steps_of(layout, nbytes, columns)
+    lanes = max(lanes for lanes in (1, 2, 4, 8, 16, 32) if lanes <= target.warp_size and steps % lanes == 0)
+    turns = largest_divisor(steps // lanes, max(1, MAX_TURNS // tokens))
+    together = max(1, MAX_ROWS // tokens)
+    while together > 1 and (rows % together or experts * rows // together * lanes < BUSY_THREADS * target.cores):
+        together //= 2
+    groups = GROUP_THREADS // lanes
+    while rows // together % groups:
+        groups //= 2
+    return WarpTile(lanes, turns, together, groups)
+
+
+def number_of(field: UOp) -> UOp:
+    """A field of less than a byte as float32; one of a whole byte is signed."""
+    if field.dtype is dtypes.int8:
+        return field.cast(dtypes.int32).cast(dtypes.float32)
+    return (field.cast(dtypes.uint32) | WHOLE_BITS).bitcast(dtypes.float32) - WHOLE
+
+
+def warp_product(
+    layout: Layout, nbytes: int, tile: WarpTile, name: str, activation: str = "", has_choice: bool = False
+) -> Callable[..., UOp]:
+    """out (tokens, picks, rows), x (tokens, 1 or picks, columns), one matrix or two (experts, rows, bytes), and chosen
+    (tokens, picks) where `has_choice`. Without a choice all picks are products with the first expert, which is decoded
+    once for all of them."""
+
+    def kernel(out: UOp, x: UOp, *given: UOp) -> UOp:
+        matrices = given[:-1] if has_choice else given
+        tokens, picks, rows = out.shape
+        width = bytes_at_once(layout, nbytes)
+        token = UOp.range(tokens, 0, AxisType.GLOBAL)
+        pick = UOp.range(picks, 1, AxisType.GLOBAL if has_choice else AxisType.UPCAST)
+        outer = UOp.range(rows // (tile.rows * tile.groups), 2, AxisType.GLOBAL)
+        group = UOp.range(tile.groups, 3, AxisType.LOCAL)
+        inner = UOp.range(tile.rows, 4, AxisType.UPCAST)
+        # Rows of a work-group at a distance: threads of one row are neighbours, as their steps are the shortest.
+        row = (group * (rows // (tile.rows * tile.groups)) + outer) * tile.rows + inner
+        lane = UOp.range(tile.lanes, 5, AxisType.GROUP)
+        steps = steps_of(layout, nbytes, x.shape[2])
+        turn = UOp.range(steps // (tile.lanes * tile.turns), 6, AxisType.REDUCE)
+        ahead = UOp.range(tile.turns, 7, AxisType.UNROLL)
+        step = (turn * tile.turns + ahead) * tile.lanes + lane
+        runs, turns = layout.length // width, layout.parts // layout.together
+        block, position = step // (turns * runs), step % (turns * runs)
+        shared = UOp.range(layout.together, 8, AxisType.UNROLL)
+        byte, pair = UOp.range(width, 9, AxisType.UPCAST), UOp.range(2, 10, AxisType.UNROLL)
+        part = layout.part(position // runs if turns > 1 else index_const(0), shared)
+        element = position % runs * width + byte
+        source = pick if x.shape[1] > 1 else 0
+        number = x[token, source, (block * layout.parts + part) * layout.length + element].load().cast(dtypes.float32)
+        expert = given[-1][token, pick].load().cast(dtypes.index) if has_choice else index_const(0)
+        summed = (byte,) if layout.scales > 1 else (shared, byte)
+
+        def total(matrix: UOp) -> UOp:
+            data = bytes_at(matrix, nbytes, block, expert, row, pair=pair)
+            value = layout.scale(data, part) * add_up(number_of(layout.field(data, part, element)) * number, *summed)
+            if layout.minimum is not None:
+                value = value + layout.minimum(data, part) * add_up(number, *summed)
+            return add_up(value, lane, turn, ahead, *((shared,) if layout.scales > 1 else ()))
+
+        sums = [total(matrix) for matrix in matrices]
+        result = sums[0] if len(sums) == 1 else activate_value(sums[0], activation) * sums[1]
+        end = (token, pick, outer, group, inner)
+        return out[token, pick, row].set(result.cast(out.dtype), end=end).sink(arg=KernelInfo(name, ()))
+
+    return kernel
