@@ -3,19 +3,26 @@ the CUDA text loads at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from bench.llm_gpu import MIXTURE
 from tests.backends import null_card
 from tests.kernel.emulated_card import NAME, CardDriver, emulated_card
 from tests.llm.test_quantised_products import KINDS, decoded, random_blocks
-from tilewright import Tensor, dtypes
+from tilewright import Tensor, Variable, dtypes
+from tilewright.engine.planning.bind import BoundGraph
+from tilewright.graph.records import Item
+from tilewright.llm.model import Transformer
 from tilewright.llm.quantised.product import MAX_WARP_TOKENS
 from tilewright.llm.quantised.types import TYPES
 from tilewright.llm.quantised.weight import QuantisedWeight
+from tilewright.llm.weights import Weights
+from tilewright.schedule.pipeline import schedule
 
 Array = np.ndarray[Any, Any]
 EXPERTS = 3
@@ -57,6 +64,9 @@ def test_products_of_every_format(kind: str, card: CardDriver) -> None:
     x = random_x(2, 2, values.shape[2])
     inner = np.einsum("tkrc,tkc->tkr", values[chosen], x.astype(np.float64))
     assert_near(weight.expert_linear(Tensor(x, device=NAME), Tensor(chosen, device=NAME)), inner)
+    shares = random_x(2, 2)
+    mixed = weight.mixed_experts(*(Tensor(each, device=NAME) for each in (x, chosen, shares)))
+    assert_near(mixed, (inner * shares[..., None]).sum(1))
     gated = weight.gated(other, Tensor(x[:, :1], device=NAME), "silu", Tensor(chosen, device=NAME))
     assert gated is not None
     gate = np.einsum("tkrc,tc->tkr", values[chosen], x[:, 0].astype(np.float64))
@@ -64,7 +74,7 @@ def test_products_of_every_format(kind: str, card: CardDriver) -> None:
     assert_near(gated, gate / (1 + np.exp(-gate)) * up)
     assert_near(first(weight).linear(Tensor(x[0], device=NAME)), x[0].astype(np.float64) @ values[0].T)
     names = {program.name for program in card.programs}
-    assert {f"product_{kind}", f"product_experts_{kind}", f"gated_experts_{kind}"} <= names
+    assert {f"product_{kind}", f"product_experts_{kind}", f"gated_experts_{kind}", f"mixed_experts_{kind}"} <= names
 
 
 @pytest.mark.parametrize("tokens", [1, 5, MAX_WARP_TOKENS, MAX_WARP_TOKENS + 1])
@@ -97,6 +107,13 @@ def test_gradients_of_activations(card: CardDriver) -> None:
     value = sums[0].silu() * sums[1]
     (expected,) = (value * value).sum().gradient(plain)
     assert_near(found, expected.numpy())
+    shares = Tensor([[0.5, 2.0]], device=NAME, requires_grad=True)
+    mixed = weight.mixed_experts(x, Tensor(chosen, device=NAME), shares).square().sum()
+    found, of_shares = mixed.gradient(x, shares)
+    each = np.einsum("krc,c->kr", values[chosen[0]], x.numpy()[0, 0].astype(np.float64))
+    slope = 2 * np.array([0.5, 2.0]) @ each
+    assert_near(of_shares, (each @ slope)[None])
+    assert_near(found, np.einsum("k,krc,r->c", [0.5, 2.0], values[chosen[0]], slope)[None, None])
     (found,) = first(weight).linear(x).square().sum().gradient(x)
     assert_near(found, 2 * (x.numpy().astype(np.float64) @ values[0].T) @ values[0])
 
@@ -113,3 +130,56 @@ def test_neighbours_load_neighbouring_bytes_in_vectors(kind: str, vectors: int) 
     assert f"Vector<unsigned char, {vectors}>" in text
     assert "const unsigned char val" not in text or kind == "Q4_K"
     assert [int(axis.src[0].arg) for axis in program.local_ranges][-1] == card.target.warp_size
+
+
+def launches(layers: int) -> list[Item]:
+    """The kernels of a token of a mixture of experts in Q4_0, of which the first layer is dense."""
+    config = replace(MIXTURE, layer_count=layers, vocab_size=512)
+    with null_card.null_card() as card:
+        model = Transformer(config, EmptyWeights({}, "nothing"), dtypes.float16)
+        cache = model.make_cache(1, 1024, clear=False)
+        tokens = Tensor.empty(1, 1, dtype=dtypes.int32, device=null_card.NAME)
+        logits = model(tokens, cache, Variable("position", 0, 1023).bind(7))
+        bound = BoundGraph([logits.uop, *(held.uop for layer in cache.layers for held in layer)])
+        return list(schedule(bound.outputs, bound.params, null_card.NAME, target_of=lambda _: card.target).items)
+
+
+class EmptyWeights(Weights):
+    """Memory for whatever the network asks for."""
+
+    def has(self, name: str) -> bool:
+        return name.endswith(".weight")
+
+    def matrix(self, name: str, *shape: int) -> Any:
+        if "ffn_gate_inp" in name:
+            return Tensor.empty(*shape, device=null_card.NAME)
+        nbytes = TYPES["Q4_0"].row_bytes(shape[-1])
+        return QuantisedWeight(
+            "Q4_0", shape, Tensor.empty(*shape[:-1], nbytes, dtype=dtypes.uint8, device=null_card.NAME)
+        )
+
+    def vector(self, name: str, size: int) -> Tensor:
+        return Tensor.empty(size, device=null_card.NAME)
+
+
+def longest_path(items: Sequence[Item]) -> int:
+    """Launches that wait for one another."""
+    depths: list[int] = []
+    for number, item in enumerate(items):
+        before = [depth for depth, other in zip(depths, items[:number]) if conflicts(other, item)]
+        depths.append(1 + max(before, default=0))
+    return max(depths)
+
+
+def conflicts(one: Item, two: Item) -> bool:
+    pairs = ((one.writes, two.reads), (one.writes, two.writes), (one.reads, two.writes))
+    return any(first.conflicts(second) for left, right in pairs for first in left for second in right)
+
+
+def test_launches_of_a_layer() -> None:
+    """What a further layer adds: no kernel decodes scales alone, and most kernels run beside others."""
+    fewer, more = launches(2), launches(4)
+    names = [item.ast.arg.name for item in more if item.ast is not None]
+    assert sum(name.endswith("_Q4_0") for name in names) >= 4 * 6
+    assert (len(more) - len(fewer)) / 2 <= 20
+    assert (longest_path(more) - longest_path(fewer)) / 2 <= 13

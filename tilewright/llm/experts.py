@@ -6,8 +6,9 @@ from __future__ import annotations
 import math
 
 from tilewright.base.dtype import dtypes
+from tilewright.llm.choices import largest
 from tilewright.llm.config import Config, Experts
-from tilewright.llm.layers import FeedForward, Linear, expert_product, gated_experts
+from tilewright.llm.layers import FeedForward, Linear, gated_experts, mixed_experts
 from tilewright.llm.weights import Weights
 from tilewright.tensor.tensor import Tensor
 
@@ -36,8 +37,7 @@ class MixtureOfExperts:
         chosen, shares = choose_experts(self.experts, self.router(tokens.cast(dtypes.float32)), self.choice_bias)
         each = tokens.unsqueeze(1)
         inner = gated_experts(self.gate, self.up, each, chosen, self.activation)
-        found = (expert_product(self.down, inner, chosen) * shares.cast(x.dtype).unsqueeze(-1)).sum(1)
-        mixed = found.reshape(x.shape)
+        mixed = mixed_experts(self.down, inner, chosen, shares).reshape(x.shape)
         return mixed if self.shared is None else mixed + self.shared(x)
 
 
@@ -47,8 +47,7 @@ def choose_experts(experts: Experts, logits: Tensor, bias: Tensor | None) -> tup
     preference = scores if bias is None else scores + bias.cast(scores.dtype)
     if experts.groups > 1:
         preference = _within_best_groups(experts, preference)
-    chosen = preference.topk(experts.chosen).indices.cast(dtypes.int32)
-    shares = scores.gather(-1, chosen)
+    chosen, shares = largest(preference, scores, experts.chosen)
     if experts.renormalise:
         shares = shares / (shares.sum(-1, keepdim=True) + 1e-20)
     return chosen, shares * experts.scale if experts.scale != 1.0 else shares

@@ -100,6 +100,13 @@ def expert_product(weight: Weight, x: Tensor, chosen: Tensor) -> Tensor:
     return (weight[chosen].cast(x.dtype) * x.unsqueeze(-2)).sum(-1)
 
 
+def mixed_experts(weight: Weight, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
+    """The sum of `expert_product` over each token's experts, times their shares (tokens, k): (tokens, outputs)."""
+    if isinstance(weight, QuantisedWeight):
+        return weight.mixed_experts(x, chosen, shares)
+    return (expert_product(weight, x, chosen) * shares.cast(x.dtype).unsqueeze(-1)).sum(1)
+
+
 def gated_experts(gate: Weight, up: Weight, x: Tensor, chosen: Tensor, activation: str) -> Tensor:
     """activation(gate) * up, each as `expert_product` has it."""
     found = gated_at_once(gate, up, x, activation, chosen)

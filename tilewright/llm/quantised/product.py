@@ -23,7 +23,7 @@ from tilewright.llm.quantised.activations import RUN, TERMS, Activations, quanti
 from tilewright.llm.quantised.kernels import Tile, many_tokens, one_token, rows_in_lanes, runs_in_lanes
 from tilewright.llm.quantised.layouts import LAYOUTS, Layout
 from tilewright.llm.quantised.types import BlockType
-from tilewright.llm.quantised.warps import WarpTile, choose_tile, largest_divisor, warp_product
+from tilewright.llm.quantised.warps import Form, WarpTile, choose_tile, largest_divisor, warp_product
 from tilewright.runtime.device import open_driver
 from tilewright.tensor.tensor import Tensor
 
@@ -48,7 +48,7 @@ def linear(kind: BlockType, blocks: Tensor, x: Tensor) -> Tensor:
     """x (..., columns) times the transpose of weights (rows, columns)."""
     if runs_in_warps(kind, blocks, x) and math.prod(x.shape[:-1]) <= MAX_WARP_TOKENS:
         flat = x.reshape(1, -1, x.shape[-1])
-        return _in_warps(kind, (blocks.unsqueeze(0),), flat).reshape(*x.shape[:-1], blocks.shape[0])
+        return _in_warps(kind, Form(), flat, (blocks.unsqueeze(0),)).reshape(*x.shape[:-1], blocks.shape[0])
     if not has_kernel(kind, blocks, x):
         return x @ decode(kind, blocks, x.dtype).transpose()
     tokens = math.prod(x.shape[:-1])
@@ -64,7 +64,7 @@ def expert_linear(kind: BlockType, blocks: Tensor, x: Tensor, chosen: Tensor) ->
     if has_kernel(kind, blocks, x) and isinstance(chosen.shape[0], int):
         return _experts(kind, blocks, x, chosen).cast(x.dtype)
     if runs_in_warps(kind, blocks, x) and isinstance(chosen.shape[0], int):
-        return _in_warps(kind, (blocks,), x, chosen)
+        return _in_warps(kind, Form(has_choice=True), x, (blocks,), chosen)
     picked = decode(kind, blocks[chosen], x.dtype)
     return (picked * x.unsqueeze(-2)).sum(-1)
 
@@ -76,12 +76,19 @@ def gated(
     if not runs_in_warps(kind, matrices[0], x) or (chosen is not None and not isinstance(chosen.shape[0], int)):
         return None
     if chosen is not None:
-        return _in_warps(kind, matrices, x, chosen, activation)
+        return _in_warps(kind, Form(activation, True), x, matrices, chosen)
     if math.prod(x.shape[:-1]) > MAX_WARP_TOKENS:
         return None
     flat = x.reshape(1, -1, x.shape[-1])
-    found = _in_warps(kind, (matrices[0].unsqueeze(0), matrices[1].unsqueeze(0)), flat, activation=activation)
+    found = _in_warps(kind, Form(activation), flat, (matrices[0].unsqueeze(0), matrices[1].unsqueeze(0)))
     return found.reshape(*x.shape[:-1], matrices[0].shape[0])
+
+
+def mixed_experts(kind: BlockType, blocks: Tensor, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
+    """The sum of what `expert_linear` gives for each token, times shares (tokens, k): (tokens, rows)."""
+    if runs_in_warps(kind, blocks, x) and isinstance(chosen.shape[0], int):
+        return _in_warps(kind, Form("", True, True), x, (blocks,), chosen, shares).squeeze(1)
+    return (expert_linear(kind, blocks, x, chosen) * shares.cast(x.dtype).unsqueeze(-1)).sum(1)
 
 
 # ---------------------------------------------------------------- choice
@@ -199,31 +206,34 @@ def _experts(kind: BlockType, blocks: Tensor, x: Tensor, chosen: Tensor) -> Tens
     return out.custom_kernel(blocks, chosen, *arguments, x, fxn=_expert_kernel(kind, tile), grad_fxn=gradient)[0]
 
 
-def _in_warps(
-    kind: BlockType, matrices: tuple[Tensor, ...], x: Tensor, chosen: Tensor | None = None, activation: str = ""
-) -> Tensor:
-    """x (tokens, k or 1, columns) and the experts that are chosen: (tokens, k, rows). Without a choice, x (1, tokens,
-    columns) times one matrix (1, rows, columns). Two matrices are a gate and what it gates."""
+def _in_warps(kind: BlockType, form: Form, x: Tensor, matrices: tuple[Tensor, ...], *rest: Tensor) -> Tensor:
+    """x (tokens, k or 1, columns), and what the form has of chosen experts (tokens, k) and of shares: (tokens, k, rows)
+    or, with shares, (tokens, 1, rows). Without a choice, x is (1, tokens, columns) and a matrix (1, rows, columns)."""
     layout, rows = LAYOUTS[kind.name], matrices[0].shape[1]
-    shape, choice = (x.shape[:2], ()) if chosen is None else (chosen.shape, (chosen,))
-    experts, tokens = (1, x.shape[1]) if chosen is None else (math.prod(chosen.shape), 1)
-    tile = choose_tile(layout, kind.nbytes, _target(x.device), x.shape[2], rows, experts, tokens)
-    kernel = _warp_kernel(kind, tile, activation, chosen is not None)
-    gradient = functools.partial(_warp_gradient, kind, activation, chosen is not None)
+    shape = rest[0].shape if rest else x.shape[:2]
+    if form.has_shares:
+        shape = (shape[0], 1)
+    products, tokens = (math.prod(shape), 1) if rest else (1, x.shape[1])
+    tile = choose_tile(layout, kind.nbytes, _target(x.device), x.shape[2], rows, products, tokens)
     out = Tensor.empty(*shape, rows, dtype=x.dtype, device=x.device)
-    return out.custom_kernel(x, *matrices, *choice, fxn=kernel, grad_fxn=gradient)[0]
+    gradient = functools.partial(_warp_gradient, kind, form)
+    return out.custom_kernel(x, *matrices, *rest, fxn=_warp_kernel(kind, tile, form), grad_fxn=gradient)[0]
 
 
 def _warp_gradient(
-    kind: BlockType, activation: str, has_choice: bool, slope: Tensor, _out: Tensor, x: Tensor, *given: Tensor
+    kind: BlockType, form: Form, slope: Tensor, _out: Tensor, x: Tensor, *given: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """The gradient of the activations."""
-    source = x.detach()
-    picked = [matrix[given[-1]] for matrix in given[:-1]] if has_choice else [matrix.unsqueeze(1) for matrix in given]
-    sums = [(decode(kind, each, x.dtype) * source.unsqueeze(-2)).sum(-1) for each in picked]
-    value = activate(sums[0], activation) * sums[1] if len(sums) > 1 else sums[0]
-    (found,) = value.gradient(source, gradient=slope)
-    return (None, found, *[None] * len(given))
+    """The gradients of activations and shares, of the expression that the kernel computes."""
+    count = len(given) - form.has_choice - form.has_shares
+    matrices, rest = given[:count], given[count:]
+    targets = [each.detach() for each in (x, *rest[1:])]
+    picked = [matrix[rest[0]] if rest else matrix.unsqueeze(1) for matrix in matrices]
+    sums = [(decode(kind, each, x.dtype) * targets[0].unsqueeze(-2)).sum(-1) for each in picked]
+    value = activate(sums[0], form.activation) * sums[1] if form.activation else sums[0]
+    if form.has_shares:
+        value = (value * targets[1].cast(x.dtype).unsqueeze(-1)).sum(1, keepdim=True)
+    found = value.gradient(*targets, gradient=slope)
+    return (None, found[0], *[None] * (count + form.has_choice), *found[1:])
 
 
 # Kernels are given the activations as well, which they do not touch: their gradient goes there.
@@ -260,9 +270,8 @@ def _expert_kernel(kind: BlockType, tile: Tile) -> PureKernel:
 
 
 @functools.lru_cache(maxsize=256)
-def _warp_kernel(kind: BlockType, tile: WarpTile, activation: str, has_choice: bool) -> PureKernel:
-    name = f"{'gated' if activation else 'product'}{'_experts' if has_choice else ''}_{kind.name}"
-    return PureKernel(warp_product(LAYOUTS[kind.name], kind.nbytes, tile, name, activation, has_choice))
+def _warp_kernel(kind: BlockType, tile: WarpTile, form: Form) -> PureKernel:
+    return PureKernel(warp_product(LAYOUTS[kind.name], kind.nbytes, tile, form, f"{form.name}_{kind.name}"))
 
 
-__all__ = ["decode", "expert_linear", "gated", "has_kernel", "linear"]
+__all__ = ["decode", "expert_linear", "gated", "has_kernel", "linear", "mixed_experts"]

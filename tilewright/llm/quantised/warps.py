@@ -7,7 +7,7 @@ floats. Out: UOps of kernels that decode weights in registers.
                    acc += scale * dot + minimum * sum of activations
 
 A thread takes the same bytes of several rows: they have the same activations. Two matrices at once are a gate and what
-it gates, of which the kernel stores activation(gate) * up."""
+it gates, of which the kernel stores activation(gate) * up. With a share for each chosen expert, their sum is stored."""
 
 from __future__ import annotations
 
@@ -82,19 +82,32 @@ def number_of(field: UOp) -> UOp:
     return (field.cast(dtypes.uint32) | WHOLE_BITS).bitcast(dtypes.float32) - WHOLE
 
 
-def warp_product(
-    layout: Layout, nbytes: int, tile: WarpTile, name: str, activation: str = "", has_choice: bool = False
-) -> Callable[..., UOp]:
+class Form(NamedTuple):
+    """What a kernel computes: with the `activation` of a gate, with experts that are chosen, with their sum."""
+
+    activation: str = ""
+    has_choice: bool = False
+    has_shares: bool = False
+
+    @property
+    def name(self) -> str:
+        work = "gated" if self.activation else "mixed" if self.has_shares else "product"
+        return f"{work}_experts" if self.has_choice else work
+
+
+def warp_product(layout: Layout, nbytes: int, tile: WarpTile, form: Form, name: str) -> Callable[..., UOp]:
     """out (tokens, picks, rows), x (tokens, 1 or picks, columns), one matrix or two (experts, rows, bytes), and chosen
-    (tokens, picks) where `has_choice`. Without a choice all picks are products with the first expert, which is decoded
-    once for all of them."""
+    (tokens, picks) where there is a choice: else all picks are products with the first expert, which is decoded once
+    for all of them. With shares (tokens, picks), out is (tokens, 1, rows)."""
 
     def kernel(out: UOp, x: UOp, *given: UOp) -> UOp:
-        matrices = given[:-1] if has_choice else given
-        tokens, picks, rows = out.shape
+        count = len(given) - form.has_choice - form.has_shares
+        matrices, rest = given[:count], given[count:]
+        tokens, _, rows = out.shape
         width = bytes_at_once(layout, nbytes)
         token = UOp.range(tokens, 0, AxisType.GLOBAL)
-        pick = UOp.range(picks, 1, AxisType.GLOBAL if has_choice else AxisType.UPCAST)
+        kind = AxisType.REDUCE if form.has_shares else AxisType.GLOBAL if form.has_choice else AxisType.UPCAST
+        pick = UOp.range(rest[0].shape[1] if rest else out.shape[1], 1, kind)
         outer = UOp.range(rows // (tile.rows * tile.groups), 2, AxisType.GLOBAL)
         group = UOp.range(tile.groups, 3, AxisType.LOCAL)
         inner = UOp.range(tile.rows, 4, AxisType.UPCAST)
@@ -113,19 +126,24 @@ def warp_product(
         element = position % runs * width + byte
         source = pick if x.shape[1] > 1 else 0
         number = x[token, source, (block * layout.parts + part) * layout.length + element].load().cast(dtypes.float32)
-        expert = given[-1][token, pick].load().cast(dtypes.index) if has_choice else index_const(0)
+        expert = rest[0][token, pick].load().cast(dtypes.index) if rest else index_const(0)
         summed = (byte,) if layout.scales > 1 else (shared, byte)
+        loops = [lane, turn, ahead, *((shared,) if layout.scales > 1 else ())]
 
         def total(matrix: UOp) -> UOp:
             data = bytes_at(matrix, nbytes, block, expert, row, pair=pair)
             value = layout.scale(data, part) * add_up(number_of(layout.field(data, part, element)) * number, *summed)
             if layout.minimum is not None:
                 value = value + layout.minimum(data, part) * add_up(number, *summed)
-            return add_up(value, lane, turn, ahead, *((shared,) if layout.scales > 1 else ()))
+            if not form.has_shares:
+                return add_up(value, *loops)
+            return add_up(value * rest[1][token, pick].load().cast(dtypes.float32), pick, *loops)
 
         sums = [total(matrix) for matrix in matrices]
-        result = sums[0] if len(sums) == 1 else activate_value(sums[0], activation) * sums[1]
-        end = (token, pick, outer, group, inner)
-        return out[token, pick, row].set(result.cast(out.dtype), end=end).sink(arg=KernelInfo(name, ()))
+        result = sums[0] if len(sums) == 1 else activate_value(sums[0], form.activation) * sums[1]
+        stored = out[token, 0 if form.has_shares else pick, row].set(
+            result.cast(out.dtype), end=(token, *(() if form.has_shares else (pick,)), outer, group, inner)
+        )
+        return stored.sink(arg=KernelInfo(name, ()))
 
     return kernel

@@ -60,19 +60,33 @@ class QuantisedWeight:
     def expert_linear(self, x: Tensor, chosen: Tensor) -> Tensor:
         """For each token the product with each of its chosen experts: x (tokens, k or 1, columns), chosen int32
         (tokens, k), weights (experts, rows, columns); the result is (tokens, k, rows)."""
-        self._check("expert_linear", x, 3)
-        if chosen.ndim != 2 or x.ndim != 3 or x.shape[0] != chosen.shape[0] or x.shape[1] not in (1, chosen.shape[1]):
-            message = f"x {x.shape} with experts {chosen.shape}"
-            raise ShapeError("expert_linear", message, "give x (tokens, k or 1, columns) and chosen (tokens, k)")
+        self._check_choice("expert_linear", x, chosen)
         return product.expert_linear(self.type, self.blocks, x, chosen)
+
+    def mixed_experts(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
+        """The sum of what `expert_linear` gives for each token, times shares (tokens, k): (tokens, rows)."""
+        self._check_choice("mixed_experts", x, chosen)
+        if shares.shape != chosen.shape:
+            message = f"shares {shares.shape} of experts {chosen.shape}"
+            raise ShapeError("mixed_experts", message, "give a share for each chosen expert")
+        return product.mixed_experts(self.type, self.blocks, x, chosen, shares)
 
     def gated(self, up: QuantisedWeight, x: Tensor, activation: str, chosen: Tensor | None = None) -> Tensor | None:
         """activation(x times this weight) * (x times `up`), of the shapes of `linear`, or of `expert_linear` with
         `chosen`; None where the device has no kernel for both at once."""
-        self._check("gated", x, 2 if chosen is None else 3)
+        if chosen is None:
+            self._check("gated", x, 2)
+        else:
+            self._check_choice("gated", x, chosen)
         if up.kind != self.kind or up.shape != self.shape:
             return None
         return product.gated(self.type, (self.blocks, up.blocks), x, activation, chosen)
+
+    def _check_choice(self, operation: str, x: Tensor, chosen: Tensor) -> None:
+        self._check(operation, x, 3)
+        if chosen.ndim != 2 or x.ndim != 3 or x.shape[0] != chosen.shape[0] or x.shape[1] not in (1, chosen.shape[1]):
+            message = f"x {x.shape} with experts {chosen.shape}"
+            raise ShapeError(operation, message, "give x (tokens, k or 1, columns) and chosen (tokens, k)")
 
     def _check(self, operation: str, x: Tensor, axes: int) -> None:
         if len(self.shape) != axes or x.ndim < 1 or x.shape[-1] != self.shape[-1]:
