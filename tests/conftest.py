@@ -8,6 +8,7 @@ import gc
 import importlib.util
 import os
 import shutil
+import sys
 import tempfile
 
 import pytest
@@ -28,6 +29,11 @@ if "TILEWRIGHT_CACHE_DIR" not in os.environ:
     atexit.register(_remove, os.environ["TILEWRIGHT_CACHE_DIR"], os.getpid())
 os.environ.setdefault("POCL_CACHE_DIR", os.path.join(os.environ["TILEWRIGHT_CACHE_DIR"], "pocl"))
 os.makedirs(os.environ["POCL_CACHE_DIR"], exist_ok=True)
+
+# Bytecode is kept even where the environment forbids it: without it each worker rewrites the asserts of all files (10
+# seconds of a core), and each process that a test starts compiles the package.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # How long an example takes says what else the machine does. The same examples every time, so that a change that has
 # nothing to do with a find is not held up by it; `pytest --hypothesis-profile=fresh` looks at others.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import openai
 import pytest
 
 from tests.llm.serving import HTTP, Running, StandIn, running_server, wait_until
 from tilewright.llm.sampling import Sampling
+
+if TYPE_CHECKING:
+    import openai
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +22,8 @@ def served() -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def client(served: Running) -> Iterator[openai.OpenAI]:
+    import openai  # here, because importing it takes each worker of pytest a second
+
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key="unused", max_retries=0) as client:
         yield client
 
@@ -118,6 +123,8 @@ def test_sampling_reaches_the_model(served: Running, client: openai.OpenAI) -> N
 
 
 def test_models(client: openai.OpenAI) -> None:
+    import openai
+
     assert [model.id for model in client.models.list()] == ["stand-in"]
     assert client.models.retrieve("stand-in").owned_by == "tilewright"
     with pytest.raises(openai.NotFoundError, match="not served here"):
@@ -125,6 +132,8 @@ def test_models(client: openai.OpenAI) -> None:
 
 
 def test_errors_of_the_client_are_the_official_ones(client: openai.OpenAI) -> None:
+    import openai
+
     messages = [{"role": "user", "content": "x"}]
     with pytest.raises(openai.NotFoundError) as unknown:
         client.chat.completions.create(model="gpt-4", messages=messages)  # type: ignore[arg-type]
@@ -142,6 +151,8 @@ def test_errors_of_the_client_are_the_official_ones(client: openai.OpenAI) -> No
 def test_a_failing_step_is_an_error_and_the_server_goes_on(
     served: Running, client: openai.OpenAI, caplog: pytest.LogCaptureFixture
 ) -> None:
+    import openai
+
     model = served.service.model
     assert isinstance(model, StandIn)
     model.fails = 1

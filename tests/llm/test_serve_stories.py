@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-import openai
 import pytest
 
 from tests.llm.models import STORIES
@@ -48,6 +47,8 @@ def test_the_stored_story(served: Running) -> None:
 
 
 def test_the_official_client_streams_it(served: Running) -> None:
+    import openai
+
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key="unused", max_retries=0) as client:
         pieces = list(
             client.completions.create(

@@ -1,10 +1,12 @@
 """The op table against torch: values and gradients of every row that torch has a counterpart for.
 
-Runs where torch is installed (`make test-torch`), and is skipped elsewhere: `make test` does without it.
+Runs where torch is installed (`make test-torch`), and is skipped elsewhere: `make test` does without it, and does not
+import it.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,6 @@ from tests.ops.rows import BOOL, FLOATS, INTS, Row, listed
 from tests.ops.table import TABLE
 from tilewright import Tensor
 
-torch = pytest.importorskip("torch", reason="torch is not installed; `make test-torch` installs it")
 pytestmark = pytest.mark.torch
 
 TOLERANCE = 1e-9
@@ -27,12 +28,15 @@ def dtype_for(row: Row) -> str:
 
 
 def torch_call(row: Row, given: list[Any]) -> list[Any]:
+    import torch
+
     return listed(row.call(*given) if row.torch == "call" else row.torch(torch, *given))
 
 
 def compare(found: Tensor, expected: Any, dtype: str) -> None:
     assert found.dtype.name == str(expected.dtype).removeprefix("torch.")
-    values = expected.detach().double().numpy() if expected.dtype is torch.bfloat16 else expected.detach().numpy()
+    is_bfloat16 = found.dtype.name == "bfloat16"
+    values = expected.detach().double().numpy() if is_bfloat16 else expected.detach().numpy()
     assert found.shape == values.shape
     tolerance = TOLERANCE if dtype != "float32" else 2e-5
     np.testing.assert_allclose(found.numpy().astype(values.dtype), values, rtol=tolerance, atol=tolerance)
@@ -40,6 +44,8 @@ def compare(found: Tensor, expected: Any, dtype: str) -> None:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_value(row: Row) -> None:
+    import torch
+
     dtype = dtype_for(row)
     arrays = row.arrays(dtype)
     outputs = listed(row.call(*(Tensor(array) for array in arrays)))
@@ -52,12 +58,15 @@ def test_value(row: Row) -> None:
             assert found == wanted
 
 
-# torch's float8 are for storage alone: its ops refuse them, or give a float32 for one and a float8 for another.
-TORCH_DTYPES = {
-    name: getattr(torch, name)
-    for name in (*BOOL, *INTS, *FLOATS)
-    if hasattr(torch, name) and not name.startswith("float8")
-}
+@functools.cache
+def torch_dtypes() -> dict[str, Any]:
+    """torch's float8 are for storage alone: its ops refuse them, or give a float32 for one and a float8 for another."""
+    import torch
+
+    names = [name for name in (*BOOL, *INTS, *FLOATS) if not name.startswith("float8")]
+    return {name: getattr(torch, name) for name in names if hasattr(torch, name)}
+
+
 # Where the result is meant to be another: torch's sums of uint64 lose the highest bit, and its `any` and `all` of uint8
 # are uint8 for the sake of programs older than bool.
 OWN_DTYPES = {
@@ -69,13 +78,16 @@ OWN_DTYPES = {
 @pytest.mark.parametrize("row", ROWS)
 def test_dtypes(row: Row) -> None:
     """Every dtype of the row gives what torch gives for it, where torch has the op for that dtype."""
+    import torch
+
+    kinds = torch_dtypes()
     for dtype in row.dtypes:
-        if dtype not in TORCH_DTYPES:
+        if dtype not in kinds:
             continue
         arrays = row.arrays(dtype)
         wide = [array.astype(np.float64) if given.dtype is None else array for given, array in zip(row.inputs, arrays)]
         given = [
-            torch.tensor(array).to(TORCH_DTYPES[dtype]) if given.dtype is None else torch.tensor(array)
+            torch.tensor(array).to(kinds[dtype]) if given.dtype is None else torch.tensor(array)
             for given, array in zip(row.inputs, wide)
         ]
         try:
@@ -91,6 +103,8 @@ def test_dtypes(row: Row) -> None:
 
 @pytest.mark.parametrize("row", [param for param in ROWS if param.values[0].gradient])
 def test_gradient(row: Row) -> None:
+    import torch
+
     arrays = row.arrays("float64")
     differentiated = [given.has_gradient and not given.constant_in_torch for given in row.inputs]
     places = [number for number, wanted in enumerate(differentiated) if wanted]

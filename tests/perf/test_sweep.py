@@ -15,7 +15,6 @@ import pytest
 
 from bench import sweep
 
-pytest.importorskip("torch", reason="torch is not installed; `make test-torch` installs it")
 pytestmark = pytest.mark.torch
 
 FAMILIES = list(sweep.FAMILIES)

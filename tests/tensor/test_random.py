@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import ModuleType
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from tilewright.graph.interpreter.scalar import threefry2x32
 from tilewright.tensor.tensor import Tensor
@@ -17,6 +17,14 @@ def seeded() -> Iterator[None]:
     Tensor.manual_seed(42)
     yield
     Tensor.manual_seed(0)
+
+
+@pytest.fixture
+def stats() -> ModuleType:
+    """Imported here, because that takes each worker of pytest a second."""
+    from scipy import stats
+
+    return stats
 
 
 def test_the_numbers_are_threefry(device: str) -> None:
@@ -60,7 +68,7 @@ def test_a_tensor_keeps_its_numbers(device: str) -> None:
     np.testing.assert_array_equal(tensor.numpy(), values)
 
 
-def test_uniform() -> None:
+def test_uniform(stats: ModuleType) -> None:
     for dtype in ("float16", "bfloat16", "float32", "float64"):
         values = Tensor.rand(20000, dtype=dtype).numpy().astype(np.float64)
         assert values.min() >= 0
@@ -70,7 +78,7 @@ def test_uniform() -> None:
     assert stats.kstest((values + 3) / 8, "uniform").pvalue > 1e-3
 
 
-def test_normal() -> None:
+def test_normal(stats: ModuleType) -> None:
     values = Tensor.randn(20000).numpy()
     assert np.isfinite(values).all()
     assert stats.kstest(values, "norm").pvalue > 1e-3
@@ -78,7 +86,7 @@ def test_normal() -> None:
     assert stats.kstest((values - 5) / 2, "norm").pvalue > 1e-3
 
 
-def test_integers() -> None:
+def test_integers(stats: ModuleType) -> None:
     values = Tensor.randint(30000, low=-2, high=4).numpy()
     assert values.dtype == np.int32
     counts = [int((values == number).sum()) for number in range(-2, 4)]
