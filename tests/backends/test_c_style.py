@@ -21,7 +21,8 @@ from tilewright.base.config import Context
 from tilewright.base.dtype import DType, dtypes, to_dtype
 from tilewright.base.errors import UnsupportedError
 from tilewright.base.target import Target
-from tilewright.codegen.c_style.language import Expression, Language
+from tilewright.codegen.c_style.expressions import Expression
+from tilewright.codegen.c_style.language import Language
 from tilewright.codegen.c_style.launch import axis_size, plan_launch
 from tilewright.codegen.c_style.memory import MAX_ALIGNMENT, alignment
 from tilewright.codegen.c_style.renderer import CStyleRenderer

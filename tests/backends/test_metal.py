@@ -15,7 +15,7 @@ from tilewright.backends.metal import device as metal
 from tilewright.backends.metal.language import MetalLanguage
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import CompileError, InternalError, UnsupportedError
-from tilewright.codegen.c_style.language import Expression
+from tilewright.codegen.c_style.expressions import Expression
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Opt, OptOps, Program

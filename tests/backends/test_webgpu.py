@@ -24,7 +24,7 @@ from tilewright.backends.webgpu.renderer import render
 from tilewright.base.dtype import DType, dtypes, to_dtype
 from tilewright.base.errors import InternalError, UnsupportedError
 from tilewright.base.target import Target
-from tilewright.codegen.c_style.language import Expression
+from tilewright.codegen.c_style.expressions import Expression
 from tilewright.graph import build
 from tilewright.graph.interpreter.numpy_math import numpy_dtype
 from tilewright.graph.ops import Axis, AxisType, Ops

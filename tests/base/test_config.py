@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from tilewright.base import config
-from tilewright.base.config import DECLARATIONS, Context, Options, Value, options, overrides, set_option
+from tilewright.base.config import DECLARATIONS, Context, Options, options, overrides, set_option
 from tilewright.base.errors import ConfigError
+from tilewright.base.option import Value
 
 ROOT = Path(__file__).resolve().parents[2]
 

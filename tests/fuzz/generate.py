@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.base.dtype import DType, Scalar, cast_scalar, dtypes
-from tilewright.graph import build
+from tilewright.graph import build, marks
 from tilewright.graph.interpreter.evaluate import cast_array, numpy_dtype
 from tilewright.graph.interpreter.numpy_math import bitcast_array
 from tilewright.graph.ops import Ops, ParamArg
@@ -450,7 +450,7 @@ class _Generator:
 
     def stored(self) -> UOp:
         node = self.pick()
-        return build.detach(node) if self.random.random() < 0.2 else build.contiguous(node)
+        return marks.detach(node) if self.random.random() < 0.2 else build.contiguous(node)
 
     def copy(self) -> UOp:
         return build.copy(build.copy(self.pick(), AWAY), HOME)

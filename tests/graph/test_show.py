@@ -19,7 +19,7 @@ from tilewright.base.target import Target
 from tilewright.graph.ops import ALL_OPS, REDUCTIONS, AddrSpace, Axis, AxisType, BufferArg, Ops, ParamArg
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Param, Program
 from tilewright.graph.spec import Kind
-from tilewright.graph.text.parse import literal
+from tilewright.graph.text.arguments import literal
 from tilewright.graph.text.show import parse, show, show_expression, show_program, show_tree
 from tilewright.graph.uop import UOp, const, index_const
 from tilewright.graph.walk import toposort

@@ -18,7 +18,8 @@ from tilewright.engine.execution.traces import traces
 from tilewright.engine.planning import plan as planning
 from tilewright.graph.sizes import larger_size, smaller_size
 from tilewright.graph.symbolic import SymbolicInt, free_sizes
-from tilewright.graph.text.parse import literal, parse
+from tilewright.graph.text.arguments import literal
+from tilewright.graph.text.parse import parse
 from tilewright.graph.text.show import show
 
 DEVICES = ("CPU", "PYTHON")

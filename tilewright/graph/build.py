@@ -7,11 +7,11 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 
-from tilewright.base.dtype import DType, Scalar, dtypes, to_dtype
+from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.forks import renewed_lock
-from tilewright.graph.ops import REDUCTIONS, BufferArg, CheckArg, Identity, MultiArg, Ops, Slopes
+from tilewright.graph.ops import REDUCTIONS, BufferArg, CheckArg, MultiArg, Ops
 from tilewright.graph.spec import Devices, Op, Shape
 from tilewright.graph.uop import UOp
 from tilewright.graph.uop import const as scalar_const
@@ -315,72 +315,6 @@ def device_of(x: UOp) -> Devices | None:
 def is_everywhere(x: UOp) -> bool:
     """Whether a value is one number, made of constants: it belongs to no device and need not be moved to any."""
     return scalar_of(x) is not None and device_of(x) is None
-
-
-def with_slopes(value: UOp, rule: Callable[..., tuple[UOp | None, ...]], *inputs: UOp) -> UOp:
-    """`value`, whose derivatives with respect to `inputs` are what `rule(value, *inputs)` says, and not what the nodes
-    of its formula would give where the formula is selected from cases."""
-    return UOp(Ops.DETACH, value.dtype, (value, *inputs), Slopes(rule))
-
-
-def round_gradient(x: UOp, dtype: DType) -> UOp:
-    """`x`, whose gradient is rounded to a short float: what it is multiplied with is one already."""
-    return x if x.dtype is dtype else UOp(Ops.DETACH, x.dtype, (x,), f"{_ROUNDS_TO}{dtype.name}")
-
-
-def rounded_to(x: UOp) -> DType | None:
-    """The dtype that the gradient of a node is rounded to."""
-    is_rounding = x.op is Ops.DETACH and isinstance(x.arg, str) and x.arg.startswith(_ROUNDS_TO)
-    return to_dtype(x.arg.removeprefix(_ROUNDS_TO)) if is_rounding else None
-
-
-def identical(x: UOp) -> UOp:
-    """`x` under a node that is equal to no other."""
-    return UOp(Ops.DETACH, x.dtype, (x,), Identity())
-
-
-# What has an identity already (memory, updates of it), or is no result of anything.
-_NOT_SET_APART = (Ops.BUFFER, Ops.PARAM, Ops.ASSIGN, Ops.CUSTOM_KERNEL)
-
-
-def set_apart(x: UOp) -> UOp:
-    """The same expression as a node of its own: a gradient with respect to one of two does not count uses of the other.
-    A constant has no identity."""
-    if not x.src or x.op in _NOT_SET_APART:
-        return x
-    if x.op in _REPETITIONS:
-        scalar = scalar_of(x)
-        if scalar is not None and not scalar.src:
-            return x
-    first, *rest = x.src
-    first = set_apart(first) if x.op is Ops.MULTI else identical(first)
-    return UOp(x.op, x.dtype, (first, *rest), x.arg)
-
-
-def is_seen_by_gradients_alone(x: UOp) -> bool:
-    """Whether the node is its first source for everything that is computed: no schedule has to know it."""
-    if x.op is not Ops.DETACH:
-        return False
-    return isinstance(x.arg, Slopes | Identity) or x.arg == _TAKES_TIES or rounded_to(x) is not None
-
-
-_TAKES_TIES = "takes ties"
-_ROUNDS_TO = "rounds to "
-
-
-def taking_ties(x: UOp) -> UOp:
-    """A number that takes the gradient of a tie for itself: MAX(x, 0) is then flat at 0, as relu is."""
-    return UOp(Ops.DETACH, x.dtype, (x,), _TAKES_TIES)
-
-
-def takes_ties(x: UOp) -> bool:
-    return x.op is Ops.DETACH and x.arg == _TAKES_TIES
-
-
-def detach(x: UOp) -> UOp:
-    """`x` cut off from gradients. A constant has none; a buffer may be a parameter."""
-    is_cut = x.op in (Ops.CONST, Ops.SIZE, Ops.IOTA) or (x.op is Ops.DETACH and x.arg is None)
-    return x if is_cut else UOp(Ops.DETACH, x.dtype, (x,))
 
 
 def stored_root(x: UOp) -> UOp:

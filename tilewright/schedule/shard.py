@@ -16,13 +16,14 @@ from tilewright.graph import build
 from tilewright.graph.gradients.gather import counting_axis
 from tilewright.graph.kernels.custom import updated_source
 from tilewright.graph.ops import MultiArg, Ops
-from tilewright.graph.slices import even_sizes, select_parts
+from tilewright.graph.slices import select_parts
 from tilewright.graph.spec import Kind, Op, element_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import map_graphs, toposort
-from tilewright.schedule.collectives import all_reduce, arrange, gather_parts, move_parts, pieces_of
+from tilewright.schedule.collectives import all_reduce, gather_parts, move_parts
 from tilewright.schedule.constants import narrow, place_constants
-from tilewright.schedule.layouts import WHOLE, Layout, Sharded, choose_layout, pulled_back, reshaped, shrunk
+from tilewright.schedule.layouts import WHOLE, Layout, Sharded, choose_layout, pulled_back
+from tilewright.schedule.sharded_movement import MOVEMENTS
 
 Value = UOp | Sharded
 
@@ -185,7 +186,7 @@ class Sharder:
     def _movement(self, node: UOp) -> Sharded:
         sharded = self._sharded(node.src[0])
         if sharded.layout.axis is not None:
-            made = _MOVEMENTS[node.op](node, sharded)
+            made = MOVEMENTS[node.op](node, sharded)
             if made is not None:
                 return made
             sharded = self._moved(node.src[0], WHOLE)
@@ -284,79 +285,6 @@ _RULES: dict[Op, Callable[[Sharder, UOp], Value]] = {
     Ops.MULTI: Sharder._multi,
     Ops.ASSIGN: Sharder._assign,
 }
-
-
-# ---------------------------------------------------------------- movements of divided values; None: it must be whole
-
-
-def _reshape(node: UOp, sharded: Sharded) -> Sharded | None:
-    layout = reshaped(sharded.layout, node.src[0].shape, node.shape)
-    if layout is None:
-        return None
-    shapes = layout.part_shapes(node.shape, len(sharded.parts))
-    return Sharded(tuple(map(build.reshape, sharded.parts, shapes)), layout, sharded.devices)
-
-
-def _expand(node: UOp, sharded: Sharded) -> Sharded | None:
-    axis = sharded.layout.axis
-    assert axis is not None
-    if node.shape[axis] != node.src[0].shape[axis]:
-        return None
-    shapes = sharded.layout.part_shapes(node.shape, len(sharded.parts))
-    return sharded._replace(parts=tuple(map(build.expand, sharded.parts, shapes)))
-
-
-def _permute(node: UOp, sharded: Sharded) -> Sharded:
-    parts = tuple(build.permute(part, node.arg) for part in sharded.parts)
-    return Sharded(parts, Layout(node.arg.index(sharded.layout.axis), sharded.layout.sizes), sharded.devices)
-
-
-def _pad(node: UOp, sharded: Sharded) -> Sharded:
-    """Zeros along the divided axis go to every device alike: joining two values pads both to the same size."""
-    axis = sharded.layout.axis
-    assert axis is not None
-    before, after = node.arg[axis]
-    others = replace_pair(node.arg, axis, (0, 0))
-    padded = sharded._replace(parts=tuple(build.pad(part, others) for part in sharded.parts))
-    if not before and not after:
-        return padded
-    layout = Layout(axis, even_sizes(node.shape[axis], len(sharded.devices)))
-    return arrange(pieces_of(padded, before), layout, sharded.devices)
-
-
-def _shrink(node: UOp, sharded: Sharded) -> Sharded:
-    axis = sharded.layout.axis
-    assert axis is not None
-    layout, kept = shrunk(sharded.layout, *node.arg[axis])
-    cut = (build.shrink(part, replace_pair(node.arg, axis, pair)) for part, pair in zip(sharded.parts, kept))
-    return Sharded(tuple(cut), layout, sharded.devices)
-
-
-def _flip(node: UOp, sharded: Sharded) -> Sharded:
-    axis, sizes = sharded.layout
-    assert axis is not None
-    flipped = sharded._replace(parts=tuple(build.flip(part, node.arg) for part in sharded.parts))
-    if axis not in node.arg:
-        return flipped
-    total = sum(sizes)
-    pieces = [piece._replace(start=total - piece.stop, stop=total - piece.start) for piece in pieces_of(flipped)]
-    return arrange(pieces[::-1], sharded.layout, sharded.devices)
-
-
-_MOVEMENTS: dict[Op, Callable[[UOp, Sharded], Sharded | None]] = {
-    Ops.RESHAPE: _reshape,
-    Ops.EXPAND: _expand,
-    Ops.PERMUTE: _permute,
-    Ops.PAD: _pad,
-    Ops.SHRINK: _shrink,
-    Ops.FLIP: _flip,
-}
-
-Pair = tuple[int, int]
-
-
-def replace_pair(pairs: tuple[Pair, ...], axis: int, pair: Pair) -> tuple[Pair, ...]:
-    return (*pairs[:axis], pair, *pairs[axis + 1 :])
 
 
 # ---------------------------------------------------------------- views and lines

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from tilewright.base.dtype import DType, dtype_of_scalar, to_dtype
 from tilewright.base.errors import DTypeError
 from tilewright.engine.memory import live
-from tilewright.graph import build
+from tilewright.graph import build, marks
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
@@ -136,7 +136,7 @@ class Tensor(
             data = type(self)._from_uop(data, build.device_of(data) or canonical_device(device))
         if isinstance(data, TensorBase):
             device = data.device if device is None else canonical_device(device)
-            node = build.detach(data.uop) if data.requires_grad else data.uop
+            node = marks.detach(data.uop) if data.requires_grad else data.uop
             node = node if device == data.device or build.is_everywhere(node) else build.copy(node, device)
             if data is given and is_of_files(device):
                 # Of two tensors that are one file, an update of one would take it from the other.

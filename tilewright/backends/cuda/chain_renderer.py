@@ -13,7 +13,7 @@ from tilewright.backends.cuda.renderer import CudaLanguage
 from tilewright.backends.cuda.tile_plan import ALIGNMENT
 from tilewright.backends.cuda.tile_renderer import TileMemory
 from tilewright.base.dtype import DType, dtypes
-from tilewright.codegen.c_style.language import Expression
+from tilewright.codegen.c_style.expressions import Expression
 from tilewright.codegen.c_style.launch import Launch
 from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.codegen.tiles import axis_size

@@ -14,7 +14,7 @@ from tilewright.backends.cuda.renderer import CudaLanguage
 from tilewright.base.errors import InternalError
 from tilewright.base.target import TensorCore
 from tilewright.codegen.c_style.emitter import Emitter
-from tilewright.codegen.c_style.language import Expression
+from tilewright.codegen.c_style.expressions import Expression
 from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.codegen.tiles import axis_size
 from tilewright.graph.affine import affine

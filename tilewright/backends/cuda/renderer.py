@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.codegen.c_style.language import Expression
+from tilewright.codegen.c_style.expressions import Expression
 from tilewright.codegen.c_style.renderer import CStyleRenderer
 from tilewright.codegen.c_style.simt import SimtLanguage, dynamic_local_bytes
 from tilewright.graph.ops import AddrSpace, Ops

@@ -13,7 +13,7 @@ from tilewright.backends.cuda.dot_mma import name_threads, parts_of_tile
 from tilewright.backends.cuda.renderer import CudaLanguage
 from tilewright.backends.cuda.tile_plan import TileRing
 from tilewright.codegen.c_style.emitter import Emitter
-from tilewright.codegen.c_style.language import Expression
+from tilewright.codegen.c_style.expressions import Expression
 from tilewright.codegen.c_style.launch import Launch
 from tilewright.codegen.c_style.memory import CStyleMemory, alignment
 from tilewright.codegen.c_style.renderer import CStyleRenderer

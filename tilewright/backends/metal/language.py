@@ -7,7 +7,8 @@ import struct
 from typing import ClassVar
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.codegen.c_style.language import SHORT_SUFFIXES, SHORT_TYPE_NAMES, Expression, Language
+from tilewright.codegen.c_style.expressions import Expression
+from tilewright.codegen.c_style.language import SHORT_SUFFIXES, SHORT_TYPE_NAMES, Language
 from tilewright.codegen.c_style.launch import Launch
 from tilewright.graph.ops import AddrSpace
 from tilewright.graph.records import Param, Program

@@ -6,14 +6,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.codegen.c_style.language import (
-    C_KEYWORDS,
-    SHORT_SUFFIXES,
-    SHORT_TYPE_NAMES,
-    UNARY,
-    Expression,
-    Language,
-)
+from tilewright.codegen.c_style.expressions import UNARY, Expression
+from tilewright.codegen.c_style.language import C_KEYWORDS, SHORT_SUFFIXES, SHORT_TYPE_NAMES, Language
 from tilewright.codegen.c_style.launch import Launch, has_groups
 from tilewright.graph.ops import AddrSpace, Ops
 from tilewright.graph.records import Param, Program

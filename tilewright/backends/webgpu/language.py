@@ -16,11 +16,10 @@ from typing import ClassVar
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.errors import InternalError, UnsupportedError
 from tilewright.base.target import WIDE_INTEGERS, Target
-from tilewright.codegen.c_style.language import (
+from tilewright.codegen.c_style.expressions import (
     ATOM,
     BIT_AND,
     BIT_OR,
-    COMPARISONS,
     EQUALITY,
     LEVELS,
     PRODUCT,
@@ -28,8 +27,8 @@ from tilewright.codegen.c_style.language import (
     SUM,
     UNARY,
     Expression,
-    Language,
 )
+from tilewright.codegen.c_style.language import COMPARISONS, Language
 from tilewright.codegen.c_style.launch import Launch
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Param, Program

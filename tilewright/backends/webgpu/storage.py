@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from tilewright.backends.webgpu.language import WORD_BITS, WgslLanguage
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.c_style.emitter import Emitter
-from tilewright.codegen.c_style.language import ATOM, Expression
+from tilewright.codegen.c_style.expressions import ATOM, Expression
 from tilewright.codegen.c_style.memory import CStyleMemory, Row, stored
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Param

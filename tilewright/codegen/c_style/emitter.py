@@ -10,7 +10,8 @@ import textwrap
 from collections.abc import Iterator
 
 from tilewright.base.dtype import DType
-from tilewright.codegen.c_style.language import Expression, Language
+from tilewright.codegen.c_style.expressions import Expression
+from tilewright.codegen.c_style.language import Language
 from tilewright.codegen.tiles import Coordinates, TileFacts, axis_size
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp

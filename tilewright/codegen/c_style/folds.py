@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.base.dtype import DType
-from tilewright.codegen.c_style.language import Expression, Language
+from tilewright.codegen.c_style.expressions import Expression
+from tilewright.codegen.c_style.language import Language
 from tilewright.codegen.wide_integers import combine_words
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op

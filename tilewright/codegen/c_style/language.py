@@ -8,46 +8,15 @@ import functools
 import math
 import re
 import struct
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.errors import InternalError, UnsupportedError
+from tilewright.codegen.c_style.expressions import ATOM, CHOICE, OR, UNARY, Expression, infix
 from tilewright.codegen.c_style.launch import Launch
 from tilewright.graph.ops import AddrSpace, Ops
 from tilewright.graph.records import Param, Program
 from tilewright.graph.spec import Op
-
-# Precedence, the highest first: an operand of lower precedence than its operator needs parentheses.
-ATOM, UNARY, PRODUCT, SUM, SHIFT, RELATION, EQUALITY, BIT_AND, BIT_XOR, BIT_OR, AND, OR, CHOICE = range(13)
-
-
-class Expression(NamedTuple):
-    """The text of an expression and its precedence. `twin` is another that saves an operation: of a signed integer the
-    same bits as unsigned, of a comparison its negation."""
-
-    text: str
-    level: int = ATOM
-    twin: Expression | None = None
-
-    def within(self, level: int) -> str:
-        """The text as an operand of at least the precedence `level`, in parentheses if need be."""
-        return self.text if self.level <= level else f"({self.text})"
-
-
-LEVELS = {"*": PRODUCT, "/": PRODUCT, "%": PRODUCT, "+": SUM, "-": SUM, "<<": SHIFT, ">>": SHIFT}
-LEVELS |= {
-    "<": RELATION,
-    ">=": RELATION,
-    "==": EQUALITY,
-    "!=": EQUALITY,
-    "&": BIT_AND,
-    "^": BIT_XOR,
-    "|": BIT_OR,
-    "&&": AND,
-    "||": OR,
-}
-# Few readers know the order of these among others, so their operands are always set off.
-_OBSCURE = frozenset({"<<", ">>", "&", "^", "|"})
 
 _BOOL_SYMBOLS: dict[Op, str] = {
     **dict.fromkeys((Ops.ADD, Ops.OR, Ops.MAX), "||"),
@@ -89,14 +58,6 @@ SHORT_SUFFIXES: dict[DType, str] = {
     dtypes.uint64: "ul",
     dtypes.float32: "f",
 }
-
-
-def infix(symbol: str, left: Expression, right: Expression) -> Expression:
-    if symbol == "+" and right.level == UNARY and re.match(r"-[\d.]", right.text):
-        symbol, right = "-", Expression(right.text[1:])
-    level = LEVELS[symbol]
-    around = UNARY if symbol in _OBSCURE else level
-    return Expression(f"{left.within(around)} {symbol} {right.within(around - 1)}", level)
 
 
 class Language:

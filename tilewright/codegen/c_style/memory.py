@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tilewright.base.dtype import DType, dtypes, wrap_int
 from tilewright.codegen.c_style.emitter import Emitter, element_name
-from tilewright.codegen.c_style.language import ATOM, CHOICE, OR, SUM, UNARY, Expression
+from tilewright.codegen.c_style.expressions import ATOM, CHOICE, OR, SUM, UNARY, Expression
 from tilewright.codegen.tiles import Coordinates, tile_part
 from tilewright.graph.ops import AddrSpace, Ops
 from tilewright.graph.uop import UOp, memory_of

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError
 from tilewright.codegen.c_style.emitter import Emitter, element_name
-from tilewright.codegen.c_style.language import COMPARISONS, UNARY, Expression, Language
+from tilewright.codegen.c_style.expressions import UNARY, Expression
+from tilewright.codegen.c_style.language import COMPARISONS, Language
 from tilewright.codegen.c_style.launch import AxisPlace, Sizes, plan_launch
 from tilewright.codegen.c_style.memory import CStyleMemory
 from tilewright.codegen.tiles import Coordinates, TileFacts, axis_size, tile_part

@@ -7,7 +7,8 @@ import math
 from typing import ClassVar
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.codegen.c_style.language import SHIFT, Expression, Language
+from tilewright.codegen.c_style.expressions import SHIFT, Expression
+from tilewright.codegen.c_style.language import Language
 from tilewright.codegen.c_style.launch import Launch
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Param, Program

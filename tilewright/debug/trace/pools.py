@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from tilewright.debug.trace.records import Limits, Location, Node
-from tilewright.graph.text.parse import literal
+from tilewright.graph.text.arguments import literal
 from tilewright.graph.text.show import show_expression
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort

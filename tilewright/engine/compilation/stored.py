@@ -18,7 +18,7 @@ from tilewright.base.target import Target
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.spec import Kind
-from tilewright.graph.text.parse import literal
+from tilewright.graph.text.arguments import literal
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.runtime.cache import cache_key, read_entry, write_entry

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.engine.memory.parts import exchange_buffers, is_held
-from tilewright.graph.build import is_seen_by_gradients_alone
 from tilewright.graph.kernels.custom import updated_source, without_gradient
+from tilewright.graph.marks import is_seen_by_gradients_alone
 from tilewright.graph.ops import CheckArg, Ops, ParamArg
 from tilewright.graph.records import Schedule
 from tilewright.graph.symbolic import free_sizes

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import UnsupportedError
-from tilewright.graph import build
+from tilewright.graph import build, marks
 from tilewright.graph.gradients.gather import gather_gradient
 from tilewright.graph.gradients.sums import sum_behind
 from tilewright.graph.kernels.custom import custom_gradient
@@ -100,7 +100,7 @@ class Maths:
 
     multiply = staticmethod(_multiply)
     where = staticmethod(build.where)
-    takes_ties = staticmethod(build.takes_ties)
+    takes_ties = staticmethod(marks.takes_ties)
 
     def negate(self, x: UOp) -> UOp:
         return build.alu(Ops.NEG, x)
@@ -312,7 +312,7 @@ def _detach(node: UOp, upstream: UOp) -> Gradients:
         inputs = node.src[1:]
         slopes = zip(node.arg.rule(node, *inputs), inputs, strict=True)
         return (None, *(None if slope is None else _fit(_multiply(upstream, slope), x) for slope, x in slopes))
-    short = build.rounded_to(node)
+    short = marks.rounded_to(node)
     if short is not None:
         return (build.cast(build.cast(upstream, short), node.dtype),)
     rest = (None,) * (len(node.src) - 1)

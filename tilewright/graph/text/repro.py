@@ -25,9 +25,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 
-from tilewright.base.config import DECLARATIONS, Value, options
+from tilewright.base.config import DECLARATIONS, options
 from tilewright.base.dtype import DType, to_dtype
 from tilewright.base.errors import ParseError, TilewrightError
+from tilewright.base.option import Value
 from tilewright.base.version import __version__
 from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import variable_bounds

@@ -11,7 +11,8 @@ from tilewright.base.dtype import dtypes
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.spec import Kind
-from tilewright.graph.text.parse import literal, node_text, parse
+from tilewright.graph.text.arguments import literal, node_text
+from tilewright.graph.text.parse import parse
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import consumers, toposort
 

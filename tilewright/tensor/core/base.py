@@ -12,7 +12,7 @@ from tilewright.base.errors import DeviceError, DTypeError, ShapeError, Unsuppor
 from tilewright.engine import devices
 from tilewright.engine.execution.traces import note_update
 from tilewright.engine.memory import live
-from tilewright.graph import build
+from tilewright.graph import build, marks
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices, Kind, Shape
 from tilewright.graph.symbolic import SymbolicInt
@@ -147,10 +147,10 @@ class TensorBase:
             requires_grad = requires_grad or other._requires_grad
         if requires_grad and not modes.grad_enabled:
             requires_grad = False
-            uop = build.detach(uop)
+            uop = marks.detach(uop)
         is_float = uop.dtype.is_float
         if is_float and uop.line is not None and not _leads_to(uop, self, *others):
-            uop = build.set_apart(uop)  # some other tensor is, or was made from, an equal expression
+            uop = marks.set_apart(uop)  # some other tensor is, or was made from, an equal expression
         made = object.__new__(type(self))
         made._set_up(uop, self.device, requires_grad and is_float)
         return made
@@ -231,7 +231,7 @@ class TensorBase:
             return  # nothing flows, and constants are shared
         if not is_own:
             with live.exchanging:
-                self.uop = build.detach(self.uop)
+                self.uop = marks.detach(self.uop)
                 self._give_memory()
         self._ancestors = ()
         mark_parameter(self)
@@ -306,7 +306,7 @@ class TensorBase:
                     raise UnsupportedError("assign", message, "clone() the detached tensor, or detach() the values")
                 _require_gradients(self, *(tensor for tensor, _ in chain))
             else:
-                value = build.detach(value)
+                value = marks.detach(value)
         if not chain:
             self._store_here(moves, value)
             return

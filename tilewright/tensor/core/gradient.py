@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar, cast
 
 from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
 from tilewright.engine.memory import live
-from tilewright.graph import build
+from tilewright.graph import build, marks
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind
 from tilewright.graph.uop import UOp
@@ -138,11 +138,11 @@ def _accumulate(parameter: TensorBase, value: UOp, create_graph: bool) -> None:
     with live.exchanging:  # another thread may add to the same gradient
         known = parameter.grad
         if known is None:
-            node = value if create_graph else build.detach(value)
+            node = value if create_graph else marks.detach(value)
             parameter.grad = type(parameter)._from_uop(node, parameter.device, create_graph)
             return
         summed = build.alu(Ops.ADD, known.uop, value)
-        known.uop = summed if create_graph else build.detach(summed)
+        known.uop = summed if create_graph else marks.detach(summed)
         known._requires_grad = create_graph
 
 

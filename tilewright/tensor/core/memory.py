@@ -11,7 +11,7 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.base.location import user_location
 from tilewright.engine.memory import live
 from tilewright.engine.memory.parts import layout_of
-from tilewright.graph import build
+from tilewright.graph import build, marks
 from tilewright.graph.ops import Ops
 from tilewright.graph.slices import replace_axis
 from tilewright.graph.spec import Devices, Shape
@@ -55,8 +55,8 @@ def stored_value(node: UOp, buffer: UOp) -> UOp:
         below = below.src[0]
     if below is build.stored_root(node) or not has_memory(below):
         return buffer
-    apart = build.identical(buffer)
-    return build.detach(apart) if is_cut else apart
+    apart = marks.identical(buffer)
+    return marks.detach(apart) if is_cut else apart
 
 
 class NodeHolder:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tilewright.graph import build
+from tilewright.graph import build, marks
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
@@ -22,7 +22,7 @@ INVERTIBLE = (Ops.RESHAPE, Ops.PERMUTE, Ops.SHRINK, Ops.FLIP, Ops.PAD, Ops.DETAC
 def apply_moves(node: UOp, moves: Iterable[Move]) -> UOp:
     for op, arg in moves:
         if op is Ops.DETACH:
-            node = build.detach(node)
+            node = marks.detach(node)
         elif op is Ops.BITCAST:
             node = nodes.bits_as(node, arg)
         else:

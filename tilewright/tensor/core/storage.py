@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from tilewright.base.dtype import DType, dtypes, to_dtype
 from tilewright.base.errors import RealizeError, ShapeError
 from tilewright.engine.memory import live
-from tilewright.graph import build
+from tilewright.graph import build, marks
 from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import present_shape, present_size
 from tilewright.graph.spec import Devices, Shape
@@ -159,7 +159,7 @@ class StorageMixin(TensorBase):
         keeps the node keeps the value: an update by another thread leaves it alone."""
         if not isinstance(self.device, str):
             self.realize()  # where it is: the gathered copy alone would leave its own memory as it was
-            gathered = build.copy(build.detach(self.uop), self.device[0])
+            gathered = build.copy(marks.detach(self.uop), self.device[0])
             return type(self)._from_uop(gathered, self.device[0])._stored_node()
         while True:
             self.realize()
@@ -326,6 +326,6 @@ class StorageMixin(TensorBase):
 
     def detach(self) -> Self:
         """The same values, which no gradient flows through. A view: an assignment to it updates this tensor too."""
-        node = build.detach(self.uop)
-        node = build.set_apart(node) if node.line is not None and node is not self.uop else node
+        node = marks.detach(self.uop)
+        node = marks.set_apart(node) if node.line is not None and node is not self.uop else node
         return self._note_path(type(self)._from_uop(node, self.device), ((Ops.DETACH, None),))

@@ -8,7 +8,7 @@ import math
 from typing import Self
 
 from tilewright.base.dtype import dtypes
-from tilewright.graph import build
+from tilewright.graph import build, marks
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
@@ -71,7 +71,7 @@ def running_logsumexp(node: UOp) -> UOp:
     outer, size = node.shape[:-1], node.shape[-1]
     if not is_short_scan(node.shape, len(outer)):
         return _logsumexp_of_blocks(node)
-    greatest = build.detach(scan_axis(node, Ops.MAX, len(outer)))
+    greatest = marks.detach(scan_axis(node, Ops.MAX, len(outer)))
     infinite = functions.absolute(greatest).eq(math.inf)
     safe = build.where(infinite, greatest.const_like(0.0), greatest)
     square = (*outer, size, size)

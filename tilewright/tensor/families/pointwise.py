@@ -10,7 +10,7 @@ from typing import Self
 
 from tilewright.base.dtype import Scalar, dtypes
 from tilewright.base.errors import DTypeError, ShapeError
-from tilewright.graph import build
+from tilewright.graph import build, marks
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core.base import TensorBase
 from tilewright.tensor.core.checks import check_axis
@@ -327,7 +327,7 @@ def atan2(y: UOp, x: UOp) -> UOp:
 def hypot(x: UOp, y: UOp) -> UOp:
     x_size, y_size = functions.absolute(x), functions.absolute(y)
     # A constant, so that gradients go through the quotients alone.
-    scale = build.detach(x_size.maximum(y_size))
+    scale = marks.detach(x_size.maximum(y_size))
     is_plain = (scale > 0) & (scale < math.inf)
     safe = is_plain.where(scale, 1.0)
     left, right = is_plain.where(x / safe, 1.0), is_plain.where(y / safe, 0.0)

@@ -9,7 +9,7 @@ from typing import Self, TypeVar
 
 from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.errors import DTypeError, ShapeError
-from tilewright.graph import build
+from tilewright.graph import build, marks
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op
 from tilewright.tensor.core.base import TensorBase, check_devices, common_dtype
@@ -170,7 +170,7 @@ class ArithmeticMixin(StorageMixin):
     def _bounded(self, op: Op, bound: Scalar, name: str) -> Self:
         """The greater (MAX) or lesser (MIN) of this tensor and a number, with no gradient at the number itself."""
         left, right, _ = self._promoted(name, bound)
-        return self._new(build.alu(op, left, build.taking_ties(right)))
+        return self._new(build.alu(op, left, marks.taking_ties(right)))
 
     def maximum(self, x: Self | Scalar) -> Self:
         """The greater of two; the gradient of equal ones is shared evenly."""

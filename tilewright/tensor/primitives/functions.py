@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 
 from tilewright.base.dtype import dtypes
-from tilewright.graph import build
+from tilewright.graph import build, marks
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.tensor.primitives import coefficients
@@ -94,7 +94,7 @@ def log1p(x: UOp) -> UOp:
     safe = exact.where(x.const_like(2.0), moved)
     rounded = log(safe)
     lost = moved.eq(0).where(x.const_like(0.0), rounded * (x / (safe - 1) - 1))
-    return exact.where(x, rounded + build.detach(lost))
+    return exact.where(x, rounded + marks.detach(lost))
 
 
 def expm1_below_zero(x: UOp) -> UOp:
@@ -111,7 +111,7 @@ def logaddexp(x: UOp, y: UOp) -> UOp:
 
 def sigmoid(x: UOp) -> UOp:
     shrunk = exp(minus_abs(x))  # at most 1, so nothing overflows on either side
-    return build.with_slopes((x < 0).where(shrunk, 1.0) / (1 + shrunk), _sigmoid_slope, x)
+    return marks.with_slopes((x < 0).where(shrunk, 1.0) / (1 + shrunk), _sigmoid_slope, x)
 
 
 def _sigmoid_slope(value: UOp, _: UOp) -> tuple[UOp]:
@@ -119,7 +119,7 @@ def _sigmoid_slope(value: UOp, _: UOp) -> tuple[UOp]:
 
 
 def softplus(x: UOp) -> UOp:
-    return build.with_slopes((x < 0).where(x.const_like(0.0), x) + log1p(exp(minus_abs(x))), _softplus_slope, x)
+    return marks.with_slopes((x < 0).where(x.const_like(0.0), x) + log1p(exp(minus_abs(x))), _softplus_slope, x)
 
 
 def _softplus_slope(_: UOp, x: UOp) -> tuple[UOp]:
@@ -140,7 +140,7 @@ def power(x: UOp, y: UOp) -> UOp:
         return value  # products have the slopes of the power
     if value is None:
         value = _root_power(x, exponent) if abs(exponent) == 0.5 else _real_power(x, y)
-    return build.with_slopes(value, _power_slopes, x, y)
+    return marks.with_slopes(value, _power_slopes, x, y)
 
 
 def _power_slopes(value: UOp, x: UOp, y: UOp) -> tuple[UOp, UOp | None]:
@@ -267,7 +267,7 @@ def tanh(x: UOp) -> UOp:
         ratio = numerator / is_small.where(polynomial(square, coefficients.TANH_Q), 1 + shrunk)
         small = near + ratio
     # The sum of zeros of unlike sign would lose that of x.
-    return build.with_slopes(is_small.where(near.eq(0).where(near, small), with_sign_of(x, ratio)), _tanh_slope, x)
+    return marks.with_slopes(is_small.where(near.eq(0).where(near, small), with_sign_of(x, ratio)), _tanh_slope, x)
 
 
 def _tanh_slope(value: UOp, _: UOp) -> tuple[UOp]:
@@ -329,7 +329,7 @@ def erf(x: UOp) -> UOp:
     else:
         small = near_zero * polynomial(square, coefficients.ERF_T) / polynomial(square, coefficients.ERF_U)
         tail = shrunk * polynomial(limited, coefficients.ERFC_P) / polynomial(limited, coefficients.ERFC_Q)
-    return build.with_slopes(is_small.where(small, with_sign_of(x, 1 - tail)), _erf_slope, x)
+    return marks.with_slopes(is_small.where(small, with_sign_of(x, 1 - tail)), _erf_slope, x)
 
 
 def _erf_slope(_: UOp, x: UOp) -> tuple[UOp]:

@@ -8,7 +8,7 @@ from typing import Self
 
 from tilewright.base.dtype import DType, Scalar, dtypes, to_dtype
 from tilewright.base.errors import DTypeError, ShapeError
-from tilewright.graph import build
+from tilewright.graph import build, marks
 from tilewright.graph.build import Pairs
 from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.sizes import is_symbolic, larger_size
@@ -196,7 +196,7 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
         if 0 in self.shape or not isinstance(self.device, str):
             return None
         bounds = tuple((0, 1 if axis in axes else size) for axis, size in enumerate(self.shape))
-        return self._new(build.detach(build.shrink(self.uop, bounds)))
+        return self._new(marks.detach(build.shrink(self.uop, bounds)))
 
     def std(self, axis: Axes = None, keepdim: bool = False, correction: float = 1) -> Self:
         """The root of the variance."""

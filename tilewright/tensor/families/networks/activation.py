@@ -9,7 +9,7 @@ from typing import Self
 
 from tilewright.base.dtype import DType, promote_with_scalar
 from tilewright.base.errors import DTypeError, ShapeError
-from tilewright.graph import build
+from tilewright.graph import build, marks
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core.base import check_devices
@@ -21,7 +21,7 @@ from tilewright.tensor.primitives import functions
 @functools.cache
 def _relu_bound(dtype: DType) -> UOp:
     """0 without a gradient at 0; kept, because networks ask for it more often than for anything."""
-    return build.taking_ties(build.const(dtype, 0))
+    return marks.taking_ties(build.const(dtype, 0))
 
 
 class ActivationMixin(Family):

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 
 from tilewright.base.dtype import DType, dtypes, promote
 from tilewright.base.errors import ShapeError
-from tilewright.graph import build
+from tilewright.graph import build, marks
 from tilewright.graph.sizes import is_symbolic, smaller_size
 from tilewright.graph.spec import max_count
 from tilewright.tensor.core import nodes
@@ -92,7 +92,7 @@ class AttentionMixin(RandomMixin, ProductsMixin):
         """All rows of `self` at once; with `first_row`, its number among all queries, none looks at later keys."""
         carrier: DType = accumulate_dtype(promote(self.dtype, key.dtype))
         # Their gradient is a factor of the queries' and the keys', so it has the dtype of these.
-        raw = self._new(build.round_gradient(self.dot(key.transpose(-2, -1), dtype=carrier).uop, self.dtype), key)
+        raw = self._new(marks.round_gradient(self.dot(key.transpose(-2, -1), dtype=carrier).uop, self.dtype), key)
         scores = raw * (1 / math.sqrt(self.shape[-1]))
         if first_row is not None:
             keep = nodes.triangle_mask(scores.shape, first_row, upper=False)

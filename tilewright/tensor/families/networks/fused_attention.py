@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import DeviceError
 from tilewright.base.target import TensorCore
-from tilewright.graph import build
+from tilewright.graph import marks
 from tilewright.graph.kernels.attention import LOG2_E, Attention, forward_kernel
 from tilewright.graph.kernels.attention_gradient import key_gradient_kernel, query_gradient_kernel
 from tilewright.graph.kernels.values import memory_behind
@@ -186,7 +186,7 @@ class _Rule:
 
 def _apart(tensor: Any) -> Any:
     """The tensor as an input of its own, though it may be computed from another or be the same."""
-    return tensor._new(build.set_apart(build.detach(tensor.uop)))
+    return tensor._new(marks.set_apart(marks.detach(tensor.uop)))
 
 
 @dataclass(frozen=True)
