@@ -5,13 +5,13 @@ one."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.base.errors import OutOfBoundsError, TilewrightError
-from tilewright.debug.replay import Array
+from tilewright.base.errors import InternalError, OutOfBoundsError
+from tilewright.debug.sum_order import CANNOT, Array, steady_elements
 from tilewright.engine.compilation.difference import Difference, find_difference
 from tilewright.graph.interpreter.effects import run_effects
 from tilewright.graph.interpreter.evaluate import cast_array, evaluate_all, evaluate_kernel
@@ -23,41 +23,53 @@ from tilewright.graph.walk import toposort
 MAX_ELEMENTS = 1 << 20
 # A kernel in order of its effects is interpreted element by element: that many iterations are enough.
 MAX_ITERATIONS = 1 << 14
+_MEMORY = (Ops.PARAM, Ops.BUFFER, Ops.DEFINE_LOCAL, Ops.DEFINE_REG)
 _ORDERED = (Ops.AFTER, Ops.END, Ops.BARRIER, Ops.DEFINE_LOCAL, Ops.DEFINE_REG, Ops.GROUP)
-# What an interpreter says of a graph that it has no rule for.
-CANNOT = (TilewrightError, AssertionError, ValueError, IndexError, TypeError, KeyError, RecursionError)
 
 
-def compare_nodes(before: UOp, after: UOp, seed: int = 0) -> Difference | None:
-    """The first element of a value that a rewrite changed. Loads read random contents; a RANGE takes all its values.
-    None also where it cannot be told."""
+Bindings = Mapping[UOp, Array]
+
+
+def compare_nodes(before: UOp, after: UOp, known: Sequence[Bindings] = ()) -> Difference | None:
+    """The first element of a value that a rewrite changed. Loads read random contents, then what `known` says of all
+    the memory that they read; a RANGE takes all its values. None also where it cannot be told."""
     if before.dtype is dtypes.void or after.dtype is not before.dtype:
         return None
     order = toposort(before, after)
     if math.prod(int(node.vmax) + 1 for node in order if node.op is Ops.RANGE) > MAX_ELEMENTS:
         return None
+    leaves = [node for node in order if node.op in _MEMORY or node.op is Ops.VARIABLE]
     for sample in range(3):
-        generator = np.random.default_rng(seed + sample)
-        bindings = {node: made for node in order if (made := _sample(node, generator, sample)) is not None}
-        try:
-            left, right = evaluate_all((before, after), bindings)
-            want, got = np.broadcast_arrays(np.asarray(left), np.asarray(right))
-        except CANNOT:
-            continue
-        found = find_difference(got, want, before.dtype)
+        generator = np.random.default_rng(sample)
+        found = _compare_on(before, after, {node: _sample(node, generator, sample) for node in leaves})
         if found is not None:
             return found
+    for contents in known:
+        if leaves and all(node in contents for node in leaves):
+            found = _compare_on(before, after, {node: contents[node] for node in leaves})
+            if found is not None:
+                return found
     return None
 
 
-def _sample(node: UOp, generator: np.random.Generator, sample: int) -> Array | int | None:
+def _compare_on(before: UOp, after: UOp, bindings: Mapping[UOp, Array | int]) -> Difference | None:
+    try:
+        left, right = evaluate_all((before, after), bindings)
+        want, got = np.broadcast_arrays(np.asarray(left), np.asarray(right))
+        if find_difference(got, want, before.dtype) is None:
+            return None
+        steady = steady_elements([left], [before.dtype], lambda: evaluate_all((before,), bindings))
+        return find_difference(got, want, before.dtype, judged=steady[0])
+    except CANNOT:
+        return None
+
+
+def _sample(node: UOp, generator: np.random.Generator, sample: int) -> Array | int:
     """Contents of memory, or a value of a variable."""
     if node.op is Ops.VARIABLE:
         low, high = int(node.vmin), int(node.vmax)
         return (low, high, (low + high) // 2)[sample]
-    if node.op in (Ops.PARAM, Ops.BUFFER, Ops.DEFINE_LOCAL, Ops.DEFINE_REG):
-        return random_array(node.dtype, node.arg.size, generator)
-    return None
+    return random_array(node.dtype, node.arg.size, generator)
 
 
 def random_array(dtype: DType, size: int, generator: np.random.Generator) -> Array:
@@ -88,11 +100,31 @@ def interpret_kernel(sink: UOp, arrays: Mapping[int, Array]) -> dict[int, Array]
     return {node.arg.slot: data for node, data in bindings.items() if node.arg.slot in written}
 
 
-def compare_memory(got: Mapping[int, Array], want: Mapping[int, Array], dtype_of: Mapping[int, DType]) -> str:
-    """Where two runs of a kernel left something else, as words; empty where they did not."""
+def steady_memory(sink: UOp, arrays: Mapping[int, Array], written: Mapping[int, Array]) -> dict[int, Array]:
+    """For each buffer that a kernel writes, the elements that do not depend on the order of a sum."""
+    kinds = {node.arg.slot: node.dtype for node in toposort(sink) if node.op is Ops.PARAM}
+
+    def evaluate() -> list[Array]:
+        found = interpret_kernel(sink, arrays)
+        if found is None:
+            raise InternalError("the interpreter has no rule for this kernel")
+        return [found[slot] for slot in written]
+
+    steady = steady_elements(list(written.values()), [kinds[slot] for slot in written], evaluate)
+    return dict(zip(written, steady, strict=True))
+
+
+def compare_memory(
+    got: Mapping[int, Array],
+    want: Mapping[int, Array],
+    dtype_of: Mapping[int, DType],
+    judged: Mapping[int, Array],
+) -> str:
+    """Where two runs of a kernel left something else, as words; empty where they did not. `judged` has a mask for each
+    buffer some of whose elements are not compared."""
     for slot, right in want.items():
         if slot in got:
-            found = find_difference(got[slot], right, dtype_of[slot])
+            found = find_difference(got[slot], right, dtype_of[slot], judged=judged.get(slot))
             if found is not None:
                 return f"buffer {slot}, {found}"
     return ""

@@ -20,7 +20,7 @@ from typing import Any
 from tilewright.base.config import DECLARATIONS
 from tilewright.debug.investigate.bisect import bisect, find_missing_wait
 from tilewright.debug.investigate.finding import Finding
-from tilewright.debug.investigate.reduce import is_order_sensitive, reduce_repro
+from tilewright.debug.investigate.reduce import reduce_repro
 from tilewright.debug.investigate.steps import examine
 from tilewright.debug.investigate.trial import in_child, try_repro
 from tilewright.graph.text.repro import Repro, load_repro, write_repro
@@ -73,12 +73,8 @@ def _reduce(repro: Repro, path: str, seconds: float) -> dict[str, Any]:
     # numbers that cancel does when an opt takes it in another order.
     pattern = [(setting, try_repro(repro, setting).kind) for setting in KEPT_PATTERN]
 
-    was_sensitive = is_order_sensitive(repro)
-
     def fails(candidate: Repro) -> bool:
         if try_repro(candidate, seconds=10.0).kind != before.kind:
-            return False
-        if not was_sensitive and is_order_sensitive(candidate):
             return False
         return all(try_repro(candidate, setting, seconds=10.0).kind == kind for setting, kind in pattern)
 

@@ -8,9 +8,8 @@ import math
 import numpy as np
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.debug.investigate.equivalence import CANNOT
 from tilewright.debug.investigate.finding import Finding
-from tilewright.debug.replay import Array
+from tilewright.debug.sum_order import CANNOT, Array
 from tilewright.graph import build
 from tilewright.graph.gradients.rules import gradients_of
 from tilewright.graph.interpreter.evaluate import evaluate

@@ -12,12 +12,13 @@ import numpy as np
 
 from tilewright.base.errors import OutOfBoundsError
 from tilewright.codegen.pipeline import program_params
-from tilewright.debug.investigate.equivalence import CANNOT, interpret_kernel
-from tilewright.debug.replay import Array, bindings_of, computed_values
+from tilewright.debug.investigate.equivalence import interpret_kernel
+from tilewright.debug.replay import bindings_of, computed_values
+from tilewright.debug.sum_order import CANNOT, Array
 from tilewright.engine.compilation.difference import find_difference
 from tilewright.engine.compilation.verify import REFERENCE_DEVICE
 from tilewright.graph.interpreter.evaluate import evaluate, evaluate_all, numpy_dtype
-from tilewright.graph.ops import Ops
+from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.records import Item, Schedule
 from tilewright.graph.sizes import fixed_graph
 from tilewright.graph.text.repro import Repro, inputs_of
@@ -139,25 +140,46 @@ def overlap_of(plan: Schedule) -> str:
     return "temporary buffers that are needed at once share memory"
 
 
-def are_values_right(state: Scheduling, contents: Mapping[int, Array], sizes: Mapping[str, int]) -> bool:
+def held_versions(state: Scheduling, contents: Mapping[int, Array], sizes: Mapping[str, int]) -> dict[UOp, Array]:
+    """What the memory of each stored node and input holds, flat, as the graph defines it."""
+    nodes = tuple(node for node in state.builder.versions if node.op not in (Ops.ASSIGN, Ops.CUSTOM_KERNEL, Ops.COPY))
+    plain = fixed_graph(nodes, sizes)
+    found = evaluate_all(plain, bindings_of(plain, contents))
+    return {node: np.ascontiguousarray(value).reshape(-1) for node, value in zip(nodes, found, strict=True)}
+
+
+def known_loads(state: Scheduling, held: Mapping[UOp, Array]) -> list[dict[UOp, Array]]:
+    """What the PARAMs of each kernel hold while it is written, one kernel after the other."""
+    nodes = {version: node for node, version in state.builder.versions.items()}
+    found = []
+    for parts in state.builder.loaded.values():
+        loads = {}
+        for number, (version, start, size) in enumerate(parts):
+            node = nodes[version]
+            if node in held and isinstance(size, int):
+                loads[UOp(Ops.PARAM, node.dtype, (), ParamArg(number, size))] = held[node][start : start + size]
+        found.append(loads)
+    return found
+
+
+def are_values_right(state: Scheduling, held: Mapping[UOp, Array], sizes: Mapping[str, int]) -> bool:
     """Whether the value that was written for each stored node, as loops and loads of other stored nodes, is the node's:
     then a kernel that is wrong was broken when it became an item."""
-    versions = state.builder.versions
-    nodes = tuple(node for node in versions if node.op not in (Ops.ASSIGN, Ops.CUSTOM_KERNEL, Ops.COPY))
+    builder = state.builder
+    data = {builder.versions[node]: value for node, value in held.items()}
     try:
-        plain = fixed_graph(nodes, sizes)
-        found = evaluate_all(plain, bindings_of(plain, contents))
-        known = {node: np.asarray(value).reshape(-1) for node, value in zip(nodes, found, strict=True)}
-        held = {versions[node]: value for node, value in known.items()}
-        for node, value in state.builder.values.items():
-            if node not in known or node in state.plan.hosts:
+        for node, value in builder.values.items():
+            if node not in held or node in state.plan.hosts:
                 continue
             both = fixed_graph((value, flatten_index(loops_over(node.shape), node.shape)), sizes)
-            loads = {load: held[load.arg.slot] for load in toposort(both[0]) if load.op is Ops.PARAM}
+            loads = {}
+            for load in (load for load in toposort(both[0]) if load.op is Ops.PARAM):
+                part = builder.loaded[node][load.arg.slot]
+                loads[load] = data[part.version][part.start : part.start + load.arg.size]
             got, where = np.broadcast_arrays(*map(np.asarray, evaluate_all(both, loads)))
-            if find_difference(got.reshape(-1), known[node][where.reshape(-1)], node.dtype) is not None:
+            if find_difference(got.reshape(-1), held[node][where.reshape(-1)], node.dtype) is not None:
                 return False
-    except (*CANNOT, KeyError):
+    except CANNOT:
         return False
     return True
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import TilewrightError
-from tilewright.debug.replay import Array, bindings_of, contents_of, expected_values, fixed_outputs
-from tilewright.engine.compilation.difference import find_difference
+from tilewright.debug.replay import bindings_of, contents_of, expected_values, fixed_outputs
+from tilewright.debug.sum_order import Array
 from tilewright.graph import build
 from tilewright.graph.interpreter.evaluate import evaluate_all, numpy_dtype
 from tilewright.graph.ops import Ops, ParamArg
@@ -28,7 +28,7 @@ from tilewright.graph.symbolic import capacity
 from tilewright.graph.text.repro import Input, Repro
 from tilewright.graph.uop import UOp
 from tilewright.graph.verification.verify import verify_kernel, verify_tensor_graph
-from tilewright.graph.walk import map_graph, substitute, toposort
+from tilewright.graph.walk import substitute, toposort
 
 Fails = Callable[[Repro], bool]
 # What a change may raise that made a graph which means nothing.
@@ -86,27 +86,6 @@ def _is_meaningful(repro: Repro) -> bool:
     except _MEANINGLESS:
         return False
     return True
-
-
-def is_order_sensitive(repro: Repro) -> bool:
-    """Whether the definition itself gives something else when its sums are taken backwards: then no two devices need
-    agree on it."""
-    if repro.kind == "kernel":
-        return False
-
-    def backwards(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
-        if node.op is not Ops.REDUCE_AXIS:
-            return None
-        return node.with_src((UOp(Ops.FLIP, src[0].dtype, src, tuple(node.arg[1])),))
-
-    try:
-        plain = UOp(Ops.SINK, dtypes.void, fixed_outputs(repro))
-        bindings = bindings_of(plain.src, contents_of(repro))
-        turned = map_graph(plain, backwards)
-        pairs = zip(evaluate_all(plain.src, bindings), evaluate_all(turned.src, bindings), plain.src)
-        return any(find_difference(np.asarray(b), np.asarray(a), node.dtype) is not None for a, b, node in pairs)
-    except _MEANINGLESS:
-        return False
 
 
 def with_outputs(repro: Repro, outputs: tuple[UOp, ...], more: Mapping[UOp, Array] | None = None) -> Repro:
@@ -306,4 +285,4 @@ def _with_kernel(repro: Repro, graph: UOp) -> Repro:
     return replace(repro, graph=graph)
 
 
-__all__ = ["is_order_sensitive", "reduce_repro", "with_outputs"]
+__all__ = ["reduce_repro", "with_outputs"]

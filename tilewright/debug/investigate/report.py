@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 MAX_LINES = 60
+REPLAY_SECONDS = 300
 
 
 def summary(record: dict[str, Any]) -> str:
@@ -47,23 +48,26 @@ def function_name(guilty: dict[str, Any] | None) -> str:
     return re.sub(r"\W+", "_", words.lower()).strip("_")[:60]
 
 
-def repro_test(guilty: dict[str, Any] | None, repro: str, differs: bool) -> str:
-    """A test that replays the smallest graph; in a child where it ends the process or never ends."""
+def repro_test(guilty: dict[str, Any] | None, repro: str) -> str:
+    """A test that replays the smallest graph in a process of its own: a kernel that writes to wrong addresses, or never
+    ends, fails the test and does not end the process that runs it."""
     title = "an investigation" if guilty is None else f"{guilty['kind']} {guilty['name']}"
-    how = "replay(read_repro(REPRO))" if differs else "try_repro(read_repro(REPRO))"
-    names = "read_repro, replay" if differs else "read_repro"
     lines = [
         f'"""Found by `tilewright debug`: {title}."""',
         "",
-        f"from tilewright.debug import {names}",
-        *([] if differs else ["from tilewright.debug.investigate.trial import try_repro"]),
+        "import subprocess",
+        "import sys",
+        "from pathlib import Path",
         "",
         f'REPRO = """\\\n{_escaped(repro)}"""',
         "",
         "",
-        f"def test_{function_name(guilty)}() -> None:",
-        f"    outcome = {how}",
-        "    assert outcome.agrees, outcome.text",
+        f"def test_{function_name(guilty)}(tmp_path: Path) -> None:",
+        '    path = tmp_path / "smallest.repro"',
+        '    path.write_text(REPRO, encoding="utf-8")',
+        '    command = [sys.executable, "-m", "tilewright", "replay", str(path)]',
+        f"    done = subprocess.run(command, capture_output=True, text=True, timeout={REPLAY_SECONDS})",
+        "    assert done.returncode == 0, done.stdout + done.stderr",
     ]
     return "\n".join(lines) + "\n"
 

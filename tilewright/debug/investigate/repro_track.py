@@ -60,7 +60,7 @@ def investigate_repro(session: State, path: str) -> Finding | None:
     guilty = choose(found, bisected)
     if guilty is not None and guilty.kind == "rule":
         guilty = confirm_rule(session, small, guilty)
-    write_test(session, small, guilty, kind)
+    write_test(session, small, guilty)
     confirm_in_target(session, guilty)
     return guilty
 
@@ -162,10 +162,10 @@ def confirm_in_target(session: State, guilty: Finding | None) -> None:
     session.scenarios.record("target", f"the target is right with {text}", verdict, text, ended.seconds)
 
 
-def write_test(session: State, repro: str, guilty: Finding | None, kind: str) -> None:
+def write_test(session: State, repro: str, guilty: Finding | None) -> None:
     path = session.store.folder / "test_regression.py"
     found = None if guilty is None else guilty.as_json()
-    path.write_text(repro_test(found, text_of(repro), kind == "differs" or kind.startswith("raises")), encoding="utf-8")
+    path.write_text(repro_test(found, text_of(repro)), encoding="utf-8")
     session.store.update(regression=str(path), nodes=load_repro(repro).nodes)
 
 

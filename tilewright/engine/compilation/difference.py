@@ -30,20 +30,30 @@ def tolerance_of(dtype: DType) -> float:
     return 2.0 ** -(dtype.mantissa_bits - LOOSE_BITS) if dtype.is_float else 0.0
 
 
-def find_difference(got: Any, want: Any, dtype: DType, tolerance: float | None = None) -> Difference | None:
-    """The first element of `got` that disagrees with `want`. Floats agree within `tolerance`, that of their dtype where
-    none is given, of the larger of the value and 1."""
+def differing(got: Any, want: Any, dtype: DType, tolerance: float | None = None) -> Any:
+    """A mask of the elements that disagree. Floats agree within `tolerance` of the larger of the value and 1, that of
+    their dtype where none is given."""
     import numpy as np
 
     got, want = np.asarray(got), np.asarray(want)
-    if dtype.is_float:
-        allowed = tolerance_of(dtype) if tolerance is None else tolerance
+    if not dtype.is_float:
+        return np.asarray(got != want)
+    allowed = tolerance_of(dtype) if tolerance is None else tolerance
+    with np.errstate(all="ignore"):
         found, right = got.astype(np.float64), want.astype(np.float64)
-        with np.errstate(all="ignore"):
-            close = np.isclose(found, right, rtol=allowed, atol=allowed, equal_nan=True)
-        wrong = ~close
-    else:
-        wrong = np.asarray(got != want)
+        return ~np.isclose(found, right, rtol=allowed, atol=allowed, equal_nan=True)
+
+
+def find_difference(
+    got: Any, want: Any, dtype: DType, tolerance: float | None = None, judged: Any = None
+) -> Difference | None:
+    """The first element of `got` that disagrees with `want`, of those that the mask `judged` names if there is one."""
+    import numpy as np
+
+    got, want = np.asarray(got), np.asarray(want)
+    wrong = differing(got, want, dtype, tolerance)
+    if judged is not None:
+        wrong = wrong & judged
     if not wrong.any():
         return None
     position = int(np.argmax(wrong.reshape(-1)))

@@ -5,6 +5,7 @@ it is the definition that schedules, transforms and devices are compared with, s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -238,12 +239,18 @@ def _multi(_frame: Frame, node: UOp, src: list[Any]) -> Array:
     return np.asarray(src[0]) if axis is None else np.concatenate(src, axis=axis)
 
 
+# Takes the place of the sum of floats: (terms, the axes to add along, which are kept, and the dtype) -> the sums. So
+# that a debugger can take sums in another order.
+float_sum: ContextVar[Callable[[Array, tuple[int, ...], DType], Array] | None] = ContextVar("float_sum", default=None)
+
 _REDUCERS: dict[Op, np.ufunc] = {Ops.ADD: np.add, Ops.MUL: np.multiply, Ops.MAX: np.maximum, Ops.MIN: np.minimum}
 
 
 def _reduce(op: Op, x: Array, axes: tuple[int, ...], dtype: DType) -> Array:
     if op not in _REDUCERS:
         raise InternalError(f"{op} is not a reduction")
+    if op is Ops.ADD and dtype.is_float and (add_up := float_sum.get()) is not None:
+        return add_up(x, axes, dtype)
     target = numpy_dtype(dtype)
     initial = np.asarray(reduce_identity(op, dtype), dtype=target)[()]
     result = np.asarray(_REDUCERS[op].reduce(x, axis=axes, dtype=target, initial=initial, keepdims=True))
