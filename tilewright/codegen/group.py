@@ -121,10 +121,13 @@ class GroupWriter:
 
     def position(self, part: UOp) -> UOp:
         """The index of a partial in local memory: those of one total are contiguous, for each element of the tile and
-        each thread along the other axes."""
+        each thread along the other axes. Where the fastest threads are of another axis, those are contiguous instead:
+        neighbours are in different banks."""
+        others = [(self.axes[lane], self.sizes[lane]) for lane in self.layout.others]
+        digits = [*others, *((tile, int(tile.src[0].arg)) for tile in self.layout.tiles), (part, self.layout.parts)]
+        if others and self.layout.others[-1] == len(self.axes) - 1:
+            digits = [*reversed(digits[len(others) :]), *others]
         position = index_const(0)
-        for lane in self.layout.others:
-            position = position * self.sizes[lane] + self.axes[lane]
-        for tile in self.layout.tiles:
-            position = position * int(tile.src[0].arg) + tile
-        return simplify(position * self.layout.parts + part)
+        for digit, size in digits:
+            position = position * size + digit
+        return simplify(position)

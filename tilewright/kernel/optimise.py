@@ -4,6 +4,7 @@ what is done in which order."""
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, field, replace
 
 from tilewright.base.config import options
@@ -11,7 +12,7 @@ from tilewright.base.events import listeners, stage_timer
 from tilewright.base.quota import Quota
 from tilewright.base.target import Target
 from tilewright.graph.kernels.sections import first_section
-from tilewright.graph.ops import AxisType
+from tilewright.graph.ops import Axis, AxisType
 from tilewright.graph.passes import Pass, run_passes
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.simplify import simplify
@@ -20,13 +21,25 @@ from tilewright.graph.verification.verify import verify_kernel
 from tilewright.graph.walk import exchange_axis
 from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.apply import apply_opt, check_limits
-from tilewright.kernel.axes import is_counted, make_range, size_of, view_kernel
+from tilewright.kernel.axes import (
+    is_counted,
+    is_uniform,
+    make_range,
+    padded_size,
+    quotient_of,
+    size_of,
+    split_axis,
+    view_kernel,
+)
 from tilewright.kernel.heuristics.default import choose_with_reason
 from tilewright.kernel.heuristics.reasons import announce_opts
 from tilewright.kernel.prepare.accumulators import recognise_accumulators
 from tilewright.kernel.prepare.loops import merge_loops, split_loops
+from tilewright.kernel.transforms.pad import apply_pad
 
 opt_quota = Quota()  # of OPT_LIMIT
+# Work-groups of a grid whose size is symbolic: those that a launch has no work for are begun and end at once.
+GROUPS_PER_CORE = 16
 
 
 @dataclass
@@ -140,8 +153,30 @@ def to_launch_axes(sink: UOp, target: Target) -> UOp:
     if target.has_threads or not target.has_local:
         return sink
     view = view_kernel(sink)
-    for axis in view.of_kind(AxisType.LOOP):
-        if axis not in view.reduce_axes and is_counted(axis) and check_cores(view, axis) is None:
-            if all(axis in node.ranges for node in view.reduces if node.ranges):
-                sink = exchange_axis(sink, axis, make_range(size_of(axis), axis.arg.id, AxisType.GLOBAL))
+    loops = [axis for axis in view.of_kind(AxisType.LOOP) if axis not in view.reduce_axes and is_uniform(axis)]
+    found = [axis for axis in loops if all(axis in node.ranges for node in view.reduces if node.ranges)]
+    found = [axis for axis in found if check_cores(view, axis) is None]
+    groups = math.prod(size_of(axis) for axis in (*found, *view.of_kind(AxisType.GLOBAL)) if is_counted(axis))
+    for axis in found:
+        if is_counted(axis):
+            sink = exchange_axis(sink, axis, make_range(size_of(axis), axis.arg.id, AxisType.GLOBAL))
+        else:
+            most = max(1, target.cores * GROUPS_PER_CORE // groups)
+            sink = to_symbolic_grid(sink, axis, 1 << (most.bit_length() - 1))
+            groups *= min(most, size_of(axis))
     return sink
+
+
+def to_symbolic_grid(sink: UOp, axis: UOp, most: int) -> UOp:
+    """The kernel with a loop of symbolic size as an axis of the grid. A grid is as large as the greatest size asks for,
+    so it has `most` work-groups along the axis, and each has further iterations where the size is larger.
+
+    before: for i in n: out[i] = ...
+    after:  for block in n: out[block] = ...                                      where n never exceeds `most`
+            for block in 64: for step in (n + 63) // 64: if step*64 + block < n: out[step*64 + block] = ..."""
+    if size_of(axis) <= most:
+        return exchange_axis(sink, axis, axis.replace(arg=Axis(axis.arg.id, AxisType.GLOBAL)))
+    if quotient_of(axis, most) is None:
+        sink = apply_pad(view_kernel(sink), axis, most)
+        axis = make_range(padded_size(axis, most), axis.arg.id, axis.arg.kind)
+    return split_axis(sink, axis, most, AxisType.GLOBAL)

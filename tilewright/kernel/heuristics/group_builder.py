@@ -11,7 +11,7 @@ from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.apply import fits_target
-from tilewright.kernel.axes import KernelView, is_counted, size_of, stride, view_kernel
+from tilewright.kernel.axes import KernelView, is_counted, is_uniform, quotient_of, size_of, stride, view_kernel
 from tilewright.kernel.heuristics.opt_builder import OptBuilder
 from tilewright.kernel.transforms.registry import TRANSFORMS
 
@@ -31,16 +31,20 @@ class GroupOptBuilder(OptBuilder):
 
     def split(self, op: OptOps, axis: UOp, amount: int) -> UOp | None:
         """Splits `amount` off an axis; gives the remaining loop, the axis if it was not split, or None if all of it was
-        taken."""
-        if amount <= 1 or not self.take(op, axis, amount):
+        taken. An axis of symbolic size is padded to whole parts."""
+        if amount <= 1:
             return axis
-        return self.find((*axis.arg.id, 0)) if amount < size_of(axis) else None
+        if not is_counted(axis):
+            axis = self.fill_up(axis, amount)
+        if not self.take(op, axis, amount):
+            return axis
+        return self.find((*axis.arg.id, 0)) if amount < size_of(axis) or not is_counted(axis) else None
 
     def find(self, identity: tuple[int, ...]) -> UOp | None:
         return next((axis for axis in self.view.axes if axis.arg.id == identity), None)
 
     def fill_up(self, axis: UOp, multiple: int) -> UOp:
-        if size_of(axis) % multiple and self.take(OptOps.PADTO, axis, multiple):
+        if quotient_of(axis, multiple) is None and self.take(OptOps.PADTO, axis, multiple):
             found = self.find(axis.arg.id)
             assert found is not None
             return found
@@ -58,8 +62,9 @@ class GroupOptBuilder(OptBuilder):
 
 
 def output_loops(view: KernelView) -> list[UOp]:
+    """Loops that store results, of a size that is one number for the whole launch."""
     loops = view.of_kind(AxisType.LOOP, AxisType.GLOBAL)
-    return [axis for axis in loops if axis not in view.reduce_axes and is_counted(axis)]
+    return [axis for axis in loops if axis not in view.reduce_axes and is_uniform(axis)]
 
 
 def step_of(axis: UOp, accesses: tuple[UOp, ...] | list[UOp]) -> int:
@@ -75,6 +80,14 @@ def divisor(size: int, most: int, least: int = 1) -> int:
     power = math.gcd(size, 1 << max(most.bit_length() - 1, 0))
     best = power if 2 * power >= found else found
     return best if best >= least else 1
+
+
+def part_of(axis: UOp, most: int) -> int:
+    """The iterations of an axis that go to threads at a time: a divisor of its size, or a power of two where that is
+    symbolic, and the last part is masked."""
+    if is_counted(axis):
+        return divisor(size_of(axis), most)
+    return 1 << max(0, min(most, size_of(axis)).bit_length() - 1)
 
 
 def warp_threads(target: Target) -> int:

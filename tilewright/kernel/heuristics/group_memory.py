@@ -11,8 +11,15 @@ from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import has_effects
-from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
-from tilewright.kernel.heuristics.group_builder import GroupOptBuilder, divisor, output_loops, step_of, warp_threads
+from tilewright.kernel.axes import KernelView, is_counted, is_uniform, quotient_of, size_of, stride
+from tilewright.kernel.heuristics.group_builder import (
+    GroupOptBuilder,
+    divisor,
+    output_loops,
+    part_of,
+    step_of,
+    warp_threads,
+)
 from tilewright.kernel.heuristics.streams import crossing_axes
 from tilewright.kernel.transforms.stage import operands
 
@@ -27,7 +34,7 @@ SHORT_ROW = 16
 # The length of a row with its padding, over its own.
 MAX_PADDED = 1.25
 # An operand that is read this many times less often than another is small beside it.
-SMALL_OPERAND = 64
+SMALL_OPERAND = 16
 
 
 def choose_memory_opts(builder: GroupOptBuilder) -> None:
@@ -88,7 +95,7 @@ def fill_groups(builder: GroupOptBuilder) -> None:
     first: UOp | None = loops[0]
     assert first is not None
     steps = [stride(access, first) for access in view.accesses]
-    if all(step in (0, 1) for step in steps) and not view.reduces:
+    if all(step in (0, 1) for step in steps) and not view.reduces and is_counted(first):
         amount = math.gcd(size_of(first), builder.lanes)
         first = builder.split(OptOps.UPCAST, first, amount)
     for axis in (first, *loops[1:]):
@@ -97,9 +104,13 @@ def fill_groups(builder: GroupOptBuilder) -> None:
         most = min(builder.room, GROUP_THREADS // max(1, threads_of(builder.view.sink).count))
         if most <= 1:
             return
-        if size_of(axis) > 2 * most and divisor(size_of(axis), most) < min(most, warp_threads(builder.target)):
+        if (
+            is_counted(axis)
+            and size_of(axis) > 2 * most
+            and divisor(size_of(axis), most) < min(most, warp_threads(builder.target))
+        ):
             axis = builder.fill_up(axis, most if size_of(axis) >= 64 * most else min(most, 64))
-        builder.split(OptOps.LOCAL, axis, divisor(size_of(axis), most))
+        builder.split(OptOps.LOCAL, axis, part_of(axis, most))
 
 
 # ---------------------------------------------------------------- reductions along memory
@@ -111,14 +122,14 @@ def unit_axis(view: KernelView, reduce: UOp) -> UOp | None:
     inside = [access for access in view.accesses if any(axis in access.ranges for axis in reduce.src[1:])]
     most = max((reached(access) for access in inside), default=0)
     inside = [access for access in inside if SMALL_OPERAND * reached(access) >= most]
-    axes = [axis for axis in reduce.src[1:] if axis.arg.kind is AxisType.REDUCE and is_counted(axis)]
+    axes = [axis for axis in reduce.src[1:] if axis.arg.kind is AxisType.REDUCE and is_uniform(axis)]
     found = [axis for axis in axes if any(stride(access, axis) == 1 for access in inside) and size_of(axis) > 1]
     return max(found, key=size_of, default=None)
 
 
 def reached(access: UOp) -> int:
     """The elements that all iterations of the loops of an access reach, as if no two reached the same."""
-    return math.prod(size_of(axis) for axis in access.ranges if is_counted(axis))
+    return math.prod(size_of(axis) for axis in access.ranges if is_uniform(axis))
 
 
 def has_rows(view: KernelView) -> bool:
@@ -184,14 +195,14 @@ def share_axis(builder: GroupOptBuilder, axis: UOp, op: OptOps, threads: int) ->
         return
     several = lanes if size_of(axis) >= lanes * threads else 1
     rest = builder.split(op, builder.fill_up(axis, threads * several), threads)
-    if rest is not None and several > 1 and size_of(rest) % several == 0:
+    if rest is not None and several > 1 and quotient_of(rest, several) is not None:
         builder.split(OptOps.UPCAST, rest, several)
 
 
 def is_aligned(view: KernelView, axis: UOp, lanes: int) -> bool:
     """Whether vectors of `lanes` elements along the axis begin at multiples of their length in every buffer, and no
     mask divides one."""
-    if size_of(axis) % lanes:
+    if size_of(axis) % lanes or not is_counted(axis):
         return False
     for access in view.accesses:
         if any(axis in mask.ranges for mask in access.src[2:]):
@@ -226,7 +237,7 @@ def slow_axes(view: KernelView, shared: list[UOp], inner: list[UOp]) -> list[UOp
     """For each of the main reductions its longest other loop, and the longest other loop that stores results."""
     found = []
     for node in main_reductions(view):
-        others = [a for a in node.src[1:] if a not in shared and a.arg.kind is AxisType.REDUCE and is_counted(a)]
+        others = [a for a in node.src[1:] if a not in shared and a.arg.kind is AxisType.REDUCE and is_uniform(a)]
         found.append(max(others, key=size_of, default=None))
     if inner:
         found.append(max((loop for loop in inner if loop not in shared), key=size_of, default=None))
@@ -234,12 +245,14 @@ def slow_axes(view: KernelView, shared: list[UOp], inner: list[UOp]) -> list[UOp
 
 
 def teams_for_rows(builder: GroupOptBuilder, threads: int, rows: int, slow: list[UOp]) -> int:
-    """How many times the threads of a row share the slow axes, each of which they divide; a power of two."""
+    """How many times the threads of a row share the slow axes, a power of two; they divide each whose size is no
+    variable."""
     if not slow:
         return 1
     wanted = builder.target.cores * THREADS_PER_CORE // max(rows * threads, 1)
     most = min(wanted, min(builder.target.max_group_size, 1024) // threads)
-    return math.gcd(1 << max(0, most.bit_length() - 1), *map(size_of, slow)) if most > 1 else 1
+    counted = [size_of(axis) for axis in slow if is_counted(axis)]
+    return math.gcd(1 << max(0, most.bit_length() - 1), *counted) if most > 1 else 1
 
 
 def add_rows(builder: GroupOptBuilder) -> None:
@@ -247,8 +260,8 @@ def add_rows(builder: GroupOptBuilder) -> None:
     loops = [a for a in output_loops(builder.view) if all(a in node.ranges for node in builder.view.reduces)]
     count = threads_of(builder.view.sink).count
     if loops and 1 < count < GROUP_THREADS // 2:
-        axis = max(loops, key=lambda loop: loop.arg.id)
-        builder.split(OptOps.LOCAL, axis, divisor(size_of(axis), min(builder.room, GROUP_THREADS // (2 * count))))
+        axis = max(loops, key=lambda loop: (is_counted(loop), loop.arg.id))
+        builder.split(OptOps.LOCAL, axis, part_of(axis, min(builder.room, GROUP_THREADS // (2 * count))))
 
 
 # ---------------------------------------------------------------- reductions across memory
@@ -266,9 +279,9 @@ def share_columns(builder: GroupOptBuilder) -> None:
         return
     longest = max(axes, key=size_of)
     if loops:
-        builder.split(OptOps.LOCAL, loops[0], divisor(size_of(loops[0]), 32))
-    if longest in builder.view.axes and is_counted(longest):
+        builder.split(OptOps.LOCAL, loops[0], part_of(loops[0], 32))
+    if longest in builder.view.axes and is_uniform(longest):
         amount = min(sharing, builder.room)
-        if 2 * divisor(size_of(longest), amount) < amount and size_of(longest) >= 4 * amount:
+        if is_counted(longest) and 2 * divisor(size_of(longest), amount) < amount and size_of(longest) >= 4 * amount:
             longest = builder.fill_up(longest, amount)
-        builder.split(OptOps.GROUP, longest, divisor(size_of(longest), amount))
+        builder.split(OptOps.GROUP, longest, part_of(longest, amount))

@@ -90,7 +90,8 @@ def product_axes(view: KernelView) -> tuple[UOp, UOp] | None:
     reduce = view.reduces[0]
     closed = frozenset(reduce.src[1:])
     inside = [access for access in view.loads if access.ranges & closed]
-    loops = [axis for axis in output_loops(view) if axis in reduce.ranges and size_of(axis) >= TILE_THREADS // 2]
+    loops = [axis for axis in output_loops(view) if axis in reduce.ranges and is_counted(axis)]
+    loops = [axis for axis in loops if size_of(axis) >= TILE_THREADS // 2]
     for access in inside:
         for other in inside:
             fast = [axis for axis in loops if axis not in access.ranges and axis in other.ranges]
