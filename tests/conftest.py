@@ -85,3 +85,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         from tests.devices import summary
 
         terminalreporter.write_line(summary())
+
+
+@pytest.fixture(autouse=True, scope="session")
+def fast_paths_at_once() -> None:
+    """The second replay of a jitted function takes the fast path already: what tests of state that changes look at."""
+    from tilewright.engine.jit import quick
+
+    quick.QUICK_AFTER = 1

@@ -29,13 +29,18 @@ _node_of = attrgetter("uop")
 _contents_of = attrgetter("cell_contents")
 _MISSINGS = repeat(MISSING)
 _dtypes = vars(dtypes)  # its attributes, read in a third of the time that reading them from the class takes
+# Options that change what a recorded call would have launched, besides those that a plan is made for.
+_OPTIONS = ("JIT", "DEVICE", "ALLOW_TF32", "FLUSH_DENORMALS")
+_options_of = attrgetter(*_OPTIONS)
+MAX_UNROLLED = 16  # guards of one kind that are compared one by one in generated code; more are compared by `map`
+Namer = Callable[[Any], str]
 _gradient_flag = attrgetter("_requires_grad")
 _gradient_of = attrgetter("grad")
 
 
 def memory_of(node: UOp) -> Buffer | None:
     """The memory that a node's value lies in, where it has any."""
-    while node._cache is None and node.op is Ops.RESHAPE:
+    while not node._cache and node.op is Ops.RESHAPE:
         node = node.src[0]
     held = node if node.op is Ops.BUFFER else held_buffer(node)
     if held is None or held._cache is None:
@@ -120,6 +125,10 @@ class Guards:
         self.objects.append(value)
         self.types.append(type(value))
 
+    def leave_out(self, unused: set[int]) -> None:
+        """Takes out tensors, by their ids, that operations could have read by themselves and have not."""
+        self.tensors = [holder for holder in self.tensors if id(holder) not in unused]
+
     def look_at_tensors(self) -> None:
         """Notes the memory of each tensor, when all that was pending is computed."""
         self.recorded_nodes = [holder.uop for holder in self.tensors]
@@ -133,7 +142,6 @@ class Guards:
         if had_gradient is not None:
             self.with_gradient = [id(holder) in had_gradient for holder in self.tensors]
         self._checks = self._find_checks()
-        self.is_free = not self._checks  # a function of its arguments alone
 
     def stored(self) -> Iterator[tuple[Any, tuple[Any, ...], Callable[[Any, Any], None]]]:
         """The tensors that the call has made and stored where guards compare; the identity of each destination, and a
@@ -164,34 +172,67 @@ class Guards:
 
     def hold(self) -> bool:
         """Whether everything is as it was."""
-        real, whole, device, allow_tf32, flush = self.modes
-        if _dtypes["default_float"] is not real or _dtypes["default_int"] is not whole:
-            return False
-        if options.DEVICE != device or options.ALLOW_TF32 != allow_tf32 or options.FLUSH_DENORMALS != flush:
-            return False
-        for function, code, defaults in self.functions:
-            if function.__code__ is not code or function.__defaults__ is not defaults:
-                return False
-        if self.is_free:
-            return True
-        if all(check() for check in self._checks):
-            return True
-        return not self.change()
+        return all(check() for check in self._checks) or not self.change()
 
     def _find_checks(self) -> list[Callable[[], bool]]:
         """A comparison for each kind of guard that there is any of: to go through empty lists costs as much."""
-        checks = (
-            (self.tensors, lambda: all(map(is_, map(ref, map(_node_of, self.tensors)), self.nodes))),
-            (self.mappings, lambda: all(map(is_, map(dict.get, self.mappings, self.keys, _MISSINGS), self.values))),
-            (self.objects, lambda: list(map(type, self.objects)) == self.types),
-            (self.whole, lambda: list(map(tuple, self.whole)) == self.whole_keys),
-            (self.sequences, lambda: all(len(a) == len(b) and all(map(is_, a, b)) for a, b in self.sequences)),
-            (self.cells, self._cells_hold),
-            (self.with_gradient, self._gradients_hold),
-            (self.getters, lambda: all(same_value(get(), value) for get, value, _ in self.getters)),
-            (self.copies, lambda: all(get() == value for get, value, _ in self.copies)),
-        )
-        return [check for guarded, check in checks if guarded]
+        return [check for _, guarded, check in self._groups() if guarded]
+
+    def _groups(self) -> list[tuple[Callable[[int, Namer], str] | None, Any, Callable[[], bool]]]:
+        """The kinds of guards: the text that compares one of them, the list of them, and what compares all."""
+        return [
+            (None, self.modes, lambda: _modes() == self.modes),
+            (self._text_of_function, self.functions, self._functions_hold),
+            (self._text_of_tensor, self.tensors, self._tensors_hold),
+            (self._text_of_entry, self.mappings, self._entries_hold),
+            (self._text_of_object, self.objects, lambda: list(map(type, self.objects)) == self.types),
+            (None, self.whole, lambda: list(map(tuple, self.whole)) == self.whole_keys),
+            (None, self.sequences, lambda: all(len(a) == len(b) and all(map(is_, a, b)) for a, b in self.sequences)),
+            (None, self.cells, self._cells_hold),
+            (None, self.with_gradient, self._gradients_hold),
+            (None, self.getters, lambda: all(same_value(get(), value) for get, value, _ in self.getters)),
+            (None, self.copies, lambda: all(get() == value for get, value, _ in self.copies)),
+        ]
+
+    def conditions(self, name: Namer) -> list[str]:
+        """Expressions that are all true where everything is as it was and nothing is to be taken over; `name` gives the
+        name of a constant."""
+        found = []
+        for text, guarded, check in self._groups():
+            if guarded is self.modes:
+                found += _text_of_modes(self.modes, name)
+            elif guarded and text is not None and len(guarded) <= MAX_UNROLLED:
+                found += [text(number, name) for number in range(len(guarded))]
+            elif guarded:
+                found.append(f"{name(check)}()")
+        return found
+
+    def _text_of_function(self, number: int, name: Namer) -> str:
+        function, code, defaults = self.functions[number]
+        return f"{name(function)}.__code__ is {name(code)} and {name(function)}.__defaults__ is {name(defaults)}"
+
+    def _text_of_tensor(self, number: int, name: Namer) -> str:
+        # The lists are named, not what is in them: tensors get new nodes, and equal values are taken over.
+        return f"{name(ref)}({name(self.tensors[number])}.uop) is {name(self.nodes)}[{number}]"
+
+    def _text_of_entry(self, number: int, name: Namer) -> str:
+        entry = f"{name(dict.get)}({name(self.mappings[number])}, {name(self.keys[number])}, {name(MISSING)})"
+        return f"{entry} is {name(self.values)}[{number}]"
+
+    def _text_of_object(self, number: int, name: Namer) -> str:
+        return f"type({name(self.objects[number])}) is {name(self.types[number])}"
+
+    def _functions_hold(self) -> bool:
+        for function, code, defaults in self.functions:
+            if function.__code__ is not code or function.__defaults__ is not defaults:
+                return False
+        return True
+
+    def _tensors_hold(self) -> bool:
+        return all(map(is_, map(ref, map(_node_of, self.tensors)), self.nodes))
+
+    def _entries_hold(self) -> bool:
+        return all(map(is_, map(dict.get, self.mappings, self.keys, _MISSINGS), self.values))
 
     def _cells_hold(self) -> bool:
         try:
@@ -317,8 +358,18 @@ def contents_of(cell: Any) -> Any:
         return MISSING
 
 
+def _text_of_modes(modes: tuple[Any, ...], name: Namer) -> list[str]:
+    """Expressions that compare what `_modes` gives."""
+    real, whole, *values = modes
+    settings = zip(_OPTIONS, values, strict=True)
+    return [
+        f"{name(_dtypes)}['default_float'] is {name(real)} and {name(_dtypes)}['default_int'] is {name(whole)}",
+        " and ".join(f"{name(options)}.{option} == {name(value)}" for option, value in settings),
+    ]
+
+
 def _modes() -> tuple[Any, ...]:
-    return dtypes.default_float, dtypes.default_int, options.DEVICE, options.ALLOW_TF32, options.FLUSH_DENORMALS
+    return (_dtypes["default_float"], _dtypes["default_int"], *_options_of(options))
 
 
 def _is_memory(node: UOp) -> bool:

@@ -29,6 +29,7 @@ from tilewright.base.location import user_location
 from tilewright.base.warning import JitWarning
 from tilewright.engine.execution.checks import find_failure
 from tilewright.engine.execution.traces import traces
+from tilewright.engine.jit import quick
 from tilewright.engine.jit.arguments import HOLE, Bound, bind_call, objects_in, owners_of, unflatten
 from tilewright.engine.jit.guards import GuardedByFunction, Guards
 from tilewright.engine.jit.overwrite import Changed, overwrite
@@ -56,6 +57,8 @@ MAX_WAIT = 256
 WARN_AFTER_FAILURES, WARN_AFTER_CHANGES, WARN_AFTER_ARGUMENTS = 3, 6, 32
 # Signatures that are kept; the oldest goes first. A function that is given new objects each time makes one per call.
 MAX_ENTRIES = 256
+# Fast paths that a call is tried with: a function may be called with arguments of several shapes by turns.
+MAX_FAST_PATHS = 4
 LOST = "it was made inside a jitted function that has since been replayed, which does not update it"
 _METHOD_PREFIX = "_jitted_"  # of the attribute in which an object keeps a jitted method of its own
 _RUNS_LATER = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
@@ -82,10 +85,14 @@ class Ready:
         written = self.replay.written
         self.written_state = {role.first for role in written if role.kind == "state"}
         self.written_arguments = [role.first for role in written if role.kind == "input"]
-        # One new tensor and nothing else comes of a replay, which is all that the quickest way through a call does.
-        self.is_plain = self.result is HOLE and not (
+        # New tensors and nothing else come of a replay.
+        self.is_new = not (
             written or self.escaped or self.leaves_behind or self.replay.is_shared or self.replay.checked
         )
+        self.is_plain = self.is_new and self.result is HOLE
+        self.argument_count = len(buffers)
+        self.fast_path: quick.FastPath | None = None
+        self.replays = 0
         self.owners = [
             holder for holder, memories in self.guards.holders if not self.written_state.isdisjoint(memories)
         ]
@@ -144,6 +151,7 @@ class Jit(GuardedByFunction, Generic[P, R]):
         functools.update_wrapper(self, function)
         self.function = function
         self._name = getattr(function, "__name__", "function")
+        self._attribute = _METHOD_PREFIX + self._name
         self.entries: dict[object, Entry] = {}
         self.last_reason = ""
         # The entry of the last call: most calls are like the one before, and to compare is quicker than to hash.
@@ -152,6 +160,8 @@ class Jit(GuardedByFunction, Generic[P, R]):
         self._lock = renewed_lock()
         self._reached: frozenset[Buffer] = frozenset()  # as the last trace found it: it chooses the entry
         self._traced_in_a_row = 0
+        # The fast paths of the last replays, while nothing but replays came after them: `last_reason` is '' and stays.
+        self._fast_paths: tuple[quick.FastPath, ...] = ()
         self._has_warned = False
         self._methods: weakref.WeakKeyDictionary[Any, Jit[Any, Any]] = weakref.WeakKeyDictionary()
 
@@ -159,19 +169,18 @@ class Jit(GuardedByFunction, Generic[P, R]):
         """As a method: each instance has entries of its own, kept as long as it lives."""
         if instance is None:
             return self
-        name = self._name
         attributes: Any = getattr(instance, "__dict__", None)
         if attributes is not None:
-            known = attributes.get(_METHOD_PREFIX + name)
+            known = attributes.get(self._attribute)
         else:
             known = self._methods.get(instance) if _can_be_key(instance) else None
         if known is not None and known.function.args[0] is instance:  # a copy has the attributes of the original
             return known
         marked = () if self._marked is None else self._marked.symbolic
         bound: Any = Jit(functools.partial(self.function, instance), marked)  # type: ignore[arg-type]
-        bound.method_name = name
+        bound.method_name = self._name
         if attributes is not None:
-            attributes[_METHOD_PREFIX + name] = bound
+            attributes[self._attribute] = bound
         elif _can_be_key(instance):
             self._methods[instance] = bound
         return bound
@@ -192,14 +201,20 @@ class Jit(GuardedByFunction, Generic[P, R]):
         """Forgets every record."""
         self.entries.clear()
         self._latest = (None, Entry())
+        self._fast_paths = ()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if not kwargs:
+            for fast_path in self._fast_paths:
+                result = fast_path(args)
+                if result is not None:
+                    return result  # type: ignore[no-any-return]
         # Whatever this does, a small launch shows: a `with` block or a `cast` would be a tenth of its time.
         if not options.JIT or (traces and get_ident() in traces):
             return self.function(*args, **kwargs)
         bound = bind_call(args, kwargs) if self._marked is None else self._marked.bind_call(args, kwargs)
         if bound is None:
-            self.last_reason = "an argument has no elements"
+            self._set_reason("an argument has no elements")
             return self.function(*args, **kwargs)
         tensors, buffers, signature, values = bound
         if self._reached and not self._reached.isdisjoint(buffers):
@@ -220,11 +235,10 @@ class Jit(GuardedByFunction, Generic[P, R]):
                 entry.ready = entry.record = None
                 return self._traced(entry, args, kwargs, bound, change)  # type: ignore[no-any-return]
             if ready.is_plain and not listeners:
-                self.last_reason = ""
-                entry.traced = self._traced_in_a_row = 0
+                self._note_replay(entry, ready, signature)
                 return ready.replay.run(buffers, values)[0]  # type: ignore[no-any-return]
             if listeners and options.CHECK_NAN:
-                self.last_reason = "CHECK_NAN looks at each run of the function"
+                self._set_reason("CHECK_NAN looks at each run of the function")
                 return self.function(*args, **kwargs)
             if not ready.replay.written:
                 return self._replayed(entry, ready, bound)  # type: ignore[no-any-return]
@@ -297,9 +311,13 @@ class Jit(GuardedByFunction, Generic[P, R]):
         self._note(entry, reason or entry.failure, WARN_AFTER_FAILURES if record.spoiled else WARN_AFTER_CHANGES)
         return result
 
+    def _set_reason(self, reason: str) -> None:
+        self.last_reason = reason
+        self._fast_paths = ()
+
     def _note(self, entry: Entry, reason: str, warn_after: int) -> None:
         """Keeps the reason why a call was no replay. A function that is traced time after time says so, once."""
-        self.last_reason = reason or "the call was traced to record it"
+        self._set_reason(reason or "the call was traced to record it")
         entry.traced += 1
         self._traced_in_a_row += 1
         if reason and listeners:
@@ -319,6 +337,16 @@ class Jit(GuardedByFunction, Generic[P, R]):
         warnings.warn_explicit(message, JitWarning, file, line)
 
     # ------------------------------------------------------------ replaying
+
+    def _note_replay(self, entry: Entry, ready: Ready, signature: tuple[Any, ...]) -> None:
+        """A call is replayed: the next like it may take the fast path."""
+        self.last_reason = ""
+        entry.traced = self._traced_in_a_row = 0
+        ready.replays += 1
+        if ready.replays == quick.QUICK_AFTER and self._marked is None:
+            ready.fast_path = quick.quick_replay(ready, signature, self._lock)
+        if ready.fast_path is not None and ready.fast_path not in self._fast_paths:
+            self._fast_paths = (ready.fast_path, *self._fast_paths)[:MAX_FAST_PATHS]
 
     def _replayed(self, entry: Entry, ready: Ready, bound: Bound, update: Callable[..., Any] | None = None) -> Any:
         tensors, buffers, _, values = bound
@@ -347,8 +375,7 @@ class Jit(GuardedByFunction, Generic[P, R]):
         if ready.leaves_behind:
             for destination, result in zip(ready.destinations, results[ready.returned :], strict=True):
                 destination.put(tensors, result)
-        self.last_reason = ""
-        entry.traced = self._traced_in_a_row = 0
+        self._note_replay(entry, ready, bound[2])
         if replay.checked:
             failure = find_failure(replay.checked)
             if failure is not None:

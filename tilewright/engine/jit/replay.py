@@ -175,8 +175,8 @@ class Replay(Reader):
         kept = self.kept
         for number in self.numbers:
             buffer = kept[number]
-            if buffer is None or getrefcount(buffer) != _BUFFER_ALONE or getrefcount(buffer.memory) != _MEMORY_ALONE:
-                buffer = self._new_result(number)
+            if buffer is None or getrefcount(buffer) != BUFFER_ALONE or getrefcount(buffer.memory) != MEMORY_ALONE:
+                buffer = self.new_result(number)
             memories.append(buffer.memory)
             made.append(buffer)
         if values:
@@ -241,7 +241,7 @@ class Replay(Reader):
                 made[number].size = element_count(shape)
         return outputs
 
-    def _new_result(self, number: int) -> Buffer:
+    def new_result(self, number: int) -> Buffer:
         """Memory for a result whose kept buffer the caller still has. A small one is kept: where the caller has let go
         of it by the next call, as it mostly has, it is used again, because to free and to allocate it takes as long as
         to launch a kernel. The one before it is kept too: a caller that lets go of a result when it has the next, as an
@@ -286,12 +286,12 @@ def _count_alone() -> tuple[int, int]:
 
 
 def _count_spare() -> tuple[int, int]:
-    """The same for one that `Replay._new_result` has taken out of the spares."""
+    """The same for one that `Replay.new_result` has taken out of the spares."""
     spares: list[Buffer | None] = [Buffer("", dtypes.uint8, 0, object())]
     spare, spares[0] = spares[0], None
     assert spare is not None
     return getrefcount(spare), getrefcount(spare.memory)
 
 
-_BUFFER_ALONE, _MEMORY_ALONE = _count_alone()
+BUFFER_ALONE, MEMORY_ALONE = _count_alone()
 _SPARE_ALONE = _count_spare()

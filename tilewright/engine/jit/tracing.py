@@ -259,6 +259,10 @@ class Tracer:
 
     def _finish(self, observed: Observation | None) -> None:
         record, guards = self.record, self.record.guards
+        used = record.state()
+        unused = {id(state) for state in live.library_state() if used.isdisjoint(memories_of(state.uop))}
+        guards.leave_out(unused)
+        self.could_reach.leave_out(unused)
         guards.look_at_tensors()
         self.could_reach.look_at_tensors()
         record.could_reach = frozenset(self.could_reach.state_buffers() | guards.state_buffers())
