@@ -16,7 +16,7 @@ import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
@@ -30,11 +30,11 @@ from tilewright.base.warning import JitWarning
 from tilewright.engine.execution.checks import find_failure
 from tilewright.engine.execution.traces import traces
 from tilewright.engine.jit import quick
-from tilewright.engine.jit.arguments import HOLE, Bound, bind_call, objects_in, owners_of, unflatten
-from tilewright.engine.jit.guards import GuardedByFunction, Guards
+from tilewright.engine.jit.arguments import HOLE, Bound, bind_call, objects_in, unflatten
+from tilewright.engine.jit.guards import GuardedByFunction
 from tilewright.engine.jit.overwrite import Changed, overwrite
 from tilewright.engine.jit.readers import is_read_by_others
-from tilewright.engine.jit.replay import Replay
+from tilewright.engine.jit.ready import FastPath, Ready, shared_arguments
 from tilewright.engine.jit.tracing import Record, Tracer, settle
 from tilewright.graph.build import multi, reshape
 from tilewright.graph.sizes import rebound
@@ -62,64 +62,6 @@ MAX_FAST_PATHS = 4
 LOST = "it was made inside a jitted function that has since been replayed, which does not update it"
 _METHOD_PREFIX = "_jitted_"  # of the attribute in which an object keeps a jitted method of its own
 _RUNS_LATER = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
-
-
-class Ready:
-    """All that a replay needs."""
-
-    def __init__(self, record: Record, reached: frozenset[Buffer], buffers: list[Buffer]) -> None:
-        self.replay = Replay(record.executions, record.roles, record.outputs, record.returned, record.variables)
-        self.guards: Guards = record.guards
-        self.guards.forget_nodes()
-        self.result = record.result
-        self.returned = len(record.leaves)
-        self.origins = record.origins
-        self.destinations = record.destinations
-        self.cleared = record.cleared
-        self.leaves_behind = bool(record.destinations or record.cleared)
-        self.escaped = record.escaped
-        self.reached = reached  # memory that the function reaches by itself
-        self.shared = _shared(reached, buffers)  # the arguments that lie there: in a replay those and no others
-        self.with_gradient = record.arguments_with_gradient  # whether each argument has one, None where it is the same
-        self.must_compare = bool(reached) or self.with_gradient is not None
-        written = self.replay.written
-        self.written_state = {role.first for role in written if role.kind == "state"}
-        self.written_arguments = [role.first for role in written if role.kind == "input"]
-        # New tensors and nothing else come of a replay.
-        self.is_new = not (
-            written or self.escaped or self.leaves_behind or self.replay.is_shared or self.replay.checked
-        )
-        self.is_plain = self.is_new and self.result is HOLE
-        self.argument_count = len(buffers)
-        self.fast_path: quick.FastPath | None = None
-        self.replays = 0
-        self.owners = [
-            holder for holder, memories in self.guards.holders if not self.written_state.isdisjoint(memories)
-        ]
-
-    def is_alike(self, tensors: Sequence[Any], buffers: list[Buffer]) -> bool:
-        """Whether what is argument and what is reached otherwise is told apart as in the recorded call, and gradients
-        are there that were there."""
-        if self.with_gradient is not None:
-            if [tensor.grad is not None for tensor in tensors] != self.with_gradient:
-                return False
-        if not self.shared and self.reached.isdisjoint(buffers):
-            return True
-        return self.shared == _shared(self.reached, buffers)
-
-    def written(self, buffers: list[Buffer]) -> set[Buffer]:
-        """The memory of arguments and state that a replay overwrites."""
-        return self.written_state.union([buffers[number] for number in self.written_arguments])
-
-    def find_owners(self, tensors: Sequence[Any], buffers: list[Buffer], written: set[Buffer]) -> list[Any]:
-        """The tensors whose memory a replay overwrites."""
-        if not self.written_arguments:
-            return self.owners
-        owners = list(self.owners)
-        if self.shared:
-            owners += [holder for holder, memories in self.guards.holders if not written.isdisjoint(memories)]
-        given = zip(owners_of(tensors), buffers, strict=True)
-        return owners + [tensor for tensor, buffer in given if buffer in written]
 
 
 @dataclass
@@ -161,7 +103,7 @@ class Jit(GuardedByFunction, Generic[P, R]):
         self._reached: frozenset[Buffer] = frozenset()  # as the last trace found it: it chooses the entry
         self._traced_in_a_row = 0
         # The fast paths of the last replays, while nothing but replays came after them: `last_reason` is '' and stays.
-        self._fast_paths: tuple[quick.FastPath, ...] = ()
+        self._fast_paths: tuple[FastPath, ...] = ()
         self._has_warned = False
         self._methods: weakref.WeakKeyDictionary[Any, Jit[Any, Any]] = weakref.WeakKeyDictionary()
 
@@ -269,7 +211,7 @@ class Jit(GuardedByFunction, Generic[P, R]):
 
     def _sharing_entry(self, signature: object, buffers: list[Buffer]) -> Entry:
         """Calls that give the function what it also reaches by itself are recorded apart from those that do not."""
-        shared = tuple(number for number, _ in _shared(self._reached, buffers))
+        shared = tuple(number for number, _ in shared_arguments(self._reached, buffers))
         entry = self._entry((signature, shared))
         entry.shared = shared
         return entry
@@ -294,7 +236,7 @@ class Jit(GuardedByFunction, Generic[P, R]):
         result = tracer.run(args, kwargs, is_observed=is_second)
         record = entry.record = tracer.record
         self._reached = record.could_reach
-        if tuple(number for number, _ in _shared(self._reached, buffers)) != entry.shared:
+        if tuple(number for number, _ in shared_arguments(self._reached, buffers)) != entry.shared:
             # The first call that does so: from now on there is an entry for such calls.
             record.spoil("an argument is also reached by the function itself")
         reason = record.spoiled
@@ -423,14 +365,6 @@ def _can_be_key(instance: object) -> bool:
     """Whether a weak dictionary takes it: it can be referred to weakly, and is equal to nothing but itself."""
     kind = type(instance)
     return hasattr(kind, "__weakref__") and kind.__hash__ is object.__hash__
-
-
-# ---------------------------------------------------------------- what is read, overwritten or lost
-
-
-def _shared(reached: frozenset[Buffer], buffers: list[Buffer]) -> tuple[tuple[int, Buffer], ...]:
-    """The arguments, by number, that lie in memory which is reached otherwise as well."""
-    return tuple((number, buffer) for number, buffer in enumerate(buffers) if buffer in reached)
 
 
 def _lose(holder: Any) -> None:

@@ -13,26 +13,23 @@ import functools
 import os
 from collections.abc import Callable
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewright.base.events import GlobalCounters, listeners
 from tilewright.base.location import PACKAGE_FOLDER
 from tilewright.engine.execution.traces import traces
 from tilewright.engine.jit.arguments import HOLE
+from tilewright.engine.jit.ready import FastPath, Ready
 from tilewright.engine.jit.replay import BUFFER_ALONE, MAX_NOTES, MEMORY_ALONE, note_run, runs
 from tilewright.engine.memory.live import register_once, tensor_kind
 from tilewright.graph.ops import Ops
 from tilewright.runtime.access import overwritten, tell_others, wait_for_update
-
-if TYPE_CHECKING:
-    from tilewright.engine.jit.jit import Ready
 
 MAX_ARGUMENTS = 16
 # A record is worth a function of its own when it has been replayed this often: to compile one takes a millisecond.
 QUICK_AFTER = 3
 _FILE = os.path.join(PACKAGE_FOLDER, "engine", "jit", "<fast path>")  # a frame of it is never the user's line
 _FACTS = 4  # of an argument on one device: shape, dtype, device, whether it requires a gradient
-FastPath = Callable[[tuple[Any, ...]], Any]
 _PLAIN = (bool, int, str, bytes, type(None))
 
 
@@ -231,4 +228,4 @@ def _run(source: Source, ready: Ready, buffers: list[str], result: str, lock: st
     source.add(2, "finally:", f"    {lock}.release()")
 
 
-__all__ = ["QUICK_AFTER", "FastPath", "Source", "quick_replay"]
+__all__ = ["QUICK_AFTER", "Source", "quick_replay"]
