@@ -147,7 +147,7 @@ def try_proposals(store: SessionStore, target: Target, proposals: Sequence[Propo
     made = []
     for proposal in wanted:
         ended = run(proposal.settings)
-        found = verdict_on(ended, reference, failure)
+        found = verdict_on(judge(ended, reference), failure)
         hypothesis = {
             "name": "proposed",
             "question": proposal.why or "proposed by a language model",

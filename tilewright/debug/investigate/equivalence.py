@@ -24,7 +24,8 @@ MAX_ELEMENTS = 1 << 20
 # A kernel in order of its effects is interpreted element by element: that many iterations are enough.
 MAX_ITERATIONS = 1 << 14
 _MEMORY = (Ops.PARAM, Ops.BUFFER, Ops.DEFINE_LOCAL, Ops.DEFINE_REG)
-_ORDERED = (Ops.AFTER, Ops.END, Ops.BARRIER, Ops.DEFINE_LOCAL, Ops.DEFINE_REG, Ops.GROUP)
+# Ops of a kernel that states an order between its effects.
+ORDERED = (Ops.AFTER, Ops.END, Ops.BARRIER, Ops.DEFINE_LOCAL, Ops.DEFINE_REG, Ops.GROUP)
 
 
 Bindings = Mapping[UOp, Array]
@@ -88,7 +89,7 @@ def interpret_kernel(sink: UOp, arrays: Mapping[int, Array]) -> dict[int, Array]
     bindings = {node: arrays[node.arg.slot].copy() for node in params if node.arg.slot in arrays}
     written = {memory_of(node.src[0]).arg.slot for node in order if node.op is Ops.STORE}
     try:
-        if any(node.op in _ORDERED for node in order):
+        if any(node.op in ORDERED for node in order):
             if math.prod(int(node.vmax) + 1 for node in order if node.op is Ops.RANGE) > MAX_ITERATIONS:
                 return None
             return {memory.arg.slot: found for memory, found in run_effects(sink, bindings).items()}

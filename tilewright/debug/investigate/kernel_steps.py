@@ -26,6 +26,7 @@ from tilewright.debug.investigate.finding import Finding
 from tilewright.debug.investigate.item_runner import (
     emulate_kernel,
 )
+from tilewright.debug.investigate.kernel_audit import is_written_by_hand, refused
 from tilewright.debug.sum_order import CANNOT, Array
 from tilewright.engine.compilation.compile import compile_with
 from tilewright.engine.compilation.verify import REFERENCE_DEVICE, run_on_inputs
@@ -150,7 +151,8 @@ def examine_kernel(
     try:
         found = case.run(REFERENCE_DEVICE, open_driver(REFERENCE_DEVICE).load(b"", program), ast)
     except EmulatorError as error:
-        return _blame_memory(error, states, last_good, show_program(program))
+        own = refused(ast, _bytes_of(ast, arrays), values) if is_written_by_hand(ast) else None
+        return own or _blame_memory(error, states, last_good, show_program(program))
     except CANNOT as error:
         return Finding("error", type(error).__name__, str(error), show(before), show_program(program))
     if found:

@@ -5,6 +5,8 @@ replay that differs from its function, a gradient rule that is wrong. Run as a m
     python -m tilewright.debug.investigate.observe FOLDER script.py arguments
     python -m tilewright.debug.investigate.observe FOLDER -m package.module arguments
     python -m tilewright.debug.investigate.observe FOLDER tests/test_x.py::test_y
+
+With `--steps` before the program, the step that breaks the schedule is looked for where the program runs, at its end.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from tilewright.debug.describe import show_location
 from tilewright.debug.dump import buffer_bytes, schedule_repro
 from tilewright.debug.investigate.finding import Finding
 from tilewright.debug.investigate.gradient_audit import check_gradient
+from tilewright.debug.investigate.in_place import examine_in_place
 from tilewright.debug.investigate.jit_audit import JitAudit
+from tilewright.debug.investigate.kernel_audit import check_custom_kernels
 from tilewright.debug.investigate.target import PYTEST
 from tilewright.debug.replay import UnwrittenGuard, bindings_of, contents_of, fixed_outputs, steady_values
 from tilewright.debug.sum_order import CANNOT
@@ -50,13 +54,19 @@ CURRENT, CAPTURED, FINDINGS = "current.repro", "captured.repro", "findings.json"
 class Observer:
     """What is seen of one program."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, has_steps: bool = False) -> None:
         self.folder = folder
-        self.is_captured = False
+        self.has_steps = has_steps
+        self.captured: Repro | None = None
+        self.kernels: set[UOp] = set()  # custom kernels that were looked at
         self.findings: list[Finding] = []
         self.differentiated: dict[Any, UOp] = {}
         self.audit = JitAudit(self.findings)
         self.current = os.path.join(folder, CURRENT)
+
+    @property
+    def is_captured(self) -> bool:
+        return self.captured is not None
 
     def watch(self, run: Run) -> Any:
         self.audit.runs.append(tuple(run.outputs))
@@ -70,7 +80,7 @@ class Observer:
             self.capture(repro, "it cannot be compiled")
 
     def capture(self, repro: Repro, note: str) -> None:
-        self.is_captured = True
+        self.captured = repro
         with open(os.path.join(self.folder, CAPTURED), "w", encoding="utf-8") as file:
             file.write(write_repro(replace(repro, note=note)))
 
@@ -84,6 +94,8 @@ class Observer:
                 self.findings.append(found)
         with open(os.path.join(self.folder, FINDINGS), "w", encoding="utf-8") as file:
             json.dump([found.as_json() for found in self.findings], file)
+        if self.has_steps and self.captured is not None:
+            examine_in_place(self.captured, self.folder)
 
 
 class _Watched:
@@ -118,6 +130,9 @@ class _Watched:
         bindings = bindings_of((*self.outputs, *self.whole), contents_of(repro))
         expected = [np.asarray(value) for value in evaluate_all(self.outputs, bindings)]
         self._check_division(expected, bindings)
+        refused = check_custom_kernels(self.outputs, bindings, self.observer.kernels)
+        if refused is not None:
+            self.observer.findings.append(refused)
         for number, (node, want) in enumerate(zip(self.outputs, expected, strict=True)):
             buffer = execution.buffers[execution.schedule.outputs[number]]
             if buffer is None:
@@ -188,7 +203,9 @@ def is_test(name: str) -> bool:
 
 def main(arguments: Sequence[str]) -> None:
     folder, *command = arguments
-    observer = Observer(folder)
+    has_steps = command[0] == "--steps"
+    command = command[1:] if has_steps else command
+    observer = Observer(folder, has_steps)
     run_watchers.append(observer.watch)
     plan_watchers.append(observer.failed)
     observer.audit.install()

@@ -5,20 +5,22 @@ program is reduced to the statements that the failure needs."""
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from pathlib import Path
 
 from tilewright.debug.investigate.finding import Finding
-from tilewright.debug.investigate.process import Ended
+from tilewright.debug.investigate.in_place import RESULT
 from tilewright.debug.investigate.program_reduce import reduce_program
 from tilewright.debug.investigate.report import program_test
 from tilewright.debug.investigate.scenarios import Verdict, text_of
 from tilewright.debug.investigate.state import State
 from tilewright.debug.investigate.switches import REFERENCE, SWITCHES, Switch
-from tilewright.debug.investigate.target import Failure, Target, judge
+from tilewright.debug.investigate.target import Failure, Target
 from tilewright.graph.text.repro import load_repro
 
 RUN_SECONDS = 40.0
+IN_PLACE_SECONDS = 90.0
 # What is tried alone and first: where one of these is at fault, every other switch only changes the circumstances.
 FIRST = ("cache", "jit")
 OFF = {"jit": {"JIT": "0"}, "cache": {"CACHE": "0"}}
@@ -33,6 +35,8 @@ def investigate_program(session: State, captured: str | None) -> Finding | None:
         first = [switch for switch in SWITCHES if switch.name in FIRST]
         verdicts = run.try_switches(first, lambda taken: try_switch(session, taken[0], {}), 1)
         confirmed = [name for name in FIRST if verdicts[name].verdict == "confirmed"]
+        if guilty is None and not confirmed and captured is not None:
+            guilty, captured = examine_in_program(session, captured)
         if guilty is None and not confirmed:
             verdicts = run.try_switches(
                 [switch for switch in SWITCHES if switch.name not in FIRST],
@@ -47,14 +51,31 @@ def investigate_program(session: State, captured: str | None) -> Finding | None:
     return guilty
 
 
+def examine_in_program(session: State, captured: str) -> tuple[Finding | None, str]:
+    """The step that breaks the captured schedule in the program's own process, and the smallest graph that shows it:
+    for a program that brought what is at fault itself."""
+    run = session.scenarios
+    folder = session.store.folder / "in-place"
+    folder.mkdir(exist_ok=True)
+    ended = run.program(session.target.observed(str(folder), "--steps"), {}, IN_PLACE_SECONDS)
+    path = folder / RESULT
+    question = "a step that changes what the graph means, in the program itself"
+    if not path.exists():
+        run.record("steps-in-place", question, Verdict("refuted", "each keeps the meaning"), "", ended.seconds)
+        return None, captured
+    result = json.loads(path.read_text(encoding="utf-8"))
+    found = Finding.from_json(result["finding"])
+    run.record("steps-in-place", question, Verdict("confirmed", found.text), "", ended.seconds)
+    return found, str(result["path"])
+
+
 def try_switch(session: State, switch: Switch, always: dict[str, str]) -> list[tuple[Verdict, float]]:
     ended = session.scenarios.program(session.target.command, {**always, **switch.settings}, RUN_SECONDS)
-    return [(verdict_on(ended, session.reference, session.failure), ended.seconds)]
+    return [(verdict_on(session.judge(ended), session.failure), ended.seconds)]
 
 
-def verdict_on(ended: Ended, reference: Ended | None, failure: Failure) -> Verdict:
+def verdict_on(found: Failure, failure: Failure) -> Verdict:
     """What a run without the suspected part says of it, beside how the program fails with it."""
-    found = judge(ended, reference)
     if not found.kind:
         return Verdict("confirmed", "without it the program is right")
     if found.kind == failure.kind:
@@ -86,7 +107,7 @@ def reduce_and_write(session: State, guilty: Finding | None, captured: str | Non
             reduced.write_text(text, encoding="utf-8")
             target = Target("script", (str(reduced), *session.target.words[1:]))
             settings = {**_own_cache(folder, text), "PYTHONPATH": with_home(home)}
-            failure = judge(run.program(target.command, settings, 20.0), session.reference)
+            failure = session.judge(run.program(target.command, settings, 20.0))
             return failure.kind == session.failure.kind
 
         best = reduce_program(whole, fails, min(25.0, run.left / 2)) if session.failure.kind != "timeout" else whole
@@ -127,7 +148,7 @@ def _is_right_without(session: State, script: Path, guilty: Finding) -> bool:
     target = Target("script", (str(script), *session.target.words[1:]))
     home = os.path.dirname(os.path.abspath(session.target.words[0]))
     ended = session.scenarios.program(target.command, {**OFF[guilty.kind], "PYTHONPATH": with_home(home)}, 20.0)
-    return not judge(ended, session.reference).kind
+    return not session.judge(ended).kind
 
 
 def _nodes_of(guilty: Finding | None, captured: str | None) -> int:

@@ -12,7 +12,7 @@ from tilewright.debug.investigate.report import repro_test
 from tilewright.debug.investigate.scenarios import Verdict, text_of
 from tilewright.debug.investigate.state import State
 from tilewright.debug.investigate.switches import REFERENCE, SWITCHES, Switch, settings_text
-from tilewright.debug.investigate.target import Failure, judge
+from tilewright.debug.investigate.target import Failure
 from tilewright.graph.text.repro import load_repro
 
 TRIAL_SECONDS = 40.0
@@ -156,7 +156,7 @@ def confirm_in_target(session: State, guilty: Finding | None) -> None:
     if session.target.kind == "repro" or not settings or session.scenarios.left < 3:
         return
     ended = session.scenarios.program(session.target.command, settings, TRIAL_SECONDS)
-    failure = judge(ended, session.reference)
+    failure = session.judge(ended)
     verdict = Verdict("confirmed" if not failure.kind else "inconclusive", f"the target: {failure.text or 'right'}")
     text = settings_text(settings)
     session.scenarios.record("target", f"the target is right with {text}", verdict, text, ended.seconds)

@@ -9,7 +9,7 @@ from pathlib import Path
 from tilewright.debug.investigate.finding import Finding
 from tilewright.debug.investigate.process import Ended, Processes
 from tilewright.debug.investigate.scenarios import Scenarios, Verdict
-from tilewright.debug.investigate.target import Failure, Target, make_target
+from tilewright.debug.investigate.target import Failure, Target, judge, make_target
 from tilewright.debug.memory import SessionStore, known_like, signature_of
 from tilewright.graph.text.repro import load_repro
 from tilewright.graph.walk import toposort
@@ -26,8 +26,13 @@ class State:
         self.processes = Processes(store.note_processes)
         self.scenarios = Scenarios(store, self.processes, jobs, self.started + seconds)
         self.reference: Ended | None = None
+        self.again: Ended | None = None  # the target once more, where what it prints is all that differs
         self.failure = Failure("", "")
         self.findings: list[Finding] = []
+
+    def judge(self, ended: Ended) -> Failure:
+        """How a run of the target fails, beside the reference."""
+        return judge(ended, self.reference, self.again)
 
     def remember(self, repro: Path | None) -> None:
         """Notes the failure, and what is known of failures alike."""

@@ -13,7 +13,7 @@ from tilewright.base.errors import FileError
 from tilewright.debug.investigate.process import Ended
 from tilewright.graph.text.repro import SUFFIX
 
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|inf|nan)\b")
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|inf|nan)\b")
 # Quietly enough that nothing of how long it took is printed: what two runs print is compared.
 PYTEST = ("-x", "-qq", "--no-header", "-p", "no:cacheprovider")
 _RAISED = re.compile(
@@ -36,9 +36,9 @@ class Target:
             return [sys.executable, "-m", "pytest", *PYTEST, *self.words]
         return [sys.executable, *self.words]
 
-    def observed(self, folder: str) -> list[str]:
+    def observed(self, folder: str, *options: str) -> list[str]:
         """How it is run under observation."""
-        return [sys.executable, "-m", "tilewright.debug.investigate.observe", folder, *self.words]
+        return [sys.executable, "-m", "tilewright.debug.investigate.observe", folder, *options, *self.words]
 
 
 def make_target(words: Sequence[str]) -> Target:
@@ -71,8 +71,9 @@ class Failure:
     text: str
 
 
-def judge(ended: Ended, reference: Ended | None) -> Failure:
-    """A program fails where it does not end well, or prints other numbers than the reference does."""
+def judge(ended: Ended, reference: Ended | None, again: Ended | None = None) -> Failure:
+    """A program fails where it does not end well, or prints other numbers than the reference does. `again` is a second
+    plain run: what differs between two of these says nothing."""
     if ended.ending != "finished":
         return Failure(ended.ending, ended.words)
     if ended.status:
@@ -80,23 +81,35 @@ def judge(ended: Ended, reference: Ended | None) -> Failure:
         name, message = raised[-1] if raised else (f"status {ended.status}", "")
         return Failure(name, f"{name}: {message}".strip(": "))
     if reference is not None and reference.is_success:
-        difference = compare_output(ended.output, reference.output)
+        difference = compare_output(ended.output, reference.output, None if again is None else again.output)
         if difference:
             return Failure("other output", difference)
     return Failure("", "")
 
 
-def compare_output(got: str, want: str) -> str:
-    """How two outputs differ, as words; numbers agree within a thousandth, the text around them is the same."""
+def compare_output(got: str, want: str, again: str | None = None) -> str:
+    """How two outputs differ, as words; numbers agree within a thousandth, the text around them is the same. `again` is
+    the output of the same as `got` was: where these two differ nothing is compared."""
     if got == want:
         return ""
     numbers, wanted = _NUMBER.findall(got), _NUMBER.findall(want)
+    repeated = numbers if again is None else _NUMBER.findall(again)
+    if again is not None and _NUMBER.sub("#", got) != _NUMBER.sub("#", again):
+        return ""
     if len(numbers) != len(wanted) or _NUMBER.sub("#", got) != _NUMBER.sub("#", want):
         return "the output is another text"
-    for first, second in zip(numbers, wanted, strict=True):
-        left, right = float(first), float(second)
-        if left != left and right != right:
-            continue
-        if not abs(left - right) <= TOLERANCE * max(1.0, abs(right)) and left != right:
+    for first, second, other in zip(numbers, wanted, repeated, strict=True):
+        if not _are_equal(first, second) and _are_equal(first, other):
             return f"it prints {first} instead of {second}"
     return ""
+
+
+def _are_equal(first: str, second: str) -> bool:
+    left, right = _value(first), _value(second)
+    if left == right or (left != left and right != right):
+        return True
+    return abs(left - right) <= TOLERANCE * max(1.0, abs(right))
+
+
+def _value(text: str) -> float:
+    return float(int(text, 16)) if text.startswith("0x") else float(text)
