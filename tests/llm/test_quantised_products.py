@@ -140,6 +140,28 @@ def test_products_use_dot_product_instructions(monkeypatch: pytest.MonkeyPatch) 
             assert "gather" not in text, f"{kind} with {tokens} tokens"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_terms_have_sixteen_bits(kind: str) -> None:
+    """The second term is what the first one lost: its error is 1/254 of that."""
+    columns = TYPES[kind].size * (2 if TYPES[kind].size == 32 else 1)
+    blocks = random_blocks(kind, 12, columns)
+    weights = decoded(kind, blocks)
+    with Context(QUANTISED_ACTIVATIONS=2):
+        for tokens in (1, 3, 9):
+            x = random_rows(tokens, columns)
+            found = product.linear(TYPES[kind], Tensor(blocks), Tensor(x)).numpy()
+            error = np.abs(found - x.astype(np.float64) @ weights.T.astype(np.float64))
+            assert (error <= bound_of(weights, x) / 100 + 1e-6 * np.abs(x).max()).all()
+        chosen = np.array([[1, 0], [2, 2]], np.int32)
+        x = random_rows(4, columns).reshape(2, 2, columns)
+        given = (Tensor(blocks.reshape(3, 4, -1)), Tensor(x), Tensor(chosen))
+        found = product.expert_linear(TYPES[kind], *given).numpy()
+    picked = weights.reshape(3, 4, columns)[chosen].astype(np.float64)
+    error = np.abs(found - np.einsum("tkrc,tkc->tkr", picked, x.astype(np.float64)))
+    bounds = [bound_of(w, row[None])[0] for each, rows in zip(picked, x) for w, row in zip(each, rows)]
+    assert (error <= np.reshape(bounds, found.shape) / 100 + 1e-6 * np.abs(x).max()).all()
+
+
 def test_an_option_keeps_float_activations() -> None:
     blocks, x = random_blocks("Q4_0", 8, 64), random_rows(1, 64)
     exact = x.astype(np.float64) @ decoded("Q4_0", blocks).T.astype(np.float64)

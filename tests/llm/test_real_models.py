@@ -19,6 +19,13 @@ from tilewright.llm.tokenizer_files import load_tokenizer
 pytestmark = pytest.mark.slow
 MODELS = ["smollm2.gguf", "gemma3-270m.gguf", "qwen2.5-coder-1.5b.gguf"]
 LETTERS = "aA zZ  \n\t\r.,!?'\"0123456789éüß日本語中文한국어🎉👩\u200d\u0301<|>_-+=*/\\#@$%&(){}[]ÄЖ\u3000\xa0\u017f½²٣"
+SENTENCES = [
+    "The sun rises in the east and",
+    "Water boils at",
+    "My favourite book is about",
+    "Scientists have found that",
+]
+ROUNDING = 0.4  # of a difference of logits
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 
@@ -43,14 +50,26 @@ def test_tokens_are_those_of_llama_cpp(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS[1:])
-def test_a_sentence_is_continued_as_by_llama_cpp(name: str) -> None:
+def test_sentences_are_continued_as_by_llama_cpp(name: str) -> None:
+    """20 tokens of most of them. Both round activations to 8 bits, in other runs of elements: where two tokens are as
+    probable as each other within that rounding, either is right, and there alone a continuation may part."""
     llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
     path = real_model(name)
     theirs = llama_cpp.Llama(str(path), n_ctx=256, verbose=False)
-    prompt = theirs.tokenize(b"The history of computing began when")
-    expected = list(itertools.islice(theirs.generate(prompt, temp=0.0, repeat_penalty=1.0), 20))
     generator = Generator(load_model(path).model, context=256, end_tokens=())
-    assert generator.run(generator.submit(prompt, Sampling(temperature=0.0), 20)) == expected
+    equal = 0
+    for sentence in SENTENCES:
+        theirs.reset()
+        prompt = theirs.tokenize(sentence.encode())
+        expected = list(itertools.islice(theirs.generate(prompt, temp=0.0, repeat_penalty=1.0), 20))
+        found = generator.run(generator.submit(prompt, Sampling(temperature=0.0), 20))
+        parted = next((at for at, pair in enumerate(zip(found, expected)) if pair[0] != pair[1]), None)
+        if parted is None:
+            equal += 1
+        else:
+            logits = generator._network.run_one(0, [*prompt, *expected[:parted]], 0)[0]
+            assert logits[found[parted]] - logits[expected[parted]] < ROUNDING, sentence
+    assert equal >= len(SENTENCES) // 2
 
 
 @pytest.mark.parametrize("device", ["CPU", "OPENCL"])

@@ -11,6 +11,7 @@ variable that has few, and refused, at the user's line, where it stays open. Cos
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -324,20 +325,25 @@ def combine_sizes(op: Op, first: int, second: int) -> int:
 
 def as_size(expression: UOp, bindings: Bindings | None) -> int:
     """An expression as a size."""
-    from tilewright.graph.simplify import simplify  # programs without variables do without the rules
-
-    # Equal sizes have one canonical expression: that is what they mean, and no step of the compiler to be bisected.
-    if options.REWRITE_LIMIT < 0:
-        node = simplify(expression)
-    else:
-        with Context(REWRITE_LIMIT=-1):
-            node = simplify(expression)
+    node = _canonical(expression) if not options.DISABLE_RULES else _canonical.__wrapped__(expression)
     if node.vmin == node.vmax:
         return int(node.vmin)
     if bindings is not None:
         names = {variable.arg[0] for variable in variables_of(node)}
         bindings = tuple(sorted(pair for pair in bindings if pair[0] in names))
     return SymbolicInt(node, bindings)
+
+
+@functools.lru_cache(maxsize=1024)
+def _canonical(expression: UOp) -> UOp:
+    """The one expression of equal sizes: that is what they mean, and no step of the compiler to be bisected. The layers
+    of a network have the same few sizes."""
+    from tilewright.graph.simplify import simplify  # programs without variables do without the rules
+
+    if options.REWRITE_LIMIT < 0:
+        return simplify(expression)
+    with Context(REWRITE_LIMIT=-1):
+        return simplify(expression)
 
 
 def _is_whole(value: Any) -> bool:

@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tilewright.base.config import Context
+from tilewright.base.config import Context, options
 from tilewright.base.errors import TilewrightError
 from tilewright.engine.jit.jit import jit
 from tilewright.graph.records import KernelInfo
@@ -101,9 +101,9 @@ class Slots:
         given = self._whole([[*tokens, *(0,) * (size - count)]])
         last = self._whole([count - 1])
         place = position if self.is_symbolic else self._whole([position])
-        # Short prompts and ends of prompts are computed in floats, which takes little: what a model makes of the
+        # Short prompts and ends of prompts have activations of two terms, which takes little: what a model makes of the
         # question decides its answer, and 8 bits of activations turn close decisions.
-        exact = {"QUANTISED_ACTIVATIONS": 0} if 1 < size < PIECES[-1] else {}
+        exact = {"QUANTISED_ACTIVATIONS": 2} if 1 < size < PIECES[-1] and options.QUANTISED_ACTIVATIONS == 1 else {}
         with Context(**exact):
             return self._read(self._call(1, size)(self.model, self._cache, given, last, row, place))
 

@@ -1,10 +1,10 @@
 """Products of activations with quantised weights. In: a block format, blocks of uint8 (..., rows, bytes of a row) and
 activations. Out: the product, decoding fused into it. Stands between `weight.py` and the kernels.
 
-On a device with dot-product instructions for bytes, activations are quantised to 8 bits for each run of 32
-(`activations.py`), and integers are multiplied (`kernels.py`). Few tokens on a device whose threads run in warps have a
-kernel of their own (`warps.py`). With QUANTISED_ACTIVATIONS=0, on other devices, and for formats without a kernel, the
-weights are decoded to floats inside an ordinary product."""
+On a device with dot-product instructions for bytes, activations are quantised to 8 bits for each run of 32, or to two
+terms of 8 bits (`activations.py`), and integers are multiplied (`kernels.py`). Few tokens on a device whose threads run
+in warps have a kernel of their own (`warps.py`). With QUANTISED_ACTIVATIONS=0, on other devices, and for formats
+without a kernel, the weights are decoded to floats inside an ordinary product."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilewright.graph.kernels.custom import PureKernel
 from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.llm.gates import activate
-from tilewright.llm.quantised.activations import RUN, TERMS, Activations, quantise
+from tilewright.llm.quantised.activations import RUN, TERMS, Activations, quantise, rounding_errors
 from tilewright.llm.quantised.kernels import Tile, many_tokens, one_token, rows_in_lanes, runs_in_lanes
 from tilewright.llm.quantised.layouts import LAYOUTS, Layout
 from tilewright.llm.quantised.types import BlockType
@@ -51,18 +51,19 @@ def linear(kind: BlockType, blocks: Tensor, x: Tensor) -> Tensor:
         return _in_warps(kind, Form(), flat, (blocks.unsqueeze(0),)).reshape(*x.shape[:-1], blocks.shape[0])
     if not has_kernel(kind, blocks, x):
         return x @ decode(kind, blocks, x.dtype).transpose()
-    tokens = math.prod(x.shape[:-1])
-    flat = x.reshape(tokens, x.shape[-1])
-    lanes = token_lanes(x.device, tokens)
-    product = _few(kind, blocks, flat) if lanes == 1 else _many(kind, blocks, flat, lanes)
-    return product.cast(x.dtype).reshape(*x.shape[:-1], blocks.shape[0])
+    terms = _terms(x.reshape(-1, x.shape[-1]))
+    lanes = token_lanes(x.device, terms.shape[0])
+    product = _few(kind, blocks, terms) if lanes == 1 else _many(kind, blocks, terms, lanes)
+    return _added(product).cast(x.dtype).reshape(*x.shape[:-1], blocks.shape[0])
 
 
 def expert_linear(kind: BlockType, blocks: Tensor, x: Tensor, chosen: Tensor) -> Tensor:
     """x (tokens, k or 1, columns), chosen (tokens, k), weights (experts, rows, columns): (tokens, k, rows). Only the
     blocks of chosen experts are read."""
     if has_kernel(kind, blocks, x) and isinstance(chosen.shape[0], int):
-        return _experts(kind, blocks, x, chosen).cast(x.dtype)
+        terms = _terms(x.flatten(0, 1)).unflatten(0, (-1, *x.shape[:2])).flatten(0, 1)
+        picks = chosen if terms.shape[0] == x.shape[0] else chosen.cat(chosen)
+        return _added(_experts(kind, blocks, terms, picks)).cast(x.dtype)
     if runs_in_warps(kind, blocks, x) and isinstance(chosen.shape[0], int):
         return _in_warps(kind, Form(has_choice=True), x, (blocks,), chosen)
     picked = decode(kind, blocks[chosen], x.dtype)
@@ -152,6 +153,19 @@ def parts_of_a_run(layout: Layout) -> int:
 
 
 # ---------------------------------------------------------------- kernels
+
+
+def _terms(x: Tensor) -> Tensor:
+    """x (rows, columns), and where activations have two terms of 8 bits, the second one of each row behind all rows."""
+    return x.cast(dtypes.float32).cat(rounding_errors(x.detach())) if options.QUANTISED_ACTIVATIONS > 1 else x
+
+
+def _added(products: Tensor) -> Tensor:
+    """The products of the terms of each row, added."""
+    if options.QUANTISED_ACTIVATIONS < 2:
+        return products
+    count = products.shape[0] // 2
+    return products[:count] + products[count:]
 
 
 def _few(kind: BlockType, blocks: Tensor, x: Tensor) -> Tensor:
