@@ -16,7 +16,8 @@ from tilewright.debug.investigate.trial import in_child
 
 GRANDCHILD = """
 import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+own = sys.argv[2] == "apart"
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=own)
 open(sys.argv[1], "w").write(str(child.pid))
 time.sleep(600)
 """
@@ -65,10 +66,11 @@ def test_output_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="looks at processes through /proc")
-def test_what_it_started_is_ended_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("session", ["same", "apart"])
+def test_what_it_started_is_ended_too(session: str, tmp_path: Path) -> None:
     noted = tmp_path / "pid"
     processes = Processes()
-    command = [sys.executable, "-c", GRANDCHILD, str(noted)]
+    command = [sys.executable, "-c", GRANDCHILD, str(noted), session]
     worker = threading.Thread(target=lambda: processes.run(command, {}, 60.0))
     worker.start()
     grandchild = await_file(noted)

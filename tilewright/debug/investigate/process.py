@@ -4,6 +4,7 @@ ended. A process that hangs, crashes or prints without end is ended with all tha
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -11,10 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 # Bytes of output that are kept, from the beginning and from the end, and after which a process is ended.
 KEPT_BYTES = 1 << 16
 MAX_OUTPUT_BYTES = 1 << 25
+# What a process and all that it starts have in their environment: one that made a session of its own is found by it.
+MARK = "TILEWRIGHT_SCENARIO"
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,9 @@ class Ended:
         if self.ending == "flood":
             return f"printed more than {MAX_OUTPUT_BYTES >> 20} MB"
         return self.ending if self.ending != "finished" else f"ended with status {self.status}"
+
+
+_numbers = itertools.count()
 
 
 class _Collector(threading.Thread):
@@ -92,9 +99,10 @@ class Processes:
         if self.is_cancelled:
             return Ended("cancelled", 0, "", "", 0.0)
         started = time.monotonic()
+        mark = f"{os.getpid()}-{next(_numbers)}"
         process = subprocess.Popen(
             command,
-            env={**os.environ, **settings},
+            env={**os.environ, **settings, MARK: mark},
             cwd=folder or None,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -111,6 +119,7 @@ class Processes:
             ending = self._wait(process, flooded, started + seconds)
             end_group(process.pid)
             status = process.wait()
+            end_marked(mark)
             for reader in readers:
                 reader.join(5.0)
             process.stdout.close()
@@ -157,3 +166,12 @@ def end_group(group: int) -> None:
     """Ends every process of a group, whether or not its first one still lives."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
+
+
+def end_marked(mark: str) -> None:
+    """Ends the processes that left their group, on systems that show the environment of a process."""
+    wanted = f"{MARK}={mark}".encode()
+    for found in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # gone meanwhile, or somebody else's
+            if wanted in found.read_bytes().split(b"\0"):
+                os.kill(int(found.parent.name), signal.SIGKILL)
