@@ -17,11 +17,14 @@ from tilewright.backends.cuda.library import driver_library
 from tilewright.backends.cuda.nvrtc import compile_text, nvrtc
 from tilewright.backends.hip.renderer import hip_target
 from tilewright.backends.hip.renderer import render as render_hip
+from tilewright.base.dtype import DType
 from tilewright.base.errors import CompileError, DeviceError, KernelOptError
 from tilewright.base.events import subscribe
-from tilewright.base.target import Target
+from tilewright.base.target import ATOMIC_DTYPES, Target
 from tilewright.codegen.pipeline import lower
 from tilewright.engine.compilation.compile import forget_kernels
+from tilewright.graph.kernels import atomics
+from tilewright.graph.ops import ATOMICS
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Program
 from tilewright.kernel.optimise import optimise
 from tilewright.runtime.device import Unavailable
@@ -138,6 +141,21 @@ def test_the_compiler_takes_it(case: str) -> None:
     target = cuda_target()
     for program in programs(CASES[case](), target):
         assert compile_text(render_program(program), target.arch)[:4] == b"\x7fELF"
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", sorted(ATOMIC_DTYPES, key=str), ids=str)
+def test_the_compiler_takes_atomic_stores(dtype: DType) -> None:
+    target = cuda_target()
+    shape = ((2, 100, 3), (2, 100, 3), 50)
+    kernels = [atomics.integer_kernel(op, *shape, dtype, dtype, 64) for op in ATOMICS]
+    if dtype is dtypes.int32:
+        kernels += [atomics.magnitude_kernel(*shape, dtypes.bfloat16, 64)]
+        kernels += [
+            atomics.addition_kernel((100,), *shape[1:], source, 64) for source in dtypes.floats if source.bits < 64
+        ]
+    for kernel in kernels:
+        assert compile_text(render_program(lower(kernel, target)), target.arch)[:4] == b"\x7fELF"
 
 
 @needs_compiler

@@ -13,6 +13,7 @@ from tilewright.backends.python.driver import PythonDriver
 from tilewright.base.config import Context
 from tilewright.base.target import Target
 from tilewright.engine.compilation.compile import forget_kernels
+from tilewright.engine.planning.plan import forget_schedules
 from tilewright.graph.records import Program
 from tilewright.runtime import device as runtime
 
@@ -37,6 +38,7 @@ def emulated_card(**facts: Any) -> Iterator[CardDriver]:
     driver = CardDriver(replace(CARD, **facts))
     runtime.register_backend(NAME, lambda name: driver)
     forget_kernels()
+    forget_schedules()
     try:
         with Context(CACHE=0):
             yield driver
@@ -44,3 +46,4 @@ def emulated_card(**facts: Any) -> Iterator[CardDriver]:
         del runtime._openers[NAME]
         runtime._drivers.pop(NAME, None)
         forget_kernels()
+        forget_schedules()

@@ -18,6 +18,8 @@ BASIC_OPS = frozenset(
 # What codegen computes with other dtypes where a target has no arithmetic of these.
 SMALL_FLOATS = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3, dtypes.float8_e5m2})
 WIDE_INTEGERS = frozenset({dtypes.int64, dtypes.uint64})
+# Combining these in memory gives the same result in any order; floats would be rounded otherwise in each.
+ATOMIC_DTYPES = frozenset({dtypes.int32, dtypes.uint32}) | WIDE_INTEGERS
 
 
 # What a kernel does with floats below the least normal number: keeps them, takes them as zero in sums of products, or
@@ -159,6 +161,7 @@ class Target:
     native_casts: frozenset[DType] = frozenset()
     # Ops (by name) that the renderer writes itself; every other one is decomposed by codegen.
     native_ops: frozenset[str] = frozenset()
+    atomics: frozenset[DType] = frozenset()  # integers in memory that threads may combine values with in one step
     tensor_cores: tuple[TensorCore, ...] = ()  # those to be preferred first
     dot_products: tuple[DotProduct, ...] = ()  # those to be preferred first
     is_reference: bool = False  # the emulator: others are checked against it

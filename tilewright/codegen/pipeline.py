@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.base.config import options
 from tilewright.base.dtype import dtypes
+from tilewright.base.errors import UnsupportedError
 from tilewright.base.events import stage_timer
 from tilewright.base.target import Target
 from tilewright.codegen.addresses import choose_index_width, split_addresses
@@ -117,6 +118,7 @@ def assemble_program(lowering: Lowering, flops: int, bytes_moved: int) -> Progra
     """The record of what the passes left: the body, its parameters and its launch axes."""
     sink, body = lowering.sink, lowering.body
     assert body is not None
+    check_atomics(body, lowering)
     launch = sorted((n for n in toposort(sink) if n.op is Ops.RANGE and n.arg.kind in LAUNCH_KINDS), key=_launch_key)
     in_grid = (AxisType.GLOBAL, AxisType.THREAD)
     local = {axis.arg.id: axis for axis in launch if axis.arg.kind not in in_grid}
@@ -136,6 +138,15 @@ def assemble_program(lowering: Lowering, flops: int, bytes_moved: int) -> Progra
         section=section_axis(sink) if info.sections > 1 else None,
         section_buffers=info.section_buffers,
     )
+
+
+def check_atomics(body: tuple[UOp, ...], lowering: Lowering) -> None:
+    """Refuses a kernel that combines values in memory in a way that the target has not."""
+    for node in body:
+        if node.op is Ops.STORE and node.arg is not None and node.src[1].dtype not in lowering.target.atomics:
+            name, device, dtype = lowering.sink.arg.name, lowering.target.name, node.src[1].dtype.name
+            message = f"the kernel combines {dtype} in memory by {node.arg.name} in one step, which {device} cannot do"
+            raise UnsupportedError(name, message, "use another device", location=node.line)
 
 
 def section_axis(sink: UOp) -> UOp:
@@ -168,7 +179,7 @@ def program_params(sink: UOp) -> tuple[Param, ...]:
     """The buffers of a kernel, with what it does to each."""
     nodes = toposort(sink)
     written = {memory_of(node.src[0]) for node in nodes if node.op is Ops.STORE}
-    read = {memory_of(node.src[0]) for node in nodes if node.op is Ops.LOAD}
+    read = {memory_of(node.src[0]) for node in nodes if node.op is Ops.LOAD or (node.op is Ops.STORE and node.arg)}
     read.update(memory for node in nodes if node.op is Ops.DOT for memory in node.src[:2])
     params = sorted((node for node in nodes if node.op is Ops.PARAM), key=lambda node: node.arg.slot)
     found = [Param(p.arg.slot, p.dtype, p.arg.size, p in read, p in written) for p in params]

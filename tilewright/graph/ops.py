@@ -339,7 +339,8 @@ class Ops:
     VIEW = Op(Kind.MEMORY, 2, lambda node: node.arg.shape, same_dtype)
     INDEX = Op(Kind.MEMORY, (2, 3), scalar_shape, same_dtype)  # (buffer, index[, valid])
     LOAD = Op(Kind.MEMORY, (1, 2), scalar_shape, same_dtype, has_argument=False)  # (INDEX[, value where masked off])
-    STORE = Op(Kind.MEMORY, 2, scalar_shape, void_dtype, has_argument=False)  # (INDEX, value)
+    # (INDEX, value); arg: None, or one of ATOMICS, which combines the value with what is there in one step
+    STORE = Op(Kind.MEMORY, 2, scalar_shape, void_dtype)
     REDUCE = Op(Kind.CONTROL, (1, None), scalar_shape, same_dtype)  # (value, ranges...); arg: op
     # (left memory, right memory, start in left, start in right, row, column): the sum over k of left[start + row, k] *
     # right[start + k, column], 0 for a row or column outside; arg: DotArg
@@ -370,6 +371,7 @@ class Ops:
 ALL_OPS: tuple[Op, ...] = tuple(op for op in vars(Ops).values() if isinstance(op, Op))
 ELEMENTWISE = frozenset(op for op in ALL_OPS if op.is_elementwise)
 REDUCTIONS = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN})
+ATOMICS = frozenset({Ops.ADD, Ops.MAX, Ops.MIN})  # what a STORE may combine with what is there
 
 
 def reduce_identity(op: Op, dtype: DType) -> Scalar:

@@ -271,9 +271,10 @@ def accessed_bytes(ast: UOp) -> list[tuple[int, bool, int, int]]:
         if buffer.op is not Ops.PARAM:
             continue
         start, stop = max(int(position.vmin), 0), min(int(position.vmax) + 1, buffer.arg.size)
-        key = (buffer.arg.slot, node.op is Ops.STORE)
-        known = spans.get(key, (start, stop))
-        spans[key] = (min(start, known[0]), max(stop, known[1]))
+        for is_write in (True, False) if node.op is Ops.STORE and node.arg else (node.op is Ops.STORE,):
+            key = (buffer.arg.slot, is_write)
+            known = spans.get(key, (start, stop))
+            spans[key] = (min(start, known[0]), max(stop, known[1]))
         itemsize[buffer.arg.slot] = buffer.dtype.itemsize
     found = [(k, is_write, start * itemsize[k], stop * itemsize[k]) for (k, is_write), (start, stop) in spans.items()]
     ast.cache["accessed-bytes"] = found

@@ -29,7 +29,7 @@ from tilewright.schedule.memory import place_temps
 from tilewright.schedule.operand_order import order_operands
 from tilewright.schedule.order import ItemBuilder, find_devices
 from tilewright.schedule.reduction import split_reduction
-from tilewright.schedule.segments import sum_by_segments
+from tilewright.schedule.segments import reduce_by_index
 from tilewright.schedule.transposed import operands_to_transpose
 from tilewright.schedule.uses import Plan
 
@@ -219,6 +219,7 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
     (a DETACH of two) waits no more; instead the nodes come in an order to be kept, which is empty if nothing waits."""
     has_waiting = False
     part_count = 0
+    by_index: set[UOp] = set()
 
     def visit(node: UOp, src: tuple[UOp, ...]) -> UOp:
         nonlocal has_waiting, part_count
@@ -226,10 +227,15 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
             src = src[:1]
             has_waiting = True
         made = node.with_src(src)
-        split = sum_by_segments(made, target) or split_reduction(made, target)
+        indexed = reduce_by_index(made, target)
+        split = indexed or split_reduction(made, target)
         if split is not None:
             note_line(split, node.line, made.src[0])
+            if indexed is not None:
+                by_index.add(past_reshapes(indexed))
             return split
+        if made.op is Ops.CONTIGUOUS and past_reshapes(made.src[0]) in by_index:
+            return made.src[0]  # its kernels are its own already
         if made.op is Ops.COPY and not is_stored_view(made.src[0]):
             whole = UOp(Ops.CONTIGUOUS, made.dtype, made.src)
             whole.line = whole.line or node.line
@@ -247,6 +253,12 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
 
     replaced = map_nodes(toposort(*outputs), visit)
     return [replaced[node] for node in outputs], tuple(replaced.values()) if has_waiting else ()
+
+
+def past_reshapes(node: UOp) -> UOp:
+    while node.op is Ops.RESHAPE:
+        node = node.src[0]
+    return node
 
 
 def note_line(node: UOp, line: tuple[str, int] | None, source: UOp) -> None:

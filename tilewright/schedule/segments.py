@@ -1,6 +1,6 @@
-"""Long sums by index on a device whose threads run in warps. In: a REDUCE_AXIS that compares an index with every output
-(docs/decisions/0016). Out: the same sum over segments of the terms, sorted by their index; None where comparing, or one
-loop over the terms in each part of the outputs, takes less time."""
+"""Long reductions by index on a device whose threads run in warps. In: a REDUCE_AXIS that compares an index with every
+output (docs/decisions/0016). Out: the same reduction by atomic operations (0041), or a sum over segments of the terms,
+sorted by their index; None where comparing, or one loop over the terms in each part of the outputs, takes less time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from tilewright.base.dtype import dtypes
 from tilewright.base.target import Target
 from tilewright.graph import build
 from tilewright.graph.gradients.gather import counting_axis
+from tilewright.graph.kernels.atomics import combine_by_number
 from tilewright.graph.kernels.segments import sum_by_number
-from tilewright.graph.ops import Ops
+from tilewright.graph.ops import ATOMICS, Ops, reduce_identity
 from tilewright.graph.sizes import is_symbolic
+from tilewright.graph.spec import Op, Shape
 from tilewright.graph.uop import UOp
 
 # Terms from which a sort takes less time than a loop over all of them in every thread; the comparisons for each core
@@ -22,12 +24,17 @@ MIN_TERMS = 1 << 9
 MIN_COMPARISONS = 1 << 24
 MAX_COLUMNS = 128
 MAX_NUMBER = (1 << 31) - 1
+# The comparisons for each core that take as long as the launches of a reduction by atomic operations; and the columns
+# of a row from which on a float sum over sorted segments takes less time.
+MIN_ATOMIC_COMPARISONS = 1 << 19
+MIN_ROW = 32
 
 
-class IndexedSum(NamedTuple):
-    """out[n] = sum over p of values[p] where numbers[p] == n: `numbers` and `values` have size 1 along `output`.
-    `numbers` is the same along the columns, which are all other axes, or `is_spread` over them."""
+class IndexedReduction(NamedTuple):
+    """out[n] = the reduction by `op` over p of values[p] where numbers[p] == n. `numbers` and `values` have size 1
+    along `output`; `numbers` is the same along the columns, which are all other axes, or `is_spread` over them."""
 
+    op: Op
     numbers: UOp
     values: UOp
     output: int
@@ -36,13 +43,14 @@ class IndexedSum(NamedTuple):
     is_spread: bool
 
 
-def sum_by_segments(node: UOp, target: Target) -> UOp | None:
+def reduce_by_index(node: UOp, target: Target) -> UOp | None:
     """
-    Where each column has indices of its own, an element is a term: number n of column c is number n * columns + c.
+    before: REDUCE_AXIS(op, where(numbers == n, values, identity), terms)
+    after:  the same, without a comparison of each number with each n
     """
     if target.warp_size == 1:
         return None
-    found = match_indexed_sum(node)
+    found = match_indexed_reduction(node)
     if (
         found is None
         or is_symbolic(node.src[0].shape)
@@ -50,8 +58,49 @@ def sum_by_segments(node: UOp, target: Target) -> UOp | None:
         or node.dtype not in target.native
     ):
         return None
+    made = _by_atomics(found, node, target)
+    if made is None and found.op is Ops.ADD:
+        made = _by_segments(found, node, target)
+    return None if made is None else build.reshape(made, node.shape)
+
+
+def _by_atomics(found: IndexedReduction, node: UOp, target: Target) -> UOp | None:
+    """A float sum is two of integers. Long rows with one index are summed over segments in less time: there are fewer
+    indices to sort than values."""
+    dtype, shape = node.dtype, node.src[0].shape
+    needed = {dtype} if dtype.is_int else {dtypes.int32, dtypes.int64}
+    if not (dtype.is_int or (dtype is dtypes.float32 and found.op is Ops.ADD)) or not needed <= target.atomics:
+        return None
+    if math.prod(shape) < MIN_ATOMIC_COMPARISONS * target.cores:
+        return None
+    others = [axis for axis in range(len(shape)) if axis not in (found.output, found.terms)]
+    columns = math.prod(shape[axis] for axis in others)
+    if dtype.is_float and not found.is_spread and columns >= MIN_ROW:
+        return None
+    if max(shape[found.terms], found.outputs) * columns > MAX_NUMBER:
+        return None
+    outer = [axis for axis in others if axis < found.output]
+    inner = [axis for axis in others if axis > found.output]
+    order = (*outer, found.terms, *inner, found.output)
+    flat = (math.prod(shape[axis] for axis in outer), shape[found.terms], math.prod(shape[axis] for axis in inner))
+    values = build.expand(found.values, tuple(_without(shape, found.output)))
+    numbers = _in_order(found.numbers, order, flat if found.is_spread else (shape[found.terms],))
+    values = _in_order(values, order, flat)
+    return combine_by_number(found.op, numbers, values, found.outputs, dtype, target.max_group_size)
+
+
+def _in_order(x: UOp, order: tuple[int, ...], flat: Shape) -> UOp:
+    """Permuted and reshaped; axes of size 1 move without a copy."""
+    moved = [axis for axis in order if x.shape[axis] != 1]
+    return build.reshape(x if moved == sorted(moved) else build.permute(x, order), flat)
+
+
+def _by_segments(found: IndexedReduction, node: UOp, target: Target) -> UOp | None:
+    """
+    Where each column has indices of its own, an element is a term: number n of column c is number n * columns + c.
+    """
     shape = node.src[0].shape
-    terms = shape[found.terms]
+    terms, outputs = shape[found.terms], found.outputs
     if terms < MIN_TERMS or math.prod(shape) < MIN_COMPARISONS * target.cores:
         return None
     others = [axis for axis in range(len(shape)) if axis not in (found.output, found.terms)]
@@ -59,7 +108,6 @@ def sum_by_segments(node: UOp, target: Target) -> UOp | None:
     order = (found.terms, *others, found.output)
     values = build.cast(build.expand(found.values, tuple(_without(shape, found.output))), node.dtype)
     rows = build.reshape(build.permute(values, order), (terms, columns))
-    outputs = found.outputs
     if not found.is_spread:
         numbers = build.reshape(found.numbers, (terms,))
     elif columns > MAX_COLUMNS or max(terms, outputs) * columns > MAX_NUMBER:
@@ -72,11 +120,10 @@ def sum_by_segments(node: UOp, target: Target) -> UOp | None:
     sums = sum_by_number(numbers, rows, outputs, target.max_local_bytes, target.max_group_size)
     whole = build.reshape(sums, (found.outputs, *(shape[axis] for axis in others)))
     back = [found.output, *others]
-    kept = sorted(back)
-    return build.reshape(build.permute(whole, tuple(back.index(axis) for axis in kept)), node.shape)
+    return build.permute(whole, tuple(back.index(axis) for axis in sorted(back)))
 
 
-def _numbers_of_columns(found: IndexedSum, order: tuple[int, ...], terms: int, columns: int) -> UOp:
+def _numbers_of_columns(found: IndexedReduction, order: tuple[int, ...], terms: int, columns: int) -> UOp:
     """A number that names no output names none of any column: it stays behind all of them."""
     own = build.reshape(build.permute(found.numbers, order), (terms, columns))
     column = build.cast(build.axis_iota(own.shape, 1), dtypes.int32)
@@ -85,16 +132,20 @@ def _numbers_of_columns(found: IndexedSum, order: tuple[int, ...], terms: int, c
     return build.reshape(flat, (terms * columns,))
 
 
-def match_indexed_sum(node: UOp) -> IndexedSum | None:
-    if node.op is not Ops.REDUCE_AXIS or node.arg[0] is not Ops.ADD or len(node.arg[1]) != 1:
+def match_indexed_reduction(node: UOp) -> IndexedReduction | None:
+    if node.op is not Ops.REDUCE_AXIS or node.arg[0] not in ATOMICS or len(node.arg[1]) != 1:
         return None
     source = node.src[0].src[0] if node.src[0].op is Ops.CAST else node.src[0]
     if source.op is not Ops.WHERE or source.src[0].op is not Ops.CMPEQ:
         return None
-    (terms,) = node.arg[1]
+    op, (terms,) = node.arg
     match, values, otherwise = source.src
-    zero = build.scalar_of(otherwise)
-    if zero is None or not zero.is_const or zero.arg != 0 or values.op is not Ops.EXPAND:
+    identity = build.scalar_of(otherwise)
+    if identity is None or not identity.is_const or identity.arg != reduce_identity(op, source.dtype):
+        return None
+    if op is not Ops.ADD and source is not node.src[0]:
+        return None
+    if values.op is not Ops.EXPAND:
         return None
     for named, counted in (match.src, match.src[::-1]):
         output = counting_axis(counted) if counted.shape == source.shape else None
@@ -104,7 +155,7 @@ def match_indexed_sum(node: UOp) -> IndexedSum | None:
         is_spread = numbers.shape == tuple(_without(source.shape, output))
         if given.shape[output] == 1 and (is_spread or numbers.shape == _only(source.shape, terms)):
             is_spread &= numbers.shape != _only(source.shape, terms)
-            return IndexedSum(numbers, given, output, terms, source.shape[output], is_spread)
+            return IndexedReduction(op, numbers, given, output, terms, source.shape[output], is_spread)
     return None
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.backends.python.launch import FIRST_TILE_AXIS, Launch
 from tilewright.backends.python.memory import Conflict, View
 from tilewright.base.errors import EmulatorError, InternalError, OutOfBoundsError, RaceError, UninitialisedReadError
-from tilewright.graph.interpreter.numpy_math import Array
+from tilewright.graph.interpreter.numpy_math import Array, put
 from tilewright.graph.uop import UOp
 
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -73,7 +73,7 @@ def store(site: Site, view: View, index: Array, valid: Array | None, value: Arra
         raise InternalError(f"{site.program}: body[{site.position}] stores {value.dtype} into {view.label}")
     threads = (site.groups.size, site.launch.group_size) + (1,) * (index.ndim - FIRST_TILE_AXIS)
     where = _shape_of_both(_shape_of_both(index.shape, threads), threads if valid is None else valid.shape)
-    if site.check:
+    if site.check and site.node.arg is None:
         _check_tile_broadcast(site, view, where, value.shape)
     selection = _select(site, view, index, valid, _shape_of_both(where, value.shape))
     values = _in_a_line(value, selection.shape)
@@ -81,8 +81,8 @@ def store(site: Site, view: View, index: Array, valid: Array | None, value: Arra
         values = values[selection.positions]
     if site.check:
         _check_write(site, view, selection)
-    view.data[selection.addresses] = values
-    if site.check and any(size > 1 for size in selection.shape[FIRST_TILE_AXIS:]):
+    put(site.node.arg, view.data, selection.addresses, values)
+    if site.check and site.node.arg is None and any(size > 1 for size in selection.shape[FIRST_TILE_AXIS:]):
         _check_tile_agrees(site, view, selection, values)
 
 
@@ -156,6 +156,9 @@ def _check_write(site: Site, view: View, selection: Selection) -> None:
     cells = view.cells(selection.addresses)
     if view.shadow.tracks_threads:
         codes = _codes(site, view, selection)
+        if site.node.arg is not None:
+            # Combining by one op is the same in any order: as if one thread, which is none of the others, did it all.
+            codes = np.full_like(codes, site.launch.combining(site.node.arg.name))
         conflict = view.shadow.write(cells, codes, site.epoch)
         if conflict is not None:
             raise _race(site, view, selection, conflict, int(codes[conflict.position]), "written")

@@ -103,13 +103,26 @@ class Launch:
             locals_ = np.array([self.group_size])
         return self.along(groups * (self.group_size + 1), GROUP_AXIS) + self.along(locals_, THREAD_AXIS)
 
+    def combining(self, op: str) -> int:
+        """The code of all threads that combine values by `op` atomically: behind those of the work-groups, so that any
+        other access to the same cell conflicts with it."""
+        return self._first_atomic + ("ADD", "MAX", "MIN").index(op)
+
+    @property
+    def _first_atomic(self) -> int:
+        return self.group_count * (self.group_size + 1)
+
     def is_several(self, code: int) -> bool:
+        if code >= self._first_atomic:
+            return True
         return code == self.SEVERAL_GROUPS or code % (self.group_size + 1) == self.group_size
 
     def name_code(self, code: int) -> str:
         """A thread, or several, in words."""
         if code == self.SEVERAL_GROUPS:
             return "threads of several work-groups"
+        if code >= self._first_atomic:
+            return "threads that combine values there atomically"
         group, local = divmod(code, self.group_size + 1)
         if local == self.group_size:
             return f"several threads of grid {self._unravel(group, self.global_sizes)}"

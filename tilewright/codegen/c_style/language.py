@@ -188,6 +188,10 @@ class Language:
         """The fold of the value over `width` neighbouring threads, for each of them."""
         raise InternalError(f"{type(self).__name__} has no exchange between threads")
 
+    def atomic(self, op: Op, dtype: DType, pointer: Expression, value: Expression) -> str:
+        """A statement that combines a value with what is in memory there, in one step."""
+        raise InternalError(f"{type(self).__name__} has no atomic operations")
+
     def conditional(self, condition: Expression, lines: list[str]) -> list[str]:
         """Statements that run where a condition holds."""
         if len(lines) == 1 and not self.needs_braces:

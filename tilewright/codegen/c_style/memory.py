@@ -181,6 +181,9 @@ class CStyleMemory:
         place, value = node.src[:2]
         axes = emitter.facts.axes(node)
         for row, places in self._rows(node).items():
+            if node.arg is not None:
+                self._combine(node, row, places)
+                continue
             runs = list(self._runs(place, list(places)))
             row = self._named(row, len(runs))
             lines = []
@@ -192,6 +195,19 @@ class CStyleMemory:
                     values = [self.language.cast(dtypes.bool, dtypes.uint8, given) for given in values]
                 lines.append(self._store_line(place, row.base, offset, values))
             self.emitter.masked(row.mask, lines)
+
+    def _combine(self, node: UOp, row: Row, places: dict[int, list[Coordinates]]) -> None:
+        """Atomic updates, one for each element: two at one address are both done."""
+        place, value = node.src
+        axes = self.emitter.facts.axes(node)
+        row = self._named(row, sum(map(len, places.values())))
+        lines = []
+        for offset, elements in places.items():
+            pointer = self._pointer(place, row.base, offset)
+            for coordinates in elements:
+                given = self.emitter.operand(value, dict(zip(axes, coordinates, strict=True)))
+                lines.append(self.language.atomic(node.arg, place.dtype, pointer, given))
+        self.emitter.masked(row.mask, lines)
 
     def _store_line(self, place: UOp, base: Expression | None, offset: int, values: list[Expression]) -> str:
         """One element at an offset, or a vector of contiguous ones from there on."""

@@ -7,7 +7,7 @@ import math
 from typing import ClassVar
 
 from tilewright.base.dtype import DType, dtypes
-from tilewright.codegen.c_style.expressions import SHIFT, Expression
+from tilewright.codegen.c_style.expressions import ATOM, SHIFT, UNARY, Expression
 from tilewright.codegen.c_style.language import Language
 from tilewright.codegen.c_style.launch import Launch
 from tilewright.graph.ops import Ops
@@ -86,6 +86,13 @@ class SimtLanguage(Language):
         loop = f"for (int distance = {width // 2}; distance > 0; distance /= 2) {{ {received} x = {folded}; }}"
         self.helper(name, f"{kind} {name}({kind} x) {{\n  #pragma unroll\n  {loop}\n  return x;\n}}")
         return Expression(f"{name}({value.text})")
+
+    def atomic(self, op: Op, dtype: DType, pointer: Expression, value: Expression) -> str:
+        if op is Ops.ADD:  # of bits: there is none for signed integers of 64
+            dtype = dtypes.uint32 if dtype.itemsize == 4 else dtypes.uint64
+        kind = {dtypes.int64: "long long", dtypes.uint64: "unsigned long long"}.get(dtype) or self.type_name(dtype)
+        name = f"atomic{op.name.capitalize()}"
+        return f"{name}(({kind}*){pointer.within(ATOM)}, ({kind}){value.within(UNARY)});"
 
     # ------------------------------------------------------------ vectors in memory
 

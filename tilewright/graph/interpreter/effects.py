@@ -156,7 +156,10 @@ class _Interpreter:
         if len(place.src) > 2 and not self.value(place.src[2], at):
             return held
         changed = held.copy()
-        changed[self.position(place, at)] = self.value(value, at)
+        position, given = self.position(place, at), self.value(value, at)
+        if store.arg is not None:
+            given = cast_scalar(store.arg.value(ScalarMath, held[position].item(), given), value.dtype)
+        changed[position] = given
         return changed
 
     def position(self, place: UOp, at: Iteration) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from tilewright.base.dtype import DType, cast_scalar
 from tilewright.base.errors import InternalError, OutOfBoundsError
 from tilewright.graph.interpreter.effects import run_effects
-from tilewright.graph.interpreter.numpy_math import Array, NumpyMath, bitcast_array, cast_array, numpy_dtype
+from tilewright.graph.interpreter.numpy_math import Array, NumpyMath, bitcast_array, cast_array, numpy_dtype, put
 from tilewright.graph.ops import Ops, ParamArg, reduce_identity
 from tilewright.graph.spec import Kind, Op, element_count
 from tilewright.graph.uop import UOp
@@ -339,7 +339,7 @@ def _commit(frame: Frame, write: Write) -> None:
     position, valid = _checked(frame, write.node, place, shape)
     if write.value.dtype != place.buffer.dtype:
         raise InternalError(f"a STORE of {write.value.dtype} into a buffer of {place.buffer.dtype}")
-    place.buffer[position[valid]] = np.broadcast_to(write.value, shape)[valid]
+    put(write.node.arg, place.buffer, position[valid], np.broadcast_to(write.value, shape)[valid])
 
 
 def _sink(frame: Frame, node: UOp, src: list[Any]) -> list[Array]:

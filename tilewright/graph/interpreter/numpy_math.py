@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import InternalError
 from tilewright.graph.interpreter.scalar import THREEFRY_ROTATIONS
+from tilewright.graph.spec import Op
 
 Array = NDArray[Any]
 
@@ -226,6 +227,17 @@ class NumpyMath:
             first = (first + keys[(group + 1) % 3]) & mask
             second = (second + keys[(group + 2) % 3] + np.uint64(group + 1)) & mask
         return np.asarray(first | second << half)
+
+
+_COMBINE = {"ADD": np.add, "MAX": np.maximum, "MIN": np.minimum}
+
+
+def put(op: Op | None, data: Array, positions: Array, values: Array) -> None:
+    """A STORE of values at flat positions; those for one position are all combined by `op` where there is one."""
+    if op is None:
+        data[positions] = values
+    else:
+        _COMBINE[op.name].at(data, positions, values)
 
 
 def _is_float(x: Array) -> bool:

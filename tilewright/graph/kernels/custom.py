@@ -74,6 +74,8 @@ def arguments_used(ast: UOp) -> tuple[frozenset[int], frozenset[int]]:
             memory = memory_of(node.src[0])
             if memory.op is Ops.PARAM:
                 found[node.op].add(memory.arg.slot)
+                if node.arg is not None:
+                    found[Ops.LOAD].add(memory.arg.slot)
     return frozenset(found[Ops.LOAD]), frozenset(found[Ops.STORE])
 
 

@@ -5,7 +5,8 @@ Out: what is wrong with it, in words, or None. The table at the end has a line p
 from __future__ import annotations
 
 from tilewright.base.dtype import dtypes
-from tilewright.graph.ops import REDUCTIONS, Axis, AxisType, DotArg, Ops, TileDotArg
+from tilewright.base.target import ATOMIC_DTYPES
+from tilewright.graph.ops import ATOMICS, REDUCTIONS, Axis, AxisType, DotArg, Ops, TileDotArg
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.verification.tensor_nodes import PLACEHOLDERS, Complaint, NodeRule, is_int_tuple
@@ -63,6 +64,8 @@ def check_store(node: UOp) -> Complaint:
         return f"stores to {target.op.name}, not to an INDEX"
     if value.dtype is not target.dtype:
         return f"stores {value.dtype.name} into a buffer of {target.dtype.name}"
+    if node.arg is not None and not (node.arg in ATOMICS and value.dtype in ATOMIC_DTYPES):
+        return f"cannot combine {value.dtype.name} by {node.arg!r} in one step"
     return None
 
 

@@ -94,6 +94,15 @@ def _stores(view: KernelView) -> list[UOp]:
     return [node for node in view.nodes if node.op is Ops.STORE]
 
 
+def _ordered_stores(view: KernelView) -> list[UOp]:
+    """Without those to memory that the kernel only combines values with, by one op: these may come in any order."""
+    found: dict[UOp, set[Op | None]] = {}
+    for store in _stores(view):
+        found.setdefault(memory_of(store.src[0]), set()).add(store.arg)
+    free = {memory for memory, ops in found.items() if None not in ops and len(ops) == 1 and not _loads(view, memory)}
+    return [store for store in _stores(view) if memory_of(store.src[0]) not in free]
+
+
 def _loads(view: KernelView, memory: UOp) -> list[UOp]:
     return [node for node in view.nodes if node.op is Ops.LOAD and memory_of(node.src[0]) is memory]
 
@@ -116,7 +125,7 @@ def _stores_of(effect: UOp) -> list[UOp]:
 
 def _check_shared(view: KernelView, axis: UOp, shared: frozenset[Op]) -> str | None:
     inside: dict[UOp, list[UOp]] = {}
-    for store in _stores(view):
+    for store in _ordered_stores(view):
         if axis in store.ranges:
             inside.setdefault(memory_of(store.src[0]), []).append(store)
     for memory, stores in inside.items():
@@ -145,7 +154,7 @@ def _is_written_once(view: KernelView, memory: UOp) -> bool:
 def _check_overlap(view: KernelView, axis: UOp) -> str | None:
     """BLOCK by an amount that does not divide the loop starts the last block at a MIN, so that it overlaps the one
     before and stores some elements again: neither the loop over blocks nor the loop in a block may be parallel."""
-    for store in _stores(view):
+    for store in _ordered_stores(view):
         form = affine(store.src[0].src[1])
         for atom, step in form.terms.items():
             starts = [node for node in toposort(atom) if node.op is Ops.MIN]

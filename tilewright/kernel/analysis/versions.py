@@ -92,6 +92,8 @@ def _follows(version: UOp, earlier: UOp) -> bool:
 
 def value_written(write: Write, position: UOp) -> UOp | None:
     """The value that a store wrote at `position`, in the iteration that wrote there; None where that is unknown."""
+    if write.store.arg is not None:
+        return None
     inner = [axis for axis in write.ended if axis in write.store.ranges]
     if not inner:
         return write.store.src[1] if write.position is position else None

@@ -1,0 +1,187 @@
+"""Reductions by index with atomic operations, on the emulator with the facts of a card: values, special values, the
+same bits in any order of the terms, and that the emulator reports what atomic operations do not order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.kernel.emulated_card import NAME, CardDriver, emulated_card
+from tilewright import Tensor
+from tilewright.backends.python.emulator import run_program
+from tilewright.base.dtype import DType, dtypes
+from tilewright.base.errors import RaceError, UnsupportedError
+from tilewright.codegen.pipeline import lower
+from tilewright.graph.interpreter.evaluate import evaluate
+from tilewright.graph.kernels import atomics
+from tilewright.graph.kernels.sorting import load, loop, param, place, store
+from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.records import KernelInfo
+from tilewright.graph.uop import UOp, const
+from tilewright.schedule import segments
+
+generator = np.random.default_rng(41)
+TINY = float(np.finfo(np.float32).smallest_subnormal)
+
+
+def given(array: np.ndarray) -> Tensor:
+    return Tensor(array, device=NAME)
+
+
+@pytest.fixture(autouse=True)
+def always_atomic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At sizes that the emulator runs."""
+    monkeypatch.setattr(segments, "MIN_ATOMIC_COMPARISONS", 0)
+
+
+def used(card: CardDriver) -> set[str]:
+    return {program.name for program in card.programs if program.name.endswith("_by_index")}
+
+
+def summed(index: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
+    with emulated_card(cores=1) as card:
+        zero = np.zeros((count, *values.shape[1:]), np.float32)
+        found = given(zero).scatter_add(0, given(index), given(values)).numpy()
+        assert used(card) == {"magnitudes_by_index", "add_by_index"}
+    return found
+
+
+SCALES: dict[str, Callable[[int], np.ndarray]] = {
+    "normal": lambda size: generator.standard_normal(size),
+    "of all sizes": lambda size: generator.standard_normal(size) * 10.0 ** generator.uniform(-37, 37, size),
+    "denormal": lambda size: generator.integers(-50, 50, size) * TINY,
+    "large": lambda size: generator.standard_normal(size) * 1e36,
+    "cancelling": lambda size: np.where(np.arange(size) % 2, 1e8, -1e8) + generator.standard_normal(size),
+}
+
+
+@pytest.mark.parametrize("kind", SCALES)
+@pytest.mark.parametrize("count", [300, 2])
+def test_a_float_sum_by_index_is_rounded_once(kind: str, count: int) -> None:
+    values = SCALES[kind](1100).astype(np.float32)
+    index = generator.integers(0, count, 1100)
+    want = np.zeros(count)
+    np.add.at(want, index, values.astype(np.float64))
+    largest = np.zeros(count)
+    np.maximum.at(largest, index, np.abs(values.astype(np.float64)))
+    error = np.abs(summed(index, values, count) - want)
+    assert (error <= np.spacing(np.abs(want).astype(np.float32)) * 0.5001 + largest * 2.0**-40).all()
+
+
+def test_a_float_sum_by_index_has_the_same_bits_in_any_order() -> None:
+    values = SCALES["of all sizes"](700).astype(np.float32)
+    index = generator.integers(0, 20, 700)
+    order = generator.permutation(700)
+    first, second = summed(index, values, 20), summed(index[order], values[order], 20)
+    assert first.tobytes() == second.tobytes()
+
+
+def test_infinities_and_nan_go_where_they_are_sent() -> None:
+    inf, nan = np.inf, np.nan
+    values = np.array([inf, 1, -inf, 2, inf, -inf, nan, 3, nan, inf, 1e38, 3e38, 3e38, -0.0], np.float32)
+    index = np.array([0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 5, 6])
+    with np.errstate(all="ignore"):
+        want = np.zeros(8, np.float32)
+        np.add.at(want, index, values)
+    np.testing.assert_array_equal(summed(index, values, 8), want)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_columns_with_indices_of_their_own(axis: int) -> None:
+    x, values = (generator.integers(-4, 5, shape).astype(np.float32) for shape in ((30, 7), (40, 7)))
+    index = generator.integers(0, 30, (40, 7))
+    want = x.copy()
+    np.add.at(want, (index, np.arange(7)[None, :].repeat(40, 0)), values)
+    x, values, index, want = (array if axis == 0 else array.T.copy() for array in (x, values, index, want))
+    with emulated_card(cores=1) as card:
+        np.testing.assert_array_equal(given(x).scatter_add(axis, given(index), given(values)).numpy(), want)
+        assert used(card)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.int8])
+@pytest.mark.parametrize("reduce", ["sum", "amax", "amin"])
+def test_integers_are_combined_as_they_are(dtype: type, reduce: str) -> None:
+    """Sums wrap. There are no atomic operations on narrow integers."""
+    limits = np.iinfo(dtype)
+    values = generator.integers(limits.min, limits.max, 400, dtype=dtype)
+    x, index = np.arange(50).astype(dtype), generator.integers(0, 50, 400)
+    want = x.copy()
+    {"sum": np.add, "amax": np.maximum, "amin": np.minimum}[reduce].at(want, index, values)
+    with emulated_card(cores=1) as card:
+        found = given(x).scatter_reduce(0, given(index), given(values), reduce)
+        np.testing.assert_array_equal(found.numpy(), want)
+        assert bool(used(card)) == (dtype is not np.int8)
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_of_several_values_for_one_position_the_last_one_stays(columns: int) -> None:
+    x, values = (generator.standard_normal((size, columns)).astype(np.float32) for size in (60, 90))
+    index = generator.integers(0, 60, (90, columns))
+    want = x.copy()
+    for row in range(90):
+        want[index[row], np.arange(columns)] = values[row]
+    with emulated_card(cores=1) as card:
+        np.testing.assert_array_equal(given(x).scatter(0, given(index), given(values)).numpy(), want)
+        assert used(card) == {"max_by_index"}
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16])
+def test_the_gradient_of_a_gather_in_two_bytes(dtype: DType) -> None:
+    table, index = generator.integers(-9, 9, (40, 5)).astype(np.float32), generator.integers(0, 40, (70, 5))
+    slope = generator.integers(-3, 4, (70, 5)).astype(np.float32)
+    want = np.zeros_like(table)
+    np.add.at(want, (index, np.arange(5)[None, :].repeat(70, 0)), slope)
+    with emulated_card(cores=1) as card:
+        source = given(table).cast(dtype).realize()
+        (found,) = (source.gather(0, given(index)) * given(slope).cast(dtype)).sum().gradient(source)
+        np.testing.assert_array_equal(found.cast(dtypes.float32).numpy(), want)
+        assert used(card)
+
+
+def test_what_names_no_output_is_left_out() -> None:
+    numbers = np.array([-1, 0, 7, 2, -(2**31), 2**31 - 1, 2], np.int32)
+    values = np.arange(1, 8, dtype=np.float32).reshape(1, 7, 1)
+    with emulated_card():
+        made = atomics.combine_by_number(Ops.ADD, given(numbers).uop, given(values).uop, 3, dtypes.float32, 256)
+        np.testing.assert_array_equal(Tensor(made).numpy()[0, :, 0], [2, 0, 11])
+
+
+# ---------------------------------------------------------------- the store itself
+
+
+def counting_kernel(threads: int, reads: bool = False) -> UOp:
+    """Each thread adds 1 to cell thread % 4; or copies a cell that others add to."""
+    thread = loop(threads, 0, AxisType.LOCAL)
+    counts, copy = param(0, dtypes.int32, 4), param(1, dtypes.int32, threads)
+    one = const(dtypes.int32, 1)
+    effects = [UOp(Ops.STORE, dtypes.void, (place(counts, thread % 4), one), Ops.ADD)]
+    if reads:
+        effects.append(store(copy, thread, load(counts, thread % 4)))
+    return UOp(Ops.SINK, dtypes.void, tuple(effects), KernelInfo("count", ()))
+
+
+def test_the_interpreter_and_the_emulator_count_alike() -> None:
+    with emulated_card() as card:
+        program = lower(counting_kernel(10), card.target)
+    found = np.zeros(4, np.int32)
+    run_program(program, [found], [True])
+    np.testing.assert_array_equal(found, [3, 3, 2, 2])
+    assert [(p.is_read, p.is_written) for p in program.params] == [(True, True)]
+    counts = np.full(4, 5, np.int32)
+    evaluate(counting_kernel(10), {param(0, dtypes.int32, 4): counts})
+    np.testing.assert_array_equal(counts, [8, 8, 7, 7])
+
+
+def test_a_plain_read_beside_atomic_stores_is_a_race() -> None:
+    with emulated_card() as card:
+        program = lower(counting_kernel(10, reads=True), card.target)
+    with pytest.raises(RaceError, match="nothing orders the two"):
+        run_program(program, [np.zeros(4, np.int32), np.zeros(10, np.int32)], [True, False])
+
+
+def test_a_target_without_atomic_operations_refuses_them() -> None:
+    with emulated_card() as card, pytest.raises(UnsupportedError, match="combines int32 in memory by ADD"):
+        lower(counting_kernel(10), replace(card.target, atomics=frozenset()))
