@@ -23,7 +23,7 @@ from tilewright.base.events import subscribe
 from tilewright.base.target import ATOMIC_DTYPES, Target
 from tilewright.codegen.pipeline import lower
 from tilewright.engine.compilation.compile import forget_kernels
-from tilewright.graph.kernels import atomics
+from tilewright.graph.kernels import atomics, radix
 from tilewright.graph.ops import ATOMICS
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Program
 from tilewright.kernel.optimise import optimise
@@ -156,6 +156,15 @@ def test_the_compiler_takes_atomic_stores(dtype: DType) -> None:
         ]
     for kernel in kernels:
         assert compile_text(render_program(lower(kernel, target)), target.arch)[:4] == b"\x7fELF"
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [dtypes.int16, dtypes.int64], ids=str)
+def test_the_compiler_takes_the_kernels_of_a_radix_sort(dtype: DType) -> None:
+    target = cuda_target()
+    for write in (radix.count_kernel, radix.place_kernel):
+        program = lower(write(dtype, 2, 10000, 6, radix.THREADS, radix.OWN), target)
+        assert compile_text(render_program(program), target.arch)[:4] == b"\x7fELF"
 
 
 @needs_compiler

@@ -17,7 +17,7 @@ from tilewright.base.errors import RaceError, UnsupportedError
 from tilewright.codegen.pipeline import lower
 from tilewright.graph.interpreter.evaluate import evaluate
 from tilewright.graph.kernels import atomics
-from tilewright.graph.kernels.sorting import load, loop, param, place, store
+from tilewright.graph.kernels.nodes import load, loop, param, place, store
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, const

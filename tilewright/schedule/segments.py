@@ -117,7 +117,7 @@ def _by_segments(found: IndexedReduction, node: UOp, target: Target) -> UOp | No
         rows = build.reshape(rows, (terms * columns, 1))
         outputs *= columns
     numbers = build.contiguous(numbers)
-    sums = sum_by_number(numbers, rows, outputs, target.max_local_bytes, target.max_group_size)
+    sums = sum_by_number(numbers, rows, outputs, target)
     whole = build.reshape(sums, (found.outputs, *(shape[axis] for axis in others)))
     back = [found.output, *others]
     return build.permute(whole, tuple(back.index(axis) for axis in sorted(back)))

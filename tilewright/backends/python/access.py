@@ -11,6 +11,7 @@ from tilewright.backends.python.launch import FIRST_TILE_AXIS, Launch
 from tilewright.backends.python.memory import Conflict, View
 from tilewright.base.errors import EmulatorError, InternalError, OutOfBoundsError, RaceError, UninitialisedReadError
 from tilewright.graph.interpreter.numpy_math import Array, put
+from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -158,7 +159,8 @@ def _check_write(site: Site, view: View, selection: Selection) -> None:
         codes = _codes(site, view, selection)
         if site.node.arg is not None:
             # Combining by one op is the same in any order: as if one thread, which is none of the others, did it all.
-            codes = np.full_like(codes, site.launch.combining(site.node.arg.name))
+            is_own = view.node.op is Ops.DEFINE_LOCAL or site.launch.group_count == 1
+            codes = site.launch.combining(site.node.arg.name, codes, is_own)
         conflict = view.shadow.write(cells, codes, site.epoch)
         if conflict is not None:
             raise _race(site, view, selection, conflict, int(codes[conflict.position]), "written")

@@ -103,10 +103,13 @@ class Launch:
             locals_ = np.array([self.group_size])
         return self.along(groups * (self.group_size + 1), GROUP_AXIS) + self.along(locals_, THREAD_AXIS)
 
-    def combining(self, op: str) -> int:
-        """The code of all threads that combine values by `op` atomically: behind those of the work-groups, so that any
-        other access to the same cell conflicts with it."""
-        return self._first_atomic + ("ADD", "MAX", "MIN").index(op)
+    def combining(self, op: str, codes: Array, is_own: bool) -> Array:
+        """One code for all threads that combine values by `op` atomically. In memory that only one work-group has
+        (`is_own`) it stands for several of its threads, which a barrier orders with others. Elsewhere it is behind the
+        codes of all work-groups: any other access to the same cell conflicts with it."""
+        if is_own:
+            return np.asarray(codes - codes % (self.group_size + 1) + self.group_size)
+        return np.full_like(codes, self._first_atomic + ("ADD", "MAX", "MIN").index(op))
 
     @property
     def _first_atomic(self) -> int:

@@ -14,8 +14,7 @@ import functools
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph import build
 from tilewright.graph.kernels.custom import CustomKernel
-from tilewright.graph.kernels.segments import threads_over
-from tilewright.graph.kernels.sorting import GROUP_THREADS, MAX_KERNELS, load, param, place
+from tilewright.graph.kernels.nodes import GROUP_THREADS, MAX_KERNELS, load, param, place, threads_over
 from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Op, Shape, element_count

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph import build
-from tilewright.graph.kernels.segments import register
-from tilewright.graph.kernels.sorting import (
+from tilewright.graph.kernels.nodes import (
     MAX_KERNELS,
     MAX_THREADS,
     barrier,
@@ -24,6 +23,7 @@ from tilewright.graph.kernels.sorting import (
     loop,
     memory,
     param,
+    register,
     store,
 )
 from tilewright.graph.ops import AxisType, Ops, ParamArg
@@ -81,6 +81,36 @@ class ScanGradient:
         return (backwards, total)[: len(node.src)]
 
 
+def sum_of_threads_before(
+    own: UOp,
+    thread: UOp,
+    threads: int,
+    locals_: tuple[UOp, UOp],
+    started: tuple[UOp, ...],
+    loops: tuple[int, int],
+    barriers: tuple[int, int],
+) -> UOp:
+    """For each of `threads` threads of a work-group, a multiple of SIDE, the sum of `own` of those before it: of the
+    same side, and of the sides before it. `locals_` have an element for each thread and for each side; `started` is
+    what comes before they are written, `loops` and `barriers` are numbers for what is added to the kernel."""
+    totals, sums = locals_
+    teams = threads // SIDE
+    nothing = own.const_like(0)
+    stored = end(store(memory(totals, *started), thread, own), loops=(thread,))
+    met = barrier(stored, number=barriers[0])
+    lane, team = thread % SIDE, thread // SIDE
+    step = loop(SIDE, loops[0], AxisType.REDUCE)
+    earlier = (step < lane).where(load(memory(totals, met), team * SIDE + step), nothing)
+    in_side = UOp(Ops.REDUCE, own.dtype, (earlier, step), Ops.ADD)
+    if teams == 1:
+        return in_side
+    side_total = store(memory(sums, *started), team, in_side + own, lane.eq(SIDE - 1))
+    met = barrier(end(side_total, loops=(thread,)), number=barriers[1])
+    other = loop(teams, loops[1], AxisType.REDUCE)
+    before = (other < team).where(load(memory(sums, met), other), nothing)
+    return UOp(Ops.REDUCE, own.dtype, (before, other), Ops.ADD) + in_side
+
+
 @functools.lru_cache(MAX_KERNELS)
 def scan_kernel(dtype: DType, count: int, size: int, has_before: bool) -> UOp:
     threads = -(-size // (OWN * SIDE)) * SIDE
@@ -109,20 +139,9 @@ def scan_kernel(dtype: DType, count: int, size: int, has_before: bool) -> UOp:
     running = load(memory(total, own), zero) + load(memory(held, own), at)
     summed = end(store(memory(total, own), zero, running), store(memory(held, own), at, running), loops=(own,))
     own_total = load(memory(total, summed), zero)
-    stored = end(store(memory(totals, *started), thread, own_total), loops=(thread,))
-    # The threads before it of the same side, and the sides before it.
-    met = barrier(stored, number=2)
-    lane, team = thread % SIDE, thread // SIDE
-    step = loop(SIDE, 4, AxisType.REDUCE)
-    earlier = (step < lane).where(load(memory(totals, met), team * SIDE + step), nothing)
-    in_side = UOp(Ops.REDUCE, dtype, (earlier, step), Ops.ADD)
-    side_total = store(memory(sums, *started), team, in_side + own_total, lane.eq(SIDE - 1))
-    met = barrier(end(side_total, loops=(thread,)), number=3)
-    other = loop(teams, 5, AxisType.REDUCE)
-    before = (other < team).where(load(memory(sums, met), other), nothing)
-    before = UOp(Ops.REDUCE, dtype, (before, other), Ops.ADD) if teams > 1 else nothing
+    before = sum_of_threads_before(own_total, thread, threads, (totals, sums), started, (4, 5), (2, 3))
     carried = load(param(2, dtype, count), row) if has_before else nothing
-    stored = end(store(memory(ends, *started), thread, carried + before + in_side), loops=(thread,))
+    stored = end(store(memory(ends, *started), thread, carried + before), loops=(thread,))
     met = barrier(stored, UOp(Ops.GROUP, dtypes.void, (summed,)), number=4)
     written = loop(OWN, 6, AxisType.UPCAST)
     index = written * threads + thread

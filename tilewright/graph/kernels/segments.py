@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 
 from tilewright.base.dtype import DType, dtypes
+from tilewright.base.target import Target
 from tilewright.graph import build
-from tilewright.graph.kernels.sorting import (
+from tilewright.graph.kernels.nodes import (
     GROUP_THREADS,
     MAX_KERNELS,
     as_index,
@@ -21,10 +22,12 @@ from tilewright.graph.kernels.sorting import (
     loop,
     memory,
     param,
-    sorted_rows,
+    register,
     store,
+    threads_over,
 )
-from tilewright.graph.ops import AxisType, Ops, ParamArg
+from tilewright.graph.kernels.radix import sorted_rows
+from tilewright.graph.ops import Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, const, index_const
 
@@ -33,32 +36,21 @@ BLOCK = 256
 _NUMBER = dtypes.int32
 
 
-def sum_by_number(numbers: UOp, values: UOp, count: int, local_bytes: int, max_threads: int) -> UOp:
+def sum_by_number(numbers: UOp, values: UOp, count: int, target: Target) -> UOp:
     """out[n, c] = sum of values[p, c] where numbers[p] == n, for n in 0..count-1; other numbers name nothing."""
     rows, columns = values.shape
-    positions, ordered = sorted_rows(build.reshape(numbers, (1, rows)), local_bytes, max_threads)
+    positions, ordered = sorted_rows(build.reshape(numbers, (1, rows)), target)
     position = build.expand(build.reshape(positions, (rows, 1)), values.shape)
     held = build.contiguous(build.gather(values, position, build.axis_iota(values.shape, 1)))
     blocks = -(-rows // BLOCK)
     filled = build.reshape(build.pad(held, ((0, blocks * BLOCK - rows), (0, 0))), (blocks, BLOCK, columns))
     totals = build.contiguous(build.reshape(build.reduce_axis(Ops.ADD, filled, (1,)), (blocks, columns)))
-    threads = min(GROUP_THREADS, max_threads)
+    threads = min(GROUP_THREADS, target.max_group_size)
     ordered = build.contiguous(build.reshape(ordered, (rows,)))
     (bounds,) = call(bounds_kernel(rows, count, threads), ((_NUMBER, (count + 1,)),), (ordered,))
     kernel = segment_kernel(values.dtype, rows, columns, count, threads)
     (sums,) = call(kernel, ((values.dtype, (count, columns)),), (bounds, held, totals))
     return sums
-
-
-def threads_over(size: int, threads: int) -> UOp:
-    """The number of a thread, adjacent threads of a work-group side by side; those behind `size` are to be masked."""
-    count = min(size, threads)
-    return loop(-(-size // count), 0) * count + loop(count, 1, AxisType.LOCAL)
-
-
-def register(slot: int, value: UOp, *loops: UOp) -> UOp:
-    made = UOp(Ops.DEFINE_REG, value.dtype, (), ParamArg(slot, 1))
-    return memory(made, store(memory(made, *loops), index_const(0), value))
 
 
 @functools.lru_cache(MAX_KERNELS)

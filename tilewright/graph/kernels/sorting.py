@@ -13,16 +13,28 @@ import math
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph import build
-from tilewright.graph.kernels.custom import CustomKernel, output_node
-from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
+from tilewright.graph.kernels.nodes import (
+    GROUP_THREADS,
+    MAX_KERNELS,
+    MAX_THREADS,
+    as_index,
+    barrier,
+    call,
+    end,
+    load,
+    loop,
+    memory,
+    param,
+    ranges,
+    store,
+)
+from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp, index_const
 
-# Threads of a work-group at most, and those that short rows share one with.
-MAX_THREADS = 1024
+# Threads of a work-group that short rows share.
 FEW_THREADS = 128
-GROUP_THREADS = 256
 # With fewer blocks than this, they are made smaller than local memory allows, down to a smallest one.
 MANY_BLOCKS = 256
 MIN_SHARED_BLOCK = 2048
@@ -30,12 +42,10 @@ MIN_SHARED_BLOCK = 2048
 ROW = 128
 # Elements of a merged row that one thread takes.
 TAKEN = 8
-# Kernels that are remembered, by the shapes that they are for.
-MAX_KERNELS = 64
 _PLACE = dtypes.int32
 
 
-def sorted_rows(keys: UOp, local_bytes: int, max_threads: int) -> tuple[UOp, UOp]:
+def merge_sorted(keys: UOp, local_bytes: int, max_threads: int) -> tuple[UOp, UOp]:
     """(positions, keys in order) of each row of (rows, size) keys, for work-groups of at most `max_threads` that
     have `local_bytes` of memory."""
     rows, size = keys.shape
@@ -58,71 +68,6 @@ def sorted_rows(keys: UOp, local_bytes: int, max_threads: int) -> tuple[UOp, UOp
         places, ordered = call(merge_kernel(keys.dtype, shape, size, max_threads), outputs, (places, ordered, half))
     cut = ((0, rows), (0, size))
     return build.shrink(places, cut), build.shrink(ordered, cut)
-
-
-def call(ast: UOp, outputs: tuple[tuple[DType, Shape], ...], inputs: tuple[UOp, ...]) -> tuple[UOp, ...]:
-    """The arguments that a kernel fills, which come first, after it has run."""
-    count = len(outputs)
-    kernel = CustomKernel(
-        ast,
-        0,
-        tuple(shape for _, shape in outputs) + tuple(given.shape for given in inputs),
-        tuple(dtype for dtype, _ in outputs) + tuple(given.dtype for given in inputs),
-        tuple(range(count)),
-        (None,) * count + tuple(range(len(inputs))),
-    )
-    first = UOp(Ops.CUSTOM_KERNEL, outputs[0][0], inputs, kernel)
-    return (first, *(output_node(first, number) for number in range(1, count)))
-
-
-# ---------------------------------------------------------------- nodes of kernels
-
-
-def loop(size: int | UOp, number: int, kind: AxisType = AxisType.LOOP) -> UOp:
-    """A range; the index 0 where it has one iteration."""
-    count = size if isinstance(size, UOp) else index_const(size)
-    return index_const(0) if size == 1 else UOp(Ops.RANGE, dtypes.index, (count,), Axis((number,), kind))
-
-
-def ranges(*loops: UOp) -> tuple[UOp, ...]:
-    return tuple(each for each in loops if each.op is Ops.RANGE)
-
-
-def param(slot: int, dtype: DType, size: int) -> UOp:
-    return UOp(Ops.PARAM, dtype, (), ParamArg(slot, size))
-
-
-def memory(version: UOp, *earlier: UOp) -> UOp:
-    """A version of memory: after effects, or in each iteration of loops."""
-    kept = tuple(each for each in earlier if each.op is not Ops.CONST)
-    return UOp(Ops.AFTER, version.dtype, (version, *kept)) if kept else version
-
-
-def place(version: UOp, index: UOp, mask: UOp | None = None) -> UOp:
-    return UOp(Ops.INDEX, version.dtype, (version, index) if mask is None else (version, index, mask))
-
-
-def load(version: UOp, index: UOp, mask: UOp | None = None) -> UOp:
-    return UOp(Ops.LOAD, version.dtype, (place(version, index, mask),))
-
-
-def store(version: UOp, index: UOp, value: UOp, mask: UOp | None = None) -> UOp:
-    return UOp(Ops.STORE, dtypes.void, (place(version, index, mask), value))
-
-
-def end(*effects: UOp, loops: tuple[UOp, ...]) -> UOp:
-    joined = effects[0] if len(effects) == 1 else UOp(Ops.GROUP, dtypes.void, effects)
-    closed = ranges(*loops)
-    return UOp(Ops.END, dtypes.void, (joined, *closed)) if closed else joined
-
-
-def barrier(*sources: UOp, number: int) -> UOp:
-    return UOp(Ops.BARRIER, dtypes.void, sources, number)
-
-
-def as_index(value: UOp, size: int) -> UOp:
-    """A number that is below `size`, as an index that is known to be."""
-    return value.maximum(0).cast(dtypes.index) % size
 
 
 # ---------------------------------------------------------------- a block in local memory

@@ -3,7 +3,7 @@ Elements are compared by integer keys, which have one order for all dtypes: NaN 
 order. Blocks are sorted by counting the smaller elements; sorted blocks are merged two by two: one position in eight of
 the result finds its element by bisection, the others follow from there. So n elements take about n*(block + log(n))
 steps in few kernels, and none waits on the host. Devices with work-groups have kernels of their own for it
-(graph/kernels/sorting.py)."""
+(graph/kernels/radix.py)."""
 
 from __future__ import annotations
 
@@ -142,10 +142,10 @@ def order_on(device: Devices, keys: UOp) -> UOp:
     target = open_driver(device).target if isinstance(device, str) else None
     if target is None or target.warp_size == 1 or keys.dtype not in target.native or keys.shape[-1] == 1:
         return order_of_last_axis(keys)
-    from tilewright.graph.kernels.sorting import sorted_rows  # where a card sorts alone: imports stay short
+    from tilewright.graph.kernels.radix import sorted_rows  # where a card sorts alone: imports stay short
 
     rows = (math.prod(keys.shape[:-1]), keys.shape[-1])
-    places, _ = sorted_rows(build.contiguous(build.reshape(keys, rows)), target.max_local_bytes, target.max_group_size)
+    places, _ = sorted_rows(build.contiguous(build.reshape(keys, rows)), target)
     return build.reshape(places, keys.shape)
 
 

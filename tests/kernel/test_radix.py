@@ -1,0 +1,41 @@
+"""Radix sort on the emulator with the facts of a card: stable, of any integers, at sizes that divide nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.kernel.emulated_card import NAME, emulated_card
+from tilewright import Tensor
+from tilewright.graph.kernels import radix
+
+generator = np.random.default_rng(43)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [(np.int8, (2, 64)), (np.uint8, (1, 129)), (np.int16, (1, 700)), (np.int32, (3, 129)), (np.uint32, (1, 127))],
+)
+def test_rows_are_sorted_by_digits_and_equal_keys_keep_their_order(dtype: type, shape: tuple[int, int]) -> None:
+    limits = np.iinfo(dtype)
+    keys = generator.integers(limits.min, limits.max, shape, dtype=dtype, endpoint=True)
+    keys[:, ::3] = 5
+    keys[:, :2] = limits.min, limits.max
+    with emulated_card() as card:
+        positions, ordered = radix.radix_sorted(Tensor(keys, device=NAME).uop, 512, threads=64, own=2)
+        np.testing.assert_array_equal(Tensor(positions).numpy(), np.argsort(keys, 1, kind="stable"))
+        np.testing.assert_array_equal(Tensor(ordered).numpy(), np.sort(keys, 1))
+        # All digits have the same two kernels.
+        assert [program.name for program in card.programs].count("place_digits") == 1
+
+
+def test_long_rows_are_sorted_by_digits_where_there_are_atomic_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(radix, "MIN_SIZE", 4000)
+    values = generator.standard_normal(5000).astype(np.float16)
+    values[::7] = np.nan
+    values[1::7] = -0.0
+    for atomics, name in ((frozenset(), "merge_blocks"), (None, "place_digits")):
+        with emulated_card(**({} if atomics is None else {"atomics": atomics})) as card:
+            found = Tensor(values, device=NAME).argsort(0).numpy()
+            np.testing.assert_array_equal(found, np.argsort(values, kind="stable"))
+            assert name in {program.name for program in card.programs}

@@ -1,0 +1,89 @@
+"""The nodes that kernels written by hand are made of: ranges, memory and its versions, effects. In: sizes, numbers of
+ranges and slots. Out: nodes. `sorting.py`, `scanning.py` and their neighbours write kernels with them."""
+
+from __future__ import annotations
+
+from tilewright.base.dtype import DType, dtypes
+from tilewright.graph.kernels.custom import CustomKernel, output_node
+from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
+from tilewright.graph.spec import Shape
+from tilewright.graph.uop import UOp, index_const
+
+# Kernels that are remembered, by the shapes that they are for.
+MAX_KERNELS = 64
+# Threads of a work-group at most, and of one that has nothing to share.
+MAX_THREADS = 1024
+GROUP_THREADS = 256
+
+
+def call(ast: UOp, outputs: tuple[tuple[DType, Shape], ...], inputs: tuple[UOp, ...]) -> tuple[UOp, ...]:
+    """The arguments that a kernel fills, which come first, after it has run."""
+    count = len(outputs)
+    kernel = CustomKernel(
+        ast,
+        0,
+        tuple(shape for _, shape in outputs) + tuple(given.shape for given in inputs),
+        tuple(dtype for dtype, _ in outputs) + tuple(given.dtype for given in inputs),
+        tuple(range(count)),
+        (None,) * count + tuple(range(len(inputs))),
+    )
+    first = UOp(Ops.CUSTOM_KERNEL, outputs[0][0], inputs, kernel)
+    return (first, *(output_node(first, number) for number in range(1, count)))
+
+
+def loop(size: int | UOp, number: int, kind: AxisType = AxisType.LOOP) -> UOp:
+    """A range; the index 0 where it has one iteration."""
+    count = size if isinstance(size, UOp) else index_const(size)
+    return index_const(0) if size == 1 else UOp(Ops.RANGE, dtypes.index, (count,), Axis((number,), kind))
+
+
+def ranges(*loops: UOp) -> tuple[UOp, ...]:
+    return tuple(each for each in loops if each.op is Ops.RANGE)
+
+
+def param(slot: int, dtype: DType, size: int) -> UOp:
+    return UOp(Ops.PARAM, dtype, (), ParamArg(slot, size))
+
+
+def memory(version: UOp, *earlier: UOp) -> UOp:
+    """A version of memory: after effects, or in each iteration of loops."""
+    kept = tuple(each for each in earlier if each.op is not Ops.CONST)
+    return UOp(Ops.AFTER, version.dtype, (version, *kept)) if kept else version
+
+
+def place(version: UOp, index: UOp, mask: UOp | None = None) -> UOp:
+    return UOp(Ops.INDEX, version.dtype, (version, index) if mask is None else (version, index, mask))
+
+
+def load(version: UOp, index: UOp, mask: UOp | None = None) -> UOp:
+    return UOp(Ops.LOAD, version.dtype, (place(version, index, mask),))
+
+
+def store(version: UOp, index: UOp, value: UOp, mask: UOp | None = None) -> UOp:
+    return UOp(Ops.STORE, dtypes.void, (place(version, index, mask), value))
+
+
+def end(*effects: UOp, loops: tuple[UOp, ...]) -> UOp:
+    joined = effects[0] if len(effects) == 1 else UOp(Ops.GROUP, dtypes.void, effects)
+    closed = ranges(*loops)
+    return UOp(Ops.END, dtypes.void, (joined, *closed)) if closed else joined
+
+
+def barrier(*sources: UOp, number: int) -> UOp:
+    return UOp(Ops.BARRIER, dtypes.void, sources, number)
+
+
+def as_index(value: UOp, size: int) -> UOp:
+    """A number that is below `size`, as an index that is known to be."""
+    return value.maximum(0).cast(dtypes.index) % size
+
+
+def threads_over(size: int, threads: int) -> UOp:
+    """The number of a thread, adjacent threads of a work-group side by side; those behind `size` are to be masked."""
+    count = min(size, threads)
+    return loop(-(-size // count), 0) * count + loop(count, 1, AxisType.LOCAL)
+
+
+def register(slot: int, value: UOp, *loops: UOp) -> UOp:
+    made = UOp(Ops.DEFINE_REG, value.dtype, (), ParamArg(slot, 1))
+    return memory(made, store(memory(made, *loops), index_const(0), value))

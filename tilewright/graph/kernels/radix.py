@@ -1,0 +1,226 @@
+"""Radix sort of long rows for devices with work-groups and atomic operations. In: integer keys in rows, as a node. Out:
+CUSTOM_KERNEL nodes: the positions of each row's elements in ascending order, and the keys in that order.
+
+The keys are ordered by a few of their bits at a time, the last ones first; an order by one digit keeps the order by
+those before, so that the whole is stable. For each digit one kernel counts how often a block of a row has each value,
+running sums of these counts say where the elements of a block belong, and a second kernel orders each block in local
+memory and writes it there, value by value. All digits have the same kernels, which read from memory where it is."""
+
+from __future__ import annotations
+
+import functools
+
+from tilewright.base.dtype import DType, dtypes
+from tilewright.base.target import Target
+from tilewright.graph import build
+from tilewright.graph.kernels.nodes import (
+    MAX_KERNELS,
+    as_index,
+    barrier,
+    call,
+    end,
+    load,
+    loop,
+    memory,
+    param,
+    place,
+    ranges,
+    register,
+    store,
+)
+from tilewright.graph.kernels.scanning import SIDE, longest_row, running_sums, sum_of_threads_before
+from tilewright.graph.kernels.sorting import ROW, merge_sorted
+from tilewright.graph.ops import AxisType, Ops, ParamArg
+from tilewright.graph.records import KernelInfo
+from tilewright.graph.uop import UOp, const, index_const
+
+# Shorter rows are sorted by merging in less time: their digits would take as many launches.
+MIN_SIZE = 1 << 15
+# Threads of a work-group, the adjacent elements that each has, and the most bits of a digit.
+THREADS = 256
+OWN = 16
+MAX_WIDTH = 6
+# Counters in a line of local memory; one more lies between two lines, so that columns are in different banks.
+LINE = 64
+_COUNT = dtypes.int32
+_COUNTER = dtypes.uint16
+
+
+def sorted_rows(keys: UOp, target: Target) -> tuple[UOp, UOp]:
+    """(positions, keys in order) of each row of (rows, size) keys, for a target with work-groups; equal keys stay in
+    the order of their positions."""
+    longest = longest_row(_COUNT, target.max_local_bytes, target.max_group_size)
+    if (
+        keys.shape[1] >= MIN_SIZE
+        and _COUNT in target.atomics
+        and target.max_group_size >= THREADS
+        and target.max_local_bytes >= local_bytes_needed(keys.dtype)
+        and longest > 0
+    ):
+        return radix_sorted(keys, longest)
+    return merge_sorted(keys, target.max_local_bytes, target.max_group_size)
+
+
+def local_bytes_needed(dtype: DType) -> int:
+    """Of the kernel that orders a block: its keys and positions, a counter for each thread and value, the totals of
+    the threads and where each value begins."""
+    counters = _counters(1 << MAX_WIDTH, THREADS) * _COUNTER.itemsize
+    return THREADS * OWN * (dtype.itemsize + _COUNT.itemsize) + counters + (3 * THREADS + 64) * _COUNT.itemsize
+
+
+def radix_sorted(keys: UOp, longest: int, threads: int = THREADS, own: int = OWN) -> tuple[UOp, UOp]:
+    """(positions, keys in order) of each row of (rows, size) keys. `longest` is what `running_sums` asks for."""
+    rows, size = keys.shape
+    dtype = keys.dtype
+    digits = -(-dtype.bits // MAX_WIDTH)
+    width = -(-dtype.bits // digits)
+    values, blocks = 1 << width, -(-size // (threads * own))
+    # Without their signs, of which the least is first.
+    sign = build.const(dtype, 0 if dtype.is_unsigned else dtype.min)
+    ordered = build.contiguous(build.alu(Ops.XOR, keys, sign))
+    positions = build.contiguous(build.cast(build.axis_iota(keys.shape, 1), _COUNT))
+    shifts = build.contiguous(build.axis_iota((digits, ROW), 0) * width)
+    sizes = (rows, size, width, threads, own)
+    for digit in range(digits):
+        shift = build.contiguous(build.cast(build.shrink(shifts, ((digit, digit + 1), (0, 1))), _COUNT))
+        (counts,) = call(count_kernel(dtype, *sizes), ((_COUNT, (rows * values, blocks)),), (ordered, shift))
+        running = running_sums(counts, longest) if blocks > 1 else counts
+        last = build.shrink(running, ((0, rows * values), (blocks - 1, blocks)))
+        totals = build.contiguous(build.reshape(last, (rows, values)))
+        starts = build.contiguous(running_sums(totals, longest) - totals)
+        first = build.contiguous(
+            build.reshape(running - counts, (rows, values, blocks))
+            + build.expand(build.reshape(starts, (rows, values, 1)), (rows, values, blocks))
+        )
+        outputs = ((_COUNT, keys.shape), (dtype, keys.shape))
+        positions, ordered = call(place_kernel(dtype, *sizes), outputs, (positions, ordered, shift, first))
+    return positions, build.alu(Ops.XOR, ordered, sign)
+
+
+# ---------------------------------------------------------------- kernels
+
+
+def _counters(values: int, threads: int) -> int:
+    return values * threads // LINE * (LINE + 1)
+
+
+def _local(slot: int, dtype: DType, size: int) -> UOp:
+    return UOp(Ops.DEFINE_LOCAL, dtype, (), ParamArg(slot, size))
+
+
+def _digit(key: UOp, shift: UOp, width: int) -> UOp:
+    """What is above the bits of a signed key is its sign, which keeps the order."""
+    return ((key >> shift.cast(key.dtype)) & ((1 << width) - 1)).cast(_COUNT)
+
+
+@functools.lru_cache(MAX_KERNELS)
+def count_kernel(dtype: DType, rows: int, size: int, width: int, threads: int, own: int) -> UOp:
+    """counts[row, value, block] = how many elements of the block have the value as their digit."""
+    values, blocks = 1 << width, -(-size // (threads * own))
+    row, block, thread = loop(rows, 0), loop(blocks, 1), loop(threads, 2, AxisType.LOCAL)
+    out, keys = param(0, _COUNT, rows * values * blocks), param(1, dtype, rows * size)
+    shift = load(param(2, _COUNT, 1), index_const(0))
+    held = _local(0, _COUNT, values)
+    started = ranges(row, block) and (barrier(*ranges(row, block), number=0),)
+    is_value = thread < values
+    cell = thread % values
+    emptied = end(store(memory(held, *started), cell, const(_COUNT, 0), is_value), loops=(thread,))
+    held = memory(held, barrier(emptied, number=1))
+    item = loop(own, 3)
+    at = block * (threads * own) + item * threads + thread
+    inside = at < size
+    value = as_index(_digit(load(keys, row * size + at, inside), shift, width), values)
+    counted = UOp(Ops.STORE, dtypes.void, (place(memory(held, item), value, inside), const(_COUNT, 1)), Ops.ADD)
+    met = barrier(end(counted, loops=(item, thread)), number=2)
+    effect = store(out, (row * values + cell) * blocks + block, load(memory(held, met), cell), is_value)
+    return UOp(Ops.SINK, dtypes.void, (effect,), KernelInfo("count_digits", (), fills=(0,)))
+
+
+@functools.lru_cache(MAX_KERNELS)
+def place_kernel(dtype: DType, rows: int, size: int, width: int, threads: int, own: int) -> UOp:
+    """Moves each element of a block to where its value begins, behind those of the same value that come before it.
+
+    Each thread counts the values of its own elements. The running sums of these counts, over all threads for one value
+    after the other, say where each element lies in the ordered block. That is made in local memory, so that elements of
+    one value are adjacent when they are written."""
+    values, tile = 1 << width, threads * own
+    blocks = -(-size // tile)
+    row, block, thread = loop(rows, 0), loop(blocks, 1), loop(threads, 2, AxisType.LOCAL)
+    zero = index_const(0)
+    out_places, out_keys = param(0, _COUNT, rows * size), param(1, dtype, rows * size)
+    places, keys = param(2, _COUNT, rows * size), param(3, dtype, rows * size)
+    shift = load(param(4, _COUNT, 1), zero)
+    first = param(5, _COUNT, rows * values * blocks)
+    counters = _local(0, _COUNTER, _counters(values, threads))
+    totals, sides, begins = _local(1, _COUNT, threads), _local(2, _COUNT, threads // SIDE), _local(3, _COUNT, values)
+    held, numbers = _local(4, dtype, tile), _local(5, _COUNT, tile)
+    started = ranges(row, block) and (barrier(*ranges(row, block), number=0),)
+
+    def counter(index: UOp) -> UOp:
+        return index // LINE * (LINE + 1) + index % LINE
+
+    def element(item: UOp) -> tuple[UOp, UOp]:
+        """An element of this thread in its row, and whether it is there."""
+        at = block * tile + thread * own + item
+        return at, at < size
+
+    # How often each thread has each value.
+    cell = loop(values, 3)
+    emptied = store(memory(counters, *started), counter(cell * threads + thread), const(_COUNTER, 0))
+    counters = memory(counters, barrier(end(emptied, loops=(cell, thread)), number=1))
+    item = loop(own, 4)
+    at, inside = element(item)
+    value = as_index(_digit(load(keys, row * size + at, inside), shift, width), values)
+    mine = counter(value * threads + thread)
+    more = load(memory(counters, item), mine) + const(_COUNTER, 1)
+    counted = end(store(memory(counters, item), mine, more, inside), loops=(item, thread))
+    counters = memory(counters, barrier(counted, number=2))
+    # Their sum before each: of as many adjacent counters as there are values, and of those of the threads before.
+    cell = loop(values, 5)
+    total = register(0, const(_COUNT, 0), *ranges(row, block), thread)
+    summed = load(memory(total, cell), zero) + load(counters, counter(thread * values + cell)).cast(_COUNT)
+    own_total = load(memory(total, end(store(memory(total, cell), zero, summed), loops=(cell,))), zero)
+    before = sum_of_threads_before(own_total, thread, threads, (totals, sides), started, (6, 7), (3, 4))
+    cell = loop(values, 8)
+    running = register(1, before, *ranges(row, block), thread)
+    met = barrier(UOp(Ops.GROUP, dtypes.void, (counted,)), number=5)
+    counters = memory(counters, met)
+    mine = counter(thread * values + cell)
+    reached = load(memory(running, cell), zero)
+    count = load(memory(counters, cell), mine).cast(_COUNT)
+    summed = end(
+        store(memory(running, cell), zero, reached + count),
+        store(memory(counters, cell), mine, reached.cast(_COUNTER)),
+        loops=(cell, thread),
+    )
+    counters = memory(counters, barrier(summed, number=6))
+    # Where each value begins in the ordered block.
+    is_value, cell = thread < values, thread % values
+    begin = load(counters, counter(cell * threads)).cast(_COUNT)
+    met = barrier(end(store(memory(begins, *started), cell, begin, is_value), loops=(thread,)), number=7)
+    begins, counters = memory(begins, met), memory(counters, met)
+    item = loop(own, 9)
+    at, inside = element(item)
+    key = load(keys, row * size + at, inside)
+    mine = counter(as_index(_digit(key, shift, width), values) * threads + thread)
+    rank = load(memory(counters, item), mine)
+    to = as_index(rank.cast(_COUNT), tile)
+    ordered = end(
+        store(memory(counters, item), mine, rank + const(_COUNTER, 1), inside),
+        store(memory(held, *started), to, key, inside),
+        store(memory(numbers, *started), to, load(places, row * size + at, inside), inside),
+        loops=(item, thread),
+    )
+    met = barrier(ordered, number=8)
+    item = loop(own, 10, AxisType.UPCAST)
+    index = item * threads + thread
+    inside = block * tile + index < size
+    key = load(memory(held, met), index, inside)
+    value = as_index(_digit(key, shift, width), values)
+    start = load(first, (row * values + value) * blocks + block, inside) - load(begins, value)
+    to = row * size + as_index(start + index.cast(_COUNT), size)
+    effects = (
+        store(out_places, to, load(memory(numbers, met), index, inside), inside),
+        store(out_keys, to, key, inside),
+    )
+    return UOp(Ops.SINK, dtypes.void, effects, KernelInfo("place_digits", (), fills=(0, 1)))
