@@ -132,7 +132,10 @@ def fixed_nodes(roots: Sequence[UOp], values: Mapping[str, int]) -> dict[UOp, UO
         elif node.op is Ops.SIZE:
             done[node] = const(node.dtype, _fixed(node.arg, values))
         else:
-            made = UOp(node.op, node.dtype, tuple([done[src] for src in node.src]), _fixed(node.arg, values))
+            arg = _fixed(node.arg, values)
+            if node.op is Ops.CUSTOM_KERNEL and arg.sizes:
+                arg = arg._replace(ast=fixed_graph((arg.ast,), values)[0])
+            made = UOp(node.op, node.dtype, tuple([done[src] for src in node.src]), arg)
             if made.line is None:
                 made.line = node.line
             done[node] = made

@@ -95,7 +95,7 @@ class BoundGraph:
         if node.op is Ops.ASSIGN:
             src = (src[0], _stored_view(node, bound, self.values), src[2])
         elif node.op is Ops.CUSTOM_KERNEL:
-            arg = without_gradient(node)
+            arg = free_sizes(without_gradient(node), self.values) if symbolic.is_used else without_gradient(node)
         elif node.op is Ops.CHECK:
             arg = CheckArg(arg.size, arg.wraps, len(self.checks))
             self.checks.append(node)

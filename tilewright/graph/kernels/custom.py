@@ -23,7 +23,8 @@ class CustomKernel(NamedTuple):
     """The argument of a CUSTOM_KERNEL. Everything but `output` is that of the whole call.
 
     `sources[k]` is which source of the node holds argument k as it is before the kernel; None where the kernel does not
-    need it. `gradient` takes the node and the gradient of its value, and gives one for each source."""
+    need it. `gradient` takes the node and the gradient of its value, and gives one for each source. `sizes` are the
+    symbolic sizes whose variables the kernel counts with."""
 
     ast: UOp
     output: int
@@ -31,6 +32,7 @@ class CustomKernel(NamedTuple):
     dtypes: tuple[DType, ...]
     written: tuple[int, ...]
     sources: tuple[int | None, ...]
+    sizes: tuple[int, ...] = ()
     gradient: Gradient | None = None
 
     @property

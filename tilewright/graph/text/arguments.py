@@ -122,7 +122,9 @@ RECORDS: dict[str, Record] = {
             "dtypes": lambda value: isinstance(value, tuple) and all(isinstance(item, DType) for item in value),
             "written": is_int_tuple,
             "sources": lambda value: isinstance(value, tuple) and all(item is None or is_int(item) for item in value),
+            "sizes": is_int_tuple,
         },
+        optional={"sizes": ()},
         hidden=frozenset({"gradient"}),  # a function has no text
     ),
     "KernelInfo": Record(

@@ -141,7 +141,7 @@ def _make_call(ast: UOp, tensors: Sequence[TensorBase], gradient: TensorGradient
         tuple(tensor.dtype for tensor in tensors),
         tuple(sorted(written)),
         sources,
-        gradient,
+        gradient=gradient,
     )
 
 

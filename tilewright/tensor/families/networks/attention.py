@@ -62,6 +62,11 @@ class AttentionMixin(RandomMixin, ProductsMixin):
 
     def _fused_attention(self, key: Self, value: Self, attn_mask: Self | None, is_causal: bool) -> Self | None:
         """One kernel, or None where there is none for these operands."""
+        if self.ndim > 2 and not is_symbolic(self.shape) and self.shape[-2] == 1 and not is_causal:
+            # A kernel for devices with work-groups, which programs on a CPU do without.
+            from tilewright.tensor.families.networks.row_attention import row_attention
+
+            return row_attention(self, key, value, attn_mask, _attend_in_parts)
         if self.dtype not in (dtypes.bfloat16, dtypes.float16):
             return None
         # Kernels of tensor cores, which most programs do without.

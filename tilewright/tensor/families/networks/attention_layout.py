@@ -8,8 +8,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from tilewright.graph import build, marks
 from tilewright.graph.kernels.attention import Steps
 from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
 from tilewright.tensor.families.base import Family
@@ -55,6 +57,33 @@ def find_layouts(tensors: Sequence[T]) -> list[tuple[T, Layout]]:
             next(one for one in found if math.prod(one[0].shape) == size) for found, size in zip(candidates, sizes)
         ]
     return [(tensor._new(node), layout) for tensor, (node, layout) in zip(tensors, deepest)]
+
+
+def find_stored(tensor: T) -> tuple[T, Layout] | None:
+    """What is in memory of one tensor, of which a view may be any part, also a symbolic one: memory that is there is
+    read in place. What is computed is given as it is, which has no layout where its size is symbolic."""
+    chain = [tensor.uop]
+    while chain[-1].op in _MOVES and not _reshapes_symbolic(chain[-1]):
+        chain.append(chain[-1].src[0])
+    node = chain[-1]
+    is_whole = not is_symbolic(tensor.shape) and math.prod(node.shape) == math.prod(tensor.shape)
+    if is_symbolic(node.shape) or not (is_whole or build.is_stored(node)):
+        if is_symbolic(tensor.shape):
+            return None
+        chain = chain[:1]
+    moves = tuple((each.op, each.arg) for each in reversed(chain[:-1]))
+    found = _strides_of(chain[-1].shape, moves)
+    if found is None or (found.steps[3] != 1 and found.shape[3] != 1):
+        moves, found = (), None if is_symbolic(tensor.shape) else _strides_of(tensor.shape, ())
+    if found is None or is_symbolic((found.start, *found.steps)):
+        return None
+    node = chain[-1] if moves else tensor.uop
+    batch, head, time, _ = found.steps
+    return tensor._new(node), Layout(moves, Steps(batch, head, time, found.start))
+
+
+def _reshapes_symbolic(node: UOp) -> bool:
+    return node.op is Ops.RESHAPE and is_symbolic((*node.shape, *node.src[0].shape))
 
 
 def dense_steps(shape: tuple[int, ...], is_time_first: bool) -> Steps:
@@ -121,3 +150,14 @@ def _reshaped(view: _Strides, shape: Sequence[int]) -> tuple[int, ...] | None:
         steps.append(merged[-1][1])
         merged[-1] = [merged[-1][0] // size, merged[-1][1] * size]
     return tuple(reversed(steps))
+
+
+def with_heads(mask: T, dimensions: int) -> T:
+    """The mask of (batch, heads, queries, keys), each of which may be 1."""
+    mask = mask.reshape(*(1,) * (dimensions - mask.ndim), *mask.shape)
+    return mask if dimensions == 4 else mask.unsqueeze(1)
+
+
+def set_apart(tensor: Any) -> Any:
+    """The tensor as an input of its own, though it may be computed from another or be the same."""
+    return tensor._new(marks.set_apart(marks.detach(tensor.uop)))

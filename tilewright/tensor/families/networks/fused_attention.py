@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import DeviceError
 from tilewright.base.target import TensorCore
-from tilewright.graph import marks
 from tilewright.graph.kernels.attention import LOG2_E, Attention, forward_kernel
 from tilewright.graph.kernels.attention_gradient import key_gradient_kernel, query_gradient_kernel
 from tilewright.graph.kernels.values import memory_behind
@@ -20,7 +19,14 @@ from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
 from tilewright.tensor.families.base import Family
-from tilewright.tensor.families.networks.attention_layout import VECTOR, Layout, dense_steps, find_layouts
+from tilewright.tensor.families.networks.attention_layout import (
+    VECTOR,
+    Layout,
+    dense_steps,
+    find_layouts,
+    set_apart,
+    with_heads,
+)
 
 # Features of a head: no more accumulators fit the registers.
 MAX_FEATURES = 128
@@ -44,7 +50,7 @@ def fused_attention(query: T, key: T, value: T, mask: T | None, is_causal: bool,
     if core is None or not _fits(query, key, value, mask):
         return None
     operands = [_widened(each if each.ndim == 4 else each.unsqueeze(1)) for each in (query, key, value)]
-    masks = () if mask is None else (_with_heads(mask, query.ndim),)
+    masks = () if mask is None else (with_heads(mask, query.ndim),)
     memories, layouts = zip(*find_layouts(operands))
     # Results lie as what they belong to: what turns a view of that turns them as well.
     is_turned = tuple(each.steps.time > each.steps.head for each in layouts[:2])
@@ -123,12 +129,6 @@ def _fits(query: Family, key: Family, value: Family, mask: Family | None) -> boo
     return is_known and len(sizes) == len(whole) and all(one in (1, most) for one, most in zip(sizes, whole))
 
 
-def _with_heads(mask: T, dimensions: int) -> T:
-    """The mask of (batch, heads, queries, keys), each of which may be 1."""
-    mask = mask.reshape(*(1,) * (dimensions - mask.ndim), *mask.shape)
-    return mask if dimensions == 4 else mask.unsqueeze(1)
-
-
 def _distances(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Elements from one to the next along each axis, 0 along those of size 1."""
     return tuple(math.prod(shape[axis + 1 :]) if size > 1 else 0 for axis, size in enumerate(shape))
@@ -179,14 +179,9 @@ class _Rule:
         """Gradients of views as those of what they are views of."""
         found = []
         for layout, memory, gradient in zip(self.layouts, memories, gradients):
-            own = _apart(memory)
+            own = set_apart(memory)
             found.append(layout.view(own).gradient(own, gradient=gradient)[0] if layout.moves else gradient)
         return found
-
-
-def _apart(tensor: Any) -> Any:
-    """The tensor as an input of its own, though it may be computed from another or be the same."""
-    return tensor._new(marks.set_apart(marks.detach(tensor.uop)))
 
 
 @dataclass(frozen=True)
@@ -206,7 +201,7 @@ class _Gradient(_Rule):
         dense += key.custom_kernel(value, *arguments, fxn=kernels[1], grad_fxn=rules[1])[:2]
         found = self.of_memories(memories, list(map(_turned, dense, is_turned)))
         for mask in masks:  # whose gradient has the size of the scores, and is computed where it is asked for
-            own = _apart(mask)
+            own = set_apart(mask)
             is_float = mask.dtype.is_float
             found.append(self.attend(views, (own,)).gradient(own, gradient=slope)[0] if is_float else None)
         return (None, None, *found)
@@ -221,8 +216,8 @@ class _SecondGradient(_Rule):
 
     def __call__(self, upstream: Any, *given: Any) -> tuple[Any, ...]:
         count = len(self.targets)
-        memories, masks = given[count : count + 3], [_apart(each) for each in given[count + 6 :]]
-        views, slope = list(map(_apart, self.views(memories))), _apart(given[count + 3])
+        memories, masks = given[count : count + 3], [set_apart(each) for each in given[count + 6 :]]
+        views, slope = list(map(set_apart, self.views(memories))), set_apart(given[count + 3])
         firsts = self.attend(views, masks).gradient(*(views[n] for n in self.targets), gradient=slope)
         upstreams = upstream if count > 1 else (upstream,)
         total = sum(

@@ -1,0 +1,165 @@
+"""Attention of one query per head as one kernel: a decoded token and the keys before it. In: queries, keys and values
+and a mask on a device whose work-groups run in warps; the number of keys may be symbolic. Out: the result of a custom
+kernel, or None where it does not take the call. The kernel itself is in `graph/kernels/row_attention.py`."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tilewright.base.dtype import DType, dtypes
+from tilewright.base.errors import DeviceError
+from tilewright.base.target import Target
+from tilewright.graph.kernels.attention import LOG2_E
+from tilewright.graph.kernels.custom import CustomKernel
+from tilewright.graph.kernels.row_attention import KEYS_AT_A_TIME, RowAttention, local_bytes, row_kernel
+from tilewright.graph.ops import Ops, ParamArg
+from tilewright.graph.sizes import is_symbolic, min_size
+from tilewright.graph.spec import max_count
+from tilewright.graph.symbolic import capacity, size_node
+from tilewright.graph.uop import UOp
+from tilewright.runtime.device import open_driver
+from tilewright.tensor.families.base import Family
+from tilewright.tensor.families.networks.attention_layout import Layout, dense_steps, find_stored, set_apart, with_heads
+
+T = TypeVar("T", bound=Family)
+_DTYPES = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
+# Threads of a work-group, and the parts of a result that are added up at its end.
+MAX_THREADS = 512
+MAX_TEAMS = 32
+# Features that a thread has of a key: their sums are in registers.
+MAX_OWN_FEATURES = 32
+
+
+def row_attention(query: T, key: T, value: T, mask: T | None, plain: Callable[..., Any]) -> T | None:
+    """One kernel, or None where it does not fit. `plain` is attention made of other operations."""
+    target = _target_of(query)
+    if target is None or not _fits(query, key, value, mask):
+        return None
+    operands = [each if each.ndim == 4 else each.unsqueeze(1) for each in (query, key, value)]
+    found = [find_stored(each) for each in operands]
+    masks = () if mask is None else (with_heads(mask, query.ndim),)
+    layouts = tuple(each[1] for each in found if each is not None)
+    batch, heads, _, features = operands[0].shape
+    keys = operands[1].shape[2]
+    shape = _threads_of(target, query.dtype, features, capacity(keys))
+    if shape is None or len(layouts) < len(found) or not _are_aligned(layouts, shape[0]):
+        return None
+    call = RowAttention(
+        batch,
+        heads,
+        heads // operands[1].shape[1],
+        size_node(keys),
+        features,
+        (*(layout.steps for layout in layouts), dense_steps(operands[0].shape, False)),
+        LOG2_E / math.sqrt(features),
+        _distances(masks[0].shape) if masks else None,
+        *shape,
+    )
+    if local_bytes(call) > target.max_local_bytes:
+        return None
+    sources = tuple(each[0].uop for each in found if each is not None) + tuple(each.uop for each in masks)
+    sizes = (keys,) if is_symbolic((keys,)) else ()
+    given: Any = query
+    kernel = CustomKernel(
+        _written_kernel(call, query.dtype, tuple((each.dtype, max_count(each.shape)) for each in sources)),
+        0,
+        (operands[0].shape, *(each.shape for each in sources)),
+        (query.dtype, *(each.dtype for each in sources)),
+        (0,),
+        (None, *range(len(sources))),
+        sizes,
+        given._gradient_of(_Gradient(layouts, call.shared, plain)),
+    )
+    result: T = query._new(UOp(Ops.CUSTOM_KERNEL, query.dtype, sources, kernel), key, value, *masks)
+    return result.reshape(*query.shape)
+
+
+@functools.lru_cache(64)
+def _written_kernel(call: RowAttention, dtype: DType, sources: tuple[tuple[DType, int], ...]) -> UOp:
+    """The layers of a model call the same kernel: it is written once."""
+    memories = ((dtype, call.batch * call.heads * call.features), *sources)
+    return row_kernel(call, *(UOp(Ops.PARAM, kind, (), ParamArg(n, size)) for n, (kind, size) in enumerate(memories)))
+
+
+def _target_of(query: Family) -> Target | None:
+    if not isinstance(query.device, str):
+        return None
+    try:
+        target = open_driver(query.device).target
+    except DeviceError:  # which is told when something is computed
+        return None
+    return target if target.has_local and not target.has_threads and target.warp_size > 1 else None
+
+
+def _threads_of(target: Target, dtype: DType, features: int, keys: int) -> tuple[int, int, int] | None:
+    """Features of a vector, threads that share a key, and teams of them, at least a warp in all."""
+    width = target.vector_bytes // dtype.itemsize
+    if features % width:
+        return None
+    lanes = math.gcd(features // width, target.warp_size)
+    lanes &= -lanes
+    if features // lanes > MAX_OWN_FEATURES:
+        return None
+    least = target.warp_size // lanes
+    most = min(MAX_TEAMS, min(MAX_THREADS, target.max_group_size) // lanes)
+    wanted = 1 << max(0, -(-keys // KEYS_AT_A_TIME) - 1).bit_length()
+    return width, lanes, max(least, min(most, wanted))
+
+
+def _are_aligned(layouts: Sequence[Layout], width: int) -> bool:
+    return not any(step % width for layout in layouts for step in layout.steps)
+
+
+def _fits(query: Family, key: Family, value: Family, mask: Family | None) -> bool:
+    given = (query, key, value)
+    if query.ndim not in (3, 4) or any(each.ndim != query.ndim or each.dtype is not query.dtype for each in given):
+        return False
+    if query.dtype not in _DTYPES or is_symbolic(query.shape) or query.shape[-2] != 1 or key.shape != value.shape:
+        return False
+    others = (*key.shape[:-2], key.shape[-1])
+    if is_symbolic(others) or 0 in query.shape or 0 in others or min_size(key.shape[-2]) < 1:
+        return False
+    if query.shape[-1] != key.shape[-1] or query.shape[0] != key.shape[0]:
+        return False
+    if query.ndim == 4 and query.shape[1] % key.shape[1]:
+        return False
+    return mask is None or _takes_mask(mask, (*query.shape[:-1], key.shape[-2]))
+
+
+def _takes_mask(mask: Family, whole: tuple[int, ...]) -> bool:
+    """Whether elements of the mask lie at constant distances: a symbolic number of keys in one row alone."""
+    if not mask.dtype.is_bool and mask.dtype not in _DTYPES:
+        return False
+    sizes = (*(1,) * (len(whole) - mask.ndim), *mask.shape)
+    if len(sizes) != len(whole) or any(one not in (1, most) for one, most in zip(sizes, whole)):
+        return False
+    return not is_symbolic(sizes[:-1]) and (not is_symbolic(sizes) or math.prod(sizes[:-1]) == 1)
+
+
+def _distances(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Elements of a mask from one batch, head and key to the next; 0 along an axis of size 1."""
+    batch, heads, _, keys = shape
+    of_head = 0 if heads == 1 else keys
+    return 0 if batch == 1 else heads * keys, of_head, 0 if keys == 1 else 1
+
+
+@dataclass(frozen=True)
+class _Gradient:
+    """The gradient of the result, for the arguments of its kernel: through the operations that attention is made of."""
+
+    layouts: tuple[Layout, ...]
+    shared: int
+    plain: Callable[..., Any]
+
+    def __call__(self, upstream: Any, out: Any, *given: Any) -> tuple[Any, ...]:
+        own = [set_apart(each) for each in given]
+        query, *keyed = (layout.view(each) for layout, each in zip(self.layouts, own))
+        keyed = [each.repeat_interleave(self.shared, 1) for each in keyed]
+        result = self.plain(query, *keyed, *(own[3:] or (None,)), False)
+        wanted = [each for each in own if each.dtype.is_float]
+        found = iter(result.gradient(*wanted, gradient=upstream))
+        return (None, *(next(found) if each.dtype.is_float else None for each in own))
