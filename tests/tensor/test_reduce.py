@@ -134,10 +134,11 @@ def test_running_sums(size: int, check: Check) -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_running_sums_of_blocks(axis: int, check: Check) -> None:
-    """Axes long enough for blocks of blocks, with no whole number of them, in every place."""
+def test_running_sums_of_blocks(axis: int, check: Check, backend: str) -> None:
+    """Axes long enough for blocks of blocks, with no whole number of them, in every place. The interpreter of graphs
+    walks kernels element by element, and has no blocks of blocks."""
     shape = [3, 2, 5]
-    shape[axis] = 16 * 16 * 9 + 5
+    shape[axis] = 37 if backend == "evaluate" else 16 * 16 * 9 + 5
     values = generator.integers(-3, 4, shape).astype(np.float32)
     check(lambda t: t.cumsum(axis), lambda x: x.cumsum(axis), values)
     check(lambda t: t.cumprod(axis), lambda x: x.cumprod(axis), np.float32(1) - 2 * (values > 2))

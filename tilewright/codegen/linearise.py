@@ -196,9 +196,10 @@ class Lineariser:
             _, _, _, member = heapq.heappop(ready)
             placed += 1
             if member in block.inner:
-                order.append(member)
+                loop = self.replaced[member]  # its size may depend on a reduction
+                order.append(loop)
                 self._emit(block.inner[member], order)
-                order.append(UOp(Ops.END, dtypes.void, (member,)))
+                order.append(UOp(Ops.END, dtypes.void, (loop,)))
             else:
                 order.append(member)
             for follower in followers.get(member, ()):

@@ -18,6 +18,7 @@ from tilewright.tensor.families.base import Family
 from tilewright.tensor.primitives import functions
 from tilewright.tensor.primitives.indexing import ValuesAndIndices
 from tilewright.tensor.primitives.reduce import SCAN_BLOCK, is_short_scan, scan_axis
+from tilewright.tensor.primitives.running import extremes_along
 
 
 class CumulativeMixin(Family):
@@ -38,6 +39,9 @@ class CumulativeMixin(Family):
             return ValuesAndIndices(self, self._new(build.const(dtypes.int64, 0)))
         if 0 in self.shape:
             return ValuesAndIndices(self, self._new(build.const(dtypes.int64, 0, self.shape)))
+        walked = extremes_along(self.uop, op, axis, self.device)
+        if walked is not None:
+            return ValuesAndIndices(self._new(walked[0]), self._new(walked[1]))
         extreme = scan_axis(self.uop, op, axis)
         # An element equals the extreme so far exactly where it becomes the extreme.
         takes = build.alu(Ops.CMPEQ, self.uop, extreme)

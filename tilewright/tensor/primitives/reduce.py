@@ -19,6 +19,7 @@ from tilewright.runtime.device import open_driver
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.checks import Axes, check_axes, check_axis
 from tilewright.tensor.primitives.elementwise import ElementwiseMixin
+from tilewright.tensor.primitives.running import running_along
 from tilewright.tensor.primitives.shape import ShapeMixin
 
 # A running reduction is cut into blocks of this many elements. An element combines those before it in its block;
@@ -280,6 +281,9 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
         axis = check_axis(name, axis, self.ndim)
         node = build.cast(self.uop, accumulate_dtype(dtype))
         if self.ndim and 0 not in self.shape:
+            walked = running_along(self.uop if dtype.is_int else node, op, axis, node.dtype, self.device)
+            if walked is not None:
+                return self._new(build.cast(walked, dtype))
             longest = self._longest_row(node.dtype) if op is Ops.ADD and axis == self.ndim - 1 else 0
             is_by_rows = longest > 0 and self.shape[-1] >= _MIN_GROUP_SCAN
             node = scan_last_axis(node, longest) if is_by_rows else scan_axis(node, op, axis)

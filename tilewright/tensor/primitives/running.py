@@ -1,0 +1,110 @@
+"""Running reductions where cores walk an axis. In: a tensor's node, an axis, the device. Out: nodes of the kernels of
+`graph/kernels/running.py` with their gradients; None where the device has work-groups, or where the axis is so short
+that a masked reduction, which is fused with what surrounds it, takes less time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tilewright.base.dtype import DType, dtypes
+from tilewright.base.target import Target
+from tilewright.graph import build
+from tilewright.graph.kernels.custom import output_node
+from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import is_symbolic
+from tilewright.graph.spec import Devices, Op, Shape
+from tilewright.graph.uop import UOp
+from tilewright.runtime.device import open_driver
+
+# Up to this length of the axis, and this many combinations in all, a masked reduction is as fast.
+MAX_MASKED_LENGTH = 4
+MAX_MASKED_STEPS = 1 << 12
+
+
+def running_along(node: UOp, op: Op, axis: int, dtype: DType, device: Devices) -> UOp | None:
+    """The running sum or product along an axis, as `dtype`. Floats are carried in float64 where the processor has it,
+    so that the rounding of a long row does not show."""
+    target = _walking_target(node.shape, axis, device)
+    if target is None or not {node.dtype, dtype} <= target.native:
+        return None
+    carrier = dtypes.float64 if dtype.is_float and dtypes.float64 in target.native else dtype
+    rows = build.contiguous(build.reshape(node, _rows_of(node.shape, axis)))
+    gradient = SumGradient(carrier) if op is Ops.ADD else ProductGradient()
+    return build.reshape(_running(rows, op, carrier, dtype, gradient), node.shape)
+
+
+def extremes_along(node: UOp, op: Op, axis: int, device: Devices) -> tuple[UOp, UOp] | None:
+    """The extreme so far along an axis, and its index."""
+    target = _walking_target(node.shape, axis, device)
+    if target is None or node.dtype not in target.native or node.dtype.is_bool:
+        return None
+    from tilewright.graph.kernels.running import running_extremes  # where a processor scans alone: imports stay short
+
+    rows = build.contiguous(build.reshape(node, _rows_of(node.shape, axis)))
+    values, _ = running_extremes(rows, op)
+    values = values.replace(arg=values.arg._replace(gradient=ExtremeGradient()))
+    return build.reshape(values, node.shape), build.reshape(output_node(values, 1), node.shape)
+
+
+def _walking_target(shape: Shape, axis: int, device: Devices) -> Target | None:
+    """The target of a device whose cores walk an axis of this length; None where masked reductions do it."""
+    if not isinstance(device, str) or is_symbolic(shape):
+        return None
+    target = open_driver(device).target
+    is_short = shape[axis] <= MAX_MASKED_LENGTH or math.prod(shape) * shape[axis] <= MAX_MASKED_STEPS
+    return None if is_short or target.has_local or not target.has_threads else target
+
+
+def _rows_of(shape: Shape, axis: int) -> Shape:
+    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+
+
+def _running(
+    rows: UOp, op: Op, carrier: DType, dtype: DType, gradient: SumGradient | ProductGradient, is_backwards: bool = False
+) -> UOp:
+    from tilewright.graph.kernels.running import running
+
+    made = running(rows, op, carrier, dtype, is_backwards)
+    return made.replace(arg=made.arg._replace(gradient=gradient))
+
+
+# ---------------------------------------------------------------- gradients; equal ones make equal nodes
+
+
+@dataclass(frozen=True)
+class SumGradient:
+    """An element is in every sum behind it: its gradient is the running sum from the other end."""
+
+    carrier: DType
+    is_backwards: bool = False
+
+    def __call__(self, node: UOp, upstream: UOp) -> tuple[UOp | None, ...]:
+        other = SumGradient(self.carrier, not self.is_backwards)
+        rows = build.contiguous(upstream)
+        return (_running(rows, Ops.ADD, self.carrier, node.dtype, other, other.is_backwards),)
+
+
+@dataclass(frozen=True)
+class ProductGradient:
+    """That of the products as masked reductions: a quotient would be 0 / 0 behind an element that is 0."""
+
+    def __call__(self, node: UOp, upstream: UOp) -> tuple[UOp | None, ...]:
+        from tilewright.tensor.core.gradient import Flow
+        from tilewright.tensor.primitives.reduce import scan_axis
+
+        factors = build.identical(node.src[0])
+        flow = Flow(scan_axis(factors, Ops.MUL, 1), lambda found: found is factors, stops=True)
+        return (flow.propagate(upstream)[factors],)
+
+
+@dataclass(frozen=True)
+class ExtremeGradient:
+    """An extreme is the one element that its index names."""
+
+    def __call__(self, node: UOp, upstream: UOp) -> tuple[UOp | None, ...]:
+        from tilewright.graph.gradients.gather import gather_gradient
+
+        outer, inner = (build.axis_iota(node.shape, axis) for axis in (0, 2))
+        chosen = build.gather(node.src[0], outer, output_node(node, 1), inner)
+        return gather_gradient(chosen, upstream)[:1]
