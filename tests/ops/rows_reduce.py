@@ -280,7 +280,7 @@ RUNNING = [
         "cummax",
         lambda x: x.cummax(1),
         lambda x: (b := np.maximum.accumulate(x, 1), last_place(x, b)),
-        (Input((2, 83), -1000, 1000),),
+        (Input((2, 67), -1000, 1000),),
         ("float32", "int32"),
         False,
         ("same", "int64"),

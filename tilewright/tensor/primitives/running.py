@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
-from tilewright.graph import build
+from tilewright.graph import build, marks
 from tilewright.graph.kernels.custom import output_node
 from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
@@ -93,7 +93,7 @@ class ProductGradient:
         from tilewright.tensor.core.gradient import Flow
         from tilewright.tensor.primitives.reduce import scan_axis
 
-        factors = build.identical(node.src[0])
+        factors = marks.identical(node.src[0])
         flow = Flow(scan_axis(factors, Ops.MUL, 1), lambda found: found is factors, stops=True)
         return (flow.propagate(upstream)[factors],)
 
