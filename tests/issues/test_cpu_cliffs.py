@@ -25,7 +25,7 @@ from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.optimise import prepare_kernel
 from tilewright.kernel.prepare.loops import split_loops
 from tilewright.tensor.primitives import running
-from tilewright.tensor.primitives.reduce import MAX_TOTALS, SCAN_BLOCK, scan_axis
+from tilewright.tensor.primitives.masked_scans import MAX_TOTALS, SCAN_BLOCK, scan_axis
 
 
 def kernels_of(*tensors: Tensor) -> list[UOp]:

@@ -17,7 +17,7 @@ from tilewright.tensor.core.checks import check_axis, check_plain_size
 from tilewright.tensor.families.base import Family
 from tilewright.tensor.primitives import functions
 from tilewright.tensor.primitives.indexing import ValuesAndIndices
-from tilewright.tensor.primitives.reduce import SCAN_BLOCK, is_short_scan, scan_axis
+from tilewright.tensor.primitives.masked_scans import SCAN_BLOCK, is_short_scan, scan_axis
 from tilewright.tensor.primitives.running import extremes_along
 
 

@@ -20,7 +20,7 @@ from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.checks import broadcast_shape, is_whole, whole
 from tilewright.tensor.core.moves import Move
-from tilewright.tensor.primitives.reduce import scan_axis
+from tilewright.tensor.primitives.masked_scans import scan_axis
 
 
 class TensorIndex(NamedTuple):

@@ -35,7 +35,8 @@ from tilewright.tensor.primitives.index_nodes import (
     scatter_axes,
     slice_range,
 )
-from tilewright.tensor.primitives.reduce import ReduceMixin, scan_axis
+from tilewright.tensor.primitives.masked_scans import scan_axis
+from tilewright.tensor.primitives.reduce import ReduceMixin
 
 _ALLOWED = "give ints, slices, None, ..., lists or tensors of integers or bools"
 

@@ -9,27 +9,18 @@ from typing import Self
 from tilewright.base.dtype import DType, Scalar, dtypes, to_dtype
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph import build, marks
-from tilewright.graph.build import Pairs
-from tilewright.graph.ops import Ops, reduce_identity
+from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic, larger_size
-from tilewright.graph.spec import Op, Shape
+from tilewright.graph.spec import Op
 from tilewright.graph.symbolic import SymbolicInt
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
-from tilewright.tensor.core import nodes
 from tilewright.tensor.core.checks import Axes, check_axes, check_axis
 from tilewright.tensor.primitives.elementwise import ElementwiseMixin
+from tilewright.tensor.primitives.masked_scans import scan_axis
 from tilewright.tensor.primitives.running import running_along
 from tilewright.tensor.primitives.shape import ShapeMixin
 
-# A running reduction is cut into blocks of this many elements. An element combines those before it in its block;
-# what comes before a block is a running reduction of the blocks' totals. A vector's worth: larger blocks compute more,
-# smaller ones read and write more totals (bench/memory_rows.py).
-SCAN_BLOCK = 16
-# Up to this many totals are combined without blocks of their own: they are a sixteenth of the elements.
-MAX_TOTALS = 64
-# Up to this many steps in all, one kernel without blocks takes less time than launching several.
-_SMALL_SCAN = 1 << 16
 # The shortest row whose running sums a work-group takes.
 _MIN_GROUP_SCAN = 64
 
@@ -311,45 +302,3 @@ def _without_axes(node: UOp, axes: tuple[int, ...], keepdim: bool) -> UOp:
     if keepdim:
         return node
     return build.reshape(node, tuple(size for axis, size in enumerate(node.shape) if axis not in axes))
-
-
-def is_short_scan(shape: Shape, axis: int) -> bool:
-    """Whether a running reduction needs no blocks."""
-    return shape[axis] <= SCAN_BLOCK or math.prod(shape) * shape[axis] <= _SMALL_SCAN
-
-
-def scan_axis(node: UOp, op: Op, axis: int, longest: int = SCAN_BLOCK) -> UOp:
-    """The running reduction along an axis, where it lies: what is side by side in memory stays so in every kernel.
-
-    before: y[i] = op of x[0..i]
-    after:  total[b] = op of block b; before[b] = op of total[0..b-1]; y[b, k] = op(before[b], op of x[b, 0..k])"""
-    shape, size = node.shape, node.shape[axis]
-    if size <= longest or is_short_scan(shape, axis):
-        return _scan_at_once(node, op, axis)
-    identity = reduce_identity(op, node.dtype)
-    count = -(-size // SCAN_BLOCK)
-    padded = nodes.pad_with(node, _pairs(shape, axis, (0, count * SCAN_BLOCK - size)), identity)
-    blocks = build.reshape(padded, nodes.replace_axis(shape, axis, count, SCAN_BLOCK))
-    totals = build.reshape(build.reduce_axis(op, blocks, (axis + 1,)), nodes.replace_axis(shape, axis, count))
-    running = nodes.slice_axis(scan_axis(build.contiguous(totals), op, axis, MAX_TOTALS), axis, 0, count - 1)
-    before = build.contiguous(nodes.pad_with(running, _pairs(shape, axis, (1, 0)), identity))
-    spread = build.expand(build.reshape(before, nodes.replace_axis(shape, axis, count, 1)), blocks.shape)
-    whole = build.alu(op, spread, _scan_at_once(blocks, op, axis + 1))
-    flat = build.reshape(whole, nodes.replace_axis(shape, axis, count * SCAN_BLOCK))
-    return nodes.slice_axis(flat, axis, 0, size)
-
-
-def _scan_at_once(node: UOp, op: Op, axis: int) -> UOp:
-    """The running reduction as a masked one over a square of the axis."""
-    size = node.shape[axis]
-    square = nodes.replace_axis(node.shape, axis, size, size)
-    terms = build.expand(build.reshape(node, nodes.replace_axis(node.shape, axis, 1, size)), square)
-    ends, numbers = build.axis_iota(square, axis), build.axis_iota(square, axis + 1)
-    is_later = build.alu(Ops.CMPLT, ends, numbers)
-    masked = build.where(is_later, build.const(node.dtype, reduce_identity(op, node.dtype)), terms)
-    return build.reshape(build.reduce_axis(op, masked, (axis + 1,)), node.shape)
-
-
-def _pairs(shape: Shape, axis: int, pair: tuple[int, int]) -> Pairs:
-    """Padding of one axis alone."""
-    return tuple(pair if k == axis else (0, 0) for k in range(len(shape)))

@@ -91,7 +91,7 @@ class ProductGradient:
 
     def __call__(self, node: UOp, upstream: UOp) -> tuple[UOp | None, ...]:
         from tilewright.tensor.core.gradient import Flow
-        from tilewright.tensor.primitives.reduce import scan_axis
+        from tilewright.tensor.primitives.masked_scans import scan_axis
 
         factors = marks.identical(node.src[0])
         flow = Flow(scan_axis(factors, Ops.MUL, 1), lambda found: found is factors, stops=True)
