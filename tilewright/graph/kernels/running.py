@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph.kernels.language import make_argument
-from tilewright.graph.kernels.sorting import MAX_KERNELS, call
+from tilewright.graph.kernels.nodes import MAX_KERNELS, call
 from tilewright.graph.ops import AxisType, Ops, reduce_identity
 from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.spec import Op
