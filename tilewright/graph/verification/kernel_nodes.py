@@ -12,19 +12,8 @@ from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.verification.tensor_nodes import PLACEHOLDERS, Complaint, NodeRule, is_int_tuple
 
 INDEXABLE = PLACEHOLDERS | {Ops.BUFFER}
-SCALAR_OPS = frozenset(
-    {Ops.RANGE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.REDUCE, Ops.ACC, Ops.ACCUMULATE, Ops.COMBINE, Ops.END}
-)
 # Threads that run side by side and never meet cannot add up to one value; a GROUP meets in local memory.
 UNREDUCIBLE_KINDS = frozenset({AxisType.GLOBAL, AxisType.THREAD, AxisType.LOCAL})
-
-
-def check_scalar_sources(node: UOp) -> Complaint:
-    """A kernel computes one element at a time; only INDEX looks at a buffer as a whole."""
-    for source in node.src:
-        if source.shape and source.op not in INDEXABLE and source.op is not Ops.AFTER:
-            return f"has a source of shape {source.shape}; inside of a kernel a value is one element"
-    return None
 
 
 def check_range(node: UOp) -> Complaint:
@@ -184,7 +173,6 @@ def check_warp_fold(node: UOp) -> Complaint:
 
 
 KERNEL_RULES: tuple[NodeRule, ...] = (
-    NodeRule("scalar-sources", SCALAR_OPS, check_scalar_sources),
     NodeRule("range-argument", {Ops.RANGE}, check_range),
     NodeRule("index-operands", {Ops.INDEX}, check_index),
     NodeRule("load-operands", {Ops.LOAD}, check_load),

@@ -1,6 +1,7 @@
 """What a graph must look like at each stage. In: a tensor graph, a kernel or a linear program. Out: nothing, or a
 VerifyError that names the stage, the rule, the node and the pass that made it. A stage is a row: the ops it may hold,
-the rules of single nodes (`verify_nodes.py`, `verify_kernel_nodes.py`) and those of the whole graph."""
+its rules of single nodes, besides those of every stage (`tensor_nodes.py`, `kernel_nodes.py`), and those of the whole
+graph. Nodes never change, so what has passed in a stage, a node or a whole graph, is not checked again."""
 
 from __future__ import annotations
 
@@ -43,6 +44,7 @@ class Stage(NamedTuple):
     name: str
     ops: frozenset[Op]
     rules: tuple[GraphRule, ...]
+    node_rules: tuple[NodeRule, ...] = ()
 
 
 def describe(node: UOp) -> str:
@@ -106,29 +108,34 @@ def check_sink_of_values(root: UOp, nodes: list[UOp]) -> Fault | None:
     return None
 
 
-def check_values_are_scalar(_root: UOp, nodes: list[UOp]) -> Fault | None:
+# ---------------------------------------------------------------- rules of single nodes that stages of loops have
+
+# How many of its first sources an op takes as memory.
+_MEMORY_SOURCES = {Ops.INDEX: 1, Ops.AFTER: 1, Ops.DOT: 2, Ops.TILE_DOT: 2, Ops.BARRIER: 1 << 30}
+
+
+def check_values_are_scalar(node: UOp) -> str | None:
     """In a kernel only INDEX may look at a buffer as a whole; AFTER and BARRIER name it."""
-    for node in nodes:
-        for position, source in enumerate(node.src):
-            is_memory = source.op in PLACEHOLDERS or source.op is Ops.AFTER
-            is_named = position < {Ops.INDEX: 1, Ops.AFTER: 1, Ops.DOT: 2, Ops.TILE_DOT: 2}.get(node.op, 0)
-            if is_memory and not is_named and node.op is not Ops.BARRIER:
-                return node, f"uses the buffer {describe(source)} as a value; go through INDEX and LOAD"
-            if source.op is Ops.INDEX and not (node.op in (Ops.LOAD, Ops.STORE) and position == 0):
-                return node, "uses an INDEX as a value; go through LOAD"
+    memory_sources = _MEMORY_SOURCES.get(node.op, 0)
+    for position, source in enumerate(node.src):
+        is_memory = source.op in PLACEHOLDERS or source.op is Ops.AFTER
+        if is_memory and position >= memory_sources:
+            return f"uses the buffer {describe(source)} as a value; go through INDEX and LOAD"
+        if source.op is Ops.INDEX and not (node.op in (Ops.LOAD, Ops.STORE) and position == 0):
+            return "uses an INDEX as a value; go through LOAD"
     return None
 
 
-def check_ranges_are_closed_once(_root: UOp, nodes: list[UOp]) -> Fault | None:
+def check_ranges_are_closed_once(node: UOp) -> str | None:
     """Two REDUCEs inside each other must not close the same range: the outer one has nothing left to count."""
-    for node in nodes:
-        if node.op is not Ops.REDUCE:
-            continue
-        inner = node.src[0]
-        if inner.op is Ops.REDUCE and set(inner.src[1:]) & set(node.src[1:]):
-            return node, "reduces over a range that the REDUCE below it has closed"
+    inner = node.src[0]
+    if inner.op is Ops.REDUCE and set(inner.src[1:]) & set(node.src[1:]):
+        return "closes a range that the REDUCE below it has closed"
     return None
 
+
+_BUFFERS_ARE_INDEXED = NodeRule("buffers-are-indexed", frozenset(ALL_OPS), check_values_are_scalar)
+_RANGES_CLOSED_ONCE = NodeRule("ranges-closed-once", frozenset({Ops.REDUCE}), check_ranges_are_closed_once)
 
 _KERNEL_VALUES = (
     ELEMENTWISE
@@ -154,9 +161,8 @@ KERNEL_STAGE = Stage(
         GraphRule("one-range-per-id", check_one_range_per_id),
         GraphRule("one-param-per-slot", check_one_param_per_slot),
         GraphRule("variables-agree", check_variables_agree),
-        GraphRule("buffers-are-indexed", check_values_are_scalar),
-        GraphRule("ranges-closed-once", check_ranges_are_closed_once),
     ),
+    (_BUFFERS_ARE_INDEXED, _RANGES_CLOSED_ONCE),
 )
 PROGRAM_STAGE = Stage(
     "program",
@@ -165,8 +171,8 @@ PROGRAM_STAGE = Stage(
         GraphRule("one-range-per-id", check_one_range_per_id),
         GraphRule("one-param-per-slot", check_one_param_per_slot),
         GraphRule("variables-agree", check_variables_agree),
-        GraphRule("buffers-are-indexed", check_values_are_scalar),
     ),
+    (_BUFFERS_ARE_INDEXED,),
 )
 
 
@@ -196,25 +202,36 @@ def verify_program(program: Program, pass_name: str = "") -> None:
 
 
 def _verify_graph(stage: Stage, root: UOp, pass_name: str) -> None:
+    mark = f"verified-{stage.name}-graph"
+    if mark in root.cache:
+        return
     nodes = toposort(root)
     _verify_nodes(stage, nodes, pass_name)
     for rule in stage.rules:
         _refuse(stage, rule.name, rule.check(root, nodes), pass_name)
+    root.cache[mark] = True
 
 
 def _verify_nodes(stage: Stage, nodes: Iterable[UOp], pass_name: str) -> None:
-    """A node and its sources never change, so one that has passed is not checked again in this stage."""
     mark = f"verified-{stage.name}"
     for node in nodes:
-        if mark in node.cache:
+        known = node.cache
+        if mark in known:
             continue
         if node.op not in stage.ops:
             _refuse(stage, "stage-ops", (node, f"{node.op.name} does not belong to this stage"), pass_name)
-        for rule in _RULES_OF[node.op]:
-            complaint = rule.check(node)
-            if complaint is not None:
-                _refuse(stage, rule.name, (node, f"{node.op.name} {complaint}"), pass_name)
-        node.cache[mark] = True
+        if "verified" not in known:
+            _try_rules(stage, _RULES_OF[node.op], node, pass_name)
+            known["verified"] = True
+        _try_rules(stage, stage.node_rules, node, pass_name)
+        known[mark] = True
+
+
+def _try_rules(stage: Stage, rules: Iterable[NodeRule], node: UOp, pass_name: str) -> None:
+    for rule in rules:
+        complaint = rule.check(node) if node.op in rule.ops else None
+        if complaint is not None:
+            _refuse(stage, rule.name, (node, f"{node.op.name} {complaint}"), pass_name)
 
 
 def _refuse(stage: Stage, rule: str, fault: Fault | None, pass_name: str) -> None:
