@@ -31,7 +31,7 @@ from tilewright.runtime.device import open_driver
 
 # Devices that compile a kernel in milliseconds, and those that run a case in some of its dtypes; the others take one.
 QUICK = frozenset({"CPU", "CUDA", "PYTHON"})
-DTYPES = {"CPU": 4, "CUDA": 4}
+DTYPES = {"CPU": 2, "CUDA": 4}
 # Of the cases of a table one in so many is run; the edge values of every op and dtype are in tests/backends besides.
 ONE_IN = {"OPENCL": 32, "WEBGPU": 12, "CPU-clang": 24, "CPU-gcc": 24}
 # Of the cases of one test that are for slow devices, one in so many is quick, and one at least.

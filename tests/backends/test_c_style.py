@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.devices import Setting, settings
+from tests.devices import Setting, settings, spare_compilers
 from tests.golden.texts import EVERYWHERE, WITH_GROUPS, WITH_THREADS, check_golden, leaf, program_of
 from tilewright import Tensor
 from tilewright.backends.cpu.rendering.c_language import render_c
@@ -259,7 +259,8 @@ def folded(name: str, device: str, wanted: list[str]) -> list[int]:
 
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("setting", COMPILED, ids=lambda setting: setting.label)
-def test_every_op_agrees_with_the_emulator(setting: Setting, name: str) -> None:
+def test_every_op_agrees_with_the_emulator(setting: Setting, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spare_compilers(monkeypatch)
     if reason := setting.lacking([name]):
         pytest.skip(reason)
     lacking = f"to {dtypes.float64.name}" if setting.lacking([dtypes.float64]) else ""

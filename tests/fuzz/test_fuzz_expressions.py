@@ -17,7 +17,7 @@ from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.text.show import parse, show
 from tilewright.graph.uop import UOp
 
-QUICK_GRAPHS = 200
+QUICK_GRAPHS = 100
 GRAPHS = 2000
 CHUNK = 50
 

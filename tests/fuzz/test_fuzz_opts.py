@@ -17,7 +17,7 @@ from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.graph.kernels import levels
 from tilewright.graph.records import Opt, OptOps
 
-QUICK_PAIRS = 250
+QUICK_PAIRS = 125
 PAIRS = 5000
 CHUNK = 125
 

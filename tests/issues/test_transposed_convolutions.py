@@ -49,6 +49,7 @@ def scattered(x: np.ndarray, w: np.ndarray, upstream: np.ndarray, options: dict[
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients(name: str) -> None:
     shape, kernel, options = CASES[name]

@@ -149,6 +149,7 @@ def test_parts_of_one_product_are_read_where_they_are() -> None:
         assert np.abs(found - wanted).max() < 0.02 * np.abs(wanted).max()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", GRADIENT_CASES)
 def test_gradients(name: str) -> None:
     case = GRADIENT_CASES[name]

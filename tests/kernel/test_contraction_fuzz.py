@@ -86,6 +86,7 @@ def run_case(seed: int) -> str:
     return ""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(CASES))
 def test_random_contractions(seed: int) -> None:
     run_case(seed)

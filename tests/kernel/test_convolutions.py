@@ -71,6 +71,7 @@ CONVOLUTIONS: dict[str, Callable[[], UOp]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_on_the_emulator_for_every_instruction_set(name: str, target: str) -> None:
@@ -305,6 +306,7 @@ def opts_with_a_small_cache(ast: UOp, target: str, cores: int) -> tuple[Opt, ...
     return choose_window_opts(view_kernel(prepare_kernel(ast), small)) or ()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", LONG_SUMS)
 def test_a_sum_that_no_cache_holds_waits_in_memory(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:

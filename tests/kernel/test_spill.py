@@ -35,6 +35,7 @@ def column_results(op: Ops, dtype=dtypes.float32) -> UOp:
     return mul(made, leaf(1, 3, 1, 10, dtype=dtype))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("op", [Ops.ADD, Ops.MUL, Ops.MAX])
 @pytest.mark.parametrize(
     "opts",

@@ -103,6 +103,7 @@ def test_the_emulator_agrees(name: str) -> None:
     compare(kernel_of(TAKEN[name]()), CORE, Ops.DOT)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "core", [CORE, warp_group_core(BF16, 128, 128), thread_core(64, 64)], ids=lambda core: core.name
 )

@@ -138,6 +138,7 @@ def cpu_opts(ast: UOp, opts: tuple[Opt, ...]) -> list[Opt]:
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("first", range(0, 240, 60))
 def test_random_opts_on_random_kernels(first: int) -> None:
     tried = 0

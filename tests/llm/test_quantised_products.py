@@ -67,6 +67,7 @@ def check(kind: str, rows: int, columns: int, tokens: int) -> None:
     assert (np.abs(found - expected) <= bound_of(weights, x)).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("rows", "tokens"), [(8, 1), (7, 1), (6, 3), (5, 9), (3, 70)])
 def test_products_of_any_shape(kind: str, rows: int, tokens: int) -> None:

@@ -22,6 +22,7 @@ ON_AXES = np.array(
 NUMPY_NAMES = {name: f"arc{name[1:]}" for name in ("acos", "acosh", "asin", "asinh", "atan", "atanh")}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", sorted(complex_functions.FUNCTIONS))
 def test_functions_are_those_of_numpy(name: str) -> None:
     values = np.concatenate([SPREAD, ON_AXES])

@@ -40,6 +40,7 @@ def assert_close(found: Tensor, expected: np.ndarray, limit: float = 1e-13) -> N
 LENGTHS = [1, 2, 3, 100, 129, 131, 262, 1024, 17161]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("n", LENGTHS)
 def test_every_length(n: int) -> None:
     real, full = normal(2, n), complexes(2, n)

@@ -133,6 +133,7 @@ def test_running_sums(size: int, check: Check) -> None:
     check(lambda t: t.cumsum(-1), lambda x: x.cumsum(-1), values.astype(np.float32))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_running_sums_of_blocks(axis: int, check: Check, backend: str) -> None:
     """Axes long enough for blocks of blocks, with no whole number of them, in every place. The interpreter of graphs

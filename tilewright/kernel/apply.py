@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tilewright.base.errors import KernelOptError
 from tilewright.base.target import Target
-from tilewright.graph.kernels.threads import local_bytes, threads_of
+from tilewright.graph.kernels.threads import count_threads, local_bytes
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt
 from tilewright.graph.uop import UOp
@@ -83,7 +83,7 @@ def check_limits(view: KernelView, subject: str) -> None:
 def work_group(view: KernelView) -> tuple[int, int]:
     """The threads of a work-group, and the bytes of local memory that it takes."""
     is_grouped = bool(view.of_kind(AxisType.LOCAL, AxisType.GROUP))
-    return threads_of(view.sink).count if is_grouped else 1, local_bytes(view.sink, view.target.warp_size)
+    return count_threads(view.sink) if is_grouped else 1, local_bytes(view.sink, view.target.warp_size)
 
 
 def memory_limit(target: Target) -> int:

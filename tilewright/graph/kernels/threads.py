@@ -69,20 +69,38 @@ class Threads:
 
 
 def threads_of(sink: UOp) -> Threads:
+    """The axes of the work-group, in order. Kept on the kernel: opts are tried one after the other, and each asks."""
+    found: Threads | None = sink.cache.get("threads")
+    if found is None:
+        lanes = _shared_lanes(sink)
+        if len(lanes) > 1:
+            steps = _least_steps(toposort(sink), [axis for lane in lanes for axis in lane])
+            lanes = sorted(lanes, key=lambda lane: (*max(steps[axis] for axis in lane), lane[0].arg.id))
+        found = sink.cache["threads"] = Threads(tuple(tuple(lane) for lane in lanes))
+    return found
+
+
+def count_threads(sink: UOp) -> int:
+    """How many threads a work-group has, which does not depend on the order of its axes."""
+    return math.prod(int(lane[0].src[0].arg) for lane in _shared_lanes(sink))
+
+
+def _shared_lanes(sink: UOp) -> list[list[UOp]]:
     """Axes of equal size that no single value depends on together lie on one axis of the group."""
-    nodes = toposort(sink)
-    axes = sorted((n for n in nodes if n.op is Ops.RANGE and n.arg.kind in THREAD_KINDS), key=lambda a: a.arg.id)
-    apart = _met_together(nodes)
-    lanes: list[list[UOp]] = []
-    for axis in axes:
-        home = next((lane for lane in lanes if all(_may_share(axis, other, apart) for other in lane)), None)
-        if home is None:
-            lanes.append([axis])
-        else:
-            home.append(axis)
-    steps = _least_steps(nodes, axes)
-    lanes.sort(key=lambda lane: (*max(steps[axis] for axis in lane), lane[0].arg.id))
-    return Threads(tuple(tuple(lane) for lane in lanes))
+    found: list[list[UOp]] | None = sink.cache.get("lanes")
+    if found is None:
+        nodes = toposort(sink)
+        axes = sorted((n for n in nodes if n.op is Ops.RANGE and n.arg.kind in THREAD_KINDS), key=lambda a: a.arg.id)
+        apart = _met_together(nodes) if len(axes) > 1 else set()
+        found = []
+        for axis in axes:
+            home = next((lane for lane in found if all(_may_share(axis, other, apart) for other in lane)), None)
+            if home is None:
+                found.append([axis])
+            else:
+                home.append(axis)
+        sink.cache["lanes"] = found
+    return found
 
 
 def _may_share(axis: UOp, other: UOp, apart: set[frozenset[UOp]]) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 from tilewright.base.target import Target
-from tilewright.graph.kernels.threads import threads_of
+from tilewright.graph.kernels.threads import count_threads
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
@@ -58,7 +58,7 @@ class GroupOptBuilder(OptBuilder):
 
     @property
     def room(self) -> int:
-        return self.target.max_group_size // threads_of(self.view.sink).count
+        return self.target.max_group_size // count_threads(self.view.sink)
 
 
 def output_loops(view: KernelView) -> list[UOp]:

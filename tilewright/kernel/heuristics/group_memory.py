@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 from tilewright.graph.affine import affine
-from tilewright.graph.kernels.threads import threads_of
+from tilewright.graph.kernels.threads import count_threads
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
@@ -101,7 +101,7 @@ def fill_groups(builder: GroupOptBuilder) -> None:
     for axis in (first, *loops[1:]):
         if axis is None or axis not in builder.view.axes:
             continue
-        most = min(builder.room, GROUP_THREADS // max(1, threads_of(builder.view.sink).count))
+        most = min(builder.room, GROUP_THREADS // max(1, count_threads(builder.view.sink)))
         if most <= 1:
             return
         if (
@@ -258,7 +258,7 @@ def teams_for_rows(builder: GroupOptBuilder, threads: int, rows: int, slow: list
 def add_rows(builder: GroupOptBuilder) -> None:
     """A work-group with few threads per row takes several rows."""
     loops = [a for a in output_loops(builder.view) if all(a in node.ranges for node in builder.view.reduces)]
-    count = threads_of(builder.view.sink).count
+    count = count_threads(builder.view.sink)
     if loops and 1 < count < GROUP_THREADS // 2:
         axis = max(loops, key=lambda loop: (is_counted(loop), loop.arg.id))
         builder.split(OptOps.LOCAL, axis, part_of(axis, min(builder.room, GROUP_THREADS // (2 * count))))

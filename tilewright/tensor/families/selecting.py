@@ -166,9 +166,9 @@ class SelectingMixin(ScatterMixin):
         if isinstance(indices_or_sections, int):
             check_whole("tensor_split", "sections", indices_or_sections, least=1)
             short, longer = divmod(size, indices_or_sections)
-            sizes = [short + (k < longer) for k in range(indices_or_sections)]
-            ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
+            ends = [k * short + min(k, longer) for k in range(1, indices_or_sections + 1)]
         else:
+            check_whole("tensor_split", "indices", *indices_or_sections)
             ends = [*(slice(0, end).indices(size)[1] for end in indices_or_sections), size]
         starts = [0, *ends[:-1]]
         return tuple(self._slice_axis(axis, start, max(start, end)) for start, end in zip(starts, ends))

@@ -83,7 +83,8 @@ class ActivationMixin(Family):
 
     def softplus(self, beta: float = 1.0) -> Self:
         """log(1 + exp(beta * x)) / beta."""
-        return self._function(lambda x: functions.softplus(x * beta) * (1 / beta))
+        inverse = _inverse("softplus", "beta", beta)
+        return self._function(lambda x: functions.softplus(x * beta) * inverse)
 
     def mish(self) -> Self:
         """x * tanh(softplus(x))."""
@@ -95,7 +96,8 @@ class ActivationMixin(Family):
 
     def celu(self, alpha: float = 1.0) -> Self:
         """x where it is positive, else alpha * (exp(x / alpha) - 1)."""
-        return self._function(lambda x: (x > 0).where(x, functions.expm1_below_zero(x * (1 / alpha)) * alpha))
+        inverse = _inverse("celu", "alpha", alpha)
+        return self._function(lambda x: (x > 0).where(x, functions.expm1_below_zero(x * inverse) * alpha))
 
     def selu(self, alpha: float = 1.67326, gamma: float = 1.0507) -> Self:
         """gamma * elu(x, alpha)."""
@@ -140,3 +142,9 @@ class ActivationMixin(Family):
         if not isinstance(p, int | float) or p != p:
             raise DTypeError("normalize", f"p={p!r} is no norm", "give a number, such as 2, or math.inf")
         return self._in_float32(lambda x: x / x._norm(p, axes).maximum(eps))
+
+
+def _inverse(operation: str, name: str, value: float) -> float:
+    if isinstance(value, int | float) and value == 0:
+        raise DTypeError(operation, f"{name}={value!r} is divided by", f"give another {name} than 0")
+    return 1 / value

@@ -243,10 +243,13 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
         sizes = self._adaptive_sizes(name, output_size, count)
         for axis, wanted in zip(range(self.ndim - count, self.ndim), sizes):
             own = self.shape[axis]
-            longest = max(-(-(k + 1) * own // wanted) - k * own // wanted for k in range(wanted))
+            # Over all windows k * own takes every multiple of the divisor as its remainder by `wanted`.
+            divisor = math.gcd(own, wanted)
+            longest = (own + 2 * (wanted - divisor)) // wanted
             start, end = _window_ends((wanted, longest), 0, own)
             # An index past the end of its window is its last index once more.
-            indices = self._new((start + build.axis_iota((wanted, longest), 1)).minimum(end - 1))
+            counted = build.cast(build.axis_iota((wanted, longest), 1), start.dtype)
+            indices = self._new((start + counted).minimum(end - 1))
             result = result[(*(slice(None),) * axis, indices)].max(axis + 1)
         return result
 
