@@ -370,7 +370,7 @@ def _window_ends(shape: Shape, axis: int, own: int) -> tuple[UOp, UOp]:
     """Where each window starts and ends, the windows being along an axis of `shape`. They are computed and not host
     data, which a jitted function would make again at every call."""
     window = build.axis_iota(shape, axis)
-    if own * shape[axis] > dtypes.int32.max:
+    if (own + 1) * shape[axis] > dtypes.int32.max:
         window = build.cast(window, dtypes.int64)
     return window * own // shape[axis], ((window + 1) * own + (shape[axis] - 1)) // shape[axis]
 
