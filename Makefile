@@ -55,9 +55,9 @@ test-cuda-text: $(INSTALLED) ## the CUDA text of the op table, compiled by NVRTC
 	$(BIN)/python -m tests.backends.cuda_texts --quick --workers $(WORKERS)
 	$(BIN)/python -m pytest -q tests/backends/test_cuda_text.py tests/backends/test_cuda_device.py
 
-test-devices: $(INSTALLED) ## the op table over all dtypes and tests/issues, whole on every device that is here
+test-devices: $(INSTALLED) ## the op table over all dtypes, edge values and tests/issues, whole on every device that is here
 	TILEWRIGHT_WHOLE_TABLE=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/ops/test_table.py -k test_value
-	TILEWRIGHT_WHOLE_TABLE=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/issues
+	TILEWRIGHT_WHOLE_TABLE=1 $(BIN)/python -m pytest -n $(WORKERS) -q tests/issues tests/backends/test_c_style.py
 
 # The emulator, Debian's Python for ARM and wheels are fetched once, into the user's cache folder; root is not needed.
 test-arm: $(INSTALLED) ## a sample of the tests of the CPU device on an emulated 64-bit ARM, MACHINE (slow)
