@@ -13,6 +13,8 @@ import pytest
 
 from tilewright import Tensor, jit
 from tilewright.base.errors import FileError, FileFormatError, UnsupportedError
+from tilewright.nn.formats.gguf_header import read_header
+from tilewright.nn.formats.gguf_values import KINDS, Texts
 from tilewright.nn.state import gguf_load
 
 X = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
@@ -127,6 +129,38 @@ def test_a_damaged_file_gives_nothing(model: Path, tmp_path: Path) -> None:
         assert all(isinstance(tensor, Tensor) for tensor in tensors.values())
 
 
+def test_types_are_those_of_the_library() -> None:
+    sizes = {each.value: (each.name, *sizes) for each, sizes in gguf.GGML_QUANT_SIZES.items()}
+    assert {number: tuple(own[1:]) for number, own in KINDS.items()} == sizes
+
+
+def test_texts_are_made_when_they_are_asked_for(tmp_path: Path) -> None:
+    """Words of a vocabulary stay bytes of the file; what is not UTF-8 is replaced, as in any text of a header."""
+    words = ["", "a", "Größe", "日本語 ", "x" * 300]
+    raw = [word.encode() for word in words] + [b"\xff\xfea"]
+    packed = b"".join(struct.pack("<Q", len(each)) + each for each in raw)
+    pair = (
+        struct.pack("<Q1sIIQ", 1, b"w", 9, 8, len(raw)) + packed + struct.pack("<Q1sIIQ3f", 1, b"n", 9, 6, 3, 1, 2, 3)
+    )
+    facts = read_header(memoryview(b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + pair)).facts
+    found = facts["w"]
+    assert isinstance(found, Texts)
+    assert facts["n"].tobytes() == struct.pack("=3f", 1, 2, 3)
+    words.append("\ufffd\ufffda")
+    assert found == words
+    assert list(found) == words
+    assert [found[n] for n in range(-6, 0)] == words
+    assert found[1:4] == words[1:4]
+    assert "Größe" in found
+    assert found not in (words[:-1], words[1:], 3)
+    assert len(read_header(memoryview(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + pair[:13] + bytes(12))).facts["w"]) == 0
+    with pytest.raises(IndexError):
+        found[6]
+    for end in range(len(pair) - 30):
+        with pytest.raises(ValueError, match=r"ends|announced|left"):
+            read_header(memoryview(b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + pair[:end]))
+
+
 def test_files_that_are_not_there_or_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FileError, match="No such file"):
         gguf_load(tmp_path / "nothing.gguf")
@@ -136,6 +170,9 @@ def test_files_that_are_not_there_or_of_another_kind(tmp_path: Path, monkeypatch
     header = b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + struct.pack("<Q1sIQIQ", 1, b"w", 1, 2, 0, 0)
     (tmp_path / "whole").write_bytes(header + bytes(-len(header) % 32 + 8))
     assert gguf_load(tmp_path / "whole")[1]["w"].tolist() == [0.0, 0.0]
+    header = b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + struct.pack("<Q1sIQIQ", 1, b"w", 1, 32, 8, 0)
+    (tmp_path / "quantised").write_bytes(header + bytes(-len(header) % 32 + 34))
+    assert gguf_load(tmp_path / "quantised")[1]["w"].tolist() == [0.0] * 32
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(UnsupportedError, match="pip install gguf"):
-        gguf_load(tmp_path / "whole")
+        gguf_load(tmp_path / "quantised")

@@ -15,6 +15,7 @@ from tilewright.base.errors import FileError, FileFormatError, UnsupportedError
 from tilewright.llm.byte_pairs import byte_pair_encoder, bytes_of_piece, load_library, pre_tokenizer
 from tilewright.llm.sentence_pieces import SPACE, sentence_piece_encoder
 from tilewright.llm.tokenizer import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Tokenizer
+from tilewright.nn.formats.gguf_values import is_list
 
 _MAX_VOCABULARY = 1 << 22
 
@@ -34,7 +35,7 @@ def load_tokenizer(source: Mapping[str, Any] | str | Path) -> Tokenizer:
 def tokenizer_of_facts(facts: Mapping[str, Any]) -> Tokenizer:
     model = facts.get("tokenizer.ggml.model")
     pieces = facts.get("tokenizer.ggml.tokens")
-    if model is None or not isinstance(pieces, list) or not pieces or len(pieces) > _MAX_VOCABULARY:
+    if model is None or not is_list(pieces) or not 0 < len(pieces) <= _MAX_VOCABULARY:
         raise FileFormatError("tokenizer", "the file holds no tokenizer", "take a file of a language model")
     if model not in ("gpt2", "llama"):
         known = "byte-level BPE ('gpt2') and SentencePiece ('llama') are"
@@ -55,10 +56,10 @@ def tokenizer_of_facts(facts: Mapping[str, Any]) -> Tokenizer:
     return _sentence_pieces(pieces, kinds, scores, ids["unknown"], adds_bos, adds_space, **common)
 
 
-def _list_of(facts: Mapping[str, Any], name: str, count: int) -> list[Any]:
-    found = facts.get(f"tokenizer.ggml.{name}", [])
-    if not isinstance(found, list) or len(found) not in (0, count):
-        size = len(found) if isinstance(found, list) else repr(found)
+def _list_of(facts: Mapping[str, Any], name: str, count: int) -> Sequence[Any]:
+    found: Sequence[Any] = facts.get(f"tokenizer.ggml.{name}", [])
+    if not is_list(found) or len(found) not in (0, count):
+        size = len(found) if is_list(found) else repr(found)
         raise FileFormatError("tokenizer", f"{count} tokens, and {size} of {name}", "fetch the file again")
     return found
 

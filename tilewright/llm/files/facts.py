@@ -4,10 +4,11 @@ were asked for; an error that names the file and the key where they are of anoth
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.base.errors import FileFormatError
+from tilewright.nn.formats.gguf_values import is_list
 from tilewright.nn.formats.mapped import damaged
 
 # No count or size of a model is above this.
@@ -74,12 +75,12 @@ class Facts:
             raise self.refused(f"{self.prefix + name} is {_shown(value)} where true or false should be")
         return value
 
-    def items(self, name: str) -> list[Any]:
+    def items(self, name: str) -> Sequence[Any]:
         """A list; empty where there is none."""
         value = self.values.get(self.prefix + name)
         if value is None:
             return []
-        if not isinstance(value, list):
+        if not is_list(value):
             raise self.refused(f"{self.prefix + name} is {_shown(value)} where a list should be")
         return value
 

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import UnsupportedError
 from tilewright.nn.formats.gguf_header import ForeignByteOrder, TensorInfo, read_header
+from tilewright.nn.formats.gguf_values import KINDS, Kind, as_plain
 from tilewright.nn.formats.mapped import Path, bytes_of, damaged, tensor_at
 from tilewright.tensor.tensor import Tensor
 
-# By the library's names; what is not here is quantised.
+# By the names of types; what is not here is quantised.
 _DTYPES: dict[str, DType] = {
     "F64": dtypes.float64,
     "F32": dtypes.float32,
@@ -36,10 +37,10 @@ def _library(operation: str) -> Any:
 
 
 class GgufTensor(NamedTuple):
-    """One tensor of a file: the library's type, a shape in torch's order, its bytes from `start` on."""
+    """One tensor of a file: its type, a shape in torch's order, its bytes from `start` on."""
 
     name: str
-    kind: Any
+    kind: Kind
     shape: tuple[int, ...]
     start: int
     nbytes: int
@@ -66,26 +67,19 @@ def open_gguf(operation: str, path: Path | Tensor) -> GgufFile:
         raise UnsupportedError(operation, message, "convert it with the tools of llama.cpp") from error
     except (ValueError, RecursionError) as error:
         raise damaged(operation, name, f"this is no whole GGUF file ({error})") from error
-    if not header.tensors:
-        return GgufFile(name, data, header.facts, [])
-    library = _library(operation)
-    found = [_located(operation, library, name, data, header.data_start, info) for info in header.tensors]
+    found = [_located(operation, name, data, header.data_start, info) for info in header.tensors]
     return GgufFile(name, data, header.facts, found)
 
 
-def _located(
-    operation: str, library: Any, path: str, data: memoryview, data_start: int, info: TensorInfo
-) -> GgufTensor:
+def _located(operation: str, path: str, data: memoryview, data_start: int, info: TensorInfo) -> GgufTensor:
     shape = tuple(reversed(info.sizes))
-    try:
-        kind = library.GGMLQuantizationType(info.kind)
-    except ValueError as error:
-        raise damaged(operation, path, f"{info.name!r} has the unknown type {info.kind}") from error
-    block, block_bytes = library.GGML_QUANT_SIZES[kind]
+    kind = KINDS.get(info.kind)
+    if kind is None:
+        raise damaged(operation, path, f"{info.name!r} has the unknown type {info.kind}")
     row = shape[-1] if shape else 1
-    nbytes = math.prod(shape) // block * block_bytes
+    nbytes = math.prod(shape) // kind.size * kind.nbytes
     start = data_start + info.offset
-    if row % block or start + nbytes > data.nbytes:
+    if row % kind.size or start + nbytes > data.nbytes:
         reason = f"{info.name!r}, {kind.name}{list(shape)}, does not lie in the {data.nbytes} bytes of the file"
         raise damaged(operation, path, reason)
     return GgufTensor(info.name, kind, shape, start, nbytes)
@@ -95,7 +89,9 @@ def gguf_load(path: Path | Tensor, device: str | None = None) -> tuple[dict[str,
     """The key-value pairs of a GGUF file (numbers, texts, lists of them), and its tensors by name. A shape is in the
     order of torch, the reverse of the file's. Instead of a path, a tensor of uint8 may hold the bytes of the file."""
     file = open_gguf("gguf_load", path)
-    return file.facts, {each.name: _tensor(file, each, device) for each in file.tensors}
+    return {key: as_plain(value) for key, value in file.facts.items()}, {
+        each.name: _tensor(file, each, device) for each in file.tensors
+    }
 
 
 def plain_tensor(operation: str, file: GgufFile, info: GgufTensor, device: str | None) -> Tensor | None:
@@ -118,10 +114,12 @@ def _tensor(file: GgufFile, info: GgufTensor, device: str | None) -> Tensor:
     if not count:
         return Tensor.zeros(*info.shape, device=device)
     rows = count // info.shape[-1]
+    library = _library("gguf_load")
     packed = numpy.frombuffer(file.data[info.start : info.start + info.nbytes], numpy.uint8)
     try:
         with numpy.errstate(all="ignore"):  # a scale may be infinite
-            values = _library("gguf_load").dequantize(packed.reshape((rows, info.nbytes // rows)), info.kind)
+            kind = library.GGMLQuantizationType(info.kind.number)
+            values = library.dequantize(packed.reshape((rows, info.nbytes // rows)), kind)
         return Tensor(values, device=device, dtype=dtypes.float32, copy=False).reshape(info.shape)
     except NotImplementedError as error:
         message = f"{file.path!r}: {info.name!r} is quantised as {info.kind.name}, which the package gguf cannot unpack"

@@ -5,7 +5,11 @@ wrap, so a damaged file costs no more memory or time than a whole one of its siz
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
 from typing import Any, NamedTuple
+
+from tilewright.nn.formats.gguf_values import Texts
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -96,10 +100,12 @@ class _Reader:
         self.offset += size
         return found.decode("utf-8", "replace")
 
-    def _texts(self, count: int) -> list[str]:
-        """As `text`, many times: the words of a vocabulary are most of a header."""
-        found = []
+    def _texts(self, count: int) -> Texts:
+        """As `text`, many times: the words of a vocabulary are most of a header. Their ends are found and checked."""
         data, offset, end, unpack = self.data, self.offset, self.data.nbytes, struct.Struct("<Q").unpack_from
+        first = offset + _MIN_STRING
+        starts = array("I" if end - offset < 1 << 32 else "Q", [0])
+        append = starts.append
         for _ in range(count):
             start = offset + _MIN_STRING
             if start > end:
@@ -107,9 +113,9 @@ class _Reader:
             offset = start + unpack(data, offset)[0]
             if offset > end:
                 raise ValueError(f"a text of {offset - start} bytes is announced, and {end - start} are left")
-            found.append(str(data[start:offset], "utf-8", "replace"))
+            append(offset + _MIN_STRING - first)
         self.offset = offset
-        return found
+        return Texts(data, first, starts)
 
     def value(self, kind: int, depth: int) -> Any:
         if kind == _STRING:
@@ -126,8 +132,14 @@ class _Reader:
         code = self._code(inner)
         count = self.count("Q", struct.calcsize("<" + code))
         size = count * struct.calcsize("<" + code)
-        found = list(struct.unpack_from(f"<{count}{code}", self.data, self.offset))
+        raw = self.data[self.offset : self.offset + size]
         self.offset += size
+        if code == "?":
+            return list(struct.unpack(f"<{count}?", raw))
+        found = array(code)
+        found.frombytes(raw)
+        if sys.byteorder == "big":
+            found.byteswap()
         return found
 
     def _code(self, kind: int) -> str:
