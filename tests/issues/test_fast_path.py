@@ -393,3 +393,158 @@ def test_a_call_that_fails_leaves_it_usable() -> None:
         jitted(x, x)
     assert jitted(x).tolist() == [2.0] * 4
     assert ready.replay.reading is None
+
+
+# ---------------------------------------------------------------- steps that overwrite memory
+
+
+@pytest.fixture(params=[False, True], ids=["alone", "other threads"])
+def threads_about(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether other threads run, as jit sees it: the library of some device may have one."""
+    monkeypatch.setattr("tilewright.engine.jit.jit.has_other_threads", lambda: request.param)
+
+
+@pytest.mark.usefixtures("threads_about")
+def test_a_step_keeps_the_nodes_of_what_nobody_else_reads() -> None:
+    weight, x = filled(0.0, 2, 2), filled(1.0, 2, 2)
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        weight.assign(weight + x)
+        return weight
+
+    for _ in range(4):
+        step(x)
+    node = id(weight.uop)
+    step(x)
+    assert id(weight.uop) == node  # nothing was computed from it, so it may stand for the new contents
+    assert weight.tolist() == [[5.0, 5.0]] * 2
+
+
+@pytest.mark.filterwarnings("ignore::tilewright.base.warning.JitWarning")  # a step that others read is traced
+@pytest.mark.usefixtures("threads_about")
+def test_what_was_built_before_a_step_keeps_the_old_contents() -> None:
+    weight, x = filled(0.0), filled(1.0)
+
+    @jit
+    def step(x: Tensor) -> None:
+        weight.assign(weight + x)
+
+    built: list[Tensor] = []
+    held: list[Any] = []
+    expected: list[float] = []
+    for n in range(12):
+        step(x)
+        if n % 2:
+            built += [weight * 2, weight[1:3], weight.reshape(2, 2)]
+            held += [weight.numpy(), weight.detach()]
+            expected.append(n + 1.0)
+    for number, value in enumerate(expected):
+        assert built[3 * number].tolist() == [2 * value] * 4
+        assert built[3 * number + 1].tolist() == [value] * 2
+        assert built[3 * number + 2].tolist() == [[value] * 2] * 2
+        assert held[2 * number].tolist() == [value] * 4
+        assert held[2 * number + 1].tolist() == [value] * 4
+
+
+@pytest.mark.usefixtures("threads_about")
+def test_equal_expressions_before_and_after_a_step() -> None:
+    """A value that was computed from the old contents, and is gone, does not come back for the new ones."""
+    weight, x = filled(0.0), filled(1.0)
+
+    @jit
+    def step(x: Tensor) -> None:
+        weight.assign(weight + x)
+
+    for n in range(8):
+        step(x)
+        assert (weight * 2 + 1).realize().tolist() == [2 * (n + 1) + 1.0] * 4
+        kept = (weight * 3).realize()
+    assert kept.tolist() == [24.0] * 4
+    step(x)
+    assert (weight * 3).tolist() == [27.0] * 4
+    assert kept.tolist() == [24.0] * 4
+
+
+@pytest.mark.usefixtures("threads_about")
+def test_facts_of_the_old_contents_are_forgotten() -> None:
+    """The limits of an index that the host has given are not those of what a step makes of it."""
+    table, index = Tensor.arange(4).contiguous().realize(), Tensor([0, 1])
+
+    @jit
+    def step(by: Tensor) -> None:
+        index.assign(index + by)
+
+    by = Tensor([1, 1]).realize()
+    for n in range(2):
+        assert table[index].tolist() == [n, n + 1]
+        step(by)
+    step(by)
+    with pytest.raises(IndexError):
+        table[index].tolist()
+
+
+@pytest.mark.usefixtures("threads_about")
+def test_a_gradient_through_what_a_step_has_overwritten() -> None:
+    weight, x = filled(1.0).requires_grad_(), filled(2.0)
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        loss = (weight * weight * x).sum()
+        (slope,) = loss.gradient(weight)
+        weight.assign((weight - slope * 0.1).detach())
+        return loss
+
+    value = 1.0
+    for _ in range(7):
+        assert step(x).item() == pytest.approx(4 * value * value * 2, rel=1e-5)
+        value -= 0.1 * 2 * value * 2
+        loss = (weight * weight).sum()
+        (slope,) = loss.gradient(weight)
+        np.testing.assert_allclose(slope.numpy(), [2 * value] * 4, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("threads_about")
+def test_a_swap_of_two_states() -> None:
+    one, two = filled(1.0), filled(2.0)
+
+    @jit
+    def swap() -> None:
+        first, second = one + 0, two + 0
+        one.assign(second)
+        two.assign(first)
+
+    for n in range(7):
+        swap()
+        assert (one.tolist()[0], two.tolist()[0]) == ((2.0, 1.0) if n % 2 == 0 else (1.0, 2.0))
+
+
+def test_threads_read_what_a_step_overwrites() -> None:
+    """With another thread about, a reader has the contents from before a step or from after it."""
+    weight, x = filled(0.0, 64), filled(1.0, 64)
+
+    @jit
+    def step(x: Tensor) -> None:
+        weight.assign(weight + x)
+
+    for _ in range(4):
+        step(x)
+    mixed: list[Any] = []
+    is_over = threading.Event()
+
+    def read() -> None:
+        while not is_over.is_set():
+            lazy = weight + 0
+            before = weight.numpy()
+            found = lazy.numpy()
+            if len(set(found.tolist())) != 1 or found[0] > before[0]:
+                mixed.append((before[0], found))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(200):
+        step(x)
+    is_over.set()
+    reader.join()
+    assert not mixed
+    assert weight.tolist() == [204.0] * 64

@@ -33,13 +33,14 @@ from tilewright.engine.jit import quick
 from tilewright.engine.jit.arguments import HOLE, Bound, bind_call, objects_in, unflatten
 from tilewright.engine.jit.guards import GuardedByFunction
 from tilewright.engine.jit.overwrite import Changed, overwrite
-from tilewright.engine.jit.readers import is_read_by_others
+from tilewright.engine.jit.readers import have_no_readers, is_read_by_others
 from tilewright.engine.jit.ready import FastPath, Ready, shared_arguments
 from tilewright.engine.jit.tracing import Record, Tracer, settle
 from tilewright.graph.build import multi, reshape
 from tilewright.graph.sizes import rebound
 from tilewright.graph.spec import element_count
 from tilewright.graph.symbolic import BoundsNarrowed
+from tilewright.runtime.access import has_other_threads
 from tilewright.runtime.buffer import Buffer, lost_buffer
 
 if TYPE_CHECKING:
@@ -186,7 +187,11 @@ class Jit(GuardedByFunction, Generic[P, R]):
                 return self._replayed(entry, ready, bound)  # type: ignore[no-any-return]
             written = ready.written(buffers)
             owners = ready.find_owners(tensors, buffers, written)
-            if is_read_by_others(written, owners, [id(reference()) for reference in ready.escaped]):
+            if have_no_readers(owners):
+                if not has_other_threads():
+                    # The nodes of the owners may stand for the new contents: nothing was computed from the old ones.
+                    return self._replayed(entry, ready, bound)  # type: ignore[no-any-return]
+            elif is_read_by_others(written, owners, [id(reference()) for reference in ready.escaped]):
                 self._note(entry, "another tensor still reads what the function overwrites", WARN_AFTER_CHANGES)
                 return self.function(*args, **kwargs)
             update = functools.partial(overwrite, owners, written, ready.guards.follow)

@@ -1,9 +1,9 @@
 """Replays that overwrite memory of tensors. In: the tensors, the memory, and what runs the kernels. Out: it has run,
-and the tensors have new nodes: what was computed from old contents keeps the old ones.
+and what was computed from old contents keeps those.
 
-The nodes are exchanged before anything is overwritten, at once: an operation of another thread that reads a tensor
-meanwhile gets the new node, and waits for its contents (`runtime.access`). One that has the old node already finds a
-copy of the old contents there."""
+Where somebody else may read the old contents, the tensors get new nodes before anything is overwritten, all at once: an
+operation of another thread that reads a tensor meanwhile gets the new node, and waits for its contents
+(`runtime.access`). One that has the old node already finds a copy of the old contents there."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 from tilewright.base.dtype import dtypes
 from tilewright.engine.execution.realize import running
+from tilewright.engine.jit.guards import memory_of
+from tilewright.engine.jit.readers import have_no_readers
 from tilewright.engine.memory import live
 from tilewright.engine.memory.parts import buffers_of, exchange_buffers, held_buffer
 from tilewright.graph.build import new_buffer, reshape
@@ -32,8 +34,17 @@ def overwrite(
     owners: Sequence[Any], written: set[Buffer], follow: Callable[[Sequence[Any]], None], run: Callable[[], R]
 ) -> R:
     """Runs what overwrites memory of these tensors; `follow` is told of those that have new nodes. `Changed` where one
-    of them lies elsewhere by now: nothing has run then."""
+    of them lies elsewhere by now: nothing has run then.
+
+    Where nothing but the tensors refers to their nodes, those stay: a thread that takes one from here on waits for the
+    new contents, and whoever had one before would be a reference too many."""
     with running:
+        begin_overwrite(written)
+        try:
+            if have_no_readers(owners) and all(memory_of(owner.uop) in written for owner in owners):
+                return run()
+        finally:
+            end_overwrite(written)
         with live.exchanging:
             old = _renew(owners, written)
             follow(owners)

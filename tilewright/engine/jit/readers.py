@@ -21,6 +21,9 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.runtime.buffer import Buffer
 
+# What is known of a BUFFER node whatever its contents are.
+_LASTING_FACTS = frozenset({"buffer", "parameter"})
+
 
 def leaves_of(node: UOp) -> list[UOp]:
     """The nodes with memory that a value is computed from."""
@@ -30,9 +33,8 @@ def leaves_of(node: UOp) -> list[UOp]:
 
 
 def is_read_by_others(written: set[Buffer], owners: list[Any], known: Iterable[int]) -> bool:
-    """Whether a tensor that is no owner, nor among `known` (ids), can still read what is overwritten."""
-    if _owners_alone(owners):
-        return False
+    """Whether a tensor that is no owner, nor among `known` (ids), can still read what is overwritten: all live tensors
+    are searched."""
     ours = {id(owner) for owner in owners}.union(known)
     for holder in live.holders():
         if id(holder) in ours:
@@ -42,8 +44,9 @@ def is_read_by_others(written: set[Buffer], owners: list[Any], known: Iterable[i
     return False
 
 
-def _owners_alone(owners: list[Any]) -> bool:
-    """Whether nothing but the owners refers to their nodes: each is memory, or reshaped memory, and nothing else."""
+def have_no_readers(owners: list[Any]) -> bool:
+    """Whether nothing but the owners refers to their nodes: each is memory, or reshaped memory, and nothing else. Such
+    nodes may stand for new contents."""
     expected: dict[UOp, int] = {}
     for owner in dict.fromkeys(owners):
         node = owner.__dict__.get("uop")
@@ -64,8 +67,9 @@ def _expect(node: UOp, expected: dict[UOp, int]) -> bool:
         node = node.src[0]
         is_new = node not in expected
         expected[node] = expected.get(node, 0) + 1
-    # What reads the memory of an array holds its node without referring to it.
-    return node.op is Ops.BUFFER and "holder" not in node.cache
+    # What reads the memory of an array holds its node without referring to it, and facts of the old contents, such as
+    # the limits of an index, are not those of the new ones.
+    return node.op is Ops.BUFFER and node.cache.keys() <= _LASTING_FACTS
 
 
 def _counts(nodes: Iterable[UOp]) -> list[int]:
