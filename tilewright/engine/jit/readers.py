@@ -44,7 +44,7 @@ def is_read_by_others(written: set[Buffer], owners: list[Any], known: Iterable[i
     return False
 
 
-def have_no_readers(owners: list[Any]) -> bool:
+def have_no_readers(owners: Iterable[Any]) -> bool:
     """Whether nothing but the owners refers to their nodes: each is memory, or reshaped memory, and nothing else. Such
     nodes may stand for new contents."""
     expected: dict[UOp, int] = {}
