@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.kernel.emulated_card import NAME, emulated_card
+from tests.kernel.emulated_card import CARD, NAME, emulated_card
 from tilewright import Tensor
+from tilewright.base.dtype import dtypes
+from tilewright.codegen.pipeline import lower
 from tilewright.graph.kernels import radix
+from tilewright.kernel.optimise import optimise
 
 generator = np.random.default_rng(43)
 
@@ -27,6 +30,13 @@ def test_rows_are_sorted_by_digits_and_equal_keys_keep_their_order(dtype: type, 
         np.testing.assert_array_equal(Tensor(ordered).numpy(), np.sort(keys, 1))
         # All digits have the same two kernels.
         assert [program.name for program in card.programs].count("place_digits") == 1
+
+
+@pytest.mark.parametrize("size", [100000, 1 << 20])
+def test_blocks_of_a_row_are_work_groups(size: int) -> None:
+    for kernel in (radix.count_kernel, radix.place_kernel):
+        program = lower(optimise(kernel(dtypes.int16, 1, size, 6, radix.THREADS, radix.OWN), CARD), CARD)
+        assert [axis.vmax + 1 for axis in program.global_ranges] == [-(-size // (radix.THREADS * radix.OWN))]
 
 
 def test_long_rows_are_sorted_by_digits_where_there_are_atomic_operations(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,21 +159,23 @@ def place_kernel(dtype: DType, rows: int, size: int, width: int, threads: int, o
     def counter(index: UOp) -> UOp:
         return index // LINE * (LINE + 1) + index % LINE
 
-    def element(item: UOp) -> tuple[UOp, UOp]:
-        """An element of this thread in its row, and whether it is there."""
+    def element(item: UOp) -> tuple[UOp, UOp, UOp, UOp]:
+        """An element of this thread: where it is, whether it is there, its key, and its counter. What is behind the end
+        of the row has the greatest value: it comes last in the ordered block, and is not written."""
         at = block * tile + thread * own + item
-        return at, at < size
+        inside = at < size
+        key = load(keys, row * size + at, inside)
+        value = inside.where(_digit(key, shift, width), const(_COUNT, values - 1))
+        return row * size + at, inside, key, counter(as_index(value, values) * threads + thread)
 
     # How often each thread has each value.
     cell = loop(values, 3)
     emptied = store(memory(counters, *started), counter(cell * threads + thread), const(_COUNTER, 0))
     counters = memory(counters, barrier(end(emptied, loops=(cell, thread)), number=1))
     item = loop(own, 4)
-    at, inside = element(item)
-    value = as_index(_digit(load(keys, row * size + at, inside), shift, width), values)
-    mine = counter(value * threads + thread)
+    _, _, _, mine = element(item)
     more = load(memory(counters, item), mine) + const(_COUNTER, 1)
-    counted = end(store(memory(counters, item), mine, more, inside), loops=(item, thread))
+    counted = end(store(memory(counters, item), mine, more), loops=(item, thread))
     counters = memory(counters, barrier(counted, number=2))
     # Their sum before each: of as many adjacent counters as there are values, and of those of the threads before.
     cell = loop(values, 5)
@@ -183,8 +185,6 @@ def place_kernel(dtype: DType, rows: int, size: int, width: int, threads: int, o
     before = sum_of_threads_before(own_total, thread, threads, (totals, sides), started, (6, 7), (3, 4))
     cell = loop(values, 8)
     running = register(1, before, *ranges(row, block), thread)
-    met = barrier(UOp(Ops.GROUP, dtypes.void, (counted,)), number=5)
-    counters = memory(counters, met)
     mine = counter(thread * values + cell)
     reached = load(memory(running, cell), zero)
     count = load(memory(counters, cell), mine).cast(_COUNT)
@@ -193,25 +193,23 @@ def place_kernel(dtype: DType, rows: int, size: int, width: int, threads: int, o
         store(memory(counters, cell), mine, reached.cast(_COUNTER)),
         loops=(cell, thread),
     )
-    counters = memory(counters, barrier(summed, number=6))
+    counters = memory(counters, barrier(summed, number=5))
     # Where each value begins in the ordered block.
     is_value, cell = thread < values, thread % values
     begin = load(counters, counter(cell * threads)).cast(_COUNT)
-    met = barrier(end(store(memory(begins, *started), cell, begin, is_value), loops=(thread,)), number=7)
+    met = barrier(end(store(memory(begins, *started), cell, begin, is_value), loops=(thread,)), number=6)
     begins, counters = memory(begins, met), memory(counters, met)
     item = loop(own, 9)
-    at, inside = element(item)
-    key = load(keys, row * size + at, inside)
-    mine = counter(as_index(_digit(key, shift, width), values) * threads + thread)
+    at, inside, key, mine = element(item)
     rank = load(memory(counters, item), mine)
     to = as_index(rank.cast(_COUNT), tile)
     ordered = end(
-        store(memory(counters, item), mine, rank + const(_COUNTER, 1), inside),
-        store(memory(held, *started), to, key, inside),
-        store(memory(numbers, *started), to, load(places, row * size + at, inside), inside),
+        store(memory(counters, item), mine, rank + const(_COUNTER, 1)),
+        store(memory(held, *started), to, key),
+        store(memory(numbers, *started), to, load(places, at, inside)),
         loops=(item, thread),
     )
-    met = barrier(ordered, number=8)
+    met = barrier(ordered, number=7)
     item = loop(own, 10, AxisType.UPCAST)
     index = item * threads + thread
     inside = block * tile + index < size
