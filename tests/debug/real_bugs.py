@@ -109,9 +109,8 @@ REAL_BUGS: dict[str, RealBug] = {
         (
             Mend(
                 "engine/jit/guards.py",
-                "        if all(check() for check in self._checks):\n            return True\n"
-                "        return not self.change()\n",
-                "        return True\n",
+                "            (self._text_of_entry, self.mappings, self._entries_hold),\n",
+                "",
             ),
         ),
         "class Settings:\n    scale = 2.0\n\nsettings = Settings()\n\n@jit\ndef step(x):\n"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.base.dtype import DType
-from tilewright.base.errors import EmulatorError, OutOfBoundsError, TilewrightError, VerifyError
+from tilewright.base.errors import EmulatorError, InternalError, OutOfBoundsError, TilewrightError, VerifyError
 from tilewright.base.events import Event
 from tilewright.codegen.pipeline import PASSES as CODEGEN_PASSES
 from tilewright.codegen.pipeline import lower, program_params
@@ -153,6 +153,8 @@ def examine_kernel(
     except EmulatorError as error:
         own = refused(ast, _bytes_of(ast, arrays), values) if is_written_by_hand(ast) else None
         return own or _blame_memory(error, states, last_good, show_program(program))
+    except InternalError as error:  # the program is none that can be run: a value is used outside of its loop
+        return stepper.broken_rewrite() or _blame_unproven(error, states, before)
     except CANNOT as error:
         return Finding("error", type(error).__name__, str(error), show(before), show_program(program))
     if found:
