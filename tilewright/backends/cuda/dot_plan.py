@@ -38,11 +38,6 @@ class Side:
     def bytes(self) -> int:
         return self.tile * LINE_BYTES
 
-    @property
-    def boxes(self) -> int:
-        """How many copies fetch a tile: lines run along the operand's own axis where that is the fast one."""
-        return 1 if self.is_summed_fast else self.bytes // (LINE_BYTES * self.map.box[1])
-
 
 @dataclass(frozen=True)
 class DotPlan:

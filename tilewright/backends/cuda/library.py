@@ -14,7 +14,6 @@ from typing import Any
 from tilewright.runtime.device import Unavailable
 
 OUT_OF_MEMORY = 2
-NOT_READY = 600
 
 _int, _uint, _size, _handle = ctypes.c_int, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p
 _address = ctypes.c_uint64
