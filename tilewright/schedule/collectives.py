@@ -21,7 +21,7 @@ from tilewright.schedule.layouts import WHOLE, Layout, Sharded
 
 
 class Piece(NamedTuple):
-    """A stretch of the divided axis, as one device has it."""
+    """A range of the divided axis that one device holds."""
 
     start: int
     stop: int
@@ -38,7 +38,7 @@ def pieces_of(sharded: Sharded, offset: int = 0) -> list[Piece]:
 
 
 def assemble(pieces: Sequence[Piece], axis: int, start: int, stop: int, device: str) -> UOp:
-    """A stretch of the axis on one device: what it has, what it is sent, and zeros where there is no piece."""
+    """A range of the axis on one device: its own pieces, those it is sent, and zeros where there is no piece."""
     found: list[UOp] = []
     shape, dtype = pieces[0].node.shape, pieces[0].node.dtype
     reached = start
@@ -94,10 +94,9 @@ def move_parts(sharded: Sharded, layout: Layout) -> Sharded:
 
 
 def all_reduce(op: Op, partials: Sequence[tuple[UOp, str]], devices: tuple[str, ...]) -> Sharded:
-    """`partials` are the results and where they are; a device that has nothing to add has none.
-
-    They are stored before they are sent: a fold that recomputed its own partial result could round it otherwise than
-    the others do, and the copies of a value have to stay equal."""
+    """`partials` are the partial results and their devices; a device without elements has none. They are stored before
+    they are sent: a device that recomputed its own partial result could round it differently, and all copies of a value
+    must be equal."""
     stored = [(UOp(Ops.CONTIGUOUS, part.dtype, (part,)), home) for part, home in partials]
     results = []
     for device in devices:

@@ -15,8 +15,8 @@ _LEAVES = (Ops.CONST, Ops.SIZE, Ops.IOTA)
 
 
 def narrow(node: UOp, axis: int, start: int, stop: int) -> UOp:
-    """The elements start to stop of one axis. A repeated axis is repeated less often, and what counts along the axis
-    begins elsewhere, so that a slice is as simple as the whole; where that is not so it is a SHRINK."""
+    """The elements `start` to `stop` of one axis. An EXPAND is narrowed and an IOTA gets an offset, so that a slice is
+    as simple as the whole; anything else becomes a SHRINK."""
     if (start, stop) == (0, node.shape[axis]):
         return node
 
@@ -39,8 +39,8 @@ def narrow(node: UOp, axis: int, start: int, stop: int) -> UOp:
 
 
 def place_constants(node: UOp, device: str, is_operand: bool = False) -> UOp:
-    """The value with its leaves on a device, so that all of it is. An operand of something on that device needs this
-    only where it computes: a repeated constant has no memory that could be elsewhere."""
+    """The value with its leaves on a device. An operand of a node on that device needs this only where it computes
+    something: a broadcast constant has no memory."""
     order = toposort(node)
     if is_operand and all(part.op in _LEAVES or part.op.kind is Kind.MOVEMENT for part in order):
         return node

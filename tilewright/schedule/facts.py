@@ -1,9 +1,9 @@
-"""What is known of every node before any decision. In: the nodes in order, and those that must be stored. Out: a
-`Facts` per node: how reductions lie below it, and the work that is done for this node alone.
+"""What is known of every node before fusion decides anything. In: the nodes in order, and those that must be stored.
+Out: a `Facts` per node: the depth of reductions below it, and the work that only this node needs.
 
-The gate of a node is the first node that all of its users lead to, each step taking one element to one element. Gates
-form trees, and what is done for a node alone is its own work and that of the nodes it is the gate of. Work below a node
-that others need too is not counted: whether that is stored is its own question, and asked where it stands."""
+The gate of a node is the first node that all of its users lead to through elementwise steps. Gates form trees: the work
+that only a node needs is its own, and that of all nodes whose gate it is. Work below it that other nodes need as well
+is not counted: whether to store that is decided at the node that they share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.graph.spec import max_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import consumers
 
-# A reduction that takes in each element at least this often multiplies matrices or convolves.
+# A reduction that reads each distinct element at least this often is a matrix product or a convolution.
 CONTRACTION_REUSE = 16
 PERMUTING = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.FLIP})
 TRANSPARENT = frozenset({Ops.CONTIGUOUS, Ops.DETACH})
@@ -23,13 +23,13 @@ TRANSPARENT = frozenset({Ops.CONTIGUOUS, Ops.DETACH})
 
 @dataclass(slots=True)
 class Facts:
-    level: int  # how many reductions lie one below the other
-    distinct: int  # elements of the largest tensor that it is made from, however often they are repeated
-    updates: int  # a bit for each update of memory that comes before it
-    cost: float  # arithmetic per element that is done for this node alone
-    reduce_work: int = 0  # elements taken in by the reductions that are done for this node alone
-    is_contraction: bool = False  # a reduction of elements that are repeated many times
-    follows_reduction: bool = False  # an element is made from one element of a reduction
+    level: int  # the depth of nested reductions
+    distinct: int  # elements of the largest tensor that it reads, before any EXPAND
+    updates: int  # a bit mask of the updates of memory that come before it
+    cost: float  # arithmetic per element that only this node needs
+    reduce_work: int = 0  # elements read by the reductions that only this node needs
+    is_contraction: bool = False  # a reduction that reads each distinct element many times
+    follows_reduction: bool = False  # each element is computed from one element of a reduction
 
 
 def gather_facts(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, Facts]:
@@ -68,8 +68,8 @@ def gather_facts(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, Fact
 
 
 def find_gates(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, UOp | None]:
-    """The gate of each node, None where there is none: the node is stored, or something takes it in otherwise than
-    element by element."""
+    """The gate of each node; None where the node is stored, or where a user reads it otherwise than element by
+    element."""
     users = consumers(order)
     gates: dict[UOp, UOp | None] = {}
     depths: dict[UOp, int] = {}
@@ -87,14 +87,15 @@ def find_gates(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, UOp | 
 
 
 def keeps_elements(node: UOp, user: UOp) -> bool:
-    """Whether each element of the user is made from one element of the node, and none is left out."""
+    """Whether the user reads each element of the node for exactly one of its own elements."""
     if user.op in PERMUTING or user.op in TRANSPARENT:
         return True
     return user.op.is_elementwise and user.shape == node.shape
 
 
 def _meeting(users: list[UOp], gates: dict[UOp, UOp | None], depths: dict[UOp, int]) -> UOp | None:
-    """The node at which the ways from all users meet: the deeper of two goes on to its gate until both are one."""
+    """The first node that the gates of all users lead to: the deeper of two moves on to its gate until they are
+    equal."""
     meeting: UOp | None = None
     for other in users:
         here: UOp | None = other

@@ -4,9 +4,10 @@ Out: a `Plan`: the stored nodes, and for each node the elements that each kernel
 One walk from the outputs to the inputs. A use carries the index that a kernel asks for, so every question of fusion
 is asked of the real indices: is this reduction asked for once per row, is this product computed once per element?
   - a view is never stored;
-  - a node that reductions are done for alone is computed inside the one kernel that uses it, when that kernel asks for
-    each element at most once (an epilogue), once per row of enough rows (softmax), or in a short sum (a window);
-  - any other is stored when doing again what is done for it alone would cost more than `RECOMPUTE_LIMIT`;
+  - a node below which there are reductions that only it needs is computed inside the one kernel that uses it, when that
+    kernel reads each element at most once (an epilogue), once per row of enough rows (softmax), or in a short sum (a
+    window);
+  - any other is stored when recomputing what only it needs would cost more than `RECOMPUTE_LIMIT`;
   - a kernel that has grown to `MAX_KERNEL_NODES` loads the next value, which is stored by another;
   - what is stored is computed by the first kernel that needs it, which then has one more store, when that kernel asks
     for each element once; else by a kernel of its own."""
@@ -28,32 +29,32 @@ from tilewright.schedule.facts import TRANSPARENT, Facts, gather_facts
 from tilewright.schedule.indexing import TRUE
 from tilewright.schedule.uses import Plan, Use, is_reducing, loops_over, own_use, push_use, ranges_of, size_of
 
-# Additions per element that are rather done again than stored and loaded. An element that is computed more often than
-# RECOMPUTE_COUNTED counts as computed that often, so that a cast alone is never stored.
+# Recomputing an element is cheaper than storing and loading it up to this cost, in additions. The number of times that
+# it is recomputed is clamped to RECOMPUTE_COUNTED, so that a cast alone is never stored.
 RECOMPUTE_LIMIT = 40.0
 RECOMPUTE_COUNTED = 64
 MAX_USES = 8
-# A kernel that holds a reduction per row needs rows to run side by side, unless the whole reduction is small.
+# A kernel with a reduction per row is parallel over rows, so it needs many of them, unless the reduction is small.
 ENOUGH_ROWS = 32
 SMALL_REDUCTION = 1 << 15
-# A row is walked twice by a kernel that stores what it reduces the row to, so it should stay in a cache.
+# A kernel that stores what it reduces a row to reads the row twice, so the row should fit a cache.
 LONGEST_ROW = 1 << 14
-# On a device with work-groups a row is one group's, and columns are adjacent threads'. Elements that a group walks
-# through in less time than another kernel takes to be launched and to read them once more; and the threads of a group
-# of columns.
+# On a device with work-groups, a group reduces a row, or adjacent threads reduce columns. The most elements of a row
+# that a group reads in less time than a second kernel takes to launch and read them; and the threads of a group that
+# reduces columns.
 MAX_GROUP_WORK = 1 << 15
 COLUMN_THREADS = 128
-# How often a sum may be computed, per element, inside a short sum: the windows at the borders reach outside.
+# How often a sum may be recomputed per element inside a short sum, whose windows overlap.
 MAX_OVERLAP = 3
 MAX_STORES = 8
-# Elements for each one of padding that a sum may be computed for in the kernel that pads its result.
+# A sum is fused with the kernel that pads its result where there are this many elements for each one of padding.
 MIN_ROW_PER_PADDING = 64
-# Nodes that a kernel may compute and load: compilers take more than twice as long for twice as large a kernel. What
-# would exceed this number is stored, where it is no larger than what it is made from.
+# The most nodes of a kernel: compile time grows faster than the number of nodes. A value that would exceed this is
+# stored, where it is no larger than what it is computed from.
 MAX_KERNEL_NODES = 512
-NODES_OF_REDUCTION = 16  # that one counts as
+NODES_OF_REDUCTION = 16  # a reduction counts as this many
 MIN_REPEATED = 16
-# What is not computed element by element into memory of its own.
+# Ops that are no elementwise store to memory of their own.
 SEPARATE = frozenset({Ops.ASSIGN, Ops.COPY, Ops.CUSTOM_KERNEL})
 
 
@@ -64,9 +65,9 @@ def plan_fusion(
     whole: frozenset[UOp] = frozenset(),
     group_cores: int = 0,
 ) -> Plan:
-    """`sequence` is the order that nodes come in where it matters, such as values that are computed again late. `whole`
-    are nodes whose memory a copy, an update or a custom kernel takes: it has no use of theirs to come first.
-    `group_cores` is how many cores run work-groups, 0 where there are none."""
+    """`sequence` gives the order of nodes where it matters, such as for values that are recomputed late. `whole` are
+    nodes whose memory a copy, an update or a custom kernel takes as a whole: no kernel that reads them comes first.
+    `group_cores` is the number of cores that run work-groups, 0 where there are none."""
     order = toposort(*outputs)
     if sequence:
         reached = set(order)
@@ -86,7 +87,7 @@ def plan_fusion(
             plan.stored.append(node)
             if max_count(node.shape) == 0 or node.op is Ops.CAT:  # whose parts are stored in its memory
                 continue
-            # What must be stored for another reason than being asked for is there to stand apart.
+            # A node that must be stored for another reason than its uses gets a kernel of its own.
             stands_apart = is_cut or (node in must_store and (node not in asked_for or node in whole))
             may_be_guest = options.FUSE and not stands_apart
             own = decide.find_host(node, uses) if may_be_guest else None
@@ -107,7 +108,7 @@ def plan_fusion(
 def announce_storage(
     node: UOp, is_stored: bool, must_store: frozenset[UOp], asked_for: frozenset[UOp], reason: str
 ) -> None:
-    """Tells those who watch what becomes of a value, and why; of views and constants there is nothing to choose."""
+    """Reports to listeners whether a value is stored, and why; views and constants never are."""
     if node.op.kind in (Kind.LEAF, Kind.MOVEMENT) or node.op in TRANSPARENT:
         return
     if node in asked_for:
@@ -119,8 +120,8 @@ def announce_storage(
 
 
 class _Decisions:
-    """Stored or not. Keeps, per kernel, the rows its reductions run over: they must nest. A contraction wants a kernel
-    of its own, whose registers and threads are shared out for it, unless it is what a short sum takes in."""
+    """Whether each node is stored. Keeps, per kernel, the rows that its reductions run over, which must nest. A
+    contraction has a kernel of its own, tiled for it, unless a short sum reads it."""
 
     def __init__(self, plan: Plan, facts: dict[UOp, Facts], group_cores: int) -> None:
         self.plan = plan
@@ -135,7 +136,7 @@ class _Decisions:
         self.large: set[UOp] = set()  # the kernels that take no more nodes
 
     def count(self, node: UOp, uses: Iterable[Use]) -> None:
-        """Keeps in mind how large the kernels are that compute or load the node."""
+        """Adds the node to the size of the kernels that compute or load it."""
         if node.op.kind is Kind.MOVEMENT or node.op is Ops.CONST:
             return
         added = NODES_OF_REDUCTION if node.op is Ops.REDUCE_AXIS else 1
@@ -146,7 +147,7 @@ class _Decisions:
                 self.large.add(use.root)
 
     def is_cut(self, node: UOp, uses: list[Use]) -> bool:
-        """Whether the node is stored because a kernel that needs it is large enough."""
+        """Whether the node is stored because a kernel that needs it has reached its limit of nodes."""
         if not self.large or not any(use.root in self.large for use in uses):
             return False
         self.reason = "the kernel that needs it is as large as kernels become"
@@ -178,8 +179,9 @@ class _Decisions:
         return is_expensive
 
     def find_host(self, node: UOp, uses: list[Use]) -> Use | None:
-        """The use of the first kernel that needs a stored node, if that kernel can compute and store it: it asks for
-        every element once, in the order they are stored in or once per row. All other users come after that kernel."""
+        """The use of the first kernel that needs a stored node, where that kernel can compute and store it as well: it
+        reads every element once, in the order they are stored in or once per row. All other users come after that
+        kernel."""
         first = min(uses, key=lambda use: self.position[use.root], default=None)
         if first is None or {node.op, first.root.op} & SEPARATE or not first.is_exact:
             return None
@@ -197,12 +199,12 @@ class _Decisions:
         return first
 
     def _is_in_order(self, node: UOp, use: Use) -> bool:
-        """Whether the kernel asks for the elements in the order in which both it and the node are stored."""
+        """Whether the kernel reads the elements in the order in which both it and the node are stored."""
         own = self.plan.position(loops_over(use.root.shape), use.root.shape)
         return self.plan.position(use.element.indices, node.shape) is own
 
     def _is_per_row(self, node: UOp, use: Use) -> bool:
-        """Whether the kernel asks for each element once, in a loop over rows around the loops inside of a row."""
+        """Whether the kernel reads each element once, in a loop over rows around the loops of a row."""
         rows = math.prod(size_of(row) for row in ranges_of(use.element))
         facts = self.facts[node]
         if is_reducing(use) or rows != max_count(node.shape) or max_count(use.root.shape) > LONGEST_ROW * rows:
@@ -231,8 +233,8 @@ class _Decisions:
         return self._accept_rows(node, use)
 
     def _has_enough_rows(self, node: UOp, use: Use, rows: int) -> bool:
-        """Whether the rows of a kernel keep the cores busy that it could run on. The elements of a row whose size is a
-        variable are not shared among cores in any kernel."""
+        """Whether the rows of a kernel keep its cores busy. A row whose size is a variable is never divided among
+        cores."""
         if is_symbolic(use.root.shape):
             return True
         if not self.group_cores:
@@ -255,7 +257,7 @@ class _Decisions:
         return False
 
     def note_reduction(self, node: UOp, use: Use) -> None:
-        """Keeps in mind that a kernel computes the node."""
+        """Records that a kernel computes the node."""
         if node.op is Ops.REDUCE_AXIS:
             self.rows.setdefault(use.root, set()).add(ranges_of(use.element))
             if self.facts[node].is_contraction:

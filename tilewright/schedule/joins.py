@@ -44,9 +44,8 @@ def with_parts(cat: UOp, number: int) -> UOp:
 
 
 def group_copies(cat: UOp) -> list[UOp]:
-    """The values that are joined, where several neighbours are one kernel if all it does is to copy them: small ones
-    take less time than a launch. What is left over is copied one by one, so that a join of another length has no other
-    kernels."""
+    """The values that are joined, where adjacent small ones that are plain copies share a kernel: each takes less time
+    than a launch. The rest are copied one by one, so that a join of another length needs no new kernels."""
     sources: list[UOp] = []
     for is_copied, run in itertools.groupby(cat.src, _is_small_copy):
         values = list(run)

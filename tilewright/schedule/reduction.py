@@ -22,17 +22,17 @@ MAX_PARTS = 256
 MIN_PART = 1024
 MAX_PADDING = 8  # at most one part in this many of an axis is padding
 LONG_PRODUCT = 1 << 12
-# Sums of columns on a device with work-groups: elements from which two kernels take less time than one, the partial
-# sums that keep its threads busy, and the length of the shortest part.
+# Sums of columns on a device with work-groups: the least number of elements for which two kernels are faster than one,
+# the number of partial sums that keeps the threads busy, and the least length of a part.
 LARGE_COLUMNS = 1 << 18
 MIN_PARTIALS = 1 << 16
 MIN_COLUMN_PART = 32
-# Results for each core of a device with work-groups that keep it busy, and parts of an axis that are made for them.
+# Results per core that keep a device with work-groups busy, and the most parts that an axis is cut into for them.
 RESULTS_PER_CORE = 8
 MAX_GROUP_PARTS = 1024
-# A product on tensor cores. Sides of a tile, the summed elements of the shortest part, operations of a core in a clock,
-# bytes that it moves in a clock from the cache and from the memory that all share, the clocks to launch a kernel, and
-# how often faster the parts must be than the whole.
+# A product on tensor cores: rows and columns of a tile, the least summed length of a part, operations per core and
+# clock, bytes per core and clock from the shared cache and from memory, clocks per launch, and the least estimated
+# speedup for which the product is split.
 TILE_ROWS, TILE_COLUMNS = 128, 256
 MIN_SUMMED = 256
 SHORT_FLOAT_OPERATIONS, FLOAT_OPERATIONS = 3500.0, 192.0
@@ -74,7 +74,7 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
 
 
 def choose_parts(size: int, reduced: int) -> int | None:
-    """The largest divisor of the axis that leaves parts worth a core; None where the axis has no useful divisor."""
+    """The largest divisor of the axis that leaves each core enough work; None where the axis has no useful divisor."""
     max_parts = min(MAX_PARTS, max(reduced // MIN_PART, 1))
     best = max((d for d in range(1, max_parts + 1) if size % d == 0), default=1)
     is_enough = best >= FEW_RESULTS or (best >= 16 and reduced < LONG_REDUCTION)
@@ -82,7 +82,7 @@ def choose_parts(size: int, reduced: int) -> int | None:
 
 
 def _split_columns(node: UOp, work: int, results: int) -> UOp | None:
-    """Sums across memory, such as the gradient of a bias, have a thread for each column: too few for a card."""
+    """Column sums, such as the gradient of a bias, have one thread per column: too few to fill a card."""
     source = node.src[0]
     _, axes = node.arg
     if work < LARGE_COLUMNS or results * 8 > MIN_PARTIALS or _fast_axis(source) in axes:
@@ -96,7 +96,7 @@ def _split_columns(node: UOp, work: int, results: int) -> UOp | None:
 
 
 def _fast_axis(node: UOp) -> int:
-    """The axis along which the largest tensor that a value is made from lies in memory, where movements tell."""
+    """The axis along which the largest tensor that a value reads has stride 1, where its movements tell."""
     if node.op is Ops.PERMUTE:
         return int(node.arg.index(_fast_axis(node.src[0])))
     if node.op is Ops.RESHAPE:
@@ -125,8 +125,8 @@ def _is_repeated(node: UOp) -> bool:
 
 
 def _split_product(node: UOp) -> UOp | None:
-    """A sum of products over several axes goes along the first of them in parts, which are short enough for a cache to
-    hold what they are made of, and long enough for their sums to be few beside that."""
+    """A sum of products over several axes is split along the first: parts short enough that a cache holds what they
+    read, and long enough that their partial sums are few beside it."""
     source = node.src[0]
     op, axes = node.arg
     summed = [axis for axis in sorted(axes) if source.shape[axis] > 1]
@@ -163,7 +163,8 @@ def _fill_cores(node: UOp, cores: int) -> UOp | None:
 
 
 def _in_parts(node: UOp, axis: int, parts: int) -> UOp:
-    """A product with an axis in parts; they are the first axis, so that a part of the sums lies together."""
+    """A product with an axis split in parts, which become the first axis, so that the partial sums of a part are
+    contiguous."""
     if node.op is not Ops.EXPAND:
         return node.replace(src=tuple(_in_parts(src, axis, parts) for src in node.src))
     given, wide = node.src[0], node.shape
@@ -227,7 +228,7 @@ def _without_casts(node: UOp) -> UOp:
 
 
 def is_product(source: UOp, axes: tuple[int, ...]) -> bool:
-    """Whether a value is made of two factors, each the same along an axis that is not summed over."""
+    """Whether a value is a product of two factors, each of which is broadcast along an axis that is not summed."""
     source = _without_casts(source)
     return source.op is Ops.MUL and all(_is_spread(factor, axes) for factor in source.src)
 
@@ -259,7 +260,7 @@ def _split_axis(source: UOp, shape: Shape, node: UOp, axis: int, parts: int) -> 
 
 
 def _split_padded(node: UOp, axis: int, max_parts: int = MAX_PARTS) -> UOp | None:
-    """An axis without divisors is filled up with the identity of the reduction."""
+    """An axis without divisors is padded with the identity of the reduction."""
     source = node.src[0]
     op, _ = node.arg
     size = source.shape[axis]

@@ -1,6 +1,5 @@
-"""Sums in which only every n-th step counts. In: the value of a kernel. Out: the same value, whose sums walk those
-steps alone. The gradient of windows that are n apart is such a sum: of the windows that could hold an element, every
-n-th begins where there is one.
+"""Sums in which only every n-th iteration contributes. In: the value of a kernel. Out: the same value, whose sums
+iterate over those alone. The gradient of strided windows is such a sum.
 
     before: for k in 3: acc += g[(x + 1 - k) // 2] * w[k] if (x + 1 - k) % 2 < 1 else 0
     after:  for j in 2: acc += g[(x + 1) // 2 - j] * w[2*j + (x + 1) % 2] if 2*j + (x + 1) % 2 < 3 else 0"""

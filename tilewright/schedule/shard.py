@@ -1,10 +1,10 @@
-"""Dividing a graph among devices. In: a graph in which MULTI nodes are values on several devices. Out: a graph without
+"""Divides a graph among devices. In: a graph in which MULTI nodes are values on several devices. Out: a graph without
 them, in which each node is computed on one device, and for each output its parts. It runs before anything is scheduled.
 
-Every node above a MULTI becomes a node per device and a layout. It is divided as what it is made from is, so parts stay
-where they are; the exceptions move data, by `collectives.py`: operands divided along different axes, a reduction over
-the divided axis, and what cannot be computed part by part, which is gathered first. Constants belong to no device: each
-part computes the slice that it needs."""
+Every node above a MULTI becomes a node per device and a layout. A result takes the layout of its sources, so parts stay
+on their devices. Data moves, by `collectives.py`, in three cases: operands divided along different axes, a reduction
+over the divided axis, and ops that cannot be computed part by part, whose sources are gathered. Constants belong to no
+device: each part computes the slice that it needs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Value = UOp | Sharded
 
 
 class Division(NamedTuple):
-    """An output: the nodes to compute, and how they make it up; None where it is the one node."""
+    """An output: the nodes to compute, and how they are joined; None where it is one node."""
 
     nodes: tuple[UOp, ...]
     arg: MultiArg | None
@@ -49,7 +49,7 @@ def divide_graph(outputs: Sequence[UOp]) -> tuple[Division, ...]:
 
 
 def select_joined(outputs: Sequence[UOp]) -> list[UOp]:
-    """The outputs with every join written as a selection, which is divided like any other elementwise operation."""
+    """The outputs with every CAT rewritten as a selection, which is divided like any other elementwise operation."""
 
     def visit(node: UOp, src: tuple[UOp, ...]) -> UOp | None:
         if node.op is not Ops.CAT:
@@ -93,8 +93,8 @@ class Sharder:
         self.done[node] = made
 
     def _separate(self, made: Value) -> Value:
-        """A value that is updated in place has memory of its own, also where dividing has left nothing of it but the
-        memory of something else: a copy to where the data is already, a slice that is one part."""
+        """A value that is updated in place gets memory of its own where dividing reduced it to the memory of another
+        value: a copy to the device that already has it, or a slice that is exactly one part."""
 
         def copied(part: UOp) -> UOp:
             root = _behind_wrappers(part)
@@ -128,7 +128,7 @@ class Sharder:
         return next(made.devices for made in map(self.done.get, node.src) if isinstance(made, Sharded))
 
     def _aligned(self, source: UOp, layout: Layout, devices: tuple[str, ...]) -> Sequence[UOp]:
-        """The parts of a source in a layout. A source without axes stands for any shape."""
+        """The parts of a source in a layout. A 0-d source is broadcast to any shape."""
         made = self.done[source]
         wanted = layout if source.shape else WHOLE
         if isinstance(made, Sharded):
@@ -142,7 +142,7 @@ class Sharder:
         return [place_constants(part, device, is_operand=True) for part, device in zip(cut, devices, strict=True)]
 
     def _moved(self, node: UOp, layout: Layout) -> Sharded:
-        """A node in another layout. What is moved is what views have been taken of, not what an EXPAND makes of it."""
+        """A node in another layout. Data is moved below its views, so that an EXPAND is not sent."""
         views: list[tuple[UOp, Layout]] = []
         while self._sharded(node).layout != layout and (below := pulled_back(node, layout)) is not None:
             views.append((node, layout))
@@ -206,8 +206,8 @@ class Sharder:
         return all_reduce(op, [(part, device) for part, device, size in held if size], sharded.devices)
 
     def _gather(self, node: UOp) -> Sharded:
-        """Division as the indices are. A source that is divided along an axis that is read straight through is divided
-        as it is; any other is gathered, because an index may name any of its elements."""
+        """Divided like the indices. A source stays divided along an axis whose index counts 0, 1, 2, ...; any other
+        source is gathered, because an index may name any of its elements."""
         source, *indices = node.src
         devices = self._devices(node)
         layout = self._chosen(indices)
@@ -226,7 +226,7 @@ class Sharder:
         return self._each(node, layout, self._aligned(source, local, devices), *aligned)
 
     def _same(self, node: UOp) -> Value:
-        """What is done to each part: it is stored, or gradients see it in some way."""
+        """CONTIGUOUS and DETACH: the same node on each part."""
         first, *waited = map(self.done.__getitem__, node.src)
         count = len(first.parts) if isinstance(first, Sharded) else 1
         rows = [made.parts[:count] if isinstance(made, Sharded) else (made,) * count for made in (first, *waited)]
@@ -249,8 +249,8 @@ class Sharder:
         return Sharded(tuple(parts), Layout(axis, sizes), devices)
 
     def _assign(self, node: UOp) -> Sharded:
-        """In place on every part. A view that is no view of the parts is written to a gathered copy first, and
-        each part then takes its own."""
+        """In place on every part. Where the view is no view of the parts, it is written to a gathered copy, and each
+        part is then assigned its slice."""
         target, view, value = node.src
         sharded, devices = self._sharded(target), self._devices(node)
         seen = self.done[view]
@@ -303,7 +303,7 @@ _MEMORY = (Ops.PARAM, Ops.BUFFER, Ops.MULTI, Ops.ASSIGN, Ops.CUSTOM_KERNEL)
 
 
 def _behind_wrappers(node: UOp) -> UOp:
-    """What a value is that is merely stored or shaped otherwise."""
+    """The value below reshapes, DETACH and CONTIGUOUS."""
     while node.op in (Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS):
         node = node.src[0]
     return node
@@ -317,7 +317,7 @@ def _is_view(node: UOp, of: UOp) -> bool:
 
 
 def _is_empty(view: UOp, of: UOp) -> bool:
-    """Whether a view has no element on the way to what it is a view of."""
+    """Whether a view of a part selects no element of it."""
     root = build.stored_root(of)
     while view is not root and 0 not in view.shape:
         view = view.src[0]
@@ -329,7 +329,7 @@ def _shaped(value: UOp, view: UOp) -> UOp:
 
 
 def note_line(part: UOp, node: UOp) -> None:
-    """What replaces a node comes from that node's line."""
+    """Gives the user's line of a node to the nodes that replace it."""
     stack = [part]
     while stack and node.line is not None:
         top = stack.pop()

@@ -105,7 +105,7 @@ class KernelWriter:
         raise InternalError(f"{node.op!r} cannot stand in a kernel")
 
     def _pass_on(self, key: Key, source: Key, is_zero_outside: bool) -> UOp:
-        """The value of the source, selected where its element exists if it must be 0 elsewhere and is not by itself."""
+        """The value of the source, masked with 0 where its element does not exist and it is not 0 there by itself."""
         value, valid = self.values[source], source[2].valid
         if valid is TRUE:
             return value
@@ -170,8 +170,8 @@ class KernelWriter:
         return self._pass_on(key, (root, source, Element(narrow, valid)), is_zero_outside=True)
 
     def _fill_holes(self, value: UOp) -> UOp:
-        """The value with every hole exchanged for what it stands for, in which there may be other holes. What was
-        filled once is kept for all kernels, so that a chain of gathers is walked once and not once per link."""
+        """The value with every hole replaced by the value that it stands for, which may contain holes itself. Memoised
+        over all kernels, so that a chain of gathers is walked once and not once per link."""
         if not self.hole_values:
             return value
         done = self.filled
@@ -194,8 +194,8 @@ class KernelWriter:
 
 
 def number_reductions(sink: UOp) -> UOp:
-    """The values of a kernel with the loops of reductions numbered in their order: the levels of two reductions may lie
-    far apart in the graph, as many as there are steps of a sequence between them."""
+    """The values of a kernel with the loops of its reductions renumbered without gaps: levels can differ by the length
+    of a sequence, and equal kernels must have equal loops."""
     loops = [node for node in toposort(sink) if node.op is Ops.RANGE and node.arg.kind is AxisType.REDUCE]
     ordered = sorted(loops, key=lambda loop: loop.arg.id)
     exchanges = {loop: loop.replace(arg=Axis((TOP_LEVEL, k), loop.arg.kind)) for k, loop in enumerate(ordered)}
@@ -208,7 +208,7 @@ def load_element(buffer: UOp, position: UOp, valid: UOp) -> UOp:
 
 
 def checked_value(node: UOp, value: UOp, valid: UOp) -> UOp:
-    """What a CHECK is in a kernel; where the element does not exist, there is nothing to check."""
+    """A CHECK in a kernel; where the element does not exist, nothing is checked."""
     if node.arg.wraps:
         value = wrap_negative(value, node.arg.size)
     return UOp(Ops.CHECK, node.dtype, (value, valid), node.arg._replace(wraps=False))

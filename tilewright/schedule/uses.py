@@ -1,5 +1,6 @@
-"""What kernels ask of nodes. In: a use of a node, the element that a kernel asks for. Out: the uses of its sources; a
-`Plan` keeps the loops and holes that came about on the way. Views vanish here: they only change what is asked for."""
+"""What kernels read of each node. In: a use of a node, which is the element that a kernel reads in an iteration. Out:
+the uses of its sources; a `Plan` keeps the loops and holes that were made for them. Views vanish here: they only change
+the index."""
 
 from __future__ import annotations
 
@@ -20,19 +21,19 @@ from tilewright.schedule.masks import loop_limits
 
 # A reduction over no more than this may hold another one: the window of a convolution, whose gradient is a sum of sums.
 SHORT_REDUCTION = 16
-# Of the last reductions of a kernel, the others of which have less: levels count from the kernel's root, so that they
-# do not depend on the number of reductions below the kernel.
+# The level of the outermost reductions of a kernel; those inside have lower levels. Counted from the kernel's root, so
+# that levels do not depend on how many reductions lie below the kernel.
 TOP_LEVEL = 1 << 20
 
 
 class Use(NamedTuple):
-    """A kernel asks for one element of a node per step of its loops."""
+    """A kernel reads one element of a node per iteration of its loops."""
 
     root: UOp
     element: Element
     loops: tuple[UOp, ...]  # the loops it runs in, outermost first
-    is_once: bool  # no element is asked for in two steps
-    is_exact: bool  # every element is asked for
+    is_once: bool  # no element is read in two iterations
+    is_exact: bool  # every element is read
     in_short: bool  # the reductions around it are short, and only views lie between
 
 
@@ -42,21 +43,23 @@ class Plan:
 
     order: list[UOp]
     stored: list[UOp] = field(default_factory=list)
-    hosts: dict[UOp, tuple[UOp, Element]] = field(default_factory=dict)  # by the kernel of another node, and where
+    hosts: dict[UOp, tuple[UOp, Element]] = field(
+        default_factory=dict
+    )  # nodes that the kernel of another node stores, and at which element
     uses: dict[UOp, dict[tuple[UOp, Element], Use]] = field(default_factory=dict)
     reduce_loops: dict[tuple[UOp, UOp, Element], tuple[UOp, ...]] = field(default_factory=dict)
     reduce_sizes: dict[tuple[object, ...], list[tuple[int, ...]]] = field(default_factory=dict)
-    levels: dict[UOp, set[int]] = field(default_factory=dict)  # of the reductions of each kernel
+    levels: dict[UOp, set[int]] = field(default_factory=dict)  # the levels of the reductions of each kernel
     holes: dict[tuple[UOp, UOp, Element], tuple[tuple[UOp, ...], tuple[UOp, ...]]] = field(default_factory=dict)
 
-    # What was worked out for one index is there for all that ask for the same: equal steps of a program are many.
+    # Memoised by index: programs repeat equal steps.
     _behind: dict[tuple[object, ...], Element] = field(default_factory=dict)
     _positions: dict[tuple[tuple[UOp, ...], Shape], UOp] = field(default_factory=dict)
     _parts: dict[tuple[UOp, int, int], tuple[int, int, UOp]] = field(default_factory=dict)
     _counts: dict[tuple[Element, tuple[UOp, ...]], int] = field(default_factory=dict)
 
     def behind(self, view: UOp, element: Element) -> Element:
-        """The element of a view's source. It depends on what the view does, and not on what it is a view of."""
+        """The element of a view's source. It depends on the view's op and argument alone, not on its source."""
         key = (view.op, view.arg, view.shape, view.src[0].shape, element)
         found = self._behind.get(key)
         if found is None:
@@ -71,8 +74,9 @@ class Plan:
         return found
 
     def part(self, position: UOp, size: int, step: int) -> tuple[int, int, UOp]:
-        """The elements of memory that a position is in, as far as its bounds tell: the first, a multiple of `step`, and
-        how many; and the position counted from there. One that may lie outside is masked there, and stays outside."""
+        """The range of memory that a position lies in, by its bounds: the first element, rounded down to a multiple of
+        `step`, the number of elements, and the position relative to the first. A position that may be out of range is
+        masked, and stays out of range."""
         key = (position, size, step)
         found = self._parts.get(key)
         if found is None:
@@ -83,7 +87,8 @@ class Plan:
         return found
 
     def steps_of(self, use: Use) -> int:
-        """How often an element is computed: once per step of the loops down to the innermost that it depends on."""
+        """How often an element is computed: once per iteration of the loops down to the innermost that it depends
+        on."""
         key = (use.element, use.loops)
         found = self._counts.get(key)
         if found is None:
@@ -111,7 +116,7 @@ def loops_over(shape: Shape) -> tuple[UOp, ...]:
 
 
 def own_use(node: UOp) -> Use:
-    """A stored node asks for its own elements, in the order they are stored."""
+    """The use of a stored node by its own kernel: every element, in the order they are stored."""
     index = loops_over(node.src[1].shape if node.op is Ops.ASSIGN else node.shape)
     return Use(node, Element(index, TRUE), tuple(idx for idx in index if idx is not ZERO), True, True, False)
 
@@ -126,12 +131,12 @@ def ranges_of(element: Element) -> frozenset[UOp]:
 
 
 def is_reducing(use: Use) -> bool:
-    """Whether the element is recomputed in each step of a reduction."""
+    """Whether the element is recomputed in each iteration of a reduction."""
     return any(loop.arg.kind is AxisType.REDUCE for loop in ranges_of(use.element))
 
 
 def _count_steps(element: Element, loops: tuple[UOp, ...]) -> int:
-    """A sum ends where a mask makes all that follows 0."""
+    """The iterations of a sum; it ends where a mask makes all later terms 0."""
     own = ranges_of(element)
     limits = loop_limits(parts_of(element.valid, Ops.AND))
     count = pending = 1
@@ -146,7 +151,7 @@ def _count_steps(element: Element, loops: tuple[UOp, ...]) -> int:
 
 
 def push_use(node: UOp, use: Use, plan: Plan, facts: dict[UOp, Facts]) -> None:
-    """Records what a use of a node asks of the node's sources."""
+    """Adds the uses of the sources of a node that a use of it implies."""
     op = node.op
     if op.is_elementwise:
         _push_elementwise(node, use, plan)
@@ -167,7 +172,7 @@ def push_use(node: UOp, use: Use, plan: Plan, facts: dict[UOp, Facts]) -> None:
 
 
 def _push_elementwise(node: UOp, use: Use, plan: Plan) -> None:
-    """A source without axes stands for every element."""
+    """A 0-d source is read at every element."""
     if use.in_short and node.op is not Ops.CAST:
         use = use._replace(in_short=False)
     for src in node.src:
@@ -212,9 +217,9 @@ def _push_reduce(node: UOp, use: Use, plan: Plan, level: int) -> Use:
 
 
 def _push_gather(node: UOp, use: Use, plan: Plan) -> Iterator[tuple[UOp, Use]]:
-    """The index tensors are asked for at this element. The source is asked for at holes, variables that stand for their
-    values until the kernel is written: narrow ones inside the index, where the mask has made the range true, and wide
-    ones inside the mask itself."""
+    """The index tensors are read at this element. The source is read at holes, variables that stand for their values
+    until the kernel is written: narrow ones in the index, where the mask bounds the value, and wide ones in the mask
+    itself."""
     source, *indices = node.src
     for idx in dict.fromkeys(indices):
         yield idx, Use(use.root, use.element, use.loops, False, False, False)
