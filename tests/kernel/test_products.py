@@ -267,6 +267,18 @@ def test_rows_that_no_cache_holds_between_blocks_of_columns_have_parts() -> None
     assert len(small.view.of_kind(AxisType.THREAD)) == 1
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize(("rows", "depth"), [(4072, 40), (896, 20), (600, 300)])
+def test_results_of_short_sums_are_written_by_whole_rows(rows: int, depth: int, cores: int) -> None:
+    """Blocks of columns wrote a piece of each row at a time: it took three times as long as the whole rows."""
+    made = Chosen(matrices(rows, depth, 1236, (depth, 1, 1236, 1)), replace(LARGE_CACHES, cores=cores))
+    outermost = stride(made.view.stores[0], made.view.axes[0])
+    assert outermost is not None
+    assert (outermost % 1236 == 0) is (depth <= products.SHORT_SUM)
+    assert packs(made) == 1
+    keeps_the_cores_busy(made)
+
+
 def test_windows_that_overlap_are_read_in_place() -> None:
     made = Chosen(convolution(), LARGE_CACHES)
     assert packs(made) == 0

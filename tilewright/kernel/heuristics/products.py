@@ -63,6 +63,10 @@ MIN_ROWS = 8
 MIN_PACKED_ROWS = 32
 # The fraction of a register that the columns must fill.
 MIN_LANES = 0.5
+# The longest sum whose results take longer to be written than to be added up, and the most parts of the rows that each
+# pack the right factor for one core.
+SHORT_SUM = 64
+MAX_ROW_PARTS = 8
 # A sum of this length leaves its outer sum time to be spilled.
 LONG_SUM = 64
 # One packed panel takes 1/PANEL_SHARE of a core's cache: another panel, streamed data and a second hardware thread of
@@ -194,13 +198,16 @@ class _Plan(Nest):
         max_rows = min(MAX_ROWS, max(MIN_TILE_ROWS, lines))
         tile = choose_tile(size_of(rows), size_of(columns), lanes, registers, sets, *sharing, max_rows)
         self.cut("columns", columns, tile.vectors * lanes)
+        is_by_rows = False
         room = self.target.core_cache_bytes // PANEL_SHARE // (self.depth * self.itemsize)
         if "columns" in self.loops:
             most = room // (tile.vectors * lanes) if self.sum_block is None else 1
-            amount = best_block(size_of(self.loops["columns"]), most, self.target.cores, COLUMN_PARTS)
+            tiles = size_of(self.loops["columns"])
+            is_by_rows = may_overlap and self._is_by_rows(tiles, most)
+            amount = tiles if is_by_rows else best_block(tiles, most, self.target.cores, COLUMN_PARTS)
             self.block_loop("columns", amount)
         if may_overlap:
-            rows = self._part_rows(rows)
+            rows = self._part_rows(rows, is_by_rows)
         is_shared = utilisation(self._parts_outside(rows), cores) >= HIGH_UTILISATION or self.sum_block is not None
         if may_overlap and is_shared and size_of(rows) % tile.rows and size_of(rows) > tile.rows:
             self.overlap("rows", rows, tile.rows)
@@ -217,6 +224,12 @@ class _Plan(Nest):
         self._stage()
         self._write_out_steps()
         return tuple(self.opts)
+
+    def _is_by_rows(self, tiles: int, most: int) -> bool:
+        """Whether one block has all columns, and parts of the rows are shared. Results of a short sum take longer to be
+        written than to be added up: blocks of columns would write a piece of each row, on a page of its own."""
+        is_plain = self.dot is None and len(self.view.reduces) == 1
+        return is_plain and self.is_large and self.depth <= SHORT_SUM and tiles <= most
 
     def _choose_sum_block(self, lanes: int) -> int | None:
         """The length of a block of the sum, where a panel of all of it is too large for a core's cache. It decides the
@@ -315,12 +328,14 @@ class _Plan(Nest):
         loops = self.view.of_kind(AxisType.LOOP, AxisType.THREAD)
         return math.prod(size_of(axis) for axis in loops if axis not in inside)
 
-    def _part_rows(self, rows: UOp) -> UOp:
+    def _part_rows(self, rows: UOp, is_by_rows: bool) -> UOp:
         """The loop over the rows of one part. Rows are split where the loops outside have too few tasks, or where the
         shared cache does not hold all rows from one block of columns to the next."""
         size = size_of(rows)
         cached = self._cached_parts(size) if "blocks of columns" in self.loops else 1
         amount = cached * row_parts(size // cached, cached * self._parts_outside(rows), self.target.cores)
+        if is_by_rows and amount == 1:  # a part packs the right factor
+            amount = next((n for n in range(2, MAX_ROW_PARTS + 1) if size % n == 0), 1)
         if amount == 1 or not self.is_large or check_block(self.view, rows, size // amount) is not None:
             return rows
         parts, rows = self.block(rows, size // amount)
