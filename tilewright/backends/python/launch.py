@@ -26,8 +26,9 @@ TILE_LIMIT = 62
 
 
 class Launch:
-    """The shape of one launch. A thread's code is `group * (group_size + 1) + local`; the last code of each group
-    stands for several of its threads at once, `SEVERAL_GROUPS` for threads of more than one group."""
+    """The shape of one launch. A thread's code is `group * codes_per_group + local`; the last two codes of each
+    group stand for several of its threads at once, and for those that combine values atomically. `SEVERAL_GROUPS` are
+    threads of more than one group."""
 
     NOBODY = -1
     SEVERAL_GROUPS = -2
@@ -43,6 +44,7 @@ class Launch:
         self.tile_sizes = tuple(size_of(node) for node in tile_ranges)
         self.group_count = math.prod(self.global_sizes)
         self.group_size = math.prod(self.local_sizes)
+        self.codes_per_group = self.group_size + 2
         self.tile_axes = {node: FIRST_TILE_AXIS + position for position, node in enumerate(tile_ranges)}
         self.dimensions = FIRST_TILE_AXIS + len(tile_ranges)
 
@@ -101,32 +103,32 @@ class Launch:
         locals_ = np.arange(self.group_size)
         if shape[THREAD_AXIS] == 1 and self.group_size > 1:
             locals_ = np.array([self.group_size])
-        return self.along(groups * (self.group_size + 1), GROUP_AXIS) + self.along(locals_, THREAD_AXIS)
+        return self.along(groups * self.codes_per_group, GROUP_AXIS) + self.along(locals_, THREAD_AXIS)
 
     def combining(self, op: str, codes: Array, is_own: bool) -> Array:
         """One code for all threads that combine values by `op` atomically. In memory that only one work-group has
-        (`is_own`) it stands for several of its threads, which a barrier orders with others. Elsewhere it is behind the
+        (`is_own`) it is a code of the group, which a barrier orders with others. Elsewhere it is behind the
         codes of all work-groups: any other access to the same cell conflicts with it."""
         if is_own:
-            return np.asarray(codes - codes % (self.group_size + 1) + self.group_size)
+            return np.asarray(codes - codes % self.codes_per_group + self.group_size + 1)
         return np.full_like(codes, self._first_atomic + ("ADD", "MAX", "MIN").index(op))
 
     @property
     def _first_atomic(self) -> int:
-        return self.group_count * (self.group_size + 1)
+        return self.group_count * self.codes_per_group
 
     def is_several(self, code: int) -> bool:
         if code >= self._first_atomic:
             return True
-        return code == self.SEVERAL_GROUPS or code % (self.group_size + 1) == self.group_size
+        return code == self.SEVERAL_GROUPS or code % self.codes_per_group >= self.group_size
 
     def name_code(self, code: int) -> str:
         """A thread, or several, in words."""
         if code == self.SEVERAL_GROUPS:
             return "threads of several work-groups"
-        if code >= self._first_atomic:
+        if code >= self._first_atomic or code % self.codes_per_group > self.group_size:
             return "threads that combine values there atomically"
-        group, local = divmod(code, self.group_size + 1)
+        group, local = divmod(code, self.codes_per_group)
         if local == self.group_size:
             return f"several threads of grid {self._unravel(group, self.global_sizes)}"
         return self._name(group, local)

@@ -41,7 +41,7 @@ class Shadow:
         self.written = np.zeros(cells, np.bool_)
         self.is_complete = False
         self._launch = launch
-        self._codes_per_group = launch.group_size + 1
+        self._codes_per_group = launch.codes_per_group
         # Memory that a launch does not write has no races.
         self.tracks_threads = is_written and launch.is_parallel
         size = cells if self.tracks_threads else 0
