@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import tilewright
 from tilewright import Tensor, dtypes
-from tilewright.base.errors import AxisError, DTypeError, ShapeError
+from tilewright.base.errors import AxisError, DTypeError, ShapeError, UnsupportedError
 from tilewright.cli.main import app
 from tilewright.tensor.core.arguments import SPELLINGS
 from tilewright.tensor.families.aliases import ALIASES
@@ -67,6 +67,24 @@ def test_both_spellings_at_once_are_refused() -> None:
     with pytest.raises(AxisError, match="axis= and dim= are one argument") as caught:
         Tensor(VALUES).sum(axis=1, dim=1)
     assert "test_conventions.py" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "min", "prod", "std", "var", "any", "all", "argmax", "argmin"])
+@pytest.mark.parametrize("axis", [None, 1])
+def test_reductions_of_numpy_take_tensors(name: str, axis: int | None) -> None:
+    """NumPy gives the method `out=None` and `dtype=None` too, and for a variance the number that it divides by."""
+    reduce = getattr(np, name)
+    found = reduce(Tensor(VALUES), axis=axis)
+    np.testing.assert_allclose(np.asarray(found), reduce(VALUES, axis=axis), rtol=1e-6)
+
+
+def test_what_numpy_may_also_give_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="out= is not"):
+        np.sum(Tensor(VALUES), out=np.zeros(()))
+    with pytest.raises(UnsupportedError, match="dtype= is not"):
+        np.mean(Tensor(VALUES), dtype=np.float64)
+    assert np.sum(Tensor(VALUES), dtype=np.float64).dtype is dtypes.float64
+    np.testing.assert_allclose(np.std(Tensor(VALUES), ddof=1).numpy(), VALUES.std(ddof=1), rtol=1e-6)
 
 
 DTYPE_SPELLINGS = [

@@ -114,7 +114,7 @@ def _refuse_symbolic(operation: str, args: Sequence[Any], given: Mapping[str, An
 # For the name that a method has, the other names it is given under.
 SPELLINGS: dict[str, tuple[str, ...]] = {
     "axis": ("dim", "dims"),
-    "correction": ("unbiased",),  # True is 1
+    "correction": ("unbiased", "ddof"),  # True is 1
     "dim": ("axis",),
     "dims": ("dim", "axis", "axes"),
     "keepdim": ("keepdims",),
@@ -126,6 +126,10 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
 }
 
 
+# Functions of NumPy, as `numpy.sum(tensor)`, give these to the method of a reduction, None where the user gave nothing.
+_GIVEN_BY_NUMPY = ("dtype", "out")
+
+
 def accept_spellings(owner: type) -> None:
     """Gives every public method of a class the other spellings of its arguments."""
     for name, method in _public_methods(owner):
@@ -133,14 +137,22 @@ def accept_spellings(owner: type) -> None:
         code = _innermost(method).__code__
         taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         others = {other: own for own in SPELLINGS if own in taken for other in SPELLINGS[own] if other not in taken}
+        unknown = [given for given in _GIVEN_BY_NUMPY if "keepdim" in taken and given not in taken]
         if others:
-            setattr(owner, name, _with_spellings(method, others))
+            setattr(owner, name, _with_spellings(method, others, unknown))
 
 
-def _with_spellings(method: Callable[..., Any], others: dict[str, str]) -> Callable[..., Any]:
+def _with_spellings(method: Callable[..., Any], others: dict[str, str], unknown: list[str]) -> Callable[..., Any]:
+    """Takes arguments under other names as well; `unknown` ones are left out where they are None."""
+
     @functools.wraps(method)
     def spelled(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
+            for given in unknown:
+                if kwargs.pop(given, None) is not None:
+                    message = f"{given}= is not an argument of this operation"
+                    remedy = "leave it out and use what is returned" if given == "out" else "cast() the tensor before"
+                    raise UnsupportedError(method.__name__, message, remedy)
             for other, own in others.items():
                 if other in kwargs:
                     if own in kwargs:

@@ -1,9 +1,11 @@
 """Operations on images: pixel_shuffle, interpolate, grid_sample. In: (batch, channels, *space). Out: the same layout.
-Resizing reads the one or two nearest elements along each axis, at positions that are exact fractions."""
+Resizing reads the one, two or four nearest elements along each axis, at positions that are exact fractions."""
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 _LINEAR = ("linear", "bilinear", "trilinear")
+_CUBIC = ("cubic", "bicubic")
+_CUBIC_SLOPE = -0.75  # of the convolution kernel where the four elements end, as torch has it
 # A factor such as 0.3 is meant as 3/10, and positions computed from it stay in 64 bits.
 _MAX_DENOMINATOR = 1 << 20
 
@@ -78,22 +82,28 @@ class ImagesMixin(Family):
         scale_factor: float | Sequence[float] | None = None,
     ) -> Self:
         """The last axes resized, to a size or by a factor: "linear" (also "bilinear", "trilinear") mixes the two
-        nearest elements of each axis, "nearest" and "nearest-exact" take one. With `align_corners` the first and last
-        elements stay where they are. One factor is that of all axes behind the first two. uint8 is rounded."""
-        if mode not in (*_LINEAR, "nearest", "nearest-exact"):
-            remedy = "give linear (bilinear, trilinear), nearest or nearest-exact"
+        nearest elements of each axis, "cubic" (also "bicubic") four of them, "nearest" and "nearest-exact" take one.
+        With `align_corners` the first and last elements stay where they are. One factor is that of all axes behind the
+        first two. uint8 is rounded."""
+        is_mixed = mode in (*_LINEAR, *_CUBIC)
+        if not is_mixed and mode not in ("nearest", "nearest-exact"):
+            remedy = "give linear (bilinear, trilinear), cubic (bicubic), nearest or nearest-exact"
             raise ShapeError("interpolate", f"mode {mode!r}", remedy)
-        if align_corners and mode not in _LINEAR:
-            raise ShapeError("interpolate", f"align_corners with mode {mode!r}", "leave it out, or use mode linear")
+        if align_corners and not is_mixed:
+            remedy = "leave it out, or use mode linear or cubic"
+            raise ShapeError("interpolate", f"align_corners with mode {mode!r}", remedy)
         wanted, ratios = self._new_sizes(size, scale_factor)
         first = self.ndim - len(wanted)
         if 0 in self.shape[first:]:
             raise ShapeError("interpolate", f"shape {self.shape} has no elements to read", "give sizes of at least 1")
-        if mode in _LINEAR and self.dtype is dtypes.uint8:  # an image: rounded to the nearest
-            return self.cast(dtypes.float32)._resized(wanted, ratios, align_corners).round().cast(dtypes.uint8)
-        if mode in _LINEAR:
+        resize = functools.partial(
+            type(self)._resized, wanted=wanted, ratios=ratios, align_corners=align_corners, is_cubic=mode in _CUBIC
+        )
+        if is_mixed and self.dtype is dtypes.uint8:  # an image: rounded to the nearest
+            return resize(self.cast(dtypes.float32)).round().clamp(0, 255).cast(dtypes.uint8)
+        if is_mixed:
             self._check_float("interpolate")
-            return self._in_float32(lambda x: x._resized(wanted, ratios, align_corners))
+            return self._in_float32(resize)
         node = self.uop
         for axis, (length, ratio) in enumerate(zip(wanted, ratios), start=first):
             old, new = ratio.numerator, ratio.denominator
@@ -133,7 +143,7 @@ class ImagesMixin(Family):
         old = self.shape[self.ndim - len(wanted) :]
         return wanted, [Fraction(own, length) for own, length in zip(old, wanted)]
 
-    def _resized(self, wanted: Shape, ratios: list[Fraction], align_corners: bool) -> Self:
+    def _resized(self, wanted: Shape, ratios: list[Fraction], align_corners: bool, is_cubic: bool) -> Self:
         result = self
         for axis, (length, ratio) in enumerate(zip(wanted, ratios), start=self.ndim - len(wanted)):
             old = result.shape[axis]
@@ -142,15 +152,18 @@ class ImagesMixin(Family):
             if align_corners:
                 above, below = number * (old - 1), max(length - 1, 1)
             else:
-                above = ((number * 2 + 1) * ratio.numerator - ratio.denominator).maximum(0)
+                above = (number * 2 + 1) * ratio.numerator - ratio.denominator
+                above = above if is_cubic else above.maximum(0)
                 below = 2 * ratio.denominator
-            low = (above // below).minimum(old - 1)
-            high = (low + 1).minimum(old - 1)
-            share = build.cast(above % below, result.dtype) * (1 / below)
+            low = above // below
             shape = tuple(length if k == axis else 1 for k in range(self.ndim))
-            weight = self._new(build.reshape(share, shape))
-            near, far = (result._new(read_axis(result.uop, axis, position)) for position in (low, high))
-            result = near * (1 - weight) + far * weight
+            share = self._new(build.reshape(build.cast(above % below, result.dtype) * (1 / below), shape))
+            weights = _cubic_weights(share) if is_cubic else {0: 1 - share, 1: share}
+            parts = [
+                result._new(read_axis(result.uop, axis, (low + step).maximum(0).minimum(old - 1))) * weight
+                for step, weight in weights.items()
+            ]
+            result = functools.reduce(operator.add, parts)
         return result
 
     # ------------------------------------------------------------ sampling
@@ -234,3 +247,17 @@ def _inside(position: Any, size: int, padding_mode: str, align_corners: bool) ->
         is_odd = reflections.mod(2.0).ne(0)
         position = is_odd.where(span - rest, rest) + low
     return position.clamp(0.0, float(size - 1))
+
+
+def _cubic_weights(share: Any) -> dict[int, Any]:
+    """The weights of four elements around a position that lies by `share` behind the second of them, by their
+    distance from that one: cubic convolution, whose weights add up to 1."""
+    a = _CUBIC_SLOPE
+
+    def near(x: Any) -> Any:  # up to a distance of 1
+        return ((a + 2) * x - (a + 3)) * x * x + 1
+
+    def far(x: Any) -> Any:  # from 1 to 2
+        return ((x - 5) * x + 8) * x * a - 4 * a
+
+    return {-1: far(share + 1), 0: near(share), 1: near(1 - share), 2: far(2 - share)}
