@@ -17,6 +17,8 @@ from tests.llm.test_quantised_products import KINDS, decoded, random_blocks
 from tilewright import Tensor, Variable, dtypes
 from tilewright.engine.planning.bind import BoundGraph
 from tilewright.graph.records import Item
+from tilewright.llm.layers import FeedForward
+from tilewright.llm.lora import AdaptedLinear
 from tilewright.llm.model import Transformer
 from tilewright.llm.quantised.product import MAX_WARP_TOKENS
 from tilewright.llm.quantised.types import TYPES
@@ -67,6 +69,8 @@ def test_products_of_every_format(kind: str, card: CardDriver) -> None:
     shares = random_x(2, 2)
     mixed = weight.mixed_experts(*(Tensor(each, device=NAME) for each in (x, chosen, shares)))
     assert_near(mixed, (inner * shares[..., None]).sum(1))
+    normalised = weight.mixed_experts(*(Tensor(each, device=NAME) for each in (x, chosen, shares**2)), normalise=True)
+    assert_near(normalised, (inner * (shares**2 / (shares**2).sum(1, keepdims=True))[..., None]).sum(1))
     gated = weight.gated(other, Tensor(x[:, :1], device=NAME), "silu", Tensor(chosen, device=NAME))
     assert gated is not None
     gate = np.einsum("tkrc,tc->tkr", values[chosen], x[:, 0].astype(np.float64))
@@ -114,6 +118,10 @@ def test_gradients_of_activations(card: CardDriver) -> None:
     slope = 2 * np.array([0.5, 2.0]) @ each
     assert_near(of_shares, (each @ slope)[None])
     assert_near(found, np.einsum("k,krc,r->c", [0.5, 2.0], values[chosen[0]], slope)[None, None])
+    mixed = weight.mixed_experts(x, Tensor(chosen, device=NAME), shares, normalise=True).square().sum()
+    (of_shares,) = mixed.gradient(shares)
+    mean = np.array([0.2, 0.8]) @ each
+    assert_near(of_shares, (2 * (each - mean) @ mean / 2.5)[None])
     (found,) = first(weight).linear(x).square().sum().gradient(x)
     assert_near(found, 2 * (x.numpy().astype(np.float64) @ values[0].T) @ values[0])
 
@@ -130,6 +138,19 @@ def test_neighbours_load_neighbouring_bytes_in_vectors(kind: str, vectors: int) 
     assert f"Vector<unsigned char, {vectors}>" in text
     assert "const unsigned char val" not in text or kind == "Q4_K"
     assert [int(axis.src[0].arg) for axis in program.local_ranges][-1] == card.target.warp_size
+
+
+def test_adapters_beside_a_gate_count(card: CardDriver) -> None:
+    """They are more than the product with their weight: the kernel for both at once does not take their place."""
+    blocks = {f".ffn_{part}.weight": random_blocks("Q4_0", 32, 32) for part in ("gate", "up", "down")}
+    held = {name: QuantisedWeight("Q4_0", (32, 32), Tensor(each, device=NAME)) for name, each in blocks.items()}
+    layer = FeedForward(Weights(held, "test"), "", "", 32, 32, "silu")
+    x = Tensor(random_x(1, 1, 32), device=NAME)
+    before = layer(x).numpy()
+    layer.gate = AdaptedLinear(layer.gate, 2, 1.0, NAME)
+    np.testing.assert_allclose(layer(x).numpy(), before, rtol=1e-4, atol=1e-6)
+    layer.gate.lora_up = Tensor.ones(32, 2, device=NAME)
+    assert np.abs(layer(x).numpy() - before).max() > 1e-3
 
 
 def launches(layers: int) -> list[Item]:

@@ -9,6 +9,7 @@ from tilewright.base.dtype import dtypes
 from tilewright.llm.choices import largest
 from tilewright.llm.config import Config, Experts
 from tilewright.llm.layers import FeedForward, Linear, gated_experts, mixed_experts
+from tilewright.llm.quantised.product import normalised
 from tilewright.llm.weights import Weights
 from tilewright.tensor.tensor import Tensor
 
@@ -34,23 +35,30 @@ class MixtureOfExperts:
 
     def __call__(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, 1)
-        chosen, shares = choose_experts(self.experts, self.router(tokens.cast(dtypes.float32)), self.choice_bias)
-        each = tokens.unsqueeze(1)
-        inner = gated_experts(self.gate, self.up, each, chosen, self.activation)
-        mixed = mixed_experts(self.down, inner, chosen, shares).reshape(x.shape)
+        logits = self.router(tokens.cast(dtypes.float32))
+        chosen, scores = pick_experts(self.experts, logits, self.choice_bias)
+        inner = gated_experts(self.gate, self.up, tokens.unsqueeze(1), chosen, self.activation)
+        mixed = mixed_experts(self.down, inner, chosen, scores, self.experts.renormalise)
+        if self.experts.scale != 1.0:
+            mixed = mixed * self.experts.scale
+        mixed = mixed.reshape(x.shape)
         return mixed if self.shared is None else mixed + self.shared(x)
 
 
 def choose_experts(experts: Experts, logits: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """The chosen experts of each token, int32 (tokens, k), and the share of each in the result."""
+    chosen, scores = pick_experts(experts, logits, bias)
+    shares = normalised(scores) if experts.renormalise else scores
+    return chosen, shares * experts.scale if experts.scale != 1.0 else shares
+
+
+def pick_experts(experts: Experts, logits: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The chosen experts of each token, int32 (tokens, k), and the score of each."""
     scores = logits.sigmoid() if experts.scoring == "sigmoid" else logits.softmax(-1)
     preference = scores if bias is None else scores + bias.cast(scores.dtype)
     if experts.groups > 1:
         preference = _within_best_groups(experts, preference)
-    chosen, shares = largest(preference, scores, experts.chosen)
-    if experts.renormalise:
-        shares = shares / (shares.sum(-1, keepdim=True) + 1e-20)
-    return chosen, shares * experts.scale if experts.scale != 1.0 else shares
+    return largest(preference, scores, experts.chosen)
 
 
 def _within_best_groups(experts: Experts, preference: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from tilewright.graph.spec import Devices
 from tilewright.llm.cache import Position
 from tilewright.llm.config import Rope
 from tilewright.llm.gates import activate
+from tilewright.llm.quantised.product import normalised
 from tilewright.llm.quantised.weight import QuantisedWeight
 from tilewright.llm.weights import Weights
 from tilewright.nn.state import as_buffer
@@ -52,7 +53,8 @@ class FeedForward:
         return self.down(self._inner(x))
 
     def _inner(self, x: Tensor) -> Tensor:
-        if self.gate.bias is None and self.up.bias is None:
+        # An adapter computes more than the product with its weight.
+        if all(type(part) is Linear and part.bias is None for part in (self.gate, self.up)):
             found = gated_at_once(self.gate.weight, self.up.weight, x, self.activation)
             if found is not None:
                 return found
@@ -100,10 +102,12 @@ def expert_product(weight: Weight, x: Tensor, chosen: Tensor) -> Tensor:
     return (weight[chosen].cast(x.dtype) * x.unsqueeze(-2)).sum(-1)
 
 
-def mixed_experts(weight: Weight, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
-    """The sum of `expert_product` over each token's experts, times their shares (tokens, k): (tokens, outputs)."""
+def mixed_experts(weight: Weight, x: Tensor, chosen: Tensor, shares: Tensor, normalise: bool) -> Tensor:
+    """The sum of `expert_product` over each token's experts, times their shares (tokens, k), which `normalise` divides
+    by their sum: (tokens, outputs)."""
     if isinstance(weight, QuantisedWeight):
-        return weight.mixed_experts(x, chosen, shares)
+        return weight.mixed_experts(x, chosen, shares, normalise)
+    shares = normalised(shares) if normalise else shares
     return (expert_product(weight, x, chosen) * shares.cast(x.dtype).unsqueeze(-1)).sum(1)
 
 

@@ -38,13 +38,13 @@ def add_up(value: UOp, *ranges: UOp) -> UOp:
     return UOp(Ops.REDUCE, value.dtype, (value, *ranges), Ops.ADD)
 
 
-def bytes_at(weights: UOp, nbytes: int, block: UOp, *rows: UOp | int, pair: UOp | None = None) -> Bytes:
+def bytes_at(weights: UOp, nbytes: int, block: UOp, *rows: UOp | int) -> Bytes:
     """The bytes of one block of a row."""
 
     def byte(position: UOp | int) -> UOp:
         return weights[(*rows, block * nbytes + position)].load()
 
-    return Bytes(byte, pair)
+    return Bytes(byte)
 
 
 def one_token(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[..., UOp]:

@@ -10,20 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tilewright.base.dtype import dtypes
+from tilewright.base.dtype import DType, dtypes
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 
 
 class Bytes(NamedTuple):
     """The bytes of a block: `at` gives the one at a position, which may depend on a part or an element. `pair` is a
-    tile of 2 for kernels that load two bytes at once."""
+    tile of 2 for kernels that load two bytes at once. `packed` bytes, of which fields are parts, may be wider numbers:
+    those of the registers of a card, in which shifts and masks are merged."""
 
     at: Callable[[UOp | int], UOp]
     pair: UOp | None = None
+    packed_dtype: DType = dtypes.uint8
 
     def __call__(self, position: UOp | int) -> UOp:
         return self.at(position)
+
+    def packed(self, position: UOp | int) -> UOp:
+        return self.at(position).cast(self.packed_dtype)
 
     def word(self, position: int) -> UOp:
         """Two bytes as uint16, the lower one first."""
@@ -43,6 +48,7 @@ class Layout(NamedTuple):
     scale: Callable[[Bytes, UOp], UOp]
     minimum: Callable[[Bytes, UOp], UOp] | None
     together: int  # parts that share bytes: a kernel that loops over the others has their shifts as constants
+    offset: float = 0.0  # where the minimum is the scale times -offset
 
     @property
     def is_packed(self) -> bool:
@@ -67,14 +73,14 @@ def _number(value: UOp) -> UOp:
 
 
 def _shifted(byte: UOp, amount: UOp) -> UOp:
-    return byte >> amount.cast(dtypes.uint8)
+    return byte >> amount.cast(byte.dtype)
 
 
 def _nibble(first: int) -> Callable[[Bytes, UOp, UOp], UOp]:
     """Parts in turns: the low and the high nibbles of each run of bytes."""
 
     def field(block: Bytes, part: UOp, element: UOp) -> UOp:
-        return _shifted(block(element + first), part * 4) & 15
+        return _shifted(block.packed(element + first), part * 4) & 15
 
     return field
 
@@ -82,7 +88,7 @@ def _nibble(first: int) -> Callable[[Bytes, UOp, UOp], UOp]:
 def _bit(byte: UOp, number: UOp, nibble: UOp) -> UOp:
     """16 where a bit of the byte is set, which a mask tells: bytes have no shifts by different amounts."""
     mask = (number * 0 + 1) << number
-    return (byte & mask.cast(dtypes.uint8)).ne(0).where(nibble.const_like(16), nibble.const_like(0))
+    return (byte & mask.cast(byte.dtype)).ne(0).where(nibble.const_like(16), nibble.const_like(0))
 
 
 def _five_bits(high: int, low: int) -> Callable[[Bytes, UOp, UOp], UOp]:
@@ -90,8 +96,8 @@ def _five_bits(high: int, low: int) -> Callable[[Bytes, UOp, UOp], UOp]:
 
     def field(block: Bytes, part: UOp, element: UOp) -> UOp:
         number = part * 16 + element
-        nibble = _shifted(block(element + low), part * 4) & 15
-        return nibble | _bit(block(number // 8 + high), number % 8, nibble)
+        nibble = _shifted(block.packed(element + low), part * 4) & 15
+        return nibble | _bit(block.packed(number // 8 + high), number % 8, nibble)
 
     return field
 
@@ -137,20 +143,20 @@ def _minimum_k(block: Bytes, part: UOp) -> UOp:
 
 
 def _field_q4_k(block: Bytes, part: UOp, element: UOp) -> UOp:
-    return _shifted(block(part // 2 * 32 + element + 16), part % 2 * 4) & 15
+    return _shifted(block.packed(part // 2 * 32 + element + 16), part % 2 * 4) & 15
 
 
 def _field_q5_k(block: Bytes, part: UOp, element: UOp) -> UOp:
-    nibble = _shifted(block(part // 2 * 32 + element + 48), part % 2 * 4) & 15
-    return nibble | _bit(block(element + 16), part, nibble)
+    nibble = _shifted(block.packed(part // 2 * 32 + element + 48), part % 2 * 4) & 15
+    return nibble | _bit(block.packed(element + 16), part, nibble)
 
 
 def _field_q6_k(block: Bytes, part: UOp, element: UOp) -> UOp:
     """16 parts of 16: in each half of the block 4 quarters of 2 parts; two quarters share a run of 32 nibbles, all
     four a run of 32 bytes with two bits of each."""
     half_block, quarter, side = part // 8, part // 2 % 4, part % 2
-    nibble = _shifted(block(half_block * 64 + quarter % 2 * 32 + side * 16 + element), quarter // 2 * 4) & 15
-    bits = _shifted(block(half_block * 32 + side * 16 + element + 128), quarter * 2) & 3
+    nibble = _shifted(block.packed(half_block * 64 + quarter % 2 * 32 + side * 16 + element), quarter // 2 * 4) & 15
+    bits = _shifted(block.packed(half_block * 32 + side * 16 + element + 128), quarter * 2) & 3
     return nibble | (bits << 4)
 
 
@@ -163,14 +169,14 @@ def _minimum_q6_k(block: Bytes, part: UOp) -> UOp:
 
 
 LAYOUTS: dict[str, Layout] = {
-    "Q4_0": Layout(2, 16, 1, _nibble(2), _first_half, _offset(8.0), 2),
+    "Q4_0": Layout(2, 16, 1, _nibble(2), _first_half, _offset(8.0), 2, 8.0),
     "Q4_1": Layout(2, 16, 1, _nibble(4), _first_half, _second_half, 2),
-    "Q5_0": Layout(2, 16, 1, _five_bits(2, 6), _first_half, _offset(16.0), 2),
+    "Q5_0": Layout(2, 16, 1, _five_bits(2, 6), _first_half, _offset(16.0), 2, 16.0),
     "Q5_1": Layout(2, 16, 1, _five_bits(4, 8), _first_half, _second_half, 2),
     "Q8_0": Layout(1, 32, 1, _signed_byte, _first_half, None, 1),
     "Q4_K": Layout(8, 32, 8, _field_q4_k, _scale_k, _minimum_k, 2),
     "Q5_K": Layout(8, 32, 8, _field_q5_k, _scale_k, _minimum_k, 2),
-    "Q6_K": Layout(16, 16, 16, _field_q6_k, _scale_q6_k, _minimum_q6_k, 4),
+    "Q6_K": Layout(16, 16, 16, _field_q6_k, _scale_q6_k, _minimum_q6_k, 4, 32.0),
 }
 
 

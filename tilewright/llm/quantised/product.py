@@ -23,7 +23,7 @@ from tilewright.llm.quantised.activations import RUN, TERMS, Activations, quanti
 from tilewright.llm.quantised.kernels import Tile, many_tokens, one_token, rows_in_lanes, runs_in_lanes
 from tilewright.llm.quantised.layouts import LAYOUTS, Layout
 from tilewright.llm.quantised.types import BlockType
-from tilewright.llm.quantised.warps import Form, WarpTile, choose_tile, largest_divisor, warp_product
+from tilewright.llm.quantised.warps import MIN_SHARES, Form, WarpTile, choose_tile, largest_divisor, warp_product
 from tilewright.runtime.device import open_driver
 from tilewright.tensor.tensor import Tensor
 
@@ -85,11 +85,19 @@ def gated(
     return found.reshape(*x.shape[:-1], matrices[0].shape[0])
 
 
-def mixed_experts(kind: BlockType, blocks: Tensor, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
+def mixed_experts(
+    kind: BlockType, blocks: Tensor, x: Tensor, chosen: Tensor, shares: Tensor, normalise: bool = False
+) -> Tensor:
     """The sum of what `expert_linear` gives for each token, times shares (tokens, k): (tokens, rows)."""
     if runs_in_warps(kind, blocks, x) and isinstance(chosen.shape[0], int):
-        return _in_warps(kind, Form("", True, True), x, (blocks,), chosen, shares).squeeze(1)
+        return _in_warps(kind, Form("", True, True, normalise), x, (blocks,), chosen, shares).squeeze(1)
+    shares = normalised(shares) if normalise else shares
     return (expert_linear(kind, blocks, x, chosen) * shares.cast(x.dtype).unsqueeze(-1)).sum(1)
+
+
+def normalised(shares: Tensor) -> Tensor:
+    """Shares (tokens, k) whose sum is 1."""
+    return shares / (shares.sum(-1, keepdim=True) + MIN_SHARES)
 
 
 # ---------------------------------------------------------------- choice
@@ -245,7 +253,8 @@ def _warp_gradient(
     sums = [(decode(kind, each, x.dtype) * targets[0].unsqueeze(-2)).sum(-1) for each in picked]
     value = activate(sums[0], form.activation) * sums[1] if form.activation else sums[0]
     if form.has_shares:
-        value = (value * targets[1].cast(x.dtype).unsqueeze(-1)).sum(1, keepdim=True)
+        shares = normalised(targets[1]) if form.normalises else targets[1]
+        value = (value * shares.cast(x.dtype).unsqueeze(-1)).sum(1, keepdim=True)
     found = value.gradient(*targets, gradient=slope)
     return (None, found[0], *[None] * (count + form.has_choice), *found[1:])
 
@@ -288,4 +297,4 @@ def _warp_kernel(kind: BlockType, tile: WarpTile, form: Form) -> PureKernel:
     return PureKernel(warp_product(LAYOUTS[kind.name], kind.nbytes, tile, form, f"{form.name}_{kind.name}"))
 
 
-__all__ = ["decode", "expert_linear", "gated", "has_kernel", "linear", "mixed_experts"]
+__all__ = ["decode", "expert_linear", "gated", "has_kernel", "linear", "mixed_experts", "normalised"]

@@ -22,7 +22,7 @@ from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, index_const
 from tilewright.llm.gates import activate_value
 from tilewright.llm.quantised.kernels import add_up, bytes_at
-from tilewright.llm.quantised.layouts import Layout
+from tilewright.llm.quantised.layouts import Bytes, Layout
 
 MAX_WIDTH = 8  # bytes that a thread loads at once
 MAX_TURNS = 8  # steps whose loads are in flight together
@@ -30,9 +30,13 @@ MAX_ROWS = 4
 GROUP_THREADS = 128
 # Threads of a multiprocessor that keep its loads in flight: with fewer, a thread has fewer rows.
 BUSY_THREADS = 512
-# An integer below 2**23 in the fraction of this power of two: a bit mask and a sum convert it, of which a processor
-# does more at a time than of conversions.
-WHOLE, WHOLE_BITS = float(1 << 23), 0x4B000000
+# A field below 2**7 in the highest bits of the fraction of 1.0 is 1 + field / 128, for a shift and a mask. The sum of
+# such numbers times activations, less the sum of activations, is that of the fields: no weight is converted, of which a
+# processor does less at a time than of multiplications.
+FIELDS, FIELD_SHIFT, ONE_BITS = 128.0, 16, 0x3F800000
+
+
+MIN_SHARES = 1e-20  # added to the sum of shares
 
 
 class WarpTile(NamedTuple):
@@ -75,11 +79,16 @@ def choose_tile(
     return WarpTile(lanes, turns, together, groups)
 
 
-def number_of(field: UOp) -> UOp:
-    """A field of less than a byte as float32; one of a whole byte is signed."""
+def decoded_sum(layout: Layout, data: Bytes, part: UOp, element: UOp, activation: UOp, *summed: UOp) -> UOp:
+    """The sum of weights times activations, divided by FIELDS. A field is below 2**7, or a signed byte."""
+    scale, field = layout.scale(data, part), layout.field(data, part, element)
     if field.dtype is dtypes.int8:
-        return field.cast(dtypes.int32).cast(dtypes.float32)
-    return (field.cast(dtypes.uint32) | WHOLE_BITS).bitcast(dtypes.float32) - WHOLE
+        return scale * add_up(field.cast(dtypes.int32).cast(dtypes.float32) * activation, *summed) * (1 / FIELDS)
+    number = ((field << FIELD_SHIFT) | ONE_BITS).bitcast(dtypes.float32)
+    fields, activations = add_up(number * activation, *summed), add_up(activation, *summed)
+    if layout.offset or layout.minimum is None:
+        return scale * (fields - activations * (1 + layout.offset / FIELDS))
+    return scale * (fields - activations) + layout.minimum(data, part) * (activations * (1 / FIELDS))
 
 
 class Form(NamedTuple):
@@ -88,6 +97,7 @@ class Form(NamedTuple):
     activation: str = ""
     has_choice: bool = False
     has_shares: bool = False
+    normalises: bool = False  # shares are divided by their sum
 
     @property
     def name(self) -> str:
@@ -131,13 +141,16 @@ def warp_product(layout: Layout, nbytes: int, tile: WarpTile, form: Form, name: 
         loops = [lane, turn, ahead, *((shared,) if layout.scales > 1 else ())]
 
         def total(matrix: UOp) -> UOp:
-            data = bytes_at(matrix, nbytes, block, expert, row, pair=pair)
-            value = layout.scale(data, part) * add_up(number_of(layout.field(data, part, element)) * number, *summed)
-            if layout.minimum is not None:
-                value = value + layout.minimum(data, part) * add_up(number, *summed)
+            data = bytes_at(matrix, nbytes, block, expert, row)._replace(pair=pair, packed_dtype=dtypes.uint32)
+            value = decoded_sum(layout, data, part, element, number, *summed)
             if not form.has_shares:
-                return add_up(value, *loops)
-            return add_up(value * rest[1][token, pick].load().cast(dtypes.float32), pick, *loops)
+                return add_up(value, *loops) * FIELDS
+            total = add_up(value * share(pick), pick, *loops) * FIELDS
+            other = UOp.range(rest[1].shape[1], 11, AxisType.REDUCE)
+            return total / (add_up(share(other), other) + MIN_SHARES) if form.normalises else total
+
+        def share(number: UOp) -> UOp:
+            return rest[1][token, number].load().cast(dtypes.float32)
 
         sums = [total(matrix) for matrix in matrices]
         result = sums[0] if len(sums) == 1 else activate_value(sums[0], form.activation) * sums[1]

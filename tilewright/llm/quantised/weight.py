@@ -63,13 +63,14 @@ class QuantisedWeight:
         self._check_choice("expert_linear", x, chosen)
         return product.expert_linear(self.type, self.blocks, x, chosen)
 
-    def mixed_experts(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
-        """The sum of what `expert_linear` gives for each token, times shares (tokens, k): (tokens, rows)."""
+    def mixed_experts(self, x: Tensor, chosen: Tensor, shares: Tensor, normalise: bool = False) -> Tensor:
+        """The sum of what `expert_linear` gives for each token, times shares (tokens, k), which `normalise` divides by
+        their sum: (tokens, rows)."""
         self._check_choice("mixed_experts", x, chosen)
         if shares.shape != chosen.shape:
             message = f"shares {shares.shape} of experts {chosen.shape}"
             raise ShapeError("mixed_experts", message, "give a share for each chosen expert")
-        return product.mixed_experts(self.type, self.blocks, x, chosen, shares)
+        return product.mixed_experts(self.type, self.blocks, x, chosen, shares, normalise)
 
     def gated(self, up: QuantisedWeight, x: Tensor, activation: str, chosen: Tensor | None = None) -> Tensor | None:
         """activation(x times this weight) * (x times `up`), of the shapes of `linear`, or of `expert_linear` with
