@@ -3,6 +3,7 @@ scores; over a cache whose length is symbolic; and its gradient, which goes thro
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from tilewright.codegen.c_style.launch import plan_launch
 from tilewright.codegen.pipeline import lower
 from tilewright.kernel.optimise import optimise
 from tilewright.runtime.device import Unavailable
+from tilewright.tensor.families.networks import row_attention
 
 KERNEL = "attention_row"
 generator = np.random.default_rng(21)
@@ -72,7 +74,29 @@ def test_lengths_that_divide_nothing(name: str) -> None:
         assert sum("reduce" in program.name for program in card.programs[count:]) == 0
 
 
-def test_masks_and_rows_without_a_key() -> None:
+@pytest.fixture(params=[1, 8], ids=["whole heads", "shared heads"])
+def splits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many work-groups share the keys of a head, where there are 37."""
+    monkeypatch.setattr(row_attention, "MIN_SPLIT_KEYS", 37 // request.param)
+    return int(request.param)
+
+
+def test_work_groups_that_share_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few keys some have none. A second kernel adds up their parts, in their order."""
+    query, key, value = numbers(2, 2, 1, 64), numbers(2, 1, 600, 64), numbers(2, 1, 600, 64)
+    monkeypatch.setattr(row_attention, "MIN_SPLIT_KEYS", 128)
+    with emulated_card() as card:
+        asked, *held = (given(each) for each in (query, key, value))
+        for length in (1, 127, 128, 129, 599):
+            seen = [each[:, :, : Variable("n", 1, 600).bind(length)] for each in held]
+            found = asked.scaled_dot_product_attention(*seen, enable_gqa=True).numpy()
+            want = expected(query, key[:, :, :length], value[:, :, :length])
+            np.testing.assert_allclose(found, want, atol=1e-5)
+        (first, second) = (program for program in card.programs if program.name.startswith("attention"))
+        assert [math.prod(plan_launch(each).grid) for each in (first, second)] == [4 * 4, 4]
+
+
+def test_masks_and_rows_without_a_key(splits: int) -> None:
     query, key, value = numbers(2, 4, 1, 16), numbers(2, 2, 37, 16), numbers(2, 2, 37, 16)
     kept = generator.random((2, 1, 1, 37)) < 0.5
     kept[1] = False
@@ -141,7 +165,7 @@ def test_a_replayed_step_stores_and_attends() -> None:
                 np.testing.assert_allclose(found, expected(query, held, held), atol=1e-5)
 
 
-def test_gradients_are_those_of_softmax() -> None:
+def test_gradients_are_those_of_softmax(splits: int) -> None:
     arrays = [numbers(1, 4, 1, 8), numbers(1, 2, 20, 8), numbers(1, 2, 20, 8), numbers(1, 20)]
     slope = numbers(1, 4, 1, 8)
     results = []
@@ -177,7 +201,7 @@ def test_the_text_for_a_card_loads_whole_vectors() -> None:
         query.scaled_dot_product_attention(seen, seen, enable_gqa=True).realize()
     (ast,) = (each for each in asts if each.arg.name == KERNEL)
     program = lower(optimise(ast, cuda_target()), cuda_target())
-    assert (plan_launch(program).grid, plan_launch(program).group) == ((32, 1, 1), (512, 1, 1))
+    assert (math.prod(plan_launch(program).grid), plan_launch(program).group) == (32, (512, 1, 1))
     text = render_program(program)
     assert text.count("*(const Vector<unsigned short, 8>*)") == 1 + 2 * 4
     try:

@@ -1,14 +1,18 @@
-"""Attention of one query per head, as one kernel. In: the facts of a call; the number of keys may be symbolic. Out: a
-kernel in which every work-group has a head, and no scores are ever in memory.
+"""Attention of one query per head. In: the facts of a call; the number of keys may be symbolic. Out: a kernel in which
+every work-group has a head, and no scores are ever in memory. Where there may be many keys and there are few heads,
+several work-groups share the keys of a head, and a second kernel adds up what they found.
 
     `lanes` neighbouring threads share a key, each has some of its features; `teams` of them take keys in turns:
       scores   = products of the query and KEYS_AT_A_TIME keys, folded over the lanes
       maximum, total, result: rescaled as the maximum grows, as in `attention.py`
-    the teams' maxima, totals and results meet in local memory and are added up in the order of the teams"""
+    the teams' maxima, totals and results meet in local memory and are added up in the order of the teams, and those
+    of work-groups in memory in the order of the work-groups"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
 from tilewright.graph.kernels.attention import LOG2_E, MINUS_INFINITY, Steps
@@ -38,6 +42,12 @@ class RowAttention:
     width: int
     lanes: int
     teams: int
+    splits: int  # work-groups that share the keys of a head
+
+    @property
+    def part(self) -> int:
+        """Elements that a work-group leaves for the second kernel: the result, the maximum and the total."""
+        return self.features + 2
 
 
 class _Axes:
@@ -54,17 +64,20 @@ class _Axes:
 
 def local_bytes(call: RowAttention) -> int:
     """What the teams of a work-group leave in local memory."""
-    return call.teams * (call.features + 2) * FLOAT.itemsize
+    return call.teams * call.part * FLOAT.itemsize
 
 
 def row_kernel(call: RowAttention, out: UOp, query: UOp, key: UOp, value: UOp, mask: UOp | None = None) -> UOp:
+    """`out` are the results, or what each work-group leaves where several share a head."""
     axes = _Axes()
     head_axis = axes.make(call.batch * call.heads, AxisType.GLOBAL)
+    split = axes.make(call.splits, AxisType.GLOBAL)
     thread = axes.make(call.lanes * call.teams, AxisType.LOCAL)
     batch, head = head_axis // call.heads, head_axis % call.heads
     team, lane = thread // call.lanes, thread % call.lanes
     at_once = call.teams * KEYS_AT_A_TIME
-    step = axes.make((call.keys + (at_once - 1)) // at_once, AxisType.LOOP)
+    in_turn = call.splits * at_once
+    step = axes.make((call.keys + (in_turn - 1)) // in_turn, AxisType.LOOP)
     several = axes.make(KEYS_AT_A_TIME, AxisType.UPCAST)
     parts = (
         axes.make(call.features // (call.lanes * call.width), AxisType.UPCAST),
@@ -72,7 +85,7 @@ def row_kernel(call: RowAttention, out: UOp, query: UOp, key: UOp, value: UOp, m
     )
     own = parts[0] * call.width + parts[1]  # of the features that a thread has
     feature = parts[0] * (call.lanes * call.width) + lane * call.width + parts[1]
-    at = step * at_once + several * call.teams + team  # the number of a key
+    at = step * in_turn + split * at_once + several * call.teams + team  # the number of a key
     is_key = at < call.keys
 
     def first(steps: Steps, of_head: UOp) -> UOp:
@@ -125,18 +138,69 @@ def row_kernel(call: RowAttention, out: UOp, query: UOp, key: UOp, value: UOp, m
     )
     met = barrier(0, *left)
     maxima, totals, shares = (after(each, met) for each in (maxima, totals, shares))
-    column = axes.make(-(-call.features // (call.lanes * call.teams)), AxisType.LOOP)
-    position = column * (call.lanes * call.teams) + thread
+    threads = call.lanes * call.teams
+    column = axes.make(-(-call.features // threads), AxisType.LOOP)
+    position = column * threads + thread
     is_feature = position < call.features
-    tallest, other = (axes.make(call.teams, AxisType.REDUCE) for _ in range(2))
-    base = _base(_fold(Ops.MAX, load(maxima, tallest), tallest))
-    scale = (load(maxima, other) - base).alu(Ops.EXP2)
-    whole = _fold(Ops.ADD, load(totals, other) * scale, other)
-    mixed = _fold(Ops.ADD, load(shares, other * call.features + position, is_feature) * scale, other)
-    target = first(results, head) + position
-    effect = _store(out, target, (mixed / whole).cast(out.dtype), is_feature)
-    sink = end(effect, column, thread, head_axis)
-    return UOp(Ops.SINK, dtypes.void, (sink,), KernelInfo("attention_row", (), fills=(0,)))
+    combined = _combine(
+        axes,
+        call.teams,
+        lambda n: load(maxima, n),
+        lambda n: load(totals, n),
+        lambda n: load(shares, n * call.features + position, is_feature),
+    )
+    loops = (column, thread, split, head_axis)
+    if call.splits == 1:
+        effects = [end(_store(out, first(results, head) + position, combined.quotient(out), is_feature), *loops)]
+    else:
+        start = (head_axis * call.splits + split) * call.part
+        is_one = thread.eq(0)
+        effects = [
+            end(_store(out, start + position, combined.result, is_feature), *loops),
+            end(_store(out, start + call.features, combined.maximum, is_one), *loops[1:]),
+            end(_store(out, start + call.features + 1, combined.total, is_one), *loops[1:]),
+        ]
+    return UOp(Ops.SINK, dtypes.void, tuple(effects), KernelInfo("attention_row", (), fills=(0,)))
+
+
+def combine_kernel(call: RowAttention, out: UOp, parts: UOp) -> UOp:
+    """The results of heads whose keys several work-groups have shared: a thread for each feature."""
+    axes = _Axes()
+    head = axes.make(call.batch * call.heads, AxisType.GLOBAL)
+    feature = axes.make(call.features, AxisType.LOCAL)
+
+    def part(number: UOp, place: UOp) -> UOp:
+        return load(parts, (head * call.splits + number) * call.part + place)
+
+    total = _combine(
+        axes,
+        call.splits,
+        lambda n: part(n, index_const(call.features)),
+        lambda n: part(n, index_const(call.features + 1)),
+        lambda n: part(n, feature),
+    )
+    effect = end(_store(out, head * call.features + feature, total.quotient(out)), feature, head)
+    return UOp(Ops.SINK, dtypes.void, (effect,), KernelInfo("attention_parts", (), fills=(0,)))
+
+
+class _Total(NamedTuple):
+    maximum: UOp
+    total: UOp
+    result: UOp
+
+    def quotient(self, out: UOp) -> UOp:
+        return (self.result / self.total).cast(out.dtype)
+
+
+_Loader = Callable[[UOp], UOp]
+
+
+def _combine(axes: _Axes, count: int, maximum: _Loader, total: _Loader, result: _Loader) -> _Total:
+    """The sums of totals and results that were each computed with a maximum of its own, for the largest of those."""
+    tallest, each = (axes.make(count, AxisType.REDUCE) for _ in range(2))
+    largest = _fold(Ops.MAX, maximum(tallest), tallest)
+    scale = (maximum(each) - _base(largest)).alu(Ops.EXP2)
+    return _Total(largest, _fold(Ops.ADD, total(each) * scale, each), _fold(Ops.ADD, result(each) * scale, each))
 
 
 def _base(maximum: UOp) -> UOp:

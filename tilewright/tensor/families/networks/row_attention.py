@@ -15,7 +15,13 @@ from tilewright.base.errors import DeviceError
 from tilewright.base.target import Target
 from tilewright.graph.kernels.attention import LOG2_E
 from tilewright.graph.kernels.custom import CustomKernel
-from tilewright.graph.kernels.row_attention import KEYS_AT_A_TIME, RowAttention, local_bytes, row_kernel
+from tilewright.graph.kernels.row_attention import (
+    KEYS_AT_A_TIME,
+    RowAttention,
+    combine_kernel,
+    local_bytes,
+    row_kernel,
+)
 from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.sizes import is_symbolic, min_size
 from tilewright.graph.spec import max_count
@@ -30,6 +36,10 @@ _DTYPES = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
 # Threads of a work-group, and the parts of a result that are added up at its end.
 MAX_THREADS = 512
 MAX_TEAMS = 32
+# Of as many keys or fewer a work-group takes less time than a second kernel; with more than so many splits, the second
+# kernel takes as long as the first.
+MIN_SPLIT_KEYS = 1024
+MAX_SPLITS = 16
 # Features that a thread has of a key: their sums are in registers.
 MAX_OWN_FEATURES = 32
 
@@ -45,8 +55,8 @@ def row_attention(query: T, key: T, value: T, mask: T | None, plain: Callable[..
     layouts = tuple(each[1] for each in found if each is not None)
     batch, heads, _, features = operands[0].shape
     keys = operands[1].shape[2]
-    shape = _threads_of(target, query.dtype, features, capacity(keys))
-    if shape is None or len(layouts) < len(found) or not _are_aligned(layouts, shape[0]):
+    threads = _threads_of(target, query.dtype, features, capacity(keys))
+    if threads is None or len(layouts) < len(found) or not _are_aligned(layouts, threads[0]):
         return None
     call = RowAttention(
         batch,
@@ -57,32 +67,56 @@ def row_attention(query: T, key: T, value: T, mask: T | None, plain: Callable[..
         (*(layout.steps for layout in layouts), dense_steps(operands[0].shape, False)),
         LOG2_E / math.sqrt(features),
         _distances(masks[0].shape) if masks else None,
-        *shape,
+        *threads,
+        _splits_of(target, batch * heads, capacity(keys)),
     )
     if local_bytes(call) > target.max_local_bytes:
         return None
     sources = tuple(each[0].uop for each in found if each is not None) + tuple(each.uop for each in masks)
     sizes = (keys,) if is_symbolic((keys,)) else ()
     given: Any = query
-    kernel = CustomKernel(
-        _written_kernel(call, query.dtype, tuple((each.dtype, max_count(each.shape)) for each in sources)),
-        0,
-        (operands[0].shape, *(each.shape for each in sources)),
-        (query.dtype, *(each.dtype for each in sources)),
-        (0,),
-        (None, *range(len(sources))),
-        sizes,
-        given._gradient_of(_Gradient(layouts, call.shared, plain)),
-    )
-    result: T = query._new(UOp(Ops.CUSTOM_KERNEL, query.dtype, sources, kernel), key, value, *masks)
+    gradient = given._gradient_of(_Gradient(layouts, call.shared, len(sources), plain))
+    shape = operands[0].shape
+    if call.splits == 1:
+        node = _call_kernel(row_kernel, call, (query.dtype, shape), sources, sizes, gradient)
+    else:
+        parts = (dtypes.float32, (batch * heads * call.splits * call.part,))
+        node = _call_kernel(row_kernel, call, parts, sources, sizes)
+        # The operands are there for the gradient.
+        node = _call_kernel(combine_kernel, call, (query.dtype, shape), (node, *sources), (), gradient)
+    result: T = query._new(node, key, value, *masks)
     return result.reshape(*query.shape)
 
 
+def _call_kernel(
+    write: Callable[..., UOp],
+    call: RowAttention,
+    output: tuple[DType, tuple[int, ...]],
+    sources: tuple[UOp, ...],
+    sizes: tuple[int, ...],
+    gradient: Any = None,
+) -> UOp:
+    dtype, shape = output
+    memories = (output, *((each.dtype, each.shape) for each in sources))
+    ast = _written_kernel(write, call, tuple((kind, max_count(each)) for kind, each in memories))
+    kernel = CustomKernel(
+        ast,
+        0,
+        (shape, *(each.shape for each in sources)),
+        (dtype, *(each.dtype for each in sources)),
+        (0,),
+        (None, *range(len(sources))),
+        sizes,
+        gradient,
+    )
+    return UOp(Ops.CUSTOM_KERNEL, dtype, sources, kernel)
+
+
 @functools.lru_cache(64)
-def _written_kernel(call: RowAttention, dtype: DType, sources: tuple[tuple[DType, int], ...]) -> UOp:
+def _written_kernel(write: Callable[..., UOp], call: RowAttention, memories: tuple[tuple[DType, int], ...]) -> UOp:
     """The layers of a model call the same kernel: it is written once."""
-    memories = ((dtype, call.batch * call.heads * call.features), *sources)
-    return row_kernel(call, *(UOp(Ops.PARAM, kind, (), ParamArg(n, size)) for n, (kind, size) in enumerate(memories)))
+    params = [UOp(Ops.PARAM, kind, (), ParamArg(n, size)) for n, (kind, size) in enumerate(memories)]
+    return write(call, *(params[:2] if write is combine_kernel else params))
 
 
 def _target_of(query: Family) -> Target | None:
@@ -108,6 +142,12 @@ def _threads_of(target: Target, dtype: DType, features: int, keys: int) -> tuple
     most = min(MAX_TEAMS, min(MAX_THREADS, target.max_group_size) // lanes)
     wanted = 1 << max(0, -(-keys // KEYS_AT_A_TIME) - 1).bit_length()
     return width, lanes, max(least, min(most, wanted))
+
+
+def _splits_of(target: Target, heads: int, keys: int) -> int:
+    """Work-groups that share the keys of a head: all have a core, and enough keys to be worth a second kernel."""
+    most = min(target.cores // heads, keys // MIN_SPLIT_KEYS, MAX_SPLITS)
+    return 1 << max(0, most.bit_length() - 1)
 
 
 def _are_aligned(layouts: Sequence[Layout], width: int) -> bool:
@@ -153,13 +193,16 @@ class _Gradient:
 
     layouts: tuple[Layout, ...]
     shared: int
+    count: int  # of operands and masks
     plain: Callable[..., Any]
 
-    def __call__(self, upstream: Any, out: Any, *given: Any) -> tuple[Any, ...]:
+    def __call__(self, upstream: Any, out: Any, *arguments: Any) -> tuple[Any, ...]:
+        before = len(arguments) - self.count
+        given = arguments[before:]  # what work-groups leave comes before them
         own = [set_apart(each) for each in given]
         query, *keyed = (layout.view(each) for layout, each in zip(self.layouts, own))
         keyed = [each.repeat_interleave(self.shared, 1) for each in keyed]
         result = self.plain(query, *keyed, *(own[3:] or (None,)), False)
         wanted = [each for each in own if each.dtype.is_float]
         found = iter(result.gradient(*wanted, gradient=upstream))
-        return (None, *(next(found) if each.dtype.is_float else None for each in own))
+        return (*(None,) * (1 + before), *(next(found) if each.dtype.is_float else None for each in own))
