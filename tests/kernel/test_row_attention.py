@@ -18,6 +18,8 @@ from tilewright.base.dtype import DType
 from tilewright.base.events import subscribe
 from tilewright.codegen.c_style.launch import plan_launch
 from tilewright.codegen.pipeline import lower
+from tilewright.graph.records import KernelInfo
+from tilewright.graph.uop import UOp
 from tilewright.kernel.optimise import optimise
 from tilewright.runtime.device import Unavailable
 from tilewright.tensor.families.networks import row_attention
@@ -209,3 +211,26 @@ def test_the_text_for_a_card_loads_whole_vectors() -> None:
     except Unavailable:
         return
     compile_text(text, cuda_target().arch)
+
+
+def test_heads_of_one_token_are_given_to_a_kernel_without_a_copy() -> None:
+    """To move an axis of one element moves nothing in memory; to move others does."""
+
+    def doubled(out: UOp, x: UOp) -> UOp:
+        number = UOp.range(math.prod(x.shape), 0)
+        return out.flatten()[number].set(x.flatten()[number] * 2.0, end=number).sink(arg=KernelInfo("doubled"))
+
+    x = numbers(1, 3, 1, 4)
+    with emulated_card() as card:
+        for axes, shape, copies in (
+            ((0, 2, 1, 3), (1, 12), 0),
+            ((0, 1, 3, 2), (1, 1, 12), 0),
+            ((3, 0, 2, 1), (12,), 1),
+        ):
+            before = len(card.programs)
+            source = Tensor.custom_kernel(Tensor.empty(1, 3, 1, 4, device=NAME), given(x), fxn=doubled)[0]
+            moved = source.permute(*axes).reshape(*shape)
+            found = Tensor.custom_kernel(Tensor.empty(*shape, device=NAME), moved, fxn=doubled)[0].numpy()
+            np.testing.assert_array_equal(found, 4 * x.transpose(axes).reshape(shape))
+            made = [program.name for program in card.programs[before:]]
+            assert sum(not name.startswith("doubled") for name in made) == copies
