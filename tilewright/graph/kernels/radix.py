@@ -87,13 +87,9 @@ def radix_sorted(keys: UOp, longest: int, threads: int = THREADS, own: int = OWN
         running = running_sums(counts, longest) if blocks > 1 else counts
         last = build.shrink(running, ((0, rows * values), (blocks - 1, blocks)))
         totals = build.contiguous(build.reshape(last, (rows, values)))
-        starts = build.contiguous(running_sums(totals, longest) - totals)
-        first = build.contiguous(
-            build.reshape(running - counts, (rows, values, blocks))
-            + build.expand(build.reshape(starts, (rows, values, 1)), (rows, values, blocks))
-        )
+        sums = (counts, running, running_sums(totals, longest))
         outputs = ((_COUNT, keys.shape), (dtype, keys.shape))
-        positions, ordered = call(place_kernel(dtype, *sizes), outputs, (positions, ordered, shift, first))
+        positions, ordered = call(place_kernel(dtype, *sizes), outputs, (positions, ordered, shift, *sums))
     return positions, build.alu(Ops.XOR, ordered, sign)
 
 
@@ -150,7 +146,8 @@ def place_kernel(dtype: DType, rows: int, size: int, width: int, threads: int, o
     out_places, out_keys = param(0, _COUNT, rows * size), param(1, dtype, rows * size)
     places, keys = param(2, _COUNT, rows * size), param(3, dtype, rows * size)
     shift = load(param(4, _COUNT, 1), zero)
-    first = param(5, _COUNT, rows * values * blocks)
+    counts, running_counts = (param(slot, _COUNT, rows * values * blocks) for slot in (5, 6))
+    running_totals = param(7, _COUNT, rows * values)
     counters = _local(0, _COUNTER, _counters(values, threads))
     totals, sides, begins = _local(1, _COUNT, threads), _local(2, _COUNT, threads // SIDE), _local(3, _COUNT, values)
     held, numbers = _local(4, dtype, tile), _local(5, _COUNT, tile)
@@ -194,9 +191,12 @@ def place_kernel(dtype: DType, rows: int, size: int, width: int, threads: int, o
         loops=(cell, thread),
     )
     counters = memory(counters, barrier(summed, number=5))
-    # Where each value begins in the ordered block.
+    # Where each value begins in the row, for this block, as seen from where it begins in the ordered block.
     is_value, cell = thread < values, thread % values
-    begin = load(counters, counter(cell * threads)).cast(_COUNT)
+    line = row * values + cell
+    blocks_before = load(running_counts, line * blocks + block) - load(counts, line * blocks + block)
+    values_before = load(running_totals, line) - load(running_counts, line * blocks + (blocks - 1))
+    begin = values_before + blocks_before - load(counters, counter(cell * threads)).cast(_COUNT)
     met = barrier(end(store(memory(begins, *started), cell, begin, is_value), loops=(thread,)), number=6)
     begins, counters = memory(begins, met), memory(counters, met)
     item = loop(own, 9)
@@ -215,8 +215,7 @@ def place_kernel(dtype: DType, rows: int, size: int, width: int, threads: int, o
     inside = block * tile + index < size
     key = load(memory(held, met), index, inside)
     value = as_index(_digit(key, shift, width), values)
-    start = load(first, (row * values + value) * blocks + block, inside) - load(begins, value)
-    to = row * size + as_index(start + index.cast(_COUNT), size)
+    to = row * size + as_index(load(begins, value) + index.cast(_COUNT), size)
     effects = (
         store(out_places, to, load(memory(numbers, met), index, inside), inside),
         store(out_keys, to, key, inside),
