@@ -56,7 +56,7 @@ class RecentTable(Generic[K, V]):
         self._entries.clear()
 
     def trim(self) -> None:
-        """Lets go of the oldest entries beyond `PLAN_CACHE`, those that were used since last."""
+        """Drops the oldest entries beyond `PLAN_CACHE` that were not used since the last trim."""
         limit = options.PLAN_CACHE * self.per_plan
         while limit and len(self._entries) > limit:
             key = next(iter(self._entries))

@@ -33,8 +33,8 @@ def keep_checks(
 
 
 def kept_check(check: UOp, target: Target) -> UOp:
-    """A check as the device does it. Where its dtype is emulated, the index is brought into 32 bits first: what is in
-    range stays as it is, what is not stays outside."""
+    """A check as the device does it. Where its dtype is emulated, the index is clamped into 32 bits first: what is in
+    range keeps its value, what is out of range stays out of range."""
     index, valid = check.src
     is_checked = target.checks_ranges or options.CHECK
     if is_checked and check.dtype in target.native:

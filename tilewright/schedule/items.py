@@ -1,5 +1,5 @@
-"""Writing steps down as items. In: steps, and which versions share memory. Out: items over slots, each with the bytes
-that it reads and writes. Equal kernels come out as one node, whatever memory they work on."""
+"""Writes steps as items. In: steps, and which versions share memory. Out: items over slots, each with the bytes that it
+reads and writes. Equal kernels become one node, whatever memory they access."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def custom_item(node: UOp, device: str, slots: Slots, versions: Mapping[UOp, int
 
 
 def version_behind(node: UOp, versions: Mapping[UOp, int]) -> int:
-    """The version whose memory holds a value that views may lie around."""
+    """The version whose memory holds a value, below its views."""
     while node not in versions:
         node = node.src[0]
     return versions[node]
@@ -186,8 +186,8 @@ def canonical_kernel(sink: UOp, memory: Memory, alignment: int) -> CanonicalKern
 
 
 def touched_spans(nodes: Sequence[UOp], memory: Memory, alignment: int) -> dict[int, tuple[int, int]]:
-    """The elements [start, stop) of each memory that a kernel touches, as far as the bounds of its indices tell, from
-    an aligned byte on. An index that may lie outside is masked there, and stays outside of the part."""
+    """The elements [start, stop) of each memory that a kernel accesses, by the bounds of its indices, from an aligned
+    byte on. An index that may be out of range is masked there, and stays out of range of the part."""
     spans: dict[int, tuple[int, int]] = {}
     for node in nodes:
         if node.op is not Ops.INDEX:
@@ -225,7 +225,7 @@ def has_nested_indices(nodes: Sequence[UOp]) -> bool:
 
 
 def moved_indices(nodes: Sequence[UOp], moves: Sequence[int], exchanges: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
-    """What `move_starts` makes of each INDEX, with its buffer and loops exchanged: where no index lies below another,
+    """What `move_starts` makes of each INDEX, with its buffer and loops replaced: where no index depends on another,
     the kernel need not be rebuilt for it."""
     moved: dict[UOp, UOp] = {}
     for node in nodes:

@@ -1,10 +1,10 @@
-"""Joining launches of equal kernels. In: items in order. Out: fewer items, in order: equal small kernels that do not
-need each other are sections of one (graph/kernels/sections.py), such as the updates of all biases of a network.
+"""Joins launches of equal kernels. In: items in order. Out: fewer items, in order: equal small kernels that do not
+depend on each other become sections of one kernel (graph/kernels/sections.py), such as the updates of all biases of a
+network. A small kernel takes less time than its launch.
 
-A small kernel takes less time than its launch. A section is a row of work-groups, so sections run side by side and none
-waits for another; what is lost is freedom of order. An item moves past those alone that touch other bytes, or read the
-same ones: order comes from declared accesses. What waits for a later launch still lies in the last-level cache when it
-is read there, because the sections of a launch touch no more than half of that cache."""
+A section is a row of work-groups, so sections run in parallel and none waits for another. An item moves only past items
+that access other bytes, or read the same ones: order comes from declared accesses. The sections of a launch access at
+most half of the last-level cache, so that what a later launch reads is still there."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tilewright.graph.walk import toposort
 from tilewright.schedule.reduction import LAUNCH_CLOCKS, MEMORY_BYTES
 from tilewright.schedule.uses import size_of
 
-# Iterations of a kernel that is joined: tensor cores take products of more than these, and sections are not theirs.
+# The most iterations of a kernel that is joined: larger products run on tensor cores, which have no sections.
 MAX_ITERATIONS = 1 << 18
 
 Key = tuple[UOp, str]
 
 
 def join_launches(items: Sequence[Item], target_of: Callable[[str], Target]) -> list[Item]:
-    """Twice over all kernels: first the last ones, so that users that may wait make room for what they read; then the
-    first ones, so that what may come early makes room for its users."""
+    """Two sweeps over all kernels: from the last, so that users that may wait move behind what they read; then from the
+    first, so that what may run early moves before its users."""
     keys = [key for key in dict.fromkeys(map(_key_of, items)) if key is not None and _is_small(*key, target_of)]
     if not keys:
         return list(items)
@@ -64,8 +64,8 @@ def check_joined(item: Item) -> str | None:
 
 
 def _key_of(item: Item) -> Key | None:
-    """What equal kernels have in common; None of a copy and of a kernel that is not joined with others. A kernel that a
-    user wrote may order its effects, and one with checks shares the words for them."""
+    """The key that equal kernels share; None for a copy and for a kernel that is not joined: a custom kernel may order
+    its effects, and one with checks shares their words."""
     if item.ast is None or item.checks or not isinstance(item.ast.arg, KernelInfo):
         return None
     if item.ast.arg.opts_to_apply is not None or item.ast.arg.fills or item.ast.arg.sections > 1:
@@ -89,7 +89,7 @@ def _bytes_of(nodes: Sequence[UOp]) -> int:
 
 
 def launch_bytes(target: Target) -> int:
-    """What the memory of a device moves in the time of a launch."""
+    """The bytes that the memory of a device transfers in the time of a launch."""
     return int(LAUNCH_CLOCKS * MEMORY_BYTES * target.cores)
 
 
@@ -97,7 +97,7 @@ def launch_bytes(target: Target) -> int:
 
 
 class _Member(NamedTuple):
-    """An item that may move: it comes after the item at `low` and before the one at `high`."""
+    """An item that may move: after the item at `low` and before the one at `high`."""
 
     position: int
     low: int
@@ -105,7 +105,7 @@ class _Member(NamedTuple):
 
 
 class _Order:
-    """Items, and for each slot who reads and who writes it where."""
+    """The items, and for each slot its readers and writers with the bytes they access."""
 
     def __init__(self, items: Sequence[Item]) -> None:
         self.items = list(items)
@@ -140,7 +140,7 @@ class _Order:
         return _Member(position, low, high)
 
     def join(self, members: Sequence[_Member], joined: Item) -> None:
-        """Puts one item in the place of several: where the last of them stands, or as late as all of them may."""
+        """Replaces several items by one, at the position of the last of them or as late as all of them may be."""
         place = min(max(member.position for member in members), min(member.high for member in members) - 1)
         gone = {member.position for member in members}
         before = [item for position, item in enumerate(self.items) if position <= place and position not in gone]
@@ -150,7 +150,8 @@ class _Order:
 
 
 def _join_some(order: _Order, key: Key, target: Target) -> bool:
-    """Joins the most items with one kernel that may stand at one place, from the first that cannot wait longer on."""
+    """Joins as many items with one kernel as have a common position, starting with the first that cannot move
+    further."""
     ast, _ = key
     params = [node for node in toposort(ast) if node.op is Ops.PARAM]
     limit = min(target.max_sections, target.max_buffers // max(len(params), 1))
@@ -174,7 +175,7 @@ def _join_some(order: _Order, key: Key, target: Target) -> bool:
 
 
 def _independent(order: _Order, members: Sequence[_Member], limit: int) -> list[_Member]:
-    """The first of the members, and others of them, none of which writes what another touches."""
+    """The first member, and those others of which none writes what another accesses."""
     chosen: list[_Member] = []
     read: dict[int, list[Access]] = {}
     written: dict[int, list[Access]] = {}

@@ -1,6 +1,6 @@
-"""Where the parts of a value lie. In: shapes, and the layouts of what a node is made from. Out: the layout of the node.
-A layout says along which axis a value is divided and how much of the axis each device has; one without an axis says
-that every device has the whole value. `shard.py` divides nodes, `collectives.py` moves parts from layout to layout."""
+"""How a value is divided among devices. In: shapes, and the layouts of the sources of a node. Out: the layout of the
+node. A layout says along which axis a value is divided and how much of the axis each device has; without an axis, every
+device has the whole value. `shard.py` divides nodes, `collectives.py` moves parts from layout to layout."""
 
 from __future__ import annotations
 
@@ -47,9 +47,10 @@ class Sharded(NamedTuple):
 
 
 def choose_layout(shape: Shape, weights: Mapping[Layout, int]) -> Layout:
-    """The layout for the result of an elementwise operation, of those that its operands have: what a layout weighs is
-    what had to be moved if it were not the one. Whole values are cut without a transfer, so any division is better than
-    none. Of several the most even one, which keeps the devices busy; then the one that weighs most."""
+    """The layout for the result of an elementwise operation, out of those of its operands. The weight of a layout is
+    the number of bytes that would move if another one were chosen. A whole value is cut without a transfer, so any
+    division is better than none; of several the most even one wins, which keeps the devices busy, and then the one with
+    the largest weight."""
 
     def cost(layout: Layout) -> tuple[int, int]:
         largest = max(element_count(part) for part in layout.part_shapes(shape, len(layout.sizes)))
@@ -59,8 +60,8 @@ def choose_layout(shape: Shape, weights: Mapping[Layout, int]) -> Layout:
 
 
 def pulled_back(node: UOp, layout: Layout) -> Layout | None:
-    """The layout that the source of a view has to have for the view to have this one, part by part; None where there
-    is none, and where less is moved after the view than before it."""
+    """The layout of a view's source for which the view has this layout, part by part; None where there is none, or
+    where fewer bytes move after the view than before it."""
     axis = layout.axis
     source = node.src[0].shape if node.src else ()
     if node.op not in (Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE):
@@ -90,8 +91,8 @@ def reshaped(layout: Layout, old: Shape, new: Shape) -> Layout | None:
 
 
 def shrunk(layout: Layout, start: int, stop: int) -> tuple[Layout, list[tuple[int, int]]]:
-    """The layout of a stretch of the divided axis that stays where it is, and the bounds of each part within its old
-    one: a device that has none of the stretch is left with nothing."""
+    """The layout of a range of the divided axis that stays on its devices, and the bounds of each part within its old
+    part; a device that has nothing of the range has an empty part."""
     kept = [
         (min(max(start, first), last) - first, max(min(stop, last), first) - first) for first, last in layout.bounds()
     ]

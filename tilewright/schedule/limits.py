@@ -17,8 +17,8 @@ from tilewright.schedule.uses import Plan
 
 
 def nodes_to_split(plan: Plan, max_buffers: Callable[[UOp], int]) -> set[UOp]:
-    """One node of each kernel that has too many buffers. A node that takes in too many by itself is left to the
-    device, which says so."""
+    """One node of each kernel that has too many buffers. A node that needs too many by itself is left to the device,
+    which refuses it."""
     stored = frozenset(plan.stored)
     buffers: dict[UOp, set[UOp]] = {}
     for node in plan.order:
@@ -59,7 +59,7 @@ def _node_to_split(plan: Plan, stored: frozenset[UOp], root: UOp, limit: int) ->
 
 
 def _needs(order: list[UOp], loaded: frozenset[UOp], kept: frozenset[UOp]) -> dict[UOp, frozenset[UOp]]:
-    """The buffers that a kernel has for each of its nodes: those behind the sources, and the one it is stored to."""
+    """The buffers that a kernel needs for each of its nodes: those of the sources, and the one it is stored to."""
     needs: dict[UOp, frozenset[UOp]] = {}
     for node in order:
         own = frozenset({node} if node in loaded or node in kept else ())

@@ -1,6 +1,6 @@
-"""Work that masks make superfluous. In: the value of a kernel. Out: the same value with shorter sums and fewer masked
-loads. Where a mask makes the terms of a sum 0, the loop leaves them out; a load whose value is selected away where its
-mask is false needs no mask."""
+"""Removes work that masks make redundant. In: the value of a kernel. Out: the same value with shorter sums and fewer
+masked loads. A loop leaves out the terms of a sum that a mask makes 0; a load needs no mask where a selection discards
+its value whenever the mask is false."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def shorten_reduction(op: Op, value: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, 
 
 
 def loop_limits(conditions: Iterable[UOp]) -> dict[UOp, int]:
-    """The loops that conditions end early, and how many steps are left of each."""
+    """The loops that conditions end early, and how many iterations each has left."""
     limits = {
         part.src[0]: int(part.src[1].arg)
         for part in conditions

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tilewright.base.config import options
 from tilewright.graph.records import Item, Slot
 
-# Of every temp. Some OpenCL drivers let a view of a buffer begin at multiples of 512 bytes only.
+# The alignment of every temp. Some OpenCL drivers require sub-buffers to begin at multiples of 512 bytes.
 ALIGNMENT = 512
 # The shortest span, in steps of the schedule: the steps of one are looked at one by one.
 MIN_SPAN = 64
@@ -42,7 +42,7 @@ def place_temps(
         size = -(-max(slot.nbytes, 1) // ALIGNMENT) * ALIGNMENT
         if slot.device not in taken:
             taken[slot.device] = _TakenBytes(len(items))
-        # One that may not share its memory has it from the first item to the last.
+        # A temp that may not share its memory is live from the first item to the last.
         life = lives[number] if limit < 0 or position < limit else (0, len(items) - 1)
         offset = taken[slot.device].take(size, *life)
         offsets.append((number, offset))

@@ -1,8 +1,8 @@
-"""Joining kernels that load the same memory. In: steps and their order. Out: fewer steps, in order, some with several
-stores: the moments and the parameter of an optimiser, the two sums behind the gradient of a normalisation.
+"""Joins kernels that load the same memory. In: steps and their order. Out: fewer steps, in order, some with several
+stores: the moments and the parameter of an optimiser, the two sums of the gradient of a normalisation.
 
-A step moves forward to the position of an earlier one with the same loops. It passes nothing that it has to follow, so
-the order stays right. A step that makes a temp passes nothing at all, because the temp would live longer."""
+A step moves forward to the position of an earlier one with the same loops. It does not move past anything it depends
+on, so the order stays right. A step that writes a temp is not moved, because the temp would live longer."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ class _Merger:
         return None
 
     def _buffers_of(self, position: int, step: Step) -> int:
-        """How many buffers the joined kernel has at most: versions may turn out to share memory."""
+        """An upper bound on the buffers of the joined kernel: versions may share memory."""
         earlier = self.steps[position]
         return len({*earlier.targets, *earlier.reads, *step.targets, *step.reads})
 
 
 def group_of(step: Step, device: str) -> Group | None:
-    """What is known of a kernel that may be joined with others. A contraction is none: its registers are its own."""
+    """What is known of a kernel that may be joined with others; None for a contraction, which needs all registers."""
     if step.values is None:
         return None
     loops = step.stores[0].position.ranges
@@ -122,7 +122,7 @@ def load_bytes(index: UOp) -> int:
 
 
 def join(group: Group, other: Group, earlier: Step, step: Step) -> Group | None:
-    """The two kernels as one; None where that is wrong, or where it saves no more than half of what the step loads."""
+    """The two kernels as one; None where that is wrong, or saves at most half of the bytes that the step loads."""
     if group.device != other.device or len(group.stores) + len(other.stores) > MAX_STORES:
         return None
     if not set(earlier.targets).isdisjoint((*step.reads, *step.targets, *step.overwrites)):

@@ -24,11 +24,11 @@ from tilewright.graph.walk import map_nodes, toposort
 from tilewright.schedule.indexing import TRUE, Element, flatten_index, push_movement
 from tilewright.schedule.uses import loops_over
 
-# Bytes of a vector that is copied at a time.
+# Bytes of the vector that one copy instruction moves.
 VECTOR_BYTES = 16
-# How often each element of an operand is multiplied, at least, for a copy of it to pay.
+# A copy of an operand pays where each element is multiplied at least this often.
 MIN_USES = 64
-# Elements of a result for which rows that begin at multiples of a vector pay.
+# Aligned rows pay for results of at least this many elements.
 MIN_RESULT = 1 << 18
 _INPUTS = frozenset({Ops.PARAM, Ops.BUFFER, Ops.ASSIGN})
 
@@ -49,7 +49,8 @@ class _Factor:
 
     @property
     def is_plain(self) -> bool:
-        """Whether no two steps of its loops read one element, as those of windows do, and every one exists."""
+        """Whether no two iterations of its loops read the same element, as those of windows do, and every element
+        exists."""
         reach = 0  # of the terms with smaller steps
         for loop, step in sorted(self.position.terms.items(), key=lambda term: term[1]):
             if loop.op is not Ops.RANGE or step <= reach:
@@ -58,18 +59,19 @@ class _Factor:
         return self.valid is TRUE
 
     def is_one_loop(self, loops: Sequence[UOp], last: UOp) -> bool:
-        """Whether some loops walk the memory as one would, were rows along `last` longer: the copy engine's form."""
+        """Whether some loops address memory like a single loop if rows along `last` were padded: the form of the copy
+        engine."""
         steps = sorted((step, int(loop.src[0].arg)) for loop, step in self.position.terms.items() if loop in loops)
         if last in loops:
             return len(steps) == 1
         return all(step * size == further for (step, size), (further, _) in itertools.pairwise(steps))
 
     def axis_of(self, loop: UOp) -> int | None:
-        """The axis of the base that the loop walks along step by step: alone, or inside of longer steps."""
+        """The axis of the base along which the loop has stride 1, alone or inside of larger strides."""
         return next((axis for axis, index in enumerate(self.indices) if _walks(index, loop)), None)
 
     def is_aligned(self, loops: Sequence[UOp], lanes: int) -> bool:
-        """Whether neighbours in memory are neighbours along `loops`, in whole vectors."""
+        """Whether adjacent elements in memory are adjacent along `loops`, in whole vectors."""
         form, length = self.position, 1
         for loop, step in sorted(form.terms.items(), key=lambda term: abs(term[1])):
             if loop in loops and step == length:
@@ -114,7 +116,7 @@ def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target]) ->
 
 
 def _results_in_short_rows(nodes: list[UOp], facts_of: Callable[[UOp], Target]) -> list[UOp]:
-    """Results of large products that several nodes use, so that they are stored, and whose rows begin anywhere: tensor
+    """Results of large products that are stored because several nodes use them, and whose rows are not aligned: tensor
     cores would store them element by element."""
     users: dict[UOp, list[UOp]] = {}
     for node in nodes:
@@ -145,8 +147,8 @@ def _is_stored(node: UOp, users: dict[UOp, list[UOp]]) -> bool:
 
 
 def _inside_windows(nodes: list[UOp]) -> set[UOp]:
-    """The sums whose results are shifted and summed again, as in the gradient of windows: one kernel does both, and
-    reads neighbours that are not aligned."""
+    """Sums whose results are shifted and summed again, as in the gradient of windows: one kernel does both, and reads
+    unaligned elements."""
     shifted: set[UOp] = set()  # what reaches a sum through a PAD or a SHRINK
     reaching: set[UOp] = set()  # what reaches a sum through views
     for node in reversed(nodes):
@@ -161,7 +163,7 @@ def _inside_windows(nodes: list[UOp]) -> set[UOp]:
 
 
 def _with_factors(product: UOp, made: UOp, copied: list[tuple[_Factor, int]]) -> UOp:
-    """The product with copies of factors in their order; `made` stands in the place of the product."""
+    """The product with copies of factors in their new order; `made` replaces the product."""
     if product.op is Ops.RESHAPE:
         return made.with_src((_with_factors(product.src[0], made.src[0], copied),))
     factors = list(made.src)
@@ -174,8 +176,8 @@ def _with_factors(product: UOp, made: UOp, copied: list[tuple[_Factor, int]]) ->
 def _misplaced(
     node: UOp, facts_of: Callable[[UOp], Target], ordered: dict[UOp, int], is_in_windows: bool
 ) -> list[tuple[_Factor, int]]:
-    """The factors of a contraction that should be stored in another order, with the axis that should be the last: that
-    of a loop which both sum over, or of a loop of the factor's own, by what has to be copied for it."""
+    """The factors of a contraction that should be stored in another order, each with the axis that should be last: that
+    of a common summed loop, or of a loop of the factor itself, whichever needs fewer bytes copied."""
     if node.op is not Ops.REDUCE_AXIS or node.arg[0] is not Ops.ADD:
         return []
     loops = loops_over(node.src[0].shape)
@@ -306,7 +308,7 @@ def _rebuilt(node: UOp, depth: int, axis: int) -> UOp:
 
 
 def _stored_last(node: UOp, axis: int) -> UOp:
-    """The value, in memory of its own with the axis last and rows that begin at multiples of a vector."""
+    """The value in memory of its own, with the axis last and aligned rows."""
     rank, lanes = len(node.shape), VECTOR_BYTES // node.dtype.itemsize
     order = (*(a for a in range(rank) if a != axis), axis)
     made = [UOp(Ops.PERMUTE, node.dtype, (node,), order)]

@@ -106,7 +106,7 @@ class ItemBuilder:
         return items, slots.table, [slots.of[self.versions[node]] for node in self.outputs]
 
     def _temp_sizes(self) -> dict[int, int]:
-        """The bytes of every version that is needed for a while only."""
+        """The bytes of every version that lives only during the run."""
         outputs = set(self.outputs)
         return {
             self.versions[node]: max_count(node.shape) * node.dtype.itemsize
@@ -157,8 +157,7 @@ class ItemBuilder:
         return self.target_of(self.devices[root]).start_alignment
 
     def _store_index(self, assign: UOp) -> tuple[int, UOp]:
-        """Where the value of an update goes in the memory of what it updates: an element, and the position from there
-        on."""
+        """The target of an update in the memory that it updates: the first element, and the position relative to it."""
         base, view, _ = assign.src
         element = Element(loops_over(view.shape), TRUE)
         while view is not base:
@@ -286,7 +285,7 @@ class ItemBuilder:
     # ------------------------------------------------------------ slots
 
     def _slots(self) -> Slots:
-        """A slot for each piece of memory: an update that is done in place has that of what it updates."""
+        """A slot for each piece of memory: an update in place shares the slot of what it updates."""
         slots = Slots()
         roots: dict[int, int] = {}
         for node, version in self.versions.items():
@@ -313,7 +312,7 @@ def outputs_of_call(node: UOp) -> tuple[UOp, ...]:
 
 
 def find_devices(order: Sequence[UOp], params: Sequence[UOp], default: str) -> dict[UOp, str]:
-    """Where each node is computed: where what it is made from is. `order` has every node after its sources."""
+    """The device of each node, which is that of its sources. `order` has every node after its sources."""
     known: dict[UOp, str | None] = {}
     for node in (*params, *order):
         if node.op is Ops.PARAM:

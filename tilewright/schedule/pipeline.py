@@ -12,6 +12,7 @@ from tilewright.base.errors import VerifyError
 from tilewright.base.events import stage_timer
 from tilewright.base.quota import Quota
 from tilewright.base.target import Target
+from tilewright.graph.build import stored_root
 from tilewright.graph.kernels.custom import updated_source
 from tilewright.graph.ops import Ops
 from tilewright.graph.passes import Pass, run_passes
@@ -232,9 +233,9 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
         if split is not None:
             note_line(split, node.line, made.src[0])
             if indexed is not None:
-                by_index.add(past_reshapes(indexed))
+                by_index.add(stored_root(indexed))
             return split
-        if made.op is Ops.CONTIGUOUS and past_reshapes(made.src[0]) in by_index:
+        if made.op is Ops.CONTIGUOUS and stored_root(made.src[0]) in by_index:
             return made.src[0]  # its kernels are its own already
         if made.op is Ops.COPY and not is_stored_view(made.src[0]):
             whole = UOp(Ops.CONTIGUOUS, made.dtype, made.src)
@@ -255,12 +256,6 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
     return [replaced[node] for node in outputs], tuple(replaced.values()) if has_waiting else ()
 
 
-def past_reshapes(node: UOp) -> UOp:
-    while node.op is Ops.RESHAPE:
-        node = node.src[0]
-    return node
-
-
 def note_line(node: UOp, line: tuple[str, int] | None, source: UOp) -> None:
     """All that replaces one node comes from that node's line, down to its source."""
     for part in toposort(node, stop=lambda found: found is source):
@@ -269,7 +264,7 @@ def note_line(node: UOp, line: tuple[str, int] | None, source: UOp) -> None:
 
 
 def is_written_in_place(assign: UOp) -> bool:
-    """Whether memory is given, whole, what a custom kernel leaves in it: the kernel writes it there."""
+    """Whether the memory is written as a whole by a custom kernel, which stores to it directly."""
     base, view, value = assign.src
     kernel = storage_node(value)
     if kernel.op is not Ops.CUSTOM_KERNEL or view is not base:
@@ -279,7 +274,7 @@ def is_written_in_place(assign: UOp) -> bool:
 
 
 def storage_node(node: UOp) -> UOp:
-    """The node whose memory holds the value: wrappers that do not move elements are looked through."""
+    """The node whose memory holds the value, below wrappers that move no elements."""
     inner = node
     while inner.op in (Ops.CONTIGUOUS, Ops.DETACH, Ops.RESHAPE) and not is_part(inner):
         inner = inner.src[0]
@@ -291,11 +286,11 @@ def storage_node(node: UOp) -> UOp:
 
 
 def is_stored_view(node: UOp) -> bool:
-    return storage_node(node).op.kind not in (Kind.MOVEMENT,)
+    return storage_node(node).op.kind is not Kind.MOVEMENT
 
 
 def stored_whole(node: UOp) -> UOp:
-    """The node in memory that a custom kernel can be given: row by row, without a view around it."""
+    """The node in row-major memory without a view around it, as a custom kernel takes it."""
     node = without_unit_moves(node)
     is_constant = storage_node(node).op in (Ops.CONST, Ops.SIZE, Ops.IOTA)
     return node if is_stored_view(node) and not is_constant else UOp(Ops.CONTIGUOUS, node.dtype, (node,))
@@ -320,7 +315,7 @@ def is_unit_move(node: UOp) -> bool:
 
 
 def nodes_taken_whole(order: Sequence[UOp]) -> frozenset[UOp]:
-    """What copies, updates and custom kernels are given as memory."""
+    """The nodes whose memory copies, updates and custom kernels take as a whole."""
     found: set[UOp] = set()
     for node in order:
         if node.op is Ops.COPY or node.op is Ops.ASSIGN:

@@ -15,8 +15,8 @@ from tilewright.graph.walk import toposort
 
 
 class Part(NamedTuple):
-    """The elements of a version that a PARAM of a kernel is: those it touches, so that the same step on another slice
-    is the same kernel."""
+    """The elements of a version that a PARAM of a kernel covers: those it accesses, so that the same step on another
+    slice is the same kernel."""
 
     version: int
     start: int
@@ -54,8 +54,8 @@ def kernel_step(node: UOp, loaded: Sequence[Part], *stores: Store) -> Step:
 
 
 def order_steps(steps: list[Step], temp_sizes: Mapping[int, int]) -> tuple[list[int], list[int]]:
-    """Positions in a right order, and the steps left in a circle (none where all is well). A step that frees as much as
-    it needs comes as soon as it can, so that what only it reads does not stay; the others come as they stand."""
+    """Positions in a valid order, and the steps left in a cycle (none where all is well). A step that frees as much
+    memory as it needs comes as early as possible, so that what only it reads is freed; the others keep their order."""
     waiting = {position: len(step.after) for position, step in enumerate(steps)}
     followers: dict[int, list[int]] = {}
     readers: dict[int, set[int]] = {}

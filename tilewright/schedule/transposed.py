@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from tilewright.base.target import Target
 from tilewright.graph.affine import affine
+from tilewright.graph.build import stored_root
 from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Kind
@@ -24,7 +25,7 @@ MIN_PRODUCTS = 1 << 22
 
 
 def operands_to_transpose(plan: Plan, facts_of: Callable[[UOp], Target]) -> frozenset[UOp]:
-    """Where there are work-groups, these copy tiles that lie either way."""
+    """The operands to transpose; none on a device with work-groups, which copy tiles in either order."""
     stored = frozenset(plan.stored)
     found = ((node, _operand_to_transpose(node, stored)) for node in plan.order if node.op is Ops.REDUCE_AXIS)
     factors = {view: facts_of(node) for node, view in found if view is not None}
@@ -70,6 +71,4 @@ def _view_across(view: UOp, rows: list[int], stored: frozenset[UOp]) -> UOp | No
     steps = affine(flatten_index(element.indices, source.shape)).terms
     if all(steps.get(loops[axis]) != 1 for axis in rows):
         return None
-    while view.op is Ops.RESHAPE:
-        view = view.src[0]
-    return view
+    return stored_root(view)

@@ -28,7 +28,7 @@ _lock = renewed_lock()
 
 @dataclass(slots=True)
 class Draft:
-    """A kernel whose text is there. Its binary comes from the disk, or from `compile`, on any thread."""
+    """A kernel whose text is rendered. Its binary is read from disk, or made by `compile`, on any thread."""
 
     ast: UOp
     device: str
@@ -51,8 +51,8 @@ class Draft:
         self.store()
 
     def store(self) -> None:
-        """Other processes find the kernel, without making its text. To make a file takes longer than to decide what
-        it holds, and needs no interpreter: it is done by whoever compiles."""
+        """Writes the kernel to the disk cache, where other processes find it without rendering its text. Writing a file
+        takes longer than composing its contents and holds no interpreter lock, so the compiling thread does it."""
         if self.stored_key is not None:
             launch = open_driver(self.device).launch_of(self.program)
             write_kernel(self.stored_key, self.program, launch, self.key)
@@ -60,7 +60,7 @@ class Draft:
 
 @dataclass(slots=True)
 class LoadedKernel:
-    """A kernel ready to launch. `stored_key` is what other processes find it under; None where they do not."""
+    """A kernel ready to launch. `stored_key` is its key in the disk cache; None where it is not stored."""
 
     name: str
     device: str
@@ -72,7 +72,7 @@ class LoadedKernel:
 
 @dataclass(slots=True)
 class CompiledKernel(LoadedKernel):
-    """A kernel and all that led to it: compiled again when it is asked for, if the kernel was stored."""
+    """A kernel with its graph and text, which are made again on request if the kernel was loaded from disk."""
 
     ast: UOp
     stage_times: dict[str, int]  # nanoseconds each stage took; no "compile" where the binary was on disk
@@ -101,8 +101,8 @@ def compile_kernel(ast: UOp, device: str) -> CompiledKernel:
 
 
 def compile_kernels(wanted: Sequence[tuple[UOp, str]], workers: Workers | None = None) -> list[CompiledKernel]:
-    """All of them, equal ones once. While the text of one is made, compilers work on those before it: on the threads
-    that `start_compilers` gave, if there are any."""
+    """Compiles all kernels, equal ones once. While the text of one is rendered, the threads of `start_compilers`
+    compile those before it."""
     keys = [_kernel_key(ast, device) for ast, device in wanted]
     with _lock:
         if any(key not in _kernels for key in keys):
@@ -117,20 +117,20 @@ def compile_kernels(wanted: Sequence[tuple[UOp, str]], workers: Workers | None =
 
 
 def is_compiled(ast: UOp, device: str) -> bool:
-    """Whether this process has the kernel."""
+    """Whether this process has compiled the kernel."""
     return _kernel_key(ast, device) in _kernels
 
 
 def trim_kernels() -> None:
-    """Lets go of kernels that were not used for long, and of what holds them."""
+    """Drops the least recently used kernels, and what refers to them."""
     with _lock:
         for table in kernel_tables:
             table.trim()
 
 
 def start_compilers(device: str) -> Workers:
-    """Threads for `compile_kernels`, at most as many as the device allows beside the caller's. They begin with what its
-    compiler takes to be loaded, while the caller still finds out what there is to compile."""
+    """Threads for `compile_kernels`, at most as many as the device allows besides the caller's. They first load the
+    compiler, while the caller is still scheduling."""
     driver = open_driver(device)
     workers = Workers(driver.compile_threads - 1)
     if workers.threads and device not in _ready:
@@ -178,7 +178,7 @@ def _compile_missing(wanted: dict[tuple[object, ...], tuple[UOp, str]], workers:
 
 
 def load_kernels(wanted: Sequence[tuple[str, str]]) -> list[LoadedKernel] | None:
-    """Kernels by what they are stored under and their device; None where the disk does not have them all any more."""
+    """Kernels by their disk key and device; None where one of them is no longer on disk."""
     made: list[LoadedKernel] = []
     with _lock:
         for stored_key, device in wanted:
@@ -191,7 +191,7 @@ def load_kernels(wanted: Sequence[tuple[str, str]]) -> list[LoadedKernel] | None
 
 
 def _stored_key(ast: UOp, device: str) -> str | None:
-    """What the kernel is stored under; None where it is not."""
+    """The key of the kernel in the disk cache; None where it is not stored."""
     driver = open_driver(device)
     if not driver.keeps_launches or not is_usable():
         return None
@@ -216,7 +216,7 @@ def _load_stored(stored_key: str | None, device: str) -> LoadedKernel | None:
 
 
 def _found_opts(ast: UOp, device: str) -> tuple[Opt, ...] | None:
-    """What search has for a kernel that leaves its opts open; None asks for the heuristic's choice."""
+    """The opts that search found for a kernel that states none; None stands for the heuristic."""
     if not options.BEAM or options.NOOPT or ast.arg.opts_to_apply is not None or ast.arg.sections > 1:
         return None
     if open_driver(device).target.is_reference:
@@ -228,7 +228,7 @@ def _found_opts(ast: UOp, device: str) -> tuple[Opt, ...] | None:
 
 
 def compile_with(ast: UOp, device: str, opts: tuple[Opt, ...] | None) -> CompiledKernel:
-    """Compiles a kernel with these opts, whatever the process knows of it."""
+    """Compiles a kernel with these opts, without looking into the caches of the process."""
     draft = draft_kernel(ast, device, opts)
     if draft.binary is None:
         with stage_timer("compile"):
@@ -237,7 +237,7 @@ def compile_with(ast: UOp, device: str, opts: tuple[Opt, ...] | None) -> Compile
 
 
 def draft_kernel(ast: UOp, device: str, opts: tuple[Opt, ...] | None) -> Draft:
-    """All stages but the compiler's: the kernel's text, and its binary if the disk has it."""
+    """All stages but the compiler: the text of the kernel, and its binary where the disk has it."""
     # A start that finds every kernel on disk does without these, which are a quarter of its time.
     from tilewright.codegen.pipeline import lower
     from tilewright.kernel.optimise import optimise
@@ -279,7 +279,7 @@ def _finished(draft: Draft) -> CompiledKernel:
 
 
 def _loaded_handle(draft: Draft, driver: Driver) -> Any:
-    """The kernel of a draft. A binary from the disk that cannot be loaded counts as none: it is compiled after all."""
+    """The loaded kernel of a draft. A binary from disk that cannot be loaded is ignored, and the kernel is compiled."""
     assert draft.binary is not None
     try:
         return driver.load(draft.binary, draft.program)
@@ -293,6 +293,6 @@ def _loaded_handle(draft: Draft, driver: Driver) -> Any:
 
 
 def forget_kernels() -> None:
-    """Empties the process's own caches, for tests and measurements."""
+    """Empties the caches of the process, for tests and measurements."""
     for table in kernel_tables:
         table.clear()

@@ -1,5 +1,5 @@
-"""Where two results differ. In: what a kernel or a schedule computed, and what it should have. Out: None, or the first
-element that is further away than a sum in another order explains."""
+"""Where two results differ. In: what a kernel or a schedule computed, and the expected values. Out: None, or the first
+element whose error is larger than a reordered sum explains."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType
 
-# Bits of a float's fraction that sums in another order, and functions of another library, may differ in.
+# The low bits of a fraction in which reordered sums, and functions of other libraries, may differ.
 LOOSE_BITS = 6
 
 

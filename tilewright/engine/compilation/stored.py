@@ -1,6 +1,6 @@
-"""Kernels that an earlier process made. In: a kernel and a device's target. Out: what launching it takes (its binary,
-and the facts that its driver noted), without optimising, lowering or rendering it again. The key holds all that those
-stages read: the kernel's text, the target, the options, and the package's own files."""
+"""Kernels that an earlier process made. In: a kernel and a device's target. Out: its binary and the facts that its
+driver stored, without optimising, lowering or rendering it again. The key has everything that those stages read: the
+kernel's text, the target, the options, and the package's own files."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class StoredKernel:
 
 
 def is_usable() -> bool:
-    """Whether stored kernels and schedules will do."""
+    """Whether kernels and schedules may be read from disk."""
     return bool(options.CACHE) and wants_results_alone()
 
 
 def wants_results_alone() -> bool:
-    """Whether nobody watches the stages, bisects or checks them, or searches for opts."""
+    """Whether no listener watches the stages, and no option bisects, verifies or searches."""
     limits = (options.REWRITE_LIMIT, options.PASS_LIMIT, options.OPT_LIMIT, options.FUSE_LIMIT, options.REUSE_LIMIT)
     is_bisected = max(limits) >= 0 or bool(options.DISABLE_RULES)
     is_checked = options.VERIFY or options.VERIFY_GRAPH or options.BEAM
@@ -98,7 +98,7 @@ def nodes_text(order: Sequence[UOp], numbers: dict[UOp, int]) -> str:
 
 
 def read_kernel(key: str) -> StoredKernel | None:
-    """None where there is none, or a part of it is missing or of another form."""
+    """The stored kernel; None where there is none, or a field is missing or malformed."""
     entry = read_entry(key)
     if entry is None:
         return None
@@ -137,7 +137,7 @@ def target_text(target: Target) -> str:
 
 @functools.cache
 def package_identity() -> str:
-    """A digest, by name, size and time, of the files that have a part in what a graph becomes."""
+    """A digest, by name, size and time, of the files that determine what a graph is compiled to."""
     package = os.path.abspath(__file__).rsplit(os.sep, 3)[0]
     facts: list[str] = []
     folders = ("base", "graph", "schedule", "kernel", "codegen", "backends", "engine")

@@ -1,6 +1,6 @@
-"""VERIFY=1. In: a compiled kernel. Out: nothing, or an error: the kernel as optimised for its device and the kernel
-without any optimisation on the emulator are run on the same random inputs and must agree. The error has the first
-element that differs, and the path of a file that replays the kernel."""
+"""VERIFY=1. In: a compiled kernel. Out: nothing, or an error. The optimised kernel on its device and the unoptimised
+one on the emulator run on the same random inputs and must agree. The error has the first element that differs, and the
+path of a file that replays the kernel."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def verify_optimised(ast: UOp, program: Program, optimised: UOp, source: str, ha
 
 
 def run_unoptimised(ast: UOp, inputs: Sequence[bytes], values: Mapping[str, int]) -> list[bytearray]:
-    """What each buffer of a kernel holds after the emulator has run it without opts."""
+    """The contents of each buffer of a kernel after the emulator has run it without opts."""
     reference = open_driver(REFERENCE_DEVICE)
     info = ast.arg if isinstance(ast.arg, KernelInfo) else KernelInfo()
     plain = ast.replace(arg=KernelInfo(info.name, opts_to_apply=(), fills=info.fills))
@@ -135,7 +135,7 @@ def upload(driver: Driver, inputs: Sequence[bytes]) -> list[Address]:
 
 
 def random_bytes(param: Param, generator: Any) -> bytes:
-    """Modest multiples of 1/8: their products and sums are exact, so a sum may be taken in any order."""
+    """Small multiples of 1/8: products and sums of them are exact, in any order of summation."""
     from tilewright.graph.interpreter.evaluate import cast_array
 
     if param.dtype.is_float:
@@ -146,5 +146,5 @@ def random_bytes(param: Param, generator: Any) -> bytes:
 
 
 def agrees(got: Any, want: Any, dtype: DType) -> bool:
-    """Equal, or for floats as close as reordered sums can be expected to be."""
+    """Whether values are equal, or for floats as close as reordered sums are."""
     return find_difference(got, want, dtype) is None

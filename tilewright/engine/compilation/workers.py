@@ -47,14 +47,15 @@ class Workers:
             self._started.append(thread)
 
     def _next(self) -> tuple[int, Callable[[], None]] | None:
-        """Waits while there is none but may be; None where none will come."""
+        """The next call; waits while more may be given; None when there will be none."""
         with self._changed:
             while not self._waiting and not self._is_closed:
                 self._changed.wait()
             return heapq.heappop(self._waiting)[1:] if self._waiting else None
 
     def _work(self, failure: type[BaseException] = Exception) -> None:
-        """An interrupt of the caller's is no failure of the call that it cuts: it passes at once."""
+        """Runs calls until none is left. An interrupt of the caller is no failure of the call that it ends: it is
+        raised at once."""
         while (taken := self._next()) is not None:
             number, call = taken
             try:
@@ -63,7 +64,7 @@ class Workers:
                 self._failures[number] = error
 
     def _help(self) -> None:
-        """What a thread of its own does."""
+        """The body of a helper thread."""
         with _helping:
             _helpers.append(self)
         try:
@@ -91,8 +92,8 @@ class Workers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        """After an error, calls that nobody has begun are left, and no thread outlives the block. An interrupt does not
-        wait for a compiler: what is begun ends by itself, and is let go of."""
+        """After an error, calls that have not begun are dropped, and no thread outlives the block. An interrupt does
+        not wait for a compiler: a running call ends by itself, and its result is dropped."""
         with self._changed:
             self._waiting.clear()
         self._close()
@@ -107,7 +108,7 @@ _helping = threading.Condition()
 
 @atexit.register
 def _await_helpers() -> None:
-    """A compiler must not be at work while the process takes down what it stands on."""
+    """A compiler must not run while the process tears down its libraries."""
     with _helping:
         while _helpers:
             _helping.wait()
@@ -121,9 +122,9 @@ _untuned: tuple[float, bool] | None = None
 
 @contextlib.contextmanager
 def tuned_interpreter() -> Iterator[None]:
-    """A block in which Python switches threads often and does not collect cycles: nodes are in none, and the collector
-    would walk all that live whenever some thousands more are made. A block inside another, or beside one of another
-    thread, changes nothing."""
+    """A block in which Python switches threads often and does not collect cycles: nodes form none, and the collector
+    would scan all live nodes after every few thousand new ones. Nested blocks, and blocks of other threads meanwhile,
+    change nothing."""
     global _untuned
     if _untuned is not None:
         yield
@@ -145,7 +146,7 @@ def tuned_interpreter() -> Iterator[None]:
 
 
 def _renew() -> None:
-    """In the child of a fork: there are no helpers, and the block that another thread was in does not end here."""
+    """In the child of a fork: there are no helper threads, and the block of another thread does not end here."""
     global _helping, _untuned
     _helpers.clear()
     _helping = threading.Condition()

@@ -72,7 +72,7 @@ _spare: dict[tuple[str, DType, int], list[Words]] = {}
 
 
 def take_words(plan: Schedule, buffers: list[Buffer | None], sites: Sequence[Site]) -> list[Checked]:
-    """Enters words into the buffers of a run, for each kernel that has checks."""
+    """Adds words to the buffers of a run, for each kernel that has checks."""
     found = []
     for item in plan.items:
         if item.checks:
@@ -88,7 +88,7 @@ def take_words(plan: Schedule, buffers: list[Buffer | None], sites: Sequence[Sit
 
 
 def return_words(checked: Iterable[Checked]) -> None:
-    """Of a run that is over and will not be replayed."""
+    """Frees the words of a run that is over and will not be replayed."""
     for words, _, _ in checked:
         buffer = words.buffer
         _spare.setdefault((buffer.device, buffer.dtype, buffer.size), []).append(words)
@@ -102,7 +102,7 @@ class Failure(NamedTuple):
 
 
 def find_failure(checked: Iterable[Checked]) -> Failure | None:
-    """What a run found out of range, None where nothing was; the words are ready for the next run."""
+    """The first failed check of a run, None where there is none; the words are reset for the next run."""
     for words, _, _ in checked:
         if any(words.view or words.read()):
             return _collect(checked)

@@ -1,6 +1,6 @@
 """CHECK_NAN=1. In: a graph that is about to run, and its buffers. Out: nothing, or an error that names the operation,
-the index and the user's line at which a value first was NaN or infinite. Results are looked at after each run; only
-where one is not finite does the interpreter compute the graph again, node by node, to find where it began."""
+the index and the user's line at which a value first was NaN or infinite. Results are checked after each run; only where
+one is not finite does the interpreter recompute the graph, node by node, to find the origin."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilewright.graph.walk import toposort
 from tilewright.runtime.buffer import Buffer
 from tilewright.runtime.device import open_driver
 
-# Elements of the largest node that the interpreter is asked to compute: a product of matrices holds all its terms.
+# The most elements of a node that the interpreter computes: it materialises all terms of a matrix product.
 MAX_ELEMENTS = 1 << 25
 
 
@@ -33,7 +33,7 @@ class Origin(NamedTuple):
 
 
 class NonFiniteGuard:
-    """A run that is to be checked, with the contents of what it overwrites as they were before."""
+    """A run to be checked, with the old contents of what it overwrites."""
 
     def __init__(self, run: Run) -> None:
         self.outputs = run.outputs
@@ -44,7 +44,7 @@ class NonFiniteGuard:
         self.before = contents_before(run)
 
     def check(self, execution: Execution) -> None:
-        """Raises where a result is not finite, and the inputs and constants do not say so already."""
+        """Raises where a result is not finite and that does not follow from an input or a constant."""
         import numpy as np
 
         kept = [(slot, buffer) for slot, buffer in enumerate(execution.buffers) if buffer is not None]
@@ -77,7 +77,7 @@ class NonFiniteGuard:
             self._raise(name, float(values[index]), (index,), item.line)
 
     def _fix_sizes(self) -> None:
-        """The graph as it is for the values that the variables in its sizes have in this run."""
+        """The graph with the values that the variables in its sizes have in this run."""
         if self.values:
             fixed = fixed_nodes(self.outputs, self.values)
             self.outputs = tuple([fixed[node] for node in self.outputs])
@@ -104,8 +104,8 @@ def contents_before(run: Run) -> dict[int, Any]:
 
 
 def find_origin(outputs: Sequence[UOp], arrays: Mapping[int, Any]) -> Origin | None:
-    """The first node whose value is NaN though that of no source is, or infinite though all sources are finite. A
-    constant is what the user wrote, and a mask of infinities is none of this."""
+    """The first node whose value is NaN though no source is, or infinite though all sources are finite. Constants are
+    what the user wrote, and a mask of infinities is intended."""
     import numpy as np
 
     from tilewright.graph.interpreter.evaluate import evaluate

@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from tilewright.engine.execution.checks import Failure
     from tilewright.schedule.shard import Division
 
-# Held from binding a graph until its results are known by their nodes, and while a replay overwrites memory.
+# Held from binding a graph until its results are recorded on their nodes, and while a replay overwrites memory.
 running = held_lock(0)
-# How often a graph is bound before other threads, which change what it is bound to meanwhile, have to wait.
+# A graph is bound this often before other threads, which change its buffers meanwhile, have to wait.
 MAX_BINDINGS = 4
 
 
@@ -74,12 +74,12 @@ class Prepared(NamedTuple):
 
     @property
     def has_extra(self) -> bool:
-        """Whether values of outsiders are made that can be left for later."""
+        """Whether there are values of outsiders among the outputs, which could be computed later."""
         return self.makes_extra and self.asked < len(self.wanted)
 
 
 class _OutsiderError(Exception):
-    """A graph with values of outsiders cannot be planned, or memory has no room for it: perhaps because of theirs."""
+    """A graph with values of outsiders cannot be planned or allocated, perhaps because of those values."""
 
 
 def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
@@ -129,7 +129,7 @@ def _realize(nodes: Sequence[UOp], device: str, makes_extra: bool) -> list[UOp]:
 
 
 def _finished(nodes: Sequence[UOp], prepared: Prepared | None, plan: Plan | None) -> list[UOp]:
-    """Runs what is missing, if anything is; what holds each value."""
+    """Runs what is not computed yet; what holds each value."""
     if prepared is not None and plan is not None:
         _run(prepared, plan)
     found = list(map(held_buffer, nodes))
@@ -140,7 +140,7 @@ def _finished(nodes: Sequence[UOp], prepared: Prepared | None, plan: Plan | None
 
 
 def schedule(nodes: Sequence[UOp], device: str) -> Schedule:
-    """What `realize` would run."""
+    """The schedule that `realize` would run."""
     with running:
         wanted = [node for node in dict.fromkeys(nodes) if held_buffer(node) is None]
         bound, _, pinned, _ = _bind(wanted)
@@ -150,7 +150,7 @@ def schedule(nodes: Sequence[UOp], device: str) -> Schedule:
 
 
 def _prepare(nodes: Sequence[UOp], device: str, makes_extra: bool = True) -> Prepared | None:
-    """The values that are not there yet, bound; None where there are none."""
+    """The values that are not computed yet, bound; None where there are none."""
     wanted = [node for node in dict.fromkeys(nodes) if held_buffer(node) is None]
     if not wanted:
         return None
@@ -165,7 +165,7 @@ def _prepare(nodes: Sequence[UOp], device: str, makes_extra: bool = True) -> Pre
 
 
 def _prepare_again(prepared: Prepared, nodes: Sequence[UOp], device: str) -> Prepared | None:
-    """The same values bound as things are by now: mostly as they were, which is found by looking."""
+    """The same values bound to the present buffers, which mostly have not changed."""
     bound, wanted = prepared.bound, prepared.wanted[: prepared.asked]
     if bound.is_current():
         pinned, extra = find_pinned(bound.assigns[: prepared.updates], wanted, prepared.makes_extra)
@@ -213,7 +213,7 @@ def _run(prepared: Prepared, plan: Plan) -> None:
 
 
 def _note_sizes(prepared: Prepared, schedule: Schedule, slots: list[Buffer | None]) -> None:
-    """Memory for the greatest size holds as many elements as its value has in this run."""
+    """Notes how many elements of memory for the greatest size this run fills."""
     for node, slot in zip(prepared.structure.outputs, schedule.outputs, strict=True):
         buffer = slots[slot]
         if slot >= len(prepared.bound.buffers) and buffer is not None:
@@ -221,7 +221,7 @@ def _note_sizes(prepared: Prepared, schedule: Schedule, slots: list[Buffer | Non
 
 
 def _guards_of(run: Run) -> list[Guard]:
-    """What looks at this run: one of each watcher."""
+    """One guard of each watcher for this run."""
     guards = [watch(run) for watch in run_watchers]
     if options.CHECK_NAN:
         from tilewright.engine.execution.nonfinite import NonFiniteGuard
@@ -242,7 +242,7 @@ def _find_written(bound: BoundGraph, schedule: Schedule, slots: list[Buffer | No
 
 
 def _run_update(execution: Execution, prepared: Prepared, written: frozenset[int]) -> UserError | None:
-    """Runs what overwrites memory, once the old contents are copied for whoever still reads them."""
+    """Runs a plan that overwrites memory, after copying old contents for those that still read them."""
     bound = prepared.bound
     bound.forget_nodes()
     overwrites = [buffer for buffer in map(execution.buffers.__getitem__, written) if buffer is not None]
@@ -268,8 +268,8 @@ def _check_file_written(bound: BoundGraph, written: frozenset[int]) -> None:
 
 
 def _publish(execution: Execution, prepared: Prepared, written: frozenset[int]) -> UserError | None:
-    """Notes for each value where it lies. What was computed from an index out of range lies nowhere; the error is to be
-    raised unless it concerns values of outsiders alone, who get it when they read them."""
+    """Records the buffer of each value. A value computed from an index out of range gets none; the error is raised
+    unless only values of outsiders depend on it, whose readers get it instead."""
     nodes = _new_nodes(execution, prepared.bound.buffers, written)
     held = [nodes[slot_number] for slot_number in execution.schedule.outputs]
     if prepared.divisions:
@@ -293,12 +293,12 @@ def _publish(execution: Execution, prepared: Prepared, written: frozenset[int]) 
 
 
 def _lost(held: UOp, error: UserError) -> UOp:
-    """Instead of what would hold a value: whoever reads it gets the error."""
+    """Stands for the buffer of a value that an error has lost: whoever reads it gets the error."""
     return exchange_buffers(held, lambda each: lost_buffer(each.arg.device, each.dtype, each.arg.size, error))
 
 
 def _find_spoiled(prepared: Prepared, failure: Failure) -> dict[UOp, bool]:
-    """The values that checks which failed lie below, and which of them are updates."""
+    """The values that depend on a failed check, and which of them are updates."""
     failed = {prepared.bound.checks[number] for number in failure.numbers}
     spoiled: dict[UOp, bool] = {}
     for node in prepared.wanted:
@@ -351,7 +351,7 @@ def _bind(wanted: list[UOp], makes_extra: bool = True) -> tuple[BoundGraph, int,
 
 
 def check_symbolic(bound: BoundGraph, device: str) -> None:
-    """Every device that a graph with symbolic sizes touches takes their values at launch."""
+    """Refuses a graph with symbolic sizes on a device that cannot take their values at launch."""
     for name in dict.fromkeys([device, *(buffer.arg.device for buffer in bound.buffers)]):
         if not open_driver(name).takes_variables and not is_of_files(name):
             message = f"sizes that are variables ({', '.join(bound.values)}) on {name}, which takes no variables"

@@ -1,5 +1,5 @@
-"""Running a schedule. In: a `Plan` and a buffer per kept slot. Out: the kernels have run, in order. The launches of a
-plan are grouped once (`planning.launches`); temporary memory is one arena per device."""
+"""Runs a schedule. In: a `Plan` and a buffer per kept slot. Out: the kernels have run, in order. The launches of a plan
+are grouped once (`planning.launches`); temporary memory is one arena per device."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class Execution:
         GlobalCounters.add_note(launches.work)
 
     def _launches(self) -> LaunchList:
-        """The list of the plan, made where there is none yet. A list of this run alone inside a run of the plan's own,
-        as of a destructor that computes something, and where a device makes lists for one set of addresses."""
+        """The launch list of the plan, made by its first run. A run inside a run of the same plan, as of a destructor,
+        and a device whose lists are bound to addresses get a list of their own."""
         schedule = self.schedule
         if self.plan.launches is not None or not all(open_driver(item.device).rebinds_lists for item in schedule.items):
             return LaunchList([self.part({})])

@@ -1,5 +1,5 @@
-"""Those who look at every run of a schedule. In: a run that is about to start, with its graph and buffers. Out: what
-they find when it is done, which may be an error. CHECK_NAN is one; debug/ adds others while it investigates."""
+"""Observers of every run of a schedule. In: a run that is about to start, with its graph and buffers. Out: their
+findings when it is done, which may be an error. CHECK_NAN is one; debug/ adds others while it investigates."""
 
 from __future__ import annotations
 

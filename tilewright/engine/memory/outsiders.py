@@ -1,10 +1,11 @@
-"""Who else reads memory that an update overwrites. In: the updates, and the values that are asked for. Out: the buffers
-whose contents stay, because the update goes to memory of its own; and values of outsiders to compute before it."""
+"""Who else reads memory that an update overwrites. In: the updates, and the requested values. Out: the buffers whose
+contents are kept, because the update goes to new memory; and values of outsiders to compute before it."""
 
 from __future__ import annotations
 
 from tilewright.engine.memory.live import live_nodes
 from tilewright.engine.memory.parts import buffers_of, has_contents, held_buffer, is_held
+from tilewright.graph.build import stored_root
 from tilewright.graph.kernels.custom import updated_source
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Kind
@@ -14,11 +15,11 @@ from tilewright.runtime.buffer import FileBuffer, buffer_of
 
 
 def find_pinned(assigns: list[UOp], wanted: list[UOp], makes_extra: bool = True) -> tuple[set[UOp], list[UOp]]:
-    """What outsiders can still read of the memory that is updated. An outside value that is computed from it is made
-    now, along with the update; the contents of a buffer that an outsider merely views are kept, and the update goes to
-    memory of its own. So it does for the values of outsiders where `makes_extra` is not set; of a chain of updates the
-    versions that they read are kept then. An update of a file goes to the file: parts of it are made now, and the run
-    copies what outsiders read whole. Who reads memory that is lost can never be computed, and holds nobody up."""
+    """What outsiders can still read of the updated memory. An outside value that is computed from it is computed now,
+    along with the update. The contents of a buffer that an outsider only views are kept, and the update goes to new
+    memory; the same holds for values of outsiders where `makes_extra` is not set, and of a chain of updates the
+    versions that they read are kept. An update of a file goes to the file: values that read parts of it are computed
+    now, and the run copies what outsiders read whole. A reader of lost memory can never be computed, and is ignored."""
     if not assigns:
         return set(), []
     asked = set(wanted)
@@ -47,18 +48,17 @@ def find_pinned(assigns: list[UOp], wanted: list[UOp], makes_extra: bool = True)
 
 
 def _may_read(held: UOp, updated: set[UOp]) -> bool:
-    """Whether a value is more than memory that is not updated: of all that is alive, most is not."""
-    while held.op is Ops.RESHAPE:
-        held = held.src[0]
-    return held.op is not Ops.BUFFER or held in updated
+    """Whether a live value depends on more than memory that is not updated; most do not."""
+    root = stored_root(held)
+    return root.op is not Ops.BUFFER or root in updated
 
 
 _LOST, _PASSING, _FIRST_BUFFER = 1, 2, 4
 
 
 class _Reached:
-    """What the values of outsiders are computed from, all found in one walk: a bit for memory that is lost, one for a
-    passing version, and one for each buffer that is updated."""
+    """What the values of outsiders depend on, found in one walk: a bit for lost memory, one for a version that nobody
+    asked for, and one for each updated buffer."""
 
     def __init__(self, outside: list[UOp], asked: set[UOp], passing: set[UOp], updated: set[UOp]) -> None:
         self.asked = asked
@@ -86,7 +86,7 @@ class _Reached:
 
 
 def memory_behind(assign: UOp) -> list[UOp]:
-    """The buffers that a chain of updates goes to; none where they are not there yet."""
+    """The buffers that a chain of updates writes to; none where they are not allocated yet."""
     base = assign
     while not is_held(base):
         inner = updated_source(base)
@@ -109,7 +109,7 @@ def _buffers_read(node: UOp) -> list[UOp]:
 
 
 def _is_whole(node: UOp) -> bool:
-    """Whether a value is all that is in memory, in its order."""
+    """Whether a value is the whole of its memory, in order."""
     while not is_held(node) and node.op in (Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS):
         node = node.src[0]
     return node.op is Ops.BUFFER or is_held(node)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.base.errors import UserError
 from tilewright.engine.recent import RecentTable
-from tilewright.graph.build import multi, reshape
+from tilewright.graph.build import multi, reshape, stored_root
 from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import rebound
 from tilewright.graph.uop import UOp
@@ -20,7 +20,7 @@ divisions: RecentTable[tuple[UOp, ...], tuple[Division, ...]] = RecentTable()
 
 
 def divide_outputs(outputs: tuple[UOp, ...]) -> tuple[Division, ...]:
-    """The parts of each output, from memory where the graph is known."""
+    """The parts of each output; memoised by graph."""
     found = divisions.get(outputs)
     if found is None:
         from tilewright.schedule.shard import divide_graph  # most programs use one device
@@ -31,7 +31,7 @@ def divide_outputs(outputs: tuple[UOp, ...]) -> tuple[Division, ...]:
 
 
 def join_parts(divisions: Sequence[Division], buffers: Sequence[UOp], values: Mapping[str, int]) -> list[UOp]:
-    """What holds each output, of the buffers of all parts in order; `values` are those of variables in sizes."""
+    """What holds each output, from the buffers of all parts in order; `values` are those of variables in sizes."""
     remaining = iter(buffers)
     held: list[UOp] = []
     for nodes, arg in divisions:
@@ -45,14 +45,13 @@ def join_parts(divisions: Sequence[Division], buffers: Sequence[UOp], values: Ma
 
 def buffers_of(held: UOp) -> list[UOp]:
     """The BUFFER nodes of what holds a value."""
-    while held.op is Ops.RESHAPE:
-        held = held.src[0]
-    return [buffer for part in held.src for buffer in buffers_of(part)] if held.op is Ops.MULTI else [held]
+    root = stored_root(held)
+    return [buffer for part in root.src for buffer in buffers_of(part)] if root.op is Ops.MULTI else [root]
 
 
 def has_contents(held: UOp) -> bool:
-    """Whether what holds a value still does: an update in place gives the memory of a BUFFER to a newer node. What was
-    lost by an error still holds that."""
+    """Whether a holder still has the value: an update in place gives the memory of a BUFFER to a newer node. A holder
+    of an error keeps it."""
     if held.op is Ops.BUFFER:
         cache = held._cache
         return cache is not None and ("buffer" in cache or isinstance(cache.get("lost"), UserError))
@@ -60,7 +59,7 @@ def has_contents(held: UOp) -> bool:
 
 
 def exchange_buffers(held: UOp, exchange: Callable[[UOp], UOp]) -> UOp:
-    """What holds a value, with other nodes instead of its BUFFERs."""
+    """A holder with other nodes in place of its BUFFERs."""
     if held.op is Ops.BUFFER:
         return exchange(held)
     return held.with_src(tuple(exchange_buffers(part, exchange) for part in held.src))

@@ -49,7 +49,7 @@ class BoundGraph:
         return tuple(self._params.values())
 
     def is_current(self) -> bool:
-        """Whether binding the graph again would give the same: the same values are held, by the same memory."""
+        """Whether binding the graph again would give the same result: the same values are held by the same memory."""
         held = self._held
         if any(node.cache.get("realized") is not memory or not is_held(node) for node, memory in held.items()):
             return False
@@ -68,7 +68,7 @@ class BoundGraph:
         return {made: node.line for node, made in self._bound.items() if node.line is not None}
 
     def forget_nodes(self) -> None:
-        """Lets go of the caller's nodes: who else refers to one of them is told by its reference count."""
+        """Drops the caller's nodes, so that reference counts tell who else refers to them."""
         self.assigns.clear()
         self._bound.clear()
         self._held.clear()
@@ -119,8 +119,8 @@ class BoundGraph:
 
 
 def _stored_view(assign: UOp, bound: Mapping[UOp, UOp], values: dict[str, int]) -> UOp:
-    """The view that an update stores to, over the memory that it updates. Who reads the same view may have had it
-    computed: that memory holds the old elements, and is not where the update goes."""
+    """The view that an update stores to, over the memory that it updates. Another reader of the same view may have
+    realised it: that buffer has the old elements, and is not the target of the update."""
     base, view, _ = assign.src
     chain: list[UOp] = []
     while view is not base:

@@ -19,12 +19,12 @@ from tilewright.runtime.device import open_driver
 if TYPE_CHECKING:  # a start that finds its plan on disk does without it
     from tilewright.graph.kernels.outline import DynamicKernel, Outline
 
-# Plans that have a kernel of an outline as it is, each in other sizes, before one is made for all sizes.
+# The number of plans with static kernels of an outline, each in other sizes, before a dynamic one is compiled.
 MIN_PLANS = 2
-# Kernels of an outline in one plan that are compiled as they are; where there are more, all of them are dynamic.
+# The most static kernels of an outline in one plan; where there are more, all of them are dynamic.
 MAX_ALIKE = 4
-# Operations and bytes of a kernel that may be dynamic. Loops whose sizes are arguments are not tiled, and one thread
-# runs it: at this limit it takes about a tenth of a millisecond longer, less than building the graph for a run takes.
+# The most operations and bytes of a dynamic kernel. Its loops are not tiled, and one thread runs it: at this limit it
+# takes about a tenth of a millisecond longer, less than building the graph of a run.
 MAX_WORK = 1 << 20
 # Dynamic kernels of one outline: others are made where sizes exceed the bounds of the first.
 MAX_DYNAMIC = 8

@@ -33,8 +33,8 @@ class Part(NamedTuple):
     given: Mapping[str, int]
 
     def handle(self, kernel: LoadedKernel, memories: Sequence[Any] = ()) -> Any:
-        """What is launched: a kernel with variables has the values of the recorded run until it is given others, which
-        are among the memories of a run."""
+        """What is launched: a kernel with variables keeps the values of the recorded run until it is given others among
+        the memories of a run."""
         driver = open_driver(kernel.device)
         if not driver.variables_of(kernel.handle):
             return kernel.handle

@@ -81,8 +81,8 @@ kernel_tables.append(_plans)
 
 
 def known_plan(structure: Structure, is_replayed: bool = False) -> Plan | None:
-    """The plan, where this process has made it before; whoever watches the stages sees it made again. What will be
-    replayed many times has static kernels."""
+    """The plan that this process has made before; None while a listener watches the stages, which are run again for it.
+    A plan that will be replayed has static kernels."""
     if listeners and is_watched():
         return None
     plan = _plans.get((structure, plan_options()))
@@ -90,8 +90,8 @@ def known_plan(structure: Structure, is_replayed: bool = False) -> Plan | None:
 
 
 def plan_graph(structure: Structure, is_replayed: bool = False, bound: BoundGraph | None = None) -> Plan:
-    """Whoever watches the stages sees them, with the lines of `bound`: a stored schedule is for those who
-    want results alone."""
+    """Runs the stages with the lines of `bound` where a listener watches them; a stored schedule is used where only
+    results are wanted."""
     with planning:
         return known_plan(structure, is_replayed) or _new_plan(structure, is_replayed, bound)
 
@@ -194,7 +194,7 @@ def _store_plan(stored_key: str, plan: Plan) -> None:
 
 
 def forget_schedules() -> None:
-    """Empties the process's own caches, for tests and measurements."""
+    """Empties the caches of the process, for tests and measurements."""
     _schedules.clear()
     _plans.clear()
     divisions.clear()

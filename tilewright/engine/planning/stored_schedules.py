@@ -39,7 +39,7 @@ Bindings = tuple[Binding | None, ...]
 
 
 def schedule_key(outputs: Sequence[UOp], device: str, pinned: frozenset[int]) -> str | None:
-    """What the schedule of these nodes is stored under; None where a device that they touch keeps no kernels."""
+    """The disk key of the schedule of these nodes; None where one of their devices stores no kernels."""
     order = toposort(*outputs)
     devices = {device}
     for node in order:
@@ -65,7 +65,7 @@ def schedule_key(outputs: Sequence[UOp], device: str, pinned: frozenset[int]) ->
 
 
 def write_schedule(key: str, plan: Schedule, kernels: Sequence[str | None], bindings: Sequence[Binding | None]) -> None:
-    """`kernels` is what each item's kernel is stored under, None for a copy."""
+    """`kernels` are the disk keys of the items' kernels, None for a copy."""
     slots = [[slot.dtype.name, *_row(slot, "dtype")] for slot in plan.slots]
     items = [
         {
@@ -84,7 +84,7 @@ def write_schedule(key: str, plan: Schedule, kernels: Sequence[str | None], bind
 def read_schedule(
     key: str, params: Sequence[UOp], outputs: Sequence[UOp], device: str
 ) -> tuple[Schedule, KernelKeys, Bindings] | None:
-    """None where there is none, or what is there does not fit these nodes."""
+    """The stored schedule; None where there is none, or where it does not fit these nodes."""
     entry = read_entry(key, "schedule")
     if entry is None:
         return None
