@@ -7,7 +7,8 @@ In: a seed, of which every row is made, and torch on the same device. Out: the g
 the share of rows under 0.8, 0.5 and 0.1, and the slowest 30; JSON where asked for. Results are compared with torch's in
 float64 first: a row that is wrong is not timed. Rows run in a process of their own, several in each; one that is not
 done within a limit (--limit) ends its process and is reported. The two libraries take turns, and the least time of
-each counts: what others do on the machine is not measured. `--only 17` runs row 17 of a seed again.
+each counts: what others do on the machine is not measured. `--only 17` runs row 17 of a seed again. Both multiply
+float32 in full; ALLOW_TF32=1 lets both use TF32, as torch would for convolutions alone.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from bench import sweep_cases, sweep_movement
 from bench.measuring import CLOCKS
 from bench.sweep_cases import Array, Case, Random, Scale
 from tilewright import Context, Tensor, dtypes, jit
+from tilewright.base.config import options
 from tilewright.runtime.device import open_driver
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -78,6 +80,7 @@ def measure(
     """Seconds of ours and of torch by a clock, or `wrong` with the error."""
     import torch
 
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = bool(options.ALLOW_TF32)
     place = "cuda" if device.upper().startswith("CUDA") else "cpu"
     kind = getattr(torch, dtype)
     theirs = [torch.from_numpy(array).to(place) for array in case.inputs]
