@@ -33,13 +33,18 @@ SCATTER, UPCAST, THREAD, LOCAL = OptOps.SCATTER, OptOps.UPCAST, OptOps.THREAD, O
 generator = np.random.default_rng(5)
 
 
-def by_index(places: int, terms: int, columns: int) -> UOp:
-    """The kernel of an embedding's gradient."""
+def by_index(places: int, terms: int, columns: int, own: str = "") -> UOp:
+    """The kernel of an embedding's gradient; or what is added to a tensor, which may be kept where nothing is."""
     shape = (places, terms, columns)
     index, rows = leaf(0, terms, dtype=dtypes.int32), leaf(1, terms, columns)
     match = build.alu(Ops.CMPEQ, build.expand(build.reshape(index, (1, terms, 1)), shape), build.axis_iota(shape, 0))
     given = build.expand(build.reshape(rows, (1, terms, columns)), shape)
-    return kernel_of(build.reduce_axis(Ops.ADD, build.where(match, given, build.const(dtypes.float32, 0.0)), (1,)))
+    total = build.reduce_axis(Ops.ADD, build.where(match, given, build.const(dtypes.float32, 0.0)), (1,))
+    if not own:
+        return kernel_of(total)
+    begun = leaf(2, places, 1, columns)
+    whole = begun + total
+    return kernel_of(whole if own == "added" else build.where(total.eq(0.0), begun, whole))
 
 
 def chosen(ast: UOp, target) -> list[OptOps]:
@@ -59,6 +64,32 @@ def test_no_place_looks_for_its_terms_any_more(name: str, parts: int) -> None:
         return
     assert not any(node.op is Ops.REDUCE for node in toposort(apply_opt(ast, Opt(SCATTER, axis, parts))))
     check(ast, (Opt(SCATTER, axis, parts),), ("PYTHON", "CPU"))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+@pytest.mark.parametrize("own", ["added", "kept"])
+def test_outputs_begin_with_what_the_sums_are_added_to(own: str, parts: int) -> None:
+    """A copy and the rows that are added, in one kernel: the sums were stored, and added in a pass of their own."""
+    ast = by_index(9, 5, 4, own)
+    assert not any(node.op is Ops.REDUCE for node in toposort(apply_opt(ast, Opt(SCATTER, 0, parts))))
+    check(ast, (Opt(SCATTER, 0, parts),), ("PYTHON", "CPU"))
+
+
+def test_added_rows_keep_what_is_not_named() -> None:
+    values = np.full((4000, 20), -0.0, np.float32)
+    rows, index = generator.standard_normal((3, 20)).astype(np.float32), np.array([7, 3999, 7])
+    expected = values.copy()
+    np.add.at(expected, index, rows)
+    found = Tensor(values).index_add(0, Tensor(index), Tensor(rows)).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    spread = np.repeat(index[:, None], 20, 1)
+    again = Tensor(values).scatter_add(0, Tensor(spread), Tensor(rows)).numpy()
+    np.testing.assert_allclose(again, expected, rtol=1e-6)
+    assert np.signbit(again[0]).all()
+    with Context(NOOPT=1):
+        np.testing.assert_allclose(
+            Tensor(values).index_add(0, Tensor(index), Tensor(rows)).numpy(), expected, rtol=1e-6
+        )
 
 
 @pytest.mark.parametrize(

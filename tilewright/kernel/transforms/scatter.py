@@ -34,7 +34,7 @@ _OUTPUT = (AxisType.LOOP, AxisType.GLOBAL)
 
 class Terms(NamedTuple):
     """The terms of one store's reduction: `value` is accumulated at iteration `output_index` of the axis, where the
-    `conditions` hold."""
+    `conditions` hold. `own` is what an output begins with, None where that is the identity."""
 
     store: UOp
     op: Op
@@ -42,6 +42,7 @@ class Terms(NamedTuple):
     output_index: UOp
     conditions: tuple[UOp, ...]
     axes: tuple[UOp, ...]
+    own: UOp | None
 
 
 def check_scatter(view: KernelView, axis: UOp, parts: object) -> str | None:
@@ -63,7 +64,8 @@ def check_scatter(view: KernelView, axis: UOp, parts: object) -> str | None:
 
 def match_terms(store: UOp, axis: UOp) -> Terms | str:
     """The terms of what is stored, each with an index along the axis; or the reason why there are none."""
-    access, value = store.src
+    access, stored = store.src
+    value, own = reduction_and_own(stored)
     if value.op is not Ops.REDUCE:
         return "what is stored is no reduction"
     if len(access.src) != 2 or not stride(access, axis):
@@ -80,8 +82,30 @@ def match_terms(store: UOp, axis: UOp) -> Terms | str:
         if output_index is not None:
             if any(axis in other.ranges for other in (term, *others)):
                 return "the terms depend on axis {axis} in more than their index"
-            return Terms(store, value.arg, term, output_index, others, value.src[1:])
+            return Terms(store, value.arg, term, output_index, others, value.src[1:], own)
     return "no condition compares an index with axis {axis}"
+
+
+def reduction_and_own(stored: UOp) -> tuple[UOp, UOp | None]:
+    """A reduction and what it is combined with, which may be left as it is where a sum is 0: `own + r`, or
+    `where(r == 0, own, own + r)`. The stored value itself, and None, where it is neither."""
+    whole, other = stored, None
+    if stored.op is Ops.WHERE and stored.src[0].op in (Ops.CMPEQ, Ops.CMPNE):
+        whole, other = stored.src[1:] if stored.src[0].op is Ops.CMPNE else stored.src[:0:-1]
+    if whole.op not in (Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN):
+        return stored, None
+    for own, found in (whole.src, whole.src[::-1]):
+        is_alone = (
+            found.op is Ops.REDUCE and found.arg is whole.op and not any(n.op is Ops.REDUCE for n in toposort(own))
+        )
+        is_kept = other is None or (other is own and whole.op is Ops.ADD and _is_with_zero(stored.src[0], found))
+        if is_alone and is_kept:
+            return found, own
+    return stored, None
+
+
+def _is_with_zero(comparison: UOp, value: UOp) -> bool:
+    return value in comparison.src and any(each.op is Ops.CONST and each.arg == 0 for each in comparison.src)
 
 
 def masked_term(term: UOp, op: Op) -> tuple[tuple[UOp, ...], UOp] | None:
@@ -151,7 +175,14 @@ def scattered(terms: Terms, axis: UOp, part: UOp, fresh: int, skips_loads: bool)
     whole = () if length * parts == size else ((start + inner) < size,)
     first = UOp(Ops.INDEX, memory.dtype, (memory, at(start + inner), *whole))
     identity = const(memory.dtype, reduce_identity(terms.op, memory.dtype))
-    filled = UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (first, identity)), inner))
+    begun = identity
+    if terms.own is not None:
+        begun = exchange_range(terms.own, axis, start + inner)
+        if whole:
+            begun = masked_loads(begun, whole[0])
+        if terms.op is Ops.ADD and memory.dtype.is_float:
+            identity = const(memory.dtype, -0.0)  # 0.0 would take the sign of an output of -0.0
+    filled = UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (first, begun)), inner))
     # Every store has loops of its own, which are no reduce axes.
     loops = {
         loop: UOp(Ops.RANGE, loop.dtype, loop.src, Axis((fresh + 1 + number,), AxisType.LOOP))

@@ -12,7 +12,7 @@ from tilewright.graph import build
 from tilewright.graph.build import Pairs
 from tilewright.graph.ops import Ops
 from tilewright.graph.slices import cat, pad_axis, replace_axis, slice_axis
-from tilewright.graph.spec import Shape
+from tilewright.graph.spec import Kind, Shape
 from tilewright.graph.uop import UOp
 
 # Read from here by every family of operations, beside the movements below.
@@ -237,3 +237,12 @@ def join_bits(node: UOp, dtype: DType) -> UOp:
     # The parts have no bits in common, so their sum is their union.
     joined = build.reduce_axis(Ops.ADD, placed, (len(shape) - 1,))
     return build.bitcast(build.reshape(joined, shape[:-1]), dtype)
+
+
+def without_storing(node: UOp) -> UOp:
+    """A view of a value that is stored as it is, as the same view of the value itself."""
+    if node.op is Ops.CONTIGUOUS:
+        return node.src[0]
+    if node.op.kind is not Kind.MOVEMENT:
+        return node
+    return build.movement(node.op, without_storing(node.src[0]), node.arg)

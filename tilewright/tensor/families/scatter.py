@@ -7,13 +7,14 @@ from __future__ import annotations
 import math
 from typing import Self
 
-from tilewright.base.dtype import Scalar, dtypes
+from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.base.errors import DTypeError, IndexingError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.gradients.gather import flat_number, stored_if_large
 from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
+from tilewright.runtime.device import open_driver
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.base import TensorBase, check_devices
 from tilewright.tensor.core.checks import broadcast_shape, check_axis, check_whole
@@ -66,9 +67,12 @@ class ScatterMixin(Family):
         if self.dtype.is_bool:
             op = {Ops.ADD: Ops.MAX, Ops.MUL: Ops.MIN}.get(op, op)
         offered = build.reshape(build.cast(values, wide), nodes.replace_axis(values.shape, axis, 1, values.shape[axis]))
-        combined = _combined(op, match, build.expand(offered, match.shape), axis)
         own = build.cast(self.uop, wide)
-        if include_self and reduce != "mean":
+        is_begun = include_self and reduce != "mean" and self._begins_outputs(wide)
+        combined = _combined(op, match, build.expand(offered, match.shape), axis, is_stored=not is_begun)
+        if is_begun:
+            node = stored_if_large(_with_own(op, combined, own), math.prod(match.shape))
+        elif include_self and reduce != "mean":
             node = _with_own(op, combined, own)
         else:
             count = _combined(Ops.ADD, match, build.const(dtypes.int32, 1, match.shape), axis)
@@ -78,6 +82,14 @@ class ScatterMixin(Family):
                 combined = _divided(combined, count + int(include_self))
             node = build.where(build.alu(Ops.CMPEQ, count, build.const(count.dtype, 0)), own, combined)
         return self._new(build.cast(node, self.dtype), source)
+
+    def _begins_outputs(self, wide: DType) -> bool:
+        """Whether one kernel copies this tensor and adds to the copy: it lies in memory, in the dtype of the sums, and
+        cores walk the terms."""
+        if not isinstance(self.device, str) or self.dtype is not wide or not build.is_stored(self.uop):
+            return False
+        target = open_driver(self.device).target
+        return target.has_threads and not target.has_local
 
     def _scattered(self, name: str, dim: int, index: Self, src: Self | Scalar) -> tuple[int, Self]:
         """The axis, and the values as a tensor of the index's shape."""
@@ -165,12 +177,14 @@ class ScatterMixin(Family):
         return positions, None if size is None else build.alu(Ops.CMPLT, positions, positions.const_like(self.numel()))
 
 
-def _combined(op: Op, match: UOp, offered: UOp, axis: int) -> UOp:
-    """For each position of the axis what is offered to it, combined; the identity where nothing is."""
+def _combined(op: Op, match: UOp, offered: UOp, axis: int, is_stored: bool = True) -> UOp:
+    """For each position of the axis what is offered to it, combined; the identity where nothing is. A large one
+    `is_stored` as it is, or with what else the same kernel computes."""
     identity = build.const(offered.dtype, reduce_identity(op, offered.dtype))
     total = build.reduce_axis(op, build.where(match, offered, identity), (axis + 1,))
     shape = (*match.shape[: axis + 1], *match.shape[axis + 2 :])
-    return stored_if_large(build.reshape(total, shape), math.prod(match.shape))
+    whole = build.reshape(total, shape)
+    return stored_if_large(whole, math.prod(match.shape)) if is_stored else whole
 
 
 def _with_own(op: Op, combined: UOp, own: UOp) -> UOp:

@@ -10,10 +10,12 @@ from tilewright.base.errors import DTypeError, IndexingError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.gradients.gather import gather_gradient
 from tilewright.graph.uop import UOp
+from tilewright.tensor.core import nodes
 from tilewright.tensor.core.base import TensorBase, check_devices
 from tilewright.tensor.core.checks import Axes, broadcast_shape, check_axes, check_axis, check_axis_of_some, check_whole
 from tilewright.tensor.families.scatter import ScatterMixin
 from tilewright.tensor.primitives.index_nodes import checked_index
+from tilewright.tensor.primitives.reduce import accumulate_dtype
 
 
 class SelectingMixin(ScatterMixin):
@@ -67,8 +69,13 @@ class SelectingMixin(ScatterMixin):
         scaled = values if alpha == 1 else (values * alpha).cast(self.dtype)
         if 0 in values.shape:
             return self
-        slices = self._slices("index_add", axis, row)
-        return self + self._new(gather_gradient(slices, scaled.uop)[0] or scaled.uop, scaled)
+        added = gather_gradient(self._slices("index_add", axis, row), scaled.uop)[0]
+        if added is None:
+            return self + scaled
+        if self._begins_outputs(accumulate_dtype(self.dtype)):
+            # The kernel of the sums begins with a copy of this tensor, and is stored with it.
+            return self._new(build.contiguous(self.uop + nodes.without_storing(added)), scaled)
+        return self + self._new(added, scaled)
 
     def index_copy(self, dim: int, index: Self, source: Self) -> Self:
         """This tensor with the slices of an axis that the index names replaced by those of `source`."""
