@@ -58,8 +58,8 @@ class Affine(NamedTuple):
 
 
 def affine(node: UOp) -> Affine:
-    """The affine form whose value is the node's, as whole numbers. Of a fixed-width integer that may wrap the only form
-    is the node itself, and a multiple of a sum is an atom there."""
+    """The affine form whose value is the node's, over the integers. A fixed-width integer that may wrap is its own
+    form, and a multiple of a sum is an atom there."""
     form = ring_form(node)
     dtype = node.dtype
     if dtype is dtypes.index or node in form.terms:
@@ -98,7 +98,8 @@ def is_atom(node: UOp) -> bool:
 
 
 def _work_out(node: UOp) -> None:
-    """Keeps the form on the node and on all below it that take part in it, without recursion."""
+    """Computes the form of the node and of all nodes below it that are part of it, without recursion, and keeps
+    them."""
     stack = [node]
     while stack:
         top = stack[-1]
@@ -200,7 +201,7 @@ def from_affine(form: Affine, dtype: DType = dtypes.index) -> UOp:
     return total
 
 
-# Sizes and strides come up again and again; finding one here takes a tenth of the time of making the node.
+# Sizes and strides recur; a lookup here takes a tenth of the time of making the node.
 _indices: dict[int, UOp] = {value: UOp(Ops.CONST, dtypes.index, (), value) for value in range(-32, 257)}
 
 
@@ -211,12 +212,12 @@ def _number(dtype: DType, value: int) -> UOp:
 
 
 def coefficient(node: UOp, atom: UOp) -> int:
-    """How often the atom is counted in the node's affine form; 0 where it is not there on its own."""
+    """The coefficient of the atom in the node's affine form; 0 where it is no term of it."""
     return affine(node).terms.get(atom, 0)
 
 
 def without(node: UOp, atoms: Iterable[UOp]) -> UOp:
-    """The node less the terms of these atoms: what is left of an address when some axes are at 0."""
+    """The node without the terms of these atoms: the address at which those axes are 0."""
     dropped = set(atoms)
     form = affine(node)
     if dropped.isdisjoint(form.terms):

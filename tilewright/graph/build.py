@@ -53,8 +53,8 @@ def axis_iota(shape: Shape, axis: int) -> UOp:
 
 
 def _past(skipped: UOp, made: UOp) -> UOp:
-    """`made`, a movement of `skipped` that goes past it: two of a kind are one. It is noted, because a gradient with
-    respect to `skipped` flows through `made`. The note is weak: what lies below a node does not keep the node."""
+    """`made`, a movement of the source of `skipped`: two movements of one kind are merged. `made` keeps a weak note of
+    `skipped`, because a gradient with respect to `skipped` flows through `made`."""
     if skipped.dtype.is_float:
         with _noting:
             notes = made.cache.setdefault("past", weakref.WeakSet())
@@ -64,7 +64,7 @@ def _past(skipped: UOp, made: UOp) -> UOp:
 
 
 def goes_past(x: UOp) -> Set[UOp]:
-    """The nodes that `x` is a movement of without holding them."""
+    """The merged movements that `x` stands for, without holding them."""
     return x._cache.get("past", frozenset()) if x._cache else frozenset()
 
 
@@ -146,13 +146,13 @@ def movement(op: Op, x: UOp, arg: tuple[object, ...]) -> UOp:
 
 
 def broadcast_scalar(x: UOp, shape: Shape) -> UOp:
-    """A 0-d node repeated over a shape."""
+    """A 0-d node broadcast to a shape."""
     assert x.shape == ()
     return expand(reshape(x, (1,) * len(shape)), shape)
 
 
 def broadcast_to(x: UOp, shape: Shape) -> UOp:
-    """`x` with axes of size 1 put in front and every axis of size 1 repeated until the shape is reached."""
+    """`x` broadcast to a shape: axes of size 1 are added in front, and every axis of size 1 is repeated."""
     missing = len(shape) - len(x.shape)
     assert missing >= 0, f"broadcast {x.shape} to {shape}"
     return expand(reshape(x, (1,) * missing + x.shape), shape)
@@ -162,7 +162,7 @@ _REPETITIONS = (Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE)
 
 
 def scalar_of(x: UOp) -> UOp | None:
-    """The 0-d node of which `x` is a repetition, or None."""
+    """The 0-d node that `x` broadcasts, or None."""
     while x.op in _REPETITIONS:
         x = x.src[0]
     return None if x.shape else x
@@ -172,7 +172,7 @@ def scalar_of(x: UOp) -> UOp | None:
 
 
 def alu(op: Op, *src: UOp) -> UOp:
-    """An elementwise op on sources of one shape; a repeated scalar is used as the 0-d node it is made from."""
+    """An elementwise op on sources of one shape; a broadcast scalar is used as the 0-d node that it broadcasts."""
     shape: Shape = ()
     count = 0
     for node in src:
@@ -195,8 +195,8 @@ def cast(x: UOp, dtype: DType) -> UOp:
 
 
 def check_range(index: UOp, arg: CheckArg, valid: UOp | None = None) -> UOp:
-    """The integers of `index`, of which those that are out of range are reported when they are computed; `valid` says
-    which of them count."""
+    """The integers of `index`; those out of range are reported when they are computed. `valid` masks the ones to
+    check."""
     assert arg.size > 0
     if index.dtype.bits < 64 and arg.size > int(index.dtype.max):
         index = cast(index, dtypes.int64)  # so that the size is a value of the dtype
@@ -207,7 +207,7 @@ def check_range(index: UOp, arg: CheckArg, valid: UOp | None = None) -> UOp:
 
 
 def wrap_negative(index: UOp, size: int) -> UOp:
-    """Negative positions count from the end."""
+    """Negative indices count from the end."""
     if index.vmin >= 0:
         return index
     if index.dtype.bits < 64 and size > int(index.dtype.max):
@@ -284,12 +284,12 @@ def multi(parts: Sequence[UOp], axis: int | None, devices: tuple[str, ...]) -> U
 
 
 def placed(x: UOp, device: str) -> UOp:
-    """A value that has no device of its own, on one: it is computed there and may be stored there."""
+    """A value without a device, placed on one: it is computed there and may be stored there."""
     return UOp(Ops.DETACH, x.dtype, (x,), (_PLACED, device))
 
 
 def placed_on(x: UOp) -> str | None:
-    """The device that `placed` says."""
+    """The device of a `placed` value; None for any other."""
     return x.arg[1] if x.op is Ops.DETACH and isinstance(x.arg, tuple) and x.arg[0] == _PLACED else None
 
 
@@ -297,7 +297,7 @@ _PLACED = "on"
 
 
 def device_of(x: UOp) -> Devices | None:
-    """The device that a value is computed on, or those it is spread over; None for constants, which belong to none."""
+    """The device that a value is computed on, or those it is sharded over; None for constants, which belong to none."""
     stack, seen = [x], {x}
     while stack:
         top = stack.pop()
@@ -313,7 +313,7 @@ def device_of(x: UOp) -> Devices | None:
 
 
 def is_everywhere(x: UOp) -> bool:
-    """Whether a value is one number, made of constants: it belongs to no device and need not be moved to any."""
+    """Whether a value is one constant number: it belongs to no device and is never moved."""
     return scalar_of(x) is not None and device_of(x) is None
 
 

@@ -16,13 +16,13 @@ _ROUNDS_TO = "rounds to "
 
 
 def with_slopes(value: UOp, rule: Callable[..., tuple[UOp | None, ...]], *inputs: UOp) -> UOp:
-    """`value`, whose derivatives with respect to `inputs` are what `rule(value, *inputs)` says, and not what the nodes
-    of its formula would give where the formula is selected from cases."""
+    """`value`, whose derivatives with respect to `inputs` are those of `rule(value, *inputs)` instead of those of its
+    formula, which may select among cases."""
     return UOp(Ops.DETACH, value.dtype, (value, *inputs), Slopes(rule))
 
 
 def round_gradient(x: UOp, dtype: DType) -> UOp:
-    """`x`, whose gradient is rounded to a short float: what it is multiplied with is one already."""
+    """`x`, whose gradient is rounded to a short float, the dtype of what it is multiplied with."""
     return x if x.dtype is dtype else UOp(Ops.DETACH, x.dtype, (x,), f"{_ROUNDS_TO}{dtype.name}")
 
 
@@ -42,8 +42,8 @@ _NOT_SET_APART = (Ops.BUFFER, Ops.PARAM, Ops.ASSIGN, Ops.CUSTOM_KERNEL)
 
 
 def set_apart(x: UOp) -> UOp:
-    """The same expression as a node of its own: a gradient with respect to one of two does not count uses of the other.
-    A constant has no identity."""
+    """The same expression as a distinct node, so that a gradient with respect to it does not count uses of equal
+    expressions. A constant has no identity."""
     if not x.src or x.op in _NOT_SET_APART:
         return x
     scalar = scalar_of(x)
@@ -55,14 +55,14 @@ def set_apart(x: UOp) -> UOp:
 
 
 def is_seen_by_gradients_alone(x: UOp) -> bool:
-    """Whether the node is its first source for everything that is computed: no schedule has to know it."""
+    """Whether the node equals its first source in every computation, so that schedules drop it."""
     if x.op is not Ops.DETACH:
         return False
     return isinstance(x.arg, Slopes | Identity) or x.arg == _TAKES_TIES or rounded_to(x) is not None
 
 
 def taking_ties(x: UOp) -> UOp:
-    """A number that takes the gradient of a tie for itself: MAX(x, 0) is then flat at 0, as relu is."""
+    """An operand that gets the whole gradient of a tie: MAX(x, 0) then has slope 0 at 0, like relu."""
     return UOp(Ops.DETACH, x.dtype, (x,), _TAKES_TIES)
 
 
@@ -71,6 +71,6 @@ def takes_ties(x: UOp) -> bool:
 
 
 def detach(x: UOp) -> UOp:
-    """`x` cut off from gradients. A constant has none; a buffer may be a parameter."""
+    """`x` without gradient. A constant has none anyway; a buffer may be a parameter."""
     is_cut = x.op in (Ops.CONST, Ops.SIZE, Ops.IOTA) or (x.op is Ops.DETACH and x.arg is None)
     return x if is_cut else UOp(Ops.DETACH, x.dtype, (x,))

@@ -38,7 +38,7 @@ class OptOps(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Opt:
-    """One transform: which, on which axis, with which argument."""
+    """One transform with its axis and argument."""
 
     op: OptOps
     axis: int | None = None

@@ -45,7 +45,7 @@ def reset_rewrite_count() -> None:
 
 
 def watch_anew() -> None:
-    """Whoever listens from now on sees every rule fire, also where its result is known."""
+    """Makes a new listener see every rule fire, also where the result is memoised."""
     global _watched_mark
     _watched_mark = f"#{int(_watched_mark[1:] or 0) + 1}"
 
@@ -155,7 +155,7 @@ def _run(root: UOp, rules: RuleSet, ctx: Any, memo: str | None, watched: bool) -
 
 
 def _recall(node: UOp, done: dict[UOp, UOp], memo: str | None) -> UOp | None:
-    """What the rules make of a node, where that is known from this call or from an earlier one."""
+    """The memoised result of the rules for a node, from this call or an earlier one."""
     finished = done.get(node)
     if finished is None and memo is not None and node._cache is not None:
         kept: UOp | bool | None = node._cache.get(memo)

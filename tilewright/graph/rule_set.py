@@ -51,7 +51,7 @@ class RuleSet:
         return f"RuleSet({self.name!r}, {len(self.rules)} rules)"
 
     def match(self, node: UOp, ctx: Any = None) -> tuple[UOp, Rule] | None:
-        """What the first rule that fires on this very node makes of it, or None."""
+        """The result of the first rule that fires on this node, or None."""
         matcher = self.matchers[node.op]
         return None if matcher is None else matcher(node, ctx)
 

@@ -87,7 +87,8 @@ def bounds_of_size(node: UOp) -> tuple[int, int]:
 
 
 def _bounds_of_fractions(node: UOp) -> tuple[int, int]:
-    """x//c is (x - r) / c with a remainder r in 0..c-1: so terms of x in and outside of a quotient are added up."""
+    """x//c is (x - r) / c with a remainder r in 0..c-1, so that terms of x inside and outside of a quotient are added
+    up."""
     # Programs without variables do without these.
     from fractions import Fraction
 

@@ -33,7 +33,7 @@ def min_size(size: int) -> int:
 
 
 def present_size(size: int) -> int:
-    """The value that a size has in this run, which nobody is told of."""
+    """The value of a size in this run, read without notifying jit."""
     return size.value if isinstance(size, SymbolicInt) else size
 
 
@@ -117,14 +117,13 @@ def variable_bounds(roots: Sequence[UOp]) -> dict[str, tuple[int, int]]:
 
 
 def variable_values(roots: Sequence[UOp], part: float = 1.0) -> dict[str, int]:
-    """A value for each variable: the greatest, or that part of the way from the least to it."""
+    """A value for each variable: the greatest, or a fraction of the way from the least to the greatest."""
     bounds = variable_bounds(roots).items()
     return {name: least + int(part * (greatest - least)) for name, (least, greatest) in bounds}
 
 
 def fixed_nodes(roots: Sequence[UOp], values: Mapping[str, int]) -> dict[UOp, UOp]:
-    """Each node of a graph, of tensors or of a kernel, with plain ints where it has symbolic sizes: what it means for
-    these values of the variables."""
+    """Each node of a tensor graph or a kernel with these values in place of the variables in its sizes."""
     done: dict[UOp, UOp] = {}
     for node in toposort(*roots):
         if node.op is Ops.VARIABLE and node.arg[0] in values:

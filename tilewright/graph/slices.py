@@ -22,7 +22,7 @@ def slice_axis(node: UOp, axis: int, start: int, stop: int) -> UOp:
 
 
 def replace_axis(shape: Shape, axis: int, *sizes: int) -> Shape:
-    """A shape with other sizes in the place of one."""
+    """A shape with one axis replaced by other sizes."""
     return (*shape[:axis], *sizes, *shape[axis + 1 :])
 
 
@@ -63,7 +63,7 @@ def bounds_of(sizes: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def even_sizes(size: int, count: int) -> tuple[int, ...]:
-    """As many parts as alike as they can be, the larger ones first."""
+    """The sizes of parts that differ by one at most, the larger first."""
     return tuple(size // count + (number < size % count) for number in range(count))
 
 

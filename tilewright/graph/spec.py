@@ -159,7 +159,7 @@ def scalar_shape(_node: Node) -> Shape:
 
 
 def elementwise_shape(node: Node) -> Shape:
-    """The one shape of the sources; a 0-d source stands for any shape."""
+    """The common shape of the sources; a 0-d source is broadcast."""
     for src in node.src:
         if src.shape:
             return src.shape
@@ -213,7 +213,7 @@ def element_count(shape: Shape) -> int:
 
 
 def max_count(shape: Shape) -> int:
-    """The most elements that there may be: a size that is a variable counts as its greatest value."""
+    """The greatest number of elements: a variable size counts with its greatest value."""
     return math.prod([size if isinstance(size, int) else size.greatest for size in shape])
 
 
