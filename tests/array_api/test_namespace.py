@@ -150,3 +150,11 @@ def test_the_standards_own_suite() -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     assert done.returncode == 0, "\n".join(failed) or done.stdout[-2000:]
+
+
+@pytest.mark.parametrize("stop", [2.877379194965197e16, 1.0, -3.3])
+def test_linspace_without_its_end_is_the_beginning_of_one_with_it(stop: float) -> None:
+    for num in (0, 1, 2, 64):
+        shorter, longer = xp.linspace(0.0, stop, num, endpoint=False), xp.linspace(0.0, stop, num + 1)
+        assert shorter.shape == (num,)
+        assert shorter.tolist() == longer[:num].tolist()

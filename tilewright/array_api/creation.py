@@ -143,8 +143,8 @@ def linspace(
             for a, b in ((first.real, last.real), (first.imag, last.imag))
         )
         return ComplexTensor(real, imag)
-    if not endpoint:
-        stop = start + (stop - start) * (num - 1) / num if num else stop
+    if not endpoint:  # the standard's words: the first of one more
+        return Tensor.linspace(start, stop, num + 1, dtype, device)[:num]
     return Tensor.linspace(start, stop, num, dtype, device)
 
 
