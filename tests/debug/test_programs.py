@@ -103,6 +103,24 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
         "memory",
         "place_temps",
     ),
+    "masks that the script drops": (
+        "import tilewright.schedule.split as split\nfrom tilewright.graph.walk import map_graph\n"
+        "from tilewright.graph.ops import Ops\n"
+        "def drop(node, src):\n    return src[1] if node.op is Ops.WHERE and node.dtype.is_float else None\n"
+        "split.drop_masks = lambda sink: map_graph(sink, drop)\n"
+        "got = (x.tril() + 1).sum(0).numpy()\nwant = (np.tril(data) + 1).sum(0)",
+        "pass",
+        "schedule/write_values",
+    ),
+    "a copy between devices that is too short": (
+        "import tilewright.runtime.buffer as buffer, tilewright.engine.planning.launches as launches\n"
+        "inner = buffer.transfer\ndef transfer(target, to, source, by, nbytes):\n"
+        "    inner(target, to, source, by, nbytes - 4)\n"
+        "buffer.transfer = launches.transfer = transfer\ny = Tensor(data, device='CPU:1').realize()\n"
+        "got = ((y * 2).to('CPU') + 1).numpy()\nwant = data * 2 + 1",
+        "copy",
+        "CPU:1 to CPU",
+    ),
     "one device of two that is wrong": (
         "import tilewright.backends.opencl.language as language\nfrom tilewright.graph.ops import Ops\n"
         "kind = next(v for n, v in vars(language).items() if n.startswith('O') and n.endswith('Language'))\n"

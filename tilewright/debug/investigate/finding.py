@@ -8,8 +8,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """A guilty step: its kind (rule, pass, opt, schedule, fusion, memory, queue, jit, cache, gradient, sharding, kernel
-    or backend), its name, a sentence, and what stood there before and after it."""
+    """A guilty step: its kind (rule, pass, opt, schedule, fusion, memory, queue, jit, cache, gradient, sharding,
+    kernel, copy or backend), its name, a sentence, and what stood there before and after it."""
 
     kind: str
     name: str

@@ -21,11 +21,13 @@ REDUCE_SECONDS = 20.0
 def examine_in_place(repro: Repro, folder: str) -> None:
     """Nothing runs in a child here: not every driver lives on in one. So the result is written as soon as there is one,
     and again for a smaller graph."""
-    kind = counted_replay(repro).kind
-    if not kind or not _examined(repro, folder):
+    if not _examined(repro, folder):
         return
-    small = reduce_repro(repro, lambda candidate: counted_replay(candidate).kind == kind, REDUCE_SECONDS)
-    _examined(small, folder)
+    # Memory that nothing writes may hold what is right from the run before: then there is nothing to reduce.
+    kind = counted_replay(repro).kind
+    if kind:
+        small = reduce_repro(repro, lambda candidate: counted_replay(candidate).kind == kind, REDUCE_SECONDS)
+        _examined(small, folder)
 
 
 def _examined(repro: Repro, folder: str) -> bool:

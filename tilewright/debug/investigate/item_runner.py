@@ -162,9 +162,9 @@ def known_loads(state: Scheduling, held: Mapping[UOp, Array]) -> list[dict[UOp, 
     return found
 
 
-def are_values_right(state: Scheduling, held: Mapping[UOp, Array], sizes: Mapping[str, int]) -> bool:
+def are_values_right(state: Scheduling, held: Mapping[UOp, Array], sizes: Mapping[str, int]) -> bool | None:
     """Whether the value that was written for each stored node, as loops and loads of other stored nodes, is the node's:
-    then a kernel that is wrong was broken when it became an item."""
+    then a kernel that is wrong was broken when it became an item. None where that cannot be told."""
     builder = state.builder
     data = {builder.versions[node]: value for node, value in held.items()}
     try:
@@ -180,7 +180,7 @@ def are_values_right(state: Scheduling, held: Mapping[UOp, Array], sizes: Mappin
             if find_difference(got.reshape(-1), held[node][where.reshape(-1)], node.dtype) is not None:
                 return False
     except CANNOT:
-        return False
+        return None
     return True
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.base.config import Context
+from tilewright.base.dtype import dtypes
 from tilewright.base.errors import VerifyError
 from tilewright.base.events import subscribe
 from tilewright.debug.investigate.finding import Finding
@@ -25,15 +26,15 @@ from tilewright.debug.investigate.item_runner import (
     overlap_of,
 )
 from tilewright.debug.investigate.kernel_steps import Stepper, error_text, examine_kernel
-from tilewright.debug.replay import bindings_of, contents_of, expected_values, fixed_outputs, steady_values
+from tilewright.debug.replay import bindings_of, contents_of, expected_values, fixed_outputs, replay, steady_values
 from tilewright.debug.sum_order import CANNOT, Array
 from tilewright.engine.compilation.difference import find_difference
 from tilewright.graph.interpreter.evaluate import evaluate_all
-from tilewright.graph.ops import Ops
+from tilewright.graph.ops import Ops, ParamArg
 from tilewright.graph.passes import run_passes
-from tilewright.graph.records import Schedule
+from tilewright.graph.records import Item, Schedule
 from tilewright.graph.sizes import fixed_graph
-from tilewright.graph.text.repro import Repro
+from tilewright.graph.text.repro import Input, Repro
 from tilewright.graph.text.show import show
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
@@ -98,10 +99,15 @@ def _examine_schedule(repro: Repro, stepper: Stepper) -> Finding | None:
     found = runner.failure or _differs([runner.memory(slot) for slot in plan.outputs], expected, steady, outputs)
     if found:
         text = f"the schedule, interpreted item by item, gives something else than its graph: {found}"
-        text += f"; kernel {strange} writes no value of it" if strange else "; each kernel is right, their order is not"
-        name = "schedule/order_steps"
-        if strange:
-            name = "schedule/write_items" if are_values_right(state, held, repro.values) else "schedule/write_values"
+        is_written = are_values_right(state, held, repro.values)
+        # A small wrong value may happen to be that of another node, so each is compared with its own first.
+        if is_written is False or (strange and is_written is None):
+            name, why = "schedule/write_values", "a kernel was written for another value"
+        elif strange:
+            name, why = "schedule/write_items", f"kernel {strange} writes no value of it"
+        else:
+            name, why = "schedule/order_steps", "each kernel is right, their order is not"
+        text = f"{text}; {why}"
         return stepper.broken_rewrite() or Finding("pass", name, text, show(repro.graph), str(plan))
     planned = ItemRunner(plain_plan, slots, is_planned=True)
     planned.run()
@@ -119,7 +125,26 @@ def _examine_schedule(repro: Repro, stepper: Stepper) -> Finding | None:
         finding = examine_kernel(item.ast, item.device, arrays, repro.values, stepper)
         if finding is not None:
             return finding
+    return _broken_copy(plan)
+
+
+def _broken_copy(plan: Schedule) -> Finding | None:
+    """Two devices between which a copy arrives as something else, where all kernels are right."""
+    pairs = {item.slots: (plan.slots[item.slots[1]], plan.slots[item.slots[0]]) for item in plan.items if is_copy(item)}
+    for source, target in pairs.values():
+        data = np.random.default_rng(0).integers(1, 256, source.nbytes, np.uint8)
+        param = UOp(Ops.PARAM, dtypes.uint8, (), ParamArg(0, data.size, source.device))
+        graph = UOp(Ops.SINK, dtypes.void, (UOp(Ops.COPY, dtypes.uint8, (param,), target.device),))
+        given = (Input(0, dtypes.uint8, data.size, data.tobytes()),)
+        outcome = replay(Repro("schedule", graph, target.device, given))
+        if not outcome.agrees:
+            text = f"{data.size} bytes copied from {source.device} to {target.device} are others there: {outcome.text}"
+            return Finding("copy", f"{source.device} to {target.device}", text, show(graph))
     return None
+
+
+def is_copy(item: Item) -> bool:
+    return item.ast is None and len(item.slots) == 2
 
 
 def _known_values(
