@@ -44,7 +44,7 @@ from tilewright.graph.spec import (
 
 class AxisType(enum.Enum):
     """The role of a RANGE. GLOBAL, LOCAL, GROUP and THREAD are run side by side; LOOP and REDUCE are loops;
-    UPCAST and UNROLL are tiles that the emitter writes out. UPCAST on a reduce axis keeps one accumulator per element,
+    UPCAST and UNROLL are tile axes, unrolled by the emitter. UPCAST on a reduce axis keeps one accumulator per element,
     combined after the loop; UNROLL feeds one accumulator element after element."""
 
     GLOBAL = "g"

@@ -23,10 +23,10 @@ R = TypeVar("R")
 
 
 class Reader:
-    """One thread at a time reads through it."""
+    """The published reads of one thread at a time."""
 
     def __init__(self, always: Sequence[Buffer] = ()) -> None:
-        """`always` is memory that is read every time, besides what `begin_read` is told."""
+        """`always` are buffers that every read includes, besides those given to `begin_read`."""
         self.always = always
         self.reading: Sequence[Buffer] | None = None  # None between reads
         _readers[weakref.ref(self, _readers.pop)] = None
@@ -37,7 +37,7 @@ class Reader:
 
 
 class _Own(threading.local):
-    """The reader of each thread for what it copies to the host."""
+    """Each thread's reader for copies to the host."""
 
     def __init__(self) -> None:
         self.reader = Reader()
@@ -52,7 +52,7 @@ _waiting = 0  # threads
 
 
 def begin_read(reader: Reader, buffers: Sequence[Buffer]) -> None:
-    """From here to `end_read` nobody overwrites these buffers; waits where someone does. A replay does this inline."""
+    """No thread overwrites these buffers until `end_read`; waits while one does. A replay does this inline."""
     reader.reading = buffers
     if overwritten:
         wait_for_update(reader, buffers)
@@ -65,14 +65,14 @@ def end_read(reader: Reader) -> None:
 
 
 def tell_others() -> None:
-    """Wakes those who wait for an update to end, or for a reader to."""
+    """Wakes the threads that wait for an update or a reader to end."""
     if _waiting:
         with _changed:
             _changed.notify_all()
 
 
 def _wait_while(is_so: Callable[[], bool]) -> None:
-    """Who is counted before it looks is told of what happens after it has looked."""
+    """Waits on a condition. A waiter is counted before it tests, so that no wake-up is lost."""
     global _waiting
     with _changed:
         _waiting += 1
@@ -93,7 +93,7 @@ def wait_for_update(reader: Reader, buffers: Sequence[Buffer]) -> None:
 
 
 def begin_overwrite(buffers: Set[Buffer]) -> None:
-    """From here to `end_overwrite` nobody reads these buffers; waits for those who do. One thread at a time."""
+    """No thread reads these buffers until `end_overwrite`; waits for readers. One thread at a time."""
     global _writer
     _writer = get_ident()
     overwritten.update(buffers)
@@ -131,13 +131,13 @@ def overwriting(buffers: Iterable[Buffer]) -> Iterator[None]:
 
 
 def has_other_threads() -> bool:
-    """Whether any other thread runs Python, and so may be about to read what this one overwrites."""
+    """Whether another thread runs Python, and so may read what this one overwrites."""
     return _thread._count() > 0
 
 
 def read_contents(node: UOp, read: Callable[[Buffer], R]) -> R:
-    """What `read` makes of the memory of a BUFFER node: the contents that the node stands for, whoever updates the
-    tensor meanwhile. `read` computes nothing that is not in memory yet."""
+    """Calls `read` with the memory of a BUFFER node that has the contents of that node, also while another thread
+    updates the tensor. `read` must not realise anything."""
     reader = _own.reader
     while True:
         buffer = buffer_of(node)
@@ -152,7 +152,7 @@ def read_contents(node: UOp, read: Callable[[Buffer], R]) -> R:
 
 @contextmanager
 def reading(nodes: Sequence[UOp]) -> Iterator[list[Buffer]]:
-    """The memory of several BUFFER nodes, for a block that computes nothing and copies from all of them."""
+    """The memory of several BUFFER nodes, for a block that copies from all of them and realises nothing."""
     reader = Reader()
     try:
         while True:
@@ -167,7 +167,7 @@ def reading(nodes: Sequence[UOp]) -> Iterator[list[Buffer]]:
 
 
 def keep_contents(node: UOp) -> None:
-    """Gives a BUFFER node, whose memory is about to be overwritten, other memory with what it stands for."""
+    """Moves the contents of a BUFFER node to new memory, before its memory is overwritten."""
     buffer = buffer_of(node)
     if buffer.memory is None:
         return  # nothing was ever written there

@@ -18,7 +18,7 @@ from tilewright.runtime.device import Address, Driver, open_driver
 
 
 class _HostAccess(threading.local):
-    """Told when the host reads a buffer or makes one of its own data; jit listens while it records."""
+    """Notified when the host reads a buffer or makes one from host data; jit listens while it records."""
 
     listener: Callable[[str], None] | None = None
     # While jit records, the buffers that were made before anything was computed into them.
@@ -29,8 +29,8 @@ host_access = _HostAccess()
 
 
 class Buffer:
-    """Memory of one device. `memory` is None until it is first needed. A symbolic size is that of its contents, and
-    there is room for the greatest value."""
+    """Memory of one device, allocated on first use. A symbolic size is that of the contents; memory is allocated for
+    the greatest value."""
 
     __slots__ = ("__weakref__", "_counted", "_node", "device", "dtype", "memory", "size")
 
@@ -100,7 +100,7 @@ class FileBuffer(Buffer):
 
 
 def file_buffer(device: str, dtype: DType, size: int) -> UOp:
-    """A buffer that is the file which the device is named by; the file grows where it is too short."""
+    """A buffer that is the file named by its device; the file grows where it is too short."""
     return buffer_node(FileBuffer(device, dtype, size, open_driver(device).map_file(size * dtype.itemsize)))
 
 

@@ -14,7 +14,7 @@ from tilewright.base.events import emit
 from tilewright.runtime.sealed import UNFINISHED
 
 MEGABYTE = 1 << 20
-# A use is noted when the last note is older than this: a note is a write to the disk.
+# The time of use is updated when it is older than this, because an update is a write to the disk.
 NOTED_EVERY_SECONDS = 3600
 # What a writer that was killed left behind. A living one needs milliseconds.
 ABANDONED_SECONDS = 3600
@@ -64,12 +64,13 @@ def note_use(path: str) -> None:
 
 
 def is_turn(key: str) -> bool:
-    """Whether the write of this entry is one that looks at the size: keys are digests, so one in 256 begins so."""
+    """Whether the write of this entry also checks the size of the cache: keys are digests, so one in 256 does."""
     return key.startswith("00") and options.CACHE_MEGABYTES > 0
 
 
 def trim(folder: str, limit: int) -> int:
-    """Brings entries below the limit, and an eighth further, so that not every look removes some; the bytes freed."""
+    """Removes entries until the cache is an eighth below the limit, so that not every check removes some; the bytes
+    freed."""
     now = time.time()
     found = sorted(entries(folder))
     total = sum(entry.size for entry in found)

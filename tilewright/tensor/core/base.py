@@ -54,7 +54,7 @@ def check_devices(operation: str, *tensors: TensorBase) -> None:
 
 
 def common_dtype(*operands: TensorBase | Scalar) -> DType:
-    """The dtype that tensors and Python numbers compute in; the numbers count only by kind, if there is a tensor."""
+    """The dtype that tensors and Python numbers compute in; beside a tensor, numbers count only by kind."""
     tensors = [operand.dtype for operand in operands if isinstance(operand, TensorBase)]
     numbers = [operand for operand in operands if not isinstance(operand, TensorBase)]
     dtype = promote(*tensors) if tensors else promote(*map(dtype_of_scalar, numbers))
@@ -67,21 +67,21 @@ def common_dtype(*operands: TensorBase | Scalar) -> DType:
 
 
 def mark_parameter(tensor: TensorBase) -> None:
-    """Lets the node that a parameter is now lead to it, also when it has moved on to a newer one."""
+    """Maps the present node of a parameter to the parameter, also after it has got a newer node."""
     build.stored_root(tensor.uop).cache["parameter"] = weakref.ref(tensor)
 
 
 def parameter_of(node: UOp) -> TensorBase | None:
-    """The parameter that this node is, or was before an update."""
+    """The parameter whose node this is, or was before an update."""
     mark = node._cache.get("parameter") if node._cache else None
     tensor = None if mark is None else mark()
     return tensor if tensor is not None and tensor._is_parameter else None
 
 
 class _NodeOnDemand:
-    """`uop` of a tensor that was made of memory. Its node is made when it is first asked for: results of replays are
-    mostly read, or handed on, and a node costs more than all else of a small launch. The instance's own `uop` hides
-    this from then on."""
+    """`uop` of a tensor that was made from memory. Its node is made on first use: results of replays are mostly read or
+    passed on, and making a node costs more than the rest of a small launch. The attribute of the instance then hides
+    this descriptor."""
 
     def __get__(self, tensor: TensorBase | None, owner: type) -> Any:
         if tensor is None:
@@ -160,7 +160,8 @@ class TensorBase:
         return self._note_path(self._new(apply_moves(self.uop, moves)), moves)
 
     def _note_path(self, made: Self, moves: tuple[Move, ...]) -> Self:
-        """Lets a view of this tensor remember how it was made, if an assignment to it can be one to this tensor."""
+        """Records in a view how it was made from this tensor, where an assignment to the view can be one to this
+        tensor."""
         if all(op in INVERTIBLE for op, _ in moves):
             made._ancestors = (
                 *((ancestor, path + moves) for ancestor, path in self._ancestors if ancestor() is not None),
@@ -238,7 +239,7 @@ class TensorBase:
 
     def _give_memory(self) -> None:
         """Memory of its own for a value that is computed from constants. Their nodes belong to no device and to no
-        tensor, so what is computed may not be remembered with them."""
+        tensor, so the result must not be memoised on them."""
         memory = memory_like(self.uop, self.device)
         with live.exchanging:
             self.uop = build.assign(memory, memory, self.uop)
@@ -341,8 +342,8 @@ class TensorBase:
 
 
 def _leads_to(node: UOp, *tensors: TensorBase) -> bool:
-    """Whether a node is that of one of the tensors, or what it is a movement of: an operation that changes nothing, or
-    undoes others, gives what was there before."""
+    """Whether a node is that of one of the tensors, or of what it is a movement of: an operation that changes nothing,
+    or undoes others, returns the node from before."""
     for tensor in tensors:
         below = tensor.uop
         while below is not node and (below.op.kind is Kind.MOVEMENT or below.op is Ops.DETACH):

@@ -151,7 +151,7 @@ def sizes_from(operation: str, shape: Any) -> tuple[int, ...]:
 
 
 def check_holds(operation: str, dtype: DType, value: object, remedy: str = _CAST_WIDER) -> Scalar:
-    """The number, which the dtype can hold. Another would wrap without a word."""
+    """The number, if the dtype can hold it; any other would wrap silently."""
     number: Scalar = value if type(value) in _NUMBERS else check_number(operation, value)  # type: ignore[assignment]
     if type(number) is SymbolicInt:
         check_holds(operation, dtype, number.least, remedy)
@@ -168,7 +168,7 @@ def number_node(operation: str, dtype: DType, value: Scalar) -> UOp:
 
 
 def fit(node: UOp, dtype: DType, shape: Shape) -> UOp:
-    """Cast first, so that what is repeated is cast once. A 0-d node stands for every shape as it is."""
+    """Cast, then broadcast, so that each element is cast once. A 0-d node needs no broadcast."""
     node = build.cast(node, dtype)
     return build.broadcast_to(node, shape) if node.shape else node
 

@@ -161,8 +161,9 @@ def _target_node(target: TensorBase) -> UOp:
 
 
 def _parts_through(target: UOp, found: Mapping[UOp, UOp]) -> list[UOp]:
-    """The gradients that flow to a node, each of its shape. Movements of it may have gone past it: a node that did
-    carries them, and whatever is above such a node flows through it and does not count again."""
+    """The gradients that flow to a node, each of its shape. A movement of the node may have been merged with a later
+    one, which then carries the gradient; whatever is above such a merged movement flows through it and is not counted
+    again."""
     carriers = {node for node in found if node is target or target in build.goes_past(node)}
     lowest = [node for node in carriers if carriers.isdisjoint(_moved_from(node)[1:])]
     return [_moved_back(target, node, found[node]) for node in found if node in lowest]
@@ -177,7 +178,7 @@ def _moved_from(node: UOp) -> list[UOp]:
 
 
 def _moved_back(target: UOp, node: UOp, gradient: UOp) -> UOp:
-    """The gradient of a movement of `target` as one of `target`: down to what both are made from, and up again."""
+    """The gradient of a movement of `target` as one of `target`: down to their common source, and up again."""
     from tilewright.graph.gradients.rules import gradients_of, total
 
     chain = _moved_from(target)
@@ -296,8 +297,8 @@ class Flow:
     # ------------------------------------------------------------ checkpoints
 
     def _descend_again(self, node: UOp, gradient: UOp, sums: dict[UOp, list[UOp]], found: dict[UOp, UOp]) -> None:
-        """Through a second computation of what a checkpoint gives. Its nodes are others than those of the first, so
-        nothing of the first has to be kept for it; what it is computed from is the same."""
+        """Through a recomputation of what a checkpoint gives. Its nodes differ from those of the first computation, so
+        nothing of the first has to be kept; its inputs are the same."""
         copies = self._computed_again(node, gradient)
         for original, copy in copies.items():
             self.originals[copy] = self.originals.get(original, original)
@@ -310,7 +311,7 @@ class Flow:
 
     def _computed_again(self, node: UOp, gradient: UOp) -> dict[UOp, UOp]:
         """A copy of each node between a checkpoint's result and its inputs, sources first. The inputs wait for the
-        gradient: the copy is computed when it is needed and not when it could be."""
+        gradient, so that the copy is computed when it is needed and not earlier."""
         level = _mark_of(node)[1]
 
         def is_outside(inner: UOp) -> bool:

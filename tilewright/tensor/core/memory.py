@@ -39,7 +39,7 @@ def mark_line(node: UOp) -> None:
 
 
 def has_memory(node: UOp) -> bool:
-    """Whether there is memory that an assignment may write to."""
+    """Whether the value is in memory that an assignment may write to."""
     root = build.stored_root(node)
     return all(map(has_memory, root.src)) if root.op is Ops.MULTI else root.op in (Ops.BUFFER, Ops.ASSIGN)
 
@@ -78,8 +78,8 @@ class NodeHolder:
 
 
 def keep_value(node: UOp, device: Devices) -> None:
-    """Keeps what a node stands for from being lost to an update of what it was computed from. For memory that is read
-    without a copy (a NumPy array, bytes) and for random numbers, which gradients ask for again."""
+    """Keeps the value of a node from being lost to an update of its sources. For memory that is read without a copy (a
+    NumPy array, bytes) and for random numbers, which gradients need again."""
     holder = NodeHolder(node, device)
     node.cache["holder"] = holder
     live.register(holder)
@@ -111,7 +111,7 @@ def memory_like(node: UOp, device: Devices, dtype: DType | None = None) -> UOp:
 
 
 def in_memory(node: UOp) -> bool:
-    """Whether a value is memory, reshapes and what only gradients see aside, and nothing has to be computed."""
+    """Whether a value needs no computation: memory below reshapes and nodes that only gradients see."""
     root = build.stored_root(node)
     while root.op is Ops.DETACH:
         root = build.stored_root(root.src[0])
