@@ -100,7 +100,7 @@ def test_a_transposition_stores_lines_and_reads_what_registers_hold(shape: tuple
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 @pytest.mark.parametrize("make", [column_sums, vector_times_matrix])
-@pytest.mark.parametrize("shape", [(4096, 4096), (8192, 3000), (4100, 8192)], ids=str)
+@pytest.mark.parametrize("shape", [(4096, 4096), (8192, 3000), (4100, 8192), (16384, 1877)], ids=str)
 def test_sums_over_large_rows_are_spilled(make: object, shape: tuple[int, int], target: Target) -> None:
     """Whole lines of several rows at a time, in parts of about a page for each core."""
     assert callable(make)
@@ -176,10 +176,11 @@ def test_small_strides_are_vectors() -> None:
     assert all(stride(load, axis) == 2 for load in made.buffers for axis in made.view.of_kind(AxisType.UPCAST))
 
 
+@pytest.mark.parametrize("columns", [4096, 4099])
 @pytest.mark.parametrize("cores", [1, 2, 8, 64])
-def test_the_order_of_a_sum_does_not_follow_the_cores(cores: int) -> None:
+def test_the_order_of_a_sum_does_not_follow_the_cores(cores: int, columns: int) -> None:
     """Columns are divided among cores; each is summed in the same loops, with as many rows at a time."""
-    made, alone = (chosen(column_sums(4096, 4096), replace(WIDE, cores=count)) for count in (cores, 1))
+    made, alone = (chosen(column_sums(4096, columns), replace(WIDE, cores=count)) for count in (cores, 1))
     assert made.sizes(AxisType.REDUCE) == alone.sizes(AxisType.REDUCE)
     assert streams(made) == streams(alone)
     (node,), (other,) = made.view.reduces, alone.view.reduces

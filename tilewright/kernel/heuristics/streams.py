@@ -25,6 +25,8 @@ STREAMS = 4
 MIN_ROWS = 64
 # The fraction of an L1 for spilled accumulators: the rows pass through it as well.
 SPILL_SHARE = 2
+# A row that is no whole number of half vectors is padded to a multiple of this many tiles.
+PADDED_TILES = 4
 # A square tile with a shorter side leaves most of each vector unused.
 MIN_SIDE = 4
 
@@ -59,14 +61,15 @@ def row_vectors(view: KernelView, axis: UOp, lanes: int) -> int:
     """How many vectors of a row a sum over the rows of a large matrix accumulates at a time: as many as the L1 has room
     for, or fewer where that would leave cores idle. 0 is a matrix that a cache holds. Whether they are spilled does not
     depend on the number of cores."""
-    if not view.reduces or not view.target.has_threads or size_of(axis) % max(1, lanes // 2):
+    if not view.reduces or not view.target.has_threads:
         return 0
     inside = [access for access in view.accesses if access.ranges & view.reduce_axes and stride(access, axis) == 1]
     if not any(memory_of(load).arg.size * load.dtype.itemsize >= view.target.cache_bytes for load in inside):
         return 0
     room = view.target.l1_bytes // SPILL_SHARE // max(node.dtype.itemsize for node in view.reduces)
     least = INDEPENDENT_VECTORS if is_spilled(view, axis, lanes) else 0
-    return max(min(size_of(axis) // (2 * view.target.cores), room) // lanes, least)
+    parts = 2 * view.target.cores if view.target.cores > 1 else 1
+    return max(min(-(-size_of(axis) // parts), room) // lanes, least)
 
 
 def is_spilled(view: KernelView, axis: UOp, lanes: int) -> bool:
@@ -84,7 +87,11 @@ def stream_rows(builder: OptBuilder, axis: UOp, vectors: int, lanes: int) -> Non
         access for access in builder.view.accesses if stride(access, axis) == 1 and access not in builder.view.stores
     ]
     itemsize = min(load.dtype.itemsize for load in loads)
-    builder.vectorise(axis, max(1, builder.target.line_bytes // (lanes * itemsize)), lanes)
+    vectors_of_line = max(1, builder.target.line_bytes // (lanes * itemsize))
+    if is_counted(axis) and size_of(axis) % max(1, lanes // 2):
+        # A number of tiles that has divisors: the parts of a row are equal.
+        axis = builder.pad(axis, PADDED_TILES * vectors_of_line * lanes)
+    builder.vectorise(axis, vectors_of_line, lanes)
     rows = [found for found in builder.view.of_kind(AxisType.REDUCE) if found in builder.view.reduce_axes]
     if rows and is_counted(rows[-1]):
         split_into_streams(builder, rows[-1], OptOps.UNROLL, STREAMS)
