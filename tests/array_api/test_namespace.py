@@ -158,3 +158,13 @@ def test_linspace_without_its_end_is_the_beginning_of_one_with_it(stop: float) -
         shorter, longer = xp.linspace(0.0, stop, num, endpoint=False), xp.linspace(0.0, stop, num + 1)
         assert shorter.shape == (num,)
         assert shorter.tolist() == longer[:num].tolist()
+
+
+def test_a_limit_for_each_matrix_of_a_batch() -> None:
+    values = np.stack([np.diag([4.0, 2.0]), np.diag([4.0, 0.5]), np.diag([1.0, 3.0])]).astype(np.float32)
+    limits = np.array([0.1, 0.2, 0.5], np.float32)
+    found = xp.linalg.pinv(xp.asarray(values), rtol=xp.asarray(limits))
+    expected = np.stack([np.linalg.pinv(matrix, rcond=limit) for matrix, limit in zip(values, limits)])
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
+    nested = xp.linalg.pinv(xp.asarray(values.reshape(3, 1, 2, 2)), rtol=xp.asarray(limits.reshape(3, 1)))
+    np.testing.assert_allclose(nested.numpy().reshape(3, 2, 2), expected, rtol=1e-5, atol=1e-6)

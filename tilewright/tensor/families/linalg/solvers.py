@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from tilewright.base.dtype import dtypes, promote
 from tilewright.base.errors import ShapeError
-from tilewright.tensor.core.base import check_devices
+from tilewright.tensor.core.base import TensorBase, check_devices
 from tilewright.tensor.core.checks import broadcast_shape, check_whole
 from tilewright.tensor.core.modes import modes
 from tilewright.tensor.families.linalg.decompositions import DecomposeMixin
@@ -225,9 +225,10 @@ class SolveMixin(DecomposeMixin):
         largest = values.max(-1, keepdim=True)
         return (largest * relative).maximum(0.0 if atol is None else atol)
 
-    def pinv(self, rtol: float | None = None, *, atol: float | None = None) -> Self:
+    def pinv(self, rtol: float | Self | None = None, *, atol: float | None = None) -> Self:
         """The pseudo-inverse (Moore and Penrose). Singular values up to max(atol, rtol * the largest) count as 0;
-        `rtol` is max(rows, columns) times the distance from 1 to the next number unless it is given."""
+        `rtol` is max(rows, columns) times the distance from 1 to the next number unless it is given. A tensor of
+        them has one for each matrix."""
         from tilewright.tensor.matrices import launch, rules
 
         self._check_matrices("pinv")
@@ -235,11 +236,18 @@ class SolveMixin(DecomposeMixin):
             return self._no_elements(self.shape[-1], self.shape[-2])
         batch = self._batch("pinv")
         u, s, vt = batch.detach()._singular(False)
-        inverses = _inverse_where(s, self._rank_limit(s, atol, rtol))
+        inverses = _inverse_where(s, self._rank_limit(s, atol, self._per_matrix(rtol)))
         found = (vt._exchanged() * inverses.unsqueeze(-2)) @ u._exchanged()
         if modes.grad_enabled:
             (found,) = launch.with_gradient([found], [batch], rules.pinv_rule)
         return self._from_batch(found)
+
+    def _per_matrix(self, limit: Any) -> Any:
+        """A limit for each matrix of a batch, as a column; a number is the limit of all of them."""
+        if not isinstance(limit, TensorBase):
+            return limit
+        broadcast_shape("pinv", self.shape[:-2], limit.shape)
+        return limit.expand(*self.shape[:-2]).reshape(-1, 1)
 
     def pinverse(self, rcond: float | None = None) -> Self:
         """The pseudo-inverse, as `pinv`."""
