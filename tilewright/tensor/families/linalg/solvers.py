@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from tilewright.base.dtype import dtypes, promote
 from tilewright.base.errors import ShapeError
-from tilewright.tensor.core.base import TensorBase, check_devices
+from tilewright.tensor.core.base import check_devices
 from tilewright.tensor.core.checks import broadcast_shape, check_whole
 from tilewright.tensor.core.modes import modes
 from tilewright.tensor.families.linalg.decompositions import DecomposeMixin
@@ -244,7 +244,7 @@ class SolveMixin(DecomposeMixin):
 
     def _per_matrix(self, limit: Any) -> Any:
         """A limit for each matrix of a batch, as a column; a number is the limit of all of them."""
-        if not isinstance(limit, TensorBase):
+        if limit is None or isinstance(limit, int | float):
             return limit
         broadcast_shape("pinv", self.shape[:-2], limit.shape)
         return limit.expand(*self.shape[:-2]).reshape(-1, 1)
