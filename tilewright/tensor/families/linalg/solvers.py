@@ -244,7 +244,7 @@ class SolveMixin(DecomposeMixin):
 
     def _per_matrix(self, limit: Any) -> Any:
         """A limit for each matrix of a batch, as a column; a number is the limit of all of them."""
-        if limit is None or isinstance(limit, int | float):
+        if not hasattr(limit, "expand"):
             return limit
         broadcast_shape("pinv", self.shape[:-2], limit.shape)
         return limit.expand(*self.shape[:-2]).reshape(-1, 1)
