@@ -17,6 +17,7 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.graph import build
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import toposort
 from tilewright.kernel.axes import size_of, stride
 from tilewright.schedule import segments
 from tilewright.schedule.reduction import split_reduction
@@ -282,6 +283,7 @@ def short_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums by index are taken over segments at sizes that the emulator runs."""
     monkeypatch.setattr(segments, "MIN_TERMS", 8)
     monkeypatch.setattr(segments, "MIN_COMPARISONS", 1)
+    monkeypatch.setattr(segments, "MAX_DIRECT", 0)
 
 
 @pytest.mark.parametrize("highest", [300, 3, 1], ids=["apart", "long segments", "one segment"])
@@ -334,6 +336,42 @@ def test_a_sum_over_segments_has_the_same_bits_every_time() -> None:
     assert sums[0].tobytes() == sums[1].tobytes()
     want = np.bincount(index, values.astype(np.float64), 50)
     np.testing.assert_allclose(sums[0], want, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.usefixtures("short_sums")
+def test_few_rows_are_summed_by_index_where_they_are(axis: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever axis is indexed, the values are read in place: no kernel permutes them."""
+    monkeypatch.setattr(segments, "MAX_DIRECT", 100)
+    table = whole_numbers(5, 6, 7)
+    index = generator.integers(0, table.shape[axis], 90)
+    slope = whole_numbers(*(90 if each == axis else size for each, size in enumerate(table.shape)))
+    want = np.zeros_like(table)
+    np.add.at(np.moveaxis(want, axis, 0), index, np.moveaxis(slope, axis, 0))
+    with emulated_card(cores=1, atomics=frozenset()) as card:
+        source = given(table)
+        picked = source[tuple(given(index) if each == axis else slice(None) for each in range(3))]
+        (found,) = (picked * given(slope)).sum().gradient(source)
+        np.testing.assert_array_equal(found.numpy(), want)
+        names = [program.name for program in card.programs]
+        assert "sum_rows_by_index" in names
+        assert not any(str(slope.size) in name or "x".join(map(str, slope.shape)) in name for name in names)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [((9, 271853, 3, 4), (0, 1, 2, 3)), ((79, 210, 768), (1, 2)), ((130, 401, 401), (1, 2))],
+    ids=str,
+)
+def test_long_reductions_to_few_results_fill_the_card(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    """Also where no axis has a useful divisor, and where results are more than a few but fewer than the cores."""
+    split = split_reduction(build.reduce_axis(Ops.ADD, leaf(0, *shape), axes), CARD)
+    assert split is not None
+    first = next(node for node in toposort(split) if node.op is Ops.REDUCE_AXIS)
+    made = chosen(first)
+    assert math.prod(size_of(axis) for axis in made.view.of_kind(AxisType.LOOP)) >= 2 * CARD.cores
+    # Threads that share a sum read vectors side by side.
+    assert any(0 < stride(load, axis) <= 8 for load in made.buffers for axis in made.view.of_kind(AxisType.GROUP))
 
 
 def test_short_sums_by_index_are_left_as_they_are() -> None:

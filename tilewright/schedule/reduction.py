@@ -27,9 +27,11 @@ LONG_PRODUCT = 1 << 12
 LARGE_COLUMNS = 1 << 18
 MIN_PARTIALS = 1 << 16
 MIN_COLUMN_PART = 32
-# Results per core that keep a device with work-groups busy, and the most parts that an axis is cut into for them.
+# Results per core that keep a device with work-groups busy, the most parts that an axis is cut into for them, and the
+# fewest that are worth a second kernel.
 RESULTS_PER_CORE = 8
 MAX_GROUP_PARTS = 1024
+MIN_GROUP_PARTS = 4
 # A product on tensor cores: rows and columns of a tile, the least summed length of a part, operations per core and
 # clock, bytes per core and clock from the shared cache and from memory, clocks per launch, and the least estimated
 # speedup for which the product is split.
@@ -59,18 +61,39 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
     if target is not None and target.tensor_cores and is_product(source, axes) and results > 1:
         return _fill_cores(node, group_cores)
     is_narrow = node.arg[0] is Ops.ADD and results <= FEW_PRODUCTS and is_product(source, axes)
-    if results > (FEW_PRODUCTS if is_narrow else FEW_RESULTS):
+    few = FEW_PRODUCTS if is_narrow else FEW_RESULTS
+    if group_cores and not is_narrow and _fast_axis(source) in axes:
+        few = max(few, RESULTS_PER_CORE * group_cores // MIN_GROUP_PARTS)
+    if results > few:
         return _split_product(node) or (_split_columns(node, work, results) if group_cores else None)
     if results == 0 or work // results < LARGE_REDUCTION:
         return None
     axis = max(axes, key=lambda a: (source.shape[a] >= FEW_RESULTS, -a, source.shape[a]))
     parts = choose_parts(source.shape[axis], work // results)
+    if parts is None and group_cores:
+        merged = _merge_reduced(node, axis)
+        if merged is not None:
+            return build.reshape(split_reduction(merged, target) or merged, node.shape)
     wanted = min(RESULTS_PER_CORE * group_cores // results, MAX_GROUP_PARTS, work // results // MIN_PART)
-    if parts is not None and 2 * parts < min(wanted, source.shape[axis] // MAX_PADDING):
-        return _split_padded(node, axis, 1 << (wanted.bit_length() - 1))
-    if parts is None:
-        return _split_padded(node, axis)
+    if parts is None or 2 * parts < min(wanted, source.shape[axis] // MAX_PADDING):
+        return _split_padded(node, axis, max(MAX_PARTS if parts is None else 1, 1 << (max(wanted, 1).bit_length() - 1)))
     return _split_axis(source, source.shape, node, axis, parts)
+
+
+def _merge_reduced(node: UOp, axis: int) -> UOp | None:
+    """The same reduction with the reduced axes around one as one axis; None where there are none. Threads that share a
+    part of several axes, one of them padded, would not read side by side."""
+    shape, (op, axes) = node.src[0].shape, node.arg
+    first = last = axis
+    while first - 1 in axes:
+        first -= 1
+    while last + 1 in axes:
+        last += 1
+    if first == last:
+        return None
+    flat = (*shape[:first], max_count(shape[first : last + 1]), *shape[last + 1 :])
+    kept = tuple(a if a <= first else a - (last - first) for a in axes if not first < a <= last)
+    return build.reduce_axis(op, build.reshape(node.src[0], flat), kept)
 
 
 def choose_parts(size: int, reduced: int) -> int | None:

@@ -12,7 +12,7 @@ from tilewright.base.target import Target
 from tilewright.graph import build
 from tilewright.graph.gradients.gather import counting_axis
 from tilewright.graph.kernels.atomics import combine_by_number
-from tilewright.graph.kernels.segments import sum_by_number
+from tilewright.graph.kernels.segments import sum_by_number, sum_few_by_number
 from tilewright.graph.ops import ATOMICS, Ops, reduce_identity
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Op, Shape
@@ -23,6 +23,8 @@ from tilewright.graph.uop import UOp
 MIN_TERMS = 1 << 9
 MIN_COMPARISONS = 1 << 24
 MAX_COLUMNS = 128
+# Terms so few that a thread may add all of them.
+MAX_DIRECT = 2048
 MAX_NUMBER = (1 << 31) - 1
 # The comparisons for each core that take as long as the launches of a reduction by atomic operations; and the columns
 # of a row from which on a float sum over sorted segments takes less time.
@@ -79,14 +81,20 @@ def _by_atomics(found: IndexedReduction, node: UOp, target: Target) -> UOp | Non
         return None
     if max(shape[found.terms], found.outputs) * columns > MAX_NUMBER:
         return None
+    numbers, values = _side_by_side(found, shape)
+    return combine_by_number(found.op, numbers, values, found.outputs, dtype, target.max_group_size)
+
+
+def _side_by_side(found: IndexedReduction, shape: Shape) -> tuple[UOp, UOp]:
+    """The numbers, and the values as (axes before the output, terms, axes behind it); numbers that are spread too."""
+    others = [axis for axis in range(len(shape)) if axis not in (found.output, found.terms)]
     outer = [axis for axis in others if axis < found.output]
     inner = [axis for axis in others if axis > found.output]
     order = (*outer, found.terms, *inner, found.output)
     flat = (math.prod(shape[axis] for axis in outer), shape[found.terms], math.prod(shape[axis] for axis in inner))
     values = build.expand(found.values, tuple(_without(shape, found.output)))
     numbers = _in_order(found.numbers, order, flat if found.is_spread else (shape[found.terms],))
-    values = _in_order(values, order, flat)
-    return combine_by_number(found.op, numbers, values, found.outputs, dtype, target.max_group_size)
+    return numbers, _in_order(values, order, flat)
 
 
 def _in_order(x: UOp, order: tuple[int, ...], flat: Shape) -> UOp:
@@ -103,6 +111,9 @@ def _by_segments(found: IndexedReduction, node: UOp, target: Target) -> UOp | No
     terms, outputs = shape[found.terms], found.outputs
     if terms < MIN_TERMS or math.prod(shape) < MIN_COMPARISONS * target.cores:
         return None
+    if not found.is_spread and terms <= MAX_DIRECT:
+        numbers, values = _side_by_side(found, shape)
+        return sum_few_by_number(build.contiguous(numbers), values, outputs, node.dtype, target)
     others = [axis for axis in range(len(shape)) if axis not in (found.output, found.terms)]
     columns = math.prod(shape[axis] for axis in others)
     order = (found.terms, *others, found.output)

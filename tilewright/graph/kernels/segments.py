@@ -29,6 +29,7 @@ from tilewright.graph.kernels.nodes import (
 from tilewright.graph.kernels.radix import sorted_rows
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import KernelInfo
+from tilewright.graph.spec import Shape, element_count
 from tilewright.graph.uop import UOp, const, index_const
 
 # Rows whose total is summed once.
@@ -46,8 +47,7 @@ def sum_by_number(numbers: UOp, values: UOp, count: int, target: Target) -> UOp:
     filled = build.reshape(build.pad(held, ((0, blocks * BLOCK - rows), (0, 0))), (blocks, BLOCK, columns))
     totals = build.contiguous(build.reshape(build.reduce_axis(Ops.ADD, filled, (1,)), (blocks, columns)))
     threads = min(GROUP_THREADS, target.max_group_size)
-    ordered = build.contiguous(build.reshape(ordered, (rows,)))
-    (bounds,) = call(bounds_kernel(rows, count, threads), ((_NUMBER, (count + 1,)),), (ordered,))
+    (bounds,) = call(bounds_kernel(rows, count, threads), ((_NUMBER, (count + 1,)),), (_flat(ordered),))
     kernel = segment_kernel(values.dtype, rows, columns, count, threads)
     (sums,) = call(kernel, ((values.dtype, (count, columns)),), (bounds, held, totals))
     return sums
@@ -73,6 +73,42 @@ def bounds_kernel(rows: int, count: int, threads: int) -> UOp:
     )
     effect = store(out, number, load(memory(low, bisected), zero), number < count + 1)
     return UOp(Ops.SINK, dtypes.void, (effect,), KernelInfo("find_segments", (), fills=(0,)))
+
+
+def _flat(rows: UOp) -> UOp:
+    return build.contiguous(build.reshape(rows, (element_count(rows.shape),)))
+
+
+def sum_few_by_number(numbers: UOp, values: UOp, count: int, dtype: DType, target: Target) -> UOp:
+    """out[a, n, b] = sum, in `dtype`, of values[a, p, b] where numbers[p] == n, for few p: each is read where it is, in
+    the order of the numbers, and no segment is too long for a thread."""
+    outer, rows, inner = values.shape
+    threads = min(GROUP_THREADS, target.max_group_size)
+    positions, ordered = sorted_rows(build.reshape(numbers, (1, rows)), target)
+    (bounds,) = call(bounds_kernel(rows, count, threads), ((_NUMBER, (count + 1,)),), (_flat(ordered),))
+    kernel = direct_kernel(values.dtype, dtype, values.shape, count, threads)
+    (sums,) = call(kernel, ((dtype, (outer, count, inner)),), (bounds, _flat(positions), values))
+    return sums
+
+
+@functools.lru_cache(MAX_KERNELS)
+def direct_kernel(source: DType, dtype: DType, shape: Shape, count: int, threads: int) -> UOp:
+    outer, rows, inner = shape
+    zero = index_const(0)
+    cell = threads_over(outer * count * inner, threads)
+    is_cell = cell < outer * count * inner
+    number, column = cell // inner % count, cell % inner
+    first = cell // (count * inner) % outer * rows
+    out, bounds = param(0, dtype, outer * count * inner), param(1, _NUMBER, count + 1)
+    positions, values = param(2, _NUMBER, rows), param(3, source, outer * rows * inner)
+    start, stop = (load(bounds, number + step, is_cell).maximum(0).minimum(rows) for step in (0, 1))
+    total = register(0, const(dtype, 0), *cell.ranges)
+    step = loop((stop - start).maximum(0).minimum(rows).cast(dtypes.index), 2)
+    row = as_index(load(positions, as_index(start + step.cast(_NUMBER), rows)), rows)
+    term = load(values, (first + row) * inner + column).cast(dtype)
+    added = store(memory(total, step), zero, load(memory(total, step), zero) + term)
+    effect = store(out, cell, load(memory(total, end(added, loops=(step,))), zero), is_cell)
+    return UOp(Ops.SINK, dtypes.void, (effect,), KernelInfo("sum_rows_by_index", (), fills=(0,)))
 
 
 @functools.lru_cache(MAX_KERNELS)
