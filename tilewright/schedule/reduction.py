@@ -81,19 +81,39 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
 
 
 def _merge_reduced(node: UOp, axis: int) -> UOp | None:
-    """The same reduction with the reduced axes around one as one axis; None where there are none. Threads that share a
-    part of several axes, one of them padded, would not read side by side."""
+    """The same reduction with the reduced axes around one as one axis; None where there are none, or where a value is
+    repeated along some of them. Threads that share a part of several axes, one of them padded, would not read side by
+    side."""
     shape, (op, axes) = node.src[0].shape, node.arg
     first = last = axis
-    while first - 1 in axes:
+    while first > 0 and (first - 1 in axes or shape[first - 1] == 1):
         first -= 1
-    while last + 1 in axes:
+    while last + 1 < len(shape) and (last + 1 in axes or shape[last + 1] == 1):
         last += 1
-    if first == last:
+    flat = _merged(node.src[0], first, last, {}) if first < last else None
+    if flat is None:
         return None
-    flat = (*shape[:first], max_count(shape[first : last + 1]), *shape[last + 1 :])
-    kept = tuple(a if a <= first else a - (last - first) for a in axes if not first < a <= last)
-    return build.reduce_axis(op, build.reshape(node.src[0], flat), kept)
+    kept = (first, *(a if a < first else a - (last - first) for a in axes if not first <= a <= last))
+    return build.reduce_axis(op, flat, kept)
+
+
+def _merged(node: UOp, first: int, last: int, done: dict[UOp, UOp | None]) -> UOp | None:
+    """A value with axes `first` to `last` as one, by its operands, so that what is read has the merged axis as well."""
+    if node not in done:
+        shape = (*node.shape[:first], max_count(node.shape[first : last + 1]), *node.shape[last + 1 :])
+        found: UOp | None = build.reshape(node, shape)
+        if node.op is Ops.EXPAND:
+            given = node.src[0]
+            is_one = max_count(given.shape[first : last + 1]) == 1
+            is_whole = given.shape[first : last + 1] == node.shape[first : last + 1]
+            inner = _merged(given, first, last, done) if is_one or is_whole else None
+            found = None if inner is None else build.expand(inner, shape)
+        elif node.op.is_elementwise and all(source.shape in ((), node.shape) for source in node.src):
+            sources = [_merged(source, first, last, done) if source.shape else source for source in node.src]
+            kept = [source for source in sources if source is not None]
+            found = node.with_src(tuple(kept)) if len(kept) == len(sources) else None
+        done[node] = found
+    return done[node]
 
 
 def choose_parts(size: int, reduced: int) -> int | None:
