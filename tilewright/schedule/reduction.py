@@ -27,11 +27,9 @@ LONG_PRODUCT = 1 << 12
 LARGE_COLUMNS = 1 << 18
 MIN_PARTIALS = 1 << 16
 MIN_COLUMN_PART = 32
-# Results per core that keep a device with work-groups busy, the most parts that an axis is cut into for them, and the
-# fewest that are worth a second kernel.
+# Results per core that keep a device with work-groups busy, and the most parts that an axis is cut into for them.
 RESULTS_PER_CORE = 8
 MAX_GROUP_PARTS = 1024
-MIN_GROUP_PARTS = 4
 # A product on tensor cores: rows and columns of a tile, the least summed length of a part, operations per core and
 # clock, bytes per core and clock from the shared cache and from memory, clocks per launch, and the least estimated
 # speedup for which the product is split.
@@ -61,10 +59,7 @@ def split_reduction(node: UOp, target: Target | None = None) -> UOp | None:
     if target is not None and target.tensor_cores and is_product(source, axes) and results > 1:
         return _fill_cores(node, group_cores)
     is_narrow = node.arg[0] is Ops.ADD and results <= FEW_PRODUCTS and is_product(source, axes)
-    few = FEW_PRODUCTS if is_narrow else FEW_RESULTS
-    if group_cores and not is_narrow and _fast_axis(source) in axes:
-        few = max(few, RESULTS_PER_CORE * group_cores // MIN_GROUP_PARTS)
-    if results > few:
+    if results > (FEW_PRODUCTS if is_narrow else FEW_RESULTS):
         return _split_product(node) or (_split_columns(node, work, results) if group_cores else None)
     if results == 0 or work // results < LARGE_REDUCTION:
         return None
