@@ -87,14 +87,14 @@ def test_a_result_that_finds_no_memory_counts_nothing(monkeypatch: pytest.Monkey
     for _ in range(3):
         function(x)
     assert function.last_reason == ""
-    level = GlobalCounters.mem_used
     replay = replay_of(function)
+    replay.kept[:] = [None, None]
+    level = GlobalCounters.mem_used
 
     def refuse(nbytes: int) -> None:
         raise MemoryError("none left")
 
     monkeypatch.setattr(replay, "results", [replay.results[0], (refuse, *replay.results[1][1:])])
-    monkeypatch.setattr(replay, "kept", [None, None])
     with pytest.raises(OutOfMemoryError, match="CPU has no 36 bytes left"):
         function(x)
     replay.kept[0] = None  # the first result found its memory

@@ -90,7 +90,7 @@ def test_the_slowest_kernels_are_listed_with_launch_work_and_line(device: str) -
 def test_the_kernels_of_a_step_count_with_all_their_launches() -> None:
     x, w = Tensor.rand(8, 8).realize(), Tensor.rand(8, 8).realize()
     with Context(DEVICE="CPU"):
-        lines = networks.slowest_kernels(lambda: ((x @ w).contiguous() @ w).realize(), {}, 5)
+        lines = networks.slowest_kernels(lambda: ((x @ w).contiguous() @ w).realize(), 5)
     assert lines[0].startswith("2 launches of 1 kernels")
     assert lines[2].split()[2] == "2"
     assert float(lines[2].split()[3]) == pytest.approx(2 * 2 * 8**3 / 1e9, abs=1e-3)

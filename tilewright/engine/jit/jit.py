@@ -152,7 +152,6 @@ class Jit(GuardedByFunction, Generic[P, R]):
                 result = fast_path(args)
                 if result is not None:
                     return result  # type: ignore[no-any-return]
-        # Whatever this does, a small launch shows: a `with` block or a `cast` would be a tenth of its time.
         if not options.JIT or (traces and get_ident() in traces):
             return self.function(*args, **kwargs)
         bound = bind_call(args, kwargs) if self._marked is None else self._marked.bind_call(args, kwargs)
@@ -166,43 +165,41 @@ class Jit(GuardedByFunction, Generic[P, R]):
             latest, entry = self._latest
             if signature != latest:
                 entry = self._entry(signature)
-        self._lock.acquire()
-        try:
-            ready = entry.ready
-            if ready is None:
-                return self._traced(entry, args, kwargs, bound)  # type: ignore[no-any-return]
-            change = "" if ready.guards.hold() else self._change(ready)
-            if not change and ready.must_compare and not ready.is_alike(tensors, buffers):
-                change = "which arguments are also reached otherwise, or have a gradient,"
-            if change:
-                entry.ready = entry.record = None
-                return self._traced(entry, args, kwargs, bound, change)  # type: ignore[no-any-return]
-            if ready.is_plain and not listeners:
-                self._note_replay(entry, ready, signature)
-                return ready.replay.run(buffers, values)[0]  # type: ignore[no-any-return]
-            if listeners and options.CHECK_NAN:
-                self._set_reason("CHECK_NAN looks at each run of the function")
-                return self.function(*args, **kwargs)
-            if not ready.replay.written:
-                return self._replayed(entry, ready, bound)  # type: ignore[no-any-return]
-            written = ready.written(buffers)
-            owners = ready.find_owners(tensors, buffers, written)
-            if have_no_readers(owners):
-                if not has_other_threads():
-                    # The nodes of the owners may stand for the new contents: nothing was computed from the old ones.
+        with self._lock:  # an interrupt between acquire() and `try` would leave it locked
+            try:
+                ready = entry.ready
+                if ready is None:
+                    return self._traced(entry, args, kwargs, bound)  # type: ignore[no-any-return]
+                change = "" if ready.guards.hold() else self._change(ready)
+                if not change and ready.must_compare and not ready.is_alike(tensors, buffers):
+                    change = "which arguments are also reached otherwise, or have a gradient,"
+                if change:
+                    entry.ready = entry.record = None
+                    return self._traced(entry, args, kwargs, bound, change)  # type: ignore[no-any-return]
+                if ready.is_plain and not listeners:
+                    self._note_replay(entry, ready, signature)
+                    return ready.replay.run(buffers, values)[0]  # type: ignore[no-any-return]
+                if listeners and options.CHECK_NAN:
+                    self._set_reason("CHECK_NAN looks at each run of the function")
+                    return self.function(*args, **kwargs)
+                if not ready.replay.written:
                     return self._replayed(entry, ready, bound)  # type: ignore[no-any-return]
-            elif is_read_by_others(written, owners, [id(reference()) for reference in ready.escaped]):
-                self._note(entry, "another tensor still reads what the function overwrites", WARN_AFTER_CHANGES)
-                return self.function(*args, **kwargs)
-            update = functools.partial(overwrite, owners, written, ready.guards.follow)
-            return self._replayed(entry, ready, bound, update)  # type: ignore[no-any-return]
-        except Changed:
-            return self(*args, **kwargs)
-        except BoundsNarrowed as found:
-            assert self._marked is not None
-            self._marked.narrow(found)
-        finally:
-            self._lock.release()
+                written = ready.written(buffers)
+                owners = ready.find_owners(tensors, buffers, written)
+                if have_no_readers(owners):
+                    if not has_other_threads():
+                        # Their nodes may stand for the new contents: nothing was computed from the old ones.
+                        return self._replayed(entry, ready, bound)  # type: ignore[no-any-return]
+                elif is_read_by_others(written, owners, [id(reference()) for reference in ready.escaped]):
+                    self._note(entry, "another tensor still reads what the function overwrites", WARN_AFTER_CHANGES)
+                    return self.function(*args, **kwargs)
+                update = functools.partial(overwrite, owners, written, ready.guards.follow)
+                return self._replayed(entry, ready, bound, update)  # type: ignore[no-any-return]
+            except Changed:
+                return self(*args, **kwargs)
+            except BoundsNarrowed as found:
+                assert self._marked is not None
+                self._marked.narrow(found)
         return self(*args, **kwargs)
 
     def _entry(self, signature: object) -> Entry:

@@ -193,7 +193,7 @@ def _run(source: Source, ready: Ready, buffers: list[str], result: str, lock: st
     name, replay = source.name, ready.replay
     kept, new_result, reader = name(replay.kept), name(replay.new_result), name(replay)
     count = name(getrefcount)
-    source.add(2, f"{lock}.acquire()", "try:")
+    source.add(2, f"with {lock}:")  # an interrupt between acquire() and `try` would leave it locked
     given = [f"({buffers[number]}.memory or {buffers[number]}.ensure())" for number in replay.inputs]
     for number in replay.numbers:
         source.add(
@@ -225,7 +225,6 @@ def _run(source: Source, ready: Ready, buffers: list[str], result: str, lock: st
     for number, (_, made, shape, line) in enumerate(replay.outputs):
         source.add(3, f"m{number} = {name(tensor_kind.make)}(r{made}, {name(shape)}, {name(line)})")
     source.add(3, f"return {result}")
-    source.add(2, "finally:", f"    {lock}.release()")
 
 
 __all__ = ["QUICK_AFTER", "Source", "quick_replay"]
