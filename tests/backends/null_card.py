@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.kernel.emulated_card import registered
 from tilewright.backends.cuda.device import cuda_target
 from tilewright.backends.cuda.dot import render_program
 from tilewright.backends.null.device import NullDriver
-from tilewright.base.config import Context
-from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.graph.records import Program
-from tilewright.runtime import device as runtime
 
 NAME = "NULLCARD"
 
@@ -35,12 +33,5 @@ class NullCard(NullDriver):
 def null_card() -> Iterator[NullCard]:
     """The device NAME."""
     driver = NullCard()
-    runtime.register_backend(NAME, lambda name: driver)
-    forget_kernels()
-    try:
-        with Context(CACHE=0):
-            yield driver
-    finally:
-        del runtime._openers[NAME]
-        runtime._drivers.pop(NAME, None)
-        forget_kernels()
+    with registered(NAME, driver):
+        yield driver

@@ -16,6 +16,7 @@ from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.engine.planning.plan import forget_schedules
 from tilewright.graph.records import Program
 from tilewright.runtime import device as runtime
+from tilewright.runtime.device import Driver
 
 NAME = "CARD"
 CARD = replace(python_target(), cores=132, warp_size=32, max_local_bytes=1 << 17, cache_bytes=60 << 20)
@@ -33,17 +34,24 @@ class CardDriver(PythonDriver):
 
 
 @contextmanager
-def emulated_card(**facts: Any) -> Iterator[CardDriver]:
-    """The device NAME, with the facts of CARD and those given."""
-    driver = CardDriver(replace(CARD, **facts))
-    runtime.register_backend(NAME, lambda name: driver)
+def registered(name: str, driver: Driver) -> Iterator[None]:
+    """A device of this name while the block runs, for which nothing is compiled or scheduled yet."""
+    runtime.register_backend(name, lambda _: driver)
     forget_kernels()
     forget_schedules()
     try:
         with Context(CACHE=0):
-            yield driver
+            yield
     finally:
-        del runtime._openers[NAME]
-        runtime._drivers.pop(NAME, None)
+        del runtime._openers[name]
+        runtime._drivers.pop(name, None)
         forget_kernels()
         forget_schedules()
+
+
+@contextmanager
+def emulated_card(**facts: Any) -> Iterator[CardDriver]:
+    """The device NAME, with the facts of CARD and those given."""
+    driver = CardDriver(replace(CARD, **facts))
+    with registered(NAME, driver):
+        yield driver

@@ -59,14 +59,14 @@ def bytes_at_once(layout: Layout, nbytes: int) -> int:
 
 
 def steps_of(layout: Layout, nbytes: int, columns: int) -> int:
-    """How often a row of `columns` weights has that many bytes."""
+    """Loads of `nbytes` that a row of `columns` weights takes."""
     return columns // layout.together // bytes_at_once(layout, nbytes)
 
 
 def choose_tile(
     layout: Layout, nbytes: int, target: Target, columns: int, rows: int, experts: int, tokens: int = 1
 ) -> WarpTile:
-    """Of `rows` of each of so many `experts`, times `tokens` at once."""
+    """The tile for a product of `rows` rows of each of `experts` experts with `tokens` tokens."""
     steps = steps_of(layout, nbytes, columns)
     lanes = max(lanes for lanes in (1, 2, 4, 8, 16, 32) if lanes <= target.warp_size and steps % lanes == 0)
     turns = largest_divisor(steps // lanes, max(1, MAX_TURNS // tokens))

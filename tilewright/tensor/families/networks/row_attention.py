@@ -36,8 +36,8 @@ _DTYPES = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
 # Threads of a work-group, and the parts of a result that are added up at its end.
 MAX_THREADS = 512
 MAX_TEAMS = 32
-# Of as many keys or fewer a work-group takes less time than a second kernel; with more than so many splits, the second
-# kernel takes as long as the first.
+# The keys up to which one work-group takes less time than a second kernel would, and the number of splits beyond which
+# the second kernel takes as long as the first.
 MIN_SPLIT_KEYS = 1024
 MAX_SPLITS = 16
 # Features that a thread has of a key: their sums are in registers.
