@@ -13,7 +13,6 @@ from typing import Any
 
 from tilewright.backends.cuda.library import OUT_OF_MEMORY, KernelNodeParams, Library
 
-INVALID = 1
 ATTRIBUTES = {1: 1024, 12: 65536, 16: 132, 38: 60 << 20, 75: 9, 76: 0, 97: 232448}
 
 

@@ -510,24 +510,6 @@ def test_workers_take_part(threads: pool.Pool, kernels: llvm.LoadedCode) -> None
     assert threads.started == 3
 
 
-def test_buffers_and_extents_can_be_patched(threads: pool.Pool, kernels: llvm.LoadedCode) -> None:
-    first, second = Squares(100), Squares(100)
-    commands = pool.CommandList(threads, [(kernels.symbols["square"], first.addresses, 100, 9)] * 2)
-    for slot, address in enumerate(second.addresses):
-        commands.set_buffer(1, slot, address)
-    commands.run()
-    first.check()
-    second.check()
-    commands.set_extent(0, 0, 1)
-    commands.run()
-    first.check()
-    second.check(times=2)
-    assert len(commands) == 2
-    for command, slot in ((0, 2), (1, 2), (0, -1), (2, 0)):
-        with pytest.raises(IndexError):
-            commands.set_buffer(command, slot, 0)
-
-
 def test_python_threads_may_run_at_once(threads: pool.Pool, kernels: llvm.LoadedCode) -> None:
     failures: list[BaseException] = []
 

@@ -89,9 +89,9 @@ def test_unknown_kinds_are_refused_on_both_sides() -> None:
 
 
 def test_counters_add_up_and_reset() -> None:
-    GlobalCounters.add_kernels(operations=10, memory=100, seconds=0.5)
-    GlobalCounters.add_kernels(count=3, operations=1, memory=2, seconds=0.25)
-    GlobalCounters.add_compile_time(1.5)
+    GlobalCounters.add_note((1, 10, 100, 0.5))
+    GlobalCounters.add_note((3, 1, 2, 0.25))
+    GlobalCounters.compile_time_s += 1.5
     assert (GlobalCounters.kernel_count, GlobalCounters.global_ops, GlobalCounters.global_mem) == (4, 11, 102)
     assert (GlobalCounters.time_sum_s, GlobalCounters.compile_time_s) == (0.75, 1.5)
     GlobalCounters.reset()
@@ -111,7 +111,7 @@ def test_memory_is_a_level_that_reset_keeps() -> None:
 def test_counters_lose_nothing_between_threads() -> None:
     def work() -> None:
         for _ in range(2000):
-            GlobalCounters.add_kernels(operations=2)
+            GlobalCounters.add_note((1, 2, 0, 0.0))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -189,7 +189,7 @@ def test_reset_forgets_stage_times(clock: Clock) -> None:
 def test_counters_add_up_past_the_length_of_their_queues() -> None:
     level = GlobalCounters.mem_used
     for _ in range(3 * GlobalCounters.MAX_NOTES):
-        GlobalCounters.add_kernels(operations=2)
+        GlobalCounters.add_note((1, 2, 0, 0.0))
         GlobalCounters.add_memory(5, "CPU")
         GlobalCounters.free_memory(("CPU", -5))
     assert (GlobalCounters.kernel_count, GlobalCounters.global_ops) == (

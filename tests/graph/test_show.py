@@ -20,7 +20,7 @@ from tilewright.graph.ops import ALL_OPS, REDUCTIONS, AddrSpace, Axis, AxisType,
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Param, Program
 from tilewright.graph.spec import Kind
 from tilewright.graph.text.arguments import literal
-from tilewright.graph.text.show import parse, show, show_expression, show_program, show_tree
+from tilewright.graph.text.show import parse, show, show_expression, show_program
 from tilewright.graph.uop import UOp, const, index_const
 from tilewright.graph.walk import toposort
 
@@ -392,31 +392,6 @@ def test_an_expression_that_would_explode_is_cut() -> None:
     for _ in range(20_000):
         deep = deep + j
     assert len(show_expression(deep)) < 5000
-
-
-def test_a_tree() -> None:
-    x = param(1)
-    shared = x * 2.0
-    node = UOp(Ops.REDUCE_AXIS, F32, (shared + shared.alu(Ops.SQRT),), (Ops.ADD, (0,)))
-    assert (
-        show_tree(node)
-        == """\
-REDUCE_AXIS float32 (Ops.ADD, (0,))  # (1,)
-  ADD float32  # (16,)
-    %0 = MUL float32  # (16,)
-      PARAM float32 ParamArg(1, 16, "")  # (16,)
-      CONST float32 2.0
-    SQRT float32  # (16,)
-      %0
-"""
-    )
-    assert "    i*4 + j\n" in show_tree(UOp(Ops.DETACH, F32, (load(x, i * 4 + j),)))
-    deep = x
-    for _ in range(30_000):
-        deep = deep + 1.0
-    tree = show_tree(deep)
-    assert tree.endswith("... of 30002 nodes\n")
-    assert len(tree.splitlines()) == 201
 
 
 def test_a_program() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from tilewright import Tensor, dtypes
 from tilewright.graph.ops import Ops
-from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.contraction import Contraction, match_contraction
 from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.optimise import prepare_kernel
@@ -29,10 +28,6 @@ def products(*results: Tensor) -> list[Contraction | str]:
         view for view in views if any(node.arg is Ops.ADD and node.src[0].op is Ops.MUL for node in view.reduces)
     ]
     return [match_contraction(view, BF16, F32) for view in summing]
-
-
-def is_sum_of_products(node: UOp) -> bool:
-    return node.arg is Ops.ADD and node.src[0].op is Ops.MUL
 
 
 def test_both_gradients_of_a_matrix_product() -> None:

@@ -15,7 +15,6 @@ from tilewright.kernel.axes import KernelView, size_of, stride, view_kernel
 from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.optimise import prepare_kernel
 
-PARALLEL = (AxisType.THREAD,)
 SHARED = (AxisType.LOCAL, AxisType.GROUP)
 
 

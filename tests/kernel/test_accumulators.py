@@ -117,10 +117,6 @@ def overwritten_elements() -> UOp:
     return out[other * 2].set(X[other, 0], end=other).sink()
 
 
-def rounded_sum(acc: UOp, x: UOp) -> UOp:
-    return (acc.cast(F32) + x.cast(F32)).cast(acc.dtype)
-
-
 def in_an_output_set_before() -> UOp:
     out = OUT[ROW].set(2)
     return out[ROW].set(out.after(COL)[ROW] + X[ROW, COL], end=COL).end(ROW).sink()

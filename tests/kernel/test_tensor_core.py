@@ -30,7 +30,6 @@ from tilewright.kernel.transforms.tensor_core import apply_tensor_core, check_te
 
 BF16, F16, F32 = dtypes.bfloat16, dtypes.float16, dtypes.float32
 CORE = warp_group_core(BF16, 64, 64)
-STAGING_CORES = (CORE, warp_group_core(BF16, 128, 128), thread_core(64, 64))
 
 
 def empty(*shape: int, dtype: DType = BF16) -> Tensor:

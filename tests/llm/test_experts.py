@@ -11,7 +11,7 @@ from tests.llm.models import STORIES_TOKENS, greedy, stories
 from tests.llm.test_quantised import random_blocks, reference, rounding_bound
 from tilewright import Tensor
 from tilewright.llm.config import Experts
-from tilewright.llm.experts import MixtureOfExperts, choose_experts
+from tilewright.llm.experts import MixtureOfExperts, pick_experts
 from tilewright.llm.layers import expert_product
 from tilewright.llm.model import Transformer
 from tilewright.llm.quantised.weight import QuantisedWeight
@@ -62,17 +62,18 @@ def test_experts_that_are_not_chosen_do_not_matter(kind: str) -> None:
     np.testing.assert_allclose(found, wanted, rtol=0, atol=rounding_bound(x, values))
 
 
-def test_the_choice_and_the_shares() -> None:
+def test_the_choice_and_the_scores() -> None:
     logits = Tensor([[1.0, 3.0, 2.0, 0.0]])
-    chosen, shares = choose_experts(Experts(4, 2, 1), logits, None)
+    chosen, scores = pick_experts(Experts(4, 2, 1), logits, None)
     assert chosen.tolist() == [[1, 2]]
-    assert shares.numpy() == pytest.approx(np.array([[1 / (1 + np.exp(-1)), 1 / (1 + np.e)]]), rel=1e-5)
-    # A bias decides who is chosen, and has no part in the share.
-    sigmoid = Experts(4, 2, 1, scoring="sigmoid", renormalise=False, scale=2.0)
-    chosen, shares = choose_experts(sigmoid, logits, Tensor([0.0, 0.0, 0.0, 1.0]))
+    weights = np.exp([1.0, 3.0, 2.0, 0.0])
+    assert scores.numpy() == pytest.approx(weights[[[1, 2]]] / weights.sum(), rel=1e-5)
+    # A bias is added for the choice alone: the scores are without it.
+    sigmoid = Experts(4, 2, 1, scoring="sigmoid", renormalise=False)
+    chosen, scores = pick_experts(sigmoid, logits, Tensor([0.0, 0.0, 0.0, 1.0]))
     assert chosen.tolist() == [[3, 1]]
-    assert shares.numpy() == pytest.approx(2 / (1 + np.exp(-np.array([[0.0, 3.0]]))), rel=1e-5)
+    assert scores.numpy() == pytest.approx(1 / (1 + np.exp(-np.array([[0.0, 3.0]]))), rel=1e-5)
     # Of two groups the second has the best pair, the first the best single expert.
     grouped = dataclasses.replace(sigmoid, groups=2, group_best=2)
-    chosen, _ = choose_experts(grouped, Tensor([[4.0, -9.0, 3.0, 3.5]]), None)
+    chosen, _ = pick_experts(grouped, Tensor([[4.0, -9.0, 3.0, 3.5]]), None)
     assert chosen.tolist() == [[3, 2]]

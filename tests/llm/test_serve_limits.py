@@ -19,7 +19,6 @@ from tests.llm.serving import HTTP, Running, StandIn, post_bytes, read_all, runn
 from tilewright.base.errors import ConfigError
 from tilewright.llm.serve.settings import Settings, host_of
 
-ENDLESS = {"prompt": "endless", "stream": True}
 RESET = struct.pack("ii", 1, 0)
 
 

@@ -78,14 +78,6 @@ def residual(g: Graph) -> UOp:
     return add(x, relu(matmul(x, weights)))
 
 
-def views_of_views(g: Graph) -> UOp:
-    x = g.input(6, 8, 10)
-    moved = build.flip(build.reshape(build.permute(x, (2, 0, 1)), (10, 48)), (0,))
-    return add(
-        build.shrink(build.pad(moved, ((1, 2), (0, 3))), ((0, 9), (2, 40))), scalar(1.0, build.reshape(x, (10, 48)))
-    )
-
-
 ONE_KERNEL: dict[str, Callable[[Graph], UOp]] = {
     "elementwise chain": chain,
     "softmax": lambda g: softmax(g.input(64, 50)),

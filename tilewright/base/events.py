@@ -293,10 +293,6 @@ class Counters:
             self._totals = [0, 0, 0, 0.0]
             self.compile_time_s = 0.0
 
-    def add_kernels(self, count: int = 1, operations: int = 0, memory: int = 0, seconds: float = 0.0) -> None:
-        """Count `count` launches that together did `operations`, moved `memory` bytes and took `seconds`."""
-        self.add_note((count, operations, memory, seconds))
-
     def add_note(self, note: tuple[int, int, int, float]) -> None:
         """Count launches, operations, bytes moved and seconds, given as one tuple: for a replay, which counts the same
         each time."""
@@ -309,11 +305,6 @@ class Counters:
         self._memory.append((device, delta))
         if len(self._memory) > self.MAX_NOTES:
             self._levels()
-
-    def add_compile_time(self, seconds: float) -> None:
-        """Count time spent compiling. Stage timers do this by themselves."""
-        with _lock:
-            self.compile_time_s += seconds
 
 
 GlobalCounters = Counters()

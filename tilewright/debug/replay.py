@@ -113,18 +113,6 @@ def _array(given: Input, seed: int) -> Array:
     return np.frombuffer(data, numpy_dtype(given.dtype)).copy()
 
 
-def with_contents(repro: Repro, contents: Mapping[int, Array]) -> Repro:
-    """The repro with these inputs."""
-    return replace(
-        repro,
-        inputs=tuple(
-            replace(given, data=contents[given.slot].tobytes(), size=contents[given.slot].size)
-            for given in repro.inputs
-            if given.slot in contents
-        ),
-    )
-
-
 def expected_values(repro: Repro) -> list[Array]:
     """What the definition says, for each output."""
     arrays = contents_of(repro)

@@ -3,7 +3,6 @@ Index maths, masks and the emitter's base-and-offset addressing all read this fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from hashlib import blake2b
 from typing import NamedTuple
 from zlib import crc32
@@ -214,16 +213,6 @@ def _number(dtype: DType, value: int) -> UOp:
 def coefficient(node: UOp, atom: UOp) -> int:
     """The coefficient of the atom in the node's affine form; 0 where it is no term of it."""
     return affine(node).terms.get(atom, 0)
-
-
-def without(node: UOp, atoms: Iterable[UOp]) -> UOp:
-    """The node without the terms of these atoms: the address at which those axes are 0."""
-    dropped = set(atoms)
-    form = affine(node)
-    if dropped.isdisjoint(form.terms):
-        return node
-    kept = {atom: coefficient for atom, coefficient in form.terms.items() if atom not in dropped}
-    return from_affine(Affine(kept, form.constant), node.dtype)
 
 
 # ---------------------------------------------------------------- the order of terms

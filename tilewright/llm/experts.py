@@ -9,7 +9,6 @@ from tilewright.base.dtype import dtypes
 from tilewright.llm.choices import largest
 from tilewright.llm.config import Config, Experts
 from tilewright.llm.layers import FeedForward, Linear, gated_experts, mixed_experts
-from tilewright.llm.quantised.product import normalised
 from tilewright.llm.weights import Weights
 from tilewright.tensor.tensor import Tensor
 
@@ -43,13 +42,6 @@ class MixtureOfExperts:
             mixed = mixed * self.experts.scale
         mixed = mixed.reshape(x.shape)
         return mixed if self.shared is None else mixed + self.shared(x)
-
-
-def choose_experts(experts: Experts, logits: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The chosen experts of each token, int32 (tokens, k), and the share of each in the result."""
-    chosen, scores = pick_experts(experts, logits, bias)
-    shares = normalised(scores) if experts.renormalise else scores
-    return chosen, shares * experts.scale if experts.scale != 1.0 else shares
 
 
 def pick_experts(experts: Experts, logits: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:

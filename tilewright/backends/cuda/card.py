@@ -12,7 +12,6 @@ from tilewright.runtime.device import Unavailable
 
 # CUdevice_attribute
 MAX_THREADS = 1
-REGISTERS = 12
 MULTIPROCESSORS = 16
 L2_BYTES = 38
 MAJOR = 75

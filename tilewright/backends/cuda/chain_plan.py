@@ -19,8 +19,8 @@ from tilewright.graph.walk import toposort
 MAX_STAGES = 3
 # Stages where a product is one step late: the step before and this one are read, others are on their way.
 MIN_LATE_STAGES, MAX_LATE_STAGES = 3, 4
-# Registers of a thread beside its tiles, those of a multiprocessor, and threads of a warp group.
-OTHER_REGISTERS, REGISTERS, WARP_GROUP = 48, 65536, 128
+# Registers of a thread beside its tiles, and those of a multiprocessor.
+OTHER_REGISTERS, REGISTERS = 48, 65536
 
 
 @dataclass(frozen=True)

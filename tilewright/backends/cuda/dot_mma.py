@@ -26,7 +26,6 @@ CHUNK_BYTES = 16
 PADDING_BYTES = 16
 STAGES = 2
 # An instruction multiplies 16 rows and 8 columns over 32 bytes of the summed axis.
-STEP_BYTES = 32
 DEPTHS = {1: 32, 2: 16, 4: 8}
 # Rows and columns of a work-group's tile that one warp multiplies.
 WARP_ROWS, WARP_COLUMNS = 64, 32

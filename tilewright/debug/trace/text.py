@@ -27,7 +27,6 @@ from tilewright.debug.trace.records import (
     reachable,
 )
 
-MAX_DEPTH = 5
 MARGIN = "  "
 MAX_OPS = 8
 PLACE_COLUMN = 96
@@ -286,4 +285,4 @@ def aligned(text: str, where: Location | None) -> str:
     return f"{text:<{PLACE_COLUMN}}  [{where[0]}:{where[1]}]"
 
 
-__all__ = ["MAX_DEPTH", "trace_lines", "trace_text"]
+__all__ = ["trace_lines", "trace_text"]

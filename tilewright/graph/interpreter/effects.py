@@ -18,8 +18,6 @@ from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import toposort
 
-_EFFECTS = frozenset({Ops.STORE, Ops.END, Ops.GROUP, Ops.BARRIER})
-
 
 class Iteration:
     """Where in its loops a kernel is: the value of each open range, and for the memory that an open loop writes what it

@@ -1,22 +1,21 @@
 """Graphs for people. In: a graph or a linear program. Out: text. `show` writes a graph, one node a line, as `parse`
-reads it back; the others are shorter and for the eye alone: `show_expression` writes index maths as infix, `show_tree`
-indents sources below their user, `show_program` indents a program's loops and names the tile of each value."""
+reads it back; the others are shorter and are not parsed: `show_expression` writes index maths as infix, `show_program`
+indents a program's loops and names the tile of each value."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
 
-from tilewright.base.dtype import dtypes
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.spec import Kind
 from tilewright.graph.text.arguments import literal, node_text
 from tilewright.graph.text.parse import parse
 from tilewright.graph.uop import UOp, memory_of
-from tilewright.graph.walk import consumers, toposort
+from tilewright.graph.walk import toposort
 
-__all__ = ["parse", "show", "show_expression", "show_program", "show_tree"]
+__all__ = ["parse", "show", "show_expression", "show_program"]
 
 
 def show(root: UOp) -> str:
@@ -115,37 +114,6 @@ def _buffer_name(node: UOp) -> str:
 
 
 # ---------------------------------------------------------------- trees
-
-
-def show_tree(root: UOp, limit: int = 200) -> str:
-    """The graph as an outline, users above their sources. Index maths is one line; a node with several users is
-    written out once and named `%n` from then on; after `limit` lines the rest is only counted."""
-    order = toposort(root)
-    users = consumers(order)
-    labels: dict[UOp, str] = {}
-    lines: list[str] = []
-    stack: list[tuple[UOp, int]] = [(root, 0)]
-    while stack and len(lines) < limit:
-        node, depth = stack.pop()
-        # A deep graph would drown in its own indentation.
-        margin = "  " * min(depth, 40)
-        if node in labels:
-            lines.append(f"{margin}{labels[node]}")
-            continue
-        label = ""
-        if len(users[node]) > 1 and node.src:
-            labels[node] = f"%{len(labels)}"
-            label = f"{labels[node]} = "
-        if node.dtype is dtypes.index:
-            lines.append(f"{margin}{label}{show_expression(node, 200)}")
-            continue
-        argument = "" if node.arg is None else f" {literal(node.arg)}"
-        dtype = "" if node.dtype is dtypes.void else f" {node.dtype.name}"
-        lines.append(f"{margin}{label}{node.op.name}{dtype}{argument}{_shape_comment(node)}")
-        stack.extend((src, depth + 1) for src in reversed(node.src))
-    if stack:
-        lines.append(f"... of {len(order)} nodes")
-    return "\n".join(lines) + "\n"
 
 
 # ---------------------------------------------------------------- linear programs

@@ -201,7 +201,6 @@ def _aligned(size: int) -> int:
 
 _allocator = Allocator()
 allocate = _allocator.allocate
-free_cached = _allocator.free_cached
 
 
 def _renew_lock() -> None:

@@ -113,15 +113,3 @@ class CommandList:
 
     def __len__(self) -> int:
         return len(self.first) - 1
-
-    def set_buffer(self, command: int, slot: int, address: int) -> None:
-        """Give a command another buffer, or another value where the slot is a plain integer, for the runs to come."""
-        index = self.first[command] + slot
-        if slot < 0 or index >= self.first[command + 1]:
-            raise IndexError(f"command {command} has no buffer {slot}")
-        self.pointers[index] = address
-
-    def set_extent(self, command: int, extent: int, grain: int) -> None:
-        """Give a command another extent and grain, for the runs to come."""
-        self._words[4 * command + 3] = extent
-        self._words[4 * command + 4] = grain
