@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 
 from tilewright import Context, Tensor, dtypes, jit
+from tilewright.base.errors import IndexingError
 from tilewright.base.events import subscribe
 
 
 def filled(value: float, *shape: int) -> Tensor:
     return Tensor.full(shape or (4,), value).contiguous().realize()
+
+
+INDEX, OTHER = Tensor([2, 0, -1]).realize(), Tensor([3, 1, 0]).realize()
 
 
 def warm(function: Any, *args: Any) -> None:
@@ -39,6 +43,10 @@ def slow_replays(function: Any) -> int:
         (lambda x, n, s: [x + n], (filled(1.0), 3, "a")),
         (lambda x, f: x * f, (filled(1.0), 0.5)),
         (lambda: Tensor.ones(3) * 2, ()),
+        # With range checks: of one index, of two in one kernel, of two kernels.
+        (lambda x, i: x[i], (filled(1.0, 5, 3), INDEX)),
+        (lambda x, i, y, j: x[i] + y[j], (filled(1.0), INDEX, filled(2.0, 7), OTHER)),
+        (lambda x, i: (x[i], x.index_add(0, i, x[:3])), (filled(1.0, 5), INDEX)),
     ],
 )
 def test_a_plain_call_takes_it(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -393,6 +401,20 @@ def test_a_call_that_fails_leaves_it_usable() -> None:
         jitted(x, x)
     assert jitted(x).tolist() == [2.0] * 4
     assert ready.replay.reading is None
+
+
+def test_an_index_out_of_range_is_reported_at_its_line() -> None:
+    jitted = jit(lambda x, i, j: x[i] + x[j])
+    x, bad = filled(1.0), Tensor([0, 9, 0]).realize()
+    warm(jitted, x, INDEX, OTHER)
+    before = slow_replays(jitted)
+    for number, indices in enumerate(((INDEX, bad), (bad, INDEX)) * 2):
+        with pytest.raises(IndexingError, match=r"index 9 is out of range for axis 0 of shape \(4,\)") as found:
+            jitted(x, *indices)
+        assert found.value.location is not None
+        assert found.value.location[0] == __file__, number
+        assert jitted(x, INDEX, OTHER).tolist() == [2.0] * 3
+    assert slow_replays(jitted) == before
 
 
 # ---------------------------------------------------------------- steps that overwrite memory

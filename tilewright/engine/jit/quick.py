@@ -17,6 +17,7 @@ from typing import Any
 
 from tilewright.base.events import GlobalCounters, listeners
 from tilewright.base.location import PACKAGE_FOLDER
+from tilewright.engine.execution.checks import Checked, find_failure
 from tilewright.engine.execution.traces import traces
 from tilewright.engine.jit.arguments import HOLE
 from tilewright.engine.jit.ready import FastPath, Ready
@@ -222,9 +223,28 @@ def _run(source: Source, ready: Ready, buffers: list[str], result: str, lock: st
         f"    if {name(overwritten)}:",
         f"        {name(tell_others)}()",
     )
+    if replay.checked:
+        _raise_failure(source, replay.checked)
     for number, (_, made, shape, line) in enumerate(replay.outputs):
         source.add(3, f"m{number} = {name(tensor_kind.make)}(r{made}, {name(shape)}, {name(line)})")
     source.add(3, f"return {result}")
+
+
+def _raise_failure(source: Source, checked: list[Checked]) -> None:
+    """Reads the words of the range checks. Where the host sees them, a run without failures makes no call for it."""
+    name = source.name
+    given = [
+        f"{name(each.words.view)}[{number}]" if each.words.view is not None else f"any({name(each.words)}.read())"
+        for each in checked
+        for number in range(len(each.numbers) if each.words.view is not None else 1)
+    ]
+    source.add(
+        3,
+        f"if {' or '.join(given)}:",
+        f"    failure = {name(find_failure)}({name(checked)})",
+        "    if failure is not None:",
+        "        raise failure.error",
+    )
 
 
 __all__ = ["QUICK_AFTER", "Source", "quick_replay"]

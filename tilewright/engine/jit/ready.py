@@ -40,10 +40,8 @@ class Ready:
         self.written_state = {role.first for role in written if role.kind == "state"}
         self.written_arguments = [role.first for role in written if role.kind == "input"]
         # New tensors and nothing else come of a replay.
-        self.is_new = not (
-            written or self.escaped or self.leaves_behind or self.replay.is_shared or self.replay.checked
-        )
-        self.is_plain = self.is_new and self.result is HOLE
+        self.is_new = not (written or self.escaped or self.leaves_behind or self.replay.is_shared)
+        self.is_plain = self.is_new and self.result is HOLE and not self.replay.checked
         self.argument_count = len(buffers)
         self.fast_path: FastPath | None = None
         self.replays = 0
