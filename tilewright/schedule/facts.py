@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tilewright.graph.kernels.custom import updated_source
 from tilewright.graph.ops import Ops
-from tilewright.graph.spec import max_count
+from tilewright.graph.spec import Kind, max_count
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import consumers
 
@@ -30,6 +30,7 @@ class Facts:
     reduce_work: int = 0  # elements read by the reductions that only this node needs
     is_contraction: bool = False  # a reduction that reads each distinct element many times
     follows_reduction: bool = False  # each element is computed from one element of a reduction
+    is_factor: bool = False  # a contraction multiplies it
 
 
 def gather_facts(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, Facts]:
@@ -57,6 +58,9 @@ def gather_facts(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, Fact
             found.reduce_work = max_count(node.src[0].shape)
             found.is_contraction = found.reduce_work >= CONTRACTION_REUSE * distinct > 0
             found.follows_reduction = True
+            if found.is_contraction:
+                for factor in factors_of(node):
+                    facts[factor].is_factor = True
         if node in must_store or node.op in (Ops.PARAM, Ops.GATHER, Ops.REDUCE_AXIS):
             found.distinct = max_count(node.shape)
     for node in order:
@@ -65,6 +69,19 @@ def gather_facts(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, Fact
             facts[gate].cost += facts[node].cost
             facts[gate].reduce_work += facts[node].reduce_work
     return facts
+
+
+def factors_of(contraction: UOp) -> list[UOp]:
+    """The two values whose products are summed, without the views and conversions through which they are read."""
+    product = _without_views(contraction.src[0])
+    is_sum = contraction.arg[0] is Ops.ADD and product.op is Ops.MUL
+    return [_without_views(factor) for factor in product.src] if is_sum else []
+
+
+def _without_views(node: UOp) -> UOp:
+    while node.op.kind is Kind.MOVEMENT or node.op in TRANSPARENT or node.op is Ops.CAST:
+        node = node.src[0]
+    return node
 
 
 def find_gates(order: list[UOp], must_store: frozenset[UOp]) -> dict[UOp, UOp | None]:

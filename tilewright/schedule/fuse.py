@@ -33,6 +33,9 @@ from tilewright.schedule.uses import Plan, Use, is_reducing, loops_over, own_use
 # it is recomputed is clamped to RECOMPUTE_COUNTED, so that a cast alone is never stored.
 RECOMPUTE_LIMIT = 40.0
 RECOMPUTE_COUNTED = 64
+# The same for a factor of a contraction, where the cores that multiply vectors read their factors from memory: one that
+# is computed in the innermost loop has no register tile, which takes several times as long.
+FACTOR_LIMIT = 4.0
 MAX_USES = 8
 # A kernel with a reduction per row is parallel over rows, so it needs many of them, unless the reduction is small.
 ENOUGH_ROWS = 32
@@ -173,7 +176,8 @@ class _Decisions:
         if len(uses) == 1 and uses[0].is_once:
             return False
         times = sum([self.plan.steps_of(use) for use in uses]) / max(max_count(node.shape), 1)
-        is_expensive = facts.cost * (min(times, RECOMPUTE_COUNTED) - 1) > RECOMPUTE_LIMIT
+        limit = FACTOR_LIMIT if facts.is_factor and not self.group_cores else RECOMPUTE_LIMIT
+        is_expensive = facts.cost * (min(times, RECOMPUTE_COUNTED) - 1) > limit
         if is_expensive:
             self.reason = "computing it at each use costs more than a store and its loads"
         return is_expensive
