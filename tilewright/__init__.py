@@ -13,8 +13,8 @@ from tilewright.base.events import GlobalCounters
 from tilewright.base.version import __version__
 from tilewright.graph.ops import AddrSpace, AxisType, Ops
 from tilewright.graph.records import KernelInfo, Opt, OptOps
-from tilewright.graph.symbolic import Variable
 from tilewright.graph.uop import UOp
+from tilewright.graph.variable import Variable
 from tilewright.runtime.device import Device
 from tilewright.tensor.tensor import Tensor
 

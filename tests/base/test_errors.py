@@ -12,6 +12,7 @@ from types import FrameType
 
 import pytest
 
+import tilewright
 from tilewright.base import errors
 from tilewright.base.errors import (
     CompileError,
@@ -89,7 +90,7 @@ def test_message_has_operation_shapes_line_and_remedy() -> None:
     assert str(error).splitlines() == [
         "matmul: (2, 3) and (4, 5): 3 is not 4",
         f"  at {__file__}:{line}",
-        "  to mend it: transpose the second",
+        "  to fix it: transpose the second",
     ]
 
 
@@ -151,7 +152,7 @@ def call_from_package(source: str, filename: str, **names: object) -> object:
     return entry()
 
 
-PACKAGE_FOLDER = str(Path(errors.__file__).resolve().parents[1])
+PACKAGE_FOLDER = str(Path(tilewright.__file__).resolve().parent)
 INNER = "def entry():\n    return inner()\ndef inner():\n    return user_location()\n"
 MANAGED = "@decorate\ndef entry():\n    return user_location()\n"
 

@@ -173,7 +173,7 @@ def test_mistakes_are_told(arguments: tuple[str, ...], words: str) -> None:
     result = invoke(*arguments)
     assert result.exit_code == 2
     assert words in result.stderr
-    assert "to mend it" in result.stderr
+    assert "to fix it" in result.stderr
     assert result.stdout == ""
 
 

@@ -1,6 +1,6 @@
-"""Real bugs of this project's history. Each mend is taken back in a scratch copy of the package, as a text that stands
+"""Real bugs of this project's history. Each fix is taken back in a scratch copy of the package, as a text that stands
 there exactly once and the text that stood there before it; a program that the bug breaks comes with it, and the step
-that an investigation has to name. Where a mend has been rewritten since, what is taken back is what it became."""
+that an investigation has to name. Where a fix has been rewritten since, what is taken back is what it became."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class Mend(NamedTuple):
-    """`text` of a file of the package is the mend, `before` what stood there."""
+class Fix(NamedTuple):
+    """`text` of a file of the package is the fix, `before` what stood there."""
 
     path: str
     text: str
@@ -20,36 +20,36 @@ class Mend(NamedTuple):
 
 
 class RealBug(NamedTuple):
-    """`commit` mended it. `kind` and `name` are those of the finding."""
+    """`commit` fixed it. `kind` and `name` are those of the finding."""
 
     commit: str
-    mends: tuple[Mend, ...]
+    fixes: tuple[Fix, ...]
     program: str
     kind: str
     name: str
 
 
 class StaleMendError(Exception):
-    """A mend that is not where it was, so that it cannot be taken back."""
+    """A fix that is not where it was, so that it cannot be taken back."""
 
 
-def taken_back(text: str, mend: Mend) -> str:
-    """The text of a file without the mend."""
-    count = text.count(mend.text)
+def taken_back(text: str, fix: Fix) -> str:
+    """The text of a file without the fix."""
+    count = text.count(fix.text)
     if count != 1:
         raise StaleMendError(
-            f"the mend in tilewright/{mend.path} stands there {count} times, not once: the file has been rewritten. "
-            f"Find where the mend is now and enter that in tests/debug/real_bugs.py:\n{mend.text}"
+            f"the fix in tilewright/{fix.path} stands there {count} times, not once: the file has been rewritten. "
+            f"Find where the fix is now and enter that in tests/debug/real_bugs.py:\n{fix.text}"
         )
-    return text.replace(mend.text, mend.before)
+    return text.replace(fix.text, fix.before)
 
 
-def scratch_copy(folder: Path, mends: tuple[Mend, ...]) -> Path:
-    """A copy of the package without the mends, to be put on PYTHONPATH."""
+def scratch_copy(folder: Path, fixes: tuple[Fix, ...]) -> Path:
+    """A copy of the package without the fixes, to be put on PYTHONPATH."""
     shutil.copytree(ROOT / "tilewright", folder / "tilewright")
-    for mend in mends:
-        path = folder / "tilewright" / mend.path
-        path.write_text(taken_back(path.read_text(encoding="utf-8"), mend), encoding="utf-8")
+    for fix in fixes:
+        path = folder / "tilewright" / fix.path
+        path.write_text(taken_back(path.read_text(encoding="utf-8"), fix), encoding="utf-8")
     return folder
 
 
@@ -74,7 +74,7 @@ REAL_BUGS: dict[str, RealBug] = {
     "two sums that share one of their loops": RealBug(
         "5cbe239",
         (
-            Mend(
+            Fix(
                 "codegen/pipeline.py",
                 '    Pass("separate_loops", on_sink(separate_loops), "any reductions", '
                 '"each loop belongs to one nest"),\n',
@@ -93,7 +93,7 @@ REAL_BUGS: dict[str, RealBug] = {
     "a mask computed from loads": RealBug(
         "020d908",
         (
-            Mend(
+            Fix(
                 "schedule/items.py",
                 "    if is_moved and has_nested_indices(nodes):\n",
                 "    if is_moved and any(node.op is Ops.CAST and node.dtype.name == 'index' for node in nodes):\n",
@@ -107,7 +107,7 @@ REAL_BUGS: dict[str, RealBug] = {
     "guards that do not see a change": RealBug(
         "e71e44e",
         (
-            Mend(
+            Fix(
                 "engine/jit/guards.py",
                 "            (self._text_of_entry, self.mappings, self._entries_hold),\n",
                 "",
@@ -124,7 +124,7 @@ REAL_BUGS: dict[str, RealBug] = {
     "two updates of one version": RealBug(
         "8d9efe8",
         (
-            Mend(
+            Fix(
                 "schedule/order.py",
                 '"fresh" if self._base(node) in taken else self._first_mode(node)',
                 "self._first_mode(node)",
@@ -140,7 +140,7 @@ REAL_BUGS: dict[str, RealBug] = {
     "a sum of rounded sums": RealBug(
         "789f98a",
         (
-            Mend(
+            Fix(
                 "graph/simplify/reduce.py",
                 "node.src[0].op is Ops.ADD and not node.dtype.is_float",
                 "node.src[0].op is Ops.ADD",
@@ -159,7 +159,7 @@ REAL_BUGS: dict[str, RealBug] = {
     "a bool that remembers its bits": RealBug(
         "634b2d9",
         (
-            Mend(
+            Fix(
                 "graph/simplify/cast.py",
                 "            when=lambda node, x, inner: not inner.dtype.is_bool,\n",
                 "",
@@ -174,7 +174,7 @@ REAL_BUGS: dict[str, RealBug] = {
     # What is not less than a NaN has no known range: exp of it lost the limits of its argument.
     "the range of what is not less than a NaN": RealBug(
         "a8d72ac",
-        (Mend("codegen/transcendental.py", "    return x.is_const and not math.isnan(x.arg)\n", "    return True\n"),),
+        (Fix("codegen/transcendental.py", "    return x.is_const and not math.isnan(x.arg)\n", "    return True\n"),),
         "y = np.where(data > 2, np.nan, np.clip(data, -2, 2)).astype(np.float32)\nz = np.abs(data) * 100\n"
         "limit = Tensor(y).realize().clamp(-2.0, 2.0)\nvalue = Tensor(z).realize()\n"
         "got = (limit < value).where(0.0, value).exp().numpy()\nwant = np.exp(np.where(np.clip(y, -2, 2) < z, 0, z))",

@@ -1,4 +1,4 @@
-"""Bugs that this project has had, each with its mend taken back in a scratch copy of the package: `tilewright debug` is
+"""Bugs that this project has had, each with its fix taken back in a scratch copy of the package: `tilewright debug` is
 given the program that fails there and no hint, and names the guilty step. All of them:
 
     pytest -m slow tests/debug/test_real_bugs.py"""
@@ -13,20 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.debug.real_bugs import REAL_BUGS, ROOT, Mend, StaleMendError, scratch_copy, script_of, taken_back
+from tests.debug.real_bugs import REAL_BUGS, ROOT, Fix, StaleMendError, scratch_copy, script_of, taken_back
 
 
 @pytest.mark.parametrize("name", REAL_BUGS)
 def test_the_mend_can_still_be_taken_back(name: str) -> None:
-    for mend in REAL_BUGS[name].mends:
-        text = (ROOT / "tilewright" / mend.path).read_text(encoding="utf-8")
-        compile(taken_back(text, mend), mend.path, "exec")
+    for fix in REAL_BUGS[name].fixes:
+        text = (ROOT / "tilewright" / fix.path).read_text(encoding="utf-8")
+        compile(taken_back(text, fix), fix.path, "exec")
 
 
 def test_a_mend_that_is_not_there_is_told() -> None:
     for text in ("", "b\nb\n"):
         with pytest.raises(StaleMendError, match=r"tilewright/a\.py stands there \d times"):
-            taken_back(text, Mend("a.py", "b", "c"))
+            taken_back(text, Fix("a.py", "b", "c"))
 
 
 def run(tree: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -45,7 +45,7 @@ def run(tree: Path, folder: Path, *arguments: str) -> subprocess.CompletedProces
 @pytest.mark.parametrize("name", REAL_BUGS)
 def test_an_investigation_names_the_real_bug(name: str, tmp_path: Path) -> None:
     bug = REAL_BUGS[name]
-    tree = scratch_copy(tmp_path / "tree", bug.mends)
+    tree = scratch_copy(tmp_path / "tree", bug.fixes)
     (tmp_path / "program.py").write_text(script_of(name))
     right = run(ROOT, tmp_path, "program.py")
     assert right.returncode == 0, right.stderr

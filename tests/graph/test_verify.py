@@ -15,8 +15,8 @@ from tilewright.graph.kernels.custom import CustomKernel
 from tilewright.graph.ops import Axis, AxisType, BufferArg, CheckArg, MultiArg, Ops, ParamArg
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Param, Program
 from tilewright.graph.spec import Op
-from tilewright.graph.symbolic import Variable
 from tilewright.graph.uop import UOp, const, index_const
+from tilewright.graph.variable import Variable
 from tilewright.graph.verification.program import PROGRAM_RULES
 from tilewright.graph.verification.verify import (
     KERNEL_STAGE,

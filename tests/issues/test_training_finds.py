@@ -1,4 +1,4 @@
-"""What the first training of networks found in the engine. Each test tells what went wrong before it was mended."""
+"""What the first training of networks found in the engine. Each test tells what went wrong before it was fixed."""
 
 from __future__ import annotations
 

@@ -53,13 +53,13 @@ def does_nothing(statement: ast.stmt) -> bool:
 
 
 def nameless_errors(source: str) -> list[str]:
-    """What is raised belongs to the tree of base/errors.py, not to the catch-alls of the language."""
+    """What is raised belongs to the tree of base/errors, not to the catch-alls of the language."""
     complaints = []
     for node in nodes_of(source):
         if isinstance(node, ast.Raise) and node.exc is not None:
             raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
             if ast.unparse(raised) in ("RuntimeError", "Exception", "BaseException"):
-                complaints.append(f"{node.lineno}: raises {ast.unparse(raised)}; base/errors.py has a name for it")
+                complaints.append(f"{node.lineno}: raises {ast.unparse(raised)}; base/errors has a name for it")
     return complaints
 
 

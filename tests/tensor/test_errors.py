@@ -120,7 +120,7 @@ def test_mistakes(name: str) -> None:
     text = str(caught.value)
     missing = [word for word in words if word not in text]
     assert not missing, text
-    assert "to mend it:" in text
+    assert "to fix it:" in text
     assert caught.value.location is not None
     assert caught.value.location[0] == __file__
 

@@ -94,7 +94,7 @@ def test_a_variable_needs_a_value_in_its_bounds() -> None:
     for use in (lambda: Tensor.zeros(8)[:n], lambda: Tensor.zeros(n), lambda: int(n), lambda: n + 1):
         with pytest.raises(UserError, match=r"n has no value[\s\S]*test_symbolic.py") as caught:
             use()
-        assert str(caught.value).count("to mend it") == 1
+        assert str(caught.value).count("to fix it") == 1
     for value in (0, 9, -1, 2.5, True, "3", None):
         with pytest.raises(ShapeError, match="n is bound to"):
             n.bind(value)  # type: ignore[arg-type]

@@ -134,7 +134,7 @@ def _answer_or_tell(talk: _Talk, text: str, notes: Console) -> None:
     except KeyboardInterrupt:  # before the answer began, or for a second time
         print()
     except GenerationError as error:
-        notes.print(f"{error.message}\n  to mend it: {error.remedy} (/reset)", markup=False)
+        notes.print(f"{error.message}\n  to fix it: {error.remedy} (/reset)", markup=False)
 
 
 def _read_message() -> str:

@@ -54,7 +54,7 @@ def as_tool(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             found = await to_thread.run_sync(functools.partial(function, *arguments, **named))
         except UserError as error:
-            remedy = f" To mend it: {error.remedy}" if error.remedy else ""
+            remedy = f" To fix it: {error.remedy}" if error.remedy else ""
             raise ToolError(f"{error.operation}: {error.message}.{remedy}") from error
         return json.dumps(found, indent=1, default=str)
 

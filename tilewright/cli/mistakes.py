@@ -20,7 +20,7 @@ def mistakes() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        remedy = f"\n  to mend it: {error.remedy}" if error.remedy else ""
+        remedy = f"\n  to fix it: {error.remedy}" if error.remedy else ""
         Console(stderr=True, highlight=False, soft_wrap=True).print(
             f"{error.operation}: {error.message}{remedy}", markup=False
         )

@@ -127,7 +127,7 @@ class Workbench:
         ended = self._run(["trace", "--depth", "0", "--json", str(path), *words], seconds)
         if not path.is_file():
             reason = (ended.errors or ended.output).strip().splitlines()[-1:] or [ended.words]
-            raise ConfigError("trace", f"the program {ended.words}: {reason[0]}", "mend it, or give it more seconds")
+            raise ConfigError("trace", f"the program {ended.words}: {reason[0]}", "fix it, or give it more seconds")
         text = trace_text(read_trace(path), min(5, max(1, depth)))
         return {**_ended(ended), "file": str(path), "trace": _cut(text, MAX_TEXT)}
 

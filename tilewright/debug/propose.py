@@ -90,7 +90,7 @@ def ask(address: str, model: str, prompt: str, key: str = "") -> str:
         reason = " ".join(error.read(2000).decode(errors="replace").split())
         message = f"{address} refuses: {error.code} {error.reason}: {reason}"
         raise ConfigError(
-            "propose", message, "mend what it says, such as the model's name or a longer context"
+            "propose", message, "fix what it says, such as the model's name or a longer context"
         ) from error
     except (OSError, urllib.error.URLError) as error:
         raise ConfigError("propose", f"{address} does not answer: {error}", "start a server there") from error

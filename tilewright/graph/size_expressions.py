@@ -1,5 +1,5 @@
 """Expressions of sizes. In: a node of index maths over VARIABLEs. Out: its variables, its text, its bounds, and its
-value for given values of the variables. `symbolic` makes integers of these expressions."""
+value for given values of the variables. `symbolic` builds integers from these expressions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
 
-# A variable with at most this many values is tried at each of them where bounds leave a sign open.
+# Where bounds do not decide a sign, a variable with at most this many values is tried at each of them.
 MAX_VALUES = 1 << 12
 
 
@@ -53,7 +53,7 @@ _VALUES: dict[Op, Callable[..., int]] = {
 
 
 def size_text(node: UOp) -> str:
-    """An expression as people write it."""
+    """An expression in infix notation."""
     if node.op is Ops.CONST or node.op is Ops.VARIABLE:
         return str(node.arg if node.op is Ops.CONST else node.arg[0])
     parts = [size_text(src) for src in node.src]
@@ -69,8 +69,8 @@ def size_text(node: UOp) -> str:
 
 
 def bounds_of_size(node: UOp) -> tuple[int, int]:
-    """The bounds of an expression. Where its intervals leave the sign open, as those of n - n//2 do, quotients are
-    taken as fractions; and a lone variable of few values is tried at each of them."""
+    """The bounds of an expression. Where interval arithmetic does not decide its sign, as for n - n//2, quotients are
+    taken as fractions; then a single variable of few values is tried at each of them."""
     low, high = int(node.vmin), int(node.vmax)
     if low >= 0 or high < 0:
         return low, high
@@ -89,7 +89,7 @@ def bounds_of_size(node: UOp) -> tuple[int, int]:
 def _bounds_of_fractions(node: UOp) -> tuple[int, int]:
     """x//c is (x - r) / c with a remainder r in 0..c-1, so that terms of x inside and outside of a quotient are added
     up."""
-    # Programs without variables do without these.
+    # Loaded only by programs that use variables.
     from fractions import Fraction
 
     from tilewright.graph.affine import affine

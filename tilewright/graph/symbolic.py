@@ -1,13 +1,13 @@
-"""Sizes that are variables. In: a `Variable`, a name with bounds, and the value that a user binds it to. Out: a
-`SymbolicInt`, which stands in shapes, offsets and node arguments wherever an int does.
+"""Sizes that depend on variables. In: expressions of index maths over VARIABLE nodes, and the values that a user binds
+(`variable`). Out: a `SymbolicInt`, which may stand in shapes, offsets and node arguments wherever an int does.
 
-A bound one has an expression over VARIABLE nodes and the values of those variables; a free one has the expression
-alone. Tensor graphs are written with bound ones. The engine frees them (`free_sizes`) and keeps the values apart, so
-graphs, schedules and kernels depend on the variables and their bounds and never on a value (docs/decisions/0036).
+A bound size has an expression and the values of its variables; a free size has the expression alone. Tensor graphs
+contain bound sizes. The engine makes them free (`free_sizes`) and passes the values separately, so that schedules and
+kernels depend on the variables and their bounds and never on a value (docs/decisions/0036).
 
-Equal means provably equal: the same canonical expression. Order is decided by bounds, or by trying all values of a
-variable that has few, and refused, at the user's line, where it stays open. Cost models take the greatest value
-(`capacity`)."""
+Two sizes are equal where that is proven: they have the same canonical expression. A comparison is decided by bounds, or
+by trying all values of a variable that has few; where neither decides it, it is an error at the user's line. Cost
+models take the maximum (`capacity`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, index_const
 
 if TYPE_CHECKING:
-    _Int = int  # what takes a size takes an int; annotations need not tell the two apart
+    _Int = int  # parameters that take an int take a size too, without another annotation
 else:
     _Int = object
 
@@ -33,31 +33,31 @@ Bindings = tuple[tuple[str, int], ...]
 
 
 class _SizeAccess(threading.local):
-    """Told, on this thread, when the host reads the value of a bound size; jit listens while it records a call. `given`
-    are the names of the variables that are arguments of the call."""
+    """Observes, on this thread, that the host reads the value of a bound size. jit sets the listener while it records a
+    call. `given` are the names of the variables that are arguments of the call."""
 
     listener: Callable[[str], None] | None = None
     given: frozenset[str] = frozenset()
-    open: frozenset[str] = frozenset()  # whose bounds are to be found
+    open: frozenset[str] = frozenset()  # variables whose bounds are being inferred
 
 
 size_access = _SizeAccess()
 
 
 class BoundsNarrowed(BaseException):
-    """An operation can be decided for all values of a variable that lie in narrower bounds, which jit calls the
-    function again with. It is no `Exception`: a function that handles errors does not see it."""
+    """A comparison has one result for all values of a variable in narrower bounds; jit calls the function again with
+    those. It is not an `Exception`, so that an `except Exception` in the function does not catch it."""
 
     def __init__(self, name: str, least: int, greatest: int, error: ShapeError) -> None:
         super().__init__(name)
         self.name = name
         self.least = least
         self.greatest = greatest
-        self.error = error  # what is wrong where the bounds stay as they are
+        self.error = error  # raised instead where the bounds cannot be narrowed
 
 
 class _State:
-    """Whether any variable was bound in this process: whoever walks nodes need not look for sizes before."""
+    """Whether any variable was bound in this process. Before that, passes need not look for symbolic sizes."""
 
     is_used = False
 
@@ -87,7 +87,7 @@ class SymbolicInt(_Int):
 
     @property
     def value(self) -> int:
-        """The value of a bound one, without telling anybody that it was read."""
+        """The value of a bound size, without a call of the listener."""
         assert self.bindings is not None
         return evaluate_size(self.node, dict(self.bindings))
 
@@ -200,60 +200,6 @@ class SymbolicInt(_Int):
         return format(int(self), spec) if spec else str(self)
 
 
-class Variable:
-    """A name for an integer that differs from run to run, with its least and greatest value. `bind` gives the integer
-    that stands in shapes: `cache[:, :Variable("n", 1, 4096).bind(17)]`. All values share one set of kernels."""
-
-    __slots__ = ("greatest", "least", "name", "node")
-
-    def __init__(self, name: str, least: int, greatest: int) -> None:
-        if not isinstance(name, str) or not name.isidentifier():
-            raise ShapeError("Variable", f"the name {name!r}", "give an identifier, such as 'n'")
-        for bound in (least, greatest):
-            if not isinstance(bound, int) or isinstance(bound, bool):
-                message = f"{name} has the bound {bound!r}"
-                raise ShapeError("Variable", message, "give the least and the greatest value as integers")
-        if least > greatest:
-            message = f"{name} in {least}..{greatest}, which holds no value"
-            raise ShapeError("Variable", message, "give the least value first")
-        if not -(1 << 62) < least <= greatest < 1 << 62:
-            raise ShapeError("Variable", f"{name} in {least}..{greatest}", "give bounds that an int64 holds")
-        self.name = name
-        self.least = least
-        self.greatest = greatest
-        self.node = UOp(Ops.VARIABLE, dtypes.index, (), (name, least, greatest))
-
-    def bind(self, value: int) -> int:
-        """The variable with a value, to be used as a size, an offset, an index or a number; `int` gives the value."""
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise ShapeError("bind", f"{self.name} is bound to {value!r}", "give a whole number")
-        number = int(value)
-        if not self.least <= number <= self.greatest:
-            message = f"{self.name} is bound to {number} and lies in {self.least}..{self.greatest}"
-            raise ShapeError("bind", message, "bind a value in these bounds, or make a Variable with wider ones")
-        if self.least == self.greatest:
-            return number
-        state.is_used = True
-        if self.name in size_access.given and size_access.listener is not None:
-            size_access.listener(f"it binds {self.name} by itself, which is also an argument")
-        return SymbolicInt(self.node, ((self.name, number),))
-
-    def __index__(self) -> int:
-        message = f"{self.name} has no value"
-        raise ShapeError("Variable", message, f"bind it to one, such as {self.name}.bind({self.least})")
-
-    def _refuse(self, *_: object) -> Any:
-        return self.__index__()
-
-    __int__ = __float__ = __index__
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __truediv__ = __rtruediv__ = __neg__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = _refuse
-
-    def __repr__(self) -> str:
-        return f"Variable({self.name!r}, {self.least}, {self.greatest})"
-
-
 def _tell_reader(size: SymbolicInt) -> None:
     if size_access.listener is not None and size.bindings is not None:
         if not size_access.given.isdisjoint(name for name, _ in size.bindings):
@@ -264,7 +210,7 @@ def _tell_reader(size: SymbolicInt) -> None:
 
 
 def capacity(size: int) -> int:
-    """The greatest value that a size can have: what memory is allocated for, and what costs are estimated with."""
+    """The maximum of a size: memory is allocated for it, and costs are estimated with it."""
     return size.greatest if isinstance(size, SymbolicInt) else size
 
 
@@ -277,7 +223,7 @@ def size_node(size: int) -> UOp:
 
 
 def map_sizes(arg: Any, visit: Callable[[SymbolicInt], Any]) -> Any:
-    """A node's argument with what `visit` makes of each symbolic size in the place of it."""
+    """A node's argument with each symbolic size replaced by what `visit` returns for it."""
     if isinstance(arg, SymbolicInt):
         return visit(arg)
     if isinstance(arg, tuple):
@@ -289,14 +235,14 @@ def map_sizes(arg: Any, visit: Callable[[SymbolicInt], Any]) -> Any:
 
 
 def free_sizes(arg: Any, values: dict[str, int]) -> Any:
-    """A node's argument with free sizes in the place of bound ones, whose values are put into `values`."""
+    """A node's argument with each bound size made free; the values are added to `values`."""
 
     def free(size: SymbolicInt) -> SymbolicInt:
         for name, value in size.bindings or ():
             known = values.setdefault(name, value)
             if known != value:
                 message = f"{name} is bound to {known} and to {value}"
-                raise ShapeError("bind", message, "use one value of a variable in what is computed together")
+                raise ShapeError("bind", message, "give a variable one value in each computation")
         return SymbolicInt(size.node, None)
 
     return map_sizes(arg, free)
@@ -316,7 +262,7 @@ def bindings_of(*sizes: int) -> Bindings | None:
 
 
 def combine_sizes(op: Op, first: int, second: int) -> int:
-    """The canonical expression of an operation; a plain int where it has one value."""
+    """The canonical expression of an operation on sizes; an int where the result is constant."""
     if not (_is_whole(first) and _is_whole(second)):
         return NotImplemented  # type: ignore[no-any-return]
     operands = tuple(size_node(size if isinstance(size, SymbolicInt) else int(size)) for size in (first, second))
@@ -336,9 +282,9 @@ def as_size(expression: UOp, bindings: Bindings | None) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def _canonical(expression: UOp) -> UOp:
-    """The one expression of equal sizes: that is what they mean, and no step of the compiler to be bisected. The layers
-    of a network have the same few sizes."""
-    from tilewright.graph.simplify import simplify  # programs without variables do without the rules
+    """The canonical expression: sizes are equal where theirs is the same. REWRITE_LIMIT has no effect on it, since it
+    defines equality and is no pass to bisect. It is cached because the layers of a network have the same few sizes."""
+    from tilewright.graph.simplify import simplify  # loaded only by programs that use variables
 
     if options.REWRITE_LIMIT < 0:
         return simplify(expression)
@@ -347,19 +293,20 @@ def _canonical(expression: UOp) -> UOp:
 
 
 def _is_whole(value: Any) -> bool:
-    """Whether a value is a whole number of Python's, NumPy's or ours; a tensor takes the operation by itself."""
+    """Whether a value is an integer of Python or NumPy, or a size. A tensor is not: its own operator is called
+    instead."""
     return isinstance(value, int | SymbolicInt) or (hasattr(value, "__index__") and not hasattr(value, "uop"))
 
 
 def _as_float(symbol: str, first: Any, second: Any) -> Any:
-    """A quotient has no place in a shape: it is a number, of the values."""
+    """The quotient of the values: a float, since a shape has no fractions."""
     if any(hasattr(each, "uop") or not hasattr(each, "__float__") for each in (first, second)):
         return NotImplemented
     return float(first) / float(second)
 
 
 def _is_less(first: int, second: int, symbol: str) -> bool:
-    """Whether first < second, for all values in bounds."""
+    """Whether first < second for all values in bounds."""
     difference = combine_sizes(Ops.SUB, first, second)
     if difference is NotImplemented:
         return NotImplemented  # type: ignore[no-any-return]
@@ -369,7 +316,7 @@ def _is_less(first: int, second: int, symbol: str) -> bool:
     if low >= 0:
         return False
     if any(isinstance(size, SymbolicInt) and size.bindings is None for size in (first, second)):
-        raise InternalError(f"a stage asks whether {first!r} < {second!r}, which is not the same for all values")
+        raise InternalError(f"a stage compares {first!r} < {second!r}, whose result is not the same for all values")
     names = variables_of(size_node(first)) + variables_of(size_node(second))
     bounds = " and ".join(f"{n.arg[0]} in {n.arg[1]}..{n.arg[2]}" for n in dict.fromkeys(names))
     texts = [size_text(size_node(size)) for size in (first, second)]
@@ -382,7 +329,8 @@ def _is_less(first: int, second: int, symbol: str) -> bool:
 
 
 def _narrow(difference: SymbolicInt, error: ShapeError) -> None:
-    """Raises the bounds of an open variable in which a difference has the sign that it has now, if there are any."""
+    """Raises `BoundsNarrowed` with the bounds of an open variable in which a difference keeps its present sign, if
+    there are any."""
     from tilewright.graph.affine import Affine, affine
 
     form = affine(difference.node)

@@ -173,4 +173,4 @@ def _check_counts(owner: str, record: object, names: tuple[str, ...]) -> None:
 
 
 def _refused(what: str) -> ConfigError:
-    return ConfigError("Config", f"no network has {what}", "take another file, or mend what it says of its model")
+    return ConfigError("Config", f"no network has {what}", "take another file, or fix what it says of its model")

@@ -148,13 +148,8 @@ def transform_section() -> Section:
 
 
 def error_section() -> Section:
-    """Every class of the tree of errors, as base/errors.py draws it."""
-    classes = [
-        name
-        for name, value in vars(errors).items()
-        if inspect.isclass(value) and issubclass(value, BaseException) and value.__module__ == errors.__name__
-    ]
-    return Section("tilewright.base.errors", "", [entry_of(errors, name) for name in sorted(classes)])
+    """Every class of the tree of errors, as base/errors/__init__.py draws it."""
+    return Section("tilewright.base.errors", "", [entry_of(errors, name) for name in sorted(errors.__all__)])
 
 
 def modules(*names: str) -> list[Section]:

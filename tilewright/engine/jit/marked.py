@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 from tilewright.base.errors import JitError
 from tilewright.engine.jit.arguments import Bound, bind_call
-from tilewright.graph.symbolic import BoundsNarrowed, SymbolicInt, Variable, free_sizes
+from tilewright.graph.symbolic import BoundsNarrowed, SymbolicInt, free_sizes
 from tilewright.graph.symbolic import state as symbolic
 from tilewright.graph.uop import UOp
+from tilewright.graph.variable import Variable
 
 Symbolic = str | Iterable[str] | Mapping[str, tuple[int, int] | None]
 
