@@ -245,6 +245,37 @@ def test_rows_of_stride_1_are_packed_in_large_blocks_whatever_their_number(rows:
     stays_in_limits(made)
 
 
+@pytest.mark.parametrize("cores", [1, 2, 16])
+@pytest.mark.parametrize("shape", [(10000, 700, 650), (2600, 680, 650), (1999, 697, 333), (50257, 256, 768)], ids=str)
+def test_rows_too_large_to_be_packed_whole_are_packed_once(shape: tuple[int, int, int], cores: int) -> None:
+    """Not once for each block of columns: the gradient of a linear layer's weight reads both factors across."""
+    rows, depth, columns = shape
+    target = replace(LARGE_CACHES, max_local_bytes=8 << 20, cores=cores)
+    made = Chosen(matrices(rows, depth, columns, (1, rows, columns, 1)), target)
+    stays_in_limits(made)
+    keeps_the_cores_busy(made)
+    tasks = made.count(AxisType.THREAD)
+    assert packs(made) == 2
+    assert copied(made, 1) <= 1.2 * rows * depth
+    assert copied(made, 2) <= 1.2 * tasks * depth * columns
+    assert tasks <= max(2, 2 * cores)
+
+
+def copied(made: Chosen, slot: int) -> int:
+    """Elements that the copies of a buffer have, all of them together."""
+    (load,) = (load for load in made.buffers if memory_of(load).arg.slot == slot)
+    return math.prod(size_of(axis) for axis in load.ranges)
+
+
+@pytest.mark.parametrize(("shape", "target"), [*zip([(97, 6, 64), (90, 11, 53), (97, 13, 16)], TARGETS)])
+def test_rows_packed_in_blocks_outside_of_the_columns(shape: tuple[int, int, int], target: str) -> None:
+    rows, depth, columns = shape
+    ast = matrices(rows, depth, columns, (1, rows, columns, 1))
+    small = replace(TARGETS[target], max_local_bytes=(4 * columns + 4 * rows) * depth)
+    assert copied(Chosen(ast, small), 1) <= 1.4 * rows * depth
+    assert check_pair(Pair(0, str(shape), ast, None, small)) is None  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("most", [255, 256, 1000, 1024, 4096])
 def test_a_block_of_a_sum_is_long_and_covers_it_with_little_waste(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(product_sizes, "MIN_SUM_BLOCK", 256)

@@ -13,6 +13,8 @@ from tilewright.kernel.transforms.swap import check_swap
 
 # Outermost first.
 NEST = ("blocks of columns", "blocks of rows", "rows", "columns")
+# The same where each block of rows is packed once, for all columns.
+ROWS_OUTSIDE = ("blocks of rows", "columns", "rows")
 
 
 class Nest(OptBuilder):
@@ -47,11 +49,11 @@ class Nest(OptBuilder):
         elif amount < size_of(axis):
             self.loops[f"blocks of {name}"], self.loops[name] = self.block(axis, amount)
 
-    def order(self) -> None:
-        """Swaps the loops into the order of NEST, those around the nest outside."""
+    def order(self, nest: tuple[str, ...] = NEST) -> None:
+        """Swaps the loops into the order of the nest, those around it outside."""
         others = [axis for axis in self.view.of_kind(AxisType.LOOP) if axis not in self.loops.values()]
         around = {f"around {number}": axis for number, axis in enumerate(others)}
-        self.loops = around | {name: self.loops[name] for name in NEST if name in self.loops}
+        self.loops = around | {name: self.loops[name] for name in nest if name in self.loops}
         for number, name in enumerate(self.loops):
             axis = self.loops[name]
             current = sorted(self.loops.values(), key=self.view.axes.index)[number]

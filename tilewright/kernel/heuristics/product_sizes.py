@@ -33,6 +33,8 @@ MIN_CACHED_ROWS = 256
 MIN_SUM_BLOCK = 256
 # A block that does not divide its sum has a multiple of this length, to be unrolled and copied in vectors.
 SUM_BLOCK_STEP = 16
+# The fraction of the rows that may be padding, where blocks of equal length cover them.
+MAX_PADDING = 32
 # Blocks per core, so that others take over the blocks of a core that is late; and blocks of columns per core, where
 # each takes long.
 MIN_PARTS = 2
@@ -109,6 +111,17 @@ def row_parts(rows: int, parts: int, cores: int) -> int:
     utilisation, else those with the highest. They divide the rows and have at least MIN_PART_ROWS of them."""
     amounts = [1, *(n for n in range(2, min(rows // MIN_PART_ROWS, MAX_PARTS * cores) + 1) if rows % n == 0)]
     return max(amounts, key=lambda amount: (min(utilisation(parts * amount, cores), HIGH_UTILISATION), -amount))
+
+
+def row_blocks(rows: int, tile: int, most: int, cores: int) -> tuple[int, int, int]:
+    """Tasks, blocks of rows in all tasks, and tiles of a block, where each task packs the right factor and each block
+    its rows, about `most` of them. Tasks have equal numbers of blocks; few rows are padding."""
+    tasks = max(2, min(MIN_PARTS * cores, max(cores, rows // MIN_CACHED_ROWS), rows // MIN_PART_ROWS))
+    largest = max(1, most // tile)
+    blocks = {tiles: padded(-(-rows // (tiles * tile)), tasks) for tiles in range(-(-largest // 2), largest + 1)}
+    # Padding below a MAX_PADDING-th of the rows is not worth smaller blocks.
+    best = min(blocks, key=lambda tiles: (MAX_PADDING * tiles * tile * blocks[tiles] // rows, -tiles))
+    return tasks, blocks[best], best
 
 
 def cached_parts(rows: int, most: int) -> int:

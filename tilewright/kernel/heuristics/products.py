@@ -32,17 +32,20 @@ from tilewright.kernel.analysis.dot_terms import product_dots, term_axis
 from tilewright.kernel.analysis.versions import is_injective
 from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
 from tilewright.kernel.heuristics.dot_tiles import HIGH_UTILISATION, choose_dot_opts, utilisation
-from tilewright.kernel.heuristics.product_nest import Nest
+from tilewright.kernel.heuristics.product_nest import ROWS_OUTSIDE, Nest
 from tilewright.kernel.heuristics.product_sizes import (
     COLUMN_PARTS,
     MAX_PARTS,
     MAX_ROWS,
     MAX_VECTORS,
     MIN_TILE_ROWS,
+    Tile,
     best_block,
     best_sum_block,
     cached_parts,
     choose_tile,
+    padded,
+    row_blocks,
     row_parts,
 )
 from tilewright.kernel.heuristics.streamed_products import choose_streamed_opts
@@ -197,6 +200,8 @@ class _Plan(Nest):
         lines = self.target.l1_lines(abs(stride(self.product.left, rows) or 0) * self.product.left.dtype.itemsize)
         max_rows = min(MAX_ROWS, max(MIN_TILE_ROWS, lines))
         tile = choose_tile(size_of(rows), size_of(columns), lanes, registers, sets, *sharing, max_rows)
+        if self._packs_blocks_of_rows(padded(size_of(columns), tile.vectors * lanes)):
+            return self._choose_rows_outside(tile, tile.vectors * lanes)
         self.cut("columns", columns, tile.vectors * lanes)
         is_by_rows = False
         room = self.target.core_cache_bytes // PANEL_SHARE // (self.depth * self.itemsize)
@@ -222,6 +227,37 @@ class _Plan(Nest):
         self._share()
         self._spill()
         self._stage()
+        self._write_out_steps()
+        return tuple(self.opts)
+
+    def _packs_blocks_of_rows(self, columns: int) -> bool:
+        """Whether blocks of rows are the outer loop: the left factor is packed, is too large to be packed whole, and
+        the memory for panels holds all columns of the right factor, which has no loops around it."""
+        is_plain = self.dot is None and len(self.view.reduces) == 1 and self.is_large
+        loops = self.view.of_kind(AxisType.LOOP)
+        is_alone = all(axis in (self.product.rows, self.product.columns) for axis in loops)
+        room = self.target.max_local_bytes // WHOLE_SHARE // (self.depth * self.itemsize)
+        is_packed = is_plain and is_alone and self._has_neighbouring_rows() and self._is_right_packed()
+        return is_packed and columns <= room < size_of(self.product.rows)
+
+    def _choose_rows_outside(self, tile: Tile, width: int) -> tuple[Opt, ...]:
+        """Each task packs the right factor once; a block of rows is packed once, for all columns:
+
+        for task: for block of rows: for columns of a tile: for rows of a tile, in the block: for k"""
+        rows, columns = self.product.rows, self.product.columns
+        room = self.target.core_cache_bytes // PANEL_SHARE // (self.depth * self.itemsize)
+        tasks, blocks, tiles = row_blocks(size_of(rows), tile.rows, room, self.target.cores)
+        self.cut("columns", columns, width)
+        self.cut("rows", self.pad(rows, blocks * tiles * tile.rows), tile.rows)
+        self.block_loop("rows", tiles)
+        self.order(ROWS_OUTSIDE)
+        if self._is_sharable("blocks of rows", tasks):
+            self.parallelise("blocks of rows", tasks)
+        left, right = (factors_of(self.view)[number] for number in (1 - self.product.number, self.product.number))
+        threads = self.view.of_kind(AxisType.THREAD)
+        self._pack(self.loops["blocks of rows"], left)
+        if threads:
+            self._pack(threads[0], right)
         self._write_out_steps()
         return tuple(self.opts)
 
