@@ -15,7 +15,7 @@ from tests.kernel.kernels import add, kernel_of, leaf
 from tilewright.backends.cpu.code import llvm
 from tilewright.backends.cpu.device import cpu_target
 from tilewright.backends.cpu.rendering.renderer import render
-from tilewright.backends.cpu.rendering.shuffles import MAX_STRIDE, load_strided, transpose
+from tilewright.backends.cpu.rendering.shuffles import MAX_STRIDE, across, load_strided, transpose
 from tilewright.base.target import Target
 from tilewright.codegen.pipeline import lower
 from tilewright.graph import build
@@ -74,6 +74,18 @@ def test_a_square_in_registers_takes_one_shuffle_a_round_and_vector() -> None:
     run.values.update({f"%row{row}": [None] * 16 for row in range(16)})
     transpose(run, "T", 4, [f"%row{row}" for row in range(16)], 16, 16)
     assert len(run.values) - 16 == 16 * 4
+
+
+@pytest.mark.parametrize("length", [1, 2, 4])
+def test_short_rows_become_long_columns(length: int) -> None:
+    """Rows are joined first: the shuffles that follow are of whole registers."""
+    for count in (4, 8, 16):
+        run = Interpreter()
+        run.values.update({f"%row{row}": [(row, lane) for lane in range(length)] for row in range(count)})
+        columns = across(run, "T", [f"%row{row}" for row in range(count)], length)
+        assert [run.values[name] for name in columns] == [[(r, c) for r in range(count)] for c in range(length)]
+        rounds = length.bit_length() - 1
+        assert len(run.values) - count == count - length + length * rounds
 
 
 @pytest.mark.parametrize("step", range(2, MAX_STRIDE + 1))

@@ -14,8 +14,8 @@ from tilewright.backends.cpu.code import llvm
 from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.llm.quantised import product
 from tilewright.llm.quantised.activations import quantise
-from tilewright.llm.quantised.kernels import Tile, many_tokens, one_token, rows_in_lanes, runs_in_lanes
-from tilewright.llm.quantised.layouts import LAYOUTS
+from tilewright.llm.quantised.kernels import Tile, many_tokens, one_token, rows_in_lanes, runs_in_lanes, shared_rows
+from tilewright.llm.quantised.layouts import LAYOUTS, unsigned
 from tilewright.llm.quantised.types import TYPES
 from tilewright.llm.quantised.weight import QuantisedWeight
 
@@ -69,7 +69,7 @@ def check(kind: str, rows: int, columns: int, tokens: int) -> None:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("rows", "tokens"), [(8, 1), (7, 1), (6, 3), (5, 9), (3, 70)])
+@pytest.mark.parametrize(("rows", "tokens"), [(8, 1), (7, 1), (6, 3), (32, 2), (16, 11), (5, 9), (3, 70)])
 def test_products_of_any_shape(kind: str, rows: int, tokens: int) -> None:
     check(kind, rows, TYPES[kind].size * (1 if rows == 7 else 3), tokens)
 
@@ -109,11 +109,16 @@ def test_kernels_on_the_emulator(kind: str) -> None:
         found = out.custom_kernel(*given, fxn=lambda out, w, *rest, kernel=kernel: kernel(out, w, None, *rest))[0]
         error = np.abs(found.numpy()[0] - rows[:1].astype(np.float64) @ weights.T)
         assert (error <= bound_of(weights, rows[:1])).all()
-    kernel = many_tokens(layout, TYPES[kind].nbytes, Tile(2, 1, 4), "several")
-    x = Tensor(rows, device="PYTHON")
+    expected, x = rows.astype(np.float64) @ weights.T, Tensor(rows, device="PYTHON")
     given = [Tensor(blocks, device="PYTHON"), *quantise(x, parts, 4)]
-    found = Tensor.empty(4, 4, device="PYTHON").custom_kernel(*given, fxn=kernel)[0]
-    assert (np.abs(found.numpy().T - rows.astype(np.float64) @ weights.T) <= bound_of(weights, rows)).all()
+    kernel = many_tokens(layout, TYPES[kind].nbytes, Tile(2, 1, 4), "several")
+    found = Tensor.empty(4, 4, device="PYTHON").custom_kernel(*given, fxn=kernel)[0].numpy().T
+    assert (np.abs(found - expected) <= bound_of(weights, rows)).all()
+    for shared in (layout, *(() if layout.minimum else (unsigned(layout),))):
+        kernel = shared_rows(shared, TYPES[kind].nbytes, Tile(1, 2, 4), "shared")
+        given = [Tensor(blocks, device="PYTHON"), *quantise(x, parts)]
+        found = Tensor.empty(4, 4, device="PYTHON").custom_kernel(*given, fxn=kernel)[0].numpy()
+        assert (np.abs(found - expected) <= bound_of(weights, rows)).all()
 
 
 def test_products_use_dot_product_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +134,7 @@ def test_products_use_dot_product_instructions(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(llvm, "_emit", recorded)
     for kind in KINDS:
-        for tokens in (1, 16):
+        for tokens in (1, 2, 17):
             texts.clear()
             forget_kernels()
             with Context(CACHE=0):
@@ -137,6 +142,10 @@ def test_products_use_dot_product_instructions(monkeypatch: pytest.MonkeyPatch) 
                     TYPES[kind], Tensor(random_blocks(kind, 16, 512)), Tensor(random_rows(tokens, 512))
                 ).numpy()
             text = next(text for text in texts if "dpbusd" in text or "dot" in text)
+            if tokens == 2 and product.weight_lanes(TYPES[kind], "CPU", 16, tokens):
+                # Each weight is unpacked once for both tokens, without a vector of corrections.
+                assert text.count("lshr <") <= TYPES[kind].size // 4
+                assert text.count("call <16 x i32> @llvm.x86.avx512.vpdpbusd.512") in (0, 2 * TYPES[kind].size // 4)
             assert " mul <" not in text, f"{kind} with {tokens} tokens"
             assert "gather" not in text, f"{kind} with {tokens} tokens"
 

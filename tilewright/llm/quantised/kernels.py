@@ -9,6 +9,9 @@ Out: UOps of kernels in which integer dot products of fields and activations are
 Where a vector has more lanes than a part, `rows_in_lanes` and `runs_in_lanes` take several rows at once: their scales
 are converted as one vector, which is a large part of the work for 32 weights.
 
+With a few tokens the lanes are rows of weights, which are transposed in registers as they are loaded and unpacked once
+for all tokens (`shared_rows`).
+
 With many tokens the lanes are tokens: the groups of 4 activations of neighbouring tokens are neighbours in memory, and
 each group of 4 weights is broadcast."""
 
@@ -176,6 +179,41 @@ def runs_in_lanes(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callabl
         result = add_up(folded[stored * width + inner].load(), inner)
         end = (*loops, stored)
         return out[token, pick, stored * streams + tile_row].set(result, end=end).sink(arg=KernelInfo(name, ()))
+
+    return kernel
+
+
+def shared_rows(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[..., UOp]:
+    """out (tokens, rows), weights (rows, bytes), activations (tokens, columns), and their scales and sums (tokens,
+    parts). The lanes are rows of weights: a block of as many rows is unpacked once for all tokens of the tile, and
+    each group of 4 activations is broadcast."""
+
+    def kernel(out: UOp, weights: UOp, values: UOp, scales: UOp, sums: UOp) -> UOp:
+        tokens, rows = out.shape
+        tile_row = UOp.range(rows // tile.lanes, 0, AxisType.THREAD)
+        tile_token = UOp.range(tokens // tile.tokens, 1)
+        block = UOp.range(values.shape[1] // (layout.parts * layout.length), 2, AxisType.REDUCE)
+        lane = UOp.range(tile.lanes, 3, AxisType.UPCAST)
+        part = UOp.range(layout.parts, 4, AxisType.UNROLL)
+        group = UOp.range(layout.length // TERMS, 5, AxisType.UNROLL)
+        term = UOp.range(TERMS, 6, AxisType.UNROLL)
+        inner_token = UOp.range(tile.tokens, 7, AxisType.UNROLL)
+        row, token = tile_row * tile.lanes + lane, tile_token * tile.tokens + inner_token
+        data = bytes_at(weights, nbytes, block, row)
+        element = group * TERMS + term
+        field = layout.field(data, part, element)
+        activation = values[token, (block * layout.parts + part) * layout.length + element].load()
+        is_scaled = layout.scales > 1
+        summed = (group, term) if is_scaled else (part, group, term)
+        dot = add_up(field.cast(dtypes.int32) * activation.cast(dtypes.int32), *summed).cast(dtypes.float32)
+        number = part if is_scaled else part.const_like(0)
+        first = block * layout.scales + number
+        value = dot * (layout.scale(data, number) * scales[token, first].load())
+        if layout.minimum is not None:
+            value = value + layout.minimum(data, number) * sums[token, first].load()
+        total = add_up(value, block, *((part,) if is_scaled else ()))
+        end = (tile_row, tile_token, inner_token, lane)
+        return out[token, row].set(total, end=end).sink(arg=KernelInfo(name, ()))
 
     return kernel
 

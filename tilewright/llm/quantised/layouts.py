@@ -168,6 +168,18 @@ def _minimum_q6_k(block: Bytes, part: UOp) -> UOp:
     return half(block, 208) * -32.0 * _number(block(part + 192).bitcast(dtypes.int8))
 
 
+def unsigned(layout: Layout) -> Layout:
+    """A layout of signed bytes with fields of 0 to 255, for instructions that multiply unsigned by signed bytes."""
+
+    def field(block: Bytes, part: UOp, element: UOp) -> UOp:
+        return layout.field(block, part, element).bitcast(dtypes.uint8) ^ 128
+
+    def minimum(block: Bytes, part: UOp) -> UOp:
+        return layout.scale(block, part) * -128.0
+
+    return layout._replace(field=field, minimum=minimum, offset=128.0)
+
+
 LAYOUTS: dict[str, Layout] = {
     "Q4_0": Layout(2, 16, 1, _nibble(2), _first_half, _offset(8.0), 2, 8.0),
     "Q4_1": Layout(2, 16, 1, _nibble(4), _first_half, _second_half, 2),
@@ -180,4 +192,4 @@ LAYOUTS: dict[str, Layout] = {
 }
 
 
-__all__ = ["LAYOUTS", "Bytes", "Layout", "half"]
+__all__ = ["LAYOUTS", "Bytes", "Layout", "half", "unsigned"]

@@ -20,8 +20,8 @@ from tilewright.graph.spec import Devices
 from tilewright.graph.uop import UOp
 from tilewright.llm.gates import activate
 from tilewright.llm.quantised.activations import RUN, TERMS, Activations, quantise, rounding_errors
-from tilewright.llm.quantised.kernels import Tile, many_tokens, one_token, rows_in_lanes, runs_in_lanes
-from tilewright.llm.quantised.layouts import LAYOUTS, Layout
+from tilewright.llm.quantised.kernels import Tile, many_tokens, one_token, rows_in_lanes, runs_in_lanes, shared_rows
+from tilewright.llm.quantised.layouts import LAYOUTS, Layout, unsigned
 from tilewright.llm.quantised.types import BlockType
 from tilewright.llm.quantised.warps import MIN_SHARES, Form, WarpTile, choose_tile, largest_divisor, warp_product
 from tilewright.runtime.device import open_driver
@@ -35,6 +35,9 @@ MAX_ROWS = 4  # of one token: each is a stream of its own
 MIN_LANE_TOKENS = 8
 # Vectors of tokens at a time, each an accumulator of integers and one of floats for every row.
 MAX_VECTORS = 4
+# Tokens that share weights whose rows are lanes. With more, lanes of tokens unpack weights for more of them at a time.
+MAX_SHARED_TOKENS = 16
+SHARED_TYPES = ("Q4_0", "Q4_1", "Q8_0")  # of one scale, with fields that lie in one byte
 # Tokens whose product reads the weights once for all of them; more are a product of matrices.
 MAX_WARP_TOKENS = 8
 
@@ -52,8 +55,7 @@ def linear(kind: BlockType, blocks: Tensor, x: Tensor) -> Tensor:
     if not has_kernel(kind, blocks, x):
         return x @ decode(kind, blocks, x.dtype).transpose()
     terms = _terms(x.reshape(-1, x.shape[-1]))
-    lanes = token_lanes(x.device, terms.shape[0])
-    product = _few(kind, blocks, terms) if lanes == 1 else _many(kind, blocks, terms, lanes)
+    product = _product_form(kind, blocks, terms)(kind, blocks, terms)
     return _added(product).cast(x.dtype).reshape(*x.shape[:-1], blocks.shape[0])
 
 
@@ -124,10 +126,14 @@ def _target(device: Devices) -> Target:
     return open_driver(device).target
 
 
+def _product_form(kind: BlockType, blocks: Tensor, x: Tensor) -> Callable[[BlockType, Tensor, Tensor], Tensor]:
+    if weight_lanes(kind, x.device, blocks.shape[0], x.shape[0]):
+        return _shared
+    return _few if x.shape[0] < MIN_LANE_TOKENS else _many
+
+
 def token_lanes(device: Devices, tokens: int) -> int:
-    """How many tokens are the lanes of a vector; 1 where lanes lie along the weights of a row."""
-    if tokens < MIN_LANE_TOKENS:
-        return 1
+    """How many tokens are the lanes of a vector."""
     lanes = _target(device).lanes(dtypes.float32)
     return min(lanes, max(4, 1 << (tokens - 1).bit_length()))
 
@@ -138,6 +144,12 @@ def rows_at_once(layout: Layout, rows: int, tokens: int) -> int:
     if layout.scales > 1:
         most = 2 if tokens == 1 else 1
     return largest_divisor(rows, most)
+
+
+def weight_lanes(kind: BlockType, device: Devices, rows: int, tokens: int) -> int:
+    """How many rows of weights are the lanes of a vector that all tokens share; 0 where another form is quicker."""
+    lanes = _target(device).lanes(dtypes.float32)
+    return lanes if 1 < tokens <= MAX_SHARED_TOKENS and kind.name in SHARED_TYPES and rows % lanes == 0 else 0
 
 
 def row_tile(layout: Layout, device: Devices, rows: int, tokens: int) -> Tile:
@@ -195,9 +207,10 @@ def _gradient(kind: BlockType, gradient: Tensor, *given: Tensor) -> tuple[Tensor
     return (*[None] * (len(given) - 1), found.cast(x.dtype))
 
 
-def _many(kind: BlockType, blocks: Tensor, x: Tensor, lanes: int) -> Tensor:
+def _many(kind: BlockType, blocks: Tensor, x: Tensor) -> Tensor:
     """x (tokens, columns): (tokens, rows). Tokens are padded to whole vectors."""
     layout, tokens, rows = LAYOUTS[kind.name], x.shape[0], blocks.shape[0]
+    lanes = token_lanes(x.device, tokens)
     vectors = min(MAX_VECTORS, -(-tokens // lanes))
     padded = -(-tokens // (lanes * vectors)) * lanes * vectors
     quantised: Activations = quantise(x.detach().pad(((0, padded - tokens), (0, 0))), parts_of_a_run(layout), lanes)
@@ -210,6 +223,24 @@ def _many(kind: BlockType, blocks: Tensor, x: Tensor, lanes: int) -> Tensor:
     out = Tensor.empty(rows, padded, dtype=dtypes.float32, device=x.device)
     made = out.custom_kernel(blocks, *quantised, x, fxn=_many_kernel(kind, tile), grad_fxn=gradient)[0]
     return made[:, :tokens].transpose()
+
+
+def _shared(kind: BlockType, blocks: Tensor, x: Tensor) -> Tensor:
+    """x (tokens, columns): (tokens, rows). Tokens are padded to tiles of equal size."""
+    layout, tokens, rows, target = LAYOUTS[kind.name], x.shape[0], blocks.shape[0], _target(x.device)
+    # An accumulator of integers and one of floats for each token, beside the fields and scales of a block.
+    tiles = -(-tokens // (target.vector_registers // 4))
+    tile = Tile(1, -(-tokens // tiles), weight_lanes(kind, x.device, rows, tokens))
+    padding = tiles * tile.tokens - tokens
+    quantised = quantise(x.detach().pad(((0, padding), (0, 0))), parts_of_a_run(layout))
+    is_signed = any(each.left is each.right is dtypes.int8 for each in target.dot_products)
+
+    def gradient(slope: Tensor, *given: Tensor) -> tuple[Tensor | None, ...]:
+        return _gradient(kind, slope[:tokens], *given)
+
+    out = Tensor.empty(tokens + padding, rows, dtype=dtypes.float32, device=x.device)
+    made = out.custom_kernel(blocks, *quantised, x, fxn=_shared_kernel(kind, tile, is_signed), grad_fxn=gradient)
+    return made[0][:tokens]
 
 
 def _experts(kind: BlockType, blocks: Tensor, x: Tensor, chosen: Tensor) -> Tensor:
@@ -275,6 +306,18 @@ def _few_kernel(kind: BlockType, tile: Tile) -> PureKernel:
 @functools.lru_cache(maxsize=256)
 def _many_kernel(kind: BlockType, tile: Tile) -> PureKernel:
     kernel = many_tokens(LAYOUTS[kind.name], kind.nbytes, tile, f"products_{kind.name}")
+
+    def without_x(out: UOp, weights: UOp, values: UOp, scales: UOp, sums: UOp, _x: UOp) -> UOp:
+        return kernel(out, weights, values, scales, sums)
+
+    return PureKernel(without_x)
+
+
+@functools.lru_cache(maxsize=256)
+def _shared_kernel(kind: BlockType, tile: Tile, is_signed: bool) -> PureKernel:
+    layout = LAYOUTS[kind.name]
+    layout = layout if is_signed or layout.minimum is not None else unsigned(layout)
+    kernel = shared_rows(layout, kind.nbytes, tile, f"shared_{kind.name}")
 
     def without_x(out: UOp, weights: UOp, values: UOp, scales: UOp, sums: UOp, _x: UOp) -> UOp:
         return kernel(out, weights, values, scales, sums)

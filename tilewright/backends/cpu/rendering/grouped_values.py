@@ -9,13 +9,14 @@ several elements share), which are shuffled into place."""
 from __future__ import annotations
 
 import itertools
+import math
 from typing import NamedTuple
 
 from tilewright.backends.cpu.rendering.elementwise import spell
 from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.instructions import constant, literal, of_lanes, scalar_type, value_type
 from tilewright.backends.cpu.rendering.memory_access import MemoryAccess, span_count
-from tilewright.backends.cpu.rendering.shuffles import interleave
+from tilewright.backends.cpu.rendering.shuffles import PIECE_BYTES, across, interleave
 from tilewright.base.dtype import DType
 from tilewright.codegen.tiles import Coordinates, axis_size, is_tile_expression, tile_part, tile_value
 from tilewright.graph.ops import Ops
@@ -65,8 +66,7 @@ class GroupedValues:
             return not masked and self._has_short_spans(load, group)
         if steps.get(group.lanes) == 1 and steps.get(group.terms) != 1:
             return True
-        size = axis_size(group.terms)
-        return group.terms not in masked and steps.get(group.terms) == 1 and steps.get(group.lanes, size) == size
+        return group.terms not in masked and steps.get(group.terms) == 1
 
     def _has_short_spans(self, load: UOp, group: Group) -> bool:
         """Whether what a load reads of one vector lies close together, or in few places, which are constants."""
@@ -161,7 +161,30 @@ class GroupedValues:
             loads = (self.memory.load_contiguous(index, {**at, group.terms: term}, lanes) for term in range(terms))
             rows = [made.name for made in loads]
             return self.emitter.here(interleave(self.emitter.assign, load.dtype.bits, rows, lanes))
+        if steps[group.lanes] != terms:
+            return self._load_across(load, group, at, steps)
         return self.memory.load_contiguous(index, at, lanes * terms)
+
+    def _load_across(self, load: UOp, group: Group, at: dict[UOp, int], steps: dict[UOp, int]) -> Element:
+        """Lanes at a stride: what each has of adjacent groups is loaded at once, and transposed in registers to the
+        vectors of these groups."""
+        index, lanes, terms = load.src[0], axis_size(group.lanes), axis_size(group.terms)
+        axes, bits, emitter = self.axes(load, group), load.dtype.bits, self.emitter
+        along = next((axis for axis in axes if steps.get(axis) == terms), None)
+        length, wanted = 1, tuple(at[axis] for axis in axes)
+        if along is not None and len(index.src) == 2:
+            length = math.gcd(axis_size(along), PIECE_BYTES * 8 // (bits * terms), lanes)
+            at = {**at, along: at[along] // length * length}
+        have, group_type = value_type(load.dtype, length * terms), f"i{bits * terms}"
+        rows = []
+        for lane in range(lanes):
+            loaded = self.memory.load_contiguous(index, {**at, group.lanes: lane}, length * terms).name
+            rows.append(emitter.assign(f"bitcast {have} {loaded} to {of_lanes(group_type, length)}"))
+        for number, name in enumerate(across(emitter.assign, group_type, rows, length)):
+            text = f"bitcast {of_lanes(group_type, lanes)} {name} to {value_type(load.dtype, lanes * terms)}"
+            place = tuple(at[axis] + (number if axis is along else 0) for axis in axes)
+            self.made[load][place] = emitter.here(emitter.assign(text))
+        return self.made[load][wanted]
 
     def _broadcast(self, dtype: DType, made: Element, group: Group) -> Element:
         """The same terms in every lane."""

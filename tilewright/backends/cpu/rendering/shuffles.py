@@ -2,6 +2,7 @@
 vectors of the same elements in another order.
 
   transpose     rows to columns: a value whose lanes lie along one axis and are needed along another
+  across        rows to columns, of many short rows: weights whose rows are the lanes of a dot-product instruction
   interleave    rows to groups of one element of each: panels that dot-product instructions read, results side by side
   load_strided  contiguous loads of which some lanes are kept: a pool, a convolution of stride 2"""
 
@@ -54,27 +55,43 @@ def transpose_square(emit: Emit, element: str, itemsize: int, rows: Sequence[str
     side = len(rows)
     length = min(side, max(1, PIECE_BYTES // itemsize))
     pieces = range(0, side, length)
-    halves = [range(length // 2), range(length // 2, length)]
-    zips = [[piece + lane + row for piece in pieces for lane in half for row in (0, side)] for half in halves]
     parities = [
         [row + piece + lane for row in (0, side) for piece in found for lane in range(length)]
         for found in (pieces[::2], pieces[1::2])
     ]
-    found = list(rows)
-    bit = length // 2
-    while bit:
-        found = exchange(emit, element, found, bit, zips)
-        bit //= 2
+    found = zip_pieces(emit, element, list(rows), side, length)
     bit = length
     while bit < side:
-        found = exchange(emit, element, found, bit, parities)
+        found = exchange(emit, element, found, side, bit, parities)
         bit *= 2
     return found
 
 
-def exchange(emit: Emit, element: str, rows: list[str], bit: int, orders: list[list[int]]) -> list[str]:
+def zip_pieces(emit: Emit, element: str, rows: list[str], lanes: int, length: int) -> list[str]:
+    """The rounds that zip inside pieces of `length` lanes: the pieces at one position of `length` rows are the rows of
+    a square, and become its columns."""
+    halves = [range(length // 2), range(length // 2, length)]
+    pieces = range(0, lanes, length)
+    zips = [[piece + lane + row for piece in pieces for lane in half for row in (0, lanes)] for half in halves]
+    bit = length // 2
+    while bit:
+        rows = exchange(emit, element, rows, lanes, bit, zips)
+        bit //= 2
+    return rows
+
+
+def across(emit: Emit, element: str, rows: Sequence[str], length: int) -> list[str]:
+    """The `length` columns of a matrix of more rows, of a power of two each: rows at a distance of `length` are joined
+    to a vector of as many lanes as there are rows, whose pieces are then zipped.
+
+        a0 a1  b0 b1  c0 c1  d0 d1  ->  a0 a1 c0 c1, b0 b1 d0 d1  ->  a0 b0 c0 d0, a1 b1 c1 d1"""
+    vectors = [joined(emit, element, list(rows[first::length]), length, len(rows)) for first in range(length)]
+    return zip_pieces(emit, element, vectors, len(rows), length)
+
+
+def exchange(emit: Emit, element: str, rows: list[str], lanes: int, bit: int, orders: list[list[int]]) -> list[str]:
     """Each pair of rows whose indices differ in `bit`, shuffled into two vectors by the two orders."""
-    kind = of_lanes(element, len(rows))
+    kind = of_lanes(element, lanes)
     done = list(rows)
     for number in range(len(rows)):
         if number & bit == 0:
