@@ -111,9 +111,8 @@ def test_two_values_of_a_name_are_refused() -> None:
         n.bind(2) + n.bind(3)
     with pytest.raises(ShapeError, match=r"n=2.*n=3"):
         x[: n.bind(2)] + x[: n.bind(3)]
-    with pytest.raises(ShapeError, match="n is bound to"):
-        (x[: n.bind(2)].sum() + x[: n.bind(3)].sum()).realize()
-    # What is computed apart may have any value.
+    # What has no symbolic size any longer is computed apart, and may have any value.
+    assert (x[: n.bind(2)].sum() + x[: n.bind(3)].sum()).item() == 4
     assert x[: n.bind(2)].sum().item() == 1
     assert x[: n.bind(3)].sum().item() == 3
 
@@ -538,11 +537,11 @@ def test_what_is_not_provable_is_refused_at_the_users_line() -> None:
         (lambda: x[:, n], ShapeError, "n"),
         (lambda: x[:, :n] + x[:, :3], ShapeError, "n=3"),
         (lambda: x.reshape(n, 4), ShapeError, "n=3"),
-        (lambda: x[:, :n:2], UnsupportedError, "step"),
+        (lambda: x[:, :n:-2], UnsupportedError, "step"),
         (lambda: x.shrink(((0, 4), (0, n + 1))), ShapeError, "n \\+ 1"),
         (lambda: x[:, :n][:, Tensor([0, 1])], UnsupportedError, "variable"),
         (lambda: Tensor.arange(n, 5), ShapeError, "n"),
-        (lambda: Tensor.arange(0, n, 2), UnsupportedError, "by 2"),
+        (lambda: Tensor.arange(0, n, 2.5), UnsupportedError, "by 2.5"),
         (lambda: x[:, :n].sort(1), UnsupportedError, "sort: axis 1 of shape .*variable"),
         (lambda: x[:, :n].topk(1), UnsupportedError, "topk: axis 1 of shape .*variable"),
         (lambda: x[:, :n].cummax(1), UnsupportedError, "cummax: axis 1 of shape .*variable"),

@@ -12,6 +12,8 @@ from tilewright.graph.uop import UOp
 
 # Where bounds do not decide a sign, a variable with at most this many values is tried at each of them.
 MAX_VALUES = 1 << 12
+# The most combinations of operands of minima and maxima that are tried in their place.
+MAX_CASES = 16
 
 
 def variables_of(node: UOp) -> list[UOp]:
@@ -70,13 +72,14 @@ def size_text(node: UOp) -> str:
 
 def bounds_of_size(node: UOp) -> tuple[int, int]:
     """The bounds of an expression. Where interval arithmetic does not decide its sign, as for n - n//2, quotients are
-    taken as fractions; then a single variable of few values is tried at each of them."""
+    taken as fractions, and minima and maxima by cases; then a single variable of few values is tried at each of
+    them."""
     low, high = int(node.vmin), int(node.vmax)
     if low >= 0 or high < 0:
         return low, high
     found: tuple[int, int] | None = node.cache.get("bounds_of_size")
     if found is None:
-        found = node.cache["bounds_of_size"] = _bounds_of_fractions(node)
+        found = node.cache["bounds_of_size"] = _bounds_by_cases(node, MAX_CASES)
         variables = variables_of(node)
         if found[0] < 0 <= found[1] and len(variables) == 1:
             name, least, greatest = variables[0].arg
@@ -84,6 +87,20 @@ def bounds_of_size(node: UOp) -> tuple[int, int]:
                 values = [evaluate_size(node, {name: value}) for value in range(least, greatest + 1)]
                 found = node.cache["bounds_of_size"] = min(values), max(values)
     return found
+
+
+def _bounds_by_cases(node: UOp, cases: int) -> tuple[int, int]:
+    """n + m - min(n + m, 4) is the greater of n + m - (n + m) and n + m - 4: bounds of both are bounds of it."""
+    from tilewright.graph.affine import Affine, affine, from_affine
+
+    form = affine(node)
+    for atom, step in form.terms.items():
+        if cases > 1 and (atom.op is Ops.MIN or atom.op is Ops.MAX):
+            rest = form.plus(Affine({atom: 1}, 0), -step)
+            ends = [_bounds_by_cases(from_affine(rest.plus(affine(src), step)), cases // 2) for src in atom.src]
+            chosen = min if (atom.op is Ops.MIN) == (step > 0) else max
+            return chosen(low for low, _ in ends), chosen(high for _, high in ends)
+    return _bounds_of_fractions(node)
 
 
 def _bounds_of_fractions(node: UOp) -> tuple[int, int]:

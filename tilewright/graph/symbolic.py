@@ -12,6 +12,7 @@ models take the maximum (`capacity`)."""
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,10 @@ class BoundsNarrowed(BaseException):
         self.least = least
         self.greatest = greatest
         self.error = error  # raised instead where the bounds cannot be narrowed
+
+
+class BoundTwiceError(ShapeError):
+    """A variable has two values in one graph."""
 
 
 class _State:
@@ -242,7 +247,7 @@ def free_sizes(arg: Any, values: dict[str, int]) -> Any:
             known = values.setdefault(name, value)
             if known != value:
                 message = f"{name} is bound to {known} and to {value}"
-                raise ShapeError("bind", message, "give a variable one value in each computation")
+                raise BoundTwiceError("bind", message, "give a variable one value in each computation")
         return SymbolicInt(size.node, None)
 
     return map_sizes(arg, free)
@@ -266,7 +271,29 @@ def combine_sizes(op: Op, first: int, second: int) -> int:
     if not (_is_whole(first) and _is_whole(second)):
         return NotImplemented  # type: ignore[no-any-return]
     operands = tuple(size_node(size if isinstance(size, SymbolicInt) else int(size)) for size in (first, second))
-    return as_size(UOp(op, dtypes.index, operands), bindings_of(first, second))
+    node = _product(*operands) if op is Ops.MUL else UOp(op, dtypes.index, operands)
+    return as_size(node, bindings_of(first, second))
+
+
+def _product(first: UOp, second: UOp) -> UOp:
+    """The product of two expressions. A number that divides all terms of a sum is a factor of its own: n * (4*m + 8) is
+    4 * n * (m + 2)."""
+    if first.is_const or second.is_const:
+        return UOp(Ops.MUL, dtypes.index, (first, second))
+    from tilewright.graph.affine import Affine, affine, from_affine
+
+    common = 1
+    operands = []
+    for operand in (first, second):
+        terms, constant = affine(operand)
+        divisor = math.gcd(constant, *terms.values())
+        if divisor > 1:
+            common *= divisor
+            form = Affine({atom: number // divisor for atom, number in terms.items()}, constant // divisor)
+            operand = from_affine(form)
+        operands.append(operand)
+    node = UOp(Ops.MUL, dtypes.index, tuple(operands))
+    return node if common == 1 else UOp(Ops.MUL, dtypes.index, (node, index_const(common)))
 
 
 def as_size(expression: UOp, bindings: Bindings | None) -> int:

@@ -15,6 +15,7 @@ from tilewright.engine.memory import live
 from tilewright.graph import build, marks
 from tilewright.graph.ops import Ops
 from tilewright.graph.spec import Devices
+from tilewright.graph.symbolic import SymbolicInt
 from tilewright.graph.uop import UOp
 from tilewright.runtime.buffer import from_host
 from tilewright.runtime.device import canonical_device, is_of_files
@@ -112,11 +113,11 @@ class Tensor(
 ):
     """An n-dimensional array whose operations build a graph; values are computed when they are needed.
 
-    `data` is a number, nested lists of numbers, tensors or arrays, a NumPy array, bytes, a memoryview or the path of a
-    file (`pathlib.Path`), which is uint8 unless `dtype` is given, and is read when it is needed, and only where. The
-    tensor has the values that an array has now. With `copy=False` (and `Tensor.from_numpy`) the memory of an array, of
-    bytes or of a memoryview is read in place, where the device can: it is never written to, and should not change while
-    tensors made from it are in use."""
+    `data` is a number, a bound `Variable`, nested lists of numbers, tensors or arrays, a NumPy array, bytes, a
+    memoryview or the path of a file (`pathlib.Path`), which is uint8 unless `dtype` is given, and is read when it is
+    needed, and only where. The tensor has the values that an array has now. With `copy=False` (and
+    `Tensor.from_numpy`) the memory of an array, of bytes or of a memoryview is read in place, where the device can: it
+    is never written to, and should not change while tensors made from it are in use."""
 
     def __init__(
         self,
@@ -198,7 +199,7 @@ class Tensor(
 
 def _node_from(data: Any, device: str, dtype: DType | None, copy: bool) -> UOp:
     """The node of host data: a constant for a number, else a buffer with its bytes."""
-    if type(data) in (bool, int, float):  # NumPy's float64 is a float too, but has a dtype to keep
+    if type(data) in (bool, int, float, SymbolicInt):  # NumPy's float64 is a float too, but has a dtype to keep
         wanted = dtype or dtype_of_scalar(data)
         return build.const(wanted, check_holds("Tensor", wanted, data, WIDER_DTYPE))
     if isinstance(data, list | tuple):

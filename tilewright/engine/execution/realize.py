@@ -32,6 +32,7 @@ from tilewright.engine.execution.watchers import Guard, Run, plan_watchers, run_
 from tilewright.engine.memory.outsiders import find_pinned, memory_behind
 from tilewright.engine.memory.parts import divide_outputs, exchange_buffers, held_buffer, is_held, join_parts
 from tilewright.engine.planning.bind import BoundGraph
+from tilewright.engine.planning.bindings import parts_of_one_binding
 from tilewright.engine.planning.plan import (
     Plan,
     Structure,
@@ -45,6 +46,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.records import Schedule
 from tilewright.graph.sizes import rebound
 from tilewright.graph.spec import element_count
+from tilewright.graph.symbolic import BoundTwiceError
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.runtime.access import has_other_threads, keep_contents, overwriting
@@ -93,6 +95,11 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
             makes_extra = False
         except BeingTraced as found:
             await_end(found.trace)
+        except BoundTwiceError:
+            if not (parts := parts_of_one_binding(nodes)):
+                raise
+            for part in parts:
+                realize([part], device)
 
 
 def _planned(prepared: Prepared) -> Plan:
@@ -346,7 +353,12 @@ def _bind(wanted: list[UOp], makes_extra: bool = True) -> tuple[BoundGraph, int,
         updates = len(bound.assigns)
         pinned, extra = find_pinned(bound.assigns, wanted, makes_extra)
         if extra:
-            bound.add(extra)
+            try:
+                bound.add(extra)
+            except BoundTwiceError as error:
+                if not makes_extra:
+                    raise
+                raise _OutsiderError from error
         return bound, updates, _pinned_slots(bound, pinned), extra
 
 

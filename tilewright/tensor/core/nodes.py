@@ -11,8 +11,10 @@ from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.graph import build
 from tilewright.graph.build import Pairs
 from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import larger_size, min_size
 from tilewright.graph.slices import cat, pad_axis, replace_axis, slice_axis
 from tilewright.graph.spec import Kind, Shape
+from tilewright.graph.symbolic import capacity
 from tilewright.graph.uop import UOp
 
 # Read from here by every family of operations, beside the movements below.
@@ -68,7 +70,7 @@ def windows(node: UOp, axis: int, kernel: int, stride: int, dilation: int) -> UO
         return nothing_of(node, replace_axis(node.shape, axis, outputs, kernel))
     if kernel == 1 or (kernel <= stride and dilation == 1):
         return _separate_windows(node, axis, kernel, stride, outputs)
-    return _overlapping_windows(node, axis, kernel, stride if outputs > 1 else 1, dilation, outputs)
+    return _overlapping_windows(node, axis, kernel, stride if capacity(outputs) > 1 else 1, dilation, outputs)
 
 
 def _separate_windows(node: UOp, axis: int, kernel: int, stride: int, outputs: int) -> UOp:
@@ -76,7 +78,7 @@ def _separate_windows(node: UOp, axis: int, kernel: int, stride: int, outputs: i
     size = node.shape[axis]
     if outputs == 1:
         stride = kernel
-    node = pad_axis(node, axis, 0, max(0, outputs * stride - size))
+    node = pad_axis(node, axis, 0, larger_size(0, outputs * stride - size))
     node = slice_axis(node, axis, 0, outputs * stride)
     rows = build.reshape(node, replace_axis(node.shape, axis, outputs, stride))
     return slice_axis(rows, axis + 1, 0, kernel)
@@ -87,10 +89,11 @@ def _overlapping_windows(node: UOp, axis: int, kernel: int, stride: int, dilatio
     begins k*dilation further on than the axis does, so an element's index is o*stride + k*dilation without division."""
     # No window reads the zeros. Positions of the repeated axis then have the same remainder modulo the stride in each
     # copy, so that gradients, which ask for the windows at a position, do too.
-    node = pad_axis(node, axis, 0, -node.shape[axis] % stride)
-    size = node.shape[axis]
-    span = size * (2 if outputs * stride > size + dilation else 1) + dilation
-    copies = -(-kernel * span // size)
+    size = -(-node.shape[axis] // stride) * stride
+    node = pad_axis(node, axis, 0, size - node.shape[axis])
+    span = size + dilation
+    # A count that is the same for all values of a symbolic size keeps the shapes below products of few factors.
+    copies = kernel - (-kernel * dilation // max(1, min_size(size)))
     node = repeat(node, tuple(copies if k == axis else 1 for k in range(len(node.shape))))
     node = slice_axis(node, axis, 0, kernel * span)
     node = build.reshape(node, replace_axis(node.shape, axis, kernel, span))

@@ -10,7 +10,7 @@ from tilewright.base.dtype import DType, Scalar, dtype_for_range, dtype_of_scala
 from tilewright.base.errors import DTypeError, ShapeError, UnsupportedError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
-from tilewright.graph.sizes import is_symbolic, min_size
+from tilewright.graph.sizes import is_symbolic, larger_size, min_size
 from tilewright.graph.spec import Devices
 from tilewright.graph.symbolic import capacity
 from tilewright.runtime.buffer import file_buffer
@@ -156,16 +156,21 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
     def _symbolic_arange(
         cls, start: Scalar, stop: Scalar, step: Scalar, dtype: DType | str | None, device: Devices
     ) -> Self:
-        """A range with symbolic ends, which holds stop - start numbers, and is never empty before its stop."""
-        if step != 1 or not (is_whole(start) and is_whole(stop)):
+        """A range with a symbolic end or step. Its stop is never before its start, whatever the values are."""
+        if not all(map(is_whole, (start, stop, step))):
             message = f"from {start} to {stop} by {step}"
-            raise UnsupportedError("arange", message, "give whole numbers and a step of 1, or int(...) of the sizes")
-        start, stop = whole(start), whole(stop)
-        if stop < start:
-            raise ShapeError("arange", f"from {start} to {stop}", "give a stop that is not before the start")
-        exact = dtype_for_range(min_size(start), capacity(stop))
-        index = build.iota(stop - start, exact)
-        moved = index if start == 0 else build.alu(Ops.ADD, index, build.const(exact, start))
+            raise UnsupportedError("arange", message, "give whole numbers, or int(...) of the sizes")
+        start, stop, step = whole(start), whole(stop), whole(step)
+        if min_size(step) <= 0 <= capacity(step):
+            message = f"a step of {step}, which may be 0"
+            raise ShapeError("arange", message, "give a step whose bounds are all positive, or all negative")
+        low, high, stride = (start, stop, step) if capacity(step) > 0 else (stop, start, -step)
+        if high < low:
+            raise ShapeError("arange", f"from {start} to {stop} by {step}", "give a stop that is not before the start")
+        exact = dtype_for_range(min_size(low), capacity(high))
+        index = build.iota((high - low + stride - 1) // stride, exact)
+        scaled = index if step == 1 else build.alu(Ops.MUL, index, build.const(exact, step))
+        moved = scaled if start == 0 else build.alu(Ops.ADD, scaled, build.const(exact, start))
         return cls._from_uop(build.cast(moved, exact if dtype is None else to_dtype(dtype)), device)
 
     def _ramp(self, count: int, start: Scalar, step: Scalar, dtype: DType) -> Self:
@@ -192,14 +197,15 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
         check_whole("linspace", "steps", steps, least=0)
         if wanted.is_bool:
             raise DTypeError("linspace", "bool has no values between two", "give a float or integer dtype")
-        if steps < 2:
+        if not is_symbolic((steps,)) and steps < 2:
             return cls.full((steps,), start, wanted, device)
         compute = wanted if wanted.is_float and wanted.bits >= 32 else dtypes.float32
         number = cls.arange(steps, device=device)
-        distance = (stop - start) / (steps - 1)
+        gaps = larger_size(steps - 1, 1)
+        distance = (stop - start) / (cls(gaps, device, compute) if is_symbolic((gaps,)) else gaps)
         near = number.cast(compute) * distance + start
         far = (steps - 1 - number).cast(compute) * -distance + stop
-        return (number < steps // 2).where(near, far).cast(wanted)
+        return (number < larger_size(steps // 2, 1)).where(near, far).cast(wanted)
 
     @classmethod
     def eye(cls, n: int, m: int | None = None, dtype: DType | str | None = None, device: Devices | None = None) -> Self:

@@ -13,7 +13,7 @@ from tilewright.base.errors import IndexingError, ShapeError, UnsupportedError, 
 from tilewright.graph import build
 from tilewright.graph.gradients.gather import flat_number, stored_if_large
 from tilewright.graph.ops import CheckArg, Ops
-from tilewright.graph.sizes import is_symbolic, smaller_size
+from tilewright.graph.sizes import is_symbolic, larger_size, smaller_size
 from tilewright.graph.spec import Shape
 from tilewright.graph.symbolic import capacity
 from tilewright.graph.uop import UOp
@@ -124,9 +124,10 @@ def check_tensor_index(operation: str, index: TensorIndex, axis: int, shape: Sha
 def _symbolic_range(operation: str, entry: slice, size: int) -> AxisRange:
     """A slice with symbolic ends, or of a symbolic axis: each end lies in the axis for all values in bounds. A plain
     negative number counts from the end."""
-    if entry.step is not None and entry.step != 1:
-        message = f"a step of {entry.step} along an axis of size {size}, from {entry.start} to {entry.stop}"
-        raise UnsupportedError(operation, message, "slice with a step of 1, or by int(...) of the sizes")
+    step = 1 if entry.step is None else entry.step
+    if type(step) is not int or step < 1:
+        message = f"a step of {step} along an axis of size {size}, from {entry.start} to {entry.stop}"
+        raise UnsupportedError(operation, message, "slice with a positive step, or by int(...) of the sizes")
     ends = []
     for end, default in ((entry.start, 0), (entry.stop, size)):
         if end is None:
@@ -142,7 +143,7 @@ def _symbolic_range(operation: str, entry: slice, size: int) -> AxisRange:
         stop = smaller_size(stop, size)
     try:
         if 0 <= start <= stop <= size:
-            return AxisRange(start, stop - start)
+            return AxisRange(start, (stop - start + step - 1) // step, step)
     except ShapeError as error:
         message = f"the slice {start}:{stop} does not lie in an axis of size {size} for all values: {error.message}"
         remedy = "give the variable bounds with 0 <= start <= stop <= size, or slice by int(...)"
@@ -183,11 +184,11 @@ def range_moves(ranges: list[AxisRange], shape: Shape) -> list[Move]:
             columns += [(0, count), (0, 1)]
             kept.append(count)
             continue
-        step = step if count > 1 else 1
-        over = max(0, start + count * step - size)
+        step = step if capacity(count) > 1 else 1
+        over = larger_size(0, start + count * step - size)
         # Rows may begin before the first element instead of ending behind the last one.
-        back = over if over <= start else 0
-        stop = min(start - back + count * step, size)
+        back = over if not is_symbolic((over, start)) and over <= start else 0
+        stop = smaller_size(start - back + count * step, size)
         bounds.append((start - back, stop))
         pads.append((0, start - back + count * step - stop))
         rows += [count, step]

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
+from tilewright.graph.symbolic import capacity
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
 
@@ -72,7 +73,7 @@ class Phases(NamedTuple):
 
 def phases_of(size: int, taps: int, stride: int, dilation: int) -> Phases:
     """A single element overlaps no other, so each tap is a phase; and nothing is between no elements."""
-    if size < 2:
+    if capacity(size) < 2:
         stride = dilation * (taps - 1) + 1 if size else 1
     return Phases(size, taps, stride, dilation)
 

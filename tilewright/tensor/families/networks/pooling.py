@@ -13,6 +13,7 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import larger_size, smaller_size
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
@@ -54,10 +55,9 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
                 raise ShapeError(name, message, "pad by at most half of the window, so that none lies in the padding")
             if ceil_mode:
                 rest = before + size + after - d * (k - 1) - 1
-                windows = -(-rest // s) + 1
                 # A window that would start in the padding behind is left out.
-                windows -= (windows - 1) * s >= before + size
-                after += max(0, (windows - 1) * s + d * (k - 1) + 1 - (before + size + after))
+                windows = smaller_size(-(-rest // s) + 1, -(-(before + size) // s))
+                after += larger_size(0, (windows - 1) * s + d * (k - 1) + 1 - (before + size + after))
                 pads[axis] = (before, after)
         return Windows(kernel, steps, gaps, ((0, 0),) * (self.ndim - count) + tuple(pads))
 
