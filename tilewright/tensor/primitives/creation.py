@@ -202,7 +202,7 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
         compute = wanted if wanted.is_float and wanted.bits >= 32 else dtypes.float32
         number = cls.arange(steps, device=device)
         gaps = larger_size(steps - 1, 1)
-        distance = (stop - start) / (cls(gaps, device, compute) if is_symbolic((gaps,)) else gaps)
+        distance = (stop - start) / (cls.full((), gaps, compute, device) if is_symbolic((gaps,)) else gaps)
         near = number.cast(compute) * distance + start
         far = (steps - 1 - number).cast(compute) * -distance + stop
         return (number < larger_size(steps // 2, 1)).where(near, far).cast(wanted)
