@@ -52,6 +52,7 @@ WEIGHTS: dict[OptOps, float] = {
     OptOps.STAGE: 5,
     OptOps.MEMOISE: 3,
     OptOps.SCATTER: 3,
+    OptOps.DISTRIBUTE: 3,
     OptOps.CLIP: 1,
     OptOps.SPILL: 2,
     OptOps.BLOCK: 3,
@@ -69,7 +70,7 @@ MAX_OPTS = 6
 PAIRS_PER_COMPILATION = {"CPU": 25, "OPENCL": 250}
 CASES_WITH_KERNELS = 120
 # What few kernels have a place for is tried first, on every other of those that have.
-RARE = (OptOps.MEMOISE, OptOps.SCATTER, OptOps.CLIP)
+RARE = (OptOps.MEMOISE, OptOps.SCATTER, OptOps.DISTRIBUTE, OptOps.CLIP)
 # Kernels that few transforms are for (dot-product instructions, sums that end where a mask does); their part of all.
 SPECIAL = ("narrow_product", *MASKED)
 SPECIAL_SHARE = 0.09

@@ -122,6 +122,7 @@ TRANSFORMED: dict[OptOps, tuple[str, tuple[Opt, ...]]] = {
     OptOps.STAGE: ("product", (Opt(UPCAST, 1, 5), Opt(OptOps.STAGE, 1, 1))),
     OptOps.MEMOISE: ("rows_less_their_greatest", (Opt(OptOps.MEMOISE, 3),)),
     OptOps.SCATTER: ("added_by_index", (Opt(OptOps.SCATTER, 0, 2),)),
+    OptOps.DISTRIBUTE: ("added_by_index", (Opt(OptOps.SCATTER, 0, 1), Opt(OptOps.DISTRIBUTE, 1))),
     OptOps.SPILL: ("column_sums", (Opt(OptOps.SPILL, 0),)),
     OptOps.CLIP: ("shifted_sums", (Opt(OptOps.CLIP, 1),)),
 }

@@ -30,6 +30,7 @@ from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.optimise import optimise
 
 SCATTER, UPCAST, THREAD, LOCAL = OptOps.SCATTER, OptOps.UPCAST, OptOps.THREAD, OptOps.LOCAL
+DISTRIBUTE, BLOCK, PADTO = OptOps.DISTRIBUTE, OptOps.BLOCK, OptOps.PADTO
 generator = np.random.default_rng(5)
 
 
@@ -146,15 +147,88 @@ def test_the_heuristic_walks_terms_where_places_are_many() -> None:
 def test_the_order_of_a_sum_does_not_depend_on_the_parts() -> None:
     index = Tensor(generator.integers(0, 40, 300).astype(np.int32))
     rows = Tensor(generator.standard_normal((300, 64), dtype=np.float32))
-    texts = {}
-    for parts in (1, 2, 5):
+    found = set()
+    ways: list[tuple[Opt, ...]] = [(Opt(SCATTER, 0, parts), Opt(UPCAST, 1, 16)) for parts in (1, 2, 5)]
+    ways += [(Opt(SCATTER, 0, parts), Opt(DISTRIBUTE, 1), Opt(UPCAST, fill, 8)) for parts, fill in ((1, 0), (5, 1))]
+    ways.append((Opt(SCATTER, 0, 1), Opt(BLOCK, 1, 16), Opt(THREAD, 1, 4), Opt(DISTRIBUTE, 2)))
+    for opts in ways:
         ast = by_index(40, 300, 64)
-        opts = (Opt(SCATTER, 0, parts), Opt(UPCAST, 1, 16))
         made = Tensor.custom_kernel(
             Tensor.empty(40, 64), index, rows, fxn=lambda *_, ast=ast, opts=opts: ast.replace(arg=KernelInfo("s", opts))
         )[0]
-        texts[parts] = made.numpy().tobytes()
-    assert texts[1] == texts[2] == texts[5]
+        found.add(made.numpy().tobytes())
+    assert len(found) == 1
+
+
+def spread(places: int, terms: int, columns: int) -> UOp:
+    """Added by an index for each column of each term, as `scatter_add` along the first axis."""
+    shape = (places, terms, columns)
+    index, rows, begun = (
+        leaf(0, terms, columns, dtype=dtypes.int32),
+        leaf(1, terms, columns),
+        leaf(2, places, 1, columns),
+    )
+    named, given = (build.expand(build.reshape(each, (1, terms, columns)), shape) for each in (index, rows))
+    match = build.alu(Ops.CMPEQ, named, build.axis_iota(shape, 0))
+    return kernel_of(
+        begun + build.reduce_axis(Ops.ADD, build.where(match, given, build.const(dtypes.float32, 0.0)), (1,))
+    )
+
+
+@pytest.mark.parametrize("make", [by_index, spread])
+@pytest.mark.parametrize(
+    "opts",
+    [
+        (Opt(SCATTER, 0, 1), Opt(DISTRIBUTE, 1), Opt(UPCAST, 0, 8)),
+        (Opt(SCATTER, 0, 3), Opt(THREAD, 0, 3), Opt(DISTRIBUTE, 1), Opt(UPCAST, 1, 8)),
+        (Opt(SCATTER, 0, 1), Opt(BLOCK, 1, 4), Opt(THREAD, 1, 2), Opt(DISTRIBUTE, 2)),
+        (
+            Opt(SCATTER, 0, 2),
+            Opt(PADTO, 1, 6),
+            Opt(BLOCK, 1, 6),
+            Opt(THREAD, 1, 2),
+            Opt(DISTRIBUTE, 2),
+            Opt(UPCAST, 3, 6),
+        ),
+    ],
+    ids=str,
+)
+def test_rows_inside_the_loop_over_terms(make: Callable[..., UOp], opts: tuple[Opt, ...]) -> None:
+    check(make(9, 12, 8), opts, ("CPU", "PYTHON"))
+
+
+def test_distributed_loops_walk_memory_in_order() -> None:
+    sink = apply_opt(apply_opt(spread(9, 12, 8), Opt(SCATTER, 0, 1)), Opt(DISTRIBUTE, 1))
+    assert [int(axis.vmax) + 1 for axis in view_kernel(sink).axes] == [72, 12, 8]
+    for op in (THREAD, DISTRIBUTE):
+        with pytest.raises(KernelOptError):
+            apply_opt(sink, Opt(op, 2, 8 if op is THREAD else None))
+
+
+@pytest.mark.parametrize(
+    ("name", "opt", "words"),
+    [
+        ("row_sums", Opt(DISTRIBUTE, 0), "stores in loops of their own"),
+        ("elementwise", Opt(DISTRIBUTE, 0), "stores in loops of their own"),
+        ("added_by_index", Opt(DISTRIBUTE, 2), "an output loop of known size"),
+        ("added_by_index", Opt(DISTRIBUTE, 0, 2), "takes no argument"),
+    ],
+)
+def test_what_cannot_be_distributed_is_refused(name: str, opt: Opt, words: str) -> None:
+    with pytest.raises(KernelOptError, match=words):
+        apply_opt(kernel(name), opt)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 8])
+@pytest.mark.parametrize(("make", "columns"), [(spread, 64), (spread, 61), (by_index, 640), (by_index, 613)])
+def test_cores_take_parts_of_rows(make: Callable[..., UOp], columns: int, cores: int) -> None:
+    target = replace(cpu_target(), cores=cores)
+    ast = make(100 if make is spread else 20, 7, columns)
+    opts = optimise(ast, target).arg.applied
+    assert OptOps.SCATTER in [opt.op for opt in opts]
+    assert OptOps.DISTRIBUTE in [opt.op for opt in opts]
+    assert (OptOps.THREAD in [opt.op for opt in opts]) is (cores > 1 and not (columns == 61 and cores == 2))
+    check(ast, opts, ("CPU",))
 
 
 @pytest.mark.parametrize("columns", [37, 61, 149, 1149])

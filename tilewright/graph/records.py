@@ -30,6 +30,7 @@ class OptOps(enum.Enum):
     STAGE = "stage"
     MEMOISE = "memoise"
     SCATTER = "scatter"
+    DISTRIBUTE = "distribute"
     SPILL = "spill"
     CLIP = "clip"
 

@@ -136,7 +136,9 @@ def _check_shared(view: KernelView, axis: UOp, shared: frozenset[Op]) -> str | N
         if not has_effects(view) or _is_written_once(view, memory):
             continue
         if memory.op in shared:
-            reason = _check_addresses(view, axis, memory, stores) or _check_left(view, axis, memory, stores, shared)
+            # Loads outside the loop are over, or not begun, when the elements of a tile are stored.
+            loads = [n for n in _loads(view, memory) if shared is not SHARED_BY_TILE or axis in n.ranges]
+            reason = _check_addresses(axis, loads, stores) or _check_left(view, axis, memory, stores, shared)
         else:
             reason = _check_own(view, axis, memory)
         if reason is not None:
@@ -157,11 +159,16 @@ def _check_overlap(view: KernelView, axis: UOp) -> str | None:
     for store in _ordered_stores(view):
         form = affine(store.src[0].src[1])
         for atom, step in form.terms.items():
-            starts = [node for node in toposort(atom) if node.op is Ops.MIN]
+            starts = [node for node in toposort(atom) if node.op is Ops.MIN and not _is_loaded(node)]
             if starts and (axis in atom.ranges or _is_in_block(form.terms.get(axis, 0), atom, step)):
                 memory = name_memory(memory_of(store.src[0]))
                 return f"{memory} is stored to by blocks of {name_axis(view, axis)} that overlap"
     return None
+
+
+def _is_loaded(index: UOp) -> bool:
+    """Whether an index is computed from memory. The start of a block is computed from loops alone."""
+    return any(node.op is Ops.LOAD for node in toposort(index))
 
 
 def _is_in_block(own: int, start: UOp, step: int) -> bool:
@@ -187,11 +194,11 @@ def _check_left(view: KernelView, axis: UOp, memory: UOp, stores: list[UOp], sha
     return None
 
 
-def _check_addresses(view: KernelView, axis: UOp, memory: UOp, stores: list[UOp]) -> str | None:
+def _check_addresses(axis: UOp, loads: list[UOp], stores: list[UOp]) -> str | None:
     """Shared memory: two iterations must use different addresses, for stores and for loads of stored memory."""
     positions = list(dict.fromkeys(store.src[0].src[1] for store in stores))
-    read = [load.src[0].src[1] for load in _loads(view, memory)]
-    accesses = [node.src[0] for node in (*stores, *_loads(view, memory))]
+    read = [load.src[0].src[1] for load in loads]
+    accesses = [node.src[0] for node in (*stores, *loads)]
     if share_digit((*positions, *read), axis) or share_masked_digit(accesses, axis):
         return None
     for number, position in enumerate(positions):

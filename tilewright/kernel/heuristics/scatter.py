@@ -12,7 +12,8 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
-from tilewright.kernel.heuristics.opt_builder import OptBuilder, best_divisor
+from tilewright.kernel.heuristics.opt_builder import INDEPENDENT_VECTORS, OptBuilder
+from tilewright.kernel.transforms.distribute import check_distribute
 from tilewright.kernel.transforms.local import check_local
 from tilewright.kernel.transforms.scatter import Terms, check_scatter, match_terms
 
@@ -20,8 +21,11 @@ from tilewright.kernel.transforms.scatter import Terms, check_scatter, match_ter
 # start of that loop; and of an element that has an output of its own (measured: 4 ns, where a comparison takes 2).
 COMPARISONS_PER_TERM = 32
 COMPARISONS_PER_ELEMENT = 3
-# Vectors of a row that are accumulated at a time.
-MAX_VECTORS = 32
+# A row that is divided among cores has up to so many blocks for each, of no fewer elements.
+BLOCKS_PER_CORE = 4
+MIN_BLOCK = 4
+# The cost of an element that has an output of its own and a mask, in such elements without one.
+MASKED_ELEMENT = 2
 # With rows of fewer vectors, cores that each skip the others' terms are no faster than one core.
 MIN_VECTORS = 4
 # On a target with work-groups: comparisons that a core does in one step, which also load a row's value; the steps of
@@ -90,28 +94,56 @@ def share_among_cores(view: KernelView, axis: UOp) -> tuple[Opt, ...] | None:
     if not takes_longer(size_of(axis) * width // lanes, walked):
         return None
     builder = OptBuilder(view)
-    builder.apply(OptOps.SCATTER, axis, max(1, min(target.cores, size_of(axis) // MIN_OUTPUTS)) if has_parts else 1)
-    if row is not None:
-        vectorise_row(builder, row, -(-width // lanes) if is_vector else 1, lanes)
-    loops = shared_loops(builder.view)
+    parts = max(1, min(target.cores, size_of(axis) // MIN_OUTPUTS)) if has_parts else 1
+    builder.apply(OptOps.SCATTER, axis, parts)
+    if row is not None and parts * others < target.cores and (is_spread or has_parts):
+        row = block_for_cores(builder, row, lanes, is_spread)
+    loops = [loop for loop in shared_loops(builder.view) if loop is not row]
     if target.has_threads and loops:
         loop = next((loop for loop in loops if size_of(loop) >= target.cores), max(loops, key=size_of))
         if size_of(loop) > 1:
             builder.apply(OptOps.THREAD, loop, size_of(loop))
+    if row is not None and check_distribute(builder.view, row, None) is None:
+        builder.apply(OptOps.DISTRIBUTE, row)
+    vectorise_nests(builder, lanes)
     return tuple(builder.opts)
 
 
-def vectorise_row(builder: OptBuilder, row: UOp, vectors: int, lanes: int) -> None:
-    """Tiles of up to MAX_VECTORS along a row. One without a divisor that fills a quarter of them is padded: every tile
-    walks all terms, and one of a few lanes walks them as long as a wide one."""
-    width = size_of(row)
-    amount = best_divisor(width, min(vectors, MAX_VECTORS) * lanes, lanes) if width > lanes else None
-    tile = -(-vectors // -(-vectors // MAX_VECTORS)) * lanes
-    if vectors > 1 and 4 * (amount or 1) < tile:
-        row, amount = builder.pad(row, tile), tile
-    amount = amount or divisor(row, lanes)
-    if amount > 1:
-        builder.upcast(row, amount)
+def block_for_cores(builder: OptBuilder, row: UOp, lanes: int, is_spread: bool) -> UOp:
+    """A row in equal blocks, at least one for each core, of whole vectors unless lanes are handled one by one; the loop
+    inside a block. A row that has no such blocks is padded."""
+    cores, unit = builder.target.cores, MIN_BLOCK if is_spread else lanes
+    if cores == 1 or size_of(row) < cores * unit:
+        return row
+    counts = range(cores, BLOCKS_PER_CORE * cores + 1)
+    count = next((n for n in counts if size_of(row) % (n if is_spread else n * lanes) == 0), None)
+    if count is None and is_spread and cores <= MASKED_ELEMENT:
+        return row
+    if count is None:
+        count = cores
+        row = builder.pad(row, count * lanes)
+    return builder.block(row, size_of(row) // count)[1] if size_of(row) // count >= unit else row
+
+
+def vectorise_nests(builder: OptBuilder, lanes: int) -> None:
+    """Vectors along the innermost loop of each nest of stores that walks contiguous memory."""
+    done: set[UOp] = set()
+    while True:
+        view = builder.view
+        closed = [loop for loop in view.of_kind(AxisType.LOOP) if view.closers(loop) and loop not in done]
+        found = next((loop for loop in closed if size_of(loop) > 1 and is_contiguous(view, loop)), None)
+        if found is None:
+            return
+        done.add(found)
+        builder.vectorise(found, INDEPENDENT_VECTORS, lanes)
+        done.update(loop for loop in builder.view.axes if loop.arg.id[: len(found.arg.id)] == found.arg.id)
+
+
+def is_contiguous(view: KernelView, loop: UOp) -> bool:
+    """Whether a loop has stride 1 in the stores that depend on it, and 0 or 1 in the loads."""
+    inside = [access for access in view.accesses if loop in access.ranges]
+    stores = [access for access in inside if access in view.stores]
+    return bool(stores) and all(stride(access, loop) in ((1,) if access in stores else (0, 1)) for access in inside)
 
 
 def output_indices(view: KernelView, axis: UOp) -> list[UOp]:

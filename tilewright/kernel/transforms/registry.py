@@ -7,6 +7,7 @@ from tilewright.graph.records import OptOps
 from tilewright.kernel.transforms import (
     block,
     clip,
+    distribute,
     group,
     local,
     memoise,
@@ -39,6 +40,7 @@ TRANSFORMS: dict[OptOps, Transform] = {
         stage.STAGE,
         memoise.MEMOISE,
         scatter.SCATTER,
+        distribute.DISTRIBUTE,
         spill.SPILL,
         clip.CLIP,
         tensor_core.TC,

@@ -7,7 +7,8 @@ terms + outputs steps, where the comparison takes terms * outputs. The terms of 
                 for n in 8000: out[g*8000 + n] = 0
                 for p: if g*8000 <= index[p] < (g+1)*8000: out[index[p]] += x[p]
 
-Other output loops stay outside, as threads and vectors: they have no output in common (docs/decisions/0016)."""
+Other output loops stay outside, as threads and vectors: they have no output in common (docs/decisions/0016). DISTRIBUTE
+moves them inside."""
 
 from __future__ import annotations
 
@@ -195,16 +196,20 @@ def scattered(terms: Terms, axis: UOp, part: UOp, fresh: int, skips_loads: bool)
         return node
 
     output_index, value = walked(terms.output_index), walked(terms.value)
-    mask = both(opposite(output_index < start), output_index < start + length)
+    # Clamped, the index is in its part for all values, so that parts are provably disjoint. Without negative values the
+    # difference needs no wider integers.
+    within = output_index.maximum(0)
+    if parts > 1:
+        within = (within - start).maximum(0)
+    clamped = start + within.minimum(length - 1)
+    mask = clamped.eq(output_index)
     if whole:
         mask = both(mask, output_index < size)
     for condition in terms.conditions:
         mask = both(mask, walked(condition))
     version = UOp(Ops.AFTER, memory.dtype, (memory, filled))
     version = UOp(Ops.AFTER, memory.dtype, (version, *loops.values()))
-    # The modulus keeps the index in its part for all values, so that parts are provably disjoint. A mask excludes
-    # negative ones: without them the arithmetic needs no wider integers.
-    output = at(start + (output_index.maximum(0) if skips_loads and parts > 1 else output_index) % length)
+    output = at(clamped)
     if parts == 1:
         # Nearly every term belongs here. One that does not combines the identity, which takes no branch.
         target = UOp(Ops.INDEX, memory.dtype, (version, output))
