@@ -58,7 +58,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "list": (lambda: Tensor([-1, 2**63]), r"no integer dtype holds -1\.\.9223372036854775808"),
     "arange": (lambda: Tensor.arange(2**64, 2**64 + 2), "no integer dtype holds"),
     "arange of infinity": (lambda: Tensor.arange(0, float("inf")), "finite"),
-    "randint": (lambda: Tensor.randint(3, high=300, dtype="uint8"), "uint8 does not hold"),
+    "randint": (lambda: Tensor.randint(3, high=300, dtype="uint8"), "uint8 cannot represent"),
 }
 
 

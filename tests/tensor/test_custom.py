@@ -326,7 +326,7 @@ def test_no_gradient_is_said_so_by_name() -> None:
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        (lambda g: (None,), "gives 1 results for 2 tensors"),
+        (lambda g: (None,), "returns 1 results for 2 tensors"),
         (lambda g: (None, g), r"for tensor 1 of shape \(4, 6\) is float32\[4\]"),
         (lambda g: (None, 3), "is int"),
     ],

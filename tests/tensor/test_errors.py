@@ -30,7 +30,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[UserError], tuple[str, ...]]] 
     "compare": (lambda: A < B, ShapeError, ("(2, 3)", "(2, 4)")),
     "where": (lambda: (A < 1).where(B, 0), ShapeError, ("where", "(2, 3)", "(2, 4)")),
     "where dtype": (lambda: A.where(A, 0), DTypeError, ("float32", "t != 0")),
-    "matmul": (lambda: A @ B, ShapeError, ("matmul", "(2, 3)", "(2, 4)", "3 columns meet 2 rows")),
+    "matmul": (lambda: A @ B, ShapeError, ("matmul", "(2, 3)", "(2, 4)", "3 columns and 2 rows")),
     "matmul scalar": (lambda: A @ Tensor(3.0), ShapeError, ("0-d", "use *")),
     "matmul batch": (lambda: Tensor.zeros(2, 3, 4) @ Tensor.zeros(3, 4, 5), ShapeError, ("(2,)", "(3,)")),
     "reshape": (lambda: A.reshape(4, 2), ShapeError, ("(2, 3)", "6 elements", "8")),

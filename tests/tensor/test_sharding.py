@@ -551,12 +551,12 @@ def test_errors_in_a_custom_kernel_name_the_line() -> None:
         (
             lambda: Tensor.custom_kernel(Tensor.empty(6).shard(TWO), Tensor(X).shard(TWO, 0), fxn=row_sum),
             ShapeError,
-            "tensor 0, which is copied to each device",
+            "tensor 0, which is replicated on each device",
         ),
         (
             lambda: Tensor.custom_kernel(Tensor.empty(1, 4).shard(TWO, 0), Tensor(X[:1]).shard(TWO, 0), fxn=double),
             ShapeError,
-            "nothing of tensor 0.*on CPU:1",
+            "no elements of tensor 0.*on CPU:1",
         ),
         (
             lambda: Tensor.custom_kernel(Tensor.empty(4, 4).shard(TWO, 0), Tensor(X).shard(TWO, 0)[:4], fxn=double),

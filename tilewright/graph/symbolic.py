@@ -211,7 +211,7 @@ def _tell_reader(size: SymbolicInt) -> None:
             size_access.listener(f"it reads the value of {size_text(size.node)}, which differs from call to call")
 
 
-# ---------------------------------------------------------------- sizes, whether ints or not
+# ---------------------------------------------------------------- sizes, ints or symbolic
 
 
 def capacity(size: int) -> int:

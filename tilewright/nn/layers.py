@@ -236,7 +236,7 @@ def as_buffer(tensor: Tensor) -> Tensor:
     return tensor
 
 
-# ---------------------------------------------------------------- layers that hold layers
+# ---------------------------------------------------------------- containers
 
 
 @reprlib.recursive_repr()

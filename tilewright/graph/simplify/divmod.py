@@ -228,7 +228,7 @@ def _remainder_by_factor(form: Affine, divisor: int, dtype: DType) -> UOp | None
     return None if inner is None else from_affine(low.plus(ring_form(inner), factor), dtype)
 
 
-# ---------------------------------------------------------------- division by what is not constant
+# ---------------------------------------------------------------- division by a non-constant
 
 
 def may_wrap(product: UOp) -> bool:

@@ -175,7 +175,7 @@ class ComplexTensor(Tensor):
         given: dict[str, Any] = {"max_version": max_version, "dl_device": dl_device}
         return self.numpy().__dlpack__(**{name: value for name, value in given.items() if value is not None})
 
-    # ------------------------------------------------------------ elements moved
+    # ------------------------------------------------------------ shifts
 
     @property
     def T(self) -> Self:

@@ -81,7 +81,7 @@ _get_buffer = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_
 _release_buffer = ctypes.PYFUNCTYPE(None, ctypes.POINTER(_View))(("PyBuffer_Release", _api))
 
 
-# ---------------------------------------------------------------- handing out
+# ---------------------------------------------------------------- export
 
 # What is handed out, by the address of its structure, until the other side has done with it.
 _handed_out: dict[int, tuple[Any, ...]] = {}
@@ -146,7 +146,7 @@ def row_major_strides(shape: Shape) -> list[int]:
     return strides
 
 
-# ---------------------------------------------------------------- taking in
+# ---------------------------------------------------------------- import
 
 
 class Imported(NamedTuple):

@@ -1,1 +1,1 @@
-"""Families of tensor operations that are siblings: each stands on the same base and none sees another."""
+"""Families of tensor operations. They are siblings over one base class and do not import each other."""

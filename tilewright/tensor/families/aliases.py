@@ -1,9 +1,9 @@
-"""Second names. In: a class with the operations. Out: the same class, where each operation also has the names that
-torch, NumPy and the array API know it by. A new alias is a line of the table, and has the original's docstring."""
+"""Aliases. In: a class with the operations. Out: the same class with the names that torch, NumPy and the array API have
+for them. A new alias is one line of the table and shares the original's docstring."""
 
 from __future__ import annotations
 
-# name -> the method it stands for
+# alias -> method
 ALIASES = {
     "absolute": "abs",
     "arccos": "acos",

@@ -1,6 +1,6 @@
-"""Running extremes and logarithms of running sums. In: a tensor and an axis. Out: tensors of its shape.
-`cumsum` and `cumprod` stand with the reductions; these need the indices of the extremes, or a running maximum, besides.
-A long axis goes by blocks and running totals of them, so that no square of its length is computed."""
+"""Cumulative maximum, minimum and logsumexp. In: a tensor and an axis. Out: tensors of its shape. `cumsum` and
+`cumprod` are with the reductions; these also need the indices of the extremes, or a cumulative maximum. A long axis is
+scanned in blocks, so that the work is not quadratic in its length."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class CumulativeMixin(Family):
     """cummax, cummin, logcumsumexp."""
 
     def cummax(self, axis: int = 0) -> ValuesAndIndices[Self]:
-        """The greatest element so far and where it stands, the later one of equals; NaN is the greatest."""
+        """The cumulative maximum and its index, the last one of equal elements; NaN counts as the maximum."""
         return self._running_extreme("cummax", Ops.MAX, axis)
 
     def cummin(self, axis: int = 0) -> ValuesAndIndices[Self]:
-        """The least element so far and where it stands, the later one of equals; NaN is the least."""
+        """The cumulative minimum and its index, the last one of equal elements; NaN counts as the minimum."""
         return self._running_extreme("cummin", Ops.MIN, axis)
 
     def _running_extreme(self, name: str, op: Op, axis: int) -> ValuesAndIndices[Self]:
@@ -43,22 +43,22 @@ class CumulativeMixin(Family):
         if walked is not None:
             return ValuesAndIndices(self._new(walked[0]), self._new(walked[1]))
         extreme = scan_axis(self.uop, op, axis)
-        # An element equals the extreme so far exactly where it becomes the extreme.
+        # An element equals the cumulative extreme exactly where it becomes the extreme.
         takes = build.alu(Ops.CMPEQ, self.uop, extreme)
         if self.dtype.is_float:
             takes = build.alu(Ops.OR, takes, build.alu(Ops.CMPNE, self.uop, self.uop))
         number = build.axis_iota(self.shape, axis)
-        # Stored, so that the blocks of the second scan do not each compute the first one again.
+        # Stored, so that the first scan is not recomputed for each block of the second.
         taken = build.contiguous(build.where(takes, number, build.const(number.dtype, -1)))
-        # Stored, because a scan that is fused with the gather below has no loop of small stride to vectorise.
+        # Stored, because a scan fused with the gather below has no unit-stride loop to vectorise.
         found = build.contiguous(scan_axis(taken, Ops.MAX, axis))
         indices = self._new(build.cast(found, dtypes.int64))
-        # Read by index, the value has the gradient of the one element that it is.
+        # The value is read by index, so that its gradient goes to that one element.
         values = self.gather(axis, indices) if self.dtype.is_float else self._new(extreme)
         return ValuesAndIndices(values, indices)
 
     def logcumsumexp(self, axis: int = 0) -> Self:
-        """The logarithm of the running sum of exponentials, without overflow."""
+        """The logarithm of the cumulative sum of exponentials, without overflow."""
         axis = check_axis("logcumsumexp", axis, self.ndim)
         self._check_float("logcumsumexp")
         if self.ndim == 0 or 0 in self.shape:
@@ -71,7 +71,7 @@ class CumulativeMixin(Family):
 
 
 def running_logsumexp(node: UOp) -> UOp:
-    """Along the last axis. Each sum is taken over distances from the greatest element in it."""
+    """Along the last axis. The maximum of each sum's elements is subtracted from them."""
     outer, size = node.shape[:-1], node.shape[-1]
     if not is_short_scan(node.shape, len(outer)):
         return _logsumexp_of_blocks(node)
@@ -82,7 +82,7 @@ def running_logsumexp(node: UOp) -> UOp:
     ends = build.expand(build.reshape(safe, (*outer, size, 1)), square)
     terms = build.expand(build.reshape(node, (*outer, 1, size)), square)
     counted = nodes.triangle_mask(square, 0, upper=False)
-    # What does not count is made minus infinity before the exponential, which might overflow otherwise.
+    # Masked elements become minus infinity before the exponential, which might overflow otherwise.
     distance = build.where(counted, terms, node.const_like(-math.inf)) - ends
     total = build.reduce_axis(Ops.ADD, functions.exp(distance), (len(square) - 1,))
     return functions.log(build.reshape(total, node.shape)) + safe

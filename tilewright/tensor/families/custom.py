@@ -1,6 +1,6 @@
-"""Kernels written by hand. In: tensors and a function that writes a kernel over them. Out: the tensors as the kernel
-leaves them, lazy like any others: they are scheduled, differentiated and jitted with the rest of the graph.
-The language of kernels is in `graph/kernels/language.py`; docs/custom_kernels.md shows it."""
+"""Custom kernels. In: tensors and a function that builds a kernel over them. Out: new tensors with the kernel's
+results, lazy like any others: they are scheduled, differentiated and jitted with the rest of the graph. The language of
+kernels is in `graph/kernels/language.py`; docs/custom_kernels.md shows it."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class CustomMixin(Family):
     def custom_kernel(
         self, *others: Self, fxn: Callable[..., UOp], grad_fxn: Callable[..., Any] | None = None
     ) -> list[Self]:
-        """The tensors, outputs first, as a kernel leaves them: `out = Tensor.custom_kernel(out, x, fxn=row_sum)[0]`.
+        """The tensors after a kernel, outputs first: `out = Tensor.custom_kernel(out, x, fxn=row_sum)[0]`.
 
-        `fxn` is called once with a UOp for each tensor and gives the kernel. What it writes comes back as new tensors;
-        the tensors that were given keep their values. An output made with `Tensor.empty` must be written whole; any
-        other keeps what the kernel does not write. `grad_fxn(gradient, *tensors)` is given the gradient of the output
-        (a list of them where there are several) and the tensors as they came back, and gives a gradient or None for
-        each tensor that `custom_kernel` was given. A tensor that the kernel itself does not touch is given to it as
-        well, and may have a gradient.
+        `fxn` is called once with a UOp for each tensor and returns the kernel. Written arguments are returned as new
+        tensors; the given tensors keep their values. The kernel must write every element of an output made with
+        `Tensor.empty`; in any other output, elements that it does not write keep their value. `grad_fxn(gradient,
+        *tensors)` takes the gradient of the output (a list where there are several) and the returned tensors, and
+        returns a gradient or None for each argument of `custom_kernel`. That includes arguments which the kernel does
+        not use.
 
-        Of tensors on several devices each device is given its parts: `fxn` writes a kernel for the shapes of the parts,
-        and `grad_fxn` is given the parts as well."""
+        Where tensors are on several devices, each device runs the kernel on its shards: `fxn` builds a kernel for the
+        shapes of the shards, and `grad_fxn` is called with the shards."""
         tensors = (self, *others)
         name = getattr(fxn, "__name__", "custom_kernel")
         check_devices("custom_kernel", *tensors)
@@ -50,7 +50,7 @@ class CustomMixin(Family):
             raise UnsupportedError("custom_kernel", message, "give it the whole tensor, or slices by int(...)")
         if any(0 in tensor.shape for tensor in tensors):
             message = f"{name} is given a tensor without elements"
-            raise ShapeError("custom_kernel", message, "do not run the kernel where there is nothing to do")
+            raise ShapeError("custom_kernel", message, "skip the kernel for empty tensors")
         arguments = tuple(make_argument(slot, each.dtype, each.shape) for slot, each in enumerate(tensors))
         ast = check_kernel(fxn(*arguments), arguments, name if name.isidentifier() else "custom_kernel")
         call = _make_call(ast, tensors, self._gradient_of(grad_fxn))
@@ -69,7 +69,7 @@ class CustomMixin(Family):
         fxn: Callable[..., UOp],
         grad_fxn: Callable[..., Any] | None,
     ) -> list[Self]:
-        """A kernel on each device, on the parts that it has."""
+        """A kernel on each device, over its shards."""
         layouts = [layout_of(tensor.uop) for tensor in tensors]
         _check_divisions(name, tensors, layouts, devices)
         results: list[Self] = list(tensors)
@@ -91,7 +91,7 @@ class CustomMixin(Family):
 
 
 def _part_of(tensor: TensorBase, layout: Layout, number: int) -> UOp:
-    """What one device has of a tensor. Memory that was never written is taken as it is, and known as such."""
+    """The shard of a tensor on one device. Uninitialised memory stays marked as uninitialised."""
     root = build.stored_root(tensor.uop)
     if root.op is Ops.MULTI and root.shape == tensor.shape and holds_nothing(root):
         return root.src[number]
@@ -104,25 +104,26 @@ def _part_of(tensor: TensorBase, layout: Layout, number: int) -> UOp:
 def _check_divisions(
     name: str, tensors: Sequence[TensorBase], layouts: Sequence[Layout], devices: tuple[str, ...]
 ) -> None:
-    """Every device has elements of every tensor, and the same share of each that is divided."""
+    """Raises an error unless every device has elements of every tensor, and all sharded tensors are sharded alike."""
     first: tuple[int, tuple[int, ...]] | None = None
     for slot, (tensor, (axis, sizes)) in enumerate(zip(tensors, layouts)):
         if axis is None:
             continue
         if 0 in sizes:
-            message = f"{name} is given nothing of tensor {slot}, shape {tensor.shape}, on {devices[sizes.index(0)]}"
-            raise ShapeError("custom_kernel", message, f"divide an axis of at least {len(devices)}, or fewer devices")
+            message = f"{name} has no elements of tensor {slot}, shape {tensor.shape}, on {devices[sizes.index(0)]}"
+            remedy = f"shard an axis of at least {len(devices)} elements, or use fewer devices"
+            raise ShapeError("custom_kernel", message, remedy)
         if first is None:
             first = (slot, sizes)
         elif any(size * sum(first[1]) != own * sum(sizes) for size, own in zip(sizes, first[1])):
-            message = f"{name} is given tensor {first[0]} divided as {first[1]} and tensor {slot} as {sizes}"
-            raise ShapeError("custom_kernel", message, "divide them alike, such as `y = y.shard_like(x)`")
+            message = f"{name} is given tensor {first[0]} sharded as {first[1]} and tensor {slot} as {sizes}"
+            raise ShapeError("custom_kernel", message, "shard them alike, such as `y = y.shard_like(x)`")
 
 
 def _check_output(name: str, slot: int, layouts: Sequence[Layout]) -> None:
     if layouts[slot][0] is None and any(axis is not None for axis, _ in layouts):
-        message = f"{name} writes tensor {slot}, which is copied to each device, from parts that differ"
-        raise ShapeError("custom_kernel", message, "divide what it writes as well: `.shard(devices, axis)`")
+        message = f"{name} writes tensor {slot}, which is replicated on each device, from shards that differ"
+        raise ShapeError("custom_kernel", message, "shard the output as well: `.shard(devices, axis)`")
 
 
 def _make_call(ast: UOp, tensors: Sequence[TensorBase], gradient: TensorGradient | None) -> CustomKernel:
@@ -130,7 +131,7 @@ def _make_call(ast: UOp, tensors: Sequence[TensorBase], gradient: TensorGradient
     if not written:
         raise KernelError(ast.arg.name, "the kernel writes none of its arguments", "store to an output")
     fills = tuple(sorted(slot for slot in written if holds_nothing(tensors[slot].uop)))
-    # What the kernel itself does not touch is there for the gradient.
+    # Arguments that the kernel does not use are there for the gradient.
     touched = range(len(tensors)) if gradient is not None else read | written
     needed = [slot for slot in range(len(tensors)) if slot not in fills and slot in touched]
     sources = tuple(needed.index(slot) if slot in needed else None for slot in range(len(tensors)))
@@ -147,7 +148,7 @@ def _make_call(ast: UOp, tensors: Sequence[TensorBase], gradient: TensorGradient
 
 @dataclass(frozen=True)
 class TensorGradient:
-    """A user's gradient function as a rule on nodes. Equal functions make equal rules, and so equal nodes."""
+    """A user's gradient function as a rule on nodes. Equal functions make equal rules and so the same node."""
 
     function: Callable[..., Any]
     tensor_type: type[Any]
@@ -163,8 +164,8 @@ class TensorGradient:
         if isinstance(found, TensorBase) or found is None:
             found = (found,)
         if len(found) != len(call.sources):
-            message = f"the gradient of {call.name} gives {len(found)} results for {len(call.sources)} tensors"
-            raise UnsupportedError("grad_fxn", message, "give a gradient or None for each tensor", location=node.line)
+            message = f"the gradient of {call.name} returns {len(found)} results for {len(call.sources)} tensors"
+            raise UnsupportedError("grad_fxn", message, "return a gradient or None for each tensor", location=node.line)
         results: list[UOp | None] = [None] * len(node.src)
         for slot, (position, gradient) in enumerate(zip(call.sources, found)):
             if position is not None and gradient is not None:
@@ -190,5 +191,5 @@ class TensorGradient:
         if not isinstance(gradient, TensorBase) or gradient.shape != call.shapes[slot]:
             shown = gradient._described() if isinstance(gradient, TensorBase) else type(gradient).__name__
             message = f"the gradient of {call.name} for tensor {slot} of shape {call.shapes[slot]} is {shown}"
-            raise ShapeError("grad_fxn", message, "give a tensor of the shape of what it is for", location=node.line)
+            raise ShapeError("grad_fxn", message, "return a gradient of the shape of its tensor", location=node.line)
         return build.cast(gradient.uop, call.dtypes[slot])

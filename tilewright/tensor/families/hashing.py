@@ -1,5 +1,5 @@
-"""Keccak, the permutation of SHA-3 and SHAKE, on tensors. In: bytes along the last axis. Out: the digest of each row.
-A round is a handful of operations on a (rows, 5, 5) state of 64-bit words, and the same kernel every time."""
+"""Keccak, the permutation of SHA-3 and SHAKE, on tensors. In: bytes along the last axis. Out: the digest of each row. A
+round is a few operations on a (rows, 5, 5) state of 64-bit words; all rounds run the same kernel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROUNDS = 24
 
 
 class Sponge(NamedTuple):
-    """A member of the family: the bits that end a message, the bytes of a block, the bytes of a digest."""
+    """A hash function of the family: its padding suffix, and its block and digest sizes in bytes."""
 
     suffix: int
     rate: int
@@ -35,7 +35,7 @@ SPONGES = {
 
 
 def rotations() -> list[int]:
-    """How far the word at row y, column x is rotated: the offsets are the triangular numbers along one path."""
+    """The rotation of the word at row y, column x: triangular numbers along one path through the state."""
     found = [0] * 25
     x, y = 1, 0
     for step in range(_ROUNDS):
@@ -45,7 +45,7 @@ def rotations() -> list[int]:
 
 
 def round_constants() -> list[int]:
-    """One word per round; its bits 2**j - 1 come from a shift register of 8 bits."""
+    """One word per round; its bits 2**j - 1 come from an 8-bit linear feedback shift register."""
     constants, register = [], 1
     for _ in range(_ROUNDS):
         word = 0
@@ -82,7 +82,7 @@ class HashingMixin(Family):
         return digest.reshape((*outer, sponge.size))
 
     def _padded(self, rows: int, length: int, sponge: Sponge) -> Self:
-        """The message as (rows, blocks, words of a state), ended by the suffix and one last bit."""
+        """The message as (rows, blocks, words of a state), padded with the suffix and a final 1 bit."""
         blocks = length // sponge.rate + 1
         tail = [0] * (blocks * sponge.rate - length)
         tail[0] ^= sponge.suffix
@@ -110,6 +110,6 @@ def _round(state: T, constant: T) -> T:
 
 
 def _rotated(words: T, amounts: T) -> T:
-    """Rotated to the left; by 0 there is nothing to bring round."""
+    """Rotated to the left; a rotation by 0 would shift by the word's width."""
     behind = (amounts.eq(0).where(0, _WORD - amounts.cast(dtypes.int64))).cast(dtypes.uint64)
     return words.lshift(amounts) | amounts.eq(0).where(0, words.rshift(behind)).cast(dtypes.uint64)

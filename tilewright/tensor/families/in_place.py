@@ -1,5 +1,5 @@
 """Operations that write their result into the tensor: add_, copy_, zero_, ... In: the arguments of the operation
-without the underscore. Out: the tensor itself, whose memory and dtype stay; expressions built before keep the old
+without the underscore. Out: the tensor itself, with the same memory and dtype; expressions built before keep the old
 values."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tilewright.tensor.families.random import RandomMixin
 
 
 def _in_place(operation: str) -> Callable[..., Any]:
-    """The method that runs an operation and writes its result back."""
+    """The method that computes an operation and assigns its result to the tensor."""
 
     def method(self: InPlaceMixin, *args: Any, **kwargs: Any) -> InPlaceMixin:
         return self._write_result(f"{operation}_", getattr(self, operation)(*args, **kwargs))
@@ -35,7 +35,7 @@ class InPlaceMixin(RandomMixin):
             raise DTypeError(name, message, f"use `{name.rstrip('_')}`, or cast first")
         return self.assign(result.cast(self.dtype))
 
-    # ------------------------------------------------------------ values from elsewhere
+    # ------------------------------------------------------------ values from other sources
 
     def copy_(self, src: Any) -> Self:
         """Overwrites the elements with those of another tensor, cast and broadcast."""
@@ -66,12 +66,12 @@ class InPlaceMixin(RandomMixin):
         return self.dtype if self.dtype.is_float else dtypes.default_float
 
     def detach_(self) -> Self:
-        """Forgets what this tensor was computed from."""
+        """Detaches this tensor from the graph of its gradient."""
         self.uop = self.detach().uop
         self._requires_grad = False
         return self
 
-    # ------------------------------------------------------------ results written back
+    # ------------------------------------------------------------ results
 
     abs_ = _in_place("abs")
     add_ = _in_place("add")

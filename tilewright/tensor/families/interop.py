@@ -1,6 +1,6 @@
-"""Tensors among other Python objects. In: tensors; memory of other libraries. Out: DLPack capsules and tensors of their
-memory, without a copy; pickles and copies; the rest of Python's operators. What is shared keeps its values: an update
-of a tensor goes to memory of its own as long as another library holds the old one."""
+"""Exchange with other libraries, and Python's protocols. In: tensors; memory of other libraries. Out: DLPack capsules,
+and tensors over foreign memory without a copy; pickles and copies; the remaining operators. Shared memory keeps its
+values: while another library holds it, an update of the tensor writes to new memory."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ class InteropMixin(Family):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> object:
-        """This tensor's memory for another library: `numpy.from_dlpack(t)`, `torch.from_dlpack(t)`. It is computed
-        first, and not copied unless `copy` asks for it."""
+        """This tensor's memory for another library: `numpy.from_dlpack(t)`, `torch.from_dlpack(t)`. The tensor is
+        computed first, and copied only where `copy` is set."""
         from tilewright.tensor.core import dlpack
 
-        del stream  # the host has none
+        del stream  # host memory has no streams
         if dl_device is not None and tuple(dl_device) != dlpack.HOST_DEVICE:
-            raise BufferError(f"the memory is the host's, and not that of DLPack's device {dl_device}")
+            raise BufferError(f"the memory is on the host, not on DLPack's device {dl_device}")
         if self.requires_grad:
-            message = "another library's operations would not be seen by gradients"
-            raise UnsupportedError("__dlpack__", message, "hand out `tensor.detach()`")
+            message = "gradients do not flow through another library's operations"
+            raise UnsupportedError("__dlpack__", message, "pass `tensor.detach()`")
         shared = self.contiguous()
         view = shared._host_view()
         is_versioned = max_version is not None and max_version[0] >= 1
         if view.readonly and not is_versioned and copy is False:
-            raise BufferError("the memory is read-only, which DLPack before 1.0 cannot say: ask for a copy")
+            raise BufferError("the memory is read-only, which DLPack before 1.0 cannot express: ask for a copy")
         if copy or (view.readonly and not is_versioned):
             view = memoryview(bytearray(view))
         holder = type(self)._from_uop(shared.uop, self.device)
@@ -62,7 +62,7 @@ class InteropMixin(Family):
     @classmethod
     def from_dlpack(cls, source: Any, device: str | None = None, copy: bool | None = None) -> Self:
         """A tensor of another library's host memory, without a copy where the device can read it. It is never written
-        to, and should not change while tensors made from it are in use. `copy=True` takes its present values."""
+        to, and must not change while tensors made from it are in use. `copy=True` copies it instead."""
         from tilewright.tensor.core import dlpack
 
         if not hasattr(source, "__dlpack__"):
@@ -70,7 +70,7 @@ class InteropMixin(Family):
             raise DTypeError("from_dlpack", message, "give an array of a library that supports DLPack")
         try:
             capsule = source.__dlpack__(max_version=(1, 1))
-        except TypeError:  # written before DLPack 1.0
+        except TypeError:  # a library written before DLPack 1.0
             capsule = source.__dlpack__()
         found = dlpack.import_capsule(capsule)
         device = canonical_device(device)
@@ -85,9 +85,8 @@ class InteropMixin(Family):
 
     @classmethod
     def from_blob(cls, ptr: int, shape: Any, dtype: DType | str | None = None, device: Devices | None = None) -> Self:
-        """A tensor of the host memory at the address `ptr`, row by row, without a copy where the device can read it. It
-        is never written to. Whoever gives the address keeps that memory alive and unchanged while tensors made from it
-        are in use: nothing here can know when it is freed."""
+        """A row-major tensor over the host memory at the address `ptr`, without a copy where the device can read it. It
+        is never written to. The caller keeps that memory alive and unchanged while tensors made from it are in use."""
         import ctypes
 
         sizes = sizes_from("from_blob", shape if isinstance(shape, tuple | list) else (shape,))
@@ -96,19 +95,19 @@ class InteropMixin(Family):
         check_whole("from_blob", "ptr", ptr, least=1 if nbytes else 0)
         address = int(ptr)
         if address + nbytes > 1 << 8 * ctypes.sizeof(ctypes.c_void_p):
-            message = f"{nbytes} bytes at {address:#x} reach behind the end of memory"
-            raise ShapeError("from_blob", message, "give the address and the shape of memory that is there")
+            message = f"{nbytes} bytes at {address:#x} exceed the address space"
+            raise ShapeError("from_blob", message, "give the address and the shape of allocated memory")
         if not nbytes:
             return cls.zeros(*sizes, dtype=wanted, device=device)
         if address % wanted.itemsize:
-            message = f"{wanted.name} at {address:#x}, which {wanted.itemsize} does not divide"
+            message = f"{wanted.name} at {address:#x}, which is not a multiple of {wanted.itemsize}"
             raise DTypeError("from_blob", message, "give an aligned address, or read uint8 and bitcast a copy of it")
         memory = memoryview((ctypes.c_uint8 * nbytes).from_address(address)).cast("B")
         made: Any = cls(memory, device=device, dtype=wanted, copy=False)  # type: ignore[call-arg]
         return made.reshape(sizes)  # type: ignore[no-any-return]
 
     def _strided(self, shape: tuple[int, ...], strides: tuple[int, ...], start: int) -> Self:
-        """This row read with strides: a view where they are those of a row-major order of the axes, else a gather."""
+        """This 1-D tensor read with strides: a view where they are those of permuted row-major axes, else a gather."""
         order = sorted((axis for axis, size in enumerate(shape) if size != 1), key=lambda axis: -strides[axis])
         expected = 1
         is_plain = start == 0 and self.shape[0] == math.prod(shape)
@@ -139,7 +138,7 @@ class InteropMixin(Family):
     def to_device(self, device: Devices, /, *, stream: Any = None) -> Self:
         """As `to`; the array API's name."""
         if stream is not None:
-            raise UnsupportedError("to_device", f"a stream {stream!r}", "leave it out: order comes from the accesses")
+            raise UnsupportedError("to_device", f"a stream {stream!r}", "leave it out: accesses give the order")
         return cast(Any, self).to(device)  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------ pickle and copy
@@ -148,24 +147,24 @@ class InteropMixin(Family):
         import pickle
 
         contents = self.detach()._read(bytes)
-        # Of protocol 5, `buffer_callback` takes the bytes as they are: no copy of all tensors is collected in memory.
+        # With protocol 5, `buffer_callback` takes the bytes without a copy of all tensors in memory.
         values = pickle.PickleBuffer(contents) if protocol >= 5 else contents
         axis = None if isinstance(self.device, str) else layout_of(self.uop)[0]
         marks = (self._is_parameter or (False if self._asked is False else None), self._is_buffer)
-        # To rebuild a tensor must not write to a file.
+        # Unpickling a tensor must not write to a file.
         device = canonical_device() if is_of_files(self.device) else self.device
         return _rebuild, (type(self), values, self.dtype, self.shape, device, marks, axis)
 
     def _own_copy(self) -> Self:
-        """Memory of its own with the same values."""
+        """New memory with the same values."""
         return self._new(UOp(Ops.CONTIGUOUS, self.dtype, (self.uop,)))
 
     def __copy__(self) -> Self:
-        """Another name for the same value; an update of it writes to this tensor as well, as one of a view does."""
+        """An alias: an update of it writes to this tensor as well, as for a view."""
         return self._view()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A tensor of its own with the same values, the gradient copied along; a parameter stays one."""
+        """A new tensor with the same values and a copy of the gradient; a parameter stays a parameter."""
         made = (self.detach() if self._is_parameter else self)._own_copy()
         memo[id(self)] = made
         if self._is_parameter:
@@ -215,7 +214,7 @@ def _rebuild(
     marks: tuple[bool | None, bool],
     axis: int | None = None,
 ) -> InteropMixin:
-    """What a pickle calls."""
+    """Called by pickle."""
     first = first_device(device)
     made: Any = kind.zeros(*shape, dtype=dtype, device=first)
     if made.numel():

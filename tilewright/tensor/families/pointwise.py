@@ -1,6 +1,6 @@
 """Further functions of single elements: log1p, atan2, logical_and, nan_to_num, ... In: tensors and numbers that
-broadcast. Out: a tensor of the broadcast shape. The mathematics is that of functions.py; a short float runs in
-float32."""
+broadcast. Out: a tensor of the broadcast shape. The formulas are those of functions.py; 8- and 16-bit floats are
+computed in float32."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PointwiseMixin(ActivationMixin):
     """log1p, expm1, atan2, hypot, logical_and, lt, nan_to_num, ..."""
 
     def _function_of_two(self, name: str, other: Self | Scalar, function: Callable[[UOp, UOp], UOp]) -> Self:
-        """A function of two real numbers, carried in float32 at least and rounded once."""
+        """A function of two real numbers, computed at least in float32 and rounded once."""
         left, right, others = self._as_float()._promoted(name, other)
         shape = left.shape or right.shape
         wide = left.dtype if left.dtype.bits >= 32 else dtypes.float32
@@ -46,19 +46,19 @@ class PointwiseMixin(ActivationMixin):
         return self._function(erfc)
 
     def erfinv(self) -> Self:
-        """The number whose erf this is."""
+        """The inverse of erf."""
         wide = self._as_float().cast(dtypes.float64 if self.dtype is dtypes.float64 else dtypes.float32)
         sign = (wide < 0).where(-1.0, 1.0).cast(wide.dtype)
         size = wide * sign
         is_inside = size < 1
         fixed = is_inside.where(size, 0.0).detach()
-        # A closed form that is within 0.4 % (Winitzki), then Halley's method, which triples the correct digits per
-        # step.
+        # A closed form with an error of at most 0.4 % (Winitzki), then Halley's method, which triples the correct
+        # digits per step.
         log = (1 - fixed).log() + fixed.log1p()
         half = 2 / (math.pi * 0.147) + log / 2
         found = ((half.square() - log / 0.147).sqrt() - half).sqrt()
         for _ in range(2):
-            # Near 1 the distance from 1 is exact, and that of erf(x) is not.
+            # Near 1, 1 - x is exact and 1 - erf(y) is not, so erfc is compared instead.
             distance = (fixed > 0.5).where((1 - size) - found.erfc(), found.erf() - size)
             error = distance * (found.square().exp() * (math.sqrt(math.pi) / 2))
             found = found - error / (1 + found * error)
@@ -75,11 +75,11 @@ class PointwiseMixin(ActivationMixin):
         return self._function(sinc)
 
     def deg2rad(self) -> Self:
-        """Degrees as radians."""
+        """Converts degrees to radians."""
         return self._as_float() * (math.pi / 180)
 
     def rad2deg(self) -> Self:
-        """Radians as degrees."""
+        """Converts radians to degrees."""
         return self._as_float() * (180 / math.pi)
 
     def frac(self) -> Self:
@@ -114,15 +114,15 @@ class PointwiseMixin(ActivationMixin):
         return self.eq(0).where(values, (self > 0).where(1, self.ne(self).where(self, 0))).cast(self.dtype)
 
     def fmax(self, other: Self | Scalar) -> Self:
-        """The greater of two; the other one where one is NaN."""
+        """The elementwise maximum; where one element is NaN, the other one."""
         return self._without_nan(other, self.maximum(other))
 
     def fmin(self, other: Self | Scalar) -> Self:
-        """The lesser of two; the other one where one is NaN."""
+        """The elementwise minimum; where one element is NaN, the other one."""
         return self._without_nan(other, self.minimum(other))
 
     def _without_nan(self, other: Self | Scalar, result: Self) -> Self:
-        rest = result.ne(result).where(self, result)  # this one where either is NaN
+        rest = result.ne(result).where(self, result)  # self where either is NaN
         return self.ne(self).where(other, rest).cast(result.dtype)
 
     def nextafter(self, other: Self | Scalar) -> Self:
@@ -148,7 +148,7 @@ class PointwiseMixin(ActivationMixin):
     # ------------------------------------------------------------ tests
 
     def signbit(self) -> Self:
-        """Whether the sign is negative, that of -0.0 and NaN too."""
+        """Whether the sign bit is set, also for -0.0 and NaN."""
         return self._new(functions.sign_bit(self.uop)) if self.dtype.is_float else self < 0
 
     def isposinf(self) -> Self:
@@ -176,15 +176,15 @@ class PointwiseMixin(ActivationMixin):
         return self >= x
 
     def logical_and(self, other: Self | Scalar) -> Self:
-        """Whether both are other than 0."""
+        """Whether both are nonzero."""
         return self._truth_of(self) & self._truth_of(other)
 
     def logical_or(self, other: Self | Scalar) -> Self:
-        """Whether one of the two is other than 0."""
+        """Whether at least one is nonzero."""
         return self._truth_of(self) | self._truth_of(other)
 
     def logical_xor(self, other: Self | Scalar) -> Self:
-        """Whether exactly one of the two is other than 0."""
+        """Whether exactly one is nonzero."""
         return self._truth_of(self) ^ self._truth_of(other)
 
     def _truth_of(self, given: Self | Scalar) -> Self:
@@ -203,11 +203,11 @@ class PointwiseMixin(ActivationMixin):
         return self.unsqueeze(-1).eq(elements.flatten()).any(-1)
 
     def equal(self, other: Self) -> bool:
-        """Whether shapes and all elements are equal; the tensors are computed for it."""
+        """Whether shapes and all elements are equal, as a Python bool; this computes the tensors."""
         return self.shape == other.shape and bool(self.eq(other).all())
 
     def nan_to_num(self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Self:
-        """NaN and infinities replaced by numbers, infinities by default by the greatest and least finite ones."""
+        """NaN and infinities replaced by numbers, infinities by default by the largest and smallest finite number."""
         if not self.dtype.is_float:
             return self
         greatest = largest_finite(self)
@@ -227,7 +227,7 @@ class PointwiseMixin(ActivationMixin):
         return (self.abs() > lambd).where(self, 0.0)
 
     def softshrink(self, lambd: float = 0.5) -> Self:
-        """x moved towards 0 by lambd, and 0 where it would pass it."""
+        """x moved towards 0 by lambd; 0 where |x| <= lambd."""
         return (self > lambd).where(self - lambd, (self < -lambd).where(self + lambd, 0.0))
 
     def tanhshrink(self) -> Self:
@@ -241,10 +241,10 @@ class PointwiseMixin(ActivationMixin):
         return (self > 0).where(self, self * weight)
 
     def glu(self, dim: int = -1) -> Self:
-        """The first half of an axis times the sigmoid of the second."""
+        """The first half of an axis times the sigmoid of the second half."""
         axis = check_axis("glu", dim, self.ndim)
         if not self.ndim or self.shape[axis] % 2:
-            raise ShapeError("glu", f"axis {dim} of shape {self.shape} has no halves", "give an axis of even size")
+            raise ShapeError("glu", f"axis {dim} of shape {self.shape} has an odd size", "give an axis of even size")
         first, second = self.chunk(2, axis)
         return first * second.sigmoid()
 
@@ -253,7 +253,7 @@ class PointwiseMixin(ActivationMixin):
 
 
 def log1p(x: UOp) -> UOp:
-    """With the slope 0 at infinity."""
+    """With a derivative of 0 at infinity."""
     is_infinite = x.eq(math.inf)
     return is_infinite.where(
         functions.log(is_infinite.where(x, 1.0)), functions.log1p(is_infinite.where(x.const_like(0.0), x))
@@ -268,7 +268,7 @@ def expm1(x: UOp) -> UOp:
 
 
 def erfc(x: UOp) -> UOp:
-    """1 - erf(x) up to 1; above, a quotient of polynomials times exp(-x^2), whose coefficients are Cephes's."""
+    """1 - erf(x) for x < 1; above, exp(-x^2) times a rational function with the coefficients of Cephes."""
     is_small = x < 1
     size = is_small.where(x.const_like(1.0), x)
     limit = 10.0 if functions.is_single(x) else 27.0
@@ -310,7 +310,7 @@ def sinc(x: UOp) -> UOp:
 
 
 def atan2(y: UOp, x: UOp) -> UOp:
-    """atan of the lesser over the greater, turned into its octant; signs of zero count, as in C."""
+    """atan of the smaller over the larger magnitude, mapped to its octant; signs of zero count, as in C."""
     x_size, y_size = functions.absolute(x), functions.absolute(y)
     is_steep = y_size > x_size
     greatest, least = is_steep.where(y_size, x_size), is_steep.where(x_size, y_size)
@@ -326,7 +326,7 @@ def atan2(y: UOp, x: UOp) -> UOp:
 
 def hypot(x: UOp, y: UOp) -> UOp:
     x_size, y_size = functions.absolute(x), functions.absolute(y)
-    # A constant, so that gradients go through the quotients alone.
+    # A constant, so that gradients flow through the quotients alone.
     scale = marks.detach(x_size.maximum(y_size))
     is_plain = (scale > 0) & (scale < math.inf)
     safe = is_plain.where(scale, 1.0)
@@ -337,7 +337,7 @@ def hypot(x: UOp, y: UOp) -> UOp:
 
 
 def next_after(x: UOp, y: UOp) -> UOp:
-    """Floats of one sign are ordered as the integers of their bits."""
+    """Floats of one sign have the order of their bits as integers."""
     bits = build.bitcast(x, _BITS[x.dtype.bits])
     grows = (y > x).eq(x > 0)
     stepped = build.bitcast(bits + grows.where(bits.const_like(1), bits.const_like(-1)), x.dtype)

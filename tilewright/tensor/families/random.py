@@ -1,8 +1,7 @@
-"""Random numbers. In: a seed and shapes. Out: lazy tensors of numbers that depend on the seed and on what was drawn
-before, and on nothing else: the same on every device.
-
-Element i of a draw is THREEFRY(offset + i, key). Key and offset are a small tensor on each device, which a draw reads
-and then advances by assignment; so a captured function draws new numbers each time it is replayed."""
+"""Random numbers. In: a seed and shapes. Out: lazy tensors of numbers that depend only on the seed and on earlier
+draws, and are the same on every device. Element i of a draw is THREEFRY(offset + i, key). Key and offset are a small
+tensor on each device, which a draw reads and then advances by assignment, so that a captured function draws new numbers
+each time it is replayed."""
 
 from __future__ import annotations
 
@@ -37,14 +36,14 @@ class RandomMixin(Family):
 
     @classmethod
     def manual_seed(cls, seed: int = 0) -> None:
-        """Starts the random numbers of every device over, from a seed."""
+        """Seeds the generator of every device."""
         global _seed
         if not is_whole(seed):
-            raise DTypeError("manual_seed", f"{seed!r} is no seed", "give a whole number")
+            raise DTypeError("manual_seed", f"the seed {seed!r}", "give a whole number")
         with live.exchanging:
             _seed = seed & _MASK
             for device, state in _generators.items():
-                # The same memory is written, so that a captured function sees the new seed.
+                # The memory is kept and overwritten, so that a captured function sees the new seed.
                 start = cls._state(device)
                 assert isinstance(state, RandomMixin)
                 state._forget_history()
@@ -52,7 +51,7 @@ class RandomMixin(Family):
 
     @classmethod
     def _state(cls, device: Devices) -> Self:
-        """Key and offset at the start."""
+        """The initial key and offset."""
         seed = (options.SEED if _seed is None else _seed) & _MASK
         made = cls([seed, 0], device=device, dtype=dtypes.uint64)  # type: ignore[call-arg]
         assert isinstance(made, cls)
@@ -60,7 +59,7 @@ class RandomMixin(Family):
 
     @classmethod
     def _random_bits(cls, count: int, device: Devices) -> UOp:
-        """`count` random uint64; the generator of the device moves on by as many."""
+        """`count` random uint64; the device's generator advances by that number."""
         with live.exchanging:
             state = _generators.get(device)
             if state is None:
@@ -76,13 +75,13 @@ class RandomMixin(Family):
             return bits
 
     def _forget_history(self) -> None:
-        """A state that was computed along with something else is its buffer from now on."""
+        """Replaces the node of a computed state by its buffer, so that graphs of earlier draws are freed."""
         held = self.uop.cache.get("realized")
         if isinstance(held, UOp):
             self.uop = build.reshape(held, self.shape)
 
     def _drawn(self) -> Self:
-        """Random numbers stored once: the generator moves on, and gradients need the same numbers again."""
+        """Random numbers, stored: the generator advances, and gradients need the same numbers again."""
         made = self.contiguous()
         keep_value(made.uop, made.device)
         return made
@@ -98,7 +97,7 @@ class RandomMixin(Family):
         contiguous: bool = True,
         requires_grad: bool | None = None,
     ) -> Self:
-        """Uniform in [0, 1). `contiguous=False` lets the numbers be computed again wherever they are used."""
+        """Uniform in [0, 1). With `contiguous=False` the numbers are recomputed where they are used."""
         sizes = sizes_from("rand", shape)
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
         if not wanted.is_float:
@@ -108,7 +107,7 @@ class RandomMixin(Family):
         count = math.prod(sizes)
         if count == 0:
             return cls.zeros(sizes, device=device, dtype=wanted, requires_grad=requires_grad)
-        # As many bits as the type holds exactly: the result is a whole number of steps below 1, never 1 itself.
+        # As many bits as the dtype represents exactly, so that the result is never rounded up to 1.
         digits = wanted.mantissa_bits + 1
         bits = build.alu(Ops.SHR, cls._random_bits(count, device), build.const(dtypes.uint64, 64 - digits))
         whole = build.cast(build.cast(bits, dtypes.int32 if digits < 32 else dtypes.int64), wanted)
@@ -125,12 +124,12 @@ class RandomMixin(Family):
     def randn(
         cls, *shape: Any, dtype: DType | str | None = None, requires_grad: bool | None = None, **kwargs: Any
     ) -> Self:
-        """Normal with mean 0 and deviation 1, from pairs of uniform numbers (Box and Muller)."""
+        """Standard normal, from pairs of uniform numbers (Box-Muller)."""
         sizes = sizes_from("randn", shape)
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
         compute = wanted if wanted.bits >= 32 else dtypes.float32
         kwargs["contiguous"] = False
-        # One draw of both, so that the generator is read once and moves on once.
+        # One draw for both, so that the generator is read and advanced once.
         both = cls.rand(2, *sizes, dtype=compute, **kwargs)
         radius, angle = (part.reshape(sizes) for part in both.split(1))
         # 1 - u lies in (0, 1], where the logarithm is finite.
@@ -152,7 +151,7 @@ class RandomMixin(Family):
         device: Devices | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
-        """Whole numbers in low..high-1."""
+        """Uniform integers in low..high-1."""
         sizes = sizes_from("randint", shape)
         wanted = to_dtype(dtype)
         if not wanted.is_int:
@@ -163,14 +162,14 @@ class RandomMixin(Family):
         if low >= high:
             raise ShapeError("randint", f"no number lies in {low}..{high - 1}", "give low < high")
         if not wanted.min <= low < high <= wanted.max + 1:
-            message = f"{wanted.name} does not hold {low}..{high - 1}"
-            raise DTypeError("randint", message, "give a wider dtype, or numbers that it holds")
+            message = f"{wanted.name} cannot represent {low}..{high - 1}"
+            raise DTypeError("randint", message, "give a wider dtype, or numbers in its range")
         device = canonical_device(device)
         count = math.prod(sizes)
         if count == 0:
             return cls.zeros(sizes, device=device, dtype=wanted)
         bits = cls._random_bits(count, device)
-        # The high bits of a product with the span are uniform to 2**-32 and need no division.
+        # The high bits of a product with the range are uniform to 2**-32, without a division.
         span = high - low
         if span <= 1 << 32:
             top = build.alu(Ops.SHR, bits, build.const(dtypes.uint64, 32))
@@ -182,11 +181,11 @@ class RandomMixin(Family):
         return cls._from_uop(build.reshape(build.cast(moved, wanted), sizes), device).contiguous()
 
     def randint_like(self, low: int = 0, high: int = 10, **kwargs: Any) -> Self:
-        """Whole numbers in low..high-1, of the shape, dtype and device of this tensor."""
+        """Uniform integers in low..high-1, of the shape, dtype and device of this tensor."""
         return self.randint(*self.shape, low=low, high=high, **{"device": self.device, "dtype": self.dtype, **kwargs})
 
     def bernoulli(self, p: float | None = None) -> Self:
-        """1 with the probability that each element is, or with probability p, else 0."""
+        """1 with the probability given by each element, or with probability p, else 0."""
         chance = self if p is None else p
         dtype = self.dtype if self.dtype.is_float else dtypes.default_float
         return (self.rand(*self.shape, device=self.device, dtype=dtype) < chance).cast(self.dtype)
@@ -214,10 +213,10 @@ class RandomMixin(Family):
     def normal(
         cls, *shape: Any, mean: float = 0.0, std: float = 1.0, requires_grad: bool | None = None, **kwargs: Any
     ) -> Self:
-        """Normal with that mean and deviation."""
+        """Normal with the given mean and standard deviation."""
         mean, std = check_number("normal", mean), check_number("normal", std)
         if not std >= 0:
-            raise ShapeError("normal", f"std={std} is no deviation", "give a number of at least 0")
+            raise ShapeError("normal", f"std={std}", "give a number of at least 0")
         made = cls.randn(*shape, **kwargs) * std + mean
         return made._told(requires_grad)
 
@@ -232,7 +231,7 @@ class RandomMixin(Family):
         """Uniform with bound sqrt(6 / (fan in + fan out))."""
         sizes = sizes_from("glorot_uniform", shape)
         if not sizes:
-            raise ShapeError("glorot_uniform", "shape () has no fan", "give at least one axis")
+            raise ShapeError("glorot_uniform", "shape () has no fan in", "give at least one axis")
         bound = math.sqrt(6 / max(sizes[0] + math.prod(sizes[1:]), 1))
         return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
 
@@ -253,13 +252,13 @@ class RandomMixin(Family):
     # ------------------------------------------------------------ dropout
 
     def dropout(self, p: float = 0.5) -> Self:
-        """In training, elements become 0 with probability p and the others grow by 1/(1-p)."""
+        """In training, elements become 0 with probability p and the others are scaled by 1/(1-p)."""
         if not 0 <= p <= 1:
-            raise ShapeError("dropout", f"p={p} is no probability", "give p in 0..1")
+            raise ShapeError("dropout", f"p={p} is not a probability", "give p in 0..1")
         if not modes.training or p == 0:
             return self
         if p == 1:
-            # Never selected, but gradients flow there: they are zeros.
+            # Every element is 0, and the gradient is 0 as well.
             return (self < -math.inf).where(self, 0)
         kept = self.rand(*self.shape, device=self.device, dtype=dtypes.float32, contiguous=False) >= p
         return kept._drawn().where(self * (1 / (1 - p)), 0)

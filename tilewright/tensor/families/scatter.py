@@ -1,6 +1,6 @@
-"""Writing by index, and picking by truth. In: a tensor, an index or a mask. Out: a tensor with values put or added at
-the positions that the index names; or the elements a mask keeps, which are as many as the mask has true ones.
-Each element of the result combines the values that are meant for it in their order, whatever runs it."""
+"""Scatters and selection by mask. In: a tensor, an index or a mask. Out: a tensor with values stored or added at the
+indices; or the elements where a mask is true. Each element of the result combines its values in their order, so the
+result is deterministic on every device."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ _COMBINE: dict[str, Op] = {"sum": Ops.ADD, "mean": Ops.ADD, "prod": Ops.MUL, "am
 class ScatterMixin(Family):
     """scatter, scatter_reduce, masked_select, nonzero."""
 
-    # ------------------------------------------------------------ writing by index
+    # ------------------------------------------------------------ scatters
 
     def scatter(self, dim: int, index: Self, src: Self | Scalar, reduce: str | None = None) -> Self:
-        """This tensor with src[i][j] put at [index[i][j]][j] for dim 0, and so on; of several values for one position
-        the last one stays. `reduce` "add" or "multiply" combines them with what is there."""
+        """This tensor with src[i][j] stored at [index[i][j]][j] for dim 0, and likewise for other axes; of several
+        values for one position the last is kept. `reduce` "add" or "multiply" combines them with the tensor's
+        elements."""
         if reduce is not None:
             if reduce not in ("add", "multiply"):
                 raise DTypeError("scatter", f"reduce {reduce!r}", 'give None, "add" or "multiply"')
@@ -50,8 +51,8 @@ class ScatterMixin(Family):
         return self._new(build.where(is_named, build.gather(values, *positions), self.uop), source)
 
     def scatter_reduce(self, dim: int, index: Self, src: Self | Scalar, reduce: str, include_self: bool = True) -> Self:
-        """As `scatter`, where all the values for one position are combined: "sum", "prod", "mean", "amax" or "amin".
-        `include_self=False` leaves out what was there before."""
+        """As `scatter`, with all values for one position combined: "sum", "prod", "mean", "amax" or "amin".
+        `include_self=False` leaves out the tensor's own elements."""
         if reduce not in _COMBINE:
             raise DTypeError("scatter_reduce", f"reduce {reduce!r}", f"give one of {', '.join(_COMBINE)}")
         axis, source = self._scattered("scatter_reduce", dim, index, src)
@@ -84,8 +85,8 @@ class ScatterMixin(Family):
         return self._new(build.cast(node, self.dtype), source)
 
     def _begins_outputs(self, wide: DType) -> bool:
-        """Whether one kernel copies this tensor and adds to the copy: it lies in memory, in the dtype of the sums, and
-        cores walk the terms."""
+        """Whether one kernel copies this tensor and adds to the copy: the tensor is stored, has the dtype of the sums,
+        and the device loops over the terms serially."""
         if not isinstance(self.device, str) or self.dtype is not wide or not build.is_stored(self.uop):
             return False
         target = open_driver(self.device).target
@@ -113,8 +114,8 @@ class ScatterMixin(Family):
         return axis, source.shrink([(0, size) for size in index.shape])
 
     def _matches(self, name: str, axis: int, index: Self, source: Self) -> tuple[UOp, UOp]:
-        """With (position, number) instead of the axis: true where value `number` is meant for `position`; and the
-        values. What the index does not cover names no position."""
+        """A mask with (position, number) in place of the axis, true where index `number` is `position`; and the values.
+        Elements beyond the index match no position."""
         size, count = self.shape[axis], index.shape[axis]
         dtype = dtypes.int32 if size < 1 << 31 else dtypes.int64
         numbers = flat_number([checked_index(name, index.uop, axis, self.shape)], [size], dtype)
@@ -125,11 +126,11 @@ class ScatterMixin(Family):
         position = build.cast(build.axis_iota(table, axis), dtype)
         return build.alu(Ops.CMPEQ, named, position), build.pad(source.uop, pairs)
 
-    # ------------------------------------------------------------ picking by truth
+    # ------------------------------------------------------------ selection by mask
 
     def masked_select(self, mask: Self, size: int | None = None, fill_value: Scalar = 0) -> Self:
-        """The elements where the mask is true, in order. How many there are is read from the mask, unless `size` says
-        how many to give: then `fill_value` stands for those that are missing, and nothing is read."""
+        """The elements where the mask is true, in order. Their number is read from the device, unless `size` is given:
+        then the result has that many elements, missing ones are `fill_value`, and nothing is read."""
         check_devices("masked_select", self, mask)
         if not mask.dtype.is_bool:
             message = f"the mask has dtype {mask.dtype.name}"
@@ -147,8 +148,8 @@ class ScatterMixin(Family):
         return self._new(picked)
 
     def nonzero(self, size: int | None = None, fill_value: int = 0) -> Self:
-        """The indices of the elements other than 0, a row for each with a column for each axis; `size` and `fill_value`
-        as in `masked_select`."""
+        """The indices of the nonzero elements, a row for each with a column for each axis; `size` and `fill_value` as
+        in `masked_select`."""
         positions, found = self.ne(0)._true_positions("nonzero", size)
         columns = []
         stride = math.prod(self.shape)
@@ -163,7 +164,7 @@ class ScatterMixin(Family):
         return self._new(nodes.cat(columns, 1))
 
     def _true_positions(self, name: str, size: int | None) -> tuple[UOp, UOp | None]:
-        """The flat positions where this bool tensor is true; with a size, also which of them there are."""
+        """The flat positions where this bool tensor is true; with a size, also which of them are valid."""
         if size is not None:
             check_whole(name, "size", size, least=0)
         if self.numel() == 0:
@@ -178,8 +179,8 @@ class ScatterMixin(Family):
 
 
 def _combined(op: Op, match: UOp, offered: UOp, axis: int, is_stored: bool = True) -> UOp:
-    """For each position of the axis what is offered to it, combined; the identity where nothing is. A large one
-    `is_stored` as it is, or with what else the same kernel computes."""
+    """For each position of the axis the combination of its values; the identity where there are none. `is_stored`: a
+    large result is stored by itself and not fused into its user."""
     identity = build.const(offered.dtype, reduce_identity(op, offered.dtype))
     total = build.reduce_axis(op, build.where(match, offered, identity), (axis + 1,))
     shape = (*match.shape[: axis + 1], *match.shape[axis + 2 :])
@@ -188,7 +189,7 @@ def _combined(op: Op, match: UOp, offered: UOp, axis: int, is_stored: bool = Tru
 
 
 def _with_own(op: Op, combined: UOp, own: UOp) -> UOp:
-    """What was there, and what is added to it. Nothing more, also to -0.0, where that is 0."""
+    """The tensor plus the sums; where a sum is 0 the tensor's element is kept, so that -0.0 stays -0.0."""
     whole = build.alu(op, own, combined)
     if op is not Ops.ADD or not own.dtype.is_float:
         return whole
@@ -196,6 +197,6 @@ def _with_own(op: Op, combined: UOp, own: UOp) -> UOp:
 
 
 def _divided(total: UOp, count: UOp) -> UOp:
-    """Over the number of values; integers are rounded down."""
+    """Divided by the number of values; integers are rounded down."""
     count = build.cast(count.maximum(1), total.dtype)
     return build.alu(Ops.FDIV if total.dtype.is_float else Ops.IDIV, total, count)

@@ -1,5 +1,5 @@
-"""Reading and writing along one axis by index, and names for parts of a tensor: index_select, index_add,
-take_along_dim, unbind, narrow, ... In: tensors and indices. Out: tensors."""
+"""Gathers and scatters along one axis, and parts of a tensor: index_select, index_add, take_along_dim, unbind, narrow,
+... In: tensors and indices. Out: tensors."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class SelectingMixin(ScatterMixin):
         check_devices(name, self, index)
         if not index.dtype.is_int or index.ndim > 1:
             message = f"an index of {index._described()}"
-            raise IndexingError(name, message, "give one row of integers")
+            raise IndexingError(name, message, "give a 1-D tensor of integers")
         return index.reshape(1) if index.ndim == 0 else index
 
     def index_select(self, dim: int, index: Self) -> Self:
-        """The slices of an axis that a row of integers names."""
+        """The slices of an axis at a 1-D index."""
         axis = check_axis("index_select", dim, self.ndim)
         row = self._row_index("index_select", index)
         source = self if self.ndim else self.reshape(1)
@@ -44,7 +44,7 @@ class SelectingMixin(ScatterMixin):
         return self.flatten()[index]
 
     def take_along_dim(self, indices: Self, dim: int | None = None) -> Self:
-        """out[i][j] = self[indices[i][j]][j] for dim 0, and so on; the other axes broadcast."""
+        """out[i][j] = self[indices[i][j]][j] for dim 0, and likewise for other axes; those broadcast."""
         if dim is None:
             return self.flatten().gather(0, indices.flatten())
         axis = check_axis("take_along_dim", dim, self.ndim)
@@ -60,11 +60,11 @@ class SelectingMixin(ScatterMixin):
         )
 
     def scatter_add(self, dim: int, index: Self, src: Self) -> Self:
-        """This tensor with src[i][j] added at [index[i][j]][j] for dim 0, and so on."""
+        """This tensor with src[i][j] added at [index[i][j]][j] for dim 0, and likewise for other axes."""
         return self.scatter_reduce(dim, index, src, "sum")
 
     def index_add(self, dim: int, index: Self, source: Self, alpha: Scalar = 1) -> Self:
-        """This tensor with the slices of `source`, times alpha, added to the slices of an axis that the index names."""
+        """This tensor with the slices of `source`, times alpha, added to the slices of an axis at the index."""
         axis, row, values = self._indexed("index_add", dim, index, source)
         scaled = values if alpha == 1 else (values * alpha).cast(self.dtype)
         if 0 in values.shape:
@@ -73,22 +73,22 @@ class SelectingMixin(ScatterMixin):
         if added is None:
             return self + scaled
         if self._begins_outputs(accumulate_dtype(self.dtype)):
-            # The kernel of the sums begins with a copy of this tensor, and is stored with it.
+            # The kernel of the sums starts from a copy of this tensor.
             return self._new(build.contiguous(self.uop + nodes.without_storing(added)), scaled)
         return self + self._new(added, scaled)
 
     def index_copy(self, dim: int, index: Self, source: Self) -> Self:
-        """This tensor with the slices of an axis that the index names replaced by those of `source`."""
+        """This tensor with the slices of an axis at the index replaced by those of `source`."""
         axis, row, values = self._indexed("index_copy", dim, index, source)
         return self._with_slices(axis, row, values)
 
     def index_fill(self, dim: int, index: Self, value: Scalar) -> Self:
-        """This tensor with one value in the slices of an axis that the index names."""
+        """This tensor with the slices of an axis at the index set to one value."""
         axis = check_axis("index_fill", dim, self.ndim)
         return self._with_slices(axis, self._row_index("index_fill", index), value)
 
     def index_put(self, indices: tuple[Self, ...], values: Self | Scalar, accumulate: bool = False) -> Self:
-        """This tensor with `values` at `t[indices]`, put there or added."""
+        """This tensor with `values` stored at `t[indices]`, or added to it."""
         result = self.clone()
         if not accumulate:
             result[tuple(indices)] = values
@@ -110,8 +110,8 @@ class SelectingMixin(ScatterMixin):
         turn = (where.flatten().cast("int64").cumsum(0) - 1).maximum(0).reshape(shape)
         count = int(where.sum())
         if count > source.numel():
-            message = f"{source.numel()} elements for {count} true ones"
-            raise ShapeError("masked_scatter", message, "give an element for each true one")
+            message = f"{source.numel()} elements for {count} true positions"
+            raise ShapeError("masked_scatter", message, "give an element for each true position")
         if not count:
             return self.expand(shape)
         return where.where(source.flatten()[turn.minimum(source.numel() - 1)], self)
@@ -129,7 +129,7 @@ class SelectingMixin(ScatterMixin):
         return axis, row, source
 
     def _slices(self, name: str, axis: int, row: Self) -> UOp:
-        """The gather of the slices that a row of an axis names."""
+        """The gather of the slices of an axis at a 1-D index."""
         shape = tuple(row.shape[0] if k == axis else size for k, size in enumerate(self.shape))
         index = checked_index(name, row.uop, axis, self.shape)
         along = build.reshape(index, tuple(row.shape[0] if k == axis else 1 for k in range(self.ndim)))
@@ -145,29 +145,30 @@ class SelectingMixin(ScatterMixin):
     # ------------------------------------------------------------ parts and orders of axes
 
     def unbind(self, dim: int = 0) -> tuple[Self, ...]:
-        """The slices along an axis, which goes."""
+        """The slices along an axis, which is removed."""
         axis = check_axis("unbind", dim, self.ndim)
         if not self.ndim:
-            raise ShapeError("unbind", "a 0-d tensor has no axis to take apart", "give a tensor with axes")
+            raise ShapeError("unbind", "a 0-d tensor has no axis", "give a tensor with axes")
         return tuple(self._slice_axis(axis, k, k + 1).squeeze(axis) for k in range(self.shape[axis]))
 
     def narrow(self, dim: int, start: int, length: int) -> Self:
-        """`length` elements of an axis from `start` on."""
+        """`length` elements of an axis, starting at `start`."""
         axis = check_axis("narrow", dim, self.ndim)
         size = self.shape[axis]
         begin = start + size if start < 0 else start
         if not 0 <= begin <= begin + length <= size:
-            message = f"{length} elements from {start} on of axis {dim}, which has {size}"
-            raise IndexingError("narrow", message, "stay inside of the axis")
+            message = f"{length} elements from {start} of axis {dim}, which has {size}"
+            raise IndexingError("narrow", message, "stay within the axis")
         return self._slice_axis(axis, begin, begin + length)
 
     def select(self, dim: int, index: int) -> Self:
-        """One slice of an axis, which goes."""
+        """One slice of an axis, which is removed."""
         axis = check_axis("select", dim, self.ndim)
         return self[(*(slice(None),) * axis, index)]
 
     def tensor_split(self, indices_or_sections: int | list[int] | tuple[int, ...], dim: int = 0) -> tuple[Self, ...]:
-        """Parts of an axis: as many as asked for, the first ones longer by one, or cut at the given indices."""
+        """Parts of an axis: a number of nearly equal parts, the first ones longer by one, or parts split at the given
+        indices."""
         axis = check_axis_of_some("tensor_split", dim, self.shape)
         size = self.shape[axis]
         if isinstance(indices_or_sections, int):
@@ -188,7 +189,7 @@ class SelectingMixin(ScatterMixin):
     def movedim(self, source: Axes, destination: Axes) -> Self:
         """Axes moved to other positions; the others keep their order."""
         if source is None or destination is None:
-            raise ShapeError("movedim", "no axes", "give the axes to move and where to")
+            raise ShapeError("movedim", "no axes", "give the axes to move and their new positions")
         moved = [check_axis("movedim", axis, self.ndim) for axis in _listed(source)]
         wanted = [check_axis("movedim", axis, self.ndim) for axis in _listed(destination)]
         check_axes("movedim", tuple(moved), self.ndim)
@@ -200,29 +201,29 @@ class SelectingMixin(ScatterMixin):
         return self.permute(tuple(sources[k] if k in sources else next(rest) for k in range(self.ndim)))
 
     def rot90(self, k: int = 1, dims: tuple[int, int] = (0, 1)) -> Self:
-        """Turned by k quarter turns in the plane of two axes."""
+        """Rotated by k * 90 degrees in the plane of two axes."""
         first, second = (check_axis("rot90", axis, self.ndim) for axis in dims)
         if k % 4 == 0:
             return self
         if k % 4 == 2:
             return self.flip((first, second))
-        turned = self.transpose(first, second)
-        return turned.flip(first) if k % 4 == 1 else turned.flip(second)
+        exchanged = self.transpose(first, second)
+        return exchanged.flip(first) if k % 4 == 1 else exchanged.flip(second)
 
     def fliplr(self) -> Self:
-        """Columns in the opposite order."""
+        """Columns in reverse order."""
         return self.flip(1)
 
     def flipud(self) -> Self:
-        """Rows in the opposite order."""
+        """Rows in reverse order."""
         return self.flip(0)
 
     def ravel(self) -> Self:
-        """One row of all elements."""
+        """All elements as one axis."""
         return self.flatten()
 
     def expand_as(self, other: Self) -> Self:
-        """Expanded to the shape of another."""
+        """Expanded to the shape of another tensor."""
         return self.expand(other.shape)
 
     def view_as(self, other: Self) -> Self:
@@ -234,7 +235,7 @@ class SelectingMixin(ScatterMixin):
         return self.reshape(other.shape)
 
     def type_as(self, other: Self) -> Self:
-        """Cast to the dtype of another."""
+        """Cast to the dtype of another tensor."""
         return self.cast(other.dtype)
 
     def broadcast_to(self, *shape: Any) -> Self:
@@ -251,20 +252,20 @@ class SelectingMixin(ScatterMixin):
         return self.transpose(-2, -1)
 
     def t(self) -> Self:
-        """A matrix transposed; a row or a number as it is."""
+        """A matrix transposed; 1-D and 0-d tensors unchanged."""
         if self.ndim > 2:
-            raise ShapeError("t", f"shape {self.shape} is no matrix", "use transpose or mT")
+            raise ShapeError("t", f"shape {self.shape} is not a matrix", "use transpose or mT")
         return self.transpose(0, 1) if self.ndim == 2 else self
 
     # ------------------------------------------------------------ sizes
 
     def pad_to(self, *shape: Any, value: Scalar = 0.0) -> Self:
-        """Zeros, or another value, behind the elements of each axis, up to a size; None leaves an axis as it is."""
+        """Each axis padded at its end to a size, with zeros or another value; None keeps an axis."""
         wanted = self._sizes_to("pad_to", shape)
         return self.pad(tuple((0, size - own) for size, own in zip(wanted, self.shape)), value=value)
 
     def shrink_to(self, *shape: Any) -> Self:
-        """The first elements of each axis, down to a size; None leaves an axis as it is."""
+        """Each axis shrunk to its first elements; None keeps an axis."""
         return self.shrink(tuple((0, size) for size in self._sizes_to("shrink_to", shape)))
 
     def _sizes_to(self, name: str, shape: Any) -> tuple[int, ...]:
@@ -279,7 +280,7 @@ class SelectingMixin(ScatterMixin):
         return wanted
 
     def const_like(self, value: Scalar) -> Self:
-        """One value in this tensor's shape and dtype, which takes no memory."""
+        """A constant of this tensor's shape and dtype, which takes no memory."""
         return self.full_like(value)
 
     def new_zeros(self, *shape: Any, dtype: Any = None) -> Self:
@@ -295,7 +296,7 @@ class SelectingMixin(ScatterMixin):
         return self.full(shape, fill_value, dtype or self.dtype, self.device)
 
     def new_empty(self, *shape: Any, dtype: Any = None) -> Self:
-        """Memory that is not initialised, with the dtype and device of this tensor."""
+        """Uninitialised memory with the dtype and device of this tensor."""
         return self.empty(*shape, dtype=dtype or self.dtype, device=self.device)
 
     def new_tensor(self, data: Any, dtype: Any = None) -> Self:
@@ -306,7 +307,7 @@ class SelectingMixin(ScatterMixin):
     def logspace(
         cls, start: Scalar, stop: Scalar, steps: int, base: float = 10.0, dtype: Any = None, device: Any = None
     ) -> Self:
-        """`steps` powers of a base, the exponents evenly from start to stop."""
+        """`steps` powers of a base, with exponents evenly spaced from start to stop."""
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
         exponents = cls.linspace(start, stop, steps, wanted if wanted.is_float else None, device)
         return (base**exponents).cast(wanted)

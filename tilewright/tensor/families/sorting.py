@@ -1,9 +1,8 @@
-"""Sorting and drawing by weight. In: a tensor and an axis. Out: its elements in order, and where they came from.
-Elements are compared by integer keys, which have one order for all dtypes: NaN is the greatest, equal ones keep their
-order. Blocks are sorted by counting the smaller elements; sorted blocks are merged two by two: one position in eight of
-the result finds its element by bisection, the others follow from there. So n elements take about n*(block + log(n))
-steps in few kernels, and none waits on the host. Devices with work-groups have kernels of their own for it
-(graph/kernels/radix.py)."""
+"""Sorting, and sampling by weight. In: a tensor and an axis. Out: the sorted elements and their source indices.
+Elements are compared by integer keys, which order all dtypes alike: NaN is last, and sorting is stable. Blocks are
+sorted by rank, the number of smaller elements; sorted blocks are merged in pairs: one position in eight of the result
+finds its element by bisection, the others follow from it. So n elements take about n*(block + log(n)) steps in few
+kernels, without waiting for the host. Devices with work-groups use the kernels of graph/kernels/radix.py."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from tilewright.tensor.primitives.indexing import ValuesAndIndices
 
 # Axes up to this length are sorted as one block, longer ones in blocks of half of it.
 _ONE_BLOCK = 256
-# Every _STRIDE-th index of a merged row is found first, and those between from there. A byte has a bit for each.
+# Every _STRIDE-th element of a merged row is found by bisection, and those between from it. A byte has a bit for each.
 _STRIDE = 8
 # The first k elements of rows at least _FEW * k long are found without sorting the rest.
 _FEW = 16
@@ -37,7 +36,7 @@ class SortingMixin(RandomMixin):
     """sort, argsort, topk, multinomial, randperm."""
 
     def argsort(self, dim: int = -1, descending: bool = False) -> Self:
-        """Where the elements in order came from, along an axis."""
+        """The indices that sort an axis."""
         axis = check_axis("argsort", dim, self.ndim)
         if 0 in self.shape or self.ndim == 0:
             return self._new(build.const(dtypes.int64, 0, self.shape))
@@ -46,14 +45,14 @@ class SortingMixin(RandomMixin):
         return self._new(nodes.move_from_last(indices, axis))
 
     def sort(self, dim: int = -1, descending: bool = False) -> ValuesAndIndices[Self]:
-        """The elements in order along an axis, and where they came from; equal elements keep their order."""
+        """The sorted elements along an axis and their source indices; the sort is stable."""
         check_plain_size("sort", check_axis("sort", dim, self.ndim), self.shape)
         indices = self.argsort(dim, descending)
         return ValuesAndIndices(self.gather(dim, indices) if self.ndim else self, indices)
 
     def topk(self, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> ValuesAndIndices[Self]:
-        """The k greatest (or least) elements along an axis and where they stand, the first of them first."""
-        del sorted_  # they are in order whether that is asked for or not
+        """The k largest (or smallest) elements along an axis and their indices, in sorted order."""
+        del sorted_  # the result is always sorted
         axis = check_axis("topk", dim, self.ndim)
         check_plain_size("topk", axis, self.shape)
         size = self.shape[axis] if self.ndim else 1
@@ -73,7 +72,7 @@ class SortingMixin(RandomMixin):
     # ------------------------------------------------------------ random order
 
     def multinomial(self, num_samples: int = 1, replacement: bool = False) -> Self:
-        """Places along the last axis, drawn with probabilities in proportion to the elements there."""
+        """Indices of the last axis, drawn with probabilities proportional to its elements."""
         if self.ndim not in (1, 2) or self.shape[-1] == 0:
             message = f"shape {self.shape}"
             raise ShapeError("multinomial", message, "give (classes,) or (rows, classes), with at least one class")
@@ -84,20 +83,20 @@ class SortingMixin(RandomMixin):
             raise ShapeError("multinomial", message, f"give 1..{count} samples, or replacement=True")
         weights = self.detach().cast(dtypes.float64 if self.dtype is dtypes.float64 else dtypes.float32)
         if not replacement:
-            # Of waiting times with these rates the shortest is each class's with its probability.
+            # Of exponential waiting times with these rates, each class has the shortest one with its probability.
             uniform = weights.rand(*self.shape, device=self.device, dtype=weights.dtype)
             return (weights / -(1 - uniform).log()).topk(num_samples)[1]
         running = weights.cumsum(-1).contiguous()
         total = running[..., -1:]
         draws = weights.rand(*self.shape[:-1], num_samples, device=self.device, dtype=weights.dtype) * total
         found = self._new(nodes.count_not_greater(running.uop, draws.contiguous().uop))
-        # A product that is rounded up to the total belongs to the last class that has any weight.
+        # A product that is rounded up to the total belongs to the last class with a nonzero weight.
         last = (running < total).cast(dtypes.int32).sum(-1, keepdim=True)
         return found.cast(dtypes.int64).minimum(last)
 
     @classmethod
     def randperm(cls, n: int, device: str | None = None, dtype: DType | str = dtypes.int32) -> Self:
-        """The numbers below n in random order: the order of n random numbers."""
+        """A random permutation of 0..n-1: the sort order of n random numbers."""
         check_whole("randperm", "n", n, least=0)
         if n == 0:
             return cls.zeros(0, device=device, dtype=dtype)
@@ -110,7 +109,7 @@ class SortingMixin(RandomMixin):
 
 
 def sort_keys(node: UOp, descending: bool) -> UOp:
-    """Integers in the order of the elements."""
+    """Integer keys with the order of the elements."""
     dtype = node.dtype
     if dtype.is_bool:
         keys = build.cast(node, dtypes.uint8)
@@ -124,7 +123,7 @@ def sort_keys(node: UOp, descending: bool) -> UOp:
 
 
 def _keys_of_floats(node: UOp) -> UOp:
-    """The bits of a positive float are in order, those of a negative one in reverse; zeros are equal, NaN is last."""
+    """Positive floats have the order of their bits, negative ones the reverse; zeros are equal, NaN is last."""
     integer = _SIGNED[node.dtype.bits]
     plain = build.where(build.alu(Ops.CMPEQ, node, build.const(node.dtype, 0)), build.const(node.dtype, 0), node)
     bits = build.bitcast(plain, integer)
@@ -137,12 +136,12 @@ def _keys_of_floats(node: UOp) -> UOp:
 
 
 def order_on(device: Devices, keys: UOp) -> UOp:
-    """The order of the last axis, by the work-groups of a device that computes with the keys. Its threads run in
-    warps: where a processor runs them one after the other, hundreds of barriers cost more than they save."""
+    """The sort order of the last axis, by kernels with work-groups; None where the device cannot compute with the keys
+    or has no warps: where threads run one after the other, hundreds of barriers cost more than they save."""
     target = open_driver(device).target if isinstance(device, str) else None
     if target is None or target.warp_size == 1 or keys.dtype not in target.native or keys.shape[-1] == 1:
         return order_of_last_axis(keys)
-    from tilewright.graph.kernels.radix import sorted_rows  # where a card sorts alone: imports stay short
+    from tilewright.graph.kernels.radix import sorted_rows  # only used on GPUs: imported late
 
     rows = (math.prod(keys.shape[:-1]), keys.shape[-1])
     places, _ = sorted_rows(build.contiguous(build.reshape(keys, rows)), target)
@@ -150,7 +149,7 @@ def order_on(device: Devices, keys: UOp) -> UOp:
 
 
 def order_of_last_axis(keys: UOp) -> UOp:
-    """For each row of integer keys the positions of its elements in ascending order, as int32."""
+    """For each row of integer keys the indices that sort it in ascending order, as int32."""
     keys = build.contiguous(keys)
     outer, size = keys.shape[:-1], keys.shape[-1]
     if size <= _ONE_BLOCK:
@@ -167,7 +166,7 @@ def order_of_last_axis(keys: UOp) -> UOp:
     while count > 1:
         count = -(-count // 2)
         pairs = (*none, (0, 2 * count - keys.shape[-2]), (0, 0))
-        # A block of padding goes with the last one where their number is odd; it stays behind every element.
+        # An odd number of blocks is padded with one whose keys sort last.
         wide = (*outer, count, 2 * block)
         keys = build.reshape(build.contiguous(nodes.pad_with(keys, pairs, keys.dtype.max)), wide)
         indices = build.reshape(build.contiguous(nodes.pad_with(indices, pairs, size)), wide)
@@ -180,21 +179,21 @@ def order_of_last_axis(keys: UOp) -> UOp:
 
 
 def first_of_last_axis(keys: UOp, k: int, order: Callable[[UOp], UOp]) -> UOp:
-    """For each row the positions of its k first elements in ascending order, as int32. Where they are few, they lie in
-    those k blocks whose first elements are least: as many elements stand before any element of another block. So most
-    of a row is read once and not sorted."""
+    """For each row the indices of its k smallest elements in ascending order, as int32. For a small k they are in the k
+    blocks with the smallest first elements, since k elements precede any element of another block. So most of a row is
+    read once and not sorted."""
     keys = build.contiguous(keys)
     outer, size = keys.shape[:-1], keys.shape[-1]
     if size <= _ONE_BLOCK or size < k * _FEW:
         return nodes.slice_axis(order(keys), len(outer), 0, k)
-    # About as many blocks as there are elements in those that are chosen.
+    # About as many blocks as the chosen blocks have elements.
     block = math.isqrt(size // k)
     count = -(-size // block)
     padded = nodes.pad_with(keys, (*((0, 0),) * len(outer), (0, count * block - size)), keys.dtype.max)
     padded = build.contiguous(padded)
     least = build.reduce_axis(Ops.MIN, build.reshape(padded, (*outer, count, block)), (len(outer) + 1,))
     chosen = build.contiguous(first_of_last_axis(build.reshape(least, (*outer, count)), k, order))
-    # In the order of their positions, so that equal elements of two blocks keep theirs.
+    # In ascending position, so that the sort stays stable across blocks.
     chosen = build.contiguous(nodes.read_rows(chosen, order(chosen)))
     inside = (*outer, k, block)
     start = build.expand(build.reshape(chosen * block, (*outer, k, 1)), inside)
@@ -205,7 +204,7 @@ def first_of_last_axis(keys: UOp, k: int, order: Callable[[UOp], UOp]) -> UOp:
 
 
 def order_of_blocks(keys: UOp) -> UOp:
-    """Each row sorted by itself: an element's position is the number of those before it."""
+    """The sort order of each row: an element's rank is the number of elements that precede it."""
     outer, size = keys.shape[:-1], keys.shape[-1]
     if size == 1:
         return build.const(dtypes.int32, 0, keys.shape)
@@ -217,7 +216,7 @@ def order_of_blocks(keys: UOp) -> UOp:
     is_tied = build.alu(Ops.AND, build.alu(Ops.CMPEQ, other, own), is_earlier)
     before = build.alu(Ops.OR, build.alu(Ops.CMPLT, other, own), is_tied)
     rank = build.contiguous(build.reduce_axis(Ops.ADD, build.cast(before, dtypes.int32), (last,)))
-    # The element whose rank is k stands at k.
+    # The element of rank k goes to position k.
     ranks = build.expand(build.reshape(rank, (*outer, 1, size)), square)
     is_here = build.alu(Ops.CMPEQ, ranks, build.axis_iota(square, last - 1))
     number = build.where(is_here, build.axis_iota(square, last), build.const(dtypes.int32, 0))
@@ -225,11 +224,10 @@ def order_of_blocks(keys: UOp) -> UOp:
 
 
 def merge_sources(keys: UOp, half: int) -> UOp:
-    """Rows that are two sorted halves: for each position of the merged row the position of its element in the row.
-
-    Of the first k elements of the merged row as many come from the first half as there are elements i in it that stand
-    before element k-1-i of the second. That number is looked for in all of the row for one position in `_STRIDE` ** 2,
-    between two of those for one in `_STRIDE`; from there the elements are taken one by one."""
+    """For rows of two sorted halves, the source index of each element of the merged row. Of the first k merged
+    elements, the number that comes from the first half is the number of its elements i that precede element k-1-i of
+    the second. It is searched in the whole row for one position in `_STRIDE` ** 2, then between two of those for one in
+    `_STRIDE`; from there elements are taken one by one."""
     outer, size = keys.shape[:-1], keys.shape[-1]
     far = build.axis_iota((*outer, size // _STRIDE**2), len(outer)) * _STRIDE**2
     known = build.contiguous(_count_of_first(keys, half, far, (far - half).maximum(0), half))
@@ -241,14 +239,14 @@ def merge_sources(keys: UOp, half: int) -> UOp:
     shape = (*near.shape, _STRIDE)
     choices, count, near = (build.expand(build.reshape(x, (*x.shape, 1)), shape) for x in (choices, count, near))
     step = build.axis_iota(shape, len(shape) - 1)
-    # As many were taken from the first half before as bits below this one are set.
+    # The number of set bits below this one is the number of elements taken from the first half before.
     count = count + _ones(choices & ((build.const(dtypes.int32, 1) << step) - 1))
     is_first = ((choices >> step) & 1).ne(0)
     return build.reshape(build.where(is_first, count, near + step - count + half), keys.shape)
 
 
 def _count_of_first(keys: UOp, half: int, k: UOp, least: UOp, span: int) -> UOp:
-    """How many of the first k elements of each merged row come from its first half: a number in least..least+span."""
+    """How many of the first k elements of each merged row come from its first half, searched in least..least+span."""
     most = k.minimum(half)
 
     def goes_on(count: UOp) -> UOp:
@@ -259,8 +257,9 @@ def _count_of_first(keys: UOp, half: int, k: UOp, least: UOp, span: int) -> UOp:
 
 
 def _choices_of_first(keys: UOp, half: int, k: UOp, count: UOp) -> UOp:
-    """The sources of `_STRIDE` elements of each merged row from k on; `count` of its first k elements came from the
-    first half. Bit t is set where element k+t does as well. Like those of a bisection, choices are stored every few."""
+    """The sources of `_STRIDE` elements of each merged row from k on, where `count` of its first k elements come from
+    the first half. Bit t is set where element k+t does as well. As in the bisection, intermediate results are stored
+    every few steps."""
     choices = build.const(dtypes.int32, 0, k.shape)
     taken = count
     for step in range(_STRIDE):
@@ -276,7 +275,7 @@ def _choices_of_first(keys: UOp, half: int, k: UOp, count: UOp) -> UOp:
 
 
 def _ones(byte: UOp) -> UOp:
-    """How many bits of a number below 256 are set: counted in pairs, fours, then all eight."""
+    """The number of set bits of a number below 256, summed in pairs, fours, then eight."""
     pairs = byte - ((byte >> 1) & 0x55)
     fours = (pairs & 0x33) + ((pairs >> 2) & 0x33)
     return (fours + (fours >> 4)) & 0x0F

@@ -1,5 +1,5 @@
-"""Tensors joined and taken apart by the names of their directions: hstack, vstack, dstack, hsplit, ... In: tensors, one
-by one or as a list. Out: tensors."""
+"""Concatenation and splitting along named directions: hstack, vstack, dstack, hsplit, ... In: tensors, as arguments or
+as a list. Out: tensors."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ T = TypeVar("T", bound="StackingMixin")
 class StackingMixin(SelectingMixin):
     """hstack, vstack, dstack, column_stack, block_diag, cartesian_prod, hsplit, vsplit, dsplit."""
 
-    # ------------------------------------------------------------ joined
+    # ------------------------------------------------------------ joining
 
     def hstack(self, *args: Self | Sequence[Self]) -> Self:
-        """Tensors side by side: along axis 1, vectors along their only one."""
+        """Tensors concatenated along axis 1, vectors along axis 0."""
         tensors = _with_axes("hstack", self, args, 1)
         return tensors[0].cat(*tensors[1:], dim=0 if tensors[0].ndim == 1 else 1)
 
     def vstack(self, *args: Self | Sequence[Self]) -> Self:
-        """Tensors below each other: along axis 0, a vector as one row."""
+        """Tensors concatenated along axis 0, a vector as one row."""
         tensors = _with_axes("vstack", self, args, 2)
         return tensors[0].cat(*tensors[1:], dim=0)
 
     def dstack(self, *args: Self | Sequence[Self]) -> Self:
-        """Tensors behind each other: along axis 2, a vector as one row."""
+        """Tensors concatenated along axis 2, a vector as one row."""
         tensors = _with_axes("dstack", self, args, 2)
         tensors = [tensor.unsqueeze(-1) if tensor.ndim == 2 else tensor for tensor in tensors]
         return tensors[0].cat(*tensors[1:], dim=2)
 
     def column_stack(self, *args: Self | Sequence[Self]) -> Self:
-        """Tensors side by side, a vector as one column."""
+        """Tensors concatenated along axis 1, a vector as one column."""
         tensors = _with_axes("column_stack", self, args, 1)
         columns = [tensor.unsqueeze(1) if tensor.ndim == 1 else tensor for tensor in tensors]
         return columns[0].cat(*columns[1:], dim=1)
 
     def block_diag(self, *args: Self | Sequence[Self]) -> Self:
-        """Matrices along the diagonal of one, zeros around them."""
+        """A block-diagonal matrix of the given matrices."""
         blocks = _with_axes("block_diag", self, args, 2)
         if any(block.ndim > 2 for block in blocks):
             raise ShapeError("block_diag", "a block of more than two axes", "give matrices, vectors or numbers")
@@ -61,18 +61,18 @@ class StackingMixin(SelectingMixin):
         grids = tensors[0].meshgrid(*tensors[1:])
         return grids[0].stack(*grids[1:], dim=-1).reshape((-1, len(tensors)))
 
-    # ------------------------------------------------------------ taken apart
+    # ------------------------------------------------------------ splitting
 
     def hsplit(self, indices_or_sections: Sections) -> tuple[Self, ...]:
-        """Parts side by side, as `hstack` joins them."""
+        """Split along the axis of `hstack`."""
         return self._split_along("hsplit", indices_or_sections, 0 if self.ndim == 1 else 1)
 
     def vsplit(self, indices_or_sections: Sections) -> tuple[Self, ...]:
-        """Parts below each other, as `vstack` joins them."""
+        """Split along the axis of `vstack`."""
         return self._split_along("vsplit", indices_or_sections, 0)
 
     def dsplit(self, indices_or_sections: Sections) -> tuple[Self, ...]:
-        """Parts behind each other, as `dstack` joins them."""
+        """Split along the axis of `dstack`."""
         return self._split_along("dsplit", indices_or_sections, 2)
 
     def _split_along(self, name: str, indices_or_sections: Sections, axis: int) -> tuple[Self, ...]:
@@ -85,7 +85,7 @@ class StackingMixin(SelectingMixin):
 
 
 def _with_axes(name: str, first: T, others: Sequence[T | Sequence[T]], least: int) -> list[T]:
-    """The tensors that are joined, each with that many axes: new ones stand in front."""
+    """The tensors, each with at least that many axes; new axes are added in front."""
     tensors = joined_tensors(first, others)
     check_devices(name, *tensors)
     return [tensor.reshape((*(1,) * (least - tensor.ndim), *tensor.shape)) for tensor in tensors]

@@ -1,5 +1,5 @@
-"""What can be said of many numbers: median, quantile, unique, counts, searches in sorted rows. In and out: tensors.
-Results whose size depends on values (`unique`, `bincount`) read them first, as `masked_select` does."""
+"""Statistics: median, quantile, unique, counts, searches in sorted rows. In and out: tensors. Operations whose result
+size depends on values (`unique`, `bincount`) read those from the device first, as `masked_select` does."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _INTERPOLATIONS = ("linear", "lower", "higher", "nearest", "midpoint")
 class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin):
     """amax, median, quantile, unique, bincount, histc, searchsorted, nansum, diff, cov, ..."""
 
-    # ------------------------------------------------------------ extremes and sums that leave something out
+    # ------------------------------------------------------------ extremes, and sums without NaN
 
     def amax(self, dim: Axes = None, keepdim: bool = False) -> Self:
-        """The greatest element over axes."""
+        """The maximum over axes."""
         return self.max(dim, keepdim)
 
     def amin(self, dim: Axes = None, keepdim: bool = False) -> Self:
-        """The least element over axes."""
+        """The minimum over axes."""
         return self.min(dim, keepdim)
 
     def aminmax(self, dim: Axes = None, keepdim: bool = False) -> tuple[Self, Self]:
-        """The least and the greatest element."""
+        """The minimum and the maximum."""
         return self.min(dim, keepdim), self.max(dim, keepdim)
 
     def count_nonzero(self, dim: Axes = None) -> Self:
-        """How many elements are other than 0."""
+        """The number of nonzero elements."""
         return self.ne(0).sum(dim)
 
     def nansum(self, dim: Axes = None, keepdim: bool = False) -> Self:
@@ -57,7 +57,7 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
     # ------------------------------------------------------------ order statistics
 
     def _picked(self, name: str, position: int, dim: int, keepdim: bool) -> ValuesAndIndices[Self]:
-        """The element that stands at a position of the sorted axis."""
+        """The element at a position of the sorted axis."""
         axis = check_axis(name, dim, self.ndim)
         if not self.ndim:
             return ValuesAndIndices(self, self._new(build.const(dtypes.int64, 0)))
@@ -67,7 +67,7 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
         return ValuesAndIndices(values, indices)
 
     def kthvalue(self, k: int, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices[Self]:
-        """The k-th least element (from 1) along an axis, and where it stands."""
+        """The k-th smallest element (from 1) along an axis, and its index."""
         size = self.shape[check_axis("kthvalue", dim, self.ndim)] if self.ndim else 1
         check_whole("kthvalue", "k", k)
         if not 1 <= k <= size:
@@ -75,8 +75,8 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
         return self._picked("kthvalue", k - 1, dim, keepdim)
 
     def median(self, dim: int | None = None, keepdim: bool = False) -> Any:
-        """The middle element, of an even number the lesser of the two, NaN where there is one; along an axis also
-        where it stands."""
+        """The median: of an even number of elements the smaller of the middle two, and NaN where an element is NaN.
+        Along an axis also its index."""
         if dim is None:
             return self.flatten().median(0)[0]
         self._check_not_empty("median", dim)
@@ -85,20 +85,20 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
         middle = self._picked("median", (size - 1) // 2, dim, keepdim)
         if not self.dtype.is_float:
             return middle
-        last = self._picked("median", size - 1, dim, keepdim)  # NaN is sorted behind all numbers
+        last = self._picked("median", size - 1, dim, keepdim)  # NaN sorts last
         has_nan = last.values.isnan()
         first_nan = self.isnan().cast(dtypes.int32).argmax(axis, keepdim)
         return ValuesAndIndices(has_nan.where(last.values, middle.values), has_nan.where(first_nan, middle.indices))
 
     def mode(self, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices[Self]:
-        """The most frequent element along an axis, of several the least, and where it stands last."""
+        """The most frequent element along an axis, of several the smallest, and its last index."""
         self._check_not_empty("mode", dim)
         axis = check_axis("mode", dim, self.ndim)
         if not self.ndim:
             return ValuesAndIndices(self, self._new(build.const(dtypes.int64, 0)))
         ordered, order = self.sort(axis)
         size = self.shape[axis]
-        # Of a run of equal elements the last has the highest number among them.
+        # In a run of equal elements the last one has the highest count.
         position = self.arange(size, device=self.device).reshape(
             tuple(size if k == axis else 1 for k in range(self.ndim))
         )
@@ -111,7 +111,7 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
     def quantile(
         self, q: float | Self, dim: int | None = None, keepdim: bool = False, interpolation: str = "linear"
     ) -> Self:
-        """The value below which a share `q` of the elements lies; a row of shares gives a first axis of as many."""
+        """The value below which a fraction `q` of the elements lies; a 1-D `q` gives a leading axis of its size."""
         self._check_float("quantile")
         if interpolation not in _INTERPOLATIONS:
             raise ShapeError(
@@ -126,10 +126,10 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
         if isinstance(q, TensorBase):
             shares = q.cast(self.dtype)
             if shares.ndim > 1:
-                raise ShapeError("quantile", f"shares of shape {q.shape}", "give a number or one row of them")
+                raise ShapeError("quantile", f"q of shape {q.shape}", "give a number or a 1-D tensor")
         else:
             if not 0 <= q <= 1:
-                raise ShapeError("quantile", f"q={q}", "give shares in 0..1")
+                raise ShapeError("quantile", f"q={q}", "give fractions in 0..1")
             shares = self._new(build.const(self.dtype, q)).detach()
         ordered = (self if self.ndim else self.reshape(1)).sort(axis)[0]
         moved = ordered._new(nodes.move_to_last(ordered.uop, axis))
@@ -156,9 +156,9 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
     def unique(
         self, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
     ) -> Any:
-        """The different values, in order; on demand also which of them each element is, and how often each occurs.
-        With `dim`, the different slices of that axis. The number of values is read from the device."""
-        del sorted  # in order whether that is asked for or not
+        """The distinct values, sorted; optionally also the index of each element's value and the number of occurrences.
+        With `dim`, the distinct slices of that axis. The number of values is read from the device."""
+        del sorted  # the result is always sorted
         if dim is not None:
             return self._unique_slices(check_axis("unique", dim, self.ndim), return_inverse, return_counts)
         flat = self.flatten()
@@ -179,7 +179,7 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
         return _chosen(ordered[starts], inverse, counts, return_inverse, return_counts)
 
     def _unique_slices(self, axis: int, return_inverse: bool, return_counts: bool) -> Any:
-        """Slices are compared on the host: their order is that of their elements, one after another."""
+        """Slices are compared on the host, in lexicographic order."""
         import numpy as np
 
         values, inverse, counts = np.unique(self.detach().numpy(), axis=axis, return_inverse=True, return_counts=True)
@@ -187,7 +187,8 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
         return _chosen(found[0], found[1], found[2], return_inverse, return_counts)
 
     def bincount(self, weights: Self | None = None, minlength: int = 0) -> Self:
-        """How often each number from 0 on occurs, or the sum of its weights. The greatest number is read first."""
+        """The number of occurrences of each integer from 0 on, or the sum of its weights. The maximum is read from the
+        device first."""
         if not self.dtype.is_int or self.ndim != 1:
             message = f"bincount of {self._described()}"
             raise DTypeError("bincount", message, "give one row of integers that are not negative")
@@ -205,8 +206,8 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
         return total.scatter_reduce(0, self.cast(dtypes.int64), source, "sum") if self.numel() else total
 
     def histc(self, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> Self:
-        """How many elements lie in each of `bins` equal parts of min..max (of the elements' own range where both are
-        equal); what lies outside does not count."""
+        """The number of elements in each of `bins` equal parts of min..max (of the elements' own range where both are
+        equal); elements outside are ignored."""
         self._check_float("histc")
         check_whole("histc", "bins", bins, least=1)
         low, high = float(min), float(max)
@@ -227,8 +228,8 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
     # ------------------------------------------------------------ searching
 
     def searchsorted(self, values: Self | Scalar, right: bool = False, side: str | None = None) -> Self:
-        """Where each value would be put into this sorted row (or into the row of the same number, where there are
-        several) so that it stays sorted: before equal elements, or behind them where `right` is set."""
+        """The index at which each value is inserted into this sorted row (or into the row with the same leading
+        indices) so that it stays sorted: before equal elements, or after them where `right` is set."""
         if side not in (None, "left", "right"):
             raise ShapeError("searchsorted", f"side {side!r}", 'give "left" or "right"')
         behind = right or side == "right"
@@ -237,7 +238,7 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
             return self.searchsorted(self._new(build.const(self.dtype, wanted)), behind)
         if not self.ndim or (self.ndim > 1 and self.shape[:-1] != wanted.shape[:-1]):
             message = f"rows of shape {self.shape} for values of shape {wanted.shape}"
-            raise ShapeError("searchsorted", message, "give one sorted row, or as many rows as the values have")
+            raise ShapeError("searchsorted", message, "give one sorted row, or the leading axes of the values")
         if 0 in wanted.shape or self.shape[-1] == 0:
             return self._new(build.const(dtypes.int64, 0, wanted.shape))
         dtype = promote(self.dtype, wanted.dtype)
@@ -249,13 +250,13 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
         return self._new(build.reshape(build.cast(count, dtypes.int64), wanted.shape)).detach()
 
     def bucketize(self, boundaries: Self, right: bool = False) -> Self:
-        """The number of the interval between sorted boundaries that each element lies in."""
+        """The index of the interval between sorted boundaries that contains each element."""
         return boundaries.searchsorted(self, right)
 
     # ------------------------------------------------------------ neighbours and pairs
 
     def diff(self, n: int = 1, dim: int = -1) -> Self:
-        """Each element minus the one before it, n times over."""
+        """Each element minus the one before it, applied n times."""
         check_whole("diff", "n", n, least=0)
         axis = check_axis_of_some("diff", dim, self.shape)
         result = self
@@ -278,14 +279,14 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
         return (means * widths).sum(axis)
 
     def cov(self, correction: int = 1) -> Self:
-        """The covariance of the rows' variables: rows are variables, columns observations."""
+        """The covariance matrix: rows are variables, columns observations."""
         rows = self._as_float().reshape((1, -1) if self.ndim < 2 else self.shape)
         centred = rows - rows.mean(1, keepdim=True)
         result = centred.matmul(centred.transpose(0, 1)) / max(0, rows.shape[1] - correction)
         return result if self.ndim > 1 else result.reshape(())
 
     def corrcoef(self) -> Self:
-        """The correlation of the rows' variables."""
+        """The matrix of correlation coefficients: rows are variables, columns observations."""
         covariance = self.cov()
         if covariance.ndim == 0:
             return covariance / covariance
@@ -297,7 +298,7 @@ class StatisticsMixin(CumulativeMixin, SortingMixin, ScatterMixin, ProductsMixin
 
 
 def count_less(rows: UOp, wanted: UOp) -> UOp:
-    """How many elements of each sorted row are less than each wanted number; NaN is behind all."""
+    """The number of elements of each sorted row that are less than each given value; NaN is last."""
     size = rows.shape[-1]
 
     def fits(count: UOp) -> UOp:
@@ -312,7 +313,7 @@ def count_less(rows: UOp, wanted: UOp) -> UOp:
 
 
 def _positions_of_shares(position: Any, interpolation: str) -> tuple[Any, ...]:
-    """The positions to read, and the weight of the second where there are two."""
+    """The positions to read, and the weight of the second one in an interpolation."""
     low, high = position.floor(), position.ceil()
     if interpolation in ("linear", "midpoint"):
         return low, high, (position - low) if interpolation == "linear" else (position > low).where(0.5, 0.0)

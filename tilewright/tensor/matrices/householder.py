@@ -104,7 +104,7 @@ qr_vectors_kernel = _reflections("qr_vectors", is_row=False, offset=0)
 row_vectors_kernel = _reflections("row_vectors", is_row=True, offset=1)
 
 
-# ---------------------------------------------------------------- two and three diagonals
+# ---------------------------------------------------------------- bidiagonal and tridiagonal matrices
 
 
 def _copy_scaled(loops: Loops, b: UOp, work: UOp, unit: UOp, element: Callable[[UOp, UOp], UOp]) -> tuple[UOp, UOp]:

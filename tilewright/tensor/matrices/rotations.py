@@ -52,7 +52,7 @@ def _is_negligible(diagonal: UOp, beside: UOp, b: UOp, index: UOp) -> UOp:
     return (absolute(beside[b, index].load()) > limit).logical_not()
 
 
-# ---------------------------------------------------------------- eigenvalues of three diagonals
+# ---------------------------------------------------------------- eigenvalues of tridiagonal matrices
 
 
 @functools.lru_cache(MAX_KERNELS)
@@ -136,7 +136,7 @@ def _ql_sweep(
     return swept, registers[2].after(swept)[0].load(), registers[3].after(swept)[0].load()
 
 
-# ---------------------------------------------------------------- singular values of two diagonals
+# ---------------------------------------------------------------- singular values of bidiagonal matrices
 
 
 @functools.lru_cache(MAX_KERNELS)

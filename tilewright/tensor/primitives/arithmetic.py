@@ -1,6 +1,6 @@
-"""Arithmetic, comparison and selection, with Python's operators. In: tensors and Python numbers, which are weak: they
-lift the kind of a dtype, never its width. Out: tensors of the broadcast shape and the promoted dtype.
-An in-place operator is an assignment: it keeps shape and dtype, and writes through a view."""
+"""Arithmetic, comparison and selection, with Python's operators. In: tensors and Python numbers, which are weakly
+typed: they can change the kind of the result's dtype, never its width. Out: tensors of the broadcast shape and the
+promoted dtype. An in-place operator is an assignment: it keeps shape and dtype, and writes through a view."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.tensor.core.base import TensorBase, check_devices, common_dtype
 from tilewright.tensor.core.checks import broadcast_shape, fit, number_node
 from tilewright.tensor.core.storage import StorageMixin
 
-# What arithmetic on truth values means.
+# Arithmetic on bools, as logical operations.
 _BOOL_OPS = {Ops.ADD: Ops.OR, Ops.MUL: Ops.AND, Ops.MAX: Ops.OR, Ops.MIN: Ops.AND}
 
 
@@ -29,7 +29,8 @@ def kind_rank(dtype: DType) -> int:
 
 
 def _operator(method: str) -> Callable[[T, T | Scalar], T]:
-    """Python's operator for a method. The method is looked up at each call: complex tensors define their own."""
+    """The Python operator that calls a method. The method is looked up at each call, since complex tensors override
+    it."""
 
     def apply(self: T, x: T | Scalar) -> T:
         return getattr(self, method)(x)  # type: ignore[no-any-return]
@@ -54,7 +55,7 @@ def _in_place_operator(method: str, symbol: str) -> Callable[[T, T | Scalar], T]
 class ArithmeticMixin(StorageMixin):
     """add, div, eq, where, ... and the operators."""
 
-    # ------------------------------------------------------------ what the methods are made of
+    # ------------------------------------------------------------ helpers
 
     def _binary(self, op: Op, x: object, reverse: bool = False, name: str = "") -> Self:
         left, right, others = self._promoted(name or op.name.lower(), x)
@@ -65,7 +66,7 @@ class ArithmeticMixin(StorageMixin):
         return self._new(build.alu(op, left, right), *others)
 
     def _bits(self, op: Op, x: object, reverse: bool, symbol: str, allow_bool: bool = True) -> Self:
-        """A binary op that floats do not have."""
+        """A binary op that is defined for integers and bools only."""
         operand = self._operand(symbol, x)
         dtype = common_dtype(self, operand)
         if dtype.is_float or (dtype.is_bool and not allow_bool):
@@ -78,7 +79,7 @@ class ArithmeticMixin(StorageMixin):
         operand = self._operand(name, x)
         source = self
         if isinstance(operand, int) and self.dtype.is_int and not self.dtype.min <= operand <= self.dtype.max:
-            # A number that the dtype cannot hold is compared as the number it is, not wrapped.
+            # A number that the dtype cannot represent is compared by its value, not by its wrapped value.
             wide = dtypes.int64 if dtypes.int64.min <= operand <= dtypes.int64.max else dtypes.float64
             source = self._new(build.cast(self.uop, wide))
         result = source._binary(op, operand, reverse, name)
@@ -124,7 +125,7 @@ class ArithmeticMixin(StorageMixin):
         floored = build.alu(Ops.IDIV, left, right)
         if rounding_mode == "floor":
             return self._new(floored, *others)
-        # Towards zero is one more than down where the quotient is negative and something remains.
+        # Where the quotient is negative and not whole, truncation gives one more than floor.
         zero = build.const(dtype, 0)
         remains = build.alu(Ops.CMPNE, build.alu(Ops.MOD, left, right), zero)
         inexact = build.alu(Ops.AND, remains, build.alu(Ops.CMPLT, floored, zero))
@@ -149,8 +150,9 @@ class ArithmeticMixin(StorageMixin):
         return wrong_sign.where(remainder + divisor, remainder)
 
     def _remainder(self, x: Self | Scalar, reverse: bool, signs_zero: bool = False) -> Self:
-        """x - trunc(x/y)*y; a finite x is its own remainder of an infinite y. `signs_zero` gives a zero the sign of the
-        divisor, as Python does: a difference of equal numbers is +0, and is taken the other way round where y < 0."""
+        """x - trunc(x/y)*y; for a finite x and an infinite y it is x. `signs_zero` gives a zero the divisor's sign, as
+        Python does: the difference of equal numbers is +0, so where y < 0 the operands are exchanged and the result is
+        negated."""
         left, right, others = self._promoted("fmod", x)
         if reverse:
             left, right = right, left
@@ -168,16 +170,17 @@ class ArithmeticMixin(StorageMixin):
         return (infinite & (dividend < infinity) & (dividend > -infinity)).where(dividend, remainder)
 
     def _bounded(self, op: Op, bound: Scalar, name: str) -> Self:
-        """The greater (MAX) or lesser (MIN) of this tensor and a number, with no gradient at the number itself."""
+        """The maximum (MAX) or minimum (MIN) of this tensor and a number, with a gradient of 0 where the two are
+        equal."""
         left, right, _ = self._promoted(name, bound)
         return self._new(build.alu(op, left, marks.taking_ties(right)))
 
     def maximum(self, x: Self | Scalar) -> Self:
-        """The greater of two; the gradient of equal ones is shared evenly."""
+        """The elementwise maximum; where both are equal, each gets half of the gradient."""
         return self._binary(Ops.MAX, x, name="maximum")
 
     def minimum(self, x: Self | Scalar) -> Self:
-        """The lesser of two; the gradient of equal ones is shared evenly."""
+        """The elementwise minimum; where both are equal, each gets half of the gradient."""
         return self._binary(Ops.MIN, x, name="minimum")
 
     def trunc(self) -> Self:
@@ -221,7 +224,7 @@ class ArithmeticMixin(StorageMixin):
         return self._bits(Ops.SHR, x, reverse, "rshift", allow_bool=False)
 
     def logical_not(self) -> Self:
-        """Whether an element is 0."""
+        """True where an element is 0."""
         truth = build.cast(self.uop, dtypes.bool)
         return self._new(build.alu(Ops.XOR, truth, build.const(dtypes.bool, True)))
 
@@ -290,7 +293,7 @@ class ArithmeticMixin(StorageMixin):
 
     def __le__(self, x: Self | Scalar) -> Self:
         if common_dtype(self, self._operand("le", x)).is_float:
-            return self.__lt__(x) | self.eq(x)  # NaN is neither
+            return self.__lt__(x) | self.eq(x)  # false for NaN
         return self._compare(Ops.CMPLT, x, reverse=True, negate=True, name="le")
 
     def __ge__(self, x: Self | Scalar) -> Self:

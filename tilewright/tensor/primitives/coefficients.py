@@ -74,8 +74,8 @@ ERFC_Q = (
     1.65666309194161350182e3,
     5.57535340817727675546e2,
 )
-# The same in float32, by polynomials (tools/minimax.py): no division, and few terms. tanh and atan are x + x^3*p(x^2),
-# erf is x + x*p(x^2), and 1 - exp(-x^2)*p(|x| - 2) above.
+# The same for float32, as polynomials of few terms without a division (tools/minimax.py). tanh and atan are x +
+# x^3*p(x^2), erf is x + x*p(x^2), and 1 - exp(-x^2)*p(|x| - 2) above.
 SINGLE_TANH = (
     0.0021533591207116842,
     -0.008190588094294071,

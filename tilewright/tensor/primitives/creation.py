@@ -1,5 +1,5 @@
-"""Tensors from nothing: constants, ranges, diagonals. In: shapes and numbers. Out: lazy tensors.
-All are expressions of constants and IOTA, so they are folded into whoever uses them and take no memory."""
+"""Constructors: constants, ranges, diagonals. In: shapes and numbers. Out: lazy tensors. All are expressions of
+constants and IOTA, so they are fused into the kernels that use them and need no memory."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
         buffer: bool = True,
         requires_grad: bool | None = None,
     ) -> Self:
-        """One value everywhere. It takes memory only when it is written to or asked to `realize`."""
-        del buffer  # a constant becomes memory when it has to, whatever is asked for
+        """A tensor filled with one value. It takes memory only when it is written to or realised."""
+        del buffer  # a constant is stored only where it must be, whatever the argument says
         sizes = sizes_from("full", shape if isinstance(shape, tuple | list) else (shape,))
         fill_value = check_number("full", fill_value)
         wanted = dtype_of_scalar(fill_value) if dtype is None else to_dtype(dtype)
@@ -73,8 +73,8 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
         dtype: DType | str | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
-        """Memory whose values are whatever they are. On a device of files, such as 'DISK:/tmp/weights', it is that
-        file: the values are those in it, it is made or grows where it is too short, and assignments write to it."""
+        """Uninitialised memory. On the DISK device, as 'DISK:/tmp/weights', it is that file: the values are those of
+        the file, which is created or extended where it is too short, and assignments write to it."""
         sizes = sizes_from("empty", shape)
         if math.prod(sizes) == 0:
             return cls.zeros(sizes, device=device, dtype=dtype or dtypes.default_float, requires_grad=requires_grad)
@@ -87,7 +87,7 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
         made = cls._from_uop(memory, device)
         return made._told(requires_grad)
 
-    invalids = empty  # what tinygrad calls the memory of results that a custom kernel writes
+    invalids = empty  # tinygrad's name for the outputs of a custom kernel
 
     def full_like(
         self, fill_value: Scalar, dtype: DType | str | None = None, device: Devices | None = None, buffer: bool = True
@@ -106,7 +106,7 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
         return self.full_like(1, **kwargs)
 
     def empty_like(self, dtype: DType | str | None = None, device: Devices | None = None) -> Self:
-        """Memory that is not initialised, in the shape of this tensor."""
+        """Uninitialised memory in the shape of this tensor."""
         if device is not None or not self.numel():
             return self.empty(self.shape, device=device or self.device, dtype=dtype or self.dtype)
         wanted = None if dtype is None else to_dtype(dtype)
@@ -124,14 +124,14 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
         device: Devices | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
-        """start, start + step, ... before stop; `arange(n)` starts at 0."""
+        """start, start + step, ... up to stop, which is excluded; `arange(n)` starts at 0."""
         if stop is None:
             start, stop = 0, start
         start, stop, step = (check_number("arange", number) for number in (start, stop, step))
         if is_symbolic((start, stop, step)):
             return cls._symbolic_arange(start, stop, step, dtype, canonical_device(device))._told(requires_grad)
         if step == 0:
-            raise ShapeError("arange", "a step of 0 never arrives", "give a step other than 0")
+            raise ShapeError("arange", "a step of 0", "give a step other than 0")
         if not all(math.isfinite(number) for number in (start, stop, step)):
             raise ShapeError("arange", f"from {start} to {stop} by {step}", "give finite numbers")
         is_whole = all(isinstance(number, int) for number in (start, stop, step))
@@ -141,7 +141,7 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
         if dtype is not None:
             wanted = to_dtype(dtype)
             if count and wanted.is_int and not wanted.min <= min(start, last) <= max(start, last) <= wanted.max:
-                message = f"{wanted.name} does not hold {start}..{last}"
+                message = f"{wanted.name} cannot represent {start}..{last}"
                 raise DTypeError("arange", message, f"give a wider dtype, or numbers in {wanted.min}..{wanted.max}")
         elif is_whole:
             wanted = dtype_for_range(int(min(start, last)), int(max(start, last)))
@@ -174,7 +174,7 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
         return cls._from_uop(build.cast(moved, exact if dtype is None else to_dtype(dtype)), device)
 
     def _ramp(self, count: int, start: Scalar, step: Scalar, dtype: DType) -> Self:
-        """start + step*i. Whole numbers are computed as integers, so they are exact whatever the float type."""
+        """start + step*i. Whole numbers are computed as integers, so they are exact for every float dtype."""
         numbers = (start, start + step * (count - 1))
         is_whole = all(number == int(number) for number in (start, step))
         if is_whole and dtypes.int64.min <= min(numbers) and max(numbers) <= dtypes.uint64.max:
@@ -183,7 +183,7 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
         else:
             exact = dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
         index = build.cast(build.iota(count, dtypes.int32 if count <= 1 << 31 else dtypes.int64), exact)
-        # A product or sum that wraps comes back into the range of the result, which the dtype holds.
+        # Intermediate wrap-around is harmless: the result is in range of the dtype, and arithmetic is modulo 2**bits.
         scaled = index if step == 1 else build.alu(Ops.MUL, index, build.const(exact, step))
         moved = scaled if start == 0 else build.alu(Ops.ADD, scaled, build.const(exact, start))
         return self._new(build.cast(moved, dtype))
@@ -192,7 +192,7 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
     def linspace(
         cls, start: Scalar, stop: Scalar, steps: int, dtype: DType | str | None = None, device: Devices | None = None
     ) -> Self:
-        """`steps` values from start to stop, both included; counted from the nearer end, so both are exact."""
+        """`steps` values from start to stop, both included and exact: each value is computed from the nearer end."""
         wanted = dtypes.default_float if dtype is None else to_dtype(dtype)
         check_whole("linspace", "steps", steps, least=0)
         if wanted.is_bool:
@@ -221,12 +221,13 @@ class CreationMixin(ElementwiseMixin, ShapeMixin):
         return made._new(build.where(equal, build.const(wanted, 1), build.const(wanted, 0)))
 
     def one_hot(self, num_classes: int) -> Self:
-        """A last axis with 1 at the position that each element names, 0 elsewhere. Each lies in 0..num_classes-1."""
+        """A new last axis with 1 at the position given by each element and 0 elsewhere. Elements are in
+        0..num_classes-1."""
         if not self.dtype.is_int:
             message = f"dtype {self.dtype.name} names no positions"
             raise DTypeError("one_hot", message, "cast to an integer dtype first")
         check_whole("one_hot", "num_classes", num_classes, least=0)
-        # uint64 meets a signed integer in float64, which not every device has.
+        # The common dtype of uint64 and a signed integer is float64, which some devices lack.
         kind = dtypes.uint64 if self.dtype is dtypes.uint64 else dtypes.int32
         classes = self.arange(num_classes, device=self.device, dtype=kind)
         checked = self._new(checked_classes("one_hot", self.uop, num_classes))

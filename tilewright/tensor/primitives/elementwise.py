@@ -1,6 +1,6 @@
-"""Functions of one element: rounding, powers, exponentials, trigonometry. In: a tensor; integers count as the default
-float. Out: a tensor of its shape. The mathematics stands in functions.py; functions of several steps run a short float
-in float32 and round once, as torch does."""
+"""Functions of one element: rounding, powers, exponentials, trigonometry. In: a tensor; integers are converted to the
+default float. Out: a tensor of its shape. The formulas are in functions.py. Functions of several operations compute 8-
+and 16-bit floats in float32 and round once, as torch does."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tilewright.tensor.primitives.arithmetic import ArithmeticMixin, kind_rank
 class ElementwiseMixin(ArithmeticMixin):
     """abs, round, pow, exp, log, sin, ..."""
 
-    # ------------------------------------------------------------ what the functions are made of
+    # ------------------------------------------------------------ helpers
 
     def _function(self, function: Callable[[UOp], UOp], of_short: bool = False) -> Self:
-        """A function of real numbers. A short float runs in float32 and is rounded once, unless `of_short` says that
-        the function is a single op."""
+        """A function of real numbers. 8- and 16-bit floats are computed in float32 and rounded once, unless `of_short`
+        says that the function is a single op."""
         node = self.uop if self.dtype.is_float else build.cast(self.uop, dtypes.default_float)
         scalar = build.scalar_of(node)
         source = node if scalar is None else scalar
@@ -67,7 +67,7 @@ class ElementwiseMixin(ArithmeticMixin):
         return self._new(build.where(positive, self._const(1), rest))
 
     def copysign(self, other: Self | Scalar) -> Self:
-        """This magnitude with the other's sign, that of -0.0 too."""
+        """This magnitude with the other's sign; -0.0 is negative."""
         left, right, others = self._promoted("copysign", other)
         shape = left.shape or right.shape
         real = left.dtype if left.dtype.is_float else dtypes.default_float
@@ -76,14 +76,15 @@ class ElementwiseMixin(ArithmeticMixin):
         return self._new(build.broadcast_to(negative.where(-size, size), shape), *others)
 
     def round(self) -> Self:
-        """To the nearest whole number, halves to the even one."""
+        """Rounded to the nearest integer, halves to even."""
         return self._function(functions.round_to_even, of_short=True) if self.dtype.is_float else self
 
     def clamp(self, min_: Self | Scalar | None = None, max_: Self | Scalar | None = None) -> Self:
-        """No less than `min_` and no more than `max_`; where they cross, `max_` wins."""
+        """Limited to min_..max_; where `min_` > `max_` the result is `max_`."""
         if min_ is None and max_ is None:
             raise ShapeError("clamp", "neither a minimum nor a maximum", "give min_, max_ or both")
-        # A number is selected, so that at the bound itself the gradient is still that of the tensor, as in torch.
+        # A bound that is a number is selected by a comparison, so that an element equal to it keeps its gradient, as in
+        # torch.
         result = self
         if min_ is not None:
             result = self.maximum(min_) if isinstance(min_, TensorBase) else (self < min_).where(min_, self)
@@ -96,7 +97,7 @@ class ElementwiseMixin(ArithmeticMixin):
         return self.clamp(min_, max_)
 
     def lerp(self, end: Self, weight: Self | Scalar) -> Self:
-        """From this tensor (weight 0) to `end` (weight 1), exact at both."""
+        """Linear interpolation from this tensor (weight 0) to `end` (weight 1), exact at both."""
         distance = end - self
         if isinstance(weight, TensorBase):
             return (weight < 0.5).where(self + distance * weight, end - distance * (1 - weight))
@@ -121,11 +122,11 @@ class ElementwiseMixin(ArithmeticMixin):
         """Whether an element is neither infinite nor NaN."""
         if not self.dtype.is_float:
             return self._new(build.const(dtypes.bool, True, self.shape))
-        # A difference of infinities is NaN; so this holds for floats without infinities as well.
+        # x - x is NaN for an infinity; this also holds for float dtypes without infinities.
         return (self - self).eq(0)
 
     def isclose(self, other: Self | Scalar, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
-        """|self - other| <= atol + rtol * |other|; equal infinities are close, NaNs where asked for."""
+        """|self - other| <= atol + rtol * |other|; equal infinities are close, and NaNs where `equal_nan` is set."""
         operand = self._operand("isclose", other)
         other = operand if isinstance(operand, TensorBase) else self._tensor(operand)
         left, right = self._as_float(), other._as_float()
@@ -138,7 +139,7 @@ class ElementwiseMixin(ArithmeticMixin):
         check_devices("masked_fill", self, mask)
         filled = mask.where(value, self)
         if kind_rank(filled.dtype) > kind_rank(self.dtype):
-            message = f"a value that makes {filled.dtype.name} does not fit into {self.dtype.name}"
+            message = f"the value gives {filled.dtype.name}, which does not fit into {self.dtype.name}"
             raise DTypeError("masked_fill", message, "cast the tensor or the value first")
         return filled._new(build.cast(filled.uop, self.dtype))
 
@@ -161,7 +162,7 @@ class ElementwiseMixin(ArithmeticMixin):
         return self._function(functions.rsqrt)
 
     def pow(self, x: Self | Scalar, reverse: bool = False) -> Self:
-        """This tensor to the power `x`; whole powers are made of multiplications."""
+        """This tensor to the power `x`; constant integer powers are products."""
         operand = self._operand("pow", x)
         if isinstance(operand, TensorBase):
             return operand._tensor_power(self, self) if reverse else self._tensor_power(operand, operand)
@@ -172,13 +173,13 @@ class ElementwiseMixin(ArithmeticMixin):
             return self._as_float()._number_power(exponent)
         if not self.dtype.is_float:
             if exponent < 0:
-                message = f"{self.dtype.name} to the power {exponent} is no integer"
+                message = f"{self.dtype.name} to the power {exponent} is not an integer"
                 raise DTypeError("pow", message, "cast to a float dtype first, such as `.float()`")
             return self._whole_power(int(exponent))
         return self._function(lambda node: functions.power(node, node.const_like(exponent)))
 
     def _whole_power(self, exponent: int) -> Self:
-        """Of integers, by repeated squaring."""
+        """An integer to an integer power, by repeated squaring."""
         result = self._new(build.const(self.dtype, 1, self.shape))
         square = self
         while exponent:

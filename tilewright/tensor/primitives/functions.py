@@ -1,6 +1,6 @@
-"""Functions of real numbers on nodes. In: a float node (of any shape: constants are 0-d and stand for every shape).
-Out: a node of the same shape and dtype. None of the branches of a selection makes an infinity that the gradient of the
-other could meet, and functions that are smooth at 0 have the gradient of one side there, not the mean of two."""
+"""Functions of real numbers on nodes. In: a float node of any shape (constants are 0-d and broadcast). Out: a node of
+the same shape and dtype. No branch of a WHERE becomes infinite where the other is taken, since its gradient would be
+NaN there. Functions that are smooth at 0 take the gradient of one side at 0, not the mean of the two."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.tensor.primitives import coefficients
 
 
 def polynomial(x: UOp, factors: Sequence[float]) -> UOp:
-    """By Horner's rule, the highest power first; a leading 1 costs nothing."""
+    """By Horner's rule, the highest power first; a leading coefficient of 1 needs no multiplication."""
     result = x + factors[1] if factors[0] == 1.0 else x * factors[0] + factors[1]
     for factor in factors[2:]:
         result = result * x + factor
@@ -25,12 +25,12 @@ def polynomial(x: UOp, factors: Sequence[float]) -> UOp:
 
 
 def is_single(x: UOp) -> bool:
-    """Whether float32 is all the precision that is wanted; smaller floats are computed in it."""
+    """Whether float32 precision suffices: for float32 itself, and for shorter floats, which are computed in it."""
     return x.dtype.bits <= 32
 
 
 def minus_abs(x: UOp) -> UOp:
-    """-|x| with the gradient of one side at 0."""
+    """-|x|, with the gradient of one side at 0."""
     return (x < 0).where(x, -x)
 
 
@@ -55,13 +55,13 @@ def rsqrt(x: UOp) -> UOp:
 
 
 def sign_bit(x: UOp) -> UOp:
-    """Whether a float's sign bit is set, that of -0.0 and NaN too."""
+    """Whether a float's sign bit is set, also for -0.0 and NaN."""
     integer = {8: dtypes.int8, 16: dtypes.int16, 32: dtypes.int32, 64: dtypes.int64}[x.dtype.bits]
     return build.bitcast(x, integer) < 0
 
 
 def round_to_even(x: UOp) -> UOp:
-    """To the nearest whole number, halves to the even one."""
+    """Rounded to the nearest integer, halves to even."""
     whole = x.alu(Ops.TRUNC)
     rest = absolute(x - whole)
     half = whole * 0.5
@@ -73,7 +73,7 @@ def round_to_even(x: UOp) -> UOp:
 
 
 def exp(x: UOp) -> UOp:
-    # codegen knows this form and does not lose the bits that the product rounds away.
+    # codegen recognises this form and computes it without the rounding error of the product.
     return (x * (1 / math.log(2))).alu(Ops.EXP2)
 
 
@@ -86,9 +86,9 @@ def log10(x: UOp) -> UOp:
 
 
 def log1p(x: UOp) -> UOp:
-    """log(1 + x) for x >= -1; the rounding of 1 + x is undone by the quotient (W. Kahan). What it adds has a slope that
-    is all rounding error, so gradients do not go through it. At infinity the slope is 1, so that atanh has an infinite
-    one at 1."""
+    """log(1 + x) for x >= -1; the rounding error of 1 + x is corrected by a quotient (W. Kahan). The derivative of that
+    correction is nothing but rounding error, so it is detached. At infinity the derivative is 1, so that the derivative
+    of atanh at 1 is infinite."""
     moved = x + 1
     exact = moved.eq(1) | moved.eq(math.inf)
     safe = exact.where(x.const_like(2.0), moved)
@@ -104,13 +104,13 @@ def expm1_below_zero(x: UOp) -> UOp:
 
 
 def logaddexp(x: UOp, y: UOp) -> UOp:
-    """log(exp(x) + exp(y)); equal infinities have no difference."""
+    """log(exp(x) + exp(y)); the difference of equal infinities is taken as 0."""
     difference = x.eq(y).where(x.const_like(0.0), x - y)
     return x.maximum(y) + log1p(exp(minus_abs(difference)))
 
 
 def sigmoid(x: UOp) -> UOp:
-    shrunk = exp(minus_abs(x))  # at most 1, so nothing overflows on either side
+    shrunk = exp(minus_abs(x))  # at most 1, so neither branch overflows
     return marks.with_slopes((x < 0).where(shrunk, 1.0) / (1 + shrunk), _sigmoid_slope, x)
 
 
@@ -128,16 +128,16 @@ def _softplus_slope(_: UOp, x: UOp) -> tuple[UOp]:
 
 # ---------------------------------------------------------------- powers
 
-_MAX_MULTIPLIED = 64  # the greatest whole power that is made of multiplications
+_MAX_MULTIPLIED = 64  # the largest integer power that is computed by multiplication
 
 
 def power(x: UOp, y: UOp) -> UOp:
-    """x to the power y with the special cases of C's pow. The gradients are y * x**(y-1) and x**y * log(x): a special
-    case has the slope of a power again, and not that of the expression it is selected from."""
+    """x to the power y with the special cases of C's pow. The gradients are y * x**(y-1) and x**y * log(x), also in
+    special cases, where the gradient of the selected expression would differ."""
     exponent = float(y.arg) if y.op is Ops.CONST else math.nan
     value = _whole_power(x, int(exponent)) if exponent.is_integer() and abs(exponent) <= _MAX_MULTIPLIED else None
     if value is not None and exponent > 0:
-        return value  # products have the slopes of the power
+        return value  # the gradient of the products is already right
     if value is None:
         value = _root_power(x, exponent) if abs(exponent) == 0.5 else _real_power(x, y)
     return marks.with_slopes(value, _power_slopes, x, y)
@@ -148,12 +148,13 @@ def _power_slopes(value: UOp, x: UOp, y: UOp) -> tuple[UOp, UOp | None]:
     below = y.const_like(y.arg - 1.0) if y.op is Ops.CONST else y - 1
     if y.op is Ops.CONST:
         return (zero if y.arg == 0 else y * power(x, below)), None
-    flat = x.eq(0) & (y.eq(0) | (y > 0))  # a NaN is neither
+    flat = x.eq(0) & (y.eq(0) | (y > 0))  # false for NaN
     return y.eq(0).where(zero, y * power(x, below)), flat.where(zero, value * log(x))
 
 
 def _whole_power(x: UOp, exponent: int) -> UOp:
-    """By repeated squaring. The power 0 is 1 for every x, NaN too, but lies where x does: it is computed from x."""
+    """By repeated squaring. The power 0 is 1 for every x, also NaN; it is computed from x so that it is on the device
+    of x."""
     if exponent < 0:
         return reciprocal(_whole_power(x, -exponent))
     if exponent == 0:
@@ -170,7 +171,7 @@ def _whole_power(x: UOp, exponent: int) -> UOp:
 
 
 def _root_power(x: UOp, exponent: float) -> UOp:
-    """x**0.5 or x**-0.5: roots but for -0.0, whose power has no sign, and -inf."""
+    """x**0.5 or x**-0.5: sqrt or rsqrt, except for -0.0, whose power is positive, and -inf."""
     root = x.eq(-math.inf).where(x.const_like(math.inf), sqrt(x + 0.0))
     return root if exponent > 0 else reciprocal(root)
 
@@ -197,7 +198,7 @@ def sin(x: UOp) -> UOp:
 
 
 def cos(x: UOp) -> UOp:
-    # Halving is exact, where adding pi/2 would lose the low bits of a large angle.
+    # Halving is exact; adding pi/2 would lose the low bits of a large angle.
     half = sin(x * 0.5)
     return 1 - 2 * (half * half)
 
@@ -207,8 +208,8 @@ def tan(x: UOp) -> UOp:
 
 
 def _asin_of_half(x: UOp) -> tuple[UOp, UOp]:
-    """Whether |x| <= 1/2, and asin(x) there; elsewhere asin(sqrt((1 - |x|)/2)), half of acos(|x|). The root is what
-    makes the slope infinite at 1 and -1."""
+    """Whether |x| <= 1/2, and asin(x) there; elsewhere asin(sqrt((1 - |x|)/2)), half of acos(|x|). The root makes the
+    derivative infinite at 1 and -1."""
     minus_size = minus_abs(x)
     is_small = minus_size >= -0.5
     root = sqrt((1 + is_small.where(x.const_like(0.0), minus_size)) * 0.5)
@@ -254,7 +255,7 @@ def _near_zero(x: UOp, numerator: Sequence[float], denominator: Sequence[float])
 def tanh(x: UOp) -> UOp:
     minus_size = minus_abs(x)
     is_small = minus_size > -0.625
-    # Beyond 20 the result is 1 in every dtype; the limit keeps the exponential where it takes least steps.
+    # Beyond 20 the result is 1 in every dtype; with the limit the exponential stays on its fast path.
     shrunk = exp((minus_size < -20).where(x.const_like(-20.0), minus_size) * 2)
     near = is_small.where(x, 0.0)
     square = near * near
@@ -262,11 +263,11 @@ def tanh(x: UOp) -> UOp:
         small = near + near * square * polynomial(square, coefficients.SINGLE_TANH)
         ratio = (1 - shrunk) / (1 + shrunk)
     else:
-        # One division for both sides: it takes as long as half of all else.
+        # One division for both branches: a division takes half as long as all the other operations together.
         numerator = is_small.where(near * square * polynomial(square, coefficients.TANH_P), 1 - shrunk)
         ratio = numerator / is_small.where(polynomial(square, coefficients.TANH_Q), 1 + shrunk)
         small = near + ratio
-    # The sum of zeros of unlike sign would lose that of x.
+    # The sum of zeros of opposite sign would lose the sign of x.
     return marks.with_slopes(is_small.where(near.eq(0).where(near, small), with_sign_of(x, ratio)), _tanh_slope, x)
 
 
@@ -291,7 +292,7 @@ def cosh(x: UOp) -> UOp:
 
 def asinh(x: UOp) -> UOp:
     size = -minus_abs(x)
-    is_large = size > 1e8  # the square has no room for the 1
+    is_large = size > 1e8  # x*x + 1 rounds to x*x
     safe = is_large.where(x.const_like(1.0), size)
     square = safe * safe
     small = log1p(safe + square / (1 + sqrt(square + 1)))
@@ -302,7 +303,8 @@ def asinh(x: UOp) -> UOp:
 def acosh(x: UOp) -> UOp:
     is_large = x > 1e8
     above = is_large.where(x.const_like(1.0), x - 1)
-    # Two roots: the root of the product would be that of a positive number below -1, and without slope at 1.
+    # Two roots: the product is positive for x < -1, where the result must be NaN, and its root would have no derivative
+    # at 1.
     return is_large.where(log(x) + math.log(2), log1p(above + sqrt(above) * sqrt(above + 2)))
 
 
@@ -319,7 +321,7 @@ def erf(x: UOp) -> UOp:
     is_small = size < 1
     near_zero = is_small.where(x, 0.0)
     square = near_zero * near_zero
-    # Beyond the limit the result is 1; it keeps the powers finite.
+    # Beyond the limit the result is 1; the limit keeps the powers finite.
     limit = 4.0 if is_single(x) else 6.0
     limited = is_small.where(size.const_like(1.0), (size > limit).where(size.const_like(limit), size))
     shrunk = exp(-(limited * limited))

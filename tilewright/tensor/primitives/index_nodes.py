@@ -1,6 +1,5 @@
-"""What indexing is made of. In: an index taken apart, one entry for each axis. Out: movements for the plain parts, and
-one GATHER, or one selection, for the index tensors.
-What a user gets wrong about a single entry is reported from here."""
+"""The steps of indexing. In: a parsed index, one entry for each axis. Out: movement nodes for ints and slices, and one
+GATHER, or one selection, for the index tensors. Errors about a single entry are raised here."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ from tilewright.tensor.primitives.masked_scans import scan_axis
 
 
 class TensorIndex(NamedTuple):
-    """An index tensor for one axis; where the host knows its values, their range and the size the axis must have."""
+    """An index tensor for one axis; where the host knows its values, also their range and the required size of the
+    axis."""
 
     node: UOp
     least: int | None = None
@@ -42,11 +42,11 @@ class AxisRange(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """An index taken apart: movements for the plain parts, then index tensors for some axes of their result."""
+    """A parsed index: movements for ints and slices, then index tensors for some axes of their result."""
 
     moves: tuple[Move, ...]
     tensors: dict[int, UOp]  # axis after the movements -> index
-    position: int  # where the axes of the index tensors stand in the result
+    position: int  # position in the result of the axes of the index tensors
 
 
 # ---------------------------------------------------------------- positions and ranges
@@ -56,7 +56,8 @@ _KEEPING_ALL = (Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.FLIP)
 
 
 def check_known_range(operation: str, index: UOp, axis: int, shape: Shape) -> None:
-    """An index whose values are known, those of a constant or of a list of the user's, lies in the axis."""
+    """Raises an error where the values of an index are known (a constant, or a list) and one is out of range for the
+    axis."""
     if index.vmin >= shape[axis] or index.vmax < -shape[axis]:
         check_position(operation, int(index.vmin), axis, shape)
         check_position(operation, int(index.vmax), axis, shape)
@@ -65,7 +66,7 @@ def check_known_range(operation: str, index: UOp, axis: int, shape: Shape) -> No
 
 
 def known_limits(index: UOp) -> Sequence[int]:
-    """The least and the greatest of the values, where they were made from host data; nothing elsewhere. Memory that is
+    """The minimum and maximum of values that were made from host data, else None. They stay valid, since memory that is
     written to gets another node."""
     while index.op in _KEEPING_ALL:
         index = index.src[0]
@@ -82,8 +83,9 @@ def check_position(operation: str, position: int, axis: int, shape: Shape) -> in
 
 
 def checked_index(operation: str, index: UOp, axis: int, shape: Shape) -> UOp:
-    """An index into an axis with negative ones counted from the end. What lies outside is an error: at once where the
-    values are known, else when it is computed. A known buffer is checked too: jit may run the graph on another."""
+    """An index into an axis, with negative values counted from the end. A value out of range is an error: at once where
+    the values are known, else when the result is computed. Known values are checked again at run time, since jit may
+    replay the graph with another buffer."""
     if 0 in index.shape:
         return index
     size = shape[axis]
@@ -99,7 +101,7 @@ def checked_index(operation: str, index: UOp, axis: int, shape: Shape) -> UOp:
 
 
 def checked_classes(operation: str, classes: UOp, count: int, ignored: int | None = None) -> UOp:
-    """Class numbers in 0..count-1, checked; one number may be set aside to mean no class."""
+    """Class numbers, checked to lie in 0..count-1; one further number may be reserved for 'no class'."""
     if count == 0 or 0 in classes.shape or (0 <= classes.vmin and classes.vmax < count):
         return classes
     for limit in known_limits(classes):
@@ -122,8 +124,8 @@ def check_tensor_index(operation: str, index: TensorIndex, axis: int, shape: Sha
 
 
 def _symbolic_range(operation: str, entry: slice, size: int) -> AxisRange:
-    """A slice with symbolic ends, or of a symbolic axis: each end lies in the axis for all values in bounds. A plain
-    negative number counts from the end."""
+    """A slice with symbolic ends, or of a symbolic axis. Each end must be in range for all values in bounds; a negative
+    int counts from the end."""
     step = 1 if entry.step is None else entry.step
     if type(step) is not int or step < 1:
         message = f"a step of {step} along an axis of size {size}, from {entry.start} to {entry.stop}"
@@ -134,11 +136,11 @@ def _symbolic_range(operation: str, entry: slice, size: int) -> AxisRange:
             ends.append(default)
             continue
         if not is_whole(end):
-            raise IndexingError(operation, f"{entry}: {end!r} is no integer", "give integers")
+            raise IndexingError(operation, f"{entry}: {end!r} is not an integer", "give integers")
         plain = whole(end)
         ends.append(size + plain if capacity(plain) < 0 else plain)
     start, stop = ends
-    # A plain end beyond the axis is cut, as it is for a plain axis.
+    # A plain int beyond the axis is clamped, as for a plain axis.
     if not is_symbolic((stop,)):
         stop = smaller_size(stop, size)
     try:
@@ -154,7 +156,7 @@ def _symbolic_range(operation: str, entry: slice, size: int) -> AxisRange:
 
 
 def slice_range(operation: str, entry: slice, size: int) -> AxisRange:
-    """A slice as Python means it, with the lowest element first."""
+    """A slice with Python's meaning, as a range whose lowest element comes first."""
     if is_symbolic((size, entry.start, entry.stop)):
         is_all = entry.start is None and entry.stop is None and entry.step in (None, 1, -1)
         if is_all:
@@ -173,8 +175,8 @@ def slice_range(operation: str, entry: slice, size: int) -> AxisRange:
 
 
 def range_moves(ranges: list[AxisRange], shape: Shape) -> list[Move]:
-    """The movements that keep those elements. With a step, each axis is cut into rows of `step` elements, and one of
-    each column stays; the rows reach past the last element, which padding allows where the axis ends there."""
+    """The movements that select those elements. With a step, an axis is reshaped into rows of `step` elements and one
+    column is kept; where the last row is incomplete, the axis is padded first."""
     bounds, pads, rows, columns, kept = [], [], [], [], []
     for (start, count, step, _), size in zip(ranges, shape):
         if step == 1:
@@ -186,7 +188,7 @@ def range_moves(ranges: list[AxisRange], shape: Shape) -> list[Move]:
             continue
         step = step if capacity(count) > 1 else 1
         over = larger_size(0, start + count * step - size)
-        # Rows may begin before the first element instead of ending behind the last one.
+        # Where possible the rows start `back` elements earlier instead, and column `back` is kept.
         back = over if not is_symbolic((over, start)) and over <= start else 0
         stop = smaller_size(start - back + count * step, size)
         bounds.append((start - back, stop))
@@ -216,8 +218,8 @@ def positions_of_true(mask: UOp, count: int) -> UOp:
 
 
 def position_of_index_axes(tensors: dict[int, UOp]) -> int:
-    """Where the axes of the index tensors stand in the result: at the position of the first one, or in front of all
-    where an axis lies between two of them. As in torch, ints and 0-d tensors do not count: they have no axes."""
+    """The position in the result of the axes of the index tensors: that of the first one, or 0 where another axis lies
+    between two of them. As in torch, ints and 0-d tensors are ignored, since they have no axes."""
     with_axes = [axis for axis in sorted(tensors) if tensors[axis].shape]
     if not with_axes:
         return 0
@@ -246,7 +248,7 @@ def indexed_shape(shape: Shape, parsed: Parsed) -> Shape:
 
 
 def gather_axes(node: UOp, parsed: Parsed) -> UOp:
-    """The elements that the index tensors name; the other axes are read as they are."""
+    """The elements at the index tensors; the other axes are read whole."""
     shape = indexed_shape(node.shape, parsed)
     if 0 in shape:
         return nodes.nothing_of(node, shape)
@@ -268,15 +270,15 @@ def gather_axes(node: UOp, parsed: Parsed) -> UOp:
 
 
 def scatter_axes(node: UOp, parsed: Parsed, value: UOp) -> UOp:
-    """`node` with `value` (of the indexed shape) at the positions that the index tensors name; of several values for a
-    position the last one stays."""
+    """`node` with `value` (of the indexed shape) stored at the index tensors; where several values have the same
+    position, the last one is kept."""
     inner = _index_shape(parsed)
     count = math.prod(inner)
     if count == 0 or 0 in node.shape:
         return node
     axes = sorted(parsed.tensors)
     sizes = tuple(node.shape[axis] for axis in axes)
-    # last[p] is the number of the last index that names position p, or negative.
+    # last[p] is the number of the last index equal to p, or negative.
     dtype = dtypes.int32 if math.prod(sizes) < 1 << 31 else dtypes.int64
     wide = [build.reshape(build.broadcast_to(parsed.tensors[axis], inner), (count,)) for axis in axes]
     table = (math.prod(sizes), count)
@@ -287,7 +289,7 @@ def scatter_axes(node: UOp, parsed: Parsed, value: UOp) -> UOp:
     last = stored_if_large(build.reduce_axis(Ops.MAX, offered, (1,)), math.prod(table))
     aligned = tuple(node.shape[axis] if axis in parsed.tensors else 1 for axis in range(len(node.shape)))
     last = build.expand(build.reshape(last, aligned), node.shape)
-    # The value with the axes of the index flattened and in front.
+    # The value with the axes of the index flattened and moved to the front.
     position, width = parsed.position, len(inner)
     order = (*range(position, position + width), *range(position), *range(position + width, len(value.shape)))
     others = _other_axes(node.shape, parsed)

@@ -1,6 +1,6 @@
 """Indexing. In: ints, slices, None, Ellipsis, lists, integer and bool tensors in brackets. Out: views for the first
-four; one GATHER for lists and tensors, never a sum over the axis. Assignment in brackets writes through views; with
-tensor indices it selects, for each element, the last value that was meant for it."""
+four; one GATHER for lists and tensors, never a sum over the axis. Assignment writes through views; with index tensors
+each element gets the last value assigned to its position."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class ValuesAndIndices(NamedTuple, Generic[T]):
-    """Elements picked along an axis, and where they stand there."""
+    """Elements selected along an axis, and their indices there."""
 
     values: T
     indices: T
@@ -62,7 +62,7 @@ class IndexingMixin(ReduceMixin):
         return view._new(gather_axes(view.uop, parsed)) if parsed.tensors else view
 
     def __delitem__(self, index: Any) -> None:
-        remedy = "join the parts to keep, as in x[:2].cat(x[3:]), or choose them by a mask"
+        remedy = "join the parts to keep, as in x[:2].cat(x[3:]), or select them with a mask"
         raise UnsupportedError("delitem", "the size of a tensor does not change", remedy)
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -86,11 +86,11 @@ class IndexingMixin(ReduceMixin):
         node = self._fitted("setitem", node, indexed_shape(view.shape, parsed))
         if parsed.tensors:
             node = scatter_axes(view, parsed, node)
-        if node is not view:  # `t[i] += v` has stored its result when it comes here
+        if node is not view:  # `t[i] += v` has already stored its result here
             self._store(parsed.moves, node, *others)
 
     def _leading_mask(self, index: Any) -> Self | None:
-        """The bool tensor that is the whole index and covers this tensor's first axes; None for any other index."""
+        """The mask, where the index is one bool tensor over this tensor's leading axes; None for any other index."""
         entries = [entry for entry in index if entry is not Ellipsis] if isinstance(index, tuple) else [index]
         if len(entries) != 1 or (isinstance(index, tuple) and index[0] is Ellipsis):
             return None
@@ -103,8 +103,8 @@ class IndexingMixin(ReduceMixin):
         return cast(Self, mask)
 
     def _with_masked_values(self, mask: Self, value: UOp) -> UOp:
-        """This tensor with a value selected where the mask is true; only a value for each true element has to be found
-        by counting those before it."""
+        """This tensor with the value where the mask is true. Only a value with one element per true position needs the
+        positions, which are counted."""
         rest = self.shape[mask.ndim :]
         if len(value.shape) > len(rest) and value.shape[0] != 1:
             count = int(mask._true_count())
@@ -126,11 +126,12 @@ class IndexingMixin(ReduceMixin):
         return math.prod(self.shape)
 
     def _true_count(self) -> int:
-        """How many elements of this bool tensor are true: the one thing about a mask that the host has to know."""
+        """The number of true elements, computed and read by the host: the result's size depends on it."""
         return int(self.sum().item()) if self._size() else 0
 
     def gather(self, dim: int, index: Self) -> Self:
-        """out[i][j] = self[index[i][j]][j] for dim 0, and so on: along `dim` the index says where to read."""
+        """out[i][j] = self[index[i][j]][j] for dim 0, and likewise for other axes: the index replaces the position
+        along `dim`."""
         axis = check_axis("gather", dim, self.ndim)
         check_devices("gather", self, index)
         if not index.dtype.is_int:
@@ -153,7 +154,7 @@ class IndexingMixin(ReduceMixin):
     def _parse_index(self, operation: str, index: Any) -> Parsed:
         entries = self._entries_per_axis(operation, index)
         ranges: list[AxisRange] = []
-        sizes: list[int] = []  # of the result of the movements
+        sizes: list[int] = []  # axes of the result of the movements
         tensors: dict[int, UOp] = {}
         for entry in entries:
             if entry is None:
@@ -180,7 +181,7 @@ class IndexingMixin(ReduceMixin):
         return Parsed(moves, tensors, position_of_index_axes(tensors))
 
     def _entries_per_axis(self, operation: str, index: Any) -> list[Any]:
-        """One entry for each axis, besides the Nones: lists are index tensors, what is missing is a full slice."""
+        """One entry for each axis, and the Nones: lists become index tensors, missing entries full slices."""
         given = index if isinstance(index, tuple) else (index,)
         entries = [made for entry in given for made in self._index_entry(operation, entry)]
         used = sum(entry is not None and entry is not Ellipsis for entry in entries)
@@ -206,7 +207,7 @@ class IndexingMixin(ReduceMixin):
         if isinstance(entry, list | tuple) or (is_array(entry) and getattr(entry, "ndim", None)):
             return self._host_index(operation, entry if isinstance(entry, list | tuple) else entry.tolist())
         if isinstance(entry, bool) or not hasattr(entry, "__index__"):
-            raise IndexingError(operation, f"{entry!r} ({type(entry).__name__}) is no index", _ALLOWED)
+            raise IndexingError(operation, f"{entry!r} ({type(entry).__name__}) is not an index", _ALLOWED)
         return [entry if type(entry) is SymbolicInt else entry.__index__()]
 
     def _host_index(self, operation: str, data: Any) -> list[Any]:
@@ -225,7 +226,7 @@ class IndexingMixin(ReduceMixin):
         return TensorIndex(node, min(numbers), max(numbers), size)
 
     def _places_of_mask(self, mask: Self) -> list[Any]:
-        """A mask of this device as one index for each of its axes."""
+        """A mask, moved to this device, as one index tensor for each of its axes."""
         mask = mask.contiguous()
         count = mask._true_count()
         if count == 0:
@@ -239,8 +240,8 @@ class IndexingMixin(ReduceMixin):
         return found
 
     def _with_axis_per_truth(self, index: Any) -> tuple[Self, Any]:
-        """For an index that holds single truth values: this tensor with an axis of size 1 for each, and the index with
-        the first element or no element of that axis instead of the truth value."""
+        """For an index with scalar bools: this tensor with an axis of size 1 for each, and the index with slice 0:1 or
+        0:0 of that axis in place of True or False."""
         entries = list(index) if isinstance(index, tuple) else [index]
         widened = self
         axis = 0
@@ -257,8 +258,8 @@ class IndexingMixin(ReduceMixin):
         return widened, tuple(entries)
 
     def _positions_of_true(self, flags: list[Any], shape: Shape) -> list[Any]:
-        """A mask as one index for each of its axes. How many are true is known from the values alone, so the mask has
-        been computed by now."""
+        """A mask as one index tensor for each of its axes. Their length is the number of true elements, so the mask is
+        computed here."""
         flat = list(compress(range(len(flags)), flags))
         found = []
         stride = math.prod(shape)
@@ -268,7 +269,7 @@ class IndexingMixin(ReduceMixin):
         return found
 
 
-# ---------------------------------------------------------------- truth values
+# ---------------------------------------------------------------- bools
 
 
 def _is_single_truth(entry: Any) -> bool:
@@ -281,12 +282,12 @@ def _has_single_truth(index: Any) -> bool:
 
 
 def _is_bool_array(entry: Any) -> bool:
-    """A mask of NumPy's."""
+    """A NumPy array of bools."""
     return getattr(getattr(entry, "dtype", None), "kind", "") == "b"
 
 
 def _axes_used(entry: Any) -> int:
-    """How many axes of the tensor an entry stands for."""
+    """The number of axes that an entry indexes."""
     if entry is None or _is_single_truth(entry):
         return 0
     if isinstance(entry, TensorBase):

@@ -1,5 +1,5 @@
-"""Running reductions as masked reductions, which are fused with what surrounds them. In: a node and an axis. Out: nodes
-that combine each element with those before it in its block, and blocks by their totals."""
+"""Scans (running reductions) as masked reductions, which fuse with their neighbours. In: a node and an axis. Out: nodes
+that scan within blocks, and over the totals of the blocks."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from tilewright.graph.spec import Op, Shape
 from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
 
-# A running reduction is cut into blocks of this many elements. An element combines those before it in its block;
-# what comes before a block is a running reduction of the blocks' totals. A vector's worth: larger blocks compute more,
-# smaller ones read and write more totals (bench/memory_rows.py).
+# Elements per block of a scan: an element combines those before it in its block, and a scan of the blocks' totals gives
+# the rest. It is a vector's width: larger blocks do more arithmetic, smaller ones read and write more totals
+# (bench/memory_rows.py).
 SCAN_BLOCK = 16
-# Up to this many totals are combined without blocks of their own: they are a sixteenth of the elements.
+# Up to this many totals are scanned without blocks: they are a sixteenth of the elements.
 MAX_TOTALS = 64
-# Up to this many steps in all, one kernel without blocks takes less time than launching several.
+# Up to this many combinations in total, one kernel without blocks takes less time than several launches.
 _SMALL_SCAN = 1 << 16
 
 
 def is_short_scan(shape: Shape, axis: int) -> bool:
-    """Whether a running reduction needs no blocks."""
+    """Whether a scan needs no blocks."""
     return shape[axis] <= SCAN_BLOCK or math.prod(shape) * shape[axis] <= _SMALL_SCAN
 
 
 def scan_axis(node: UOp, op: Op, axis: int, longest: int = SCAN_BLOCK) -> UOp:
-    """The running reduction along an axis, where it lies: what is side by side in memory stays so in every kernel.
+    """The scan along an axis, without moving the axis: elements that are adjacent in memory stay adjacent in every
+    kernel.
 
     before: y[i] = op of x[0..i]
     after:  total[b] = op of block b; before[b] = op of total[0..b-1]; y[b, k] = op(before[b], op of x[b, 0..k])"""
@@ -49,7 +50,7 @@ def scan_axis(node: UOp, op: Op, axis: int, longest: int = SCAN_BLOCK) -> UOp:
 
 
 def _scan_at_once(node: UOp, op: Op, axis: int) -> UOp:
-    """The running reduction as a masked one over a square of the axis."""
+    """The scan as a masked reduction over length x length."""
     size = node.shape[axis]
     square = nodes.replace_axis(node.shape, axis, size, size)
     terms = build.expand(build.reshape(node, nodes.replace_axis(node.shape, axis, 1, size)), square)
@@ -60,5 +61,5 @@ def _scan_at_once(node: UOp, op: Op, axis: int) -> UOp:
 
 
 def _pairs(shape: Shape, axis: int, pair: tuple[int, int]) -> Pairs:
-    """Padding of one axis alone."""
+    """The pad argument for one axis."""
     return tuple(pair if k == axis else (0, 0) for k in range(len(shape)))

@@ -1,5 +1,6 @@
-"""Reductions and what is made of them. In: a tensor, axes (None is all), keepdim. Out: a tensor with those axes gone.
-Short floats are summed in float32 and rounded once; integers and bools are summed in int64, as torch does."""
+"""Reductions and operations built from them. In: a tensor, axes (None is all), keepdim. Out: a tensor without those
+axes. 8- and 16-bit floats are summed in float32 and rounded once; integers and bools are summed in int64, as torch
+does."""
 
 from __future__ import annotations
 
@@ -21,17 +22,17 @@ from tilewright.tensor.primitives.masked_scans import scan_axis
 from tilewright.tensor.primitives.running import running_along
 from tilewright.tensor.primitives.shape import ShapeMixin
 
-# The shortest row whose running sums a work-group takes.
+# The minimum length of a row whose scan runs as a kernel of work-groups.
 _MIN_GROUP_SCAN = 64
 
 
 def sum_dtype(dtype: DType) -> DType:
-    """The dtype a sum has: that of a float, uint64 for itself, int64 for every other integer."""
+    """The dtype of a sum: the same for floats and uint64, int64 for every other integer."""
     return dtype if dtype.is_float or dtype is dtypes.uint64 else dtypes.int64
 
 
 def accumulate_dtype(dtype: DType) -> DType:
-    """The dtype a sum is carried in."""
+    """The dtype of a sum's accumulator."""
     return dtypes.float32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
@@ -43,7 +44,7 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
     """sum, max, softmax, ..."""
 
     def _reduce(self, name: str, op: Op, axis: Axes, keepdim: bool, dtype: DType | None = None) -> Self:
-        """The reduction carried in `dtype` (this tensor's own by default)."""
+        """The reduction with an accumulator of `dtype` (by default this tensor's)."""
         axes = check_axes(name, axis, self.ndim)
         node = build.cast(self.uop, self.dtype if dtype is None else dtype)
         return self._new(_without_axes(build.reduce_axis(op, node, axes), axes, keepdim))
@@ -55,7 +56,7 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
                 raise ShapeError(name, message, "reduce over axes that have at least one element")
 
     def _wide(self) -> Self:
-        """This tensor in the float type that its sums are carried in."""
+        """This tensor in the float dtype of its sums' accumulator."""
         return self.cast(accumulate_dtype(self._as_float().dtype))
 
     def _norm(self, p: float, axes: tuple[int, ...], keepdim: bool = True) -> Self:
@@ -70,7 +71,7 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
         total = (self * self if p == 2 else size.pow(p)).sum(axes, keepdim)
         if p < 0:
             return total.pow(1 / p)
-        # The root has no finite gradient at 0; the gradient of the norm there is 0, as in torch.
+        # The root has no finite gradient at 0, where the gradient of the norm is 0, as in torch.
         safe = total.eq(0).where(1.0, total)
         return total.eq(0).where(0.0, safe.sqrt() if p == 2 else safe.pow(1 / p))
 
@@ -82,51 +83,51 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
     # ------------------------------------------------------------ sums and extremes
 
     def sum(self, axis: Axes = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
-        """The sum; `dtype` is that of the sum and its carrier."""
+        """The sum; `dtype` is that of the result and of the accumulator."""
         return self._accumulate("sum", Ops.ADD, axis, keepdim, dtype)
 
     def prod(self, axis: Axes = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
-        """The product; `dtype` is that of the product and its carrier."""
+        """The product; `dtype` is that of the result and of the accumulator."""
         return self._accumulate("prod", Ops.MUL, axis, keepdim, dtype)
 
     def _accumulate(self, name: str, op: Op, axis: Axes, keepdim: bool, dtype: DType | str | None) -> Self:
         wanted = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
         if wanted.is_bool:
-            # Adding truth values is `or`, multiplying them is `and`.
+            # A sum of bools is `or`, a product `and`.
             return self._reduce(name, Ops.MAX if op is Ops.ADD else Ops.MIN, axis, keepdim, wanted)
         carried = self._reduce(name, op, axis, keepdim, accumulate_dtype(wanted))
         return carried._new(build.cast(carried.uop, wanted))
 
     def max(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """The greatest element; NaN where there is one."""
+        """The maximum; NaN where an element is NaN."""
         self._check_not_empty("max", axis)
         return self._reduce("max", Ops.MAX, axis, keepdim)
 
     def min(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """The least element; NaN where there is one."""
+        """The minimum; NaN where an element is NaN."""
         self._check_not_empty("min", axis)
         return self._reduce("min", Ops.MIN, axis, keepdim)
 
     def any(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """Whether any element is not 0, over all axes or those named."""
+        """Whether any element is not 0, over all axes or the given ones."""
         return self._reduce("any", Ops.MAX, axis, keepdim, dtypes.bool)
 
     def all(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """Whether all elements are not 0, over all axes or those named."""
+        """Whether all elements are not 0, over all axes or the given ones."""
         return self._reduce("all", Ops.MIN, axis, keepdim, dtypes.bool)
 
     def allclose(self, other: Self | Scalar, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
-        """Whether every element is close (see `isclose`); the tensors are computed for it."""
+        """Whether every element is close (see `isclose`), as a Python bool; this computes the tensors."""
         return bool(self.isclose(other, rtol, atol, equal_nan).all())
 
     # ------------------------------------------------------------ indices of extremes
 
     def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
-        """The index of the first greatest element, along an axis or of the flattened tensor; NaN is the greatest."""
+        """The index of the first maximum, along an axis or in the flattened tensor; NaN counts as the maximum."""
         return self._index_of_extreme("argmax", Ops.MAX, axis, keepdim)
 
     def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
-        """The index of the first least element; NaN is the least."""
+        """The index of the first minimum; NaN counts as the minimum."""
         return self._index_of_extreme("argmin", Ops.MIN, axis, keepdim)
 
     def _index_of_extreme(self, name: str, op: Op, axis: int | None, keepdim: bool) -> Self:
@@ -142,7 +143,7 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
         is_extreme = self.eq(extreme)
         if self.dtype.is_float:
             is_extreme = is_extreme | self.isnan()
-        # The first index is the least, so every other element offers one that is too large.
+        # The result is the smallest index of an extreme; all other elements give an index that is too large.
         index = build.axis_iota(self.shape, axis)
         offered = build.where(is_extreme.uop, index, build.const(index.dtype, self.shape[axis]))
         least = build.cast(build.reduce_axis(Ops.MIN, offered, (axis,)), dtypes.int64)
@@ -151,7 +152,7 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
     # ------------------------------------------------------------ moments
 
     def mean(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """The sum over the number of elements; of integers and bools in the default float type."""
+        """The sum divided by the number of elements; for integers and bools in the default float dtype."""
         if not self.dtype.is_float:
             return self._as_float().mean(axis, keepdim)
         count = self._count("mean", axis)
@@ -164,7 +165,7 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
         return math.prod(self.shape[each] for each in check_axes(name, axis, self.ndim))
 
     def var(self, axis: Axes = None, keepdim: bool = False, correction: float = 1) -> Self:
-        """The mean square distance from the mean, over n - correction."""
+        """The sum of squared distances from the mean, divided by n - correction."""
         return self.var_mean(axis, keepdim, correction)[0]
 
     def var_mean(self, axis: Axes = None, keepdim: bool = False, correction: float = 1) -> tuple[Self, Self]:
@@ -182,27 +183,27 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
         return (variance._new(build.cast(variance.uop, self.dtype)), centre._new(build.cast(centre.uop, self.dtype)))
 
     def _first_along(self, axes: tuple[int, ...]) -> Self | None:
-        """The first element along the axes, with sizes of 1, cut off from gradients. Differences from it have a mean of
-        about the size of their deviation, whose rounding does not show in a variance; that of the elements themselves
-        does where it is large beside the deviation. None where there is none, or it is on one device of several."""
+        """The first element along the axes, with sizes of 1, detached. It is subtracted before the mean is taken, so
+        that a mean that is large compared with the deviation loses no precision. None for empty axes, or where the
+        element is on only one of several devices."""
         if 0 in self.shape or not isinstance(self.device, str):
             return None
         bounds = tuple((0, 1 if axis in axes else size) for axis, size in enumerate(self.shape))
         return self._new(marks.detach(build.shrink(self.uop, bounds)))
 
     def std(self, axis: Axes = None, keepdim: bool = False, correction: float = 1) -> Self:
-        """The root of the variance."""
+        """The standard deviation."""
         return self.std_mean(axis, keepdim, correction)[0]
 
     def std_mean(self, axis: Axes = None, keepdim: bool = False, correction: float = 1) -> tuple[Self, Self]:
         """The standard deviation and the mean."""
         variance, mean = self.var_mean(axis, keepdim, correction)
-        # The root is steep at 0, but elements that are all equal have a gradient of 0, as in torch.
+        # The root has an infinite gradient at 0; where all elements are equal the gradient is 0, as in torch.
         is_zero = variance.eq(0)
         return is_zero.where(0.0, is_zero.where(1.0, variance).sqrt()), mean
 
     def layernorm(self, axis: int | tuple[int, ...] = -1, eps: float = 1e-05) -> Self:
-        """Mean 0 and variance 1 over the axes."""
+        """Normalised to mean 0 and variance 1 over the axes."""
 
         def function(x: Self) -> Self:
             centred = x - x.mean(axis, keepdim=True)
@@ -216,7 +217,7 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
         """log(sum(exp(x))) without overflow."""
 
         def function(x: Self) -> Self:
-            if 0 in x.shape:  # of no elements, the sum is 0 and there is no greatest
+            if 0 in x.shape:  # without elements the sum is 0 and there is no maximum
                 return x.exp().sum(axis, keepdim).log()
             greatest = x.max(axis, keepdim=True).detach()
             safe = greatest.isfinite().where(greatest, 0.0)
@@ -231,9 +232,9 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
         def function(x: Self) -> Self:
             if 0 in x.shape:
                 return x
-            # The result does not depend on what is subtracted, so no gradient needs to go there.
+            # The result does not depend on the subtracted maximum, so that has no gradient.
             powers = (x - x.max(axis, keepdim=True).detach()).exp()
-            # One division per row: a vector division takes as long as the rest of the loop.
+            # One division per row: a division per element would take as long as the rest of the loop.
             return powers * powers.sum(axis, keepdim=True).reciprocal()
 
         return self._for_softmax("softmax", axis, dtype)._in_float32(function)
@@ -261,11 +262,11 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
     # ------------------------------------------------------------ running reductions
 
     def cumsum(self, axis: int = 0) -> Self:
-        """Each element with all before it added."""
+        """The cumulative sum."""
         return self._scan("cumsum", Ops.ADD, axis, sum_dtype(self.dtype))
 
     def cumprod(self, axis: int) -> Self:
-        """Each element with all before it multiplied."""
+        """The cumulative product."""
         return self._scan("cumprod", Ops.MUL, axis, sum_dtype(self.dtype))
 
     def _scan(self, name: str, op: Op, axis: int, dtype: DType) -> Self:
@@ -281,11 +282,11 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
         return self._new(build.cast(node, dtype))
 
     def _longest_row(self, dtype: DType) -> int:
-        """The longest row whose running sums a work-group takes; 0 where threads do not run in warps."""
+        """The maximum length of a row that one work-group scans; 0 for devices without warps."""
         target = open_driver(self.device).target if isinstance(self.device, str) else None
         if target is None or target.warp_size == 1 or dtype not in target.native:
             return 0
-        from tilewright.graph.kernels.scanning import longest_row  # where a card scans alone: imports stay short
+        from tilewright.graph.kernels.scanning import longest_row  # only used on GPUs: imported late
 
         return longest_row(dtype, target.max_local_bytes, target.max_group_size)
 
@@ -298,7 +299,7 @@ def scan_last_axis(node: UOp, longest: int) -> UOp:
 
 
 def _without_axes(node: UOp, axes: tuple[int, ...], keepdim: bool) -> UOp:
-    """The reduced axes, which have size 1, taken away unless they are to be kept."""
+    """Without the reduced axes, which have size 1, unless keepdim is set."""
     if keepdim:
         return node
     return build.reshape(node, tuple(size for axis, size in enumerate(node.shape) if axis not in axes))

@@ -1,6 +1,6 @@
-"""Running reductions where cores walk an axis. In: a tensor's node, an axis, the device. Out: nodes of the kernels of
-`graph/kernels/running.py` with their gradients; None where the device has work-groups, or where the axis is so short
-that a masked reduction, which is fused with what surrounds it, takes less time."""
+"""Scans by serial loops, for CPUs. In: a tensor's node, an axis, the device. Out: calls of the kernels of
+`graph/kernels/running.py` with their gradients; None for devices with work-groups, and for an axis so short that a
+masked reduction, which fuses with its neighbours, takes less time."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tilewright.graph.spec import Devices, Op, Shape
 from tilewright.graph.uop import UOp
 from tilewright.runtime.device import open_driver
 
-# Up to this length of the axis, and this many combinations in all, a masked reduction is as fast.
+# Up to this length of the axis, and this many combinations in total, a masked reduction is as fast.
 MAX_MASKED_LENGTH = 4
 MAX_MASKED_STEPS = 1 << 12
 
 
 def running_along(node: UOp, op: Op, axis: int, dtype: DType, device: Devices) -> UOp | None:
-    """The running sum or product along an axis, as `dtype`. Floats are carried in float64 where the processor has it,
-    so that the rounding of a long row does not show."""
+    """The cumulative sum or product along an axis, as `dtype`. Floats are accumulated in float64 where the device has
+    it, so that rounding errors of a long row do not add up."""
     target = _walking_target(node.shape, axis, device)
     if target is None or not {node.dtype, dtype} <= target.native:
         return None
@@ -35,11 +35,11 @@ def running_along(node: UOp, op: Op, axis: int, dtype: DType, device: Devices) -
 
 
 def extremes_along(node: UOp, op: Op, axis: int, device: Devices) -> tuple[UOp, UOp] | None:
-    """The extreme so far along an axis, and its index."""
+    """The cumulative maximum or minimum along an axis, and its index."""
     target = _walking_target(node.shape, axis, device)
     if target is None or node.dtype not in target.native or node.dtype.is_bool:
         return None
-    from tilewright.graph.kernels.running import running_extremes  # where a processor scans alone: imports stay short
+    from tilewright.graph.kernels.running import running_extremes  # only used on CPUs: imported late
 
     rows = build.contiguous(build.reshape(node, _rows_of(node.shape, axis)))
     values, _ = running_extremes(rows, op)
@@ -48,7 +48,8 @@ def extremes_along(node: UOp, op: Op, axis: int, device: Devices) -> tuple[UOp, 
 
 
 def _walking_target(shape: Shape, axis: int, device: Devices) -> Target | None:
-    """The target of a device whose cores walk an axis of this length; None where masked reductions do it."""
+    """The target of a device that scans an axis of this length by a serial loop; None where masked reductions are
+    used."""
     if not isinstance(device, str) or is_symbolic(shape):
         return None
     target = open_driver(device).target
@@ -69,12 +70,12 @@ def _running(
     return made.replace(arg=made.arg._replace(gradient=gradient))
 
 
-# ---------------------------------------------------------------- gradients; equal ones make equal nodes
+# ---------------------------------------------------------------- gradients
 
 
 @dataclass(frozen=True)
 class SumGradient:
-    """An element is in every sum behind it: its gradient is the running sum from the other end."""
+    """An element is part of every sum from its position on: its gradient is the cumulative sum from the other end."""
 
     carrier: DType
     is_backwards: bool = False
@@ -87,7 +88,7 @@ class SumGradient:
 
 @dataclass(frozen=True)
 class ProductGradient:
-    """That of the products as masked reductions: a quotient would be 0 / 0 behind an element that is 0."""
+    """The gradient of the products as masked reductions: a quotient would be 0 / 0 after an element that is 0."""
 
     def __call__(self, node: UOp, upstream: UOp) -> tuple[UOp | None, ...]:
         from tilewright.tensor.core.gradient import Flow
@@ -100,7 +101,7 @@ class ProductGradient:
 
 @dataclass(frozen=True)
 class ExtremeGradient:
-    """An extreme is the one element that its index names."""
+    """The gradient of an extreme goes to the element at its index."""
 
     def __call__(self, node: UOp, upstream: UOp) -> tuple[UOp | None, ...]:
         from tilewright.graph.gradients.gather import gather_gradient

@@ -1,6 +1,6 @@
-"""Movement: operations that change the position of elements and never their value. In: tensors and sizes. Out: views,
-which cost nothing. A view knows the tensor it was made from, so an assignment to it reaches that tensor. Joining
-tensors (`cat`) selects between padded parts and never adds, so NaN payloads and -0.0 come through as they are."""
+"""Movement operations: they change the position of elements and never their value. In: tensors and sizes. Out: views,
+without a copy. A view knows the tensor it was made from, so an assignment to it writes to that tensor. `cat` selects
+between padded parts and never adds, so that NaN payloads and -0.0 are preserved."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def joined_tensors(first: T, others: Sequence[T | Sequence[T]]) -> list[T]:
 
 
 def joined_along(first: T, others: tuple[Any, ...], dim: int) -> tuple[list[T], int]:
-    """The tensors and the axis, which stands behind a list in `Tensor.cat([a, b, c], 1)`."""
+    """The tensors and the axis, which follows a list in `Tensor.cat([a, b, c], 1)`."""
     if isinstance(first, tuple | list) and len(others) == 1 and is_whole(others[0]):
         return joined_tensors(first, ()), others[0]
     return joined_tensors(first, others), dim
 
 
 def check_joinable(operation: str, tensors: Sequence[TensorBase], axis: int) -> None:
-    """All sizes but that of the axis are equal."""
+    """Raises an error unless all sizes but that of the axis are equal."""
     first = tensors[0].shape
     for tensor in tensors[1:]:
         shape = tensor.shape
@@ -78,7 +78,7 @@ class ShapeMixin(StorageMixin):
         """Sizes with each None replaced by the size of this tensor's axis at the same position."""
         if any(size is None for size in given[self.ndim :]):
             message = f"sizes {given} for shape {self.shape}, which has no axis at the last None"
-            raise ShapeError(operation, message, "give None only for axes that there are")
+            raise ShapeError(operation, message, "give None only at positions of axes of the tensor")
         return tuple(self.shape[axis] if size is None else size for axis, size in enumerate(given))
 
     def view(self, shape: Any = (), *args: Any) -> Self:
@@ -86,11 +86,11 @@ class ShapeMixin(StorageMixin):
         return self.reshape(shape, *args)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
-        """The axes `start_dim` to `end_dim` made one."""
+        """The axes `start_dim` to `end_dim` merged into one."""
         start = check_axis("flatten", start_dim, self.ndim)
         end = check_axis("flatten", end_dim, self.ndim)
         if start > end:
-            message = f"axis {start_dim} stands after axis {end_dim} in shape {self.shape}"
+            message = f"axis {start_dim} is after axis {end_dim} in shape {self.shape}"
             raise AxisError("flatten", message, "give start_dim <= end_dim")
         return self.reshape(*self.shape[:start], math.prod(self.shape[start : end + 1]), *self.shape[end + 1 :])
 
@@ -107,7 +107,7 @@ class ShapeMixin(StorageMixin):
         return self.reshape(tuple(size for axis, size in enumerate(self.shape) if axis not in axes or size != 1))
 
     def unsqueeze(self, dim: int) -> Self:
-        """With an axis of size 1 put in at `dim`."""
+        """With an axis of size 1 inserted at `dim`."""
         axis = check_axis("unsqueeze", dim, self.ndim + 1)
         return self.reshape(*self.shape[:axis], 1, *self.shape[axis:])
 
@@ -130,7 +130,7 @@ class ShapeMixin(StorageMixin):
         axes = check_axes("permute", wanted, self.ndim)
         if len(axes) != self.ndim:
             remedy = f"name each of the {self.ndim} axes once"
-            raise AxisError("permute", f"order {wanted} is no order of the axes of shape {self.shape}", remedy)
+            raise AxisError("permute", f"order {wanted} is not a permutation of the axes of shape {self.shape}", remedy)
         return self._view((Ops.PERMUTE, axes))
 
     def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
@@ -147,7 +147,7 @@ class ShapeMixin(StorageMixin):
         return self._view((Ops.PERMUTE, tuple(reversed(range(self.ndim)))))
 
     def flip(self, axis: Any = (), *args: Any) -> Self:
-        """With some axes running backwards."""
+        """With some axes reversed."""
         return self._view((Ops.FLIP, check_axes("flip", shape_from("flip", (axis, *args)), self.ndim)))
 
     # ------------------------------------------------------------ ranges of elements
@@ -195,8 +195,8 @@ class ShapeMixin(StorageMixin):
     # ------------------------------------------------------------ padding
 
     def pad(self, padding: Sequence[Any], mode: str = "constant", value: Scalar = 0.0) -> Self:
-        """Elements put around the axes: torch's flat order (last axis first) or a pair for every axis; a negative
-        number takes elements away. Modes are constant, reflect, replicate and circular."""
+        """Elements added around the axes: `padding` is in torch's flat order (last axis first) or has a pair for every
+        axis; a negative number removes elements. Modes are constant, reflect, replicate and circular."""
         pairs = pads_from("pad", padding, self.shape)
         if mode not in ("constant", "reflect", "replicate", "circular"):
             raise ShapeError("pad", f"mode {mode!r}", "give constant, reflect, replicate or circular")
@@ -205,7 +205,7 @@ class ShapeMixin(StorageMixin):
         if mode == "constant":
             value = check_holds("pad", self.dtype, value)
             return self._new(nodes.pad_with(self._cut("pad", self.uop, cut), grown, value))
-        # What is repeated or mirrored is the tensor as it was; the elements around a circle are those that are kept.
+        # reflect and replicate read the tensor before negative padding is cut off, circular reads it after.
         node = self._cut("pad", self.uop, cut) if mode == "circular" else self.uop
         for axis, (before, after) in enumerate(grown):
             size = node.shape[axis]
@@ -222,14 +222,14 @@ class ShapeMixin(StorageMixin):
         """The node without the first and the last elements of each axis."""
         kept = tuple((before, size - after) for (before, after), size in zip(pairs, node.shape))
         if any(start > stop for start, stop in kept):
-            message = f"negative padding {pairs} takes more than shape {node.shape} has"
-            raise ShapeError(operation, message, "take away no more elements than an axis has")
+            message = f"negative padding {pairs} removes more elements than shape {node.shape} has"
+            raise ShapeError(operation, message, "remove no more elements than an axis has")
         return build.shrink(node, kept)
 
     # ------------------------------------------------------------ repetition
 
     def repeat(self, repeats: Any = (), *args: Any) -> Self:
-        """The whole tensor repeated along each axis; more counts than axes put new axes in front."""
+        """The whole tensor repeated along each axis; further counts add leading axes."""
         counts = shape_from("repeat", (repeats, *args))
         if len(counts) < self.ndim or any(count < 0 for count in counts):
             message = f"counts {counts} for shape {self.shape}"
@@ -248,7 +248,7 @@ class ShapeMixin(StorageMixin):
         return self._new(build.reshape(expanded, (*before, size * repeats, *after)))
 
     def roll(self, shifts: int | Sequence[int], dims: Axes = None) -> Self:
-        """Elements moved along axes; what leaves at one end enters at the other."""
+        """Elements shifted along axes, with wrap-around."""
         if dims is None:
             return self.flatten().roll(shifts, 0).reshape(self.shape)
         axes = check_axes("roll", dims, self.ndim)
@@ -261,8 +261,8 @@ class ShapeMixin(StorageMixin):
             size = self.shape[axis]
             start = -amount % size if size else 0
             if start:
-                # The index of a repeated axis is a remainder, which only vectors along that axis would have to divide
-                # for: the last axis is joined of two parts, each at stride 1.
+                # A repeated axis has a remainder as its index, which vectors along that axis would have to compute: the
+                # last axis is concatenated from two parts instead, each at stride 1.
                 parts = (nodes.slice_axis(node, axis, start, size), nodes.slice_axis(node, axis, 0, start))
                 doubled = nodes.repeat(node, tuple(2 if k == axis else 1 for k in range(self.ndim)))
                 is_last = axis == self.ndim - 1
@@ -288,7 +288,7 @@ class ShapeMixin(StorageMixin):
         return self._new(build.permute(windows, (*back, self.ndim)))
 
     def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
-        """The elements (i, i + offset) of two axes, as the last axis: a view, as an index is."""
+        """The elements (i, i + offset) of two axes, as the last axis; it is a view."""
         if self.ndim < 2:
             raise ShapeError("diagonal", f"shape {self.shape} has no two axes", "give a tensor of at least 2 axes")
         first, second = check_axes("diagonal", (dim1, dim2), self.ndim)
@@ -300,7 +300,8 @@ class ShapeMixin(StorageMixin):
         length = max(0, min(self.shape[first] - down, self.shape[second] - right))
         if length == 0:
             return self._new(nodes.nothing_of(self.uop, (*outer, 0)))
-        # Laid out flat, the diagonal has a stride of length + 1: rows of that length begin with its elements.
+        # In row-major order the diagonal has a stride of length + 1: reshaped to rows of that length, it is the first
+        # column.
         return self._view(
             (Ops.PERMUTE, (*rest, first, second)),
             (Ops.SHRINK, (*keep, (down, down + length), (right, right + length))),
@@ -332,11 +333,11 @@ class ShapeMixin(StorageMixin):
     # ------------------------------------------------------------ joining
 
     def cat(self, *args: Any, dim: int = 0) -> Self:
-        """Tensors one after another along an axis: `Tensor.cat(a, b, dim=1)`, `a.cat(b, dim=1)` or
-        `Tensor.cat([a, b], 1)`."""
+        """Tensors concatenated along an axis: `Tensor.cat(a, b, dim=1)`, `a.cat(b, dim=1)` or `Tensor.cat([a, b],
+        1)`."""
         tensors, dim = joined_along(self, args, dim)
         check_devices("cat", *tensors)
-        # torch lets a tensor of shape (0,) join anything.
+        # As in torch, a tensor of shape (0,) can be concatenated with any other.
         parts = [tensor for tensor in tensors if tensor.shape != (0,)] or tensors[:1]
         axis = check_axis_of_some("cat", dim, parts[0].shape)
         check_joinable("cat", parts, axis)
@@ -345,7 +346,7 @@ class ShapeMixin(StorageMixin):
         return tensors[0]._new(joined, *tensors[1:])
 
     def stack(self, *args: Any, dim: int = 0) -> Self:
-        """Tensors of one shape along a new axis."""
+        """Tensors of one shape stacked along a new axis."""
         tensors, dim = joined_along(self, args, dim)
         check_devices("stack", *tensors)
         for tensor in tensors[1:]:
@@ -356,7 +357,8 @@ class ShapeMixin(StorageMixin):
         return tensors[0].unsqueeze(axis).cat(*(tensor.unsqueeze(axis) for tensor in tensors[1:]), dim=axis)
 
     def meshgrid(self, *args: Self, indexing: str = "ij") -> tuple[Self, ...]:
-        """Coordinates of a grid from 1-D tensors: the k-th result varies along axis k ("ij"), or first two swapped."""
+        """Coordinates of a grid from 1-D tensors: the k-th result varies along axis k ("ij"), or with the first two
+        axes exchanged ("xy")."""
         if indexing not in ("ij", "xy"):
             raise ShapeError("meshgrid", f"indexing {indexing!r}", 'give "ij" or "xy"')
         check_devices("meshgrid", self, *args)

@@ -1,6 +1,6 @@
 """Decompositions of matrices. In: tensors whose last two axes are matrices. Out: their factors. Each is a few kernels
-with serial loops inside (`tensor/matrices`), over all matrices of a batch; the gradients are rules about whole factors
-(`matrices/rules.py`). Short floats are factorised in float32."""
+with serial loops (`tensor/matrices`), over all matrices of a batch; the gradients are formulas on whole factors
+(`matrices/rules.py`). 8- and 16-bit floats are factorised in float32."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class DecomposeMixin(ProductsMixin):
     def _check_matrices(self, name: str, is_square: bool = False) -> None:
         self._check_float(name)
         if self.ndim < 2:
-            raise ShapeError(name, f"shape {self.shape} is no matrix", "give a tensor of at least 2 axes")
+            raise ShapeError(name, f"shape {self.shape} is not a matrix", "give a tensor of at least 2 axes")
         if is_square and self.shape[-1] != self.shape[-2]:
             raise ShapeError(name, f"matrices of shape {self.shape} are not square", "give as many rows as columns")
 
     def _batch(self, name: str) -> Self:
-        """The matrices one after the other, (batch, rows, columns), in a float type to compute in."""
+        """The matrices as (batch, rows, columns), in the float dtype of the computation."""
         from tilewright.tensor.matrices.launch import check_layout
 
         check_layout(name, self)
@@ -42,7 +42,7 @@ class DecomposeMixin(ProductsMixin):
         return self.zeros(*self.shape[:-2], *shape, dtype=self.dtype, device=self.device)
 
     def _identities(self, size: int) -> Self:
-        """The identity for each matrix of a tensor whose matrices have no elements."""
+        """Identity matrices, for a tensor whose matrices have no elements."""
         found = self.eye(size, dtype=self.dtype, device=self.device)
         return found.expand(*self.shape[:-2], size, size)
 
@@ -59,8 +59,8 @@ class DecomposeMixin(ProductsMixin):
 
     def cholesky(self, upper: bool = False) -> Self:
         """The lower triangular L with L @ L.T equal to this symmetric positive definite matrix, or with `upper` the
-        upper triangular R with R.T @ R. Only that triangle is read. Of a matrix that is not positive definite the
-        factor is NaN from the row on where that shows."""
+        upper triangular R with R.T @ R. Only that triangle is read. Where the matrix is not positive definite, the
+        factor is NaN from the first row that shows it."""
         from tilewright.tensor.matrices import factors, launch
 
         self._check_matrices("cholesky", is_square=True)
@@ -74,8 +74,8 @@ class DecomposeMixin(ProductsMixin):
     # ------------------------------------------------------------ QR
 
     def qr(self, mode: str = "reduced") -> tuple[Self, Self]:
-        """Q with orthonormal columns and an upper triangular R whose product is this matrix, signs as LAPACK gives
-        them. `mode`: "reduced", as small as they can be; "complete", Q square; "r", only R, and Q without elements.
+        """Q with orthonormal columns and an upper triangular R whose product is this matrix, with LAPACK's signs.
+        `mode`: "reduced" for the smallest factors; "complete" for a square Q; "r" for R alone, with an empty Q.
         Gradients are those of the reduced factors."""
         from tilewright.tensor.matrices import launch, rules
 
@@ -148,7 +148,7 @@ class DecomposeMixin(ProductsMixin):
         return batch if triangle in "Ll" else batch._exchanged()
 
     def _eigen(self, has_vectors: bool) -> list[Self]:
-        """The eigenvalues of a batch in order and, in rows, the eigenvectors."""
+        """The sorted eigenvalues of a batch and, as rows, the eigenvectors."""
         from tilewright.tensor.matrices import householder, launch, rotations
 
         batch, size, _ = self.shape
@@ -166,7 +166,7 @@ class DecomposeMixin(ProductsMixin):
         return launch.run_kernel(rotations.ordered_kernel, *outputs, diagonal, *vectors, unit)[: len(outputs)]
 
     def _in_rows(self) -> Self:
-        """The columns as rows of a length that whole vectors divide."""
+        """The columns as rows, padded to a multiple of the vector width."""
         from tilewright.tensor.matrices.rotations import LANES
 
         return self._exchanged().pad((0, -self.shape[-2] % LANES))
@@ -215,7 +215,7 @@ class DecomposeMixin(ProductsMixin):
         return self._from_batch(values)
 
     def _triangle_values(self) -> list[Self]:
-        """The singular values of a batch, taken of R where there are more rows than columns."""
+        """The singular values of a batch; those of R where there are more rows than columns."""
         rows, columns = self.shape[-2:]
         if rows < columns:
             return self._exchanged()._triangle_values()

@@ -1,6 +1,6 @@
-"""Products and reshapes written as formulas. In: "ij,jk->ik" and tensors, or "b (h w) c -> b c h w" and a tensor.
-Out: a tensor. An einsum is taken two operands at a time, from the left, each time as one product and one sum over the
-letters that nothing after it needs; a rearrangement is two reshapes and a permutation between them."""
+"""einsum and rearrange. In: "ij,jk->ik" and tensors, or "b (h w) c -> b c h w" and a tensor. Out: a tensor. An einsum
+contracts two operands at a time, from the left, each time as one product and one sum over the letters that no later
+operand has; a rearrangement is a permutation between two reshapes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tilewright.tensor.families.base import Family
 from tilewright.tensor.families.linalg.products import multiply_and_sum
 from tilewright.tensor.primitives.reduce import accumulate_dtype
 
-# An ellipsis within brackets: its axes become one.
+# An ellipsis within brackets: its axes are merged.
 _JOINED = "(...)"
 
 
 class Lettered(NamedTuple):
-    """An operand: a node and a name for each of its axes; those of an ellipsis are "0", "1", ... from behind."""
+    """An operand: a node and a name for each of its axes; those of an ellipsis are "0", "1", ... from the last."""
 
     names: tuple[str, ...]
     node: UOp
@@ -34,8 +34,8 @@ class EinsumMixin(Family):
 
     @classmethod
     def einsum(cls, formula: str, *operands: Any, dtype: DType | str | None = None) -> Self:
-        """The sum of products that the formula names: "ij,jk->ik" is a matrix product, "ii->i" a diagonal,
-        "...ij->...ji" a transposition. Without an arrow, the result has the letters that occur once, sorted."""
+        """The sum of products given by the formula: "ij,jk->ik" is a matrix product, "ii->i" a diagonal, "...ij->...ji"
+        a transposition. Without an arrow, the result has the letters that occur once, sorted."""
         tensors = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], list | tuple) else list(operands)
         check_formula("einsum", formula)
         inputs, output = split_formula(formula, len(tensors))
@@ -60,7 +60,7 @@ class EinsumMixin(Family):
         return first._new(node, *tensors[1:])
 
     def rearrange(self, formula: str, **sizes: int) -> Self:
-        """The axes reordered, split and joined as in einops: `rearrange("b (h w) c -> b c h w", h=8)`."""
+        """The axes permuted, split and merged as in einops: `rearrange("b (h w) c -> b c h w", h=8)`."""
         check_formula("rearrange", formula)
         left, arrow, right = formula.partition("->")
         if not arrow:
@@ -81,7 +81,7 @@ class EinsumMixin(Family):
     def _with_ellipsis(
         self, formula: str, before: list[list[str]], after: list[list[str]]
     ) -> tuple[list[list[str]], list[list[str]]]:
-        """The groups with the ellipsis replaced by names for the axes it stands for."""
+        """The groups with the ellipsis replaced by names for its axes."""
         if any(_JOINED in group for group in before):
             message = f"{formula!r} joins ... on the left, where its sizes are not known"
             raise ShapeError("rearrange", message, "use ( ) around ... on the right only")
@@ -135,7 +135,7 @@ class EinsumMixin(Family):
     def diag_embed(self) -> Self:
         """Matrices with the last axis on their diagonals."""
         if not self.ndim:
-            raise ShapeError("diag_embed", "a number has no axis", "give a vector or rows of them")
+            raise ShapeError("diag_embed", "a 0-d tensor has no axis", "give a vector or rows of them")
         size = self.shape[-1]
         rows, columns = (self.arange(size, device=self.device).unsqueeze(axis) for axis in (1, 0))
         return rows.eq(columns).where(self.unsqueeze(-1), 0).cast(self.dtype)
@@ -146,7 +146,7 @@ class EinsumMixin(Family):
 
 def check_formula(operation: str, formula: object) -> None:
     if not isinstance(formula, str):
-        raise ShapeError(operation, f"a {type(formula).__name__} is no formula", 'give a string such as "ij->ji"')
+        raise ShapeError(operation, f"a formula of type {type(formula).__name__}", 'give a string such as "ij->ji"')
 
 
 def split_formula(formula: str, count: int) -> tuple[list[str], str | None]:
@@ -192,7 +192,7 @@ def output_names(formula: str, inputs: list[str], output: str | None, terms: lis
 
 
 def sizes_of_names(formula: str, terms: list[Lettered]) -> dict[str, int]:
-    """The size of each axis; one of size 1 goes with any other."""
+    """The size of each axis; size 1 broadcasts."""
     sizes: dict[str, int] = {}
     for term in terms:
         for name, size in zip(term.names, term.node.shape):
@@ -210,7 +210,7 @@ def sizes_of_names(formula: str, terms: list[Lettered]) -> dict[str, int]:
 
 
 def diagonals(formula: str, term: Lettered) -> Lettered:
-    """An operand with a letter that occurs twice made the diagonal of those axes."""
+    """An operand with each repeated letter replaced by the diagonal of its axes."""
     for name in term.names:
         while term.names.count(name) > 1:
             first = term.names.index(name)
@@ -221,7 +221,7 @@ def diagonals(formula: str, term: Lettered) -> Lettered:
                 raise ShapeError("einsum", message, "make the sizes of a letter equal")
             on_diagonal = build.axis_iota(shape, first).eq(build.axis_iota(shape, second))
             kept = build.where(on_diagonal, term.node, build.const(term.node.dtype, 0))
-            # Off the diagonal there are zeros, so the sum is the diagonal itself; it has a gradient of its own kind.
+            # The diagonal as a masked sum: elements off the diagonal are 0.
             picked = build.reduce_axis(Ops.ADD if not kept.dtype.is_bool else Ops.MAX, kept, (second,))
             term = Lettered(
                 term.names[:second] + term.names[second + 1 :],
@@ -233,7 +233,7 @@ def diagonals(formula: str, term: Lettered) -> Lettered:
 def contract(
     left: Lettered, right: Lettered | None, needed: frozenset[str], sizes: dict[str, int], dtype: DType
 ) -> Lettered:
-    """The product of two operands (or the one), summed over the axes that nothing needs afterwards."""
+    """The product of two operands (or one operand), summed over the axes that are not used afterwards."""
     present = list(dict.fromkeys((*left.names, *(right.names if right else ()))))
     kept = [name for name in present if name in needed]
     summed = [name for name in present if name not in needed]
@@ -249,7 +249,7 @@ def contract(
 
 
 def _spread(term: Lettered, order: list[str], shape: tuple[int, ...]) -> UOp:
-    """The operand with its axes in order, the ones it lacks put in and repeated."""
+    """The operand with its axes in order, and missing axes inserted and expanded."""
     own = [name for name in order if name in term.names]
     moved = build.permute(term.node, tuple(term.names.index(name) for name in own))
     sizes = dict(zip(own, moved.shape))
@@ -260,7 +260,7 @@ def _spread(term: Lettered, order: list[str], shape: tuple[int, ...]) -> UOp:
 
 
 def axis_groups(formula: str, side: str) -> list[list[str]]:
-    """The axes of one side of the arrow, each a list of the names it is made of; `1` and `()` have none."""
+    """The axes of one side of the arrow, each a list of names; `1` and `()` have none."""
     groups: list[list[str]] = []
     inside: list[str] | None = None
     for token in re.findall(r"[()]|[^\s()]+", side.replace("…", "...")):

@@ -1,5 +1,5 @@
-"""Norms, and products of vectors and of several matrices. In: tensors. Out: tensors. All are made of other operations;
-those of them that need singular values ask `decompose_linalg`."""
+"""Norms, and products of vectors and of several matrices. In: tensors. Out: tensors. All are built from other
+operations; norms that need singular values take them from `decompositions`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class NormsMixin(SolveMixin):
     # ------------------------------------------------------------ norms
 
     def norm(self, p: Order = "fro", dim: Axes = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
-        """The norm of all elements, or along `dim`: (sum of |x| ** p) ** (1 / p). "fro" is p=2; inf, -inf and 0 are the
-        largest, the smallest and the number of those that are not 0; "nuc" is the sum of the singular values of the
+        """The norm of all elements, or along `dim`: (sum of |x| ** p) ** (1 / p). "fro" is p=2; inf, -inf and 0 give
+        the maximum, the minimum and the number of nonzero elements; "nuc" is the sum of the singular values of the
         matrices that two axes make."""
         if p == "nuc":
             axes = (0, 1) if dim is None and self.ndim == 2 else dim if isinstance(dim, tuple | list) else None
@@ -39,8 +39,8 @@ class NormsMixin(SolveMixin):
     def vector_norm(
         self, ord: Order = 2, dim: Axes = None, keepdim: bool = False, *, dtype: DType | str | None = None
     ) -> Self:
-        """(sum of |x| ** ord) ** (1 / ord) of all elements, or along `dim`; inf, -inf and 0 are the largest, the
-        smallest and the number of those that are not 0. The gradient at zero is zero."""
+        """(sum of |x| ** ord) ** (1 / ord) of all elements, or along `dim`; inf, -inf and 0 give the maximum, the
+        minimum and the number of nonzero elements. The gradient at 0 is 0."""
         if not isinstance(ord, int | float):
             raise ShapeError("vector_norm", f"ord={ord!r}", "give a number; matrix_norm knows 'fro' and 'nuc'")
         given = self._for_norm("vector_norm", dtype)
@@ -51,7 +51,7 @@ class NormsMixin(SolveMixin):
 
     def _check_extreme(self, name: str, axes: Sequence[int], ord: Order) -> None:
         if any(self.shape[axis] == 0 for axis in axes):
-            raise ShapeError(name, f"ord={ord} of no elements, shape {self.shape}", "there is no largest of none")
+            raise ShapeError(name, f"ord={ord} of no elements, shape {self.shape}", "give at least one element")
 
     def matrix_norm(
         self,
@@ -61,9 +61,9 @@ class NormsMixin(SolveMixin):
         *,
         dtype: DType | str | None = None,
     ) -> Self:
-        """The norm of the matrices that two axes make. "fro": the root of the sum of squares; "nuc": the sum of the
-        singular values; 2 and -2: the largest and the smallest of them; 1 and -1: the largest and smallest sum of
-        absolute values of a column; inf and -inf: of a row."""
+        """The norm of the matrices of two axes. "fro": the root of the sum of squares; "nuc": the sum of the singular
+        values; 2 and -2: the largest and the smallest of them; 1 and -1: the largest and smallest sum of absolute
+        values of a column; inf and -inf: of a row."""
         axes = dim if isinstance(dim, tuple | list) else ()
         if len(axes) != 2:
             raise ShapeError("matrix_norm", f"dim={dim!r}", "name the two axes of the matrices, such as (-2, -1)")
@@ -93,7 +93,7 @@ class NormsMixin(SolveMixin):
         return tuple(shape) if is_kept else tuple(s for axis, s in enumerate(self.shape) if axis not in axes)
 
     def cond(self, p: Order = None) -> Self:
-        """The condition number of a matrix in a norm that `matrix_norm` knows, 2 unless it is given."""
+        """The condition number of a matrix in a norm of `matrix_norm`, by default 2."""
         self._check_matrices("cond", is_square=p not in (None, 2, -2))
         if p in (None, 2, -2):
             values = self.svdvals()

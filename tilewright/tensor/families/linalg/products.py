@@ -19,8 +19,8 @@ from tilewright.tensor.primitives.reduce import accumulate_dtype
 
 
 def multiply_and_sum(left: UOp, right: UOp, axes: Sequence[int], dtype: DType) -> UOp:
-    """sum(left * right) over axes, of factors in the dtype that the sum is carried in. Operands are converted to it
-    before they are broadcast: their gradients are then summed in it too, and rounded once."""
+    """sum(left * right) over axes, with both converted to the accumulator's dtype. They are converted before they are
+    broadcast, so that their gradients are summed in that dtype too and rounded once."""
     return build.cast(build.reduce_axis(Ops.ADD, build.alu(Ops.MUL, left, right), axes), dtype)
 
 
@@ -30,7 +30,7 @@ class ProductsMixin(Family):
     # ------------------------------------------------------------ products
 
     def _product_dtypes(self, name: str, other: Self, dtype: DType | str | None) -> tuple[DType, DType]:
-        """The dtype of the result and the one the sum is carried in."""
+        """The dtype of the result and that of the accumulator."""
         wanted = promote(self.dtype, other.dtype) if dtype is None else to_dtype(dtype)
         if wanted.is_bool:
             raise DTypeError(name, "products of bool matrices are not defined", "cast to an integer or float first")
@@ -38,7 +38,7 @@ class ProductsMixin(Family):
 
     def dot(self, w: Self, dtype: DType | str | None = None) -> Self:
         """The matrix product: the last axis of this tensor with the last but one of `w` (or its only one), batches
-        broadcast. A short float is carried in float32."""
+        broadcast. 8- and 16-bit floats are accumulated in float32."""
         check_devices("matmul", self, w)
         if self.ndim == 0 or w.ndim == 0:
             message = f"shapes {self.shape} and {w.shape}: a 0-d tensor has no axis to sum over"
@@ -48,7 +48,7 @@ class ProductsMixin(Family):
         left = left if self.ndim > 1 else build.reshape(left, (1, *self.shape))
         right = right if w.ndim > 1 else build.reshape(right, (*w.shape, 1))
         if left.shape[-1] != right.shape[-2]:
-            message = f"shapes {self.shape} and {w.shape}: {left.shape[-1]} columns meet {right.shape[-2]} rows"
+            message = f"shapes {self.shape} and {w.shape}: {left.shape[-1]} columns and {right.shape[-2]} rows"
             raise ShapeError("matmul", message, "make the last axis of the first equal the last but one of the second")
         batch = broadcast_shape("matmul", left.shape[:-2], right.shape[:-2])
         rows, inner, columns = left.shape[-2], left.shape[-1], right.shape[-1]
@@ -79,7 +79,7 @@ class ProductsMixin(Family):
         return operand if isinstance(operand, ProductsMixin) else self._tensor(operand)
 
     def linear(self, weight: Self, bias: Self | None = None, dtype: DType | str | None = None) -> Self:
-        """x @ weight + bias (weight as (in, out)); a 1-D weight scales."""
+        """x @ weight + bias, with a weight of (in, out); a 1-D weight multiplies elementwise."""
         check_devices("linear", self, weight, *(() if bias is None else (bias,)))
         if dtype is not None:
             wanted = to_dtype(dtype)
@@ -101,7 +101,7 @@ class ProductsMixin(Family):
         return self.matmul(mat2)
 
     def bmm(self, mat2: Self) -> Self:
-        """The products of two batches of matrices, one by one."""
+        """The matrix products of two batches."""
         self._check_axes_of("bmm", 3, mat2, 3)
         if self.shape[0] != mat2.shape[0]:
             raise ShapeError("bmm", f"batches of {self.shape[0]} and {mat2.shape[0]}", "give batches of one size")
@@ -125,7 +125,7 @@ class ProductsMixin(Family):
         return self._added(batch1.bmm(batch2), beta, alpha)
 
     def _added(self, product: Self, beta: Scalar, alpha: Scalar) -> Self:
-        """With a beta of 0 this tensor does not count, not even its NaN."""
+        """With a beta of 0 this tensor is ignored, also where it is NaN."""
         scaled = product if alpha == 1 else product * alpha
         if beta == 0:
             return scaled
@@ -139,7 +139,7 @@ class ProductsMixin(Family):
         return self.tensordot(other, ([-1], [-1]))
 
     def vdot(self, other: Self) -> Self:
-        """The sum of the products of two rows."""
+        """The inner product of two vectors."""
         self._check_axes_of("vdot", 1, other, 1)
         return self.matmul(other)
 
@@ -175,7 +175,7 @@ class ProductsMixin(Family):
         return left_matrix.matmul(right_matrix).reshape((*rows, *columns))
 
     def kron(self, other: Self) -> Self:
-        """Each element times the whole of the other tensor, laid out block by block."""
+        """The Kronecker product: each element times the other tensor, as blocks."""
         check_devices("kron", self, other)
         ndim = max(self.ndim, other.ndim)
         left, right = ((1,) * (ndim - len(shape)) + shape for shape in (self.shape, other.shape))
@@ -206,7 +206,7 @@ class ProductsMixin(Family):
         for tensor in (self, other):
             from_end = axis - max(self.ndim, other.ndim)
             if tensor.ndim < -from_end or tensor.shape[from_end] != 3:
-                message = f"shapes {self.shape} and {other.shape}: axis {dim} is not 3 long in both"
+                message = f"shapes {self.shape} and {other.shape}: axis {dim} does not have size 3 in both"
                 raise ShapeError("cross", message, "give vectors of 3 elements, and their axis as dim=")
         from_end = axis - max(self.ndim, other.ndim)
         return self.roll(-1, from_end) * other.roll(1, from_end) - self.roll(1, from_end) * other.roll(-1, from_end)
@@ -217,12 +217,12 @@ class ProductsMixin(Family):
         return (self * other).sum(dim)
 
     def multi_dot(self, *others: Self) -> Self:
-        """The product of this and further matrices, in the order that takes the fewest multiplications. The first and
-        the last may be vectors."""
+        """The product of this and further matrices, in the order with the fewest multiplications. The first and the
+        last may be vectors."""
         matrices: list[Any] = [self, *others]
         check_devices("multi_dot", *matrices)
         if len(matrices) < 2:
-            raise ShapeError("multi_dot", "one matrix is no product", "give two or more")
+            raise ShapeError("multi_dot", "one matrix", "give two or more")
         is_row, is_column = self.ndim == 1, matrices[-1].ndim == 1
         if is_row:
             matrices[0] = self.unsqueeze(0)
@@ -240,7 +240,7 @@ class ProductsMixin(Family):
     # ------------------------------------------------------------ distances
 
     def cdist(self, x2: Self, p: float = 2.0) -> Self:
-        """The distance of each row from each row of the other tensor, in the p-norm."""
+        """The p-norm distance between each row and each row of the other tensor."""
         check_devices("cdist", self, x2)
         if self.ndim < 2 or x2.ndim < 2 or self.shape[-1] != x2.shape[-1]:
             raise ShapeError("cdist", f"shapes {self.shape} and {x2.shape}", "give (..., n, d) and (..., m, d)")
@@ -251,7 +251,7 @@ class ProductsMixin(Family):
         return (self - other).flatten()._norm(p, (0,)).squeeze(-1)
 
     def pairwise_distance(self, x2: Self, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Self:
-        """The distance of rows from rows, one by one, in the p-norm."""
+        """The p-norm distance between corresponding rows."""
         length = (self - x2 + eps)._norm(p, (max(self.ndim, x2.ndim) - 1,))
         return length if keepdim else length.squeeze(-1)
 
@@ -264,7 +264,7 @@ class ProductsMixin(Family):
 
 
 def _chain(matrices: list[Any]) -> Any:
-    """The product, split where the two parts together cost least."""
+    """The product, split at the point of minimum cost."""
     sizes = [matrices[0].shape[0], *(matrix.shape[1] for matrix in matrices)]
     count = len(matrices)
     cost = {(k, k): (0, k) for k in range(count)}

@@ -1,7 +1,7 @@
 """Systems of linear equations, inverses and determinants. In: tensors whose last two axes are matrices. Out: tensors.
-LU with the largest pivot of each column, or SVD where the rank may be short; the kernels are in `tensor/matrices`. A
-singular matrix is no error, for it is known only when the kernel has run: solutions are inf and NaN, as they divide by
-a pivot of 0, and the determinant is 0."""
+Solvers use LU with partial pivoting, or SVD where the matrix may be rank-deficient; the kernels are in
+`tensor/matrices`. A singular matrix is not an error, since that is known only after the kernel has run: solutions are
+inf and NaN, from a pivot of 0, and the determinant is 0."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tilewright.tensor.families.linalg.decompositions import DecomposeMixin
 
 
 class Slogdet(NamedTuple):
-    """What `slogdet` gives."""
+    """The result of `slogdet`."""
 
     sign: Any
     logabsdet: Any
 
 
 class Lstsq(NamedTuple):
-    """What `lstsq` gives."""
+    """The result of `lstsq`."""
 
     solution: Any
     residuals: Any
@@ -39,7 +39,7 @@ class SolveMixin(DecomposeMixin):
 
     def solve(self, B: Self, *, left: bool = True) -> Self:
         """X with `self @ X == B`, or with left=False `X @ self == B`. B is a matrix, or a vector for each matrix;
-        batches broadcast. Of a singular matrix X is inf or NaN."""
+        batches broadcast. For a singular matrix X is inf or NaN."""
         check_devices("solve", self, B)
         self._check_matrices("solve", is_square=True)
         is_vector = B.ndim == 1 or (B.ndim == self.ndim - 1 and B.shape == self.shape[:-1])
@@ -63,7 +63,7 @@ class SolveMixin(DecomposeMixin):
         return next(pair), next(pair)
 
     def _solution(self, right: Self, found: Self, is_vector: bool) -> Self:
-        """The solution in the shape and dtype that the operands ask for."""
+        """The solution in the shape and dtype of the operands."""
         operand = right.unsqueeze(-1) if is_vector else right
         batch = broadcast_shape("solve", self.shape[:-2], operand.shape[:-2])
         shaped = found.reshape(*batch, *found.shape[1:]).cast(promote(self.dtype, right.dtype))
@@ -82,8 +82,8 @@ class SolveMixin(DecomposeMixin):
         return found[0]
 
     def solve_triangular(self, B: Self, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Self:
-        """X with `self @ X == B` for a triangular matrix; reads one triangle; with left=False `X @ self ==
-        B`. `unitriangular`: the diagonal counts as 1 and is not read."""
+        """X with `self @ X == B`, or with left=False `X @ self == B`, for a triangular matrix, of which one triangle is
+        read. `unitriangular`: the diagonal is taken as 1 and not read."""
         check_devices("solve_triangular", self, B)
         self._check_matrices("solve_triangular", is_square=True)
         is_vector = B.ndim == 1
@@ -115,7 +115,7 @@ class SolveMixin(DecomposeMixin):
         return found[0]
 
     def cholesky_solve(self, L: Self, upper: bool = False) -> Self:
-        """X with `L @ L.T @ X == self` for the factor L that `cholesky` gave, or `L.T @ L` with `upper`."""
+        """X with `L @ L.T @ X == self` for a factor L from `cholesky`, or with `upper` `L.T @ L @ X == self`."""
         check_devices("cholesky_solve", self, L)
         L._check_matrices("cholesky_solve", is_square=True)
         first = L._exchanged() if upper else L
@@ -137,8 +137,8 @@ class SolveMixin(DecomposeMixin):
         return self.inv()
 
     def det(self) -> Self:
-        """The determinant of a square matrix. Its gradient is that of the cofactors, also where the matrix is singular
-        of rank n - 1."""
+        """The determinant of a square matrix. Its gradient is the matrix of cofactors, also for a singular matrix of
+        rank n - 1."""
         from tilewright.tensor.matrices import factors, launch
 
         self._check_matrices("det", is_square=True)
@@ -172,7 +172,7 @@ class SolveMixin(DecomposeMixin):
         return found
 
     def _lu(self, name: str) -> tuple[Self, Self, Self]:
-        """L below the diagonal and U above it, the order of the rows, and its sign, of a batch."""
+        """For a batch: L below the diagonal and U above it, the permutation of the rows, and its sign."""
         from tilewright.tensor.matrices import factors, launch
 
         matrix = self._batch(name)
@@ -182,8 +182,8 @@ class SolveMixin(DecomposeMixin):
         return found[0], found[1], found[2]
 
     def lu(self) -> tuple[Self, Self, Self]:
-        """P, L and U with `P @ L @ U` equal to this matrix: a permutation, a lower triangle with 1 on its diagonal, and
-        an upper one. Gradients are those of square matrices."""
+        """P, L and U with `P @ L @ U` equal to this matrix: a permutation, a unit lower and an upper triangular matrix.
+        Gradients are defined for square matrices."""
         self._check_matrices("lu")
         rows, columns = self.shape[-2:]
         least = min(rows, columns)
@@ -199,7 +199,7 @@ class SolveMixin(DecomposeMixin):
         return self._from_batch(p), self._from_batch(lower), self._from_batch(factors._rows(0, least).triu())
 
     def matrix_power(self, n: int) -> Self:
-        """The product of n of these square matrices; of their inverses where n is negative."""
+        """The n-th power of a square matrix; of its inverse where n is negative."""
         self._check_matrices("matrix_power", is_square=True)
         check_whole("matrix_power", "n", n)
         if n == 0:
@@ -219,16 +219,15 @@ class SolveMixin(DecomposeMixin):
     # ------------------------------------------------------------ matrices of any rank
 
     def _rank_limit(self, values: Self, atol: float | None, rtol: float | None) -> Self:
-        """What singular values must exceed to count."""
+        """The limit below which singular values are taken as 0."""
         rounding = {dtypes.float64: 2.0**-52}.get(values.dtype, 2.0**-23)
         relative = rtol if rtol is not None else (0.0 if atol else max(self.shape[-2:]) * rounding)
         largest = values.max(-1, keepdim=True)
         return (largest * relative).maximum(0.0 if atol is None else atol)
 
     def pinv(self, rtol: float | Self | None = None, *, atol: float | None = None) -> Self:
-        """The pseudo-inverse (Moore and Penrose). Singular values up to max(atol, rtol * the largest) count as 0;
-        `rtol` is max(rows, columns) times the distance from 1 to the next number unless it is given. A tensor of
-        them has one for each matrix."""
+        """The pseudo-inverse (Moore and Penrose). Singular values up to max(atol, rtol * the largest) are taken as 0;
+        by default `rtol` is max(rows, columns) * epsilon. A tensor gives one value for each matrix."""
         from tilewright.tensor.matrices import launch, rules
 
         self._check_matrices("pinv")
@@ -243,7 +242,7 @@ class SolveMixin(DecomposeMixin):
         return self._from_batch(found)
 
     def _per_matrix(self, limit: Any) -> Any:
-        """A limit for each matrix of a batch, as a column; a number is the limit of all of them."""
+        """A limit for each matrix of a batch, as a column; a number is used for all of them."""
         if not hasattr(limit, "expand"):
             return limit
         broadcast_shape("pinv", self.shape[:-2], limit.shape)
@@ -254,7 +253,7 @@ class SolveMixin(DecomposeMixin):
         return self.pinv(rcond)
 
     def matrix_rank(self, rtol: float | None = None, *, atol: float | None = None, tol: float | None = None) -> Self:
-        """The number of singular values above max(atol, rtol * the largest); `tol` is another name of `atol`."""
+        """The number of singular values above max(atol, rtol * the largest); `tol` is an alias of `atol`."""
         self._check_matrices("matrix_rank")
         if 0 in self.shape:
             return self.zeros(*self.shape[:-2], dtype="int64", device=self.device)
@@ -262,9 +261,9 @@ class SolveMixin(DecomposeMixin):
         return (values > self._rank_limit(values, tol if atol is None else atol, rtol)).cast("int64").sum(-1)
 
     def lstsq(self, B: Self, rcond: float | None = None, *, driver: str | None = None) -> Lstsq:
-        """The X of least norm among those for which the squares of `self @ X - B` have the least sum; the sums of
-        squares of each column (without elements where the rank is short or the system is not overdetermined), the rank,
-        and the singular values. `driver` is there for programs that name one of LAPACK's: all are SVD here."""
+        """The least-squares solution of `self @ X == B` with minimum norm; the sum of squared residuals of each column
+        (empty where the matrix is rank-deficient or the system is not overdetermined), the rank, and the singular
+        values. `driver` accepts LAPACK's names; all of them use the SVD here."""
         from tilewright.tensor.matrices import launch, rules
 
         if driver not in (None, "gels", "gelsy", "gelsd", "gelss"):

@@ -1,5 +1,5 @@
-"""The nonlinear functions of networks. In: a tensor. Out: a tensor of its shape.
-They have torch's meaning at infinities and NaN; those of several steps round a short float once."""
+"""Activation functions. In: a tensor. Out: a tensor of its shape. Infinities and NaN give torch's results; functions of
+several operations round 8- and 16-bit floats once."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tilewright.tensor.primitives import functions
 
 @functools.cache
 def _relu_bound(dtype: DType) -> UOp:
-    """0 without a gradient at 0; kept, because networks ask for it more often than for anything."""
+    """The constant 0, whose gradient at x = 0 is 0; cached, because networks use it most of all."""
     return marks.taking_ties(build.const(dtype, 0))
 
 
 class ActivationMixin(Family):
     """relu, sigmoid, gelu, ..."""
 
-    # ------------------------------------------------------------ pieces of lines
+    # ------------------------------------------------------------ piecewise linear
 
     def relu(self) -> Self:
         """max(x, 0)."""
@@ -44,7 +44,7 @@ class ActivationMixin(Family):
 
     def hardtanh(self, min_val: float = -1, max_val: float = 1) -> Self:
         """x clamped to min_val..max_val."""
-        # Flat at the bounds, where clamp is not.
+        # The gradient at the bounds is 0, other than that of clamp.
         return self._bounded(Ops.MAX, min_val, "hardtanh")._bounded(Ops.MIN, max_val, "hardtanh")
 
     def hardsigmoid(self, alpha: float = 1 / 6, beta: float = 0.5) -> Self:
@@ -104,9 +104,10 @@ class ActivationMixin(Family):
         return self._function(lambda x: (x > 0).where(x, functions.expm1_below_zero(x) * alpha) * gamma)
 
     def gelu(self, approximate: str = "tanh") -> Self:
-        """x times the normal distribution's probability below x; `approximate` is "tanh" or "none" (by erf)."""
+        """x times the cumulative normal distribution at x; `approximate` is "tanh" or "none" (by erf)."""
         if approximate == "tanh":
-            # (1 + tanh(u)) / 2 is sigmoid(2u), which takes fewer steps and keeps its digits where tanh is near -1.
+            # (1 + tanh(u)) / 2 is sigmoid(2u), which takes fewer operations and loses no precision where tanh is near
+            # -1.
             scale = 2 * math.sqrt(2 / math.pi)
             return self._function(lambda x: x * functions.sigmoid((x + x * x * x * 0.044715) * scale))
         if approximate == "none":
@@ -136,15 +137,15 @@ class ActivationMixin(Family):
         return (result if bias is None else result + aligned("bias", bias)).cast(self.dtype)
 
     def normalize(self, p: float = 2.0, dim: Axes = 1, eps: float = 1e-12) -> Self:
-        """Each vector along `dim` over its p-norm, or over `eps` where the norm is less."""
+        """Each vector along `dim` divided by its p-norm, or by `eps` where the norm is smaller."""
         self._check_float("normalize")
         axes = check_axes("normalize", dim, self.ndim)
         if not isinstance(p, int | float) or p != p:
-            raise DTypeError("normalize", f"p={p!r} is no norm", "give a number, such as 2, or math.inf")
+            raise DTypeError("normalize", f"p={p!r}", "give a number, such as 2, or math.inf")
         return self._in_float32(lambda x: x / x._norm(p, axes).maximum(eps))
 
 
 def _inverse(operation: str, name: str, value: float) -> float:
     if isinstance(value, int | float) and value == 0:
-        raise DTypeError(operation, f"{name}={value!r} is divided by", f"give another {name} than 0")
+        raise DTypeError(operation, f"{name}={value!r} is a divisor", f"give a {name} other than 0")
     return 1 / value

@@ -1,6 +1,6 @@
-"""Attention. In: queries, keys and values. Out: for each query the values, weighted by how well their keys fit it.
-A query needs its own scores alone, so where the matrix of all scores is large only some rows of it are there at a time.
-Gradients of such parts compute their scores a second time."""
+"""Attention. In: queries, keys and values. Out: for each query the sum of the values weighted by the softmax of its
+scores. Where the matrix of all scores is large, only some of its rows are in memory at a time, since a query needs its
+own scores alone. The gradients of such parts recompute the scores."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from tilewright.tensor.families.linalg.products import ProductsMixin
 from tilewright.tensor.families.random import RandomMixin
 from tilewright.tensor.primitives.reduce import accumulate_dtype
 
-# Scores that are there at a time: 128 MiB in float32. Each part is compiled for its own range of queries, which
+# Maximum number of scores in memory: 128 MiB in float32. Each part is compiled for its own range of queries, which
 # takes about as long as computing this number of scores.
 MAX_SCORES = 1 << 25
 
-# Parts of many rows have a multiple of this many: their rows are aligned, and fill the tiles of tensor cores.
+# The rows of a part are a multiple of this where there are many, so that they are aligned and fill the tiles of tensor
+# cores.
 ROW_MULTIPLE = 64
 
 T = TypeVar("T", bound=ProductsMixin)
@@ -41,14 +42,14 @@ class AttentionMixin(RandomMixin, ProductsMixin):
         is_causal: bool = False,
         enable_gqa: bool = False,
     ) -> Self:
-        """softmax(q @ k.T / sqrt(d) + mask) @ v; a bool mask keeps where it is true."""
+        """softmax(q @ k.T / sqrt(d) + mask) @ v; a bool mask keeps scores where it is true."""
         name = "scaled_dot_product_attention"
         check_devices(name, self, key, value, *(() if attn_mask is None else (attn_mask,)))
         if is_causal and attn_mask is not None:
             raise ShapeError(name, "is_causal with a mask", "give one of the two")
         if enable_gqa:
             if min(self.ndim, key.ndim, value.ndim) < 3 or key.shape[-3] == 0 or self.shape[-3] % key.shape[-3]:
-                message = f"the heads of {self.shape} are not shared evenly among those of {key.shape}"
+                message = f"the number of heads of {self.shape} is not a multiple of that of {key.shape}"
                 raise ShapeError(name, message, "give (..., heads, time, features), the query's heads a multiple")
         has_own_keys = enable_gqa or self.ndim < 3 or key.shape[-3:-2] in ((1,), self.shape[-3:-2])
         if has_own_keys and (dropout_p == 0 or (0 < dropout_p <= 1 and not modes.training)):
@@ -61,15 +62,15 @@ class AttentionMixin(RandomMixin, ProductsMixin):
         return self._attend_in_parts(key, value, attn_mask, is_causal, dropout_p)
 
     def _fused_attention(self, key: Self, value: Self, attn_mask: Self | None, is_causal: bool) -> Self | None:
-        """One kernel, or None where there is none for these operands."""
+        """The result of one kernel, or None where no kernel takes these operands."""
         if self.ndim > 2 and not is_symbolic(self.shape) and self.shape[-2] == 1 and not is_causal:
-            # A kernel for devices with work-groups, which programs on a CPU do without.
+            # Imported late: only devices with work-groups use it.
             from tilewright.tensor.families.networks.row_attention import row_attention
 
             return row_attention(self, key, value, attn_mask, _attend_in_parts)
         if self.dtype not in (dtypes.bfloat16, dtypes.float16):
             return None
-        # Kernels of tensor cores, which most programs do without.
+        # Imported late: only devices with tensor cores use it.
         from tilewright.tensor.families.networks.fused_attention import fused_attention
 
         return fused_attention(self, key, value, attn_mask, is_causal, _attend_in_parts)
@@ -77,14 +78,14 @@ class AttentionMixin(RandomMixin, ProductsMixin):
     def _attend_in_parts(
         self, key: Self, value: Self, attn_mask: Self | None, is_causal: bool, dropout_p: float = 0.0
     ) -> Self:
-        """As many rows at a time as may have their scores in memory."""
+        """In parts of as many rows as may have their scores in memory."""
         parts = rows_at_a_time(self, key)
         if not parts:
             return self._attend(key, value, attn_mask, dropout_p, 0 if is_causal else None)
         results: list[Self] = []
         for first, end in parts:
             given = [take_rows(self, first, end), key, value]
-            if is_causal:  # what lies after the last of these rows has no weight
+            if is_causal:  # keys after the last of these rows have weight 0
                 given[1:] = (take_rows(each, 0, smaller_size(end, each.shape[-2])) for each in (key, value))
             if attn_mask is not None:
                 has_rows = attn_mask.ndim >= 2 and attn_mask.shape[-2] != 1
@@ -94,9 +95,10 @@ class AttentionMixin(RandomMixin, ProductsMixin):
         return results[0].cat(*results[1:], dim=-2)
 
     def _attend(self, key: Self, value: Self, mask: Self | None, dropout_p: float, first_row: int | None) -> Self:
-        """All rows of `self` at once; with `first_row`, its number among all queries, none looks at later keys."""
+        """All rows of `self` at once. `first_row`, the position of the first row among all queries, makes it causal."""
         carrier: DType = accumulate_dtype(promote(self.dtype, key.dtype))
-        # Their gradient is a factor of the queries' and the keys', so it has the dtype of these.
+        # The gradient of the scores is an operand of the products for queries and keys, so it is rounded to their
+        # dtype.
         raw = self._new(marks.round_gradient(self.dot(key.transpose(-2, -1), dtype=carrier).uop, self.dtype), key)
         scores = raw * (1 / math.sqrt(self.shape[-1]))
         if first_row is not None:
@@ -109,12 +111,12 @@ class AttentionMixin(RandomMixin, ProductsMixin):
 
 
 def _attend_in_parts(query: AttentionMixin, *others: Any) -> AttentionMixin:
-    """The method as a function that is equal to itself in every call."""
+    """The method as a module-level function, which compares equal in every call."""
     return query._attend_in_parts(*others)
 
 
 def rows_at_a_time(query: ProductsMixin, key: ProductsMixin) -> list[tuple[int, int]]:
-    """The parts into which the queries are split, first row and end; none where all scores may be there at once."""
+    """The parts of the queries as (first row, end); none where all scores fit at once."""
     if min(query.ndim, key.ndim) < 2:
         return []
     rows, columns = query.shape[-2], key.shape[-2]

@@ -1,6 +1,6 @@
-"""Where the operands of attention lie in memory. In: a tensor of (batch, heads, time, features), often a view of what a
-projection has made. Out: the node that is in memory, and how the view's elements lie in it. A kernel that reads through
-the view needs no copy: of queries, keys and values that are parts of one product, none is made."""
+"""Memory layouts of the operands of attention. In: a tensor of (batch, heads, time, features), often a view of the
+result of a projection. Out: the stored node, and the strides of the view in it. A kernel that reads through the view
+needs no copy, also where queries, keys and values are parts of one product."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tilewright.tensor.families.base import Family
 T = TypeVar("T", bound=Family)
 
 _MOVES = (Ops.PERMUTE, Ops.SHRINK, Ops.RESHAPE)
-# Elements of the vectors that kernels copy: they begin at multiples of this.
+# Elements per vector that kernels copy: strides and offsets are multiples of it.
 VECTOR = 8
 
 
 class Layout(NamedTuple):
-    """`moves` make the view of what is in memory."""
+    """The layout of a view; `moves` make the view from the stored node."""
 
     moves: tuple[tuple[Op, Any], ...]
     steps: Steps
@@ -45,8 +45,8 @@ class _Strides(NamedTuple):
 
 
 def find_layouts(tensors: Sequence[T]) -> list[tuple[T, Layout]]:
-    """What is in memory of each tensor, and its layout there. All may share memory that they fill together; any other
-    that is larger than its view might be computed for nothing."""
+    """The stored node of each tensor, and the tensor's layout in it. A node that is larger than its view is used only
+    where all tensors together cover it: else it might be computed in vain."""
     candidates = [list(_candidates(tensor.uop)) for tensor in tensors]
     deepest = [found[0] for found in candidates]
     memory = deepest[0][0]
@@ -60,8 +60,8 @@ def find_layouts(tensors: Sequence[T]) -> list[tuple[T, Layout]]:
 
 
 def find_stored(tensor: T) -> tuple[T, Layout] | None:
-    """What is in memory of one tensor, of which a view may be any part, also a symbolic one: memory that is there is
-    read in place. What is computed is given as it is, which has no layout where its size is symbolic."""
+    """The stored node of one tensor and the layout in it. A view may be any part of memory that exists, also one of
+    symbolic size. A computed tensor is its own node, and has no layout where its size is symbolic."""
     chain = [tensor.uop]
     while chain[-1].op in _MOVES and not _reshapes_symbolic(chain[-1]):
         chain.append(chain[-1].src[0])
@@ -94,7 +94,7 @@ def dense_steps(shape: tuple[int, ...], is_time_first: bool) -> Steps:
 
 
 def _candidates(node: UOp) -> Iterator[tuple[UOp, Layout]]:
-    """The nodes that a view may be read through, the farthest first; at last the view itself."""
+    """The nodes that a view can be read from, from the outermost source to the view itself."""
     chain = [node]
     while chain[-1].op in _MOVES:
         chain.append(chain[-1].src[0])
@@ -130,9 +130,9 @@ def _strides_of(shape: tuple[int, ...], moves: Sequence[tuple[Op, Any]]) -> _Str
 
 
 def _reshaped(view: _Strides, shape: Sequence[int]) -> tuple[int, ...] | None:
-    """The steps of a new shape; None where its axes cross gaps in memory."""
+    """The strides after a reshape; None where no strides express it."""
     axes = [[size, step] for size, step in zip(view.shape, view.steps) if size > 1]
-    merged: list[list[int]] = []  # axes that lie together as one
+    merged: list[list[int]] = []  # axes that are contiguous with each other
     for size, step in axes:
         if merged and merged[-1][1] == size * step:
             merged[-1] = [merged[-1][0] * size, step]
@@ -153,11 +153,11 @@ def _reshaped(view: _Strides, shape: Sequence[int]) -> tuple[int, ...] | None:
 
 
 def with_heads(mask: T, dimensions: int) -> T:
-    """The mask of (batch, heads, queries, keys), each of which may be 1."""
+    """The mask as (batch, heads, queries, keys); each size may be 1."""
     mask = mask.reshape(*(1,) * (dimensions - mask.ndim), *mask.shape)
     return mask if dimensions == 4 else mask.unsqueeze(1)
 
 
 def set_apart(tensor: Any) -> Any:
-    """The tensor as an input of its own, though it may be computed from another or be the same."""
+    """The tensor as a separate input, also where it is computed from another operand or is the same tensor."""
     return tensor._new(marks.set_apart(marks.detach(tensor.uop)))

@@ -1,5 +1,6 @@
-"""Convolutions. In: tensors of (batch, channels, *space) and weights. Out: tensors with another space. A convolution is
-a sum of products over windows; a transposed one is as many ordinary ones as it has phases (`phases.py`)."""
+"""Convolutions. In: tensors of (batch, channels, *space) and weights. Out: tensors with other space sizes. A
+convolution is a sum of products over windows; a transposed convolution is one ordinary convolution per phase
+(`phases.py`)."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from tilewright.tensor.families.linalg.products import ProductsMixin, multiply_a
 from tilewright.tensor.families.networks.phases import Phases, interleave, phase_weight, phases_of, stored_with_gradient
 from tilewright.tensor.families.networks.windows import Sizes, check_windows, pads_of, sizes_of
 
-# Windows that each element of the image lies in, from which on its phases are stored before they are convolved: 5x5 at
-# stride 2 has 6, 3x3 has 2 and is faster as it is.
+# From this many windows per element of the image on, its phases are stored before they are convolved: 5x5 at stride 2
+# has 6; 3x3 at stride 2 has 2 and is faster without.
 MIN_REUSE = 6
 Mixin = TypeVar("Mixin", bound="ConvolutionMixin")
 
@@ -67,8 +68,8 @@ class ConvolutionMixin(ProductsMixin):
         return product if bias is None else product + with_channels(bias, "conv2d", outputs, space)
 
     def _summed_phases(self, weight: Self, padded: UOp, steps: Sequence[int], dtype: DType | str | None) -> Self:
-        """A strided convolution of channels by themselves: the sum over the phases of the image, elements of the same
-        remainder modulo the stride, of convolutions of stride 1 with the taps that meet each phase."""
+        """A strided depthwise convolution as the sum over phases of the image (positions with the same remainder modulo
+        the stride) of convolutions of stride 1 with the taps of each phase."""
         result, carrier = self._product_dtypes("conv2d", weight, dtype)
         channels, _, *kernel = weight.shape
         sizes = [nodes.output_size(*each, 1) for each in zip(padded.shape[2:], kernel, steps)]
@@ -95,7 +96,7 @@ class ConvolutionMixin(ProductsMixin):
         return total.cast(result)
 
     def _space_of(self, name: str, weight: Self, bias: Self | None, groups: int, is_transposed: bool) -> int:
-        """The number of axes behind the channels, of an input and a weight that fit each other."""
+        """The number of space axes; raises an error where input and weight do not match."""
         check_devices(name, self, weight, *(() if bias is None else (bias,)))
         order = "in, out" if is_transposed else "out, in"
         if weight.ndim < 3 or self.ndim != weight.ndim:
@@ -104,7 +105,7 @@ class ConvolutionMixin(ProductsMixin):
         check_whole(name, "groups", groups, least=1)
         channels = weight.shape[0] if is_transposed else weight.shape[1] * groups
         if weight.shape[0] % groups or self.shape[1] != channels:
-            message = f"input {self.shape}, weight {weight.shape}, groups {groups}: channels do not fit"
+            message = f"input {self.shape}, weight {weight.shape}, groups {groups}: channels do not match"
             remedy = f"give an input of {channels} channels"
             if weight.shape[0] % groups:
                 remedy = f"give a weight whose first axis is a multiple of {groups}"
@@ -134,7 +135,7 @@ class ConvolutionMixin(ProductsMixin):
         output_padding: Sizes = 0,
     ) -> Self:
         """The gradient of `conv2d` with respect to its input, as a layer: weight (in, out/groups, *kernel), over any
-        number of space axes. `output_padding` makes the far side of the result larger."""
+        number of space axes. `output_padding` adds elements at the end of each axis of the result."""
         name = "conv_transpose2d"
         space = self._space_of(name, weight, bias, groups, is_transposed=True)
         _, outputs, *kernel = weight.shape
@@ -151,7 +152,7 @@ class ConvolutionMixin(ProductsMixin):
                 raise ShapeError(name, message, "give less than the stride or the dilation")
             stop = (size - 1) * s + d * (k - 1) + 1 + extra - after if size else d * (k - 1) + extra - after
             if stop <= before:
-                message = f"padding {(before, after)} of axis {axis} leaves nothing of {stop + after} results"
+                message = f"padding {(before, after)} of axis {axis} removes all of {stop + after} results"
                 raise ShapeError(name, message, "use less padding")
             axes.append(phases_of(size, k, s, d))
             bounds.append((before, stop))
@@ -183,8 +184,8 @@ def with_channels(bias: Mixin, name: str, outputs: int, space: int) -> Mixin:
 
 
 def is_split_by_stride(groups: int, weight: Shape, steps: Sequence[int], gaps: Sequence[int]) -> bool:
-    """Whether each channel is convolved by itself, with windows at a stride that overlap along every axis: elements at
-    a stride are no vector load, and nothing else reuses them."""
+    """Whether this is a depthwise convolution with a stride whose windows overlap along every axis: elements at a
+    stride cannot be vector loads, and no other channel reuses them."""
     is_apart = all(1 < step < length and gap == 1 for step, length, gap in zip(steps, weight[2:], gaps))
     is_reused = math.prod(weight[2:]) >= MIN_REUSE * math.prod(steps)
     return weight[0] == groups > 1 and weight[1] == 1 and is_apart and is_reused

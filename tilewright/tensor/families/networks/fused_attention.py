@@ -1,6 +1,6 @@
 """Attention as one kernel. In: queries, keys, values and a mask on a device whose tensor cores multiply staged tiles.
-Out: the result of a custom kernel, or None where no such kernel takes the call: `attention.py` then computes it from
-products and a softmax. The kernels themselves are in `graph/kernels/attention.py`."""
+Out: the result of a custom kernel, or None where the kernel does not support the call; then `attention.py` computes it
+from products and a softmax. The kernels are in `graph/kernels/attention.py`."""
 
 from __future__ import annotations
 
@@ -28,34 +28,35 @@ from tilewright.tensor.families.networks.attention_layout import (
     with_heads,
 )
 
-# Features of a head: no more accumulators fit the registers.
+# Maximum features of a head: more accumulators do not fit into registers.
 MAX_FEATURES = 128
-# Fewer queries would leave most of a tile unused.
+# With fewer queries most of a tile would be unused.
 MIN_QUERIES = 16
 LARGE_TILE, SMALL_TILE = 128, 64
-# Heads wider than this have more keys at a time, as their products take longer; their gradients have more accumulators,
-# and no registers for that.
+# Heads wider than this have larger key tiles, as their products take longer; their gradients do not, since they have
+# more accumulators and no registers left.
 WIDE_HEADS = 64
 CACHE_PART = 2
 
 
 T = TypeVar("T", bound=Family)
-# Attention made of other operations, of (query, key, value, mask, is causal): for gradients that no kernel computes.
+# Attention from other operations, as a function of (query, key, value, mask, is causal): for gradients that no kernel
+# computes.
 Plain = Callable[..., Any]
 
 
 def fused_attention(query: T, key: T, value: T, mask: T | None, is_causal: bool, plain: Plain) -> T | None:
-    """One kernel, or None where it does not fit."""
+    """The result of one kernel, or None where it does not support the call."""
     core = _core_of(query)
     if core is None or not _fits(query, key, value, mask):
         return None
     operands = [_widened(each if each.ndim == 4 else each.unsqueeze(1)) for each in (query, key, value)]
     masks = () if mask is None else (with_heads(mask, query.ndim),)
     memories, layouts = zip(*find_layouts(operands))
-    # Results lie as what they belong to: what turns a view of that turns them as well.
-    is_turned = tuple(each.steps.time > each.steps.head for each in layouts[:2])
+    # Results have the layout of their operands, so that the transpose which made an operand applies to them too.
+    is_transposed = tuple(each.steps.time > each.steps.head for each in layouts[:2])
     (batch, heads, rows, width), keys = operands[0].shape, operands[1].shape
-    dense = (dense_steps(each.shape, turned) for each, turned in zip(operands, is_turned))
+    dense = (dense_steps(each.shape, flag) for each, flag in zip(operands, is_transposed))
     call = Attention(
         core,
         batch,
@@ -73,16 +74,17 @@ def fused_attention(query: T, key: T, value: T, mask: T | None, is_causal: bool,
         _heads_together(operands[1], batch * heads, heads // keys[1]),
     )
     wide = replace(call, columns=call.rows if width > WIDE_HEADS else SMALL_TILE)
-    rule = _Gradient(call, layouts, is_turned, query.shape[-1], plain)
-    out = rule.empty(operands[0], is_turned[0])
+    rule = _Gradient(call, layouts, is_transposed, query.shape[-1], plain)
+    out = rule.empty(operands[0], is_transposed[0])
     sums = query.empty(batch, heads, rows, dtype=dtypes.float32, device=query.device)
     found: T = out.custom_kernel(sums, *memories, *masks, fxn=_Kernel(forward_kernel, wide), grad_fxn=rule)[0]
-    result: T = rule.narrowed(_turned(found, is_turned[0])).reshape(*query.shape)
+    result: T = rule.narrowed(_transposed(found, is_transposed[0])).reshape(*query.shape)
     return result
 
 
 def _heads_together(key: Family, heads: int, shared: int) -> int:
-    """How many heads have keys and values that a part of the cache holds: all, or a power of two."""
+    """How many heads are processed together so that their keys and values fit into a part of the cache: all, or a power
+    of two."""
     assert isinstance(key.device, str)
     nbytes = 2 * key.shape[2] * key.shape[3] * key.dtype.itemsize
     room = open_driver(key.device).target.cache_bytes // CACHE_PART // nbytes * shared
@@ -94,17 +96,17 @@ def _widened(tensor: T) -> T:
     return tensor.pad((0, missing)) if missing else tensor
 
 
-def _turned(tensor: T, is_turned: bool) -> T:
-    return tensor.transpose(1, 2) if is_turned else tensor
+def _transposed(tensor: T, is_transposed: bool) -> T:
+    return tensor.transpose(1, 2) if is_transposed else tensor
 
 
 def _core_of(query: Family) -> TensorCore | None:
-    """The core that multiplies the operands' tiles where the threads put them, if the device has one."""
+    """The device's tensor core that multiplies tiles in shared memory, if it has one."""
     if not isinstance(query.device, str):
         return None
     try:
         cores = open_driver(query.device).target.tensor_cores
-    except DeviceError:  # which is told when something is computed
+    except DeviceError:  # raised when something is computed
         return None
     return next((core for core in cores if core.operand is query.dtype and core.staged_line_bytes), None)
 
@@ -130,7 +132,7 @@ def _fits(query: Family, key: Family, value: Family, mask: Family | None) -> boo
 
 
 def _distances(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Elements from one to the next along each axis, 0 along those of size 1."""
+    """The stride of each axis, 0 for axes of size 1."""
     return tuple(math.prod(shape[axis + 1 :]) if size > 1 else 0 for axis, size in enumerate(shape))
 
 
@@ -139,7 +141,7 @@ def _distances(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """What writes a kernel over the arguments of a custom kernel."""
+    """Builds a kernel over the arguments of a custom kernel."""
 
     write: Callable[..., UOp]
     call: Attention
@@ -150,17 +152,19 @@ class _Kernel:
 
 @dataclass(frozen=True)
 class _Rule:
-    """What gradients of the kernels know of a call. Operands are what is in memory, seen through `layouts`; results and
-    gradients of queries, and those of keys and values, have time before heads where `is_turned`."""
+    """The facts of a call that gradients need. Operands are stored nodes, read through `layouts`. Where
+    `is_transposed`, results and gradients (of queries, and of keys and values) have the time axis before the heads."""
 
     call: Attention
     layouts: tuple[Layout, ...]
-    is_turned: tuple[bool, ...]
+    is_transposed: tuple[bool, ...]
     features: int
     plain: Plain
 
-    def empty(self, like: Any, is_turned: bool) -> Any:
-        return _turned(like, is_turned).empty(*_turned(like, is_turned).shape, dtype=like.dtype, device=like.device)
+    def empty(self, like: Any, is_transposed: bool) -> Any:
+        return _transposed(like, is_transposed).empty(
+            *_transposed(like, is_transposed).shape, dtype=like.dtype, device=like.device
+        )
 
     def narrowed(self, tensor: Any) -> Any:
         return tensor.shrink((*((0, size) for size in tensor.shape[:-1]), (0, self.features)))
@@ -169,14 +173,14 @@ class _Rule:
         return [layout.view(each) for layout, each in zip(self.layouts, memories)]
 
     def attend(self, views: Sequence[Any], masks: Sequence[Any]) -> Any:
-        """The result, made of other operations."""
+        """The result, from other operations."""
         query, *keyed = map(self.narrowed, views)
         keyed = [each.repeat_interleave(self.call.shared, 1) for each in keyed]
         found = _widened(self.plain(query, *keyed, *(masks or (None,)), self.call.is_causal))
-        return _turned(found, self.is_turned[0])
+        return _transposed(found, self.is_transposed[0])
 
     def of_memories(self, memories: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
-        """Gradients of views as those of what they are views of."""
+        """Gradients of views as gradients of their stored nodes."""
         found = []
         for layout, memory, gradient in zip(self.layouts, memories, gradients):
             own = set_apart(memory)
@@ -186,21 +190,21 @@ class _Rule:
 
 @dataclass(frozen=True)
 class _Gradient(_Rule):
-    """The gradient of the result, for the arguments of its kernel: out, logarithms of sums, operands and mask."""
+    """The gradient rule of the attention kernel, whose arguments are: out, logsumexp, operands and mask."""
 
     def __call__(self, upstream: Any, out: Any, sums: Any, *given: Any) -> tuple[Any, ...]:
         memories, masks, slope = given[:3], given[3:], upstream[0]
         delta = (slope.float() * out.float()).sum(-1)
-        arguments = (*memories, slope, sums, delta.transpose(1, 2) if self.is_turned[0] else delta, *masks)
-        views, is_turned = self.views(memories), (*self.is_turned, self.is_turned[1])
-        query, key, value = map(self.empty, views, is_turned)
-        facts = (self.call, self.layouts, self.is_turned, self.features, self.plain)
+        arguments = (*memories, slope, sums, delta.transpose(1, 2) if self.is_transposed[0] else delta, *masks)
+        views, is_transposed = self.views(memories), (*self.is_transposed, self.is_transposed[1])
+        query, key, value = map(self.empty, views, is_transposed)
+        facts = (self.call, self.layouts, self.is_transposed, self.features, self.plain)
         rules = [_SecondGradient(*facts, targets) for targets in ((0,), (1, 2))]
         kernels = [_Kernel(write, self.call) for write in (query_gradient_kernel, key_gradient_kernel)]
         dense = query.custom_kernel(*arguments, fxn=kernels[0], grad_fxn=rules[0])[:1]
         dense += key.custom_kernel(value, *arguments, fxn=kernels[1], grad_fxn=rules[1])[:2]
-        found = self.of_memories(memories, list(map(_turned, dense, is_turned)))
-        for mask in masks:  # whose gradient has the size of the scores, and is computed where it is asked for
+        found = self.of_memories(memories, list(map(_transposed, dense, is_transposed)))
+        for mask in masks:  # its gradient has the size of the scores, and is computed only where it is used
             own = set_apart(mask)
             is_float = mask.dtype.is_float
             found.append(self.attend(views, (own,)).gradient(own, gradient=slope)[0] if is_float else None)
@@ -209,8 +213,8 @@ class _Gradient(_Rule):
 
 @dataclass(frozen=True)
 class _SecondGradient(_Rule):
-    """The gradient of the gradient of some operands, for the arguments of their kernel: outputs, operands, the gradient
-    of the result, logarithms of sums, deltas and mask. It goes through the operations that attention is made of."""
+    """The gradient rule of a gradient kernel, whose arguments are: outputs, operands, the gradient of the result,
+    logsumexp, deltas and mask. It differentiates attention built from other operations."""
 
     targets: tuple[int, ...]
 
@@ -221,7 +225,7 @@ class _SecondGradient(_Rule):
         firsts = self.attend(views, masks).gradient(*(views[n] for n in self.targets), gradient=slope)
         upstreams = upstream if count > 1 else (upstream,)
         total = sum(
-            (_turned(first, self.is_turned[min(n, 1)]).float() * each.float()).sum()
+            (_transposed(first, self.is_transposed[min(n, 1)]).float() * each.float()).sum()
             for n, first, each in zip(self.targets, firsts, upstreams)
         )
         wanted = (*views, slope, *(mask for mask in masks if mask.dtype.is_float))

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _LINEAR = ("linear", "bilinear", "trilinear")
 _CUBIC = ("cubic", "bicubic")
-_CUBIC_SLOPE = -0.75  # of the convolution kernel where the four elements end, as torch has it
-# A factor such as 0.3 is meant as 3/10, and positions computed from it stay in 64 bits.
+_CUBIC_SLOPE = -0.75  # coefficient of cubic convolution, as in torch
+# A factor such as 0.3 is taken as 3/10, and positions computed from it fit in 64 bits.
 _MAX_DENOMINATOR = 1 << 20
 
 
@@ -37,12 +37,12 @@ class ImagesMixin(Family):
     # ------------------------------------------------------------ space and channels
 
     def pixel_shuffle(self, upscale_factor: int) -> Self:
-        """Channels become space: (..., c*r*r, h, w) to (..., c, h*r, w*r)."""
+        """Moves channels to space: (..., c*r*r, h, w) to (..., c, h*r, w*r)."""
         check_whole("pixel_shuffle", "upscale_factor", upscale_factor, least=1)
         r = upscale_factor
         if self.ndim < 3 or self.shape[-3] % (r * r):
             message = f"shape {self.shape} with a factor of {r}"
-            raise ShapeError("pixel_shuffle", message, f"give (..., channels, h, w) with channels that {r * r} divides")
+            raise ShapeError("pixel_shuffle", message, f"give (..., channels, h, w), channels a multiple of {r * r}")
         *outer, channels, height, width = self.shape
         split = self.reshape((*outer, channels // (r * r), r, r, height, width))
         first = len(outer)
@@ -50,12 +50,12 @@ class ImagesMixin(Family):
         return split.permute(order).reshape((*outer, channels // (r * r), height * r, width * r))
 
     def pixel_unshuffle(self, downscale_factor: int) -> Self:
-        """Space becomes channels: (..., c, h*r, w*r) to (..., c*r*r, h, w)."""
+        """Moves space to channels: (..., c, h*r, w*r) to (..., c*r*r, h, w)."""
         check_whole("pixel_unshuffle", "downscale_factor", downscale_factor, least=1)
         r = downscale_factor
         if self.ndim < 3 or self.shape[-1] % r or self.shape[-2] % r:
             message = f"shape {self.shape} with a factor of {r}"
-            raise ShapeError("pixel_unshuffle", message, f"give (..., channels, h, w) with h and w that {r} divides")
+            raise ShapeError("pixel_unshuffle", message, f"give (..., channels, h, w) with h and w multiples of {r}")
         *outer, channels, height, width = self.shape
         split = self.reshape((*outer, channels, height // r, r, width // r, r))
         first = len(outer)
@@ -63,7 +63,7 @@ class ImagesMixin(Family):
         return split.permute(order).reshape((*outer, channels * r * r, height // r, width // r))
 
     def channel_shuffle(self, groups: int) -> Self:
-        """Channels in groups, read across the groups."""
+        """The channels, seen as (groups, n), transposed to (n, groups)."""
         check_whole("channel_shuffle", "groups", groups, least=1)
         if self.ndim < 2 or self.shape[1] % groups:
             message = f"{groups} groups of shape {self.shape}"
@@ -81,10 +81,10 @@ class ImagesMixin(Family):
         align_corners: bool = False,
         scale_factor: float | Sequence[float] | None = None,
     ) -> Self:
-        """The last axes resized, to a size or by a factor: "linear" (also "bilinear", "trilinear") mixes the two
-        nearest elements of each axis, "cubic" (also "bicubic") four of them, "nearest" and "nearest-exact" take one.
-        With `align_corners` the first and last elements stay where they are. One factor is that of all axes behind the
-        first two. uint8 is rounded."""
+        """The last axes resized, to a size or by a factor: "linear" (also "bilinear", "trilinear") interpolates between
+        the two nearest elements of each axis, "cubic" (also "bicubic") between four, "nearest" and "nearest-exact" take
+        one. With `align_corners` the first and last elements keep their positions. A single factor applies to all axes
+        after the first two. uint8 is rounded."""
         is_mixed = mode in (*_LINEAR, *_CUBIC)
         if not is_mixed and mode not in ("nearest", "nearest-exact"):
             remedy = "give linear (bilinear, trilinear), cubic (bicubic), nearest or nearest-exact"
@@ -99,7 +99,7 @@ class ImagesMixin(Family):
         resize = functools.partial(
             type(self)._resized, wanted=wanted, ratios=ratios, align_corners=align_corners, is_cubic=mode in _CUBIC
         )
-        if is_mixed and self.dtype is dtypes.uint8:  # an image: rounded to the nearest
+        if is_mixed and self.dtype is dtypes.uint8:  # an image: rounded to nearest
             return resize(self.cast(dtypes.float32)).round().clamp(0, 255).cast(dtypes.uint8)
         if is_mixed:
             self._check_float("interpolate")
@@ -121,8 +121,8 @@ class ImagesMixin(Family):
     def _new_sizes(
         self, size: int | Sequence[int] | None, scale_factor: float | Sequence[float] | None
     ) -> tuple[Shape, list[Fraction]]:
-        """The sizes of the last axes, and how many old elements one new element stands for, as exact fractions."""
-        from fractions import Fraction  # loads `decimal`, which few programs need
+        """The sizes of the last axes, and the old elements per new element, as exact fractions."""
+        from fractions import Fraction  # imported late: loads `decimal`
 
         if (size is None) == (scale_factor is None):
             raise ShapeError("interpolate", f"size {size}, scale_factor {scale_factor}", "give one of the two")
@@ -171,8 +171,8 @@ class ImagesMixin(Family):
     def grid_sample(
         self, grid: Self, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool = False
     ) -> Self:
-        """The image read at the points of a grid (batch, h, w, 2) of (x, y), where -1 and 1 are its borders.
-        `padding_mode` says what lies outside: "zeros", the "border" elements, or the image's "reflection"."""
+        """The image sampled at a grid (batch, h, w, 2) of (x, y), where -1 and 1 are its borders. `padding_mode` is
+        used for points outside: "zeros", the "border" elements, or the image's "reflection"."""
         check_devices("grid_sample", self, grid)
         if self.ndim != 4 or grid.ndim != 4 or grid.shape[-1] != 2 or grid.shape[0] != self.shape[0]:
             message = f"an image of shape {self.shape} with a grid of shape {grid.shape}"
@@ -212,8 +212,8 @@ class ImagesMixin(Family):
 
 
 def repeat_in_blocks(node: UOp, axis: int, old: int, chosen: list[int]) -> UOp:
-    """Blocks of `old` elements of one axis, each as the chosen ones of its elements, in order. The index of an element
-    is affine, where a table of indices would be loaded and checked."""
+    """One axis in blocks of `old` elements, each replaced by its chosen elements in order. Indices stay affine, while a
+    table of indices would have to be loaded and checked."""
     blocks = build.reshape(node, nodes.replace_axis(node.shape, axis, node.shape[axis] // old, old))
     parts = []
     for number in sorted(set(chosen)):
@@ -234,7 +234,7 @@ def read_axis(node: UOp, axis: int, positions: UOp) -> UOp:
 
 
 def _inside(position: Any, size: int, padding_mode: str, align_corners: bool) -> Any:
-    """Places outside moved to the border, or mirrored there."""
+    """Positions outside clamped to the border, or reflected at it."""
     if padding_mode == "zeros":
         return position
     if padding_mode == "reflection":
@@ -250,8 +250,8 @@ def _inside(position: Any, size: int, padding_mode: str, align_corners: bool) ->
 
 
 def _cubic_weights(share: Any) -> dict[int, Any]:
-    """The weights of four elements around a position that lies by `share` behind the second of them, by their
-    distance from that one: cubic convolution, whose weights add up to 1."""
+    """The weights of the four elements around a position that is `share` after the second one, by their offset from
+    that one: cubic convolution, whose weights add up to 1."""
     a = _CUBIC_SLOPE
 
     def near(x: Any) -> Any:  # up to a distance of 1

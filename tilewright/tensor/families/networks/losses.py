@@ -1,7 +1,7 @@
-"""Losses and normalisation. In: predictions and what they should have been. Out: a loss for each element, their sum or
-their mean. Logarithms of probabilities come from `log_softmax` and `logsigmoid`, so nothing overflows; a short float is
-carried in float32 and rounded once. A label outside of the classes is an error when the loss is computed; on a device
-that does not check it makes the loss NaN, and never counts as right."""
+"""Losses and normalisation. In: predictions and targets. Out: a loss for each element, their sum or their mean.
+Log-probabilities come from `log_softmax` and `logsigmoid`, so nothing overflows; 8- and 16-bit floats are computed in
+float32 and rounded once. A label out of range is an error when the loss is computed; on a device without checks it
+makes the loss NaN."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tilewright.tensor.families.networks.activation import ActivationMixin
 from tilewright.tensor.primitives.index_nodes import checked_classes
 from tilewright.tensor.primitives.reduce import accumulate_dtype
 
-# The label that does not count unless another one is named, as in torch.
+# The default of `ignore_index`, as in torch.
 _IGNORED = -100
-# The least logarithm of a probability that binary cross entropy counts, as in torch.
+# Binary cross entropy clamps the logarithm of a probability to at least this, as in torch.
 _MIN_LOG = -100.0
-# As torch's: what keeps the cosine of a row of zeros finite.
+# Keeps the cosine of a row of zeros finite, as in torch.
 _COSINE_EPS = 1e-12
 
 
@@ -37,7 +37,7 @@ def _check_smoothing(name: str, label_smoothing: float) -> None:
 class LossesMixin(ActivationMixin):
     """cross_entropy, nll_loss, ..., batchnorm, normalize."""
 
-    # ------------------------------------------------------------ what the losses are made of
+    # ------------------------------------------------------------ helpers of the losses
 
     def _reduced(self, reduction: str) -> Self:
         if reduction == "none":
@@ -45,8 +45,8 @@ class LossesMixin(ActivationMixin):
         return self.mean() if reduction == "mean" else self.sum()
 
     def _labels(self, name: str, labels: Self, axis: int, ignored: int | None) -> tuple[Self, Self]:
-        """Where each class of `axis` is the one that the labels name, and where the labels name any. A label that names
-        none, and is not the ignored one, is an error."""
+        """The labels as a one-hot mask along `axis`, and the mask of labels that are not ignored. Any other label out
+        of range is an error."""
         check_devices(name, self, labels)
         wanted = (*self.shape[:axis], *self.shape[axis + 1 :])
         if labels.shape != wanted:
@@ -68,13 +68,14 @@ class LossesMixin(ActivationMixin):
         reduction: str,
         smoothing: float = 0.0,
     ) -> Self:
-        """Minus the logarithm that this tensor gives to the labels' classes, mixed with the mean over all classes."""
+        """Minus this tensor's log-probability of the labels' classes, mixed with the mean over all classes by label
+        smoothing."""
         check_devices(name, self, labels)
         if not labels.dtype.is_int:
             raise DTypeError(name, f"labels of dtype {labels.dtype.name}", "give class numbers as integers")
         ignored = _IGNORED if ignored is None else ignored
         if not labels.dtype.min <= ignored <= labels.dtype.max:
-            ignored = None  # no label can be it
+            ignored = None  # no label has this value
         named, is_class = self._labels(name, labels, axis, ignored)
         rows = weights = None
         if weight is not None:
@@ -101,23 +102,23 @@ class LossesMixin(ActivationMixin):
             raise ShapeError(name, message, f"give one weight for each class, so shape ({self.shape[axis]},)")
         return weight.cast(self.dtype).reshape(tuple(self.shape[axis] if k == axis else 1 for k in range(self.ndim)))
 
-    # ------------------------------------------------------------ two classes
+    # ------------------------------------------------------------ binary classification
 
     def binary_crossentropy(self, Y: Self, reduction: str = "mean") -> Self:
-        """-(Y log p + (1 - Y) log(1 - p)) of probabilities p; a logarithm counts no less than -100."""
+        """-(Y log p + (1 - Y) log(1 - p)) of probabilities p; a logarithm is at least -100."""
         check_reduction("binary_crossentropy", reduction)
         self._check_float("binary_crossentropy")
         probability, truth = self._wide(), self._truth("binary_crossentropy", Y)
 
         def log(p: Self) -> Self:
-            # The logarithm of 0 has no gradient to give, so it is not taken.
+            # The logarithm of 0 has no finite gradient, so it is not computed.
             return p.eq(0).where(_MIN_LOG, p.eq(0).where(1.0, p).log().maximum(_MIN_LOG))
 
         loss = -(truth * log(probability) + (1 - truth) * log(1 - probability))
         return loss._reduced(reduction).cast(self.dtype)
 
     def binary_crossentropy_logits(self, Y: Self, reduction: str = "mean", pos_weight: Self | None = None) -> Self:
-        """`binary_crossentropy` of sigmoid(x), without overflow; `pos_weight` scales the loss of the true ones."""
+        """`binary_crossentropy` of sigmoid(x), without overflow; `pos_weight` scales the loss of positive targets."""
         check_reduction("binary_crossentropy_logits", reduction)
         self._check_float("binary_crossentropy_logits")
         logit, truth = self._wide(), self._truth("binary_crossentropy_logits", Y)
@@ -129,17 +130,17 @@ class LossesMixin(ActivationMixin):
     def _truth(self, name: str, Y: Self) -> Self:
         check_devices(name, self, Y)
         if broadcast_shape(name, self.shape, Y.shape) != self.shape:
-            message = f"a truth of shape {Y.shape} for predictions of shape {self.shape}"
-            raise ShapeError(name, message, "give a truth for each prediction")
+            message = f"targets of shape {Y.shape} for predictions of shape {self.shape}"
+            raise ShapeError(name, message, "give a target for each prediction")
         return Y.cast(accumulate_dtype(self.dtype))
 
-    # ------------------------------------------------------------ many classes
+    # ------------------------------------------------------------ classification
 
     def nll_loss(
         self, Y: Self, weight: Self | None = None, ignore_index: int | None = None, reduction: str = "mean"
     ) -> Self:
-        """Minus the logarithm of the probability of class Y, from (batch, classes, ...) logarithms. The mean is over
-        the weights of the labels; `ignore_index` is a label that does not count, -100 where none is named."""
+        """The negative log-probability of class Y, from (batch, classes, ...) log-probabilities. The mean is weighted
+        by the labels' weights; labels equal to `ignore_index` (by default -100) are left out."""
         check_reduction("nll_loss", reduction)
         self._check_float("nll_loss")
         axis = self._class_axis("nll_loss")
@@ -160,8 +161,8 @@ class LossesMixin(ActivationMixin):
         weight: Self | None = None,
     ) -> Self:
         """The loss of (batch, classes, ...) logits against class numbers, or probabilities of the same shape.
-        `label_smoothing` moves that much of the truth evenly to all classes; `ignore_index` is a label that does not
-        count, -100 where none is named; `weight` has a factor for each class."""
+        `label_smoothing` distributes that fraction of the target evenly over all classes; labels equal to
+        `ignore_index` (by default -100) are left out; `weight` has a factor for each class."""
         check_reduction("cross_entropy", reduction)
         _check_smoothing("cross_entropy", label_smoothing)
         self._check_float("cross_entropy")
@@ -184,7 +185,7 @@ class LossesMixin(ActivationMixin):
     def sparse_categorical_crossentropy(
         self, Y: Self, ignore_index: int = -1, label_smoothing: float = 0.0, reduction: str = "mean"
     ) -> Self:
-        """As `cross_entropy` with class numbers, the classes standing in the last axis."""
+        """As `cross_entropy` with class numbers, with the classes in the last axis."""
         name = "sparse_categorical_crossentropy"
         check_reduction(name, reduction)
         _check_smoothing(name, label_smoothing)
@@ -207,7 +208,7 @@ class LossesMixin(ActivationMixin):
         return self._loss("mse_loss", target, reduction, lambda x, y: (x - y).square())
 
     def l1_loss(self, target: Self, reduction: str = "mean") -> Self:
-        """The size of the difference."""
+        """The absolute difference."""
         return self._loss("l1_loss", target, reduction, lambda x, y: (x - y).abs())
 
     def huber_loss(self, target: Self, reduction: str = "mean", delta: float = 1.0) -> Self:
@@ -222,7 +223,7 @@ class LossesMixin(ActivationMixin):
         return self._loss("huber_loss", target, reduction, function)
 
     def smooth_l1_loss(self, target: Self, reduction: str = "mean", beta: float = 1.0) -> Self:
-        """`huber_loss` over beta: its slope is 1 beyond beta. A beta of 0 is `l1_loss`."""
+        """`huber_loss` divided by beta, so that its slope is 1 beyond beta. A beta of 0 gives `l1_loss`."""
         if beta < 0:
             raise ShapeError("smooth_l1_loss", f"beta={beta}", "give a number of at least 0")
         if beta == 0:
@@ -235,8 +236,8 @@ class LossesMixin(ActivationMixin):
         return self._loss("smooth_l1_loss", target, reduction, function)
 
     def kl_div(self, target: Self, reduction: str = "mean", log_target: bool = False) -> Self:
-        """target * (log(target) - x) of logarithms x of probabilities; `log_target` says that the target is one too.
-        "batchmean" is the sum over the size of the first axis."""
+        """target * (log(target) - x) for log-probabilities x; with `log_target` the target is a log-probability too.
+        "batchmean" divides the sum by the size of the first axis."""
 
         def function(x: Self, y: Self) -> Self:
             if log_target:
@@ -252,7 +253,8 @@ class LossesMixin(ActivationMixin):
     def poisson_nll_loss(
         self, target: Self, log_input: bool = True, full: bool = False, eps: float = 1e-8, reduction: str = "mean"
     ) -> Self:
-        """Minus the logarithm of a Poisson probability; `full` adds Stirling's approximation of log(target!)."""
+        """The negative log-likelihood of a Poisson distribution; `full` adds Stirling's approximation of
+        log(target!)."""
 
         def function(x: Self, y: Self) -> Self:
             loss = x.exp() - y * x if log_input else x - y * (x + eps).log()
@@ -267,7 +269,8 @@ class LossesMixin(ActivationMixin):
     def gaussian_nll_loss(
         self, target: Self, var: Self, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
     ) -> Self:
-        """Minus the logarithm of a normal density with mean x and variance `var`, which counts no less than eps."""
+        """The negative log-likelihood of a normal distribution with mean x and variance `var`, which is at least
+        eps."""
 
         def function(x: Self, y: Self) -> Self:
             spread = var._wide().maximum(eps)

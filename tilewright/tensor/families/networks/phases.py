@@ -1,15 +1,15 @@
 """Transposed convolutions in phases. In: sizes, strides and dilations of the space axes, and the weight. Out: the
 weights of ordinary convolutions of stride 1, and their results interleaved.
 
-Along one axis an input element i adds tap k of the kernel to result i*stride + k*dilation. Results whose position has
-the same remainder modulo the stride are one phase. Taps k and k + period reach the same phase, where period is
-stride / gcd(stride, dilation), so that a phase is a convolution of the input with every period-th tap:
+Along one axis an input element i times tap k of the kernel is added to result i*stride + k*dilation. Results whose
+positions have the same remainder modulo the stride are one phase. Taps k and k + period reach the same phase, where
+period is stride / gcd(stride, dilation), so that a phase is a convolution of the input with every period-th tap:
 
     kernel 4, stride 2: result[2*q + 0] = x[q] * w[0] + x[q - 1] * w[2]
                         result[2*q + 1] = x[q] * w[1] + x[q - 1] * w[3]
 
-All phases with the same number of taps are further output channels of one convolution. No product with a zero between
-elements is computed, and gradients are those of ordinary convolutions."""
+All phases with the same number of taps become output channels of one convolution. No products with inserted zeros are
+computed, and gradients are those of ordinary convolutions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tilewright.tensor.core import nodes
 
 
 class Class(NamedTuple):
-    """Phases start to stop of an axis, each of `taps` taps."""
+    """Phases start..stop-1 of an axis, each with `taps` taps."""
 
     taps: int
     start: int
@@ -61,18 +61,19 @@ class Phases(NamedTuple):
         return found
 
     def pad(self, taps: int) -> int:
-        """The padding on either side with which a convolution of these taps gives every result of a phase."""
+        """The padding on either side for which a convolution with these taps gives all results of a phase."""
         return (taps - 1) * self.gap
 
     @property
     def rows(self) -> int:
-        """The results of the longest phase."""
+        """The number of results of the longest phase."""
         shift = (min(self.taps, self.period) - 1) * self.dilation // self.stride
         return self.size + self.pad(self.classes[0].taps) + shift
 
 
 def phases_of(size: int, taps: int, stride: int, dilation: int) -> Phases:
-    """A single element overlaps no other, so each tap is a phase; and nothing is between no elements."""
+    """The phases of an axis. A single input element overlaps no other, so that each tap is a phase; an empty axis has
+    no gaps."""
     if capacity(size) < 2:
         stride = dilation * (taps - 1) + 1 if size else 1
     return Phases(size, taps, stride, dilation)
@@ -97,12 +98,12 @@ def phase_weight(weight: UOp, groups: int, axes: Sequence[Phases], classes: Sequ
     weight = build.reshape(moved, (channels, *moved.shape[2 + count :]))
     if all(phases.stride == 1 for phases in axes):
         return weight
-    # The channels of all phases are one loop of the weight that is stored.
+    # Stored, so that the channels of all phases are one loop over the weight.
     return stored_with_gradient(weight)
 
 
 def stored_with_gradient(node: UOp) -> UOp:
-    """The node stored as it is, and its gradient too: what is interleaved stays outside of convolutions' loops."""
+    """The node, stored, and its gradient as well: interleaving stays outside the convolutions' loops."""
     return UOp(Ops.DETACH, node.dtype, (build.contiguous(node),), "contiguous_backward")
 
 
@@ -127,7 +128,7 @@ def _interleave_axis(parts: dict[Class, UOp], phases: Phases, number: int) -> UO
     axis, place = 2 + number, 3 + 2 * number
     blocks: dict[int, UOp] = {}
     for chosen, node in parts.items():
-        # Without dilation phase p is remainder p of the stride; else phases are shifted one by one.
+        # Without dilation phase p has remainder p modulo the stride; else each phase is shifted.
         step = chosen.stop - chosen.start if phases.dilation == 1 else 1
         for start in range(chosen.start, chosen.stop, step):
             block = nodes.slice_axis(node, axis, start - chosen.start, start - chosen.start + step)

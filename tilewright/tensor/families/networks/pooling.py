@@ -1,6 +1,6 @@
-"""Pooling. In: tensors whose last axes are space. Out: the greatest element or the mean of each window.
-A window's maximum is chosen by its position, the first that holds it, so its gradient goes to one element as in torch;
-a reduction to the maximum would share the gradient among equal elements."""
+"""Pooling. In: tensors whose last axes are space. Out: the maximum or the mean of each window. A window's maximum is
+selected by the first position that has it, so that its gradient goes to one element as in torch; a max reduction would
+share the gradient among equal elements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tilewright.tensor.primitives.index_nodes import AxisRange, range_moves
 from tilewright.tensor.primitives.reduce import accumulate_dtype
 
 AdaptiveSizes = int | Sequence[int | None] | None
-# Windows of more elements than this are reduced, smaller ones compared element by element.
+# Windows of more elements than this are reduced by loops, smaller ones compared element by element.
 _MAX_SLICES = 16
 
 
@@ -37,7 +37,7 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
     def _pooled(
         self, name: str, kernel_size: Sizes, stride: Sizes | None, dilation: Sizes, padding: Sizes, ceil_mode: bool
     ) -> Windows:
-        """Kernel, stride, dilation and padding of every axis; `ceil_mode` adds padding behind for a last window."""
+        """Kernel, stride, dilation and padding of every axis; `ceil_mode` adds padding at the end for a last window."""
         count = len(kernel_size) if isinstance(kernel_size, tuple | list) else 2
         kernel = sizes_of(name, "kernel_size", kernel_size, count)
         if self.ndim < count:
@@ -55,7 +55,7 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
                 raise ShapeError(name, message, "pad by at most half of the window, so that none lies in the padding")
             if ceil_mode:
                 rest = before + size + after - d * (k - 1) - 1
-                # A window that would start in the padding behind is left out.
+                # A window that would start in the padding at the end is left out.
                 windows = smaller_size(-(-rest // s) + 1, -(-(before + size) // s))
                 after += larger_size(0, (windows - 1) * s + d * (k - 1) + 1 - (before + size + after))
                 pads[axis] = (before, after)
@@ -70,7 +70,7 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
         ceil_mode: bool = False,
         return_indices: bool = False,
     ) -> Self | tuple[Self, Self]:
-        """The greatest element of each window over the last axes; with indices, where it stands in the flat space."""
+        """The maximum of each window over the last axes; with indices, also its flat position in space."""
         windows = self._pooled("max_pool2d", kernel_size, stride, dilation, padding, ceil_mode)
         choose = choose_among_slices if math.prod(windows.kernel) <= _MAX_SLICES else choose_in_windows
         value, first = choose(self.uop, windows, self.requires_grad)
@@ -88,7 +88,7 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
         ceil_mode: bool = False,
         count_include_pad: bool = True,
     ) -> Self:
-        """The mean of each window over the last axes; padding counts unless told otherwise."""
+        """The mean of each window over the last axes; padding is counted unless `count_include_pad` is False."""
         self._check_float("avg_pool2d")
         kernel, steps, gaps, pads = self._pooled("avg_pool2d", kernel_size, stride, dilation, padding, ceil_mode)
         axes = tuple(range(-len(kernel), 0))
@@ -101,7 +101,7 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
         asked = ((0, 0),) * (self.ndim - len(kernel)) + pads_of("avg_pool2d", padding, len(kernel))
         if count_include_pad and asked == pads:
             return (total / math.prod(kernel)).cast(self.dtype)
-        # The padding that ceil_mode adds never counts; the padding asked for counts where count_include_pad says so.
+        # Padding added by ceil_mode is never counted; the user's padding is counted where count_include_pad is set.
         counted = asked if count_include_pad else ((0, 0),) * self.ndim
         shape = tuple(size + before + after for size, (before, after) in zip(self.shape, counted))
         outside = tuple((b - inner_b, a - inner_a) for (b, a), (inner_b, inner_a) in zip(pads, counted))
@@ -117,8 +117,8 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
         padding: Sizes = 0,
         output_size: Shape | None = None,
     ) -> Self:
-        """Puts each element where `max_pool2d` found it, zeros elsewhere. Without `output_size`, the space is the
-        smallest that the windows come from."""
+        """Puts each element at the position where `max_pool2d` found it, with zeros elsewhere. Without `output_size`,
+        the space is the smallest that gives as many windows."""
         check_devices("max_unpool2d", self, indices)
         if indices.shape != self.shape:
             message = f"indices of shape {indices.shape} for a tensor of shape {self.shape}"
@@ -144,7 +144,7 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
         target = self.zeros(*outer, math.prod(space), dtype=self.dtype, device=self.device)
         return target.scatter(-1, flat_indices, flat).reshape(*outer, *space)
 
-    # ------------------------------------------------------------ names by dimension
+    # ------------------------------------------------------------ variants by dimension
 
     def max_pool1d(
         self,
@@ -194,7 +194,7 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
         kernel = sizes_of("avg_pool3d", "kernel_size", kernel_size, 3)
         return self.avg_pool2d(kernel, stride, 1, padding, ceil_mode, count_include_pad)
 
-    # ------------------------------------------------------------ pools with a given result
+    # ------------------------------------------------------------ adaptive pooling
 
     def _adaptive_sizes(self, name: str, output_size: AdaptiveSizes, count: int) -> tuple[int, ...]:
         given = output_size if isinstance(output_size, tuple | list) else (output_size,) * count
@@ -210,7 +210,7 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
         return sizes
 
     def _adaptive_average(self, name: str, output_size: AdaptiveSizes, count: int) -> Self:
-        """Along each axis in turn: window k reaches from floor(k*n/m) to ceil((k+1)*n/m), its mean is a product with a
+        """Along each axis in turn: window k spans floor(k*n/m) to ceil((k+1)*n/m), and its mean is a product with a
         matrix of weights."""
         self._check_float(name)
         sizes = self._adaptive_sizes(name, output_size, count)
@@ -226,54 +226,54 @@ class PoolingMixin(ScatterMixin, ProductsMixin):
         return result.cast(self.dtype)
 
     def adaptive_avg_pool1d(self, output_size: AdaptiveSizes) -> Self:
-        """The means of windows that give a row of this size."""
+        """Averages over windows chosen for a result of this size, over one axis."""
         return self._adaptive_average("adaptive_avg_pool1d", output_size, 1)
 
     def adaptive_avg_pool2d(self, output_size: AdaptiveSizes) -> Self:
-        """The means of windows that give an image of this size."""
+        """Averages over windows chosen for a result of this size, over two axes."""
         return self._adaptive_average("adaptive_avg_pool2d", output_size, 2)
 
     def adaptive_avg_pool3d(self, output_size: AdaptiveSizes) -> Self:
-        """The means of windows that give a volume of this size."""
+        """Averages over windows chosen for a result of this size, over three axes."""
         return self._adaptive_average("adaptive_avg_pool3d", output_size, 3)
 
     def _adaptive_maximum(self, name: str, output_size: AdaptiveSizes, count: int) -> Self:
-        """Along each axis in turn: the windows, all as long as the longest, are read by index."""
+        """Along each axis in turn: the windows, all of the maximum length, are read by index."""
         result = self
         sizes = self._adaptive_sizes(name, output_size, count)
         for axis, wanted in zip(range(self.ndim - count, self.ndim), sizes):
             own = self.shape[axis]
-            # Over all windows k * own takes every multiple of the divisor as its remainder by `wanted`.
+            # Over all windows, k * own modulo `wanted` takes every multiple of their common divisor.
             divisor = math.gcd(own, wanted)
             longest = (own + 2 * (wanted - divisor)) // wanted
             start, end = _window_ends((wanted, longest), 0, own)
-            # An index past the end of its window is its last index once more.
+            # An index past the end of its window repeats the last index.
             counted = build.cast(build.axis_iota((wanted, longest), 1), start.dtype)
             indices = self._new((start + counted).minimum(end - 1))
             result = result[(*(slice(None),) * axis, indices)].max(axis + 1)
         return result
 
     def adaptive_max_pool1d(self, output_size: AdaptiveSizes) -> Self:
-        """The greatest elements of windows that give a row of this size."""
+        """Maxima over windows chosen for a result of this size, over one axis."""
         return self._adaptive_maximum("adaptive_max_pool1d", output_size, 1)
 
     def adaptive_max_pool2d(self, output_size: AdaptiveSizes) -> Self:
-        """The greatest elements of windows that give an image of this size."""
+        """Maxima over windows chosen for a result of this size, over two axes."""
         return self._adaptive_maximum("adaptive_max_pool2d", output_size, 2)
 
     def adaptive_max_pool3d(self, output_size: AdaptiveSizes) -> Self:
-        """The greatest elements of windows that give a volume of this size."""
+        """Maxima over windows chosen for a result of this size, over three axes."""
         return self._adaptive_maximum("adaptive_max_pool3d", output_size, 3)
 
 
-# ---------------------------------------------------------------- the greatest of a window
+# ---------------------------------------------------------------- the maximum of a window
 
 
 def choose_among_slices(node: UOp, windows: Windows, keep_position: bool) -> tuple[UOp, UOp]:
-    """The greatest element of each window and its number there, from one slice of the input for each element of a
-    window, compared one by one. With `keep_position` the numbers are stored and the elements selected by them: a
-    gradient then needs nothing but the numbers."""
-    # The zeros of the padding are never chosen: only what lies inside can be.
+    """The maximum of each window and its position there, by comparing one slice of the input for each position of a
+    window. With `keep_position` the positions are stored and elements are selected by them, so that a gradient needs
+    the positions alone."""
+    # Padding is never chosen: a mask admits only elements inside.
     slices = window_slices(build.pad(node, windows.pads), windows)
     inside: list[UOp] | None = None
     if windows.is_padded:
@@ -298,7 +298,7 @@ def choose_among_slices(node: UOp, windows: Windows, keep_position: bool) -> tup
 
 
 def element_of_windows(node: UOp, windows: Windows, first: UOp) -> UOp:
-    """The element of each window that `first` numbers; the least value where it numbers none."""
+    """The element of each window at position `first`; the minimum of the dtype where there is none."""
     elements, number = numbered_windows(node, windows)
     axes = range(len(node.shape), len(elements.shape))
     spread = build.reshape(first, (*first.shape, *(1,) * len(axes)))
@@ -309,7 +309,7 @@ def element_of_windows(node: UOp, windows: Windows, first: UOp) -> UOp:
 
 
 def numbered_windows(node: UOp, windows: Windows) -> tuple[UOp, UOp]:
-    """The elements of all windows, and for each its number within its window."""
+    """The elements of all windows, and for each its position within its window."""
     padded = nodes.pad_with(node, windows.pads, node.dtype.min)
     elements = nodes.pool(padded, windows.kernel, windows.steps, windows.gaps)
     number = build.const(dtypes.int32, 0, elements.shape)
@@ -319,7 +319,7 @@ def numbered_windows(node: UOp, windows: Windows) -> tuple[UOp, UOp]:
 
 
 def window_slices(node: UOp, windows: Windows) -> list[UOp]:
-    """For each element of a window, in order, that element of all windows."""
+    """For each position of a window, in order, that element of all windows."""
     outer = len(node.shape) - len(windows.kernel)
     whole = [AxisRange(0, size) for size in node.shape[:outer]]
     axes = list(zip(node.shape[outer:], windows.kernel, windows.steps, windows.gaps))
@@ -332,7 +332,7 @@ def window_slices(node: UOp, windows: Windows) -> list[UOp]:
 
 
 def choose_in_windows(node: UOp, windows: Windows, keep_position: bool) -> tuple[UOp, UOp]:
-    """The same for large windows, by reductions: the maximum, the first position that holds it, the element there."""
+    """The same for large windows, by reductions: the maximum, the first position that has it, the element there."""
     del keep_position
     elements, number = numbered_windows(node, windows)
     axes = range(len(node.shape), len(elements.shape))
@@ -352,7 +352,7 @@ def choose_in_windows(node: UOp, windows: Windows, keep_position: bool) -> tuple
 
 
 def position_in_space(first: UOp, shape: Shape, windows: Windows) -> UOp:
-    """The flat position in the input's space of an element that is known by its number within its window."""
+    """The flat position in the input's space of an element given by its position within its window."""
     outer = len(shape) - len(windows.kernel)
     number = build.cast(first, dtypes.int64)
     position = build.const(dtypes.int64, 0, first.shape)
@@ -367,8 +367,8 @@ def position_in_space(first: UOp, shape: Shape, windows: Windows) -> UOp:
 
 
 def _window_ends(shape: Shape, axis: int, own: int) -> tuple[UOp, UOp]:
-    """Where each window starts and ends, the windows being along an axis of `shape`. They are computed and not host
-    data, which a jitted function would make again at every call."""
+    """The start and end of each window, with the windows along an axis of `shape`. They are computed on the device: a
+    jitted function would copy host data again at every call."""
     window = build.axis_iota(shape, axis)
     if (own + 1) * shape[axis] > dtypes.int32.max:
         window = build.cast(window, dtypes.int64)
@@ -376,7 +376,7 @@ def _window_ends(shape: Shape, axis: int, own: int) -> tuple[UOp, UOp]:
 
 
 def _window_weights(own: int, wanted: int, dtype: DType) -> UOp:
-    """For each element its weight in each window, stored: a product reads it many times."""
+    """The weight of each element in each window, stored, since a product reads it many times."""
     start, end = _window_ends((own, wanted), 1, own)
     number = build.axis_iota((own, wanted), 0)
     number = build.cast(number, start.dtype)

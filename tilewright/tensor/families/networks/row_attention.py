@@ -1,6 +1,6 @@
 """Attention of one query per head as one kernel: a decoded token and the keys before it. In: queries, keys and values
 and a mask on a device whose work-groups run in warps; the number of keys may be symbolic. Out: the result of a custom
-kernel, or None where it does not take the call. The kernel itself is in `graph/kernels/row_attention.py`."""
+kernel, or None where it does not support the call. The kernel is in `graph/kernels/row_attention.py`."""
 
 from __future__ import annotations
 
@@ -33,19 +33,20 @@ from tilewright.tensor.families.networks.attention_layout import Layout, dense_s
 
 T = TypeVar("T", bound=Family)
 _DTYPES = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
-# Threads of a work-group, and the parts of a result that are added up at its end.
+# Threads of a work-group, and the number of partial results that it adds up at its end.
 MAX_THREADS = 512
 MAX_TEAMS = 32
-# The keys up to which one work-group takes less time than a second kernel would, and the number of splits beyond which
-# the second kernel takes as long as the first.
+# Up to this many keys one work-group takes less time than a second kernel; beyond this number of splits the second
+# kernel takes as long as the first.
 MIN_SPLIT_KEYS = 1024
 MAX_SPLITS = 16
-# Features that a thread has of a key: their sums are in registers.
+# Maximum features of a key per thread: their sums are in registers.
 MAX_OWN_FEATURES = 32
 
 
 def row_attention(query: T, key: T, value: T, mask: T | None, plain: Callable[..., Any]) -> T | None:
-    """One kernel, or None where it does not fit. `plain` is attention made of other operations."""
+    """The result of one kernel, or None where it does not support the call. `plain` computes attention from other
+    operations."""
     target = _target_of(query)
     if target is None or not _fits(query, key, value, mask):
         return None
@@ -82,7 +83,7 @@ def row_attention(query: T, key: T, value: T, mask: T | None, plain: Callable[..
     else:
         parts = (dtypes.float32, (batch * heads * call.splits * call.part,))
         node = _call_kernel(row_kernel, call, parts, sources, sizes)
-        # The operands are there for the gradient.
+        # The operands are passed for the gradient.
         node = _call_kernel(combine_kernel, call, (query.dtype, shape), (node, *sources), (), gradient)
     result: T = query._new(node, key, value, *masks)
     return result.reshape(*query.shape)
@@ -114,7 +115,7 @@ def _call_kernel(
 
 @functools.lru_cache(64)
 def _written_kernel(write: Callable[..., UOp], call: RowAttention, memories: tuple[tuple[DType, int], ...]) -> UOp:
-    """The layers of a model call the same kernel: it is written once."""
+    """Cached, since the layers of a model call the same kernel."""
     params = [UOp(Ops.PARAM, kind, (), ParamArg(n, size)) for n, (kind, size) in enumerate(memories)]
     return write(call, *(params[:2] if write is combine_kernel else params))
 
@@ -124,13 +125,13 @@ def _target_of(query: Family) -> Target | None:
         return None
     try:
         target = open_driver(query.device).target
-    except DeviceError:  # which is told when something is computed
+    except DeviceError:  # raised when something is computed
         return None
     return target if target.has_local and not target.has_threads and target.warp_size > 1 else None
 
 
 def _threads_of(target: Target, dtype: DType, features: int, keys: int) -> tuple[int, int, int] | None:
-    """Features of a vector, threads that share a key, and teams of them, at least a warp in all."""
+    """The width of a vector, the threads that share a key, and the number of such teams: together at least a warp."""
     width = target.vector_bytes // dtype.itemsize
     if features % width:
         return None
@@ -145,7 +146,8 @@ def _threads_of(target: Target, dtype: DType, features: int, keys: int) -> tuple
 
 
 def _splits_of(target: Target, heads: int, keys: int) -> int:
-    """Work-groups that share the keys of a head: all have a core, and enough keys to be worth a second kernel."""
+    """The number of work-groups that share the keys of a head: no more than fill the device, each with enough keys to
+    be worth a second kernel."""
     most = min(target.cores // heads, keys // MIN_SPLIT_KEYS, MAX_SPLITS)
     return 1 << max(0, most.bit_length() - 1)
 
@@ -171,7 +173,7 @@ def _fits(query: Family, key: Family, value: Family, mask: Family | None) -> boo
 
 
 def _takes_mask(mask: Family, whole: tuple[int, ...]) -> bool:
-    """Whether elements of the mask lie at constant distances: a symbolic number of keys in one row alone."""
+    """Whether the mask has constant strides: with a symbolic number of keys only a single row has."""
     if not mask.dtype.is_bool and mask.dtype not in _DTYPES:
         return False
     sizes = (*(1,) * (len(whole) - mask.ndim), *mask.shape)
@@ -181,7 +183,7 @@ def _takes_mask(mask: Family, whole: tuple[int, ...]) -> bool:
 
 
 def _distances(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Elements of a mask from one batch, head and key to the next; 0 along an axis of size 1."""
+    """The strides of a mask along batch, head and key; 0 for an axis of size 1."""
     batch, heads, _, keys = shape
     of_head = 0 if heads == 1 else keys
     return 0 if batch == 1 else heads * keys, of_head, 0 if keys == 1 else 1
@@ -189,16 +191,16 @@ def _distances(shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class _Gradient:
-    """The gradient of the result, for the arguments of its kernel: through the operations that attention is made of."""
+    """The gradient rule of the kernel: it differentiates attention built from other operations."""
 
     layouts: tuple[Layout, ...]
     shared: int
-    count: int  # of operands and masks
+    count: int  # gradients of operands and masks
     plain: Callable[..., Any]
 
     def __call__(self, upstream: Any, out: Any, *arguments: Any) -> tuple[Any, ...]:
         before = len(arguments) - self.count
-        given = arguments[before:]  # what work-groups leave comes before them
+        given = arguments[before:]  # partial results come before them
         own = [set_apart(each) for each in given]
         query, *keyed = (layout.view(each) for layout, each in zip(self.layouts, own))
         keyed = [each.repeat_interleave(self.shared, 1) for each in keyed]

@@ -1,5 +1,5 @@
-"""Windows of the last axes, which convolution and pooling slide over a tensor. In: sizes as the user wrote them. Out:
-kernel, stride, dilation and padding for each axis, checked."""
+"""Windows of convolution and pooling over the last axes. In: sizes as the user wrote them. Out: kernel, stride,
+dilation and padding for each axis, checked."""
 
 from __future__ import annotations
 
