@@ -138,6 +138,10 @@ PRODUCTS: dict[str, Callable[[], UOp]] = {
     "a prime sum with an epilogue": lambda: matrices(36, 83, 40, (83, 1, 40, 1), epilogue=bias_and_residual),
     "a prime sum, right transposed": lambda: matrices(40, 101, 64, (101, 1, 1, 101)),
     "a prime number of rows of stride 1": lambda: matrices(211, 20, 64, (1, 211, 64, 1)),
+    "right transposed, one tile of columns": lambda: matrices(43, 33, 16, (33, 1, 1, 33)),
+    "right transposed, few rows": lambda: matrices(5, 11, 70, (11, 1, 1, 11)),
+    "few rows of a long sum, right transposed": lambda: matrices(13, 300, 21, (300, 1, 1, 300)),
+    "both transposed, one tile of columns": lambda: matrices(40, 17, 16, (1, 40, 1, 17)),
     "float16": lambda: matrices(40, 12, 64, (12, 1, 64, 1), dtypes.float16),
     "bfloat16, right transposed": lambda: matrices(24, 12, 32, (12, 1, 1, 12), dtypes.bfloat16),
     "int8 into int32": lambda: matrices(40, 12, 64, (12, 1, 64, 1), dtypes.int8, dtypes.int32),
@@ -308,6 +312,26 @@ def test_results_of_short_sums_are_written_by_whole_rows(rows: int, depth: int, 
     assert (outermost % 1236 == 0) is (depth <= products.SHORT_SUM)
     assert packs(made) == 1
     keeps_the_cores_busy(made)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(300, 100, 60), (307, 1000, 16), (5, 20, 3000), (24, 40, 64)])
+def test_columns_at_a_stride_are_packed(rows: int, depth: int, columns: int, cores: int) -> None:
+    """Also where there is one tile of columns and one core, so that no loop is outside the rows; or one of rows."""
+    made = Chosen(matrices(rows, depth, columns, (depth, 1, 1, depth)), replace(LARGE_CACHES, cores=cores))
+    assert packs(made) >= 1
+    assert not any(memory_of(load).arg.slot == 2 and AxisType.REDUCE in kinds(load) for load in operands(made.view))
+
+
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(6, 2560, 3822), (20, 8192, 64), (13, 512, 501), (4, 66, 999)])
+def test_few_rows_of_a_long_sum_are_dot_products(rows: int, depth: int, columns: int) -> None:
+    """The matrix was read once for each row, or gathered; it is the outer one, and read once for each tile of rows."""
+    made = Chosen(matrices(rows, depth, columns, (depth, 1, 1, depth)), replace(LARGE_CACHES, cores=1))
+    assert packs(made) == 0
+    assert made.tile >= 8
+    assert all(stride(load, made.view.reduces[0].src[-1]) == 1 for load in made.buffers)
+    right = next(load for load in made.buffers if memory_of(load).arg.slot == 2)
+    assert made.view.of_kind(AxisType.LOOP)[0] in right.ranges
 
 
 def test_windows_that_overlap_are_read_in_place() -> None:

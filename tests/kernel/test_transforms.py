@@ -191,7 +191,7 @@ def test_random_opts_on_random_kernels(first: int) -> None:
         ("product", (Opt(BLOCK, 1, 10),), ("BLOCK", "10", "axis 1", "as it is")),
         ("product", (Opt(UPCAST, 0, 2), Opt(BLOCK, 3, 2)), ("BLOCK", "axis 3", "UPCAST")),
         ("product", (Opt(STAGE, 2, 2),), ("STAGE", "operand", "0 to 1")),
-        ("product", (Opt(STAGE, 0, 1),), ("STAGE", "axis 0", "operand 1", "same in all of its 6")),
+        ("product", (Opt(LOCAL, 1, 2), Opt(STAGE, 1, 1)), ("STAGE", "axis 1", "operand 1", "same in all of its 6")),
         ("product", (Opt(STAGE, 2, 0),), ("STAGE", "axis 2", "operand 0", "one element")),
         ("product", (Opt(UPCAST, 0, 6), Opt(STAGE, 2, 0)), ("STAGE", "UPCAST")),
         ("product", (Opt(GROUP, 2, 4), Opt(STAGE, 0, 0)), ("STAGE", "GROUP of size 4")),

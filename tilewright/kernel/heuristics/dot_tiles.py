@@ -3,20 +3,22 @@ opts for a tile of dot products, or None.
 
 Every element of a tile of rows and columns is a vector of partial sums along the sum, reduced to a scalar after the
 loop. Nothing is packed, and the layout of the results is free: the gradient of a convolution's weights sums over whole
-images and stores few results.
+images and stores few results; a product of few rows uses each element of a matrix too rarely to pack it.
 
-    for rows of a tile: for columns of a tile:
+    for rows of a tile: for columns of a tile:    the loop of the larger factor outside
       for k: a tile of vector accumulators        both factors loaded as vectors, in place"""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
-from tilewright.graph.uop import UOp
+from tilewright.graph.uop import UOp, memory_of
 from tilewright.kernel.axes import KernelView, size_of, stride
 from tilewright.kernel.heuristics.opt_builder import OptBuilder
+from tilewright.kernel.transforms.block import check_overlap
 from tilewright.kernel.transforms.thread import check_thread
 
 # The shortest sum, in vectors: the reduction of the vectors at its end costs as much as some iterations.
@@ -35,24 +37,33 @@ class DotTile(NamedTuple):
 
 
 def choose_dot_opts(
-    view: KernelView, rows: list[UOp], columns: list[UOp], left: UOp, right: UOp, lanes: int
+    view: KernelView,
+    rows: list[UOp],
+    columns: list[UOp],
+    left: UOp,
+    right: UOp,
+    lanes: int,
+    min_vectors: int = MIN_VECTORS,
 ) -> tuple[Opt, ...] | None:
     """`rows` are the output loops that only the left factor depends on, `columns` those of the right factor only."""
     along = [a for a in view.of_kind(AxisType.REDUCE) if all(stride(access, a) == 1 for access in (left, right))]
     if not along or len(view.reduces) != 1:
         return None
     axis = max(along, key=size_of)
-    length = 1
-    for each in view.reduce_axes:
-        length *= size_of(each)
-    tile = choose_dot_tile(rows, columns, view.target.vector_registers)
-    if tile is None or size_of(axis) < lanes or length < MIN_VECTORS * lanes:
+    length = math.prod(size_of(each) for each in view.reduce_axes)
+    tile = choose_dot_tile(view, rows, columns)
+    if tile is None or size_of(axis) < lanes or length < min_vectors * lanes:
         return None
     builder = OptBuilder(view)
+    row_axis, column_axis = tile.row_axis, tile.column_axis
+    if memory_of(right).arg.size > memory_of(left).arg.size:
+        column_axis, row_axis = builder.put_outside(column_axis, row_axis)
     builder.apply(OptOps.UPCAST, builder.pad(axis, lanes), lanes)
-    for side, amount in ((tile.row_axis, tile.rows), (tile.column_axis, tile.columns)):
+    for side, amount in ((row_axis, tile.rows), (column_axis, tile.columns)):
         if amount > 1:
-            builder.apply(OptOps.UPCAST, side, amount)
+            # Where tiles do not fill a loop, the last one overlaps the one before.
+            inside = builder.block(side, amount)[1] if size_of(side) % amount else side
+            builder.apply(OptOps.UPCAST, inside, amount)
     loops = [a for a in builder.view.of_kind(AxisType.LOOP) if check_thread(builder.view, a, size_of(a)) is None]
     if loops and view.target.cores > 1:
         shared = max(loops, key=lambda each: min(utilisation(size_of(each), view.target.cores), HIGH_UTILISATION))
@@ -61,20 +72,33 @@ def choose_dot_opts(
     return tuple(builder.opts)
 
 
-def choose_dot_tile(rows: list[UOp], columns: list[UOp], registers: int) -> DotTile | None:
-    """The tile of one row loop and one column loop with the fewest loads per product; its sides divide the loops."""
+def choose_dot_tile(view: KernelView, rows: list[UOp], columns: list[UOp]) -> DotTile | None:
+    """The tile of one row loop and one column loop with the least work: products, some of them twice where tiles
+    overlap, and loads."""
     tiles = [
         DotTile(row_axis, height, column_axis, width)
         for row_axis in rows
-        for height in range(1, MAX_SIDE + 1)
-        if size_of(row_axis) % height == 0
+        for height in _sides(view, row_axis)
         for column_axis in columns
-        for width in range(1, MAX_SIDE + 1)
+        for width in _sides(view, column_axis)
         # Registers hold the accumulators, the vectors of one side and one vector of the other.
-        if size_of(column_axis) % width == 0 and height * width + min(height, width) + 1 <= registers
+        if height * width + min(height, width) + 1 <= view.target.vector_registers
     ]
-    best = min(tiles, key=lambda tile: 1 / tile.rows + 1 / tile.columns, default=None)
+
+    def cost(tile: DotTile) -> float:
+        sides = ((tile.row_axis, tile.rows), (tile.column_axis, tile.columns))
+        repeated = math.prod(-(-size_of(axis) // side) * side / size_of(axis) for axis, side in sides)
+        return repeated * (1 + 1 / tile.rows + 1 / tile.columns)
+
+    best = min(tiles, key=cost, default=None)
     return best if best is not None and best.rows * best.columns >= MAX_SIDE else None
+
+
+def _sides(view: KernelView, axis: UOp) -> list[int]:
+    """The lengths of a tile along a loop: those that divide it, and others where iterations may run twice."""
+    most = min(MAX_SIDE, size_of(axis))
+    may_overlap = check_overlap(view, axis) is None
+    return [side for side in range(1, most + 1) if may_overlap or size_of(axis) % side == 0]
 
 
 def utilisation(parts: int, cores: int) -> float:

@@ -31,7 +31,7 @@ from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.analysis.dot_terms import product_dots, term_axis
 from tilewright.kernel.analysis.versions import is_injective
 from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
-from tilewright.kernel.heuristics.dot_tiles import HIGH_UTILISATION, choose_dot_opts, utilisation
+from tilewright.kernel.heuristics.dot_tiles import HIGH_UTILISATION, MIN_VECTORS, choose_dot_opts, utilisation
 from tilewright.kernel.heuristics.product_nest import ROWS_OUTSIDE, Nest
 from tilewright.kernel.heuristics.product_sizes import (
     COLUMN_PARTS,
@@ -64,6 +64,8 @@ LONG_TASK = 1 << 25
 # Fewer rows reuse an element of the right factor too rarely to pay for tiles of rows, or for packing.
 MIN_ROWS = 8
 MIN_PACKED_ROWS = 32
+# The shortest sum of dot products, in vectors, of so few rows that nothing else would be reused.
+MIN_ROW_VECTORS = 4
 # The fraction of a register that the columns must fill.
 MIN_LANES = 0.5
 # The longest sum whose results take longer to be written than to be added up, and the most parts of the rows that each
@@ -105,15 +107,22 @@ def choose_product_opts(view: KernelView) -> tuple[Opt, ...] | None:
     lanes = view.target.lanes(sum_dtype(view))
     product = find_product(view)
     if product is not None and size_of(product.columns) >= MIN_LANES * lanes:
-        streamed = None
+        few = None
         if size_of(product.rows) < MIN_PACKED_ROWS and not product_dots(view):
-            streamed = choose_streamed_opts(view, *product[:4])
-        if streamed is not None or size_of(product.rows) < MIN_ROWS:
-            return streamed
+            few = choose_streamed_opts(view, *product[:4]) or _choose_few_rows(view, product, lanes)
+        is_in_order = stride(product.right, product.columns) == 1
+        if few is not None or (size_of(product.rows) < MIN_ROWS and is_in_order):
+            return few
         return _Plan(view, product).choose()
     left, right = accesses
     lanes *= max((dot.instruction.terms for dot in product_dots(view)), default=1)
     return choose_dot_opts(view, own_axes(view, left, right), own_axes(view, right, left), left, right, lanes)
+
+
+def _choose_few_rows(view: KernelView, product: Product, lanes: int) -> tuple[Opt, ...] | None:
+    """Dot products of few rows with those of a matrix: to pack it would cost more than to multiply."""
+    vectors = MIN_VECTORS if size_of(product.rows) >= MIN_ROWS else MIN_ROW_VECTORS
+    return choose_dot_opts(view, [product.rows], [product.columns], product.left, product.right, lanes, vectors)
 
 
 # ---------------------------------------------------------------- matching
@@ -392,27 +401,30 @@ class _Plan(Nest):
         self.spill_loop = [a for a in self.view.of_kind(AxisType.REDUCE) if a.arg.id[: len(block)] == block][-1]
 
     def _stage(self) -> None:
-        """Packs the right factor at the innermost loop outside the rows that it depends on; and the left factor, where
-        it is packed, at the rows or outside all blocks."""
+        """Packs the right factor at the innermost loop outside the rows that it depends on, or before the loop over
+        rows; and the left factor, where it is packed, at the rows or outside all blocks."""
         left, right = (factors_of(self.view)[number] for number in (1 - self.product.number, self.product.number))
         rows = self.loops.get("blocks of rows", self.loops.get("rows"))
-        if rows is None:
-            return
-        if self._is_left_packed():
+        if rows is not None and self._is_left_packed():
             threads = self.view.of_kind(AxisType.THREAD) if self.is_whole else []
             self._pack(threads[0] if threads else rows, left)
-        if self._is_right_packed():
-            outer = self.view.axes[: self.view.axes.index(rows)]
+        # One tile of rows uses each element once: only the order of a panel is gained.
+        if self._has_strided_columns() or (rows is not None and self._is_right_packed()):
+            loops = self.view.of_kind(AxisType.THREAD, AxisType.LOOP)
+            outer = loops if rows is None else loops[: loops.index(rows)]
             around = [axis for axis in outer if axis in right.ranges or axis.arg.kind is AxisType.THREAD]
             around += [] if self.spill_loop is None else [self.spill_loop]
-            if around:
-                self._pack(around[-1], right)
+            if around or rows is not None:
+                self._pack(around[-1] if around else rows, right)
+
+    def _has_strided_columns(self) -> bool:
+        return stride(self.product.right, self.product.columns) != 1
 
     def _is_right_packed(self) -> bool:
         """Whether packing the right factor pays: its columns do not have stride 1, or it is reused often enough. Where
         its windows overlap, as in a convolution, a panel is larger than the data that it holds."""
         right, columns = self.product.right, self.product.columns
-        if stride(right, columns) != 1 or right.dtype is not self.view.reduces[0].dtype:
+        if self._has_strided_columns() or right.dtype is not self.view.reduces[0].dtype:
             return True
         summed = [axis for axis in self.view.reduce_axes if axis in right.ranges]
         is_used_often = self.is_large and size_of(self.product.rows) >= MIN_PACKED_ROWS

@@ -1,5 +1,6 @@
 """STAGE: the tile of an operand is copied to local memory before the inner loops read it repeatedly. In: a kernel, a
-loop, the number of an operand. Out: the kernel with the copy, made in every iteration of that loop.
+loop, the number of an operand. Out: the kernel with the copy, made in every iteration of that loop, or before it where
+the operand does not depend on it and no threads share the copy.
 
 `Opt(STAGE, axis, operand)`: operand n is the n-th loaded buffer access in topological order, not counting the loads of
 copies. Its tile is all elements that it loads in one iteration of the axis: over the threads of the work-group, the
@@ -105,7 +106,7 @@ def check_stage(view: KernelView, axis: UOp, operand: int) -> str | None:
     if access.src[0] is not memory or any(memory_of(store) is memory for store in view.stores):
         return f"STAGE needs an operand that is only read, operand {operand} is buffer {memory.arg.slot}, also written"
     depends = frozenset(each for source in access.src[1:] for each in source.ranges)
-    if axis not in depends and axis.arg.kind is not AxisType.THREAD:
+    if axis not in depends and axis.arg.kind is not AxisType.THREAD and view.of_kind(AxisType.LOCAL):
         return f"STAGE at axis {position}: operand {operand} is the same in all of its {size_of(axis)} iterations"
     if any(node.op in _COMPUTED for source in access.src[1:] for node in toposort(source)):
         return f"STAGE needs an index of loops only, that of operand {operand} is computed from other values"
