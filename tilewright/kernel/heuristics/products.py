@@ -413,9 +413,13 @@ class _Plan(Nest):
             loops = self.view.of_kind(AxisType.THREAD, AxisType.LOOP)
             outer = loops if rows is None else loops[: loops.index(rows)]
             around = [axis for axis in outer if axis in right.ranges or axis.arg.kind is AxisType.THREAD]
-            around += [] if self.spill_loop is None else [self.spill_loop]
-            if around or rows is not None:
-                self._pack(around[-1] if around else rows, right)
+            chosen = [
+                *([] if rows is None else [rows]),
+                *around,
+                *([] if self.spill_loop is None else [self.spill_loop]),
+            ]
+            if chosen:
+                self._pack(chosen[-1], right)
 
     def _has_strided_columns(self) -> bool:
         return stride(self.product.right, self.product.columns) != 1
