@@ -111,6 +111,16 @@ def test_sums_over_large_rows_are_spilled(make: object, shape: tuple[int, int], 
     assert streams(made) == STREAMS
 
 
+@pytest.mark.parametrize("rows", [7402, 7403, 7411, 16411])
+@pytest.mark.parametrize("cores", [1, 2])
+def test_no_task_sums_the_spilled_accumulators_of_others(rows: int, cores: int) -> None:
+    """Rows without a divisor became tasks each of which summed all columns: 48 times the work."""
+    made = chosen(column_sums(rows, 768), replace(WIDE, cores=cores))
+    spills(made)
+    opts = [opt.op for opt in made.opts]
+    assert OptOps.THREAD not in opts[opts.index(OptOps.SPILL) :]
+
+
 def test_rows_that_no_number_of_streams_divides_are_summed_one_by_one() -> None:
     made = chosen(column_sums(4099, 4096), WIDE)
     spills(made)

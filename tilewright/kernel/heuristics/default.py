@@ -272,9 +272,11 @@ def register_tile(builder: OptBuilder, vector_axis: UOp, vectors: int) -> None:
 
 
 def add_threads(builder: OptBuilder) -> None:
-    """The outermost output loop that every store depends on becomes parallel."""
+    """The outermost output loop that every store depends on becomes parallel. Where accumulators are spilled, each task
+    would sum all of them."""
     view = builder.view
-    if not builder.target.has_threads or view.of_kind(AxisType.THREAD):
+    is_spilled = any(opt.op is OptOps.SPILL for opt in builder.opts)
+    if not builder.target.has_threads or is_spilled or view.of_kind(AxisType.THREAD):
         return
     work = 1
     for axis in view.axes:
