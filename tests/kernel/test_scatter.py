@@ -19,6 +19,7 @@ from tilewright.base.config import Context
 from tilewright.base.dtype import dtypes
 from tilewright.base.errors import KernelOptError
 from tilewright.engine.compilation.compile import forget_kernels
+from tilewright.engine.execution.realize import schedule
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import KernelInfo, Opt, OptOps
@@ -195,6 +196,42 @@ def spread(places: int, terms: int, columns: int) -> UOp:
 )
 def test_rows_inside_the_loop_over_terms(make: Callable[..., UOp], opts: tuple[Opt, ...]) -> None:
     check(make(9, 12, 8), opts, ("CPU", "PYTHON"))
+
+
+def last_by_index(places: int, terms: int, columns: int) -> UOp:
+    """The last term that an index puts at each place, which keeps its own value where there is none."""
+    shape = (places, terms, columns)
+    index, rows, begun = leaf(0, terms, columns, dtype=dtypes.int32), leaf(1, terms, columns), leaf(2, places, columns)
+    named = build.expand(build.reshape(index, (1, terms, columns)), shape)
+    match = build.alu(Ops.CMPEQ, named, build.axis_iota(shape, 0))
+    offered = build.where(match, build.axis_iota(shape, 1), build.const(dtypes.int32, dtypes.int32.min))
+    last = build.reshape(build.reduce_axis(Ops.MAX, offered, (1,)), (places, columns))
+    put = build.gather(rows, last, build.axis_iota((places, columns), 1))
+    return kernel_of(build.where(build.alu(Ops.CMPLT, last, build.const(dtypes.int32, 0)), begun, put))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+@pytest.mark.parametrize("opts", [(), (Opt(DISTRIBUTE, 1),)], ids=str)
+def test_the_last_term_replaces_what_is_there(parts: int, opts: tuple[Opt, ...]) -> None:
+    ast = last_by_index(9, 12, 4)
+    sink = apply_opt(ast, Opt(SCATTER, 0, parts))
+    assert not any(node.op is Ops.REDUCE for node in toposort(sink))
+    check(ast, (Opt(SCATTER, 0, parts), *opts), ("CPU", "PYTHON"))
+    assert chosen(ast, cpu_target())[0] is SCATTER
+
+
+def test_scatter_is_one_copy_and_one_walk_over_the_terms() -> None:
+    index = generator.permuted(np.tile(np.arange(64)[:, None], (1, 40)), axis=0)[:50, :37]
+    x, rows = (Tensor(generator.standard_normal((64, 40), dtype=np.float32)).realize() for _ in range(2))
+    given = Tensor(index).realize()
+    found = x.scatter(0, given, rows)
+    items = schedule([found.uop], "CPU").items
+    assert sum(item.ast is not None for item in items) == 2  # one converts the index
+    expected = x.numpy().copy()
+    for term in range(50):
+        for column in range(37):
+            expected[index[term, column], column] = rows.numpy()[term, column]
+    np.testing.assert_array_equal(found.numpy(), expected)
 
 
 def test_distributed_loops_walk_memory_in_order() -> None:

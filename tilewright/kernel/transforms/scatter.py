@@ -24,7 +24,7 @@ from tilewright.graph.simplify.logic import parts_of
 from tilewright.graph.simplify.reduce import difference_in_index, split_range
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, const, memory_of
-from tilewright.graph.walk import map_graph, toposort
+from tilewright.graph.walk import map_graph, substitute, toposort
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.analysis.versions import exchange_range
 from tilewright.kernel.axes import KernelView, is_counted, make_range, size_of, stride
@@ -35,10 +35,11 @@ _OUTPUT = (AxisType.LOOP, AxisType.GLOBAL)
 
 class Terms(NamedTuple):
     """The terms of one store's reduction: `value` is accumulated at iteration `output_index` of the axis, where the
-    `conditions` hold. `own` is what an output begins with, None where that is the identity."""
+    `conditions` hold; without an `op` it replaces what is there. `own` is what an output begins with, None where that
+    is the identity."""
 
     store: UOp
-    op: Op
+    op: Op | None
     value: UOp
     output_index: UOp
     conditions: tuple[UOp, ...]
@@ -66,7 +67,8 @@ def check_scatter(view: KernelView, axis: UOp, parts: object) -> str | None:
 def match_terms(store: UOp, axis: UOp) -> Terms | str:
     """The terms of what is stored, each with an index along the axis; or the reason why there are none."""
     access, stored = store.src
-    value, own = reduction_and_own(stored)
+    written = last_written(stored)
+    value, own = reduction_and_own(stored) if written is None else (written.number, written.own)
     if value.op is not Ops.REDUCE:
         return "what is stored is no reduction"
     if len(access.src) != 2 or not stride(access, axis):
@@ -77,14 +79,47 @@ def match_terms(store: UOp, axis: UOp) -> Terms | str:
     if found is None:
         return "the terms are not selected by a condition"
     conditions, term = found
+    if written is not None:
+        term = substitute(written.value, {value: term})
     for chosen in conditions:
         output_index = index_compared(chosen, axis)
         others = tuple(other for other in conditions if other is not chosen)
         if output_index is not None:
             if any(axis in other.ranges for other in (term, *others)):
                 return "the terms depend on axis {axis} in more than their index"
-            return Terms(store, value.arg, term, output_index, others, value.src[1:], own)
+            op = value.arg if written is None else None
+            return Terms(store, op, term, output_index, others, value.src[1:], own)
     return "no condition compares an index with axis {axis}"
+
+
+class LastWritten(NamedTuple):
+    """`own`, or `value` of the last term: `number` is that term's, negative where there is none."""
+
+    number: UOp
+    own: UOp
+    value: UOp
+
+
+def last_written(stored: UOp) -> LastWritten | None:
+    """
+    where(number < 0, own, values[number]), number = REDUCE(where(index[p] == n, p, least), p, MAX)"""
+    if stored.op is not Ops.WHERE:
+        return None
+    condition, own, value = stored.src
+    if condition.op is Ops.XOR and condition.src[1].is_const:
+        condition, own, value = condition.src[0], value, own
+    number = condition.src[0]
+    is_none = condition.op is Ops.CMPLT and condition.src[1].is_const and condition.src[1].arg == 0
+    if not is_none or number.op is not Ops.REDUCE or number.arg is not Ops.MAX or len(number.src) != 2:
+        return None
+    found = masked_term(number.src[0], Ops.MAX)
+    counted = None if found is None else found[1]
+    if counted is not None and counted.op is Ops.CAST and counted.dtype.is_int:
+        counted = counted.src[0]
+    if counted is not number.src[1] or reduce_identity(Ops.MAX, number.dtype) >= 0:
+        return None
+    is_alone = not any(node.op is Ops.REDUCE and node is not number for node in toposort(value))
+    return LastWritten(number, own, value) if is_alone and number not in toposort(own) else None
 
 
 def reduction_and_own(stored: UOp) -> tuple[UOp, UOp | None]:
@@ -175,7 +210,7 @@ def scattered(terms: Terms, axis: UOp, part: UOp, fresh: int, skips_loads: bool)
 
     whole = () if length * parts == size else ((start + inner) < size,)
     first = UOp(Ops.INDEX, memory.dtype, (memory, at(start + inner), *whole))
-    identity = const(memory.dtype, reduce_identity(terms.op, memory.dtype))
+    identity = const(memory.dtype, 0 if terms.op is None else reduce_identity(terms.op, memory.dtype))
     begun = identity
     if terms.own is not None:
         begun = exchange_range(terms.own, axis, start + inner)
@@ -210,7 +245,7 @@ def scattered(terms: Terms, axis: UOp, part: UOp, fresh: int, skips_loads: bool)
     version = UOp(Ops.AFTER, memory.dtype, (memory, filled))
     version = UOp(Ops.AFTER, memory.dtype, (version, *loops.values()))
     output = at(clamped)
-    if parts == 1:
+    if parts == 1 and terms.op is not None:
         # Nearly every term belongs here. One that does not combines the identity, which takes no branch.
         target = UOp(Ops.INDEX, memory.dtype, (version, output))
         value = mask.where(value, identity)
@@ -218,8 +253,9 @@ def scattered(terms: Terms, axis: UOp, part: UOp, fresh: int, skips_loads: bool)
         target = UOp(Ops.INDEX, memory.dtype, (version, output, mask))
         if skips_loads:
             value = masked_loads(value, mask)
-    combined = UOp(Ops.LOAD, memory.dtype, (target,)).alu(terms.op, value)
-    return UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (target, combined)), *loops.values()))
+    if terms.op is not None:
+        value = UOp(Ops.LOAD, memory.dtype, (target,)).alu(terms.op, value)
+    return UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (target, value)), *loops.values()))
 
 
 def masked_loads(value: UOp, mask: UOp) -> UOp:

@@ -45,10 +45,12 @@ class ScatterMixin(Family):
             return self
         match, values = self._matches("scatter", axis, index, source)
         turn = build.axis_iota(match.shape, axis + 1)
-        last = _combined(Ops.MAX, match, turn, axis)
+        is_begun = self._begins_outputs(self.dtype)
+        last = _combined(Ops.MAX, match, turn, axis, is_stored=not is_begun)
         positions = [last if k == axis else build.axis_iota(self.shape, k) for k in range(self.ndim)]
         is_named = build.alu(Ops.CMPLT, last, build.const(last.dtype, 0)).logical_not()
-        return self._new(build.where(is_named, build.gather(values, *positions), self.uop), source)
+        node = build.where(is_named, build.gather(values, *positions), self.uop)
+        return self._new(stored_if_large(node, math.prod(match.shape)) if is_begun else node, source)
 
     def scatter_reduce(self, dim: int, index: Self, src: Self | Scalar, reduce: str, include_self: bool = True) -> Self:
         """As `scatter`, with all values for one position combined: "sum", "prod", "mean", "amax" or "amin".
