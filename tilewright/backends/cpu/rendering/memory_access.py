@@ -49,9 +49,9 @@ class MemoryAccess(Addresses):
             mask, varies = self.mask(index, at, axis)
             if stride in (1, -1):
                 made = self._load_vector(index, at, axis, mask, varies, stride == -1)
-            elif stride is not None and 1 < stride <= MAX_STRIDE and not varies:
+            elif stride is not None and 1 < stride <= MAX_STRIDE:
                 assert axis is not None
-                made = self._load_strided(index, at, axis, mask, stride)
+                made = self._load_strided(index, at, axis, mask, varies, stride)
             else:
                 assert axis is not None
                 positions = self._near_positions(index, at, axis) if mask is None else []
@@ -129,15 +129,7 @@ class MemoryAccess(Addresses):
         else:
             if is_reversed:
                 mask = self._reverse(of_lanes("i1", lanes), mask, lanes).name
-            call = emitter.call(
-                f"llvm.masked.load.{overload(dtype, lanes)}.p0",
-                kind,
-                ("ptr", pointer.name),
-                ("i32", str(dtype.itemsize)),
-                (of_lanes("i1", lanes), mask),
-                (kind, "zeroinitializer"),
-            )
-            made = emitter.emit(call)
+            made = emitter.emit(self._masked_load(dtype, lanes, pointer.name, mask))
         return self._reverse(kind, made.name, lanes) if is_reversed else made
 
     def load_contiguous(self, index: UOp, at: dict[UOp, int], count: int) -> Element:
@@ -159,17 +151,37 @@ class MemoryAccess(Addresses):
         self.zeros_bytes = max(self.zeros_bytes, nbytes)
         return self.emitter.emit(f"select i1 {mask}, ptr {pointer.name}, ptr %zeros")
 
-    def _load_strided(self, index: UOp, at: dict[UOp, int], axis: UOp, mask: str | None, stride: int) -> Element:
+    def _load_strided(
+        self, index: UOp, at: dict[UOp, int], axis: UOp, mask: str | None, varies: bool, stride: int
+    ) -> Element:
         lanes, dtype = axis_size(axis), _memory_dtype(index.dtype)
         element = memory_type(dtype)
         first = self.pointer(index, at, axis)
-        if mask is not None:
+        if mask is not None and not varies:
             first = self._or_zeros(first, mask, dtype.itemsize * lanes * stride)
 
-        def pointer_at(offset: int) -> str:
-            return self.moved(first, element, offset).name
+        def load_at(start: int) -> str:
+            pointer = self.moved(first, element, start).name
+            if mask is None or not varies:
+                return self.emitter.assign(f"load {of_lanes(element, lanes)}, ptr {pointer}, align {dtype.itemsize}")
+            # Elements between those that are asked for are not touched.
+            bits = of_lanes("i1", lanes)
+            order = [place // stride if place % stride == 0 else lanes for place in range(start, start + lanes)]
+            own = self.emitter.assign(f"shufflevector {bits} {mask}, {bits} zeroinitializer, {shuffle_mask(order)}")
+            return self.emitter.assign(self._masked_load(dtype, lanes, pointer, own))
 
-        return self.emitter.here(load_strided(self.emitter.assign, pointer_at, element, dtype.itemsize, lanes, stride))
+        return self.emitter.here(load_strided(self.emitter.assign, load_at, element, lanes, stride))
+
+    def _masked_load(self, dtype: DType, lanes: int, pointer: str, mask: str) -> str:
+        kind = of_lanes(memory_type(dtype), lanes)
+        return self.emitter.call(
+            f"llvm.masked.load.{overload(dtype, lanes)}.p0",
+            kind,
+            ("ptr", pointer),
+            ("i32", str(dtype.itemsize)),
+            (of_lanes("i1", lanes), mask),
+            (kind, "zeroinitializer"),
+        )
 
     def _emit_prefetch(self, index: UOp, pointer: Element, row_bytes: int) -> None:
         """Prefetches the lines that are loaded soon. A prefetch past the end of the buffer is harmless."""

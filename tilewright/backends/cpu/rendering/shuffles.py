@@ -149,16 +149,15 @@ def interleave(emit: Emit, bits: int, rows: Sequence[str], lanes: int) -> str:
     return emit(f"bitcast {of_lanes(f'i{width}', lanes)} {found[0]} to {result}")
 
 
-def load_strided(
-    emit: Emit, pointer_at: Callable[[int], str], element: str, itemsize: int, lanes: int, step: int
-) -> str:
-    """`lanes` elements at a stride of `step`; `pointer_at` gives the address of an element, counted from the first.
+def load_strided(emit: Emit, load_at: Callable[[int], str], element: str, lanes: int, step: int) -> str:
+    """`lanes` elements at a stride of `step`; `load_at` loads as many contiguous ones, from one on that is counted from
+    the first.
 
     The vectors start `lanes` apart, but the last ends with the last element: nothing after it is loaded."""
     kind = of_lanes(element, lanes)
     last = (lanes - 1) * step
     starts = [min(number * lanes, last + 1 - lanes) for number in range(step)]
-    parts = [emit(f"load {kind}, ptr {pointer_at(start)}, align {itemsize}") for start in starts]
+    parts = [load_at(start) for start in starts]
     found = parts[0]
     for number in range(1, step):
         order: list[int | None] = []
