@@ -104,7 +104,7 @@ def compare(name: str, length: int, rounds: int) -> None:
         text = ", ".join(f"{side} {speed:.1f} tokens/s" for side, speed in speeds.items())
         ratio = f", ratio {speeds['tilewright'] / speeds['llama.cpp']:.2f}" if len(speeds) > 1 else ""
         print(f"{Path(path).name} {row}: {text}{ratio}", flush=True)
-    command = [sys.executable, "-m", "bench.llm", "--child", path]
+    command = [sys.executable, "-m", "bench.first_token", path]
     child = subprocess.run(command, capture_output=True, text=True, check=True)
     facts = json.loads(child.stdout.splitlines()[-1])
     print(
@@ -112,22 +112,6 @@ def compare(name: str, length: int, rounds: int) -> None:
         f"{facts['resident'] / 1e6:.0f} MB resident, {facts['resident'] / os.path.getsize(path):.2f} of the file",
         flush=True,
     )
-
-
-def first_token(path: str) -> None:
-    """In a process of its own: from loading to the first token, and what is resident after some more."""
-    from tilewright.llm.files.load import load_model
-    from tilewright.llm.generator import Generator
-
-    start = time.perf_counter()
-    generator = Generator(load_model(path).model, context=CONTEXT, end_tokens=())
-    request = generator.submit(prompt_of(16, 0), None, 8)
-    while not request.tokens:
-        generator.step()
-    first = time.perf_counter() - start
-    generator.run(request)
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    print(json.dumps({"first": first, "resident": pages * os.sysconf("SC_PAGE_SIZE")}))
 
 
 # ---------------------------------------------------------------- single products
@@ -180,12 +164,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--products", action="store_true")
-    parser.add_argument("--child", default="", help=argparse.SUPPRESS)
     given = parser.parse_args()
     CLOCK = CLOCKS[given.clock]
-    if given.child:
-        first_token(given.child)
-    elif given.products:
+    if given.products:
         products(given.rows, given.rounds)
     for row in () if given.products else given.rows:
         name, _, length = row.partition(":")

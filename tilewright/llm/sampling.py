@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import secrets
+import os
+import random
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -62,11 +63,9 @@ class Sampler:
     """The settings of one request, its random numbers and the tokens it has seen."""
 
     def __init__(self, sampling: Sampling, seen: Iterable[int] = ()) -> None:
-        import numpy as np
-
         self.sampling = sampling
-        self.seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
-        self._random = np.random.Generator(np.random.PCG64(self.seed))
+        self.seed = int.from_bytes(os.urandom(8), "little") >> 1 if sampling.seed is None else sampling.seed
+        self._random = random.Random(self.seed)
         self._seen = set(seen) if sampling.repetition_penalty != 1 else set()
 
     def choose(self, logits: Row) -> int:

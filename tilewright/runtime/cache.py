@@ -5,11 +5,11 @@ those unused longest."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import warnings
 
 from tilewright.base.config import options
+from tilewright.base.digests import sha256
 from tilewright.base.events import emit
 from tilewright.base.location import user_location
 from tilewright.runtime.cache_limit import MEGABYTE, is_digest, is_turn, note_use, remove_entry, trim
@@ -61,7 +61,7 @@ def usable_folder() -> str | None:
 
 
 def cache_key(*parts: str) -> str:
-    digest = hashlib.sha256()
+    digest = sha256()
     for part in parts:
         data = part.encode()
         digest.update(len(data).to_bytes(8, "little"))

@@ -5,10 +5,11 @@ digest of the key and the bytes. Folders are for their owner alone; one that oth
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import stat
 from io import BufferedReader
+
+from tilewright.base.digests import sha256
 
 MAGIC = b"tilewright-entry-2\n"
 HEADER_BYTES = len(MAGIC) + 32
@@ -107,6 +108,6 @@ def unseal(key: str, data: bytes) -> bytes | None:
 
 def _digest(key: str, payload: bytes) -> bytes:
     name = key.encode()
-    digest = hashlib.sha256(len(name).to_bytes(8, "little") + name)
+    digest = sha256(len(name).to_bytes(8, "little") + name)
     digest.update(payload)
     return digest.digest()

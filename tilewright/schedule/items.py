@@ -4,9 +4,9 @@ reads and writes. Equal kernels become one node, whatever memory they access."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from hashlib import blake2b
 from typing import NamedTuple
 
+from tilewright.base.digests import blake2b
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.target import Target
 from tilewright.graph.affine import digest

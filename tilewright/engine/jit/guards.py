@@ -96,7 +96,7 @@ class Guards:
         # so that references can be compared by identity.
         self.nodes: list[ref[UOp]] = []
         self.memories: list[tuple[Buffer, ...]] = []
-        self.recorded_nodes: list[UOp] = []
+        self.are_memory: list[bool] = []  # whether each is nothing but memory
         self.flags: list[bool] = []
         self.with_gradient: list[bool] | None = None  # whether each had a gradient when the call began
         # Where the call has left tensors of its own: the numbers of entries and cells, and items of sequences.
@@ -130,10 +130,12 @@ class Guards:
         self.tensors = [holder for holder in self.tensors if id(holder) not in unused]
 
     def look_at_tensors(self) -> None:
-        """Notes the memory of each tensor, when all that was pending is computed."""
-        self.recorded_nodes = [holder.uop for holder in self.tensors]
-        self.nodes = [ref(node) for node in self.recorded_nodes]
-        self.memories = [memories_of(node) for node in self.recorded_nodes]
+        """Notes the memory of each tensor, when all that was pending is computed. The nodes themselves lead to what the
+        call computed, which no record keeps alive."""
+        nodes = [holder.uop for holder in self.tensors]
+        self.nodes = [ref(node) for node in nodes]
+        self.memories = [memories_of(node) for node in nodes]
+        self.are_memory = [_is_memory(node) for node in nodes]
         self.flags = [holder._requires_grad for holder in self.tensors]
 
     def finish(self, had_gradient: set[int] | None) -> None:
@@ -330,12 +332,11 @@ class Guards:
     def state_buffers(self) -> set[Buffer]:
         """The memory of tensors that are nothing but memory. One that remembers what it was computed from, for its
         gradient, is left out: its node could as well be what the function computes."""
-        pairs = zip(self.memories, self.recorded_nodes, strict=True)
-        return {memory for memories, node in pairs for memory in memories if _is_memory(node)}
+        pairs = zip(self.memories, self.are_memory, strict=True)
+        return {memory for memories, is_memory in pairs for memory in memories if is_memory}
 
-    def forget_nodes(self) -> None:
-        """Lets go of the nodes that the call was recorded with: they lead to what it computed."""
-        self.recorded_nodes.clear()
+    def number_tensors(self) -> None:
+        """Prepares for `follow`."""
         self._numbers = {id(holder): number for number, holder in enumerate(self.tensors)}
 
     def follow(self, holders: Sequence[Any]) -> None:

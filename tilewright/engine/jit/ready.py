@@ -22,7 +22,7 @@ class Ready:
     def __init__(self, record: Record, reached: frozenset[Buffer], buffers: list[Buffer]) -> None:
         self.replay = Replay(record.executions, record.roles, record.outputs, record.returned, record.variables)
         self.guards: Guards = record.guards
-        self.guards.forget_nodes()
+        self.guards.number_tensors()
         self.result = record.result
         self.returned = len(record.leaves)
         self.origins = record.origins

@@ -10,9 +10,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from tilewright.base.digests import blake2b
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph.affine import digest
 from tilewright.graph.bounds import dtype_bounds

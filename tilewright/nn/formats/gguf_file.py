@@ -11,7 +11,7 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import UnsupportedError
 from tilewright.nn.formats.gguf_header import ForeignByteOrder, TensorInfo, read_header
 from tilewright.nn.formats.gguf_values import KINDS, Kind, as_plain
-from tilewright.nn.formats.mapped import Path, bytes_of, damaged, tensor_at
+from tilewright.nn.formats.mapped import Path, bytes_of, damaged, tensor_at, unmap_pages
 from tilewright.tensor.tensor import Tensor
 
 # By the names of types; what is not here is quantised.
@@ -68,6 +68,7 @@ def open_gguf(operation: str, path: Path | Tensor) -> GgufFile:
     except (ValueError, RecursionError) as error:
         raise damaged(operation, name, f"this is no whole GGUF file ({error})") from error
     found = [_located(operation, name, data, header.data_start, info) for info in header.tensors]
+    unmap_pages(data, header.data_start)
     return GgufFile(name, data, header.facts, found)
 
 

@@ -43,6 +43,13 @@ def bytes_of(operation: str, source: Path | Tensor) -> tuple[str, memoryview]:
     return os.fspath(source), memoryview(b"" if mapping is None else mapping)
 
 
+def unmap_pages(data: memoryview, end: int) -> None:
+    """Takes the whole pages of a mapped file in front of `end` out of the memory of the process: what was read once, as
+    a header is. The system reads them again where something needs them."""
+    if isinstance(data.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED") and end >= mmap.PAGESIZE:
+        data.obj.madvise(mmap.MADV_DONTNEED, 0, end // mmap.PAGESIZE * mmap.PAGESIZE)
+
+
 def check_plain(operation: str, path: Path) -> None:
     """Refuses what is no file with contents of its own: to open a pipe would wait for a writer that never comes."""
     try:

@@ -6,11 +6,12 @@ neither llvmlite nor numpy, so that `Device` can answer before the first kernel 
 """
 
 import functools
-import hashlib
 import math
 import os
 import sys
 from pathlib import Path
+
+from tilewright.base.digests import sha256
 
 ROOT = Path("/")
 UNLIMITED = 1 << 62  # cgroup v1 writes "no limit" as a number of about 2**63
@@ -52,7 +53,7 @@ def cpu_identity(root: Path = ROOT) -> str:
     facts = [machine(), sys.platform, *(f"{key}={fields[key]}" for key in sorted(fields))]
     if sys.platform == "darwin":
         facts.append(_darwin_brand())
-    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+    return sha256("\n".join(facts).encode()).hexdigest()[:16]
 
 
 def _darwin_brand() -> str:

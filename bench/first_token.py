@@ -1,0 +1,33 @@
+"""The first token of a new process: `python -m bench.first_token MODEL`. In: the path of a model. Out: a line of JSON,
+the seconds from loading to the first token of a prompt of 16, and the bytes that are resident after some more tokens.
+Imports nothing that a program with a model does not need: what `bench.llm` imports would be counted too."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+
+CONTEXT = 1024
+
+
+def main() -> None:
+    from tilewright.llm.files.load import load_model
+    from tilewright.llm.generator import Generator
+
+    start = time.perf_counter()
+    generator = Generator(load_model(sys.argv[1]).model, context=CONTEXT, end_tokens=())
+    request = generator.submit(random.Random(0).choices(range(300, 30000), k=16), None, 8)
+    while not request.tokens:
+        generator.step()
+    first = time.perf_counter() - start
+    generator.run(request)
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[1])
+    print(json.dumps({"first": first, "resident": pages * os.sysconf("SC_PAGE_SIZE")}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Memory that a small model does not need, as its file and 25 % are the bar: graphs of recorded calls, the header of a
+file that was read, and libraries that a digest or a random number would load."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import mmap
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright import Tensor, jit
+from tilewright.base.digests import blake2b, sha256
+from tilewright.nn.formats.mapped import bytes_of, unmap_pages
+
+SMAPS = Path("/proc/self/smaps")
+
+
+def resident(name: str) -> int:
+    """Bytes of a mapped file that are resident in this process."""
+    found, is_wanted = 0, False
+    for line in SMAPS.read_text().splitlines():
+        first = line.split()[0]
+        if not first.endswith(":"):
+            is_wanted = line.endswith(name)
+        elif is_wanted and first == "Rss:":
+            found += int(line.split()[1]) * 1024
+    return found
+
+
+@pytest.mark.skipif(not SMAPS.exists(), reason="the system does not say which pages are resident")
+def test_pages_that_were_read_once_are_given_back(tmp_path: Path) -> None:
+    path = tmp_path / "mapped.bin"
+    contents = np.random.default_rng(0).integers(0, 256, 64 * mmap.PAGESIZE, dtype=np.uint8).tobytes()
+    path.write_bytes(contents)
+    _, data = bytes_of("test", path)
+    assert bytes(data) == contents
+    assert resident("mapped.bin") == len(contents)
+    unmap_pages(data, 32 * mmap.PAGESIZE + 5)
+    assert resident("mapped.bin") == 32 * mmap.PAGESIZE
+    assert bytes(data) == contents
+    unmap_pages(data, 5)  # no whole page
+    assert resident("mapped.bin") == len(contents)
+    unmap_pages(memoryview(contents), len(contents))  # of no file
+
+
+def test_a_recorded_call_keeps_no_graph_alive() -> None:
+    """Of a call that was traced once, when its tensors have moved on."""
+
+    class Model:
+        def __init__(self) -> None:
+            self.state = Tensor.zeros(4).contiguous().realize()
+
+        def __call__(self, x: Tensor) -> Tensor:
+            self.state.assign(self.state + x.sum() * 3)
+            return (self.state * 2).realize()
+
+    model = Model()
+    step = jit(lambda model, x: model(x))
+    step(model, Tensor.ones(3).realize())
+    node = weakref.ref(model.state.uop)
+    for _ in range(3):
+        step(model, Tensor.ones(5).realize())
+    gc.collect()
+    assert node() is None
+    np.testing.assert_array_equal(step(model, Tensor.ones(3).realize()).numpy(), np.full(4, 2.0 * 3 * (3 + 15 + 3)))
+
+
+def test_digests_are_those_of_hashlib() -> None:
+    for data in (b"", b"tilewright", bytes(range(256)) * 5):
+        assert sha256(data).hexdigest() == hashlib.sha256(data).hexdigest()
+        assert blake2b(data, digest_size=8).digest() == hashlib.blake2b(data, digest_size=8).digest()
+
+
+def test_a_generator_loads_neither_openssl_nor_random_numbers_of_numpy() -> None:
+    program = (
+        "import json, sys\n"
+        "import tilewright.llm.files.load, tilewright.llm.generator, tilewright.llm.slots\n"
+        "from tilewright import Tensor\n"
+        "from tilewright.llm.sampling import Sampler, Sampling\n"
+        "import numpy as np\n"
+        "Sampler(Sampling(temperature=1.0)).choose(np.zeros(4, np.float32))\n"
+        "(Tensor([1.0, 2.0]) + 1).tolist()\n"
+        "print(json.dumps(sorted({'hashlib', 'numpy.random', 'secrets', 'ssl'} & set(sys.modules))))"
+    )
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert json.loads(finished.stdout) == []

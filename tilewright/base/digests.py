@@ -1,0 +1,23 @@
+"""Digests of bytes. In: bytes. Out: `blake2b` and `sha256`, as `hashlib` has them: the interpreter's own modules, where
+it has them. To import `hashlib` loads OpenSSL, which takes more memory and time than the rest of a small program."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+
+def _constructor(name: str, *modules: str) -> Callable[..., Any]:
+    for module in modules:
+        try:
+            return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+        except ImportError:  # of another version of Python, or built without it
+            continue
+    return getattr(importlib.import_module("hashlib"), name)  # type: ignore[no-any-return]
+
+
+blake2b = _constructor("blake2b", "_blake2")
+sha256 = _constructor("sha256", "_sha2", "_sha256")
+
+__all__ = ["blake2b", "sha256"]
