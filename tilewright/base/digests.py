@@ -5,10 +5,20 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol
 
 
-def _constructor(name: str, *modules: str) -> Callable[..., Any]:
+class Digest(Protocol):
+    """What a constructor of `hashlib` returns."""
+
+    def update(self, data: bytes, /) -> None: ...
+
+    def digest(self) -> bytes: ...
+
+    def hexdigest(self) -> str: ...
+
+
+def _constructor(name: str, *modules: str) -> Callable[..., Digest]:
     for module in modules:
         try:
             return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
