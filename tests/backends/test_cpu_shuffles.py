@@ -92,7 +92,7 @@ def test_short_rows_become_long_columns(length: int) -> None:
 @pytest.mark.parametrize("lanes", [2, 3, 4, 8, 14, 16, 64])
 def test_elements_apart_are_picked_and_none_after_the_last_is_touched(lanes: int, step: int) -> None:
     run = Interpreter()
-    name = load_strided(run, str, "T", 4, lanes, step)
+    name = load_strided(run, lambda start: run(f"load <{lanes} x T>, ptr {start}, align 4"), "T", lanes, step)
     assert run.values[name] == [lane * step for lane in range(lanes)]
     assert max(run.touched) == (lanes - 1) * step
     assert len(run.values) == 2 * step - 1

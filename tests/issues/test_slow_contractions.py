@@ -7,9 +7,16 @@ import numpy as np
 import pytest
 
 from tests.issues.test_cpu_cliffs import kernels_of
-from tests.kernel.test_products import TARGETS
+from tests.kernel.kernels import axis, param, store, summed
+from tests.kernel.test_products import TARGETS, kernel
+from tests.kernel.test_transforms import check
 from tests.schedule.graphs import Graph
 from tilewright import Tensor
+from tilewright.base.dtype import dtypes
+from tilewright.engine.compilation.compile import compile_kernel
+from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.records import KernelInfo
+from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.heuristics.products import factors_of
 from tilewright.kernel.optimise import prepare_kernel
@@ -48,3 +55,26 @@ def test_attention_of_no_keys_and_of_one() -> None:
     rows = Tensor(np.ones((2, 3, 16), np.float32))
     assert rows.scaled_dot_product_attention(rows[:, :1], rows[:, :1] * 2).numpy().max() == 2
     assert rows.scaled_dot_product_attention(rows[:, :0], rows[:, :0]).shape == (2, 3, 16)
+
+
+# ---------------------------------------------------------------- windows at a stride
+
+
+def windows(size: int, step: int, padding: int) -> UOp:
+    """Eight rows of sums over windows of 3, of which the first reaches over the border where there is padding, and the
+    last vector over the end of the row."""
+    row, column, k = axis(8, 0), axis(size, 1), axis(3, 2, AxisType.REDUCE)
+    width = (size - 1) * step + 3 - padding
+    place = column * step + k - padding
+    source = UOp(Ops.INDEX, dtypes.float32, (param(1, 8 * width), row * width + place, place >= 0))
+    return kernel(store(param(0, 8 * size), row * size + column, summed(UOp(Ops.LOAD, dtypes.float32, (source,)), k)))
+
+
+@pytest.mark.parametrize("size", [7, 26, 33])
+@pytest.mark.parametrize("step", [2, 3, 4])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_masked_windows_at_a_stride_are_shuffled_out_of_contiguous_loads(size: int, step: int, padding: int) -> None:
+    """A mask of some lanes made each vector a gather, as in a depthwise convolution of stride 2."""
+    ast = windows(size, step, padding)
+    check(ast, None, ("CPU",), seed=size)
+    assert "masked.gather" not in compile_kernel(ast.replace(arg=KernelInfo("test")), "CPU").source
