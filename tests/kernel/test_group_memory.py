@@ -281,6 +281,7 @@ def segment_names(card: CardDriver) -> set[str]:
 @pytest.fixture
 def short_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums by index are taken over segments at sizes that the emulator runs."""
+    monkeypatch.setattr(segments, "MIN_PASSES", 0)
     monkeypatch.setattr(segments, "MIN_TERMS", 8)
     monkeypatch.setattr(segments, "MIN_COMPARISONS", 1)
     monkeypatch.setattr(segments, "MAX_DIRECT", 0)

@@ -236,7 +236,7 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
                 by_index.add(stored_root(indexed))
             return split
         if made.op is Ops.CONTIGUOUS and stored_root(made.src[0]) in by_index:
-            return made.src[0]  # its kernels are its own already
+            return made.src[0]  # it has kernels of its own, or needs none
         if made.op is Ops.COPY and not is_stored_view(made.src[0]):
             whole = UOp(Ops.CONTIGUOUS, made.dtype, made.src)
             whole.line = whole.line or node.line

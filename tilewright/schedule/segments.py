@@ -1,6 +1,7 @@
 """Long reductions by index on a device whose threads run in warps. In: a REDUCE_AXIS that compares an index with every
-output (docs/decisions/0016). Out: the same reduction by atomic operations (0041), or a sum over segments of the terms,
-sorted by their index; None where comparing, or one loop over the terms in each part of the outputs, takes less time."""
+output (docs/decisions/0016). Out: the same reduction over windows of positions, by atomic operations (0041), or over
+segments of the terms, sorted by their index; None where comparing, or one loop over the terms in each part of the
+outputs, takes less time."""
 
 from __future__ import annotations
 
@@ -15,8 +16,10 @@ from tilewright.graph.kernels.atomics import combine_by_number
 from tilewright.graph.kernels.segments import sum_by_number, sum_few_by_number
 from tilewright.graph.ops import ATOMICS, Ops, reduce_identity
 from tilewright.graph.sizes import is_symbolic
+from tilewright.graph.slices import replace_axis
 from tilewright.graph.spec import Op, Shape
 from tilewright.graph.uop import UOp
+from tilewright.schedule.windows import windows_of
 
 # Terms from which a sort takes less time than a loop over all of them in every thread; the comparisons for each core
 # that take as long as the sort; and the columns with indices of their own whose sort, together, still does.
@@ -26,9 +29,11 @@ MAX_COLUMNS = 128
 # Terms so few that a thread may add all of them.
 MAX_DIRECT = 2048
 MAX_NUMBER = (1 << 31) - 1
-# The comparisons for each core that take as long as the launches of a reduction by atomic operations; and the columns
-# of a row from which on a float sum over sorted segments takes less time.
-MIN_ATOMIC_COMPARISONS = 1 << 19
+# The comparisons for each core that take as long as the launches of all other ways; the terms that a kernel with other
+# work may compare for each of its elements; and the columns of a row from which on a float sum over sorted segments
+# takes less time than one by atomic operations.
+MIN_PASSES = 1 << 19
+MAX_COMPARED = 32
 MIN_ROW = 32
 
 
@@ -44,11 +49,19 @@ class IndexedReduction(NamedTuple):
     outputs: int
     is_spread: bool
 
+    @property
+    def has_long_rows(self) -> bool:
+        columns = math.prod(
+            size for axis, size in enumerate(self.values.shape) if axis not in (self.output, self.terms)
+        )
+        return self.values.dtype.is_float and not self.is_spread and columns >= MIN_ROW
+
 
 def reduce_by_index(node: UOp, target: Target) -> UOp | None:
     """
     before: REDUCE_AXIS(op, where(numbers == n, values, identity), terms)
-    after:  the same, without a comparison of each number with each n
+    after:  the same, without a comparison of each number with each n; unchanged where few terms are compared, which a
+            kernel may do beside its other work
     """
     if target.warp_size == 1:
         return None
@@ -60,25 +73,38 @@ def reduce_by_index(node: UOp, target: Target) -> UOp | None:
         or node.dtype not in target.native
     ):
         return None
-    made = _by_atomics(found, node, target)
-    if made is None and found.op is Ops.ADD:
-        made = _by_segments(found, node, target)
+    made = _by_windows(found, node)
+    if made is None and _comparisons_per_core(node, target) < MIN_PASSES:
+        return node if node.src[0].shape[found.terms] <= MAX_COMPARED else None
+    # Long rows with one index are summed over segments in less time: there are fewer indices to sort than values.
+    ways = (_by_segments, _by_atomics) if found.has_long_rows else (_by_atomics, _by_segments)
+    for way in ways:
+        made = way(found, node, target) if made is None else made
     return None if made is None else build.reshape(made, node.shape)
 
 
+def _comparisons_per_core(node: UOp, target: Target) -> int:
+    return math.prod(node.src[0].shape) // target.cores
+
+
+def _by_windows(found: IndexedReduction, node: UOp) -> UOp | None:
+    if found.op is not Ops.ADD or found.is_spread:
+        return None
+    values = windows_of(found.numbers, found.values, found.output, found.terms, found.outputs)
+    if values is None:
+        return None
+    values = build.expand(values, replace_axis(node.src[0].shape, found.terms, values.shape[found.terms]))
+    return build.reduce_axis(Ops.ADD, build.cast(values, node.dtype), (found.terms,))
+
+
 def _by_atomics(found: IndexedReduction, node: UOp, target: Target) -> UOp | None:
-    """A float sum is two of integers. Long rows with one index are summed over segments in less time: there are fewer
-    indices to sort than values."""
+    """A float sum is two of integers."""
     dtype, shape = node.dtype, node.src[0].shape
     needed = {dtype} if dtype.is_int else {dtypes.int32, dtypes.int64}
     if not (dtype.is_int or (dtype is dtypes.float32 and found.op is Ops.ADD)) or not needed <= target.atomics:
         return None
-    if math.prod(shape) < MIN_ATOMIC_COMPARISONS * target.cores:
-        return None
     others = [axis for axis in range(len(shape)) if axis not in (found.output, found.terms)]
     columns = math.prod(shape[axis] for axis in others)
-    if dtype.is_float and not found.is_spread and columns >= MIN_ROW:
-        return None
     if max(shape[found.terms], found.outputs) * columns > MAX_NUMBER:
         return None
     numbers, values = _side_by_side(found, shape)
@@ -109,11 +135,13 @@ def _by_segments(found: IndexedReduction, node: UOp, target: Target) -> UOp | No
     """
     shape = node.src[0].shape
     terms, outputs = shape[found.terms], found.outputs
-    if terms < MIN_TERMS or math.prod(shape) < MIN_COMPARISONS * target.cores:
+    if found.op is not Ops.ADD:
         return None
     if not found.is_spread and terms <= MAX_DIRECT:
         numbers, values = _side_by_side(found, shape)
         return sum_few_by_number(build.contiguous(numbers), values, outputs, node.dtype, target)
+    if terms < MIN_TERMS or _comparisons_per_core(node, target) < MIN_COMPARISONS:
+        return None
     others = [axis for axis in range(len(shape)) if axis not in (found.output, found.terms)]
     columns = math.prod(shape[axis] for axis in others)
     order = (found.terms, *others, found.output)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph import build
 from tilewright.graph.ops import Ops
+from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
 
@@ -73,6 +74,13 @@ def find_layout(shape: Shape, indices: list[UOp]) -> Layout:
     aligned: dict[int, int] = {}
     for axis, index in enumerate(indices):
         along = counting_axis(index)
+        if (
+            along is None
+            and shape[axis] == 1
+            and index.shape[axis : axis + 1] == (1,)
+            and index.vmin == index.vmax == 0
+        ):
+            along = axis  # of one element, which is read
         if along is not None and along not in aligned.values():
             aligned[axis] = along
     summed = [axis for axis in range(len(indices[0].shape)) if axis not in aligned.values()]
@@ -110,20 +118,20 @@ def flat_number(indices: list[UOp], sizes: list[int], dtype: DType) -> UOp:
     number: UOp | None = None
     inside: UOp | None = None
     for index, size in zip(indices, sizes, strict=True):
-        valid = build.alu(Ops.CMPLT, index, build.const(index.dtype, size))
-        if int(index.dtype.max) < size:
-            valid = build.const(dtypes.bool, True, index.shape)
-        if not index.dtype.is_unsigned:
-            valid = build.alu(Ops.AND, valid, build.alu(Ops.CMPLT, build.const(index.dtype, -1), index))
-        inside = valid if inside is None else build.alu(Ops.AND, inside, valid)
+        checks = []
+        if is_symbolic((size,)) or index.vmax >= size:
+            checks.append(build.alu(Ops.CMPLT, index, build.const(index.dtype, size)))
+        if index.vmin < 0:
+            checks.append(build.alu(Ops.CMPLT, build.const(index.dtype, -1), index))
+        for check in checks:
+            inside = check if inside is None else build.alu(Ops.AND, inside, check)
         place = build.cast(index, dtype)
         if number is None:
             number = place
         else:
             number = build.alu(Ops.ADD, build.alu(Ops.MUL, number, build.const(dtype, size)), place)
     assert number is not None
-    assert inside is not None
-    return build.where(inside, number, build.const(dtype, -1))
+    return number if inside is None else build.where(inside, number, build.const(dtype, -1))
 
 
 def _is_constant(index: UOp, axis: int) -> bool:

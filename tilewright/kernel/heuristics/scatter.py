@@ -28,11 +28,16 @@ MIN_BLOCK = 4
 MASKED_ELEMENT = 2
 # With rows of fewer vectors, cores that each skip the others' terms are no faster than one core.
 MIN_VECTORS = 4
-# On a target with work-groups: comparisons that a core does in one step, which also load a row's value; the steps of
-# one indexed read-modify-write of a thread; and the threads per core that loop over the terms, as each of them reads
-# all terms.
-COMPARISONS_PER_CORE = 64
+# On a target with work-groups: comparisons that a core does in one step, which also load a row's value; the steps of a
+# thread for a term of another part, for a term of its own, which it loads, changes and stores, and to fill an output,
+# alone or beside threads whose outputs are adjacent; and the threads per core that loop over the terms, as each of them
+# reads all terms.
+COMPARISONS_PER_CORE = 32
 STEPS_PER_TERM = 64
+STEPS_PER_UPDATE = 600
+STEPS_TO_FILL = 64
+STEPS_TO_FILL_TOGETHER = 4
+MIN_ADJACENT = 8
 WALKING_THREADS = 256
 GROUP_THREADS = 256
 # Parts of fewer outputs are not worth reading all terms for.
@@ -160,15 +165,18 @@ def share_among_groups(view: KernelView, axis: UOp) -> tuple[Opt, ...] | None:
     """A thread for each column of each part of the outputs, adjacent threads on adjacent columns. Comparing has a
     thread for each output, and takes no longer as long as its comparisons are few. A part along memory is filled by
     one thread, whose stores are not those of its neighbours."""
-    threads = math.prod(map(size_of, columns_of(view, axis)))
+    columns = columns_of(view, axis)
+    threads = math.prod(map(size_of, columns))
     terms = max(math.prod(map(size_of, reduce.src[1:])) for reduce in view.reduces)
     outputs = threads * size_of(axis)
     compared = outputs * terms // (view.target.cores * COMPARISONS_PER_CORE)
-    is_fast = all(stride(store, axis) == 1 for store in view.stores)
-    filled = outputs // (view.target.cores * WALKING_THREADS) * STEPS_PER_TERM // (1 if is_fast else 16)
-    if not takes_longer(compared, terms * STEPS_PER_TERM + filled):
-        return None
     wanted = min(view.target.cores * WALKING_THREADS // threads, size_of(axis) // MIN_OUTPUTS)
+    adjacent = min(abs(stride(store, axis) or 1) for store in view.stores)
+    fill = STEPS_TO_FILL_TOGETHER if adjacent >= MIN_ADJACENT else STEPS_TO_FILL
+    filled = outputs // (view.target.cores * WALKING_THREADS) * fill
+    looped = terms * STEPS_PER_TERM + terms // max(1, wanted) * STEPS_PER_UPDATE
+    if not takes_longer(compared, looped + filled):
+        return None
     builder = OptBuilder(view)
     builder.apply(OptOps.SCATTER, axis, part_count(view, axis, wanted))
     room = min(GROUP_THREADS, view.target.max_group_size)
