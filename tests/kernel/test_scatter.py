@@ -295,7 +295,14 @@ def test_a_masked_axis_is_read_off_a_position_that_its_mask_keeps_in_a_row() -> 
     assert not share_masked_digit([access(12, inside)], column)  # the last column of a row is the first of the next
     assert not share_masked_digit([access(13, inside), access(13)], column)
     assert not share_masked_digit([access(26, inside), access(33, inside)], column)
-    assert not share_masked_digit([access(13, inside)], row)
+    assert share_masked_digit([access(13, inside)], row)  # the columns of a row are fewer than its step
+    assert not share_masked_digit([access(12, inside)], row)
+    assert share_masked_digit([access(-13, inside)], column)
+    assert not share_masked_digit([access(13, inside), access(-13, inside)], row)
+    part, limit = UOp.range(3, 2), (row + column * 5) < 7
+    within = UOp(Ops.INDEX, dtypes.float32, (memory, part * 7 + row + column * 5, limit))
+    assert all(share_masked_digit([within], axis) for axis in (row, column, part))
+    assert not share_masked_digit([UOp(Ops.INDEX, dtypes.float32, (memory, part * 6 + row + column * 5, limit))], part)
 
 
 def test_an_axis_is_read_off_a_position() -> None:

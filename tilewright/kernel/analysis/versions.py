@@ -7,9 +7,10 @@ index is skipped, and at any other store the value is unknown."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from tilewright.base.dtype import dtypes
 from tilewright.graph.affine import Affine, affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.simplify.logic import parts_of
@@ -176,19 +177,27 @@ def is_injective(position: UOp, axes: Iterable[UOp]) -> bool:
 
 def digit_of(position: UOp, axis: UOp) -> tuple[int, int] | None:
     """(step, over) where the axis is a mixed-radix digit of the position: `position % over // step`, for all values of
-    the other loops. over is 0 where it is the highest digit. None where it is no digit, or that is not proved."""
-    form = affine(position)
-    step = form.terms.get(axis, 0)
-    if step <= 0:
+    the other loops. over is 0 where it is the highest digit; a negative step counts from the other end. None where it
+    is no digit, or that is not proved."""
+    return digit_of_form(affine(position), axis)
+
+
+def digit_of_form(form: Affine, axis: UOp) -> tuple[int, int] | None:
+    signed = form.terms.get(axis, 0)
+    step, last = abs(signed), int(axis.bounds[1])
+    if step == 0:
         return None
-    over = math.gcd(*(count for count in form.terms.values() if abs(count) > step))
+    greater = math.gcd(*(count for count in form.terms.values() if abs(count) > step))
     smaller = {atom: count for atom, count in form.terms.items() if atom is not axis and abs(count) <= step}
-    rest = Affine(smaller, form.constant)
-    low, high = -greatest_value(rest.scaled(-1)), greatest_value(rest)
-    if over:
-        low, high = low % over, high - low + low % over
-    is_apart = 0 <= low and high < step and (over == 0 or step * (int(axis.bounds[1]) + 1) <= over)
-    return (step, over) if is_apart and (over == 0 or over % step == 0) else None
+    rest = Affine(smaller, form.constant + min(signed, 0) * last)
+    for over in (greater, math.gcd(greater, form.constant)):  # a constant may be of the digits above
+        low, high = -greatest_value(rest.scaled(-1)), greatest_value(rest)
+        if over:
+            low, high = low % over, high - low + low % over
+        is_apart = 0 <= low and high < step and (over == 0 or step * (last + 1) <= over)
+        if is_apart and (over == 0 or over % step == 0):
+            return signed, over
+    return None
 
 
 def greatest_value(form: Affine) -> int:
@@ -209,31 +218,54 @@ def greatest_value(form: Affine) -> int:
 
 def share_digit(positions: Iterable[UOp], axis: UOp) -> bool:
     """Whether equal positions imply the same iteration of the axis."""
-    digits = [digit_of(position, axis) for position in positions]
+    return share_digit_of_forms([affine(position) for position in positions], axis)
+
+
+def share_digit_of_forms(forms: Sequence[Affine], axis: UOp) -> bool:
+    digits = [digit_of_form(form, axis) for form in forms]
     found = [digit for digit in digits if digit is not None]
     if len(found) != len(digits):
         return False
     over = math.gcd(*(digit[1] for digit in found))
     step = found[0][0]
-    return all(digit[0] == step for digit in found) and (over == 0 or step * (int(axis.bounds[1]) + 1) <= over)
+    is_within = over == 0 or abs(step) * (int(axis.bounds[1]) + 1) <= over
+    return is_within and all(digit[0] == step for digit in found)
 
 
 def share_masked_digit(accesses: Iterable[UOp], axis: UOp) -> bool:
-    """Whether equal addresses imply the same iteration of an axis that PADTO has made longer: every access is masked to
-    where an expression of the axis is below a limit, and what else its position is made of are multiples of at least
-    that limit. The expression is then the position modulo those."""
+    """Whether equal addresses imply the same iteration, where loops run over the ends of rows and the rest is masked:
+    each expression that every access bounds by the same limit is one variable below that limit. The axis is then a
+    digit of the position, or of an expression that is one."""
     accesses = list(accesses)
     masks = [parts_of(access.src[2], Ops.AND) if len(access.src) > 2 else [] for access in accesses]
     shared = [condition for condition in masks[0] if all(condition in others for others in masks)]
-    for condition in shared:
-        if condition.op is not Ops.CMPLT or condition.src[1].op is not Ops.CONST or axis not in condition.src[0].ranges:
+    forms = [affine(access.src[1]) for access in accesses]
+    wanted = axis
+    for number, condition in enumerate(shared):
+        if condition.op is not Ops.CMPLT or condition.src[1].op is not Ops.CONST or condition.src[0].vmin < 0:
             continue
         within, limit = condition.src
-        rests = [affine(access.src[1]).plus(affine(within), -1) for access in accesses]
-        over = math.gcd(*(count for rest in rests for count in (*rest.terms.values(), rest.constant)))
-        if within.vmin >= 0 and (over == 0 or over >= limit.arg) and digit_of(within, axis) is not None:
-            return True
-    return False
+        variable = UOp(Ops.VARIABLE, dtypes.index, (), (f"within{number}", 0, limit.arg - 1))
+        replaced = [_with_variable(form, affine(within), variable) for form in forms]
+        kept = [form for form in replaced if form is not None]
+        if len(kept) != len(forms):
+            continue
+        if axis in within.ranges:
+            if digit_of(within, axis) is None:
+                return False
+            wanted = variable
+        forms = kept
+    return share_digit_of_forms(forms, wanted)
+
+
+def _with_variable(form: Affine, within: Affine, variable: UOp) -> Affine | None:
+    """The form with a variable for a multiple of an expression; None where it does not contain one, or more of it."""
+    atom, count = next(iter(within.terms.items()))
+    scale, left = divmod(form.terms.get(atom, 0), count)
+    rest = form.plus(within, -scale)
+    if scale == 0 or left or not rest.terms.keys().isdisjoint(within.terms):
+        return None
+    return rest.plus(Affine({variable: 1}, 0), scale)
 
 
 def _hides(form: Affine, axes: list[UOp]) -> bool:

@@ -273,9 +273,9 @@ class ReduceMixin(ElementwiseMixin, ShapeMixin):
         axis = check_axis(name, axis, self.ndim)
         node = build.cast(self.uop, accumulate_dtype(dtype))
         if self.ndim and 0 not in self.shape:
-            walked = running_along(self.uop if dtype.is_int else node, op, axis, node.dtype, self.device)
+            walked = running_along(self.uop, op, axis, dtype, node.dtype, self.device)
             if walked is not None:
-                return self._new(build.cast(walked, dtype))
+                return self._new(walked)
             longest = self._longest_row(node.dtype) if op is Ops.ADD and axis == self.ndim - 1 else 0
             is_by_rows = longest > 0 and self.shape[-1] >= _MIN_GROUP_SCAN
             node = scan_last_axis(node, longest) if is_by_rows else scan_axis(node, op, axis)
