@@ -3,8 +3,8 @@ whose last two axes are matrices, with any number of batch axes before them. Out
 the method of `Tensor` with that name.
 
 Float32 and float64 are computed in their own precision, float16 and bfloat16 in float32. Whether a matrix is singular,
-or not positive definite, is known only when the kernel has run, and is no error: divisions by a pivot of 0 give inf and
-NaN, and the root of a negative pivot gives NaN. Integers are refused: cast them to the float type that is meant."""
+or not positive definite, is known only when the kernel has run, and is not an error: divisions by a pivot of 0 give inf
+and NaN, and the root of a negative pivot gives NaN. Integers are refused: cast them to a float dtype."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_a_conversation_at_a_terminal() -> None:
         terminal.write("/help\n")
         assert "/reset" in terminal.wait_for("> ")
         terminal.write("/dance\n")
-        assert "/dance is no command" in terminal.wait_for("> ")
+        assert "/dance is not a command" in terminal.wait_for("> ")
         terminal.write("Once upon\\\n")
         terminal.wait_for("... ")
         terminal.write("a time\n")

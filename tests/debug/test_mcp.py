@@ -195,7 +195,7 @@ def test_what_cannot_be_tried_is_left_out(answer: str, settings: list[dict[str, 
 
 
 def test_a_server_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match="is no address"):
+    with pytest.raises(ConfigError, match="is not an address"):
         ask("file:///etc/passwd", "", "x")
     with pytest.raises(ConfigError, match="does not answer"):
         ask("http://127.0.0.1:9/v1", "", "x")

@@ -260,11 +260,11 @@ def test_json_reads_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "is no JSON"),
-        ("[1, 2]", "is no trace of format"),
+        ("", "is not JSON"),
+        ("[1, 2]", "is not a trace of format"),
         ('{"format": 99}', "but of 99"),
         ('{"format": 1}', "is no Trace"),
-        ("{" * 100_000, "is no JSON"),
+        ("{" * 100_000, "is not JSON"),
     ],
 )
 def test_another_file_is_refused(text: str, complaint: str, tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_a_gzip_bomb_is_refused(tmp_path: Path) -> None:
         Tensor.from_url(path.as_uri(), gunzip=True, progress=False)
 
 
-# ---------------------------------------------------------------- what is no file, what never ends
+# ---------------------------------------------------------------- what is not a file, what never ends
 
 
 @pytest.mark.parametrize("load", [nn.state.gguf_load, nn.state.safe_load, nn.state.torch_load, idx_load])

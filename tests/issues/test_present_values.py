@@ -124,7 +124,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a list": (lambda: Tensor([1.0, 2.0], copy=False), DTypeError, "list do not lie in memory"),
     "a transposed array": (lambda: Tensor(np.ones((2, 3)).T, copy=False), DTypeError, "row-major"),
     "another byte order": (lambda: Tensor(np.ones(2, ">f4"), copy=False), DTypeError, "row-major"),
-    "from_numpy": (lambda: Tensor.from_numpy([1.0]), DTypeError, "list is no NumPy array"),
+    "from_numpy": (lambda: Tensor.from_numpy([1.0]), DTypeError, "list is not a NumPy array"),
     "ragged arrays": (lambda: Tensor([np.ones(2), np.ones(3)]), ShapeError, "ragged"),
     "objects": (lambda: Tensor([np.array(["a"]), np.array(["b"])]), DTypeError, "no dtype"),
 }

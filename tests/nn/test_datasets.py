@@ -56,10 +56,10 @@ GOOD_IDX = idx_bytes(np.arange(6, dtype=np.uint8).reshape(2, 3))
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"", "no IDX file, it begins with nothing"),
-        (b"\0\0\x08", "no IDX file"),
-        (b"\x89PNG", "no IDX file, it begins with 89 50 4e 47"),
-        (b"\0\0\x0a\x01\0\0\0\x00", "no IDX file"),
+        (b"", "not an IDX file, it begins with nothing"),
+        (b"\0\0\x08", "not an IDX file"),
+        (b"\x89PNG", "not an IDX file, it begins with 89 50 4e 47"),
+        (b"\0\0\x0a\x01\0\0\0\x00", "not an IDX file"),
         (b"\0\0\x08\x03\0\0\0\x01", "header of 3 sizes is cut off"),
         (GOOD_IDX[:-1], r"announces uint8\[2, 3\], and 5 bytes follow"),
         (GOOD_IDX + b"x", "and 7 bytes follow"),

@@ -528,7 +528,7 @@ def test_disabled_scaler_is_nothing() -> None:
         (lambda: optim.SGD(parameters(), lr=-1.0), "lr=-1.0"),
         (lambda: optim.SGD(parameters(), nesterov=True), "nesterov without momentum"),
         (lambda: optim.Adam(parameters(), b1=1.0), "b1=1.0"),
-        (lambda: optim.Muon(parameters()), "is no matrix"),
+        (lambda: optim.Muon(parameters()), "is not a matrix"),
         (lambda: optim.OptimizerGroup(), "no optimiser"),
         (lambda: optim.StepLR(optim.SGD(parameters()), 0), "step_size=0"),
         (lambda: optim.clip_grad_norm_(parameters(), -1.0), "max_norm=-1.0"),

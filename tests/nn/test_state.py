@@ -373,15 +373,15 @@ def test_a_folder_with_one_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("[1]", "no 'weight_map'"),
         ('{"weight_map": [1]}', "no 'weight_map'"),
         ('{"weight_map": {"a": 1}}', "'a' is in 1"),
         ('{"weight_map": {"a": "../secret.safetensors"}}', "'../secret.safetensors'"),
         ('{"weight_map": {"a": "/etc/passwd"}}', "'/etc/passwd'"),
         ('{"weight_map": {"z": "model-1.safetensors"}}', "does not hold 'z'"),
-        ("[" * 100_000, "no JSON"),
-        (b"\xff\xfe", "no JSON"),
+        ("[" * 100_000, "not JSON"),
+        (b"\xff\xfe", "not JSON"),
     ],
 )
 def test_a_wrong_index(tmp_path: Path, content: Any, complaint: str) -> None:

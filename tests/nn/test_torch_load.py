@@ -282,7 +282,7 @@ def nested_pairs(depth: int) -> bytes:
     ("text", "complaint"),
     [
         (b"\x80\x02}" + nested_pairs(200)[2:] + b"Ns.", "a tuple as a key"),
-        (b"\x80\x02" + nested_pairs(200)[2:] + b"Q.", "is no storage"),
+        (b"\x80\x02" + nested_pairs(200)[2:] + b"Q.", "is not a storage"),
         (b"\x80\x02Nr\xff\xff\xff\xff.", None),
         (b"\x80\x02X\xff\xff\xff\x7fabc.", "damaged"),
         (b"\x80\x04\x8d" + b"\xff" * 8 + b".", "damaged"),
@@ -328,7 +328,7 @@ def test_a_pickle_that_is_built_to_hurt(tmp_path: Path, text: bytes, complaint: 
         (Stored("storage", Name("torch", "FloatStorage"), "0", "cpu", 7), "24 bytes where 28 are announced"),
         (Stored("storage", Name("torch", "FloatStorage"), "0", "cpu", -1), "storage '0' is damaged"),
         (Stored("storage", Name("torch", "ComplexFloatStorage"), "0", "cpu", 3), "torch.ComplexFloatStorage"),
-        (Stored("module", Name(*ORDERED), "source"), "is no storage"),
+        (Stored("module", Name(*ORDERED), "source"), "is not a storage"),
         ([STORAGE, Stored("storage", Name("torch", "IntStorage"), "0", "cpu", 6)], "two dtypes"),
         (tensor(Stored("storage", Name("torch", "BoolStorage"), "1", "cpu", 3), 0, (3,), (1,)), "neither 0 nor 1"),
         (Call("_codecs", "encode", "a", "rot13"), "rot13"),

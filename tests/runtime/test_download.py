@@ -103,7 +103,7 @@ def test_gunzip(server: str) -> None:
     assert Tensor.from_url(f"{server}/data.gz", gunzip=True).numpy().tobytes() == CONTENT
     assert Tensor.from_url(f"{server}/data.gz").numpy().tobytes() == FILES["/data.gz"]
     for path in ("data.bin", "cut.gz", "begun.gz"):
-        with pytest.raises(FileFormatError, match=f"{path}' is no whole gzip file"):
+        with pytest.raises(FileFormatError, match=f"{path}' is not a whole gzip file"):
             Tensor.from_url(f"{server}/{path}", gunzip=True)
 
 
@@ -146,7 +146,7 @@ def test_nobody_listens(server: str) -> None:
 def test_what_is_no_address(server: str, address: str) -> None:
     with pytest.raises(FileError, match="cannot be fetched"):
         Tensor.from_url(address, progress=False)
-    with pytest.raises(DTypeError, match="a PosixPath is no address"):
+    with pytest.raises(DTypeError, match="a PosixPath is not an address"):
         Tensor.from_url(Path(address))
 
 

@@ -451,9 +451,9 @@ def test_local_memory_without_a_barrier() -> None:
 @pytest.mark.parametrize(
     ("fxn", "message"),
     [
-        (lambda out, x: out, "gives PARAM, no kernel"),
-        (lambda out, x: None, "gives NoneType, no kernel"),
-        (lambda out, x: out[0].set(1).sink(arg="name"), "is no KernelInfo"),
+        (lambda out, x: out, "returns PARAM, not a kernel"),
+        (lambda out, x: None, "returns NoneType, not a kernel"),
+        (lambda out, x: out[0].set(1).sink(arg="name"), "is not a KernelInfo"),
         (lambda out, x: out[0].set(1).sink(arg=KernelInfo("not a name")), "cannot name a kernel"),
         (lambda out, x: UOp.placeholder((1,), "float32", 0)[0].set(1).sink(), "writes none of its arguments"),
     ],

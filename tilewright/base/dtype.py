@@ -87,7 +87,7 @@ def _integer_limits(dtype: object) -> IntegerLimits:
     if not wanted.is_int:
         from tilewright.base.errors import DTypeError
 
-        raise DTypeError("iinfo", f"{wanted!r} is no integer dtype", "use finfo for floats")
+        raise DTypeError("iinfo", f"{wanted!r} is not an integer dtype", "use finfo for floats")
     return IntegerLimits(wanted.bits, int(wanted.max), int(wanted.min), wanted)
 
 
@@ -97,7 +97,7 @@ def _float_limits(dtype: object) -> FloatLimits:
     if not wanted.is_float:
         from tilewright.base.errors import DTypeError
 
-        raise DTypeError("finfo", f"{wanted!r} is no float dtype", "use iinfo for integers")
+        raise DTypeError("finfo", f"{wanted!r} is not a float dtype", "use iinfo for integers")
     bias = (1 << (wanted.exponent_bits - 1)) - 1
     eps = math.ldexp(1.0, -wanted.mantissa_bits)
     greatest = 448.0 if wanted is dtypes.float8_e4m3 else math.ldexp(2.0 - eps, bias)

@@ -122,7 +122,7 @@ def _loop(talk: _Talk) -> int:
             talk.reset()
             notes.print("The conversation is forgotten.")
         elif text.startswith("/"):
-            notes.print(HELP if text == "/help" else f"{text.split()[0]} is no command.\n{HELP}", markup=False)
+            notes.print(HELP if text == "/help" else f"{text.split()[0]} is not a command.\n{HELP}", markup=False)
         elif text:
             _answer_or_tell(talk, text, notes)
 

@@ -95,12 +95,12 @@ def read_profile(path: Path) -> Timeline:
     except OSError as error:
         raise FileError("profile", f"{path} cannot be read: {error.strerror}", _REMEDY) from error
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise FileError("profile", f"{path} is no JSON: {error}", _REMEDY) from error
+        raise FileError("profile", f"{path} is not JSON: {error}", _REMEDY) from error
     if not isinstance(values, dict) or not isinstance(values.get("otherData"), dict):
-        raise FileError("profile", f"{path} is no profile", _REMEDY)
+        raise FileError("profile", f"{path} is not a profile", _REMEDY)
     other = values["otherData"]
     if other.get("kind") != KIND or not isinstance(values.get("traceEvents"), list):
-        raise FileError("profile", f"{path} is no profile of this package", _REMEDY)
+        raise FileError("profile", f"{path} is not a profile of this package", _REMEDY)
     try:
         return _timeline(values["traceEvents"], other)
     except (KeyError, TypeError, ValueError) as error:

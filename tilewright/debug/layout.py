@@ -19,7 +19,7 @@ from tilewright.debug.explained import ExplainedKernel, Stages
 
 # The colours of the terminal itself, so that both light and dark ones stay readable.
 THEME = "ansi_dark"
-# What stdout is taken to hold where it is no terminal and says nothing of its width.
+# What stdout is taken to hold where it is not a terminal and says nothing of its width.
 PLAIN_WIDTH = 120
 
 

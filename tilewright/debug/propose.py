@@ -72,7 +72,7 @@ def prompt_of(record: Mapping[str, Any]) -> str:
 def ask(address: str, model: str, prompt: str, key: str = "") -> str:
     """The answer of the server at an address such as http://127.0.0.1:8000/v1."""
     if not address.startswith(("http://", "https://")):
-        raise ConfigError("propose", f"{address!r} is no address", "give one such as http://127.0.0.1:8000/v1")
+        raise ConfigError("propose", f"{address!r} is not an address", "give one such as http://127.0.0.1:8000/v1")
     body: dict[str, Any] = {
         "messages": [{"role": "user", "content": prompt}],
         "temperature": 0,

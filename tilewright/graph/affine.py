@@ -211,7 +211,7 @@ def _number(dtype: DType, value: int) -> UOp:
 
 
 def coefficient(node: UOp, atom: UOp) -> int:
-    """The coefficient of the atom in the node's affine form; 0 where it is no term of it."""
+    """The coefficient of the atom in the node's affine form; 0 where it is not a term of it."""
     return affine(node).terms.get(atom, 0)
 
 

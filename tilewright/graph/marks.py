@@ -37,7 +37,7 @@ def identical(x: UOp) -> UOp:
     return UOp(Ops.DETACH, x.dtype, (x,), Identity())
 
 
-# What has an identity already (memory, updates of it), or is no result of anything.
+# What has an identity already (memory, updates of it), or is not a result of anything.
 _NOT_SET_APART = (Ops.BUFFER, Ops.PARAM, Ops.ASSIGN, Ops.CUSTOM_KERNEL)
 
 

@@ -325,7 +325,7 @@ class Ops:
     # (parts...): one value on several devices (docs/decisions/0014); arg: MultiArg
     MULTI = Op(Kind.TENSOR, (2, None), multi_shape, same_dtype)
     # its source, of which only gradients see more: none goes through, or arg says what happens to it; a second source
-    # is no operand, but what is computed before (docs/decisions/0008)
+    # is not an operand, but what is computed before (docs/decisions/0008)
     DETACH = Op(Kind.TENSOR, (1, None), source_shape, same_dtype)
     ASSIGN = Op(
         Kind.TENSOR, 3, source_shape, same_dtype, has_argument=False

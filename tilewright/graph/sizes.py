@@ -23,7 +23,7 @@ from tilewright.graph.walk import toposort
 
 
 def is_symbolic(shape: Iterable[object]) -> bool:
-    """Whether any of the sizes is no plain int."""
+    """Whether any of the sizes is symbolic."""
     return any(isinstance(size, SymbolicInt) for size in shape)
 
 

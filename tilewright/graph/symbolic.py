@@ -310,7 +310,7 @@ def as_size(expression: UOp, bindings: Bindings | None) -> int:
 @functools.lru_cache(maxsize=1024)
 def _canonical(expression: UOp) -> UOp:
     """The canonical expression: sizes are equal where theirs is the same. REWRITE_LIMIT has no effect on it, since it
-    defines equality and is no pass to bisect. It is cached because the layers of a network have the same few sizes."""
+    defines equality and is not a pass to bisect. Cached, because the layers of a network have the same few sizes."""
     from tilewright.graph.simplify import simplify  # loaded only by programs that use variables
 
     if options.REWRITE_LIMIT < 0:

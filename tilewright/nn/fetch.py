@@ -252,7 +252,7 @@ def _untar(archive: str, members: Sequence[str], folder: str) -> None:
             for member in members:
                 source = opened.extractfile(member)
                 if source is None:
-                    raise Unavailable(f"{member} is no file")
+                    raise Unavailable(f"{member} is not a file")
                 _write(source, os.path.join(folder, os.path.basename(member)))
     except (tarfile.TarError, KeyError, EOFError, zlib.error) as error:
         raise Unavailable(f"{os.path.basename(archive)} does not hold the data ({error})") from error

@@ -75,7 +75,7 @@ def _function(name: str, arguments: str) -> Callable[..., Any]:
     def function(input: Tensor, *args: Any, inplace: bool = False, **kwargs: Any) -> Any:
         del inplace
         if not isinstance(input, Tensor):
-            raise DTypeError(name, f"input is a {type(input).__name__}, which is no tensor", "give a tensor first")
+            raise DTypeError(name, f"input is a {type(input).__name__}, which is not a tensor", "give a tensor first")
         given = dict(zip(ours, args))
         wrong = (kwargs.keys() - ours.keys()) | (kwargs.keys() & given.keys())
         if wrong or len(args) > len(ours):

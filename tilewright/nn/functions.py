@@ -65,7 +65,7 @@ class Dropout:
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         del inplace  # memory is planned for the whole graph
         if not 0 <= p <= 1:
-            raise ShapeError(type(self).__name__, f"p={p} is no probability", "give p in 0..1")
+            raise ShapeError(type(self).__name__, f"p={p} is not a probability", "give p in 0..1")
         self.p = p
 
     def __call__(self, x: Tensor) -> Tensor:

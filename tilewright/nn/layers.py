@@ -226,7 +226,7 @@ def per_axis(layer: str, name: str, value: Sizes, axes: int, least: int = 1) -> 
 
 
 def as_buffer(tensor: Tensor) -> Tensor:
-    """Marks a tensor of a model that is no parameter: a running statistic, a mask, a table. It is saved, loaded and
+    """Marks a tensor of a model that is not a parameter: a running statistic, a mask, a table. It is saved, loaded and
     moved along with the model, and optimisers leave it alone."""
     check_tensors("as_buffer", tensor)
     if tensor.requires_grad:

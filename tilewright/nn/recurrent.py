@@ -130,7 +130,7 @@ class _Recurrent:
     ) -> None:
         check_sizes(type(self).__name__, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
         if not 0 <= dropout <= 1:
-            raise ShapeError(type(self).__name__, f"dropout={dropout} is no probability", "give a number in 0..1")
+            raise ShapeError(type(self).__name__, f"dropout={dropout} is not a probability", "give a number in 0..1")
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers

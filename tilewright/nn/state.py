@@ -97,7 +97,7 @@ def load_state_dict(model: Any, state_dict: Mapping[str, Tensor], strict: bool =
     Values that are mapped from a file stay mapped: a model is in memory once, and is copied when it is first changed.
     """
     if not isinstance(state_dict, Mapping):
-        message = f"a {type(state_dict).__name__} is no state dict"
+        message = f"a {type(state_dict).__name__} is not a state dict"
         raise StateError("load_state_dict", message, "give a dict from names to tensors, such as safe_load(path)")
     targets = get_state_dict(model)
     _check_fits(targets, state_dict, strict)

@@ -250,7 +250,9 @@ def canonical_device(name: Devices | list[str] | None = None) -> Devices:
     if isinstance(name, tuple | list):
         return _several_devices(name)
     if name is not None and not isinstance(name, str):
-        raise DeviceError("device", f"a {type(name).__name__} is no device", "give a name, such as 'CPU:1', or several")
+        raise DeviceError(
+            "device", f"a {type(name).__name__} is not a device", "give a name, such as 'CPU:1', or several"
+        )
     if not name:
         name = options.DEVICE or next(iter(_openers))
     kind, _, number = str(name).partition(":")

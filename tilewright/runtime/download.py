@@ -114,7 +114,7 @@ def read_address(operation: str, address: str, gunzip: bool = False, progress: b
     try:
         return unpack_gzip(data)
     except (OSError, EOFError, zlib.error, ValueError) as error:
-        message = f"{address!r} is no whole gzip file: {error}"
+        message = f"{address!r} is not a whole gzip file: {error}"
         raise FileFormatError(operation, message, "leave out gunzip=True") from error
 
 

@@ -64,7 +64,7 @@ def open_plain(path: str, further_flags: int = 0) -> BufferedReader:
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT | further_flags))  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise OSError(errno.EINVAL, "it is no plain file", path)
+        raise OSError(errno.EINVAL, "it is not a plain file", path)
     return file
 
 

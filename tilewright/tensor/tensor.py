@@ -154,7 +154,7 @@ class Tensor(
         """A tensor of the memory of a NumPy array, without a copy where the device can read it. It is never written
         to, and should not change while tensors made from it are in use; `Tensor(array)` copies."""
         if not hasattr(array, "__array_interface__"):
-            message = f"a {type(array).__name__} is no NumPy array"
+            message = f"a {type(array).__name__} is not a NumPy array"
             raise DTypeError("from_numpy", message, "use Tensor(...) for other data, or from_dlpack")
         device = canonical_device(device)
         if array.flags.c_contiguous or not isinstance(device, str):
@@ -166,7 +166,9 @@ class Tensor(
         """The bytes of a file, `https:`, `http:` or `file:`, as one row of uint8; the further arguments are those of
         `Tensor`. What came over the network is kept in the cache folder, and later calls read that copy."""
         if not isinstance(url, str):
-            raise DTypeError("from_url", f"a {type(url).__name__} is no address", "give a string such as 'https://...'")
+            raise DTypeError(
+                "from_url", f"a {type(url).__name__} is not an address", "give a string such as 'https://...'"
+            )
         from tilewright.runtime.download import read_address  # loads what few programs need
 
         return cls(read_address("from_url", url, gunzip, progress), **kwargs)

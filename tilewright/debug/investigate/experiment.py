@@ -57,7 +57,7 @@ def _try_switch(repro: Repro, trial: dict[str, Any], kind: str) -> dict[str, Any
 
 
 def parsed(words: dict[str, str]) -> dict[str, Any]:
-    """Settings from text; what is no option is left out."""
+    """Settings from text; what is not an option is left out."""
     return {key: DECLARATIONS[key].parse(value) for key, value in words.items() if key in DECLARATIONS}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 
 def reduce_program(text: str, fails: Callable[[str], bool], seconds: float) -> str:
-    """The shortest script found in the time given; the text itself where it is no Python."""
+    """The shortest script found in the time given; the text itself where it is not Python."""
     end = time.monotonic() + seconds
     try:
         tree = ast.parse(text)

@@ -44,7 +44,7 @@ def read_trace(path: Path) -> Trace:
     except OSError as error:
         raise FileError("trace", f"{path} cannot be read: {error.strerror}", "name a file that exists") from error
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise FileError("trace", f"{path} is no JSON: {error}", "write it with `tilewright trace --json`") from error
+        raise FileError("trace", f"{path} is not JSON: {error}", "write it with `tilewright trace --json`") from error
     return from_values(values, str(path))
 
 
@@ -58,7 +58,7 @@ def from_values(values: Any, name: str = "trace") -> Trace:
     """The trace that `to_values` was given."""
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         found = values.get("format") if isinstance(values, dict) else None
-        message = f"{name} is no trace of format {FORMAT}" + (f" but of {found}" if found is not None else "")
+        message = f"{name} is not a trace of format {FORMAT}" + (f" but of {found}" if found is not None else "")
         raise FileError("trace", message, "write it with `tilewright trace --json`")
     try:
         made = _decode(Trace, values, "")
@@ -96,7 +96,7 @@ def _decode(kind: Any, value: Any, path: str) -> Any:
 
 def _decode_tuple(parts: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
     if not isinstance(value, list):
-        raise _ShapeError(f"{path} is no list")
+        raise _ShapeError(f"{path} is not a list")
     if len(parts) == 2 and parts[1] is Ellipsis:
         return tuple(_decode(parts[0], each, f"{path}[{number}]") for number, each in enumerate(value))
     if len(parts) != len(value):

@@ -103,7 +103,7 @@ class _Interpreter:
             for source in effect.src:
                 held = self.applied(source, memory, held, at)
             return held
-        raise InternalError(f"{effect.op} is no effect")
+        raise InternalError(f"{effect.op} is not an effect")
 
     def looped(self, end: UOp, memory: UOp, held: Array, at: Iteration) -> Array:
         body, ranges = end.src[0], end.src[1:]

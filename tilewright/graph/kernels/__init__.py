@@ -1,1 +1,1 @@
-"""What only kernels have: the language users write them in, threads, tiles and levels."""
+"""Nodes of kernels: the language for custom kernels, kernels written in it, threads, tiles and levels of sums."""

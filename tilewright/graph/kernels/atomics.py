@@ -1,11 +1,11 @@
 """Reductions by index for devices with atomic operations on integers. In: an index for each row of values, or for each
-element. Out: for each index the reduction of the values that it names, as nodes whose kernels take one thread for each
-value (docs/decisions/0041).
+element. Out: for each index the reduction of its values, as nodes whose kernels have one thread for each value
+(docs/decisions/0041).
 
-Integers are combined as they are: their order is all one. A float sum would depend on the order of the threads, so it
-is a sum of integers too. A first kernel finds the greatest magnitude that each output is given; a second one adds the
-values as multiples of a power of two that is chosen by it, so small that all terms together have room in 64 bits. The
-result is rounded once, and has the same bits in every run."""
+Integers are combined directly, since the order does not matter. A float sum would depend on the order of the threads,
+so it is computed in fixed point: a first kernel finds the maximum magnitude of each output's values; a second one adds
+the values as integer multiples of a power of two, chosen so that the sum of all terms fits in 64 bits. The result is
+rounded once and has the same bits in every run."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from tilewright.graph.uop import UOp, const
 
 _NUMBER = dtypes.int32
 _TOTAL = dtypes.int64
-# Of a float32: its explicit bits, the bits of infinity, and the exponent of the last bit of a number with exponent 0.
+# For float32: the explicit mantissa bits, the bits of infinity, and the exponent of the last bit of a subnormal number.
 _FRACTION_BITS = 23
 _INFINITY = 0x7F800000
 _LAST_BIT = 150
-# Bits of the integer sums, without the sign and one to spare.
+# Bits of the integer sums, without the sign and one spare bit.
 _SUM_BITS = 62
-# How often plus and minus infinity occur is counted in the two halves of an integer.
+# Occurrences of plus and minus infinity are counted in the two halves of an integer.
 _HALF_BITS = 32
 
 
 def combine_by_number(op: Op, numbers: UOp, values: UOp, count: int, dtype: DType, max_threads: int) -> UOp:
     """out[a, n, b] = the reduction by `op`, in `dtype`, of values[a, p, b] where numbers[p] (or numbers[a, p, b]) is n,
-    for n in 0..count-1; other numbers name nothing. Floats are summed; of integers there are sums and extremes."""
+    for n in 0..count-1; other numbers are ignored. Floats can be summed; integers can be summed, or reduced to an
+    extreme."""
     threads = min(GROUP_THREADS, max_threads)
     outer, rows, inner = values.shape
     results = (outer, count, inner)
@@ -60,7 +61,7 @@ def _filled(op: Op, dtype: DType, shape: Shape, least: int | None = None) -> UOp
 
 
 def _call(ast: UOp, *inputs: UOp) -> UOp:
-    """The first argument after a kernel has combined values with what is there."""
+    """The first argument after a kernel has combined values with its contents."""
     kernel = CustomKernel(
         ast,
         0,
@@ -76,7 +77,7 @@ def _call(ast: UOp, *inputs: UOp) -> UOp:
 
 
 class _Element:
-    """What one thread has: a value, and the output that it belongs to."""
+    """The value of one thread, and the output that it belongs to."""
 
     def __init__(self, numbers: Shape, values: Shape, count: int, dtype: DType, threads: int) -> None:
         outer, rows, inner = values
@@ -88,7 +89,7 @@ class _Element:
         number = load(param(1, _NUMBER, size if is_spread else rows), own, is_element)
         self.size = outer * count * inner
         self.valid = is_element & (number < count) & (number < 0).logical_not()
-        # In bounds whatever the number is: an access that is masked off still has an address.
+        # Clamped to bounds: an access that is masked off still computes an address.
         inside = number.maximum(0).minimum(count - 1).cast(dtypes.index)
         self.output = (element // (rows * inner) % outer * count + inside) * inner + element % inner
         self.value = load(param(2, dtype, size), element, self.valid)
@@ -107,7 +108,7 @@ def integer_kernel(op: Op, numbers: Shape, values: Shape, count: int, source: DT
 
 @functools.lru_cache(MAX_KERNELS)
 def magnitude_kernel(numbers: Shape, values: Shape, count: int, source: DType, threads: int) -> UOp:
-    """The bits of a float without its sign are an integer that is ordered as magnitudes are; NaN is the greatest."""
+    """The bits of a float without its sign, as an integer, have the order of magnitudes; NaN is the maximum."""
     element = _Element(numbers, values, count, source, threads)
     return element.combined(Ops.MAX, _magnitude(element.value), "magnitudes_by_index")
 
@@ -118,7 +119,7 @@ def addition_kernel(numbers: Shape, values: Shape, count: int, source: DType, th
     value = mantissa * 2 ** (exponent - 150)
     added = mantissa * 2 ** (exponent - greatest exponent + spare bits), rounded to an integer
 
-    Where the greatest is infinite or NaN only infinities count: a positive one in the lower half of the total, a
+    Where the maximum is infinite or NaN only infinities are counted: a positive one in the lower half of the total, a
     negative one in the upper half, and a NaN in both."""
     element = _Element(numbers, values, count, source, threads)
     greatest = load(param(3, _NUMBER, element.size), element.output, element.valid)
@@ -128,7 +129,7 @@ def addition_kernel(numbers: Shape, values: Shape, count: int, source: DType, th
     hidden = (field > 0).where(const(_NUMBER, 1 << _FRACTION_BITS), const(_NUMBER, 0))
     mantissa = (bits & ((1 << _FRACTION_BITS) - 1)) | hidden
     shift = field.maximum(1) - _exponent(greatest) + _spare_bits(values[1])
-    # Beyond 31 places nothing of a mantissa is left.
+    # A shift by more than 31 leaves no bits of a mantissa.
     up, down = shift.maximum(0), (-shift).maximum(0).minimum(31)
     one = const(_TOTAL, 1)
     size = ((mantissa.cast(_TOTAL) << up.cast(_TOTAL)) + ((one << down.cast(_TOTAL)) >> 1)) >> down.cast(_TOTAL)
@@ -144,17 +145,18 @@ def _magnitude(value: UOp) -> UOp:
 
 
 def _exponent(magnitude: UOp) -> UOp:
-    """Of numbers below the least normal one it is that of the least."""
+    """The exponent; for subnormal numbers that of the smallest normal number."""
     return (magnitude >> _FRACTION_BITS).maximum(1)
 
 
 def _spare_bits(rows: int) -> int:
-    """The bits by which the largest mantissa may be moved up, so that `rows` of them have room in a sum."""
+    """The number of bits by which the largest mantissa can be shifted left so that a sum of `rows` terms does not
+    overflow."""
     return _SUM_BITS - (_FRACTION_BITS + 1) - max(1, (rows - 1).bit_length())
 
 
 def _as_float(totals: UOp, greatest: UOp, rows: int) -> UOp:
-    """The sums as float32, by two powers of two: a single one may be too small for a float."""
+    """The sums as float32, scaled by two powers of two: a single one may underflow."""
     power = _exponent(greatest) - (_LAST_BIT + _spare_bits(rows))
     half = power >> 1
     first, second = (((each + 127) << _FRACTION_BITS).bitcast(dtypes.float32) for each in (half, power - half))

@@ -38,14 +38,14 @@ from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, index_const
 
 LOG2_E = 1 / math.log(2)
-# Numbers of barriers: before a tile is overwritten, after it is filled, and after a tile that is staged once.
+# Ids of the barriers: before a tile is overwritten, after it is filled, and after a tile that is staged once.
 BEFORE_COPY, AFTER_COPY, AFTER_FIRST = -1, 0, 1
 MINUS_INFINITY = -math.inf
 QUERY, KEY, VALUE, RESULT, KEY_RESULT = range(5)
 
 
 class Steps(NamedTuple):
-    """Elements from one batch, head and time to the next, and where the first one is; features are neighbours."""
+    """The strides of batch, head and time, and the offset of the first element; features have stride 1."""
 
     batch: int
     head: int
@@ -55,8 +55,8 @@ class Steps(NamedTuple):
 
 @dataclass(frozen=True)
 class Attention:
-    """Facts of a call. `shared` heads of queries have the same keys; `mask` are the distances of a mask's elements
-    along batch, head, query and key, 0 where it is repeated."""
+    """Facts of a call. `shared` heads of queries have the same keys; `mask` are the strides of a mask along batch,
+    head, query and key, 0 where it is broadcast."""
 
     core: TensorCore
     batch: int
@@ -65,13 +65,13 @@ class Attention:
     queries: int
     keys: int
     features: int
-    steps: tuple[Steps, ...]  # of queries, keys, values; of results, and of the gradients of keys and values
-    factor: float  # of a product, for a score in powers of two
+    steps: tuple[Steps, ...]  # strides of queries, keys, values, results, and gradients of keys and values
+    factor: float  # times a dot product gives a score to base 2
     is_causal: bool = False
     mask: tuple[int, ...] | None = None
     rows: int = 128
     columns: int = 64
-    together: int = 1  # heads whose tiles are begun in turns: the longest of all first, while a cache holds their keys
+    together: int = 1  # heads whose tiles are interleaved, longest first: their keys fit in the cache
 
 
 class Grid:
@@ -94,12 +94,12 @@ class Grid:
 
 
 def query_grid(call: Attention, tiles: TileBuilder) -> Grid:
-    """A work-group for a tile of queries; of a causal call those that look at the most keys begin."""
+    """A work-group per tile of queries; in a causal call the tiles with the most keys come first."""
     return Grid(call, tiles, call.heads, call.queries, call.is_causal)
 
 
 def key_tiles(call: Attention, grid: Grid) -> int | UOp:
-    """Tiles of keys that a tile of queries looks at."""
+    """The number of key tiles that a tile of queries reads."""
     count = -(-call.keys // call.columns)
     if not call.is_causal:
         return count
@@ -107,18 +107,18 @@ def key_tiles(call: Attention, grid: Grid) -> int | UOp:
 
 
 def keyed_matrices(call: Attention, grid: Grid, key: UOp, value: UOp) -> list[Matrix]:
-    """Keys and values that the queries of a work-group's head look at."""
+    """The keys and values of a work-group's head."""
     head = grid.head // call.shared
     return [grid.matrix(each, call.steps[n], head, call.keys) for each, n in ((key, KEY), (value, VALUE))]
 
 
 def row_number(call: Attention, grid: Grid, head: UOp, query: UOp) -> UOp:
-    """Where there is one number for each query of each head."""
+    """The index into an array with one number for each query of each head."""
     return (grid.batch * call.heads + head) * call.queries + query
 
 
 def stage_once(tiles: TileBuilder, grid: Grid, features: int, *matrices: Matrix) -> list[UOp]:
-    """The tiles of a work-group's own rows."""
+    """The tiles of a work-group's own rows, staged once."""
     made = [tiles.tile(tiles.rows, features) for _ in matrices]
     copies = [tiles.stage(*both, tiles.rows, features, grid.first) for both in zip(made, matrices)]
     ready = barrier(AFTER_FIRST, *copies)
@@ -133,8 +133,8 @@ def stage_each(
     matrices: Sequence[tuple[Matrix, UOp]],
     vectors: Sequence[tuple[UOp, UOp, UOp]] = (),
 ) -> list[UOp]:
-    """In each step a tile of each matrix, from the row that stands beside it, and a number for each row of each vector,
-    of which memory, start and mask are given."""
+    """In each step a tile of each matrix, starting at the given row, and a number for each row of each vector, given as
+    (memory, start, mask)."""
     made = [*(tiles.tile(rows, features) for _ in matrices), *(tiles.vector() for _ in vectors)]
     free = barrier(BEFORE_COPY, step)
     fresh = [after(tile, free) for tile in made]
@@ -150,7 +150,7 @@ def stage_each(
 def forward_kernel(
     call: Attention, out: UOp, logsumexp: UOp, query: UOp, key: UOp, value: UOp, mask: UOp | None = None
 ) -> UOp:
-    """`logsumexp` has a number for each query of each head, in powers of two."""
+    """`logsumexp` has a number for each query of each head, to base 2."""
     tiles = TileBuilder(call.core, call.rows)
     grid, half = query_grid(call, tiles), tiles.half
     features, columns, row = call.features, call.columns, grid.row
@@ -170,7 +170,7 @@ def forward_kernel(
     )
     before = load(after(maximum, step), half)
     largest = before.maximum(tiles.fold_quad(Ops.MAX, tiles.fold_row(Ops.MAX, scores, product.columns)))
-    # Rows of which everything is masked off have no maximum yet.
+    # Rows whose keys were all masked so far have no maximum.
     base = largest.eq(number(MINUS_INFINITY)).where(number(0.0), largest) * factor
     weights = (scores * factor - base).alu(Ops.EXP2)
     rescale = (before * factor - base).alu(Ops.EXP2)
@@ -224,8 +224,8 @@ def forward_kernel(
 def masked_scores(
     call: Attention, grid: Grid, head: UOp, value: UOp, query: UOp, key: UOp, keep: UOp | None, mask: UOp | None
 ) -> tuple[UOp, UOp]:
-    """Scores of queries and keys of these numbers, minus infinity where they do not count, and the factor that makes
-    them powers of two."""
+    """The scores at these query and key indices, minus infinity where they are masked, and the factor that converts
+    them to base 2."""
     factor = number(call.factor)
     if mask is not None and call.mask is not None:
         steps = call.mask
@@ -240,7 +240,8 @@ def masked_scores(
 
 
 def keep_keys(call: Attention, grid: Grid, product: Product, first: UOp, thread: UOp) -> UOp | None:
-    """Where a score of keys `first`, `first + 1`, ... counts: one comparison with a constant for each element."""
+    """The mask of keys `first`, `first + 1`, ... that exist and are visible: one comparison with a constant for each
+    element."""
     limits = []
     if call.is_causal:
         limits.append(grid.row + 1)

@@ -1,6 +1,6 @@
 """The gradients of attention in two passes. In: the facts of a call, as `attention.py` has them. Out: a kernel for the
-gradient of the queries, and one for those of the keys and values. The weights are computed again, from the logarithms
-of their sums, which the forward kernel saved; `delta` is the sum of result times gradient over a query's features.
+gradient of the queries, and one for those of the keys and values. The weights are recomputed from the logsumexp that
+the forward kernel saved; `delta` is the sum of result times gradient over a query's features.
 
     weights = exp2(scores * c - logsumexp)
     slopes  = weights * (gradient @ values.T - delta)          of the scores
@@ -8,7 +8,8 @@ of their sums, which the forward kernel saved; `delta` is the sum of result time
     values' gradient:  sum over tiles of queries of weights.T @ gradient
     keys' gradient:    sum over tiles of queries of slopes.T @ queries / sqrt(features)
 
-The second kernel makes scores with a row for each key, so that weights and slopes are held as left operands there."""
+The second kernel computes transposed scores, with a row for each key, so that weights and slopes are its left operands
+in registers."""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ def key_gradient_kernel(
     delta: UOp,
     mask: UOp | None = None,
 ) -> UOp:
-    """A work-group has a tile of keys of one head, and goes over the queries of all heads that share it."""
+    """A work-group has a tile of keys of one head and loops over the queries of all heads that share it."""
     tiles = TileBuilder(call.core, call.rows)
     grid = Grid(call, tiles, call.heads // call.shared, call.keys, is_reversed=False)
     features, columns = call.features, call.columns
@@ -92,7 +93,7 @@ def key_gradient_kernel(
     step, head, first = _query_steps(call, tiles, grid)
     read = ((query, QUERY), (gradient, RESULT))
     keyed = [(grid.matrix(each, call.steps[n], head, call.queries), first) for each, n in read]
-    # Of queries past the last one everything is 0, so they add nothing.
+    # Queries past the end are 0, so they add nothing.
     start, valid = row_number(call, grid, head, first), first + tiles.thread < call.queries
     vectors = [(memory, start, valid) for memory in (logsumexp, delta)]
     query_tile, gradient_tile, *numbers = stage_each(tiles, step, columns, features, keyed, vectors)
@@ -115,8 +116,8 @@ def key_gradient_kernel(
 
 
 def _query_steps(call: Attention, tiles: TileBuilder, grid: Grid) -> tuple[UOp, UOp, UOp]:
-    """The loop over tiles of queries of all heads that share the keys; the head and the first query of a step. Queries
-    before the first key of a causal tile do not look at it."""
+    """The loop over tiles of queries of all heads that share the keys; the head and the first query of a step. In a
+    causal call, queries before the tile's first key are skipped."""
     count: UOp = index_const(-(-call.queries // call.columns))
     skipped: UOp = index_const(0)
     if call.is_causal:
@@ -125,7 +126,7 @@ def _query_steps(call: Attention, tiles: TileBuilder, grid: Grid) -> tuple[UOp, 
     step = tiles.axis(count * call.shared, AxisType.REDUCE)
     if call.shared == 1:
         return step, grid.head, (step + skipped) * call.columns
-    # No loop runs where the count is 0; a divisor is not 0 there either.
+    # Where the count is 0 the loop does not run; the divisor must not be 0 even then.
     count = count.maximum(index_const(1))
     return step, grid.head * call.shared + step // count, (step % count + skipped) * call.columns
 

@@ -1,6 +1,7 @@
 """Custom kernels as values of a tensor graph. In: a user's kernel (a SINK) and tensors. Out: CUSTOM_KERNEL nodes, one
-for each argument that the kernel writes: its contents afterwards. `tensor/families/custom.py` makes them, `schedule/`
-runs the nodes of one call as one kernel. A node's sources are what the kernel reads or overwrites in part."""
+for each argument that the kernel writes: its contents after the kernel. `tensor/families/custom.py` makes them;
+`schedule/` runs the nodes of one call as one kernel. A node's sources are the arguments that the kernel reads, or
+overwrites in part."""
 
 from __future__ import annotations
 
@@ -16,15 +17,15 @@ from tilewright.graph.uop import UOp, memory_of
 from tilewright.graph.walk import toposort
 
 Gradient = Callable[[UOp, UOp], tuple[UOp | None, ...]]
-MAX_WRITTEN = 64  # kinds of arguments of one function
+MAX_WRITTEN = 64  # cached kernels of one function
 
 
 class CustomKernel(NamedTuple):
-    """The argument of a CUSTOM_KERNEL. Everything but `output` is that of the whole call.
+    """The argument of a CUSTOM_KERNEL. All fields but `output` are the same for all nodes of a call.
 
-    `sources[k]` is which source of the node holds argument k as it is before the kernel; None where the kernel does not
-    need it. `gradient` takes the node and the gradient of its value, and gives one for each source. `sizes` are the
-    symbolic sizes whose variables the kernel counts with."""
+    `sources[k]` is the index of the source with argument k before the kernel; None where the kernel does not need it.
+    `gradient` takes the node and the gradient of its value, and returns one for each source. `sizes` are the symbolic
+    sizes whose variables the kernel uses."""
 
     ast: UOp
     output: int
@@ -45,7 +46,7 @@ class CustomKernel(NamedTuple):
 
 
 def output_node(node: UOp, output: int) -> UOp:
-    """Another value of the same call."""
+    """The node of another output of the same call."""
     arg: CustomKernel = node.arg
     made = UOp(Ops.CUSTOM_KERNEL, arg.dtypes[output], node.src, arg._replace(output=output))
     made.line = made.line or node.line
@@ -53,13 +54,13 @@ def output_node(node: UOp, output: int) -> UOp:
 
 
 def without_gradient(node: UOp) -> CustomKernel:
-    """The argument as far as computing needs it: calls that differ in their gradients alone are one schedule."""
+    """The argument without its gradient, so that calls which differ in their gradients alone share a schedule."""
     arg: CustomKernel = node.arg
     return arg if arg.gradient is None else arg._replace(gradient=None)
 
 
 def updated_source(node: UOp) -> UOp | None:
-    """What an ASSIGN or a CUSTOM_KERNEL is a new version of; None where the node is no update."""
+    """The node that an ASSIGN or a CUSTOM_KERNEL updates; None for any other node."""
     if node.op is Ops.ASSIGN:
         return node.src[0]
     if node.op is Ops.CUSTOM_KERNEL:
@@ -69,7 +70,7 @@ def updated_source(node: UOp) -> UOp | None:
 
 
 def arguments_used(ast: UOp) -> tuple[frozenset[int], frozenset[int]]:
-    """The numbers of the arguments that a kernel reads, and of those that it writes."""
+    """The slots of the arguments that a kernel reads, and of those that it writes."""
     found: dict[object, set[int]] = {Ops.LOAD: set(), Ops.STORE: set()}
     for node in toposort(ast):
         if node.op is Ops.LOAD or node.op is Ops.STORE:
@@ -82,8 +83,8 @@ def arguments_used(ast: UOp) -> tuple[frozenset[int], frozenset[int]]:
 
 
 class PureKernel:
-    """A function that writes a kernel by its arguments alone. It is called once for arguments of a kind: a model calls
-    the same few kernels hundreds of times, and to write one takes milliseconds."""
+    """A pure function that builds a kernel. Its result is cached by the shapes and dtypes of the arguments: a model
+    calls the same few kernels hundreds of times, and building one takes milliseconds."""
 
     def __init__(self, function: Callable[..., UOp]) -> None:
         self.__name__ = function.__name__
@@ -100,14 +101,14 @@ class PureKernel:
 
 
 def check_kernel(ast: object, arguments: tuple[UOp, ...], name: str) -> UOp:
-    """The kernel that a user's function gave, if it is one over these arguments."""
+    """The kernel that a user's function returned, checked to be one over these arguments."""
     if not isinstance(ast, UOp) or ast.op is not Ops.SINK:
         found = ast.op.name if isinstance(ast, UOp) else type(ast).__name__
-        raise KernelError(name, f"the function gives {found}, no kernel", "end it with .sink(arg=KernelInfo(...))")
+        raise KernelError(name, f"the function returns {found}, not a kernel", "end it with .sink(arg=KernelInfo(...))")
     info = ast.arg if ast.arg is not None else KernelInfo()
     if not isinstance(info, KernelInfo):
         raise KernelError(
-            name, f"arg={info!r} of the sink is no KernelInfo", "give arg=KernelInfo(name, opts_to_apply)"
+            name, f"arg={info!r} of the sink is not a KernelInfo", "give arg=KernelInfo(name, opts_to_apply)"
         )
     given = {memory_of(argument.src[0] if argument.op is Ops.RESHAPE else argument) for argument in arguments}
     for node in toposort(ast):
@@ -121,10 +122,10 @@ def check_kernel(ast: object, arguments: tuple[UOp, ...], name: str) -> UOp:
 
 
 def check_custom_kernel(node: UOp) -> str | None:
-    """What is wrong with the argument of a CUSTOM_KERNEL; None where it is right."""
+    """The reason why the argument of a CUSTOM_KERNEL is malformed; None where it is not."""
     arg = node.arg
     if not isinstance(arg, CustomKernel) or arg.ast.op is not Ops.SINK:
-        return f"argument {arg!r} is no CustomKernel"
+        return f"argument {arg!r} is not a CustomKernel"
     if not len(arg.shapes) == len(arg.dtypes) == len(arg.sources) or arg.output not in arg.written:
         return f"the value {arg.output} is not written by {arg.name}"
     if node.dtype is not arg.dtypes[arg.output]:
@@ -143,11 +144,11 @@ def check_custom_kernel(node: UOp) -> str | None:
 
 
 def custom_gradient(node: UOp, upstream: UOp) -> tuple[UOp | None, ...]:
-    """The gradient rule: what the user gave, or an error that names the kernel."""
+    """The gradient rule: the user's, or an error that names the kernel."""
     gradient = node.arg.gradient
     if gradient is None:
         message = f"the custom kernel {node.arg.name} has no gradient"
-        remedy = "give custom_kernel(..., grad_fxn=...), or detach() what it is given"
+        remedy = "give custom_kernel(..., grad_fxn=...), or detach() its arguments"
         raise UnsupportedError("gradient", message, remedy, location=node.line)
     found: tuple[UOp | None, ...] = gradient(node, upstream)
     return found

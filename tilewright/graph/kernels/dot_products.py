@@ -1,9 +1,10 @@
-"""Sums of products of narrow integers. In: what a kernel sums, and a target record. Out: its factors, and the target's
-dot-product instruction for them. The kernel stage asks it to lay out factors, codegen and renderers to use them so.
+"""Sums of products of narrow integers. In: the summand of a kernel, and a target record. Out: its factors, and the
+target's dot-product instruction for them. The kernel stage uses it to lay out factors, codegen and renderers to emit
+the instruction.
 
-Such an instruction adds `terms` products to each lane of a vector of sums. Its factors are groups of that many
-neighbours, one group to a lane: a group fills the bits of a sum. All arithmetic wraps, so it computes what the kernel's
-own multiplications and additions do, whatever their order."""
+Such an instruction adds `terms` products to each lane of a vector of sums. Its operands are groups of that many
+adjacent elements, one group per lane: a group has as many bits as a sum. All arithmetic wraps, so the result equals
+that of the kernel's own multiplications and additions in any order."""
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ _OTHER_SIGN = {
 
 
 class DotFit(NamedTuple):
-    """How an instruction computes a product: the numbers of the factors that are its left and its right operand. Where
-    one of them has the other sign, its number is that of `offset`: it is shifted by half its range, and what that adds
-    to the sum is taken off again."""
+    """How an instruction computes a product: the indices of the factors that are its left and right operands. `offset`
+    is the index of a factor of the wrong signedness: it is shifted by half its range, and the sum is corrected for
+    that."""
 
     instruction: DotProduct
     order: tuple[int, int]
@@ -34,7 +35,7 @@ class DotFit(NamedTuple):
 
 
 def narrow_factors(value: UOp) -> tuple[UOp, UOp] | None:
-    """The two integers that are widened and then multiplied; None where the value is something else."""
+    """The two integers that are widened and multiplied; None where the value has another form."""
     if value.op is not Ops.MUL or not value.dtype.is_int:
         return None
     if any(factor.op is not Ops.CAST or not factor.src[0].dtype.is_int for factor in value.src):
@@ -44,12 +45,12 @@ def narrow_factors(value: UOp) -> tuple[UOp, UOp] | None:
 
 
 def is_widened(dtype: DType, wide: DType) -> bool:
-    """Whether a conversion keeps every value of an integer dtype, in more bits."""
+    """Whether a conversion to more bits preserves every value of an integer dtype."""
     return dtype.is_int and wide.is_int and dtype.bits < wide.bits and (dtype.is_unsigned or not wide.is_unsigned)
 
 
 def usable_dtypes(factor: UOp) -> list[DType]:
-    """The dtypes of a factor's width that hold its values: one of 0 to 127 is signed and unsigned."""
+    """The dtypes of a factor's width that can represent its values: 0..127 is both signed and unsigned."""
     other = _OTHER_SIGN.get(factor.dtype)
     if other is None or factor.vmin < other.min or factor.vmax > other.max:
         return [factor.dtype]
@@ -57,8 +58,8 @@ def usable_dtypes(factor: UOp) -> list[DType]:
 
 
 def find_dots(left: DType, right: DType, total: DType, target: Target) -> list[DotFit]:
-    """The ways in which one instruction of the target computes products of two dtypes: of those that take most terms at
-    once, the first that needs no offset, or else the first."""
+    """The instruction of the target for products of two dtypes: of those with the most terms, the first that needs no
+    offset, else the first."""
     found = [fits for each in target.dot_products if (fits := _fits(each, (left, right), total))]
     return min(found, key=lambda fits: (-fits[0].instruction.terms, fits[0].offset is not None), default=[])
 
@@ -78,8 +79,8 @@ def _fits(instruction: DotProduct, factors: tuple[DType, DType], total: DType) -
 
 
 def group_dtype(dtype: DType, total: DType, terms: int) -> DType | None:
-    """The dtype that holds one of the `terms` elements of a group, so that the group fills the bits of a sum; None
-    where there is no such dtype, or it does not hold them."""
+    """The dtype of one of the `terms` elements of a group, so that the group has as many bits as a sum; None where
+    there is no such dtype, or it cannot represent them."""
     if not dtype.is_int or not total.is_int or terms < 2 or total.bits % terms:
         return None
     wide = _SIGNED.get(total.bits // terms)

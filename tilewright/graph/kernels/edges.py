@@ -1,6 +1,6 @@
-"""Masks at the elements of a tile. In: a condition and an element's place in its tile. Out: whether the condition holds
-there in every iteration of the loops around it, in none, or in some. Renderers that write a tile element by element
-ask, and write no mask where none is needed: at the edge of an image that is most of them.
+"""Masks of single elements of a tile. In: a condition and an element's position in its tile. Out: whether the condition
+holds there in every iteration of the surrounding loops, in none, or in some. Renderers that unroll a tile use it to
+leave out masks that always hold, which at the edge of an image are most of them.
 
     x in 0..13 of a tile at 14*t, k in 0..2:  14*t + x - k + 1 >= 0  holds but for x = 0, k = 2"""
 
@@ -14,7 +14,7 @@ from tilewright.graph.uop import UOp
 
 
 def holds_at(condition: UOp, at: Mapping[UOp, int]) -> bool | None:
-    """None where that depends on loops, or is not known."""
+    """Whether a condition holds at an element; None where that depends on loops or is not known."""
     if condition.is_const:
         return bool(condition.arg)
     if condition.op is Ops.XOR and condition.src[1].is_const:

@@ -1,9 +1,10 @@
-"""The language of custom kernels. In: what a user writes on UOps: places, stores, ends, orders. Out: nodes, and at
-`sink` a kernel as docs/decisions/0009 has it. Importing this module gives `UOp` the methods of the language, whose
-signatures stand in `uop.py`; mistakes are reported at the user's line.
+"""The language of custom kernels. In: what a user writes on UOps: indexing, stores, ends, ordering. Out: nodes, and at
+`sink` a kernel in the form of docs/decisions/0009. Importing this module adds the methods of the language to `UOp`,
+whose signatures are in `uop.py`; errors are raised at the user's line.
 
-While a kernel is being written its memory may have a shape (a RESHAPE of a PARAM or of a placeholder) and a place may
-stand for the value there. `close_kernel` takes both away: positions are row-major, values are LOADs."""
+While a kernel is being written, its memory may have a shape (a RESHAPE of a PARAM or of a placeholder) and an INDEX may
+be used as the value at it. `close_kernel` removes both: indices become flat row-major positions, values become
+LOADs."""
 
 from __future__ import annotations
 
@@ -30,42 +31,42 @@ _PLACEHOLDERS = {AddrSpace.LOCAL: Ops.DEFINE_LOCAL, AddrSpace.REG: Ops.DEFINE_RE
 
 
 def make_range(size: int | UOp, id: int | tuple[int, ...], axis_type: AxisType = AxisType.LOOP) -> UOp:
-    """A loop of a kernel, and the number of its iteration."""
+    """A loop of a kernel; as a value, its index."""
     operation = f"UOp.range({size}, {id})"
     if not isinstance(axis_type, AxisType):
-        raise KernelError(operation, f"{axis_type!r} is no AxisType", "give AxisType.LOOP, AxisType.REDUCE, ...")
+        raise KernelError(operation, f"{axis_type!r} is not an AxisType", "give AxisType.LOOP, AxisType.REDUCE, ...")
     if isinstance(size, UOp):
         if not size.dtype.is_int:
             raise DTypeError(operation, f"the size is {size.dtype.name}", "count with an integer")
         size = size.cast(dtypes.index)
     elif isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise ShapeError(operation, f"the size {size!r} is no positive integer", "give the number of iterations")
+        raise ShapeError(operation, f"the size {size!r} is not a positive integer", "give the number of iterations")
     else:
         size = index_const(size)
     parts = id if isinstance(id, tuple) else (id,)
     if not parts or any(isinstance(part, bool) or not isinstance(part, int) for part in parts):
-        raise KernelError(operation, f"the id {id!r} is no integer", "number the ranges of a kernel 0, 1, 2, ...")
+        raise KernelError(operation, f"the id {id!r} is not an integer", "number the ranges of a kernel 0, 1, 2, ...")
     return marked(UOp(Ops.RANGE, dtypes.index, (size,), Axis(parts, axis_type)))
 
 
 def make_placeholder(shape: Sequence[int], dtype: DType | str, slot: int, addrspace: AddrSpace = AddrSpace.REG) -> UOp:
-    """Memory of the kernel's own: of each thread (REG), or of each work-group (LOCAL)."""
+    """Memory private to the kernel: per thread (REG), or per work-group (LOCAL)."""
     operation = f"UOp.placeholder({tuple(shape)}, {dtype}, {slot})"
     if addrspace not in _PLACEHOLDERS:
         remedy = "use AddrSpace.REG or AddrSpace.LOCAL; global memory is an argument of the kernel"
-        raise KernelError(operation, f"{addrspace} is no memory of a kernel's own", remedy)
+        raise KernelError(operation, f"a placeholder cannot be in {addrspace}", remedy)
     if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in shape):
         raise ShapeError(
             operation, f"shape {tuple(shape)} is not made of positive integers", "give sizes, such as (1,)"
         )
     if isinstance(slot, bool) or not isinstance(slot, int) or slot < 0:
-        raise KernelError(operation, f"the slot {slot!r} is no number", "number the placeholders of a kernel 0, 1, ...")
+        raise KernelError(operation, f"the slot {slot!r} is not an integer", "number the placeholders 0, 1, ...")
     argument = ParamArg(slot, math.prod(shape))
     return shaped(marked(UOp(_PLACEHOLDERS[addrspace], to_dtype(dtype), (), argument)), tuple(shape))
 
 
 def make_argument(slot: int, dtype: DType, shape: Shape) -> UOp:
-    """The memory that a kernel is given as its argument number `slot`."""
+    """The memory of a kernel's argument number `slot`."""
     return shaped(UOp(Ops.PARAM, dtype, (), ParamArg(slot, math.prod(shape))), shape)
 
 
@@ -77,10 +78,10 @@ def shaped(memory: UOp, shape: Shape) -> UOp:
 
 
 def masked_place(place: UOp, mask: UOp | None) -> UOp:
-    """The place where the mask holds; elsewhere it is not touched."""
+    """The INDEX with a mask: where it is false, memory is not accessed."""
     if place.op is not Ops.INDEX:
         what = f"a part of shape {place.shape}" if place.op is Ops.VIEW else place.op.name
-        raise KernelError("place", f"{what} is no place in memory", "index memory first, as in out[row]")
+        raise KernelError("place", f"{what} is not indexed memory", "index memory first, as in out[row]")
     if mask is None:
         return place
     if not mask.dtype.is_bool:
@@ -90,7 +91,7 @@ def masked_place(place: UOp, mask: UOp | None) -> UOp:
 
 
 def load(place: UOp, mask: UOp | None = None, otherwise: UOp | Scalar | None = None) -> UOp:
-    """What the place holds; where the mask does not hold nothing is read, and the value is `otherwise` (or 0)."""
+    """The value at the index; where the mask is false nothing is read, and the value is `otherwise` (or 0)."""
     source = masked_place(place, mask)
     if otherwise is None:
         return marked(UOp(Ops.LOAD, place.dtype, (source,)))
@@ -101,13 +102,14 @@ def load(place: UOp, mask: UOp | None = None, otherwise: UOp | Scalar | None = N
 
 
 def store(place: UOp, value: UOp | Scalar, mask: UOp | None = None) -> UOp:
-    """The effect of writing a value to this place, where the mask holds."""
+    """Stores a value at this index where the mask is true; the result is an effect."""
     target = masked_place(place, mask)
     return marked(UOp(Ops.STORE, dtypes.void, (target, value_for(place, value))))
 
 
 def value_for(place: UOp, value: UOp | Scalar) -> UOp:
-    """The value as the memory of the place holds it. A number is converted, a count is cast; all else must fit."""
+    """The value in the dtype of the memory. A number is converted and an index is cast; any other value must have that
+    dtype."""
     dtype = place.dtype
     if not isinstance(value, UOp):
         if isinstance(value, float) and not dtype.is_float and value != int(value):
@@ -127,35 +129,35 @@ def value_for(place: UOp, value: UOp | Scalar) -> UOp:
 
 
 def set_place(place: UOp, value: UOp | Scalar, end: UOp | Sequence[UOp] = (), mask: UOp | None = None) -> UOp:
-    """The memory after the store, in every iteration of the ranges in `end`."""
+    """The memory after the store, run in every iteration of the ranges in `end`."""
     effect = store(place, value, mask)
     ranges = (end,) if isinstance(end, UOp) else tuple(end)
     return after(place.src[0], end_effect(effect, *ranges) if ranges else effect)
 
 
 def end_effect(effect: UOp, *ranges: UOp) -> UOp:
-    """This effect in every iteration of the ranges."""
+    """This effect, run in every iteration of the ranges."""
     if not ranges:
         return as_effect(effect, "end")
     for each in ranges:
         if not isinstance(each, UOp) or each.op is not Ops.RANGE:
             shown = each.op.name if isinstance(each, UOp) else repr(each)
-            raise KernelError("end", f"{shown} is no range", "end over what UOp.range gave")
+            raise KernelError("end", f"{shown} is not a range", "end over results of UOp.range")
     if len(set(ranges)) != len(ranges):
-        raise KernelError("end", "a range is named twice", "name each range once")
+        raise KernelError("end", "a range is given twice", "give each range once")
     return marked(UOp(Ops.END, dtypes.void, (as_effect(effect, "end"), *ranges)))
 
 
 def after(memory: UOp, *earlier: UOp) -> UOp:
-    """This memory as it is after effects, or in each iteration of ranges."""
+    """This memory after effects, or in each iteration of ranges."""
     if not is_memory(memory):
-        remedy = "call it on an argument, a placeholder or what set() gave"
-        raise KernelError("after", f"{memory.op.name} is no memory", remedy)
+        remedy = "call it on an argument, a placeholder or the result of set()"
+        raise KernelError("after", f"{memory.op.name} is not memory", remedy)
     if memory.op is Ops.VIEW:
         return marked(memory.replace(src=(after(memory.src[0], *earlier), memory.src[1])))
     effects = tuple(as_effect(each, "after") for each in earlier if each.op is not Ops.RANGE)
     ranges = tuple(each for each in earlier if each.op is Ops.RANGE)
-    # The effects come before the loop, so they are a version of their own.
+    # The effects come before the loop, so they make a version of the memory before the one in the loop.
     for waits in (effects, ranges):
         memory = marked(UOp(Ops.AFTER, memory.dtype, (memory, *waits))) if waits else memory
     return memory
@@ -164,30 +166,31 @@ def after(memory: UOp, *earlier: UOp) -> UOp:
 def group(*effects: UOp) -> UOp:
     """Several effects as one."""
     if not effects:
-        raise KernelError("group", "there is no effect", "give what store(), set() or end() made")
+        raise KernelError("group", "there is no effect", "give results of store(), set() or end()")
     made = tuple(dict.fromkeys(as_effect(effect, "group") for effect in effects))
     return made[0] if len(made) == 1 else marked(UOp(Ops.GROUP, dtypes.void, made))
 
 
 def barrier(*effects: UOp) -> UOp:
-    """All threads of a work-group meet; what is named has happened for all of them."""
+    """A barrier of the threads of a work-group, after which the given effects are visible to all of them."""
     made = tuple(as_effect(effect, "barrier") for effect in effects)
     return marked(UOp(Ops.BARRIER, dtypes.void, made))
 
 
 def as_effect(node: UOp, operation: str) -> UOp:
-    """An effect, or all the effects that a version of memory comes after."""
+    """An effect, or all effects that a version of memory depends on."""
     if node.op in _EFFECTS:
         return node
     found = effects_behind(node)
     if not found:
-        remedy = "use store() or set() on a place, as in out[row].set(value)"
+        remedy = "use store() or set() on indexed memory, as in out[row].set(value)"
         raise KernelError(operation, f"{node.op.name} has no effect", remedy)
     return found[0] if len(found) == 1 else marked(UOp(Ops.GROUP, dtypes.void, found))
 
 
 def effects_behind(node: UOp) -> tuple[UOp, ...]:
-    """What a version of memory comes after, first things first. Effects that later ones need are found through them."""
+    """The effects that a version of memory depends on, earliest first; effects that are sources of later ones are left
+    out."""
     found: list[UOp] = []
     while node.op in (Ops.AFTER, Ops.RESHAPE, Ops.VIEW):
         found.extend(each for each in node.src[1:] if each.op in _EFFECTS)
@@ -203,15 +206,15 @@ def _is_needed(effect: UOp, others: list[UOp]) -> bool:
 
 
 def make_sink(*effects: UOp, arg: Any = None) -> UOp:
-    """The kernel that has these effects."""
+    """The kernel with these effects."""
     if not effects:
-        raise KernelError("sink", "the kernel writes nothing", "give what store(), set() or end() made")
+        raise KernelError("sink", "the kernel writes nothing", "give results of store(), set() or end()")
     found = tuple(dict.fromkeys(as_effect(effect, "sink") for effect in effects))
     return close_kernel(marked(UOp(Ops.SINK, dtypes.void, found, arg)))
 
 
 def close_kernel(sink: UOp) -> UOp:
-    """The kernel as the compiler reads it: memory is flat, and what is read is a LOAD."""
+    """The kernel in the compiler's form: memory is flat, and reads are LOADs."""
     order = toposort(views.number_own_loops(sink))
     check_values(order)
     check_placeholders(order)
@@ -234,7 +237,7 @@ def _takes_place(user: UOp, position: int) -> bool:
 
 
 def check_values(order: list[UOp]) -> None:
-    """Memory as a whole is no value."""
+    """Raises an error where whole memory is used as a value."""
     users = consumers(order)
     for node in order:
         for source in node.src:
@@ -245,8 +248,9 @@ def check_values(order: list[UOp]) -> None:
 
 
 def check_memory_in_loops(order: list[UOp]) -> None:
-    """Memory of the kernel's own is one memory in all iterations of a loop; who stores to it in each says so. Otherwise
-    what is meant to be reset in each iteration would go on from the value of the iteration before."""
+    """Raises an error where a placeholder made outside of a loop is stored to in the loop without `after(range)`. A
+    placeholder is the same memory in all iterations, so a value meant to be reset in each would continue from the
+    iteration before."""
     ended: dict[UOp, set[UOp]] = {}
     for node in reversed(order):
         if node.op in (Ops.END, Ops.GROUP, Ops.BARRIER):
@@ -268,7 +272,7 @@ def check_memory_in_loops(order: list[UOp]) -> None:
 
 
 def nearest_line(node: UOp, users: dict[UOp, list[UOp]]) -> Location | None:
-    """The line of the node, or of the first one with a line that is computed from it."""
+    """The user's line of the node, or of its nearest user that has one."""
     pending = [node]
     for each in pending:
         if each.line is not None:
@@ -278,7 +282,7 @@ def nearest_line(node: UOp, users: dict[UOp, list[UOp]]) -> Location | None:
 
 
 def check_placeholders(order: list[UOp]) -> None:
-    """A slot is one memory."""
+    """Raises an error where two placeholders share a slot."""
     seen: dict[tuple[object, int], UOp] = {}
     for node in order:
         if node.op in MEMORY:

@@ -1,11 +1,12 @@
-"""Levels of a long sum. In: the loops of a reduction, outermost first, and what it adds up. Out: the loops split and
-divided into levels, so that no accumulator of a level takes in more than a fixed number of terms; None where the loops
-are short enough as they are. `codegen/cascade.py` gives every level an accumulator, SPILL gives it memory.
+"""Levels of a long sum. In: the loops of a reduction, outermost first, and its summand. Out: the loops, split and
+divided into levels, so that no accumulator of a level adds more than a fixed number of terms; None where the loops are
+short enough. `codegen/cascade.py` gives each level an accumulator, SPILL gives it memory.
 
-One accumulator rounds once a term, to the precision of the whole sum, and its error grows with the number of terms.
-With accumulators of blocks, which are added up in their turn, it grows with the terms of a block times the number of
-levels, as in a pairwise sum, and each block costs one addition more. Blocks follow from the loops and the value alone,
-so that neither the number of cores nor a tile of results, which depends on it, has a part in the order."""
+A single accumulator rounds at each term, to the precision of the whole sum, and its error grows with the number of
+terms. With one accumulator per block and a sum of the blocks, the error grows with the terms of a block times the
+number of levels, as in pairwise summation, at the cost of one addition per block. Blocks depend on the loops and the
+value alone, so that the order of the sum does not depend on the number of cores or on the tile of results chosen for
+it."""
 
 from __future__ import annotations
 
@@ -17,26 +18,26 @@ from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.simplify import simplify
 from tilewright.graph.uop import UOp, index_const
 
-# Terms that one accumulator takes in, or twice as many at most. torch has as many in a block of a sum of 2**16 terms.
+# Terms that one accumulator adds, or at most twice as many. A block of torch's sum of 2**16 terms has the same number.
 TERMS = 16
-# The same in a contraction: its accumulators fill the registers, and those of the next level are spilled around a
-# block. Libraries of matrix products have blocks of about this length.
+# The same for a contraction: its accumulators fill the registers, and those of the next level are spilled around a
+# block. BLAS libraries have blocks of about this length.
 CONTRACTION_TERMS = 256
-# A level takes in no part of the next loop, where that would be a shorter one.
+# A level is not extended into the next loop by fewer iterations than this.
 SHORT = 4
 
 
 class Levels(NamedTuple):
-    """Each loop that is split as an expression of new ones, and all loops by level, the innermost level first. That has
-    no loops where what is unrolled is long enough for a level of its own."""
+    """Each split loop as an expression of new loops, and all loops by level, the innermost level first. The innermost
+    level is empty where the unrolled terms fill a level by themselves."""
 
     exchanges: dict[UOp, UOp]
     loops: tuple[tuple[UOp, ...], ...]
 
 
 def plan_levels(reduce: UOp, loops: Sequence[UOp], terms: int | None = None) -> Levels | None:
-    """Of a float sum. `loops` are those to divide, outermost first; `terms` is what an iteration of all of them adds,
-    which is what is unrolled unless told."""
+    """The levels of a float sum. `loops` are the loops to divide, outermost first; `terms` is the number of terms that
+    one iteration adds, by default the unrolled ones."""
     if reduce.arg is not Ops.ADD or not reduce.dtype.is_float or not loops:
         return None
     if terms is None:
@@ -60,8 +61,8 @@ def plan_levels(reduce: UOp, loops: Sequence[UOp], terms: int | None = None) -> 
 
 
 def is_contraction(reduce: UOp) -> bool:
-    """Whether the terms are products of two factors, of which one is the same along some loop around the sum: a tile of
-    accumulators then uses each element of it several times."""
+    """Whether the terms are products of two factors, one of which is invariant along some loop around the sum, so that
+    a tile of accumulators reuses each of its elements."""
     value, closed = reduce, set[UOp]()
     while value.op in (Ops.CAST, Ops.WHERE, Ops.REDUCE):
         if value.op is Ops.REDUCE:
@@ -73,19 +74,19 @@ def is_contraction(reduce: UOp) -> bool:
 
 
 def _size(axis: UOp) -> int:
-    """The number of iterations; the most there can be where it is computed."""
+    """The number of iterations; the maximum where it is an expression."""
     return int(axis.src[0].arg) if axis.src[0].is_const else int(axis.vmax) + 1
 
 
 def _divide(size: int, terms: int, limit: int) -> tuple[list[int], list[bool]]:
-    """The lengths of the loops that a loop becomes, the innermost first, and of each whether a level begins with it.
-    The first goes on with the level inside, which takes in `terms` terms already."""
+    """The lengths of the loops that a loop is split into, the innermost first, and for each whether it starts a level.
+    The first continues the inner level, which has `terms` terms already."""
     lengths: list[int] = []
     begins = [False]
     while terms * size > 2 * limit:
         room = limit // terms
         terms = 1
-        if room < SHORT:  # the level inside is long enough
+        if room < SHORT:  # the inner level is long enough
             begins[-1] = True
             continue
         length = _block_length(size, room)
@@ -96,7 +97,7 @@ def _divide(size: int, terms: int, limit: int) -> tuple[list[int], list[bool]]:
 
 
 def _block_length(size: int, room: int) -> int:
-    """The iterations in a block: about as many as there is room for, and a divisor of all where one is near."""
+    """The iterations in a block: about the given number, and a divisor of the size where one is near."""
     near = [length for length in range(room // 2 + 1, 2 * room) if size % length == 0]
     return min(near, key=lambda length: abs(math.log(length / room)), default=room)
 

@@ -1,5 +1,5 @@
-"""The nodes that kernels written by hand are made of: ranges, memory and its versions, effects. In: sizes, numbers of
-ranges and slots. Out: nodes. `sorting.py`, `scanning.py` and their neighbours write kernels with them."""
+"""Constructors for the kernels of this folder: ranges, memory and its versions, effects. In: sizes, ids of ranges and
+slots. Out: nodes. `sorting.py`, `scanning.py` and others build kernels with them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp, index_const
 
-# Kernels that are remembered, by the shapes that they are for.
+# Maximum number of cached kernels, by shape.
 MAX_KERNELS = 64
-# Threads of a work-group at most, and of one that has nothing to share.
+# Maximum threads of a work-group, and threads of one that shares no memory.
 MAX_THREADS = 1024
 GROUP_THREADS = 256
 
 
 def call(ast: UOp, outputs: tuple[tuple[DType, Shape], ...], inputs: tuple[UOp, ...]) -> tuple[UOp, ...]:
-    """The arguments that a kernel fills, which come first, after it has run."""
+    """The outputs of a kernel, which are its first arguments, after it has run."""
     count = len(outputs)
     kernel = CustomKernel(
         ast,
@@ -74,12 +74,12 @@ def barrier(*sources: UOp, number: int) -> UOp:
 
 
 def as_index(value: UOp, size: int) -> UOp:
-    """A number that is below `size`, as an index that is known to be."""
+    """A number below `size`, as an index with these bounds."""
     return value.maximum(0).cast(dtypes.index) % size
 
 
 def threads_over(size: int, threads: int) -> UOp:
-    """The number of a thread, adjacent threads of a work-group side by side; those behind `size` are to be masked."""
+    """The global index of a thread, with adjacent threads in a work-group; indices from `size` on must be masked."""
     count = min(size, threads)
     return loop(-(-size // count), 0) * count + loop(count, 1, AxisType.LOCAL)
 

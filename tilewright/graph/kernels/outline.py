@@ -1,9 +1,9 @@
-"""Kernels that differ only in their numbers. In: a kernel (SINK). Out: its `Outline`: a key without the numbers, and
-the numbers by themselves; and from the numbers of several kernels of one outline a `DynamicKernel`, in which those that
-differ are VARIABLEs, given at launch.
+"""Kernels that differ only in their constants. In: a kernel (SINK). Out: its `Outline`: a key without the constants,
+and the constants in order; and from the constants of several kernels with one outline a `DynamicKernel`, in which those
+that differ are VARIABLEs, passed at launch.
 
-A dynamic kernel in which each VARIABLE has its value is the kernel that the values came from, node by node. So it is
-right wherever the stages are right for all values within the bounds of its variables."""
+Substituting the values for the VARIABLEs of a dynamic kernel gives the original kernel, node by node. So it is correct
+if the stages are correct for all values within the bounds of its variables."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 
-# Greatest values that the size of a loop is prepared for: a dynamic kernel has the next above the size that it is made
-# for. A sum has levels for the most terms that there may be, so a short one is not given those of a long one.
+# Upper bounds of loop sizes: a dynamic kernel takes the next one above the size it is made for. A sum has levels for
+# the maximum number of terms, so several bounds keep short sums from having those of long ones.
 SIZE_LIMITS = (255, 4095, (1 << 16) - 1, (1 << 20) - 1)
-# The greatest stride or offset.
+# The maximum stride or offset.
 MAX_STRIDE = (1 << 20) - 1
 
 _ALLOWED = ELEMENTWISE | {Ops.PARAM, Ops.RANGE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.REDUCE, Ops.SINK}
-# Float constants are variables of their bits.
+# Float constants are passed as their bits.
 _BITS: dict[DType, tuple[DType, str, str]] = {
     dtypes.float32: (dtypes.int32, "<f", "<i"),
     dtypes.float64: (dtypes.int64, "<d", "<q"),
@@ -37,8 +37,8 @@ _NUMBERS = frozenset({dtypes.index, dtypes.int32, dtypes.int64, *_BITS})
 
 
 class Outline(NamedTuple):
-    """The nodes of a kernel without their numbers, and the numbers in order, once for each use; floats as their bits.
-    `kinds` has the dtype of each number, `sizes` the positions of those that are sizes of loops."""
+    """The nodes of a kernel without their constants, and the constants in order, one for each use, floats as their
+    bits. `kinds` has the dtype of each constant, `sizes` the positions of those that are sizes of loops."""
 
     key: tuple[Any, ...]
     numbers: tuple[int, ...]
@@ -47,7 +47,7 @@ class Outline(NamedTuple):
 
 
 def outline_of(sink: UOp) -> Outline | None:
-    """None where the kernel states its opts, has memory of its own, or orders effects."""
+    """The outline; None where the kernel states its opts, has local memory or registers, or orders effects."""
     if not isinstance(sink.arg, KernelInfo) or sink.arg.opts_to_apply is not None or sink.arg.fills:
         return None
     places: dict[UOp, int] = {}
@@ -88,8 +88,8 @@ def _bits(number: UOp) -> int:
 
 
 class DynamicKernel(NamedTuple):
-    """A kernel with variables. `uses` has for each number of its outline the number of the variable that it is, or None
-    where it is the constant in `numbers`."""
+    """A kernel with variables. `uses` has for each constant of its outline the index of its variable, or None where it
+    is the constant in `numbers`."""
 
     sink: UOp
     variables: tuple[UOp, ...]
@@ -97,7 +97,8 @@ class DynamicKernel(NamedTuple):
     numbers: tuple[int, ...]
 
     def values_for(self, numbers: Sequence[int]) -> dict[str, int] | None:
-        """The value of each variable, by name, in the kernel that has these numbers; None where there are none."""
+        """The value of each variable, by name, for the kernel with these constants; None where it is not an instance of
+        this one."""
         values: list[int | None] = [None] * len(self.variables)
         for use, number, constant in zip(self.uses, numbers, self.numbers, strict=True):
             if use is None:
@@ -117,8 +118,8 @@ class DynamicKernel(NamedTuple):
 
 
 def make_dynamic(sink: UOp, outline: Outline, others: Sequence[Sequence[int]]) -> DynamicKernel | None:
-    """The kernel with a variable for each number that `others`, of the same outline, have other values for. Uses whose
-    values are the same in all of them are one variable. None where a number is too large for one."""
+    """The kernel with a variable for each constant that differs in `others`, which have the same outline. Uses with
+    equal values in all of them share a variable. None where a constant is too large for one."""
     known: dict[tuple[DType, tuple[int, ...]], list[int]] = {}  # the uses of each variable
     for use, values in enumerate(zip(outline.numbers, *others, strict=True)):
         if any(value != values[0] for value in values):
@@ -138,7 +139,7 @@ def make_dynamic(sink: UOp, outline: Outline, others: Sequence[Sequence[int]]) -
 
 
 def _bounds(kind: DType, value: int, is_size: bool) -> tuple[int, int] | None:
-    """The least and the greatest value of a variable that is made for one; None where that is too large."""
+    """The bounds of a variable made for a value; None where that is too large."""
     if kind is not dtypes.index:
         least, greatest = dtype_bounds(_BITS[kind][0] if kind in _BITS else kind)
         return int(least), int(greatest)

@@ -1,10 +1,10 @@
 """Radix sort of long rows for devices with work-groups and atomic operations. In: integer keys in rows, as a node. Out:
 CUSTOM_KERNEL nodes: the positions of each row's elements in ascending order, and the keys in that order.
 
-The keys are ordered by a few of their bits at a time, the last ones first; an order by one digit keeps the order by
-those before, so that the whole is stable. For each digit one kernel counts how often a block of a row has each value,
-running sums of these counts say where the elements of a block belong, and a second kernel orders each block in local
-memory and writes it there, value by value. All digits have the same kernels, which read from memory where it is."""
+The keys are sorted by one digit of a few bits at a time, the least significant first; each pass is stable. For each
+digit one kernel counts how often each value occurs in a block of a row, a prefix sum of these counts gives the
+destination of each block's elements, and a second kernel sorts each block in local memory and writes it out value by
+value. All digits use the same kernels, which read the digit's position from memory."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, const, index_const
 
-# Shorter rows are sorted by merging in less time: their digits would take as many launches.
+# Shorter rows are sorted faster by merging: their digits would take as many launches.
 MIN_SIZE = 1 << 15
-# Threads of a work-group, the adjacent elements that each has, and the most bits of a digit.
+# Threads of a work-group, adjacent elements per thread, and maximum bits of a digit.
 THREADS = 256
 OWN = 16
 MAX_WIDTH = 6
-# Counters in a line of local memory; one more lies between two lines, so that columns are in different banks.
+# Counters per line of local memory; lines are padded by one, so that columns are in different banks.
 LINE = 64
 _COUNT = dtypes.int32
 _COUNTER = dtypes.uint16
 
 
 def sorted_rows(keys: UOp, target: Target) -> tuple[UOp, UOp]:
-    """(positions, keys in order) of each row of (rows, size) keys, for a target with work-groups; equal keys stay in
-    the order of their positions."""
+    """(source positions, sorted keys) of each row of (rows, size) keys, for a target with work-groups; the sort is
+    stable."""
     longest = longest_row(_COUNT, target.max_local_bytes, target.max_group_size)
     if (
         keys.shape[1] >= MIN_SIZE
@@ -62,20 +62,20 @@ def sorted_rows(keys: UOp, target: Target) -> tuple[UOp, UOp]:
 
 
 def local_bytes_needed(dtype: DType) -> int:
-    """Of the kernel that orders a block: its keys and positions, a counter for each thread and value, the totals of
-    the threads and where each value begins."""
+    """The local memory of the kernel that sorts a block: keys and positions, a counter per thread and value, the
+    threads' totals and the start of each value."""
     counters = _counters(1 << MAX_WIDTH, THREADS) * _COUNTER.itemsize
     return THREADS * OWN * (dtype.itemsize + _COUNT.itemsize) + counters + (3 * THREADS + 64) * _COUNT.itemsize
 
 
 def radix_sorted(keys: UOp, longest: int, threads: int = THREADS, own: int = OWN) -> tuple[UOp, UOp]:
-    """(positions, keys in order) of each row of (rows, size) keys. `longest` is what `running_sums` asks for."""
+    """(source positions, sorted keys) of each row of (rows, size) keys. `longest` is an argument of `running_sums`."""
     rows, size = keys.shape
     dtype = keys.dtype
     digits = -(-dtype.bits // MAX_WIDTH)
     width = -(-dtype.bits // digits)
     values, blocks = 1 << width, -(-size // (threads * own))
-    # Without their signs, of which the least is first.
+    # The sign bit is flipped, so that the keys sort as unsigned integers.
     sign = build.const(dtype, 0 if dtype.is_unsigned else dtype.min)
     ordered = build.contiguous(build.alu(Ops.XOR, keys, sign))
     positions = build.contiguous(build.cast(build.axis_iota(keys.shape, 1), _COUNT))
@@ -105,13 +105,13 @@ def _local(slot: int, dtype: DType, size: int) -> UOp:
 
 
 def _digit(key: UOp, shift: UOp, width: int) -> UOp:
-    """What is above the bits of a signed key is its sign, which keeps the order."""
+    """The digit of a key. Bits above those of a signed key are its sign, which keeps the order."""
     return ((key >> shift.cast(key.dtype)) & ((1 << width) - 1)).cast(_COUNT)
 
 
 @functools.lru_cache(MAX_KERNELS)
 def count_kernel(dtype: DType, rows: int, size: int, width: int, threads: int, own: int) -> UOp:
-    """counts[row, value, block] = how many elements of the block have the value as their digit."""
+    """counts[row, value, block] = the number of elements of the block with this digit."""
     values, blocks = 1 << width, -(-size // (threads * own))
     row, block, thread = loop(rows, 0), loop(blocks, 1), loop(threads, 2, AxisType.LOCAL)
     out, keys = param(0, _COUNT, rows * values * blocks), param(1, dtype, rows * size)
@@ -134,11 +134,12 @@ def count_kernel(dtype: DType, rows: int, size: int, width: int, threads: int, o
 
 @functools.lru_cache(MAX_KERNELS)
 def place_kernel(dtype: DType, rows: int, size: int, width: int, threads: int, own: int) -> UOp:
-    """Moves each element of a block to where its value begins, behind those of the same value that come before it.
+    """Moves each element of a block to its position: the start of its value plus the number of preceding elements of
+    that value.
 
-    Each thread counts the values of its own elements. The running sums of these counts, over all threads for one value
-    after the other, say where each element lies in the ordered block. That is made in local memory, so that elements of
-    one value are adjacent when they are written."""
+    Each thread counts the values of its own elements. The prefix sum of these counts, over all threads for one value
+    after the other, gives the position of each element in the sorted block. That block is built in local memory, so
+    that elements of one value are adjacent when they are written."""
     values, tile = 1 << width, threads * own
     blocks = -(-size // tile)
     row, block, thread = loop(rows, 0), loop(blocks, 1), loop(threads, 2, AxisType.LOCAL)
@@ -157,15 +158,15 @@ def place_kernel(dtype: DType, rows: int, size: int, width: int, threads: int, o
         return index // LINE * (LINE + 1) + index % LINE
 
     def element(item: UOp) -> tuple[UOp, UOp, UOp, UOp]:
-        """An element of this thread: where it is, whether it is there, its key, and its counter. What is behind the end
-        of the row has the greatest value: it comes last in the ordered block, and is not written."""
+        """An element of this thread: its position, whether it exists, its key, and its counter. Elements past the end
+        of the row have the maximum value: they come last in the sorted block, and are not written."""
         at = block * tile + thread * own + item
         inside = at < size
         key = load(keys, row * size + at, inside)
         value = inside.where(_digit(key, shift, width), const(_COUNT, values - 1))
         return row * size + at, inside, key, counter(as_index(value, values) * threads + thread)
 
-    # How often each thread has each value.
+    # The number of occurrences of each value per thread.
     cell = loop(values, 3)
     emptied = store(memory(counters, *started), counter(cell * threads + thread), const(_COUNTER, 0))
     counters = memory(counters, barrier(end(emptied, loops=(cell, thread)), number=1))
@@ -174,7 +175,7 @@ def place_kernel(dtype: DType, rows: int, size: int, width: int, threads: int, o
     more = load(memory(counters, item), mine) + const(_COUNTER, 1)
     counted = end(store(memory(counters, item), mine, more), loops=(item, thread))
     counters = memory(counters, barrier(counted, number=2))
-    # Their sum before each: of as many adjacent counters as there are values, and of those of the threads before.
+    # Their exclusive prefix sum: over adjacent counters of this thread, and over the threads before it.
     cell = loop(values, 5)
     total = register(0, const(_COUNT, 0), *ranges(row, block), thread)
     summed = load(memory(total, cell), zero) + load(counters, counter(thread * values + cell)).cast(_COUNT)
@@ -191,7 +192,7 @@ def place_kernel(dtype: DType, rows: int, size: int, width: int, threads: int, o
         loops=(cell, thread),
     )
     counters = memory(counters, barrier(summed, number=5))
-    # Where each value begins in the row, for this block, as seen from where it begins in the ordered block.
+    # For each value: its start in the row for this block, minus its start in the sorted block.
     is_value, cell = thread < values, thread % values
     line = row * values + cell
     blocks_before = load(running_counts, line * blocks + block) - load(counts, line * blocks + block)

@@ -1,12 +1,12 @@
-"""Attention of one query per head. In: the facts of a call; the number of keys may be symbolic. Out: a kernel in which
-every work-group has a head, and no scores are ever in memory. Where there may be many keys and there are few heads,
-several work-groups share the keys of a head, and a second kernel adds up what they found.
+"""Attention of one query per head. In: the facts of a call; the number of keys may be symbolic. Out: a kernel with a
+work-group per head, in which no scores are stored. Where there may be many keys and there are few heads, several
+work-groups share the keys of a head, and a second kernel combines their partial results.
 
-    `lanes` neighbouring threads share a key, each has some of its features; `teams` of them take keys in turns:
+    `lanes` adjacent threads share a key, each with some of its features; `teams` of them take keys in turn:
       scores   = products of the query and KEYS_AT_A_TIME keys, folded over the lanes
       maximum, total, result: rescaled as the maximum grows, as in `attention.py`
-    the teams' maxima, totals and results meet in local memory and are added up in the order of the teams, and those
-    of work-groups in memory in the order of the work-groups"""
+    the teams' maxima, totals and results are combined through local memory in the order of the teams, and those of
+    work-groups through global memory in the order of the work-groups"""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, index_const
 
-# Keys that a team takes at a time: their loads are in flight together.
+# Keys that a team takes at a time, whose loads are outstanding together.
 KEYS_AT_A_TIME = 4
 
 
 @dataclass(frozen=True)
 class RowAttention:
-    """Facts of a call. `shared` heads of queries have the same keys; `mask` are the distances of a mask's elements
-    along batch, head and key, 0 where it is repeated. A thread has `width` neighbouring features at a time."""
+    """Facts of a call. `shared` heads of queries have the same keys; `mask` are the strides of a mask along batch, head
+    and key, 0 where it is broadcast. A thread has vectors of `width` adjacent features."""
 
     batch: int
     heads: int
     shared: int
     keys: UOp
     features: int
-    steps: tuple[Steps, ...]  # of queries, keys, values and results
-    factor: float  # of a product, for a score in powers of two
+    steps: tuple[Steps, ...]  # strides of queries, keys, values and results
+    factor: float  # times a dot product gives a score to base 2
     mask: tuple[int, ...] | None
     width: int
     lanes: int
@@ -46,7 +46,7 @@ class RowAttention:
 
     @property
     def part(self) -> int:
-        """Elements that a work-group leaves for the second kernel: the result, the maximum and the total."""
+        """Elements that a work-group writes for the second kernel: the result, the maximum and the total."""
         return self.features + 2
 
 
@@ -63,12 +63,12 @@ class _Axes:
 
 
 def local_bytes(call: RowAttention) -> int:
-    """What the teams of a work-group leave in local memory."""
+    """Local memory for the partial results of the teams of a work-group."""
     return call.teams * call.part * FLOAT.itemsize
 
 
 def row_kernel(call: RowAttention, out: UOp, query: UOp, key: UOp, value: UOp, mask: UOp | None = None) -> UOp:
-    """`out` are the results, or what each work-group leaves where several share a head."""
+    """`out` are the results, or the partial results of each work-group where several share a head."""
     axes = _Axes()
     head_axis = axes.make(call.batch * call.heads, AxisType.GLOBAL)
     split = axes.make(call.splits, AxisType.GLOBAL)
@@ -83,9 +83,9 @@ def row_kernel(call: RowAttention, out: UOp, query: UOp, key: UOp, value: UOp, m
         axes.make(call.features // (call.lanes * call.width), AxisType.UPCAST),
         axes.make(call.width, AxisType.UPCAST),
     )
-    own = parts[0] * call.width + parts[1]  # of the features that a thread has
+    own = parts[0] * call.width + parts[1]  # index of a thread's vector of features
     feature = parts[0] * (call.lanes * call.width) + lane * call.width + parts[1]
-    at = step * in_turn + split * at_once + several * call.teams + team  # the number of a key
+    at = step * in_turn + split * at_once + several * call.teams + team  # index of a key
     is_key = at < call.keys
 
     def first(steps: Steps, of_head: UOp) -> UOp:
@@ -164,7 +164,7 @@ def row_kernel(call: RowAttention, out: UOp, query: UOp, key: UOp, value: UOp, m
 
 
 def combine_kernel(call: RowAttention, out: UOp, parts: UOp) -> UOp:
-    """The results of heads whose keys several work-groups have shared: a thread for each feature."""
+    """Combines the partial results of the work-groups of a head: one thread per feature."""
     axes = _Axes()
     head = axes.make(call.batch * call.heads, AxisType.GLOBAL)
     feature = axes.make(call.features, AxisType.LOCAL)
@@ -196,7 +196,7 @@ _Loader = Callable[[UOp], UOp]
 
 
 def _combine(axes: _Axes, count: int, maximum: _Loader, total: _Loader, result: _Loader) -> _Total:
-    """The sums of totals and results that were each computed with a maximum of its own, for the largest of those."""
+    """The sums of totals and results, each rescaled from its own maximum to the common one."""
     tallest, each = (axes.make(count, AxisType.REDUCE) for _ in range(2))
     largest = _fold(Ops.MAX, maximum(tallest), tallest)
     scale = (maximum(each) - _base(largest)).alu(Ops.EXP2)
@@ -204,7 +204,7 @@ def _combine(axes: _Axes, count: int, maximum: _Loader, total: _Loader, result: 
 
 
 def _base(maximum: UOp) -> UOp:
-    """What is subtracted from scores: without any key there is no maximum yet."""
+    """The number to subtract from scores: 0 where all keys so far are masked and there is no maximum."""
     return maximum.eq(number(MINUS_INFINITY)).where(number(0.0), maximum)
 
 

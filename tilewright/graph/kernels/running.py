@@ -1,10 +1,8 @@
-"""Running reductions for devices whose threads are the cores of a processor. In: a tensor as (outer, size, inner), as
-a node. Out: CUSTOM_KERNEL nodes with the running sums, products or extremes along `size`.
-
-An element is combined once, with what the loop has carried to it, where a masked reduction combines it with all before
-it. Wide `inner` axes are vectors of running values. Along a narrow one the loop is serial: sums and products go by
-blocks, whose own prefixes do not wait for what comes before the block; an extreme is replaced in a branch, and blocks
-in which no element replaces it are one comparison of vectors."""
+"""Scans for devices whose threads are CPU cores. In: a tensor as (outer, size, inner), as a node. Out: CUSTOM_KERNEL
+nodes with the cumulative sums, products or extremes along `size`. Each element is combined once with the loop's carried
+value, while a masked reduction combines it with all before it. A wide `inner` axis is vectorised. With a narrow one the
+loop is serial: sums and products go by blocks, whose prefixes do not depend on the value carried into the block; an
+extreme is replaced in a branch, and a block in which no element replaces it costs one vector comparison."""
 
 from __future__ import annotations
 
@@ -21,16 +19,16 @@ from tilewright.graph.records import KernelInfo, Opt, OptOps
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, const
 
-# Columns from which rows are vectors, the columns of one vector tile, and those whose running values stay in the
-# nearest cache while the rows of a block of columns are walked.
+# Minimum columns for vectorised rows, columns of one vector tile, and columns per block, whose carried values stay in
+# the L1 cache.
 MIN_COLUMNS = 8
 TILE = 32
 COLUMNS = 1024
-# Elements of a block of a row, and the length from which it is worth to compare a block with the extreme so far.
+# Elements of a block of a row, and the minimum length for comparing blocks with the carried extreme.
 BLOCK = 8
 COMPARED = 16
 MIN_COMPARED = 64
-# Elements from which several cores take less time than one.
+# Minimum elements for several cores.
 MIN_SHARED = 1 << 15
 INDEX = dtypes.int64
 
@@ -38,15 +36,14 @@ Sizes = tuple[int, int, int]
 
 
 def running(node: UOp, op: Op, carrier: DType, dtype: DType, is_backwards: bool = False) -> UOp:
-    """The running reduction of (outer, size, inner) along `size`, carried in `carrier`, as `dtype`; from the other end
-    where it is backwards."""
+    """The scan of (outer, size, inner) along `size`, accumulated in `carrier`, as `dtype`; from the end where it is
+    backwards."""
     kernel = running_kernel(op, node.dtype, carrier, dtype, node.shape, is_backwards)
     return call(kernel, ((dtype, node.shape),), (node,))[0]
 
 
 def running_extremes(node: UOp, op: Op) -> tuple[UOp, UOp]:
-    """The extreme of each element and those before it, and its index along `size`: of equals the last, and a NaN
-    before any number."""
+    """The cumulative extreme and its index along `size`: the last of equal elements, and NaN over any number."""
     kernel = extremes_kernel(op, node.dtype, node.shape)
     values, indices = call(kernel, ((node.dtype, node.shape), (INDEX, node.shape)), (node,))
     return values, indices
@@ -70,7 +67,7 @@ class Loops:
 
 
 class Part(NamedTuple):
-    """The columns start .. start + blocks * width of each row, and how many of a block's columns are one vector."""
+    """The columns start .. start + blocks * width of each row, and the vector width within a block."""
 
     start: int
     blocks: int
@@ -79,7 +76,7 @@ class Part(NamedTuple):
 
 
 def parts_of(columns: int) -> list[Part]:
-    """Blocks of columns, each of which is walked from the first row to the last; the last block is what remains."""
+    """Blocks of columns, each scanned from the first row to the last; the last block has the remaining columns."""
     if columns <= 2 * TILE:
         return [Part(0, 1, columns, columns)]
     whole, left = columns // TILE * TILE, columns % TILE
@@ -91,7 +88,8 @@ def parts_of(columns: int) -> list[Part]:
 
 
 def sink(name: str, effects: list[UOp], shape: Sizes, outputs: int) -> UOp:
-    """Vector forms are optimised as usual; rows that are walked one by one are shared among the cores as they are."""
+    """The kernel. Vectorised forms are optimised as usual; serial rows are distributed over the cores without further
+    opts."""
     outer, size, inner = shape
     is_shared = outer > 1 and outer * size * inner >= MIN_SHARED
     opts = None if inner >= MIN_COLUMNS else (Opt(OptOps.THREAD, 0, outer),) if is_shared else ()
@@ -150,7 +148,7 @@ def running_kernel(op: Op, given: DType, carrier: DType, dtype: DType, shape: Si
 def _for_all(
     loops: Loops, shape: Sizes, walked: Callable[[UOp, Part], UOp], serial: Callable[[UOp, UOp], UOp]
 ) -> list[UOp]:
-    """The effects of a kernel in all rows: a vector form for wide rows, a serial one for each column of narrow ones."""
+    """The effects of a kernel for all rows: vectorised for wide rows, serial per column for narrow ones."""
     outer, _, inner = shape
     o = loops.over(outer)
     if inner < MIN_COLUMNS:
@@ -171,7 +169,7 @@ def extremes_kernel(op: Op, dtype: DType, shape: Sizes) -> UOp:
     loops = Loops()
 
     def replaces(value: UOp, best: UOp) -> UOp:
-        # No `>=`: it is the opposite of `<`, and holds where the extreme is NaN.
+        # Not `>=`: that is the negation of `<`, and true where the extreme is NaN.
         found = (best < value if op is Ops.MAX else value < best) | value.eq(best)
         return found | value.ne(value) if dtype.is_float else found
 
@@ -191,7 +189,7 @@ def extremes_kernel(op: Op, dtype: DType, shape: Sizes) -> UOp:
         return UOp.group(held, written).end(lane).end(step).end(k).end(block)
 
     def element(best: UOp, index: UOp, o: UOp, k: UOp, i: UOp) -> UOp:
-        """The effect of one element on the registers, which it replaces in a loop of no or one iteration, and on
+        """The effect of one element on the registers, which are replaced in a loop of zero or one iterations, and on
         the outputs."""
         value = x[o, k, i].load()
         times = loops.over(replaces(value, best[0].load()).where(1, 0).cast(dtypes.index))
@@ -214,12 +212,12 @@ def extremes_kernel(op: Op, dtype: DType, shape: Sizes) -> UOp:
         return UOp.group(*effects)
 
     def compared(best: UOp, index: UOp, o: UOp, i: UOp) -> UOp:
-        """Blocks of a row. One that keeps the extreme is filled with it."""
+        """Blocks of a row. A block in which the extreme does not change is filled with it."""
         block, lane = loops.over(size // COMPARED), loops.lanes(COMPARED)
         start = block * COMPARED
         best, index = best.after(block), index.after(block)
         value, so_far = x[o, start + lane, i].load(), best[0].load()
-        # False for NaN on either side: an extreme that is NaN takes the elements one by one.
+        # False for NaN on either side: a NaN extreme falls back to single elements.
         is_kept = value < so_far if op is Ops.MAX else value > so_far
         kept = is_kept.where(const(dtypes.int32, 0), const(dtypes.int32, 1))
         flag = loops.memory(1, dtypes.int32, o, i, block)

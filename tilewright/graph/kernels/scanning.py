@@ -1,10 +1,8 @@
-"""Running sums along rows for devices with work-groups. In: rows of numbers, as a node. Out: CUSTOM_KERNEL nodes, whose
-gradients are running sums from the other end.
-
-A work-group brings a row to local memory. Each thread adds up a few adjacent elements in place, then its total meets
-the totals of the threads before it: those of the same 32, and those of all 32s before. So every element is read once
-and written once. Long rows, and rows too few for the cores, are summed in blocks, which carry what comes before
-them."""
+"""Prefix sums along rows for devices with work-groups. In: rows of numbers, as a node. Out: CUSTOM_KERNEL nodes, whose
+gradients are prefix sums from the other end. A work-group copies a row to local memory. Each thread sums a few adjacent
+elements in place; its total is then combined with those of the threads before it, first within groups of 32 threads,
+then across groups. So every element is read once and written once. Long rows, and rows too few for the cores, are
+summed in blocks with a carry."""
 
 from __future__ import annotations
 
@@ -30,23 +28,23 @@ from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, const, index_const
 
-# Adjacent elements of one thread; one more lies between those of two threads, so that they are in different banks.
+# Adjacent elements per thread; they are padded by one, so that threads access different banks.
 OWN = 16
 SIDE = 32
-# A block of a long row; and the number of rows from which none is divided that fits in local memory.
+# Elements per block of a long row; and the number of rows from which a row that fits in local memory is not divided.
 BLOCK = 4096
 MANY_ROWS = 128
 
 
 def longest_row(dtype: DType, local_bytes: int, max_threads: int) -> int:
-    """The longest row that a work-group of `max_threads` with `local_bytes` of memory takes at once; 0 for none. A
-    thread needs memory for its own elements, the one between, and two totals."""
+    """The maximum length of a row that a work-group of `max_threads` with `local_bytes` of memory can scan; 0 for none.
+    A thread needs memory for its own elements, one of padding, and two totals."""
     threads = min(MAX_THREADS, max_threads, local_bytes // (dtype.itemsize * (OWN + 4)))
     return threads // SIDE * SIDE * OWN
 
 
 def running_sums(rows: UOp, longest: int) -> UOp:
-    """y[r, i] = x[r, 0] + ... + x[r, i]; no row longer than `longest` is taken at once."""
+    """y[r, i] = x[r, 0] + ... + x[r, i]; rows longer than `longest` are divided into blocks."""
     count, size = rows.shape
     block = min(BLOCK, longest)
     if size <= block or (size <= longest and count >= MANY_ROWS):
@@ -62,7 +60,7 @@ def running_sums(rows: UOp, longest: int) -> UOp:
 
 
 def scan_rows(rows: UOp, *before: UOp, longest: int) -> UOp:
-    """The running sums of each row, which fits in local memory; each begins with its element of `before`."""
+    """The prefix sums of rows that fit in local memory; each starts from its element of `before`."""
     count, size = rows.shape
     kernel = scan_kernel(rows.dtype, count, size, bool(before))
     (sums,) = call(kernel, ((rows.dtype, rows.shape),), (rows, *before))
@@ -71,7 +69,7 @@ def scan_rows(rows: UOp, *before: UOp, longest: int) -> UOp:
 
 @dataclass(frozen=True)
 class ScanGradient:
-    """An element is in every sum behind it, what comes before is in all. Equal gradients make equal nodes."""
+    """An element is part of every sum from its position on, and `before` of all. Equal gradients make equal nodes."""
 
     longest: int
 
@@ -90,9 +88,10 @@ def sum_of_threads_before(
     loops: tuple[int, int],
     barriers: tuple[int, int],
 ) -> UOp:
-    """For each of `threads` threads of a work-group, a multiple of SIDE, the sum of `own` of those before it: of the
-    same side, and of the sides before it. `locals_` have an element for each thread and for each side; `started` is
-    what comes before they are written, `loops` and `barriers` are numbers for what is added to the kernel."""
+    """For each of `threads` threads of a work-group, a multiple of SIDE, the sum of `own` over the threads before it:
+    within its side (group of SIDE threads), and over the sides before it. `locals_` have an element for each thread and
+    for each side; `started` are the effects before they are written, `loops` and `barriers` the ids of the nodes that
+    are added."""
     totals, sums = locals_
     teams = threads // SIDE
     nothing = own.const_like(0)
@@ -132,7 +131,7 @@ def scan_kernel(dtype: DType, count: int, size: int, has_before: bool) -> UOp:
     value = load(x, row * size + index, index < size)
     filled = end(store(memory(held, *started), element(index), value), loops=(copied, thread))
     held = memory(held, barrier(filled, number=1))
-    # Each thread its own elements.
+    # Each thread sums its own elements.
     own = loop(OWN, 3)
     total = register(0, nothing, row, thread)
     at = thread * (OWN + 1) + own

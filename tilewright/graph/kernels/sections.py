@@ -1,15 +1,15 @@
-"""Equal kernels as one. In: a kernel and how often it is run, each time on buffers of its own. Out: one kernel whose
-stores are those of all of its sections, one section after the other.
+"""Several equal kernels in one launch. In: a kernel and the number of its runs, each on separate buffers. Out: one
+kernel with the stores of all runs, which are its sections, in order.
 
     one:    p0[i] = p1[i] * 2                     i in 768
     three:  p0[i] = p1[i] * 2
             p2[i] = p3[i] * 2
             p4[i] = p5[i] * 2
 
-To whoever reads, checks or interprets it, that is a kernel with several stores. `KernelInfo.sections` says that the
-sections are equal: a target that takes sections (`Target.max_sections`) compiles the first of them, and a launch gives
-that program the buffers of each. So the text does not grow with the number of sections, and each has the bits that it
-has alone."""
+For verification and the interpreter this is a kernel with several stores. `KernelInfo.sections` states that the
+sections are equal: a target that supports sections (`Target.max_sections`) compiles the first one, and a launch passes
+that program the buffers of each. So the code does not grow with the number of sections, and each gives the same bits as
+alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sections_of(sink: UOp) -> int:
 
 
 def join_sections(section: UOp, count: int) -> UOp:
-    """The kernel that is `count` times the given one."""
+    """The kernel with `count` sections equal to the given one."""
     params = [node for node in toposort(section) if node.op is Ops.PARAM]
     buffers = 1 + max(param.arg.slot for param in params)
     stores = list(section.src)
@@ -42,12 +42,12 @@ def join_sections(section: UOp, count: int) -> UOp:
 
 
 def first_section(sink: UOp) -> UOp:
-    """The kernel that the sections of `sink` are equal to; it still says how many there are."""
+    """The first section as a kernel; its KernelInfo keeps the number of sections."""
     return sink.replace(src=sink.src[: len(sink.src) // sections_of(sink)])
 
 
 def check_sections(sink: UOp) -> str | None:
-    """None, or what is wrong with the sections of a kernel."""
+    """None, or the reason why the sections of a kernel are malformed."""
     count = sections_of(sink)
     if count == 1:
         return None

@@ -1,9 +1,9 @@
-"""Sums by index for devices with work-groups. In: an index for each row of values. Out: for each index the sum of the
-rows that it names, as nodes whose kernels are a sort and sums over segments of the sorted rows (docs/decisions/0016).
+"""Sums by index for devices with work-groups. In: an index for each row of values. Out: for each index the sum of its
+rows, as nodes whose kernels are a sort and sums over segments of the sorted rows (docs/decisions/0016).
 
-The sort keeps rows of one index in their order. Each thread adds up one column of one segment: whole blocks of rows
-that lie in the segment by their totals, which a kernel before has summed, and the rows at both ends one by one. So the
-longest segment takes a thread rows / BLOCK + 2 * BLOCK steps, and the order of the sum follows from the indices."""
+The sort is stable. Each thread sums one column of one segment: whole blocks of rows inside the segment by their totals,
+which an earlier kernel has summed, and the rows at both ends one by one. So the longest segment takes a thread rows /
+BLOCK + 2 * BLOCK steps, and the order of the sum depends on the indices alone."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Shape, element_count
 from tilewright.graph.uop import UOp, const, index_const
 
-# Rows whose total is summed once.
+# Rows per block, whose total is summed once.
 BLOCK = 256
 _NUMBER = dtypes.int32
 
 
 def sum_by_number(numbers: UOp, values: UOp, count: int, target: Target) -> UOp:
-    """out[n, c] = sum of values[p, c] where numbers[p] == n, for n in 0..count-1; other numbers name nothing."""
+    """out[n, c] = sum of values[p, c] where numbers[p] == n, for n in 0..count-1; other numbers are ignored."""
     rows, columns = values.shape
     positions, ordered = sorted_rows(build.reshape(numbers, (1, rows)), target)
     position = build.expand(build.reshape(positions, (rows, 1)), values.shape)
@@ -55,7 +55,7 @@ def sum_by_number(numbers: UOp, values: UOp, count: int, target: Target) -> UOp:
 
 @functools.lru_cache(MAX_KERNELS)
 def bounds_kernel(rows: int, count: int, threads: int) -> UOp:
-    """bounds[n] = how many of the sorted numbers are less than n, for n in 0..count."""
+    """bounds[n] = the count of sorted numbers less than n, for n in 0..count."""
     zero = index_const(0)
     number = threads_over(count + 1, threads)
     out, ordered = param(0, _NUMBER, count + 1), param(1, _NUMBER, rows)
@@ -80,8 +80,8 @@ def _flat(rows: UOp) -> UOp:
 
 
 def sum_few_by_number(numbers: UOp, values: UOp, count: int, dtype: DType, target: Target) -> UOp:
-    """out[a, n, b] = sum, in `dtype`, of values[a, p, b] where numbers[p] == n, for few p: each is read where it is, in
-    the order of the numbers, and no segment is too long for a thread."""
+    """out[a, n, b] = sum, in `dtype`, of values[a, p, b] where numbers[p] == n, for few p: values are gathered in the
+    order of the numbers, and no segment is too long for a thread."""
     outer, rows, inner = values.shape
     threads = min(GROUP_THREADS, target.max_group_size)
     positions, ordered = sorted_rows(build.reshape(numbers, (1, rows)), target)
@@ -113,7 +113,7 @@ def direct_kernel(source: DType, dtype: DType, shape: Shape, count: int, threads
 
 @functools.lru_cache(MAX_KERNELS)
 def segment_kernel(dtype: DType, rows: int, columns: int, count: int, threads: int) -> UOp:
-    """Sums of rows bounds[n] to bounds[n + 1] - 1: up to the first whole block, of whole blocks, of what is left."""
+    """Sums of rows bounds[n] to bounds[n + 1] - 1: those before the first whole block, whole blocks, and the rest."""
     zero = index_const(0)
     cell = threads_over(count * columns, threads)
     is_cell = cell < count * columns
@@ -127,7 +127,7 @@ def segment_kernel(dtype: DType, rows: int, columns: int, count: int, threads: i
     head_end = has_blocks.where(first * BLOCK, stop)
     tail = has_blocks.where(last * BLOCK, stop)
     total = register(0, const(dtype, 0), *cell.ranges)
-    # Without a whole block there are fewer than two blocks of rows.
+    # Without a whole block there are fewer than 2 * BLOCK rows.
     parts = (
         (start, head_end - start, min(rows, 2 * BLOCK), values, rows),
         (first, last - first, blocks, totals, blocks),

@@ -1,6 +1,6 @@
-"""Choices whose second value few elements need. In: a condition that nearly always holds, the value then, and the value
-otherwise, which takes long. Out: a WHERE with a mark, equal to one without; and of a program's body, what is computed
-for the second value alone. A backend that can jump computes that only where an element needs it."""
+"""Slow paths. In: a condition that nearly always holds, the value for it, and the value otherwise, which is expensive.
+Out: a WHERE with a mark, which has the value of one without; and the nodes of a program's body that are computed for
+the second value alone. A backend with branches computes them only where an element needs them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
 
 MARK = "slow"
-# The name by which a target's `native_ops` says that its renderer makes use of the mark.
+# The name in a target's `native_ops` which says that its renderer uses the mark.
 SLOW_PATH = "SLOW_PATH"
 
 
@@ -23,9 +23,8 @@ def has_slow_path(node: UOp) -> bool:
 
 
 def find_slow_paths(body: Sequence[UOp]) -> dict[UOp, list[UOp]]:
-    """For each marked choice of a body the nodes, in order, that its second value needs, and otherwise second values
-    alone. They are arithmetic of the same loop: what is done in front of it is done once, and memory is read whether or
-    not a value counts."""
+    """For each marked WHERE of a body the nodes, in order, that are used by its second value alone. They are arithmetic
+    in the same loop: loop-invariant nodes are computed once before it, and loads are not made conditional."""
     if not any(map(has_slow_path, body)):
         return {}
     users: dict[UOp, list[UOp]] = {}
@@ -54,8 +53,8 @@ def find_slow_paths(body: Sequence[UOp]) -> dict[UOp, list[UOp]]:
 
 
 def _owners(node: UOp, users: list[UOp], owners: dict[UOp, frozenset[UOp]]) -> frozenset[UOp]:
-    """The choices for whose second values the users of a node work; none where a user works for something else. Inside
-    the second value of a choice another choice is one of its nodes."""
+    """The marked WHEREs for whose second values alone the users of a node are computed; none where a user has another
+    purpose. A WHERE inside the second value of another is one of its nodes."""
     found: frozenset[UOp] = frozenset()
     for user in users:
         is_second = has_slow_path(user) and node not in user.src[:2]

@@ -1,10 +1,10 @@
-"""Sorting for devices with work-groups. In: integer keys in rows, as a node. Out: CUSTOM_KERNEL nodes: the positions of
-each row's elements in ascending order, equal keys in the order of their positions, and the keys in that order.
+"""Sorting for devices with work-groups. In: integer keys in rows, as a node. Out: CUSTOM_KERNEL nodes: the source
+positions of each row's sorted elements, and the sorted keys. The sort is stable.
 
-A block of a row that fits in local memory is sorted there by one work-group, by a bitonic network whose steps are loops
-of the text; positions decide between equal keys, so that the order is that of a stable sort. Longer rows are merged two
-blocks at a time: each thread finds by bisection where its share of the merged row begins, and takes its elements from
-there. All levels of merging are one kernel, which reads the length of the blocks from memory."""
+A block of a row that fits in local memory is sorted there by one work-group, with a bitonic network whose steps are
+loops; equal keys are ordered by position, which makes it stable. Longer rows are merged two blocks at a time: each
+thread finds the start of its part of the merged row by bisection and takes its elements from there. All levels of
+merging use one kernel, which reads the length of the blocks from memory."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp, index_const
 
-# Threads of a work-group that short rows share.
+# Threads of a work-group that is shared by short rows.
 FEW_THREADS = 128
-# With fewer blocks than this, they are made smaller than local memory allows, down to a smallest one.
+# With fewer blocks than this, blocks are smaller than local memory allows, down to a minimum.
 MANY_BLOCKS = 256
 MIN_SHARED_BLOCK = 2048
-# Elements between the lengths of blocks that the levels of merging read.
+# Elements between the block lengths that two levels of merging read.
 ROW = 128
-# Elements of a merged row that one thread takes.
+# Elements of a merged row per thread.
 TAKEN = 8
 _PLACE = dtypes.int32
 
 
 def merge_sorted(keys: UOp, local_bytes: int, max_threads: int) -> tuple[UOp, UOp]:
-    """(positions, keys in order) of each row of (rows, size) keys, for work-groups of at most `max_threads` that
-    have `local_bytes` of memory."""
+    """(source positions, sorted keys) of each row of (rows, size) keys, for work-groups of at most `max_threads` with
+    `local_bytes` of memory."""
     rows, size = keys.shape
     largest = 1 << ((local_bytes // (keys.dtype.itemsize + _PLACE.itemsize)).bit_length() - 1)
     block = min(largest, 1 << max(1, (size - 1).bit_length()))
@@ -55,12 +55,12 @@ def merge_sorted(keys: UOp, local_bytes: int, max_threads: int) -> tuple[UOp, UO
         block //= 2
     threads = min(max_threads, MAX_THREADS, block // 2)
     together = max(1, min(FEW_THREADS // threads, max_threads // threads, largest // block, rows))
-    # Whole blocks of whole teams are written: what is behind the end of a row is cut off again.
+    # Whole blocks are written; elements past the end of a row are cut off afterwards.
     shape = (-(-rows // together) * together, -(-size // block) * block)
     outputs = ((_PLACE, shape), (keys.dtype, shape))
     places, ordered = call(block_kernel(keys.dtype, rows, size, block, threads, together), outputs, (keys,))
     levels = max(1, (-(-size // block) - 1).bit_length())
-    # A row for each level: rows begin where buffers may begin, so that reading one is one kernel for all of them.
+    # A row for each level: rows start at the alignment of buffers, so that one kernel reads any of them.
     halves = build.const(_PLACE, block, (levels, ROW)) << build.axis_iota((levels, ROW), 0)
     halves = build.contiguous(halves)
     for level in range(levels if block < size else 0):
@@ -79,9 +79,9 @@ def block_kernel(dtype: DType, rows: int, size: int, block: int, threads: int, t
 
     for stage: for step: each pair (i, j) of the step: swap where element j comes before element i
 
-    In the first step of a stage j mirrors i in its part of 2 ** (stage + 1) elements, in the others it is a power of
-    two behind it. Every exchange puts the smaller element first, so that elements behind the end of a row, which count
-    as the largest, never move, and need no memory."""
+    In the first step of a stage j is the mirror image of i in its part of 2 ** (stage + 1) elements; in the others j is
+    i plus a power of two. Every exchange puts the smaller element first, so that elements past the end of a row, which
+    count as the largest, never move and need no memory."""
     teams, team = loop(-(-rows // together), 0), loop(together, 1, AxisType.LOCAL)
     part, thread = loop(-(-size // block), 2), loop(threads, 3, AxisType.LOCAL)
     total, wide = -(-rows // together) * together, -(-size // block) * block
@@ -97,7 +97,7 @@ def block_kernel(dtype: DType, rows: int, size: int, block: int, threads: int, t
     def inside(index: UOp) -> UOp:
         return (first + index < size) & is_row
 
-    # What is read comes once more after what was stored for the row before.
+    # Reads of this row are ordered after the stores for the row before.
     started = ranges(teams, part) and (barrier(*ranges(teams, part), number=0),)
     copied = loop(block // threads, 4)
     i = copied * threads + thread
@@ -131,7 +131,7 @@ def block_kernel(dtype: DType, rows: int, size: int, block: int, threads: int, t
         loops=(pair, *threads_axes, step, stage),
     )
     sorted_ = barrier(swapped, number=3)
-    # A tile: as a loop it could become work-groups, each of which would sort the block.
+    # A tile axis: a loop could become work-groups, each of which would sort the block.
     written = loop(block // threads, 8, AxisType.UPCAST)
     i = written * threads + thread
     at = row * wide + first + i
@@ -148,9 +148,9 @@ def block_kernel(dtype: DType, rows: int, size: int, block: int, threads: int, t
 def merge_kernel(dtype: DType, shape: Shape, size: int, max_threads: int) -> UOp:
     """Merges pairs of sorted blocks of each row, of a length that is read from memory.
 
-    The first k elements of the merged pair have as many of the first block as there are elements i in it that come no
-    later than element k-1-i of the second: a thread looks for that number between two bounds, then takes its elements
-    one by one. Of equal elements those of the first block come first."""
+    Of the first k elements of the merged pair, the number that comes from the first block is the number of its elements
+    i that come no later than element k-1-i of the second: a thread finds that number by bisection, then takes its
+    elements one by one. Of equal elements those of the first block come first."""
     rows, wide = shape
     threads = min(math.gcd(GROUP_THREADS, wide // TAKEN), 1 << (max_threads.bit_length() - 1))
     row, share = loop(rows, 0), loop(wide // TAKEN // threads, 1) * threads + loop(threads, 2, AxisType.LOCAL)

@@ -1,6 +1,6 @@
-"""The threads of a work-group. In: a kernel with LOCAL and GROUP axes. Out: which axes lie together on one axis of the
-group, which of those is the fastest, and how much local memory a grouped reduction meets in. Facts only: the kernel
-stage asks them of a target's limits, `codegen/launch.py` and `codegen/group.py` write them down."""
+"""The threads of a work-group. In: a kernel with LOCAL and GROUP axes. Out: which axes share one axis of the group,
+which of those is the fastest, and the local memory of grouped reductions. Facts only: the kernel stage compares them
+with a target's limits, `codegen/launch.py` and `codegen/group.py` generate code from them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ THREAD_KINDS = frozenset({AxisType.LOCAL, AxisType.GROUP})
 
 
 class GroupLayout(NamedTuple):
-    """How the threads of a reduction meet: `width` neighbours fold their values in a warp, then `parts` values go
-    through local memory for each element of `tiles` and each thread of the `others`. Numbers are those of lanes."""
+    """How the threads of a reduction combine their values: `width` adjacent threads by warp shuffles, then `parts`
+    values through local memory for each element of `tiles` and each thread of the `others`. Axes are given by lane."""
 
     others: tuple[int, ...]
     tiles: tuple[UOp, ...]
@@ -28,7 +28,7 @@ class GroupLayout(NamedTuple):
     parts: int
 
     def size(self, sizes: tuple[int, ...]) -> int:
-        """Elements of local memory, from the sizes of the lanes; none where all threads are in one warp."""
+        """Elements of local memory, from the sizes of the lanes; 0 where all threads are in one warp."""
         if self.parts == 1:
             return 0
         apart = math.prod(sizes[lane] for lane in self.others)
@@ -37,7 +37,8 @@ class GroupLayout(NamedTuple):
 
 @dataclass(frozen=True)
 class Threads:
-    """`lanes` are the axes of the work-group, the fastest last, each with the axes of the kernel that lie on it."""
+    """`lanes` are the axes of the work-group, the fastest last, each with the axes of the kernel that are mapped to
+    it."""
 
     lanes: tuple[tuple[UOp, ...], ...]
 
@@ -53,7 +54,7 @@ class Threads:
         return tuple(number for number, lane in enumerate(self.lanes) if any(axis in axes for axis in lane))
 
     def layout(self, reduce: UOp, warp_size: int) -> GroupLayout:
-        """For a REDUCE some of whose ranges are GROUP axes."""
+        """The layout of a REDUCE with GROUP axes among its ranges."""
         closed = tuple(axis for axis in reduce.src[1:] if axis.arg.kind in THREAD_KINDS)
         groups = self.lanes_of(closed)
         value = reduce.src[0].ranges
@@ -69,24 +70,25 @@ class Threads:
 
 
 def threads_of(sink: UOp) -> Threads:
-    """The axes of the work-group, in order. Kept on the kernel: opts are tried one after the other, and each asks."""
+    """The axes of the work-group, in order. Cached on the kernel, since the check of each candidate opt asks for
+    them."""
     found: Threads | None = sink.cache.get("threads")
     if found is None:
         lanes = _shared_lanes(sink)
         if len(lanes) > 1:
-            steps = _least_steps(toposort(sink), [axis for lane in lanes for axis in lane])
+            steps = _min_strides(toposort(sink), [axis for lane in lanes for axis in lane])
             lanes = sorted(lanes, key=lambda lane: (*max(steps[axis] for axis in lane), lane[0].arg.id))
         found = sink.cache["threads"] = Threads(tuple(tuple(lane) for lane in lanes))
     return found
 
 
 def count_threads(sink: UOp) -> int:
-    """How many threads a work-group has, which does not depend on the order of its axes."""
+    """The number of threads of a work-group; the order of its axes does not matter."""
     return math.prod(int(lane[0].src[0].arg) for lane in _shared_lanes(sink))
 
 
 def _shared_lanes(sink: UOp) -> list[list[UOp]]:
-    """Axes of equal size that no single value depends on together lie on one axis of the group."""
+    """Axes of equal size are mapped to one axis of the group where no value depends on both."""
     found: list[list[UOp]] | None = sink.cache.get("lanes")
     if found is None:
         nodes = toposort(sink)
@@ -108,7 +110,7 @@ def _may_share(axis: UOp, other: UOp, apart: set[frozenset[UOp]]) -> bool:
 
 
 def _met_together(nodes: list[UOp]) -> set[frozenset[UOp]]:
-    """Pairs of thread axes that some value depends on, or that one reduction or effect closes."""
+    """Pairs of thread axes that some value depends on, or that one reduction or effect ends."""
     groups: set[frozenset[UOp]] = set()
     for node in nodes:
         named = node.src if node.op in (Ops.REDUCE, Ops.END) else ()
@@ -116,9 +118,9 @@ def _met_together(nodes: list[UOp]) -> set[frozenset[UOp]]:
     return {frozenset((one, other)) for found in groups for one in found for other in found if one is not other}
 
 
-def _least_steps(nodes: list[UOp], axes: list[UOp]) -> dict[UOp, tuple[int, int]]:
-    """For each axis, with a minus sign, the shortest step that it takes in a buffer, and how many accesses take it:
-    threads along the shortest should be neighbours, and of equal ones those that more accesses walk."""
+def _min_strides(nodes: list[UOp], axes: list[UOp]) -> dict[UOp, tuple[int, int]]:
+    """A sort key for each axis: minus its minimum stride in a buffer, and the number of accesses with that stride.
+    Threads along the smallest stride should be adjacent, and of equal strides those of the most accesses."""
     found: dict[UOp, list[int]] = {axis: [] for axis in axes}
     for node in nodes:
         if node.op is Ops.INDEX and memory_of(node).op is Ops.PARAM:
@@ -131,7 +133,7 @@ def _least_steps(nodes: list[UOp], axes: list[UOp]) -> dict[UOp, tuple[int, int]
 
 
 def _first_step(position: UOp, axis: UOp) -> int:
-    """How far apart the first two threads along an axis lie; 0 where they do not, or where that is not known."""
+    """The distance of the first two threads along an axis in memory; 0 where it is 0 or not known."""
     total = 0
     for atom, step in affine(position).terms.items():
         if atom is axis:
@@ -146,7 +148,7 @@ def _first_step(position: UOp, axis: UOp) -> int:
 
 
 def local_bytes(sink: UOp, warp_size: int) -> int:
-    """The local memory that a kernel takes: its placeholders, and a slot for each grouped reduction."""
+    """The local memory of a kernel in bytes: its placeholders, and a slot for each grouped reduction."""
     nodes = toposort(sink)
     total = sum(int(node.arg.size) * node.dtype.itemsize for node in nodes if node.op is Ops.DEFINE_LOCAL)
     grouped = [n for n in nodes if n.op is Ops.REDUCE and any(a.arg.kind is AxisType.GROUP for a in n.src[1:])]

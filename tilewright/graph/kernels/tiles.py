@@ -1,8 +1,8 @@
-"""The parts of kernels that multiply tiles. In: a tensor core. Out: nodes that stage a tile in local memory, multiply
-two tiles (TILE_DOT) and fold the rows of a product. `attention.py` makes kernels of them.
+"""Building blocks of kernels that multiply tiles. In: a tensor core. Out: nodes that stage a tile in local memory,
+multiply two tiles (TILE_DOT) and reduce the rows of a product. `attention.py` builds kernels from them.
 
-A tile of queries, keys or values is rows by features, in lines of `line` features; parts of that length follow each
-other. The same memory is an operand that is summed over its features, or over its rows."""
+A tile of queries, keys or values is rows by features, stored in parts of `line` features, one after another. The same
+memory can be an operand summed over its features, or over its rows."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, const, index_const
 
 VECTOR_BYTES = 16
-# A warp has 16 rows of a product; a thread has two of them, 8 apart, and of every 8 columns two neighbours.
+# A warp has 16 rows of a product; a thread has two of them, 8 apart, and of every 8 columns two adjacent ones.
 WARP, WARP_ROWS, QUAD = 32, 16, 4
 ROW_STEP, COLUMN_STEP, PAIR = 8, 8, 2
-# Steps of a sum that one instruction takes.
+# Summed elements per instruction.
 STEP = 16
 FLOAT = dtypes.float32
 
 
 class Matrix(NamedTuple):
-    """Rows of features in memory: the position of the first element, the distance of rows, and how many there are."""
+    """Rows of features in memory: the position of the first element, the stride of rows, and their number."""
 
     memory: UOp
     start: UOp
@@ -34,7 +34,7 @@ class Matrix(NamedTuple):
 
 
 class Product(NamedTuple):
-    """The elements of a product that a thread holds; `columns` are the axes along which it has several in a row."""
+    """The elements of a product in a thread's registers; `columns` are the axes along which it has several in a row."""
 
     value: UOp
     column: UOp
@@ -42,12 +42,12 @@ class Product(NamedTuple):
 
     @property
     def own(self) -> UOp:
-        """The part of a column's number that is the same for all threads."""
+        """The part of a column's index that is the same for all threads."""
         return self.columns[0] * COLUMN_STEP + self.columns[1]
 
 
 class TileBuilder:
-    """Makes the axes and nodes of one kernel, whose work-groups make products of `rows` rows: 16 for each warp."""
+    """Builds the axes and nodes of one kernel, whose work-groups compute products of `rows` rows: 16 per warp."""
 
     def __init__(self, core: TensorCore, rows: int) -> None:
         assert core.staged_line_bytes
@@ -73,7 +73,7 @@ class TileBuilder:
     # ------------------------------------------------------------ tiles in local memory
 
     def width(self, features: int) -> int:
-        """Features of a row in local memory: whole lines."""
+        """Features of a row in local memory, rounded up to whole lines."""
         return -(-features // self.line) * self.line
 
     def tile(self, rows: int, features: int) -> UOp:
@@ -104,11 +104,11 @@ class TileBuilder:
         return end(store, turn, lane, self.thread)
 
     def vector(self) -> UOp:
-        """Local memory for a number of each thread."""
+        """Local memory with a number for each thread."""
         return UOp(Ops.DEFINE_LOCAL, FLOAT, (), ParamArg(self._number(Ops.DEFINE_LOCAL), self.threads))
 
     def stage_vector(self, vector: UOp, memory: UOp, start: UOp, size: int, *valid: UOp) -> UOp:
-        """The effect that copies `size` numbers from `start` on; zeros after them and where they are not valid."""
+        """The effect that copies `size` numbers from `start`; zeros after them and where they are not valid."""
         inside = () if size == self.threads else (self.thread < size,)
         value = load(memory, start + self.thread, *inside, *valid)
         return end(self.store(vector, self.thread, value), self.thread)
@@ -126,8 +126,8 @@ class TileBuilder:
         return f"{self.family}_{self.rows}x{columns}"
 
     def multiply(self, left: UOp, right: UOp, columns: int, features: int, alike: Product | None = None) -> Product:
-        """Rows of the left tile by rows of the right one, summed over the features; elements of one that is `alike` may
-        be computed with those of the other."""
+        """Rows of the left tile by rows of the right one, summed over the features. A product `alike` has the same
+        axes, so that their elements can be combined."""
         column, axes = self._columns(columns) if alike is None else (alike.column, alike.columns)
         length = -(-features // STEP) * STEP
         layouts = (self.summed_features(self.rows), self.summed_features(columns))
@@ -135,7 +135,7 @@ class TileBuilder:
         return Product(UOp(Ops.TILE_DOT, FLOAT, (left, right, self.row, column), argument), column, axes)
 
     def multiply_held(self, left: UOp, held: Product, right: UOp, rows: int, features: int) -> Product:
-        """What the threads hold, laid out as `held` and rounded, by the rows of a tile: a row of features for each."""
+        """The value in registers, in the layout of `held` and rounded, times the rows of a tile."""
         column, axes = self._columns(-(-features // COLUMN_STEP) * COLUMN_STEP)
         count = -(-features // COLUMN_STEP) * COLUMN_STEP
         argument = TileDotArg(self._core(count), rows, None, self.summed_rows(rows))
@@ -143,11 +143,11 @@ class TileBuilder:
         return Product(UOp(Ops.TILE_DOT, FLOAT, sources, argument), column, axes)
 
     def fold_row(self, op: Op, value: UOp, columns: tuple[UOp, ...]) -> UOp:
-        """The fold over the elements of a row that a thread holds."""
+        """The reduction over the elements of a row in one thread."""
         return UOp(Ops.REDUCE, FLOAT, (value, *columns), op)
 
     def fold_quad(self, op: Op, value: UOp) -> UOp:
-        """The fold over the threads that share a row, for each of them."""
+        """The reduction over the threads that share a row, for each of them."""
         return UOp(Ops.WARP_FOLD, FLOAT, (value,), (op, QUAD))
 
     # ------------------------------------------------------------ registers

@@ -1,5 +1,5 @@
-"""Values and indices in custom kernels. In: what a user writes on UOps, numbers beside nodes. Out: operands of one
-dtype, and indices that are integers inside their axis. `views.py` and `language.py` are made of these."""
+"""Values and indices in custom kernels. In: what a user writes on UOps, numbers and nodes. Out: operands of one dtype,
+and integer indices in range of their axis. `views.py` and `language.py` use them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEMORY = frozenset({Ops.PARAM, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
 
 
 def marked(node: UOp) -> UOp:
-    """The node with the user's line. Equal nodes are one: whoever wrote it last is who is being helped now."""
+    """The node with the user's line. Equal nodes are one object, which keeps the latest line."""
     node.line = user_location() or node.line
     return node
 
@@ -43,7 +43,7 @@ def load_of(place: UOp) -> UOp:
 
 
 def agree(op: Op, left: UOp, right: UOp) -> tuple[UOp, UOp]:
-    """Two operands of one dtype. A count meets another integer as a count; all else the user casts."""
+    """Two operands of one dtype. An index converts another integer to an index; any other mismatch is an error."""
     if dtypes.index in (left.dtype, right.dtype) and left.dtype.is_int and right.dtype.is_int:
         return left.cast(dtypes.index), right.cast(dtypes.index)
     if (converted := of_numbers(left, right.dtype)) is not None:
@@ -55,7 +55,7 @@ def agree(op: Op, left: UOp, right: UOp) -> tuple[UOp, UOp]:
 
 
 def choose(condition: UOp, yes: UOp | Scalar, no: UOp | Scalar) -> UOp:
-    """condition ? yes : no. A number has the dtype of the other value; two of them the one that holds both."""
+    """condition ? yes : no. A number takes the dtype of the other value; two numbers the dtype that represents both."""
     if not condition.dtype.is_bool:
         raise DTypeError("where", f"the condition is {condition.dtype.name}, not bool", "compare, as in x[i] > 0")
     if isinstance(yes, UOp) or isinstance(no, UOp):
@@ -78,7 +78,8 @@ def _exactly(dtype: DType, number: Scalar) -> UOp:
 
 
 def of_numbers(node: UOp, dtype: DType) -> UOp | None:
-    """A choice between numbers in another dtype, as a number would be; None where it is something else, or loses."""
+    """A WHERE of constants converted to another dtype, as a number would be; None for any other node, or where a value
+    would change."""
     if node.op is not Ops.WHERE:
         return None
     made = []
@@ -96,7 +97,7 @@ def of_numbers(node: UOp, dtype: DType) -> UOp | None:
 
 
 def row_major(indices: Sequence[UOp], shape: Shape) -> UOp:
-    """The position of an element in flat memory; an axis of size 1 has no part in it."""
+    """The flat row-major position of an element; axes of size 1 are ignored."""
     position: UOp | None = None
     for idx, size in zip(indices, shape, strict=True):
         if size != 1:
@@ -118,7 +119,7 @@ def checked_index(idx: Any, size: int, axis: int, shape: Shape) -> UOp:
         idx = index_const(low)
     if high < 0 or low >= size:
         shown = f"{low}" if low == high else f"{low}..{high}"
-        message = f"index {shown} lies outside of axis {axis} of shape {shape}"
+        message = f"index {shown} is out of range for axis {axis} of shape {shape}"
         raise IndexingError("index", message, f"give an index in 0..{size - 1}")
     found: UOp = idx
     return found.cast(dtypes.index)

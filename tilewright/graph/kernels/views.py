@@ -1,9 +1,7 @@
-"""Parts of memory, and reductions of them, in custom kernels. In: memory with an index that leaves axes, such as
-`x[row]` or `x[:, 1:9]`, and what is computed from such parts element by element. Out: VIEW nodes, which say where
-elements lie; one element of an expression; and the fold of all of them as a REDUCE over loops of its own. Part of
-`language.py`, which takes the VIEWs away when the kernel is complete.
-
-On nodes of a tensor graph the same reductions are REDUCE_AXIS nodes."""
+"""Views of memory, and reductions over them, in custom kernels. In: memory with a partial index, such as `x[row]` or
+`x[:, 1:9]`, and elementwise expressions of such views. Out: VIEW nodes, which have offset, shape and strides; one
+element of an expression; and the reduction of all of them as a REDUCE over new loops. Part of `language.py`, which
+removes the VIEWs when the kernel is complete. On nodes of a tensor graph the same reductions are REDUCE_AXIS nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from tilewright.graph.spec import Op, Shape
 from tilewright.graph.uop import UOp, index_const
 from tilewright.graph.walk import substitute, toposort
 
-# Loops that a reduction makes for itself have this number until the kernel is complete and all others are known.
+# The provisional id of loops that a reduction makes, until the kernel is complete and all other ids are known.
 _OWN_LOOP = 1 << 20
 _own_loops = itertools.count()
 
@@ -29,7 +27,7 @@ _own_loops = itertools.count()
 
 
 def layout_of(memory: UOp) -> tuple[UOp, Shape, tuple[int, ...]]:
-    """The position of the first element in flat memory, the shape, and how far apart neighbours lie."""
+    """The flat position of the first element, the shape, and the strides."""
     if memory.op is Ops.VIEW:
         return memory.src[1], memory.arg.shape, memory.arg.strides
     strides = tuple(math.prod(memory.shape[axis + 1 :]) for axis in range(len(memory.shape)))
@@ -37,7 +35,7 @@ def layout_of(memory: UOp) -> tuple[UOp, Shape, tuple[int, ...]]:
 
 
 def moved(position: UOp, idx: UOp, stride: int) -> UOp:
-    """A position `idx` elements further along an axis."""
+    """The position `idx` elements further along an axis."""
     step = index_const(int(idx.arg) * stride) if idx.is_const else idx * stride if stride != 1 else idx
     if step.is_const and step.arg == 0:
         return position
@@ -45,15 +43,15 @@ def moved(position: UOp, idx: UOp, stride: int) -> UOp:
 
 
 def _difference(last: UOp, first: UOp) -> int | None:
-    """How far apart two positions are, where that is one number."""
-    from tilewright.graph.affine import affine  # few kernels need it, and every program imports this
+    """The difference of two positions, where it is constant."""
+    from tilewright.graph.affine import affine  # imported late: few kernels need it
 
     form = affine(last).plus(affine(first), -1)
     return None if form.terms else form.constant
 
 
 def index_memory(memory: UOp, key: Any) -> UOp:
-    """One element, row by row: an index per axis. Fewer indices, or slices among them, leave a part of the memory."""
+    """One element, given by an index per axis. Fewer indices, or slices among them, give a view."""
     if not is_memory(memory) and memory.shape:
         return element(memory, _full_index(memory.shape, key))
     if not is_memory(memory):
@@ -73,7 +71,7 @@ def index_memory(memory: UOp, key: Any) -> UOp:
 
 
 def _full_index(shape: Shape, key: Any) -> list[UOp]:
-    """An index per axis of what is computed from parts of memory."""
+    """An index per axis of an expression of views."""
     indices = key if isinstance(key, tuple) else (key,)
     if len(indices) != len(shape) or any(isinstance(entry, slice) or entry is Ellipsis for entry in indices):
         message = f"{len(indices)} indices for values of shape {shape}"
@@ -82,7 +80,7 @@ def _full_index(shape: Shape, key: Any) -> list[UOp]:
 
 
 def entries_of(shape: Shape, key: Any) -> list[Any]:
-    """An entry for each axis; what is not named is taken whole."""
+    """An entry for each axis; missing entries are full slices."""
     given = list(key) if isinstance(key, tuple) else [key]
     places = [place for place, entry in enumerate(given) if entry is Ellipsis]
     used = len(given) - len(places)
@@ -94,7 +92,7 @@ def entries_of(shape: Shape, key: Any) -> list[Any]:
 
 
 def view_of(memory: UOp, entries: Sequence[Any]) -> UOp:
-    """The part that integers and slices leave of memory."""
+    """The view that integers and slices select."""
     base, shape, strides = layout_of(memory)
     kept: list[tuple[int, int]] = []
     for axis, (entry, size, stride) in enumerate(zip(entries, shape, strides, strict=True)):
@@ -110,16 +108,16 @@ def view_of(memory: UOp, entries: Sequence[Any]) -> UOp:
 
 
 def _slice_part(entry: slice, size: int, axis: int, shape: Shape) -> tuple[UOp, int, int]:
-    """The first element of a slice, how many there are, and the step between them. Its ends may be computed where the
-    length is known, as in x[i * 8 : i * 8 + 8]."""
+    """The start, length and step of a slice. Its ends may be expressions where the length is constant, as in x[i * 8 :
+    i * 8 + 8]."""
     if isinstance(entry.start, UOp) or isinstance(entry.stop, UOp):
         start = entry.start if isinstance(entry.start, UOp) else index_const(entry.start or 0)
         stop = entry.stop if isinstance(entry.stop, UOp) else index_const(size if entry.stop is None else entry.stop)
         first, last = (checked_index(each, size + 1, axis, shape) for each in (start, stop))
         length = _difference(last, first)
         if entry.step not in (None, 1) or length is None or length < 1:
-            message = f"axis {axis} of shape {shape} is cut at computed places"
-            raise IndexingError("index", message, "let their difference be a number, with a step of 1")
+            message = f"axis {axis} of shape {shape} is sliced by expressions"
+            raise IndexingError("index", message, "let their difference be constant, with a step of 1")
         return first, length, 1
     try:
         begin, end, step = entry.indices(size)
@@ -127,13 +125,13 @@ def _slice_part(entry: slice, size: int, axis: int, shape: Shape) -> tuple[UOp, 
         raise IndexingError("index", f"{entry}: {error}", "give integers, and a step other than 0") from error
     count = len(range(begin, end, step))
     if count == 0:
-        message = f"the slice {entry} leaves nothing of axis {axis} of shape {shape}"
+        message = f"the slice {entry} of axis {axis} of shape {shape} is empty"
         raise IndexingError("index", message, "keep at least one element")
     return index_const(begin), count, step
 
 
 def flatten(node: UOp) -> UOp:
-    """All elements in one row, which memory without gaps has."""
+    """All elements along one axis; the view must be contiguous."""
     count = (math.prod(node.shape),)
     if node.op is Ops.VIEW:
         base, shape, strides = layout_of(node)
@@ -147,8 +145,8 @@ def flatten(node: UOp) -> UOp:
 
 
 def reduce_node(op: Op, node: UOp, axis: int | Sequence[int] | None, keepdim: bool, dtype: DType | str | None) -> UOp:
-    """The fold of a tensor graph's node, or of parts of a kernel's memory, over axes: all of them unless some are
-    named. Of a kernel's memory what is left without axes is a value."""
+    """The reduction of a tensor graph's node, or of views of a kernel's memory, over the given axes, by default all. In
+    a kernel a result without axes is a value."""
     name = {Ops.ADD: "sum", Ops.MUL: "prod", Ops.MAX: "max", Ops.MIN: "min"}[op]
     rank = len(node.shape)
     axes = tuple(range(rank)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
@@ -157,7 +155,7 @@ def reduce_node(op: Op, node: UOp, axis: int | Sequence[int] | None, keepdim: bo
             raise AxisError(name, f"axis {each} of shape {node.shape}", f"give axes in {-rank}..{rank - 1}")
     wanted = sorted({each % rank for each in axes}) if rank else []
     if 0 in node.shape:
-        raise ShapeError(name, f"shape {node.shape} has no elements", "reduce what there is")
+        raise ShapeError(name, f"shape {node.shape} has no elements", "reduce over at least one element")
     source = node if dtype is None else node.cast(to_dtype(dtype))
     folded = UOp(Ops.REDUCE_AXIS, source.dtype, (source,), (op, tuple(wanted))) if wanted else source
     shape = folded.shape if keepdim else tuple(size for k, size in enumerate(folded.shape) if k not in wanted)
@@ -169,7 +167,7 @@ def reduce_node(op: Op, node: UOp, axis: int | Sequence[int] | None, keepdim: bo
 def sum_over(
     node: UOp, axis: int | Sequence[int] | None = None, keepdim: bool = False, dtype: DType | str | None = None
 ) -> UOp:
-    """The sum over axes, or over all: of parts of memory, as in x[row].sum(), and of what is computed from them."""
+    """The sum over axes, by default all: of views of memory, as in x[row].sum(), and of expressions of them."""
     return reduce_node(Ops.ADD, node, axis, keepdim, dtype)
 
 
@@ -181,27 +179,27 @@ def product_over(
 
 
 def max_over(node: UOp, axis: int | Sequence[int] | None = None, keepdim: bool = False) -> UOp:
-    """The greatest over axes, as `sum`."""
+    """The maximum over axes, as `sum`."""
     return reduce_node(Ops.MAX, node, axis, keepdim, None)
 
 
 def min_over(node: UOp, axis: int | Sequence[int] | None = None, keepdim: bool = False) -> UOp:
-    """The least over axes, as `sum`."""
+    """The minimum over axes, as `sum`."""
     return reduce_node(Ops.MIN, node, axis, keepdim, None)
 
 
 def element(node: UOp, indices: Sequence[Any]) -> UOp:
-    """One element of an expression over parts of memory."""
+    """One element of an expression of views."""
     if is_memory(node):
         return index_memory(node, tuple(indices))
     if node.op.is_elementwise:
         wrong = [src.shape for src in node.src if src.shape and src.shape != node.shape]
         if wrong:
             message = f"{node.op.name} of shapes {node.shape} and {wrong[0]}"
-            raise ShapeError("kernel", message, "give parts of one shape")
+            raise ShapeError("kernel", message, "give views of one shape")
         return node.with_src(tuple(element(src, indices) if src.shape else src for src in node.src))
     if node.op is Ops.RESHAPE:
-        # It drops axes of size 1, which have one index, or puts them back.
+        # It removes axes of size 1, whose index is 0, or inserts them.
         remaining = iter(idx for idx, size in zip(indices, node.shape, strict=True) if size != 1)
         return element(node.src[0], [index_const(0) if size == 1 else next(remaining) for size in node.src[0].shape])
     if node.op is Ops.REDUCE_AXIS:
@@ -216,11 +214,11 @@ def element(node: UOp, indices: Sequence[Any]) -> UOp:
         value = element(node.src[0], inner)
         value = load_of(value) if value.op is Ops.INDEX else value
         return UOp(Ops.REDUCE, node.dtype, (value, *loops), op) if loops else value
-    raise KernelError("index", f"{node.op.name} has no elements in a kernel", "use parts of memory and arithmetic")
+    raise KernelError("index", f"{node.op.name} cannot be indexed in a kernel", "use views of memory and arithmetic")
 
 
 def number_own_loops(sink: UOp) -> UOp:
-    """The kernel with the loops of its reductions numbered behind the user's, so that equal kernels are equal."""
+    """The kernel with the loops of its reductions numbered after the user's, so that equal kernels have equal nodes."""
     ranges = [node for node in toposort(sink) if node.op is Ops.RANGE]
     own = sorted((node for node in ranges if node.arg.id[0] == _OWN_LOOP), key=lambda node: node.arg.id)
     if not own:

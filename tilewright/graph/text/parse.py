@@ -148,7 +148,7 @@ class _Reader:
             return DTYPES[name]
         if family in ENUMS and name in ENUMS[family].__members__:
             return ENUMS[family][name]
-        return self.fail(f"{token.text!r} is no argument that a node can have", token.position)
+        return self.fail(f"{token.text!r} is not an argument that a node can have", token.position)
 
     def _read_record(self, token: Token, depth: int) -> Any:
         record = RECORDS[token.text]

@@ -217,7 +217,7 @@ def load_repro(path: str) -> Repro:
     except OSError as error:
         raise _error(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise _error(f"{path} is no text") from error
+        raise _error(f"{path} is not text") from error
 
 
 def _sections(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -234,7 +234,7 @@ def _sections(text: str) -> Iterator[tuple[str, list[str]]]:
 def _header_line(line: str) -> tuple[str, str]:
     name, colon, value = line.partition(":")
     if not colon:
-        raise _error(f"{line!r} is no line `name: value`")
+        raise _error(f"{line!r} is not a line `name: value`")
     return name.strip(), value.strip()
 
 
@@ -282,7 +282,7 @@ def _number(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise _error(f"{name} is {text!r}, which is no integer") from error
+        raise _error(f"{name} is {text!r}, which is not an integer") from error
 
 
 def _error(reason: str) -> ParseError:

@@ -31,7 +31,7 @@ def check_range(node: UOp) -> Complaint:
 def check_index(node: UOp) -> Complaint:
     buffer, position = node.src[:2]
     if buffer.op not in INDEXABLE and buffer.op is not Ops.AFTER:
-        return f"indexes {buffer.op.name}, which is no buffer"
+        return f"indexes {buffer.op.name}, which is not a buffer"
     if not position.dtype.is_int:
         return f"the index is {position.dtype.name}, not an integer"
     if len(node.src) == 3 and not node.src[2].dtype.is_bool:
@@ -65,14 +65,16 @@ def check_reduce(node: UOp) -> Complaint:
         return "reduces what has no value"
     for source in node.src[1:]:
         if source.op is not Ops.RANGE:
-            return f"reduces over {source.op.name}, which is no RANGE"
+            return f"reduces over {source.op.name}, which is not a RANGE"
         if source.arg.kind in UNREDUCIBLE_KINDS:
             return f"reduces over {source.arg}, whose iterations never meet"
     return None if len(set(node.src[1:])) == len(node.src) - 1 else "names a range twice"
 
 
 def check_sink(node: UOp) -> Complaint:
-    return None if node.arg is None or isinstance(node.arg, KernelInfo) else f"argument {node.arg!r} is no KernelInfo"
+    return (
+        None if node.arg is None or isinstance(node.arg, KernelInfo) else f"argument {node.arg!r} is not a KernelInfo"
+    )
 
 
 # ---------------------------------------------------------------- linear programs
@@ -127,28 +129,28 @@ def check_effect_ends(node: UOp) -> Complaint:
     if node.src[0].op not in EFFECTS:
         return f"ends {node.src[0].op.name}, which is neither an effect nor a RANGE"
     others = [source for source in node.src[1:] if source.op is not Ops.RANGE]
-    return f"ends over {others[0].op.name}, which is no RANGE" if others else None
+    return f"ends over {others[0].op.name}, which is not a RANGE" if others else None
 
 
 def check_after(node: UOp) -> Complaint:
     if node.src[0].op is not Ops.AFTER and node.src[0].op not in INDEXABLE:
-        return f"names {node.src[0].op.name}, which is no memory"
+        return f"names {node.src[0].op.name}, which is not memory"
     return None if len(node.src) > 1 else "names nothing that comes before"
 
 
 def check_group(node: UOp) -> Complaint:
     others = [source for source in node.src if source.op not in EFFECTS]
-    return f"{others[0].op.name} is no effect" if others else None
+    return f"{others[0].op.name} is not an effect" if others else None
 
 
 def check_dot(node: UOp) -> Complaint:
     left, right, *numbers = node.src
     for memory in (left, right):
         if memory.op is not Ops.PARAM:
-            return f"multiplies {memory.op.name}, which is no buffer"
+            return f"multiplies {memory.op.name}, which is not a buffer"
     if any(not number.dtype.is_int for number in numbers):
         return "a start, row or column is not an integer"
-    return None if isinstance(node.arg, DotArg) else f"argument {node.arg!r} is no DotArg"
+    return None if isinstance(node.arg, DotArg) else f"argument {node.arg!r} is not a DotArg"
 
 
 def check_tile_dot(node: UOp) -> Complaint:
@@ -156,9 +158,9 @@ def check_tile_dot(node: UOp) -> Complaint:
     is_held = isinstance(node.arg, TileDotArg) and node.arg.left is None
     for memory in (right,) if is_held else (left, right):
         if memory_of(memory).op is not Ops.DEFINE_LOCAL:
-            return f"multiplies {memory.op.name}, which is no local memory"
+            return f"multiplies {memory.op.name}, which is not local memory"
     if not isinstance(node.arg, TileDotArg):
-        return f"argument {node.arg!r} is no TileDotArg"
+        return f"argument {node.arg!r} is not a TileDotArg"
     if is_held and (left.dtype is not node.dtype or len(numbers) < 4):
         return f"multiplies {left.dtype.name} in registers, or does not say where its elements stand"
     return "a row or column is not an integer" if any(not number.dtype.is_int for number in numbers) else None
@@ -168,7 +170,7 @@ def check_warp_fold(node: UOp) -> Complaint:
     match node.arg:
         case (op, int(width)) if op in REDUCTIONS and width > 1 and width & (width - 1) == 0:
             others = [source for source in node.src[1:] if source.op is not Ops.RANGE]
-            return f"closes {others[0].op.name}, which is no RANGE" if others else None
+            return f"closes {others[0].op.name}, which is not a RANGE" if others else None
     return f"argument {node.arg!r} is not a reduction and a power of two"
 
 

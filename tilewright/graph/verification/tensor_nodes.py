@@ -74,7 +74,7 @@ def check_arity(node: UOp) -> Complaint:
 
 def check_dtype(node: UOp) -> Complaint:
     if not isinstance(node.dtype, DType):
-        return f"has dtype {node.dtype!r}, which is no DType"
+        return f"has dtype {node.dtype!r}, which is not a DType"
     wanted = node.op.dtype(node.src)
     if wanted is not None and wanted is not node.dtype:
         return f"has dtype {node.dtype.name}, its sources ({dtype_names(node.src)}) give {wanted.name}"
@@ -94,7 +94,7 @@ def check_choice(node: UOp) -> Complaint:
 def check_range(node: UOp) -> Complaint:
     arg = node.arg
     if not (isinstance(arg, CheckArg) and is_int_tuple((arg.size, arg.number, arg.slot, arg.bits))):
-        return f"argument {arg!r} is no CheckArg"
+        return f"argument {arg!r} is not a CheckArg"
     largest = int(node.dtype.max)
     return None if 0 < arg.size <= largest else f"the size {arg.size} is not in 1..{largest}"
 
@@ -124,7 +124,7 @@ def check_variable(node: UOp) -> Complaint:
 
 def check_size(node: UOp) -> Complaint:
     if not isinstance(node.arg, SymbolicInt):
-        return f"argument {node.arg!r} is no symbolic size"
+        return f"argument {node.arg!r} is not a symbolic size"
     return None if node.dtype is not dtypes.index else "is an index, where the expression itself stands"
 
 
@@ -279,7 +279,7 @@ def check_reduce_axis(node: UOp) -> Complaint:
 def check_cat(node: UOp) -> Complaint:
     shapes = [src.shape for src in node.src]
     if not is_int(node.arg) or not all(0 <= node.arg < len(shape) for shape in shapes):
-        return f"argument {node.arg!r} is no axis of shapes {', '.join(map(str, shapes))}"
+        return f"argument {node.arg!r} is not an axis of shapes {', '.join(map(str, shapes))}"
     if any(src.dtype is not node.dtype for src in node.src):
         return f"the sources have different dtypes: {dtype_names(node.src)}"
     if len({(*shape[: node.arg], *shape[node.arg + 1 :]) for shape in shapes}) > 1:
@@ -294,7 +294,7 @@ def check_copy(node: UOp) -> Complaint:
 def check_multi(node: UOp) -> Complaint:
     arg, shapes = node.arg, [src.shape for src in node.src]
     if not isinstance(arg, MultiArg) or not (arg.axis is None or is_int(arg.axis)):
-        return f"argument {arg!r} is no MultiArg"
+        return f"argument {arg!r} is not a MultiArg"
     if len(arg.devices) != len(shapes) or len(set(arg.devices)) != len(shapes):
         return f"the devices {arg.devices} are not one for each of {len(shapes)} parts"
     if any(src.dtype is not node.dtype for src in node.src):

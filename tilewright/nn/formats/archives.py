@@ -54,7 +54,7 @@ def tar_extract(path: Path | Tensor, device: str | None = None) -> dict[str, Ten
     except ArchiveError as error:
         raise damaged("tar_extract", name, str(error)) from error
     except (*_TAR_ERRORS, zlib.error) as error:
-        raise damaged("tar_extract", name, f"this is no whole tar archive ({error})") from error
+        raise damaged("tar_extract", name, f"this is not a whole tar archive ({error})") from error
     return {entry: _part(path, data, unpacked, *part, device) for entry, part in parts.items()}
 
 

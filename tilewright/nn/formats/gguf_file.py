@@ -66,7 +66,7 @@ def open_gguf(operation: str, path: Path | Tensor) -> GgufFile:
         message = f"{name!r} has the byte order of another machine"
         raise UnsupportedError(operation, message, "convert it with the tools of llama.cpp") from error
     except (ValueError, RecursionError) as error:
-        raise damaged(operation, name, f"this is no whole GGUF file ({error})") from error
+        raise damaged(operation, name, f"this is not a whole GGUF file ({error})") from error
     found = [_located(operation, name, data, header.data_start, info) for info in header.tensors]
     unmap_pages(data, header.data_start)
     return GgufFile(name, data, header.facts, found)

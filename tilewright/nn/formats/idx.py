@@ -59,7 +59,7 @@ def _read_header(path: Path, data: memoryview) -> tuple[DType, tuple[int, ...], 
     """Dtype, shape, and where the elements begin."""
     if data.nbytes < 4 or data[0] or data[1] or data[2] not in _DTYPES:
         found = bytes(data[:4]).hex(" ") or "nothing"
-        raise damaged("idx_load", path, f"this is no IDX file, it begins with {found}")
+        raise damaged("idx_load", path, f"this is not an IDX file, it begins with {found}")
     axes = data[3]
     start = 4 + 4 * axes
     if data.nbytes < start:

@@ -51,13 +51,13 @@ def unmap_pages(data: memoryview, end: int) -> None:
 
 
 def check_plain(operation: str, path: Path) -> None:
-    """Refuses what is no file with contents of its own: to open a pipe would wait for a writer that never comes."""
+    """Refuses what is not a file with contents of its own: to open a pipe would wait for a writer that never comes."""
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
         raise unreadable(operation, path, error) from error
     except (TypeError, ValueError) as error:  # a path with a null in it, or of another type
-        raise FileError(operation, f"{path!r} is no path: {error}", "give the path of a file") from error
+        raise FileError(operation, f"{path!r} is not a path: {error}", "give the path of a file") from error
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
         raise FileError(operation, f"{os.fspath(path)!r} is {what}", "give the path of a plain file")

@@ -174,14 +174,14 @@ def _read_index(path: str) -> dict[str, str]:
     except OSError as error:
         raise unreadable("safe_load", path, error) from error
     except (ValueError, RecursionError) as error:
-        raise damaged("safe_load", path, f"the index is no JSON: {error}") from error
+        raise damaged("safe_load", path, f"the index is not JSON: {error}") from error
     weight_map = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(weight_map, dict):
         raise damaged("safe_load", path, "the index has no 'weight_map' from names to files")
     for name, file in weight_map.items():
         # An index may not reach out of its folder.
         if not isinstance(file, str) or file != os.path.basename(file) or file in ("", ".", ".."):
-            raise damaged("safe_load", path, f"{name!r} is in {file!r}, which is no name of a file beside the index")
+            raise damaged("safe_load", path, f"{name!r} is in {file!r}, which is not a name of a file beside the index")
     return weight_map
 
 

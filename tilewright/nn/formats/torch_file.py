@@ -194,7 +194,7 @@ class _Storages:
     def persistent(self, identity: Any) -> Storage:
         """('storage', type, key, device, count), with a sixth entry in the older format: a part of the storage."""
         if not isinstance(identity, tuple) or len(identity) not in (5, 6) or identity[0] != "storage":
-            raise PickleError(f"the pickle refers to {reprlib.repr(identity)}, which is no storage")
+            raise PickleError(f"the pickle refers to {reprlib.repr(identity)}, which is not a storage")
         _, kind, key, _, count = identity[:5]
         part = identity[5] if len(identity) == 6 else None
         dtype = kind if isinstance(kind, DType) else None
@@ -263,7 +263,7 @@ def _set(items: Any = ()) -> set[Any]:
 
 def _size(sizes: Any = ()) -> tuple[int, ...]:
     if not isinstance(sizes, list | tuple) or len(sizes) > _MAX_AXES or not all(map(_is_count, sizes)):
-        raise PickleError(f"{reprlib.repr(sizes)} is no size of a tensor")
+        raise PickleError(f"{reprlib.repr(sizes)} is not a size of a tensor")
     return tuple(sizes)
 
 

@@ -111,7 +111,7 @@ class Muon(Optimizer):
         self._check_number("weight_decay", weight_decay)
         for tensor in self.params:
             if tensor.ndim < 2:
-                message = f"a parameter of shape {tensor.shape} is no matrix"
+                message = f"a parameter of shape {tensor.shape} is not a matrix"
                 raise ShapeError("Muon", message, "give it to AdamW, and both to an OptimizerGroup")
         self.momentum = momentum
         self.weight_decay = weight_decay

@@ -155,7 +155,7 @@ class ComplexTensor(Tensor):
         return bool(self.item())
 
     def __float__(self) -> float:
-        raise DTypeError("float", "a complex number is no float", "take `.real`, `.imag` or `.abs()`")
+        raise DTypeError("float", "a complex number is not a float", "take `.real`, `.imag` or `.abs()`")
 
     __int__ = __index__ = __float__  # type: ignore[assignment]
 

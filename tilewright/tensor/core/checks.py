@@ -139,7 +139,7 @@ def check_number(operation: str, value: Any) -> Scalar:
             return number
         raise TypeError
     except (TypeError, ValueError) as error:
-        raise DTypeError(operation, f"{value!r} is no number", "give an int, a float or a bool") from error
+        raise DTypeError(operation, f"{value!r} is not a number", "give an int, a float or a bool") from error
 
 
 def sizes_from(operation: str, shape: Any) -> tuple[int, ...]:
@@ -191,7 +191,7 @@ def resolve_minus_one(operation: str, sizes: Shape, count: int, source: Shape) -
 
 
 def pads_from(operation: str, padding: Sequence[Any], shape: Shape) -> tuple[tuple[int, int], ...]:
-    """A pair for each axis, from torch's flat order (last axis first) or from pairs (None is no padding)."""
+    """A pair for each axis, from torch's flat order (last axis first) or from pairs (None is not padding)."""
     if not isinstance(padding, tuple | list):
         raise ShapeError(operation, f"padding={padding!r}", "give numbers or pairs for axes, such as (1, 1)")
     if all(isinstance(entry, int | SymbolicInt) for entry in padding):

@@ -184,7 +184,7 @@ def import_capsule(capsule: Any) -> Imported:
         managed = _Managed.from_address(address)
         used = _USED
     else:
-        raise DTypeError("from_dlpack", f"{capsule!r} is no DLPack capsule, or was used before", "ask for a new one")
+        raise DTypeError("from_dlpack", f"{capsule!r} is not a DLPack capsule, or was used before", "ask for a new one")
     tensor = managed.tensor
     dtype = _dtype_of(tensor.dtype)
     if tensor.device.kind not in _HOST_KINDS:

@@ -58,7 +58,7 @@ class GradientMixin(TensorBase):
         itself: the uses of another tensor that is an equal expression do not count."""
         for target in targets:
             if not isinstance(target, TensorBase):
-                message = f"a {type(target).__name__} is no target"
+                message = f"a {type(target).__name__} is not a target"
                 raise DTypeError("gradient", message, "give tensors that the result was computed from, one by one")
             if not target.dtype.is_float:
                 message = f"a target of {target.dtype.name} has no gradient"
@@ -147,7 +147,7 @@ def _accumulate(parameter: TensorBase, value: UOp, create_graph: bool) -> None:
 
 
 def _target_node(target: TensorBase) -> UOp:
-    """The node that stands for a tensor in graphs: its own, or that of its memory where it is no view of a tensor."""
+    """The node of a tensor in graphs: its own, or that of its memory where it is not a view of another tensor."""
     scalar = None if 0 in target.shape else build.scalar_of(target.uop)
     if scalar is not None and scalar.op is Ops.CONST:
         message = f"a target of shape {target.shape} is the constant {scalar.arg}, which has no identity"

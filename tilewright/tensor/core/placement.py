@@ -62,7 +62,9 @@ class PlacementMixin(StorageMixin):
     def replace(self, x: Self) -> Self:
         """Makes this tensor the other one, without writing to memory."""
         if not isinstance(x, TensorBase):
-            raise DTypeError("replace", f"a {type(x).__name__} is no tensor", "give a tensor, such as `Tensor([1, 2])`")
+            raise DTypeError(
+                "replace", f"a {type(x).__name__} is not a tensor", "give a tensor, such as `Tensor([1, 2])`"
+            )
         if x.shape != self.shape:
             message = f"shape {x.shape} for a tensor of shape {self.shape}"
             raise ShapeError("replace", message, "reshape the new value")

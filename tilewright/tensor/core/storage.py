@@ -260,7 +260,9 @@ class StorageMixin(TensorBase):
 
     def __index__(self) -> int:
         if not self.dtype.is_int:
-            raise ShapeError("index", f"dtype {self.dtype.name} is no index", "use an integer tensor of one element")
+            raise ShapeError(
+                "index", f"dtype {self.dtype.name} is not an index", "use an integer tensor of one element"
+            )
         return int(self.item())
 
     # ------------------------------------------------------------ facts

@@ -188,7 +188,7 @@ class ProductsMixin(Family):
     def trace(self, offset: int = 0) -> Self:
         """The sum of a diagonal of each matrix: the main one, or one `offset` to the right of it."""
         if self.ndim < 2:
-            raise ShapeError("trace", f"shape {self.shape} is no matrix", "give a tensor of at least 2 axes")
+            raise ShapeError("trace", f"shape {self.shape} is not a matrix", "give a tensor of at least 2 axes")
         return self.diagonal(offset, -2, -1).sum(-1)
 
     def outer(self, vec2: Self) -> Self:
