@@ -242,7 +242,7 @@ def test_random_graphs_come_back(root: UOp) -> None:
     [
         ("", 1, "holds no node"),
         ("# nothing\n\n", 3, "holds no node"),
-        ("%0 = CONST int32 (", 1, "not an argument can start here"),
+        ("%0 = CONST int32 (", 1, "no argument can start here"),
         ("%0 = CONST int32 1\n%1 = FOO int32 %0", 2, "no op is called 'FOO'"),
         ("%0 = CONST int33 1", 1, "no dtype is called 'int33'"),
         ("%0 = CONST int32 1\n%0 = CONST int32 2", 2, "%0 is written twice"),
