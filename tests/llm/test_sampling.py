@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.base.errors import ConfigError, GenerationError
-from tilewright.llm.sampling import Sampler, Sampling
+from tilewright.llm.sampling import Sampler, Sampling, _pick
 
 LOGITS = np.array([1.0, 3.0, 2.0, -1.0, 3.0, 0.0], np.float32)
 
@@ -128,6 +128,21 @@ def test_a_token_that_is_ruled_out_is_never_taken() -> None:
     logits = np.array([0.0, -np.inf, 1.0], np.float32)
     assert frequencies(Sampling(temperature=2.0, seed=0), logits, 500)[1] == 0
     assert frequencies(Sampling(temperature=2.0, seed=0, top_p=0.99), logits, 500)[1] == 0
+
+
+@pytest.mark.parametrize("count", [1, 2, 255, 256, 257, 1024, 5000])
+def test_a_share_of_all_weights_is_found_by_sums_of_runs(count: int) -> None:
+    """As a running sum over all weights has it; where runs are zeros, and at both ends of the chance."""
+    generator = np.random.default_rng(count)
+    for is_zero in (np.zeros(count, bool), generator.random(count) < 0.9, np.arange(count) >= max(1, count // 3)):
+        weights = np.where(is_zero, 0, np.exp(generator.standard_normal(count) * 3)).astype(np.float32)
+        weights[generator.integers(count)] = 1.0
+        sums = np.cumsum(weights, dtype=np.float64)
+        for chance in (0.0, 1e-300, *generator.random(20), 1 - 2**-53):
+            index = _pick(weights, float(chance))
+            assert weights[index] > 0
+            rounding = 1e-9 * sums[-1]
+            assert sums[index] - weights[index] - rounding <= chance * sums[-1] <= sums[index] + rounding
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     Row = np.ndarray[Any, Any]
 
+RUN = 256  # weights that are summed at once
 # Tokens whose logits lie this far below the greatest are sorted; where those are not enough, the next.
 _MARGINS = (4.0, 8.0, 16.0, math.inf)
 
@@ -104,8 +105,7 @@ class Sampler:
             left = logits[tokens].astype(np.float64)
         else:  # nothing is left out, and nothing has to be sorted
             tokens, left = None, logits
-        sums = np.cumsum(np.exp((left - left.max()) / settings.temperature), dtype=np.float64)
-        index = min(int(np.searchsorted(sums, chance * sums[-1], side="right")), len(sums) - 1)
+        index = _pick(np.exp((left - left.max()) / settings.temperature), chance)
         return index if tokens is None else int(tokens[index])
 
     def _candidates(self, logits: Row) -> Row:
@@ -134,6 +134,24 @@ class Sampler:
                 kept_by_min_p = int((weights >= settings.min_p).sum())
                 return tokens[: max(1, min(kept_by_top_p, kept_by_min_p))]
         raise InternalError("no margin holds all tokens")
+
+
+def _pick(weights: Row, chance: float) -> int:
+    """The index behind which a share `chance` of all weights lies in front. Sums of runs say in which run it is: a
+    running sum over a vocabulary takes longer than all else of a choice."""
+    import numpy as np
+
+    whole = len(weights) // RUN * RUN
+    runs = weights[:whole].reshape(-1, RUN).sum(1, dtype=np.float64)
+    ends = np.cumsum(np.append(runs, weights[whole:].sum(dtype=np.float64)))
+    wanted = chance * ends[-1]
+    run = min(int(np.searchsorted(ends, wanted, side="right")), len(ends) - 1)
+    while run and not weights[run * RUN : (run + 1) * RUN].any():
+        run -= 1
+    sums = np.cumsum(weights[run * RUN : (run + 1) * RUN], dtype=np.float64)
+    # What rounding leaves over belongs to the last weight of the run that is not 0.
+    rest = min(wanted - (float(ends[run - 1]) if run else 0.0), float(np.nextafter(sums[-1], 0)))
+    return run * RUN + int(np.searchsorted(sums, rest, side="right"))
 
 
 def _not_a_number(logits: Row, highest: float) -> GenerationError:
