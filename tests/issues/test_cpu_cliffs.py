@@ -141,6 +141,32 @@ def test_nearest_elements(old: int, new: int, mode: str) -> None:
     np.testing.assert_array_equal((resized * Tensor(upstream)).sum().gradient(given)[0].numpy(), slope)
 
 
+@pytest.mark.parametrize(("mode", "factors"), [("linear", (2, 3)), ("linear", (8, 1)), ("cubic", (2, 1))])
+def test_mixed_elements_of_whole_factors_load_no_table(factors: tuple[int, int], mode: str) -> None:
+    """Two gathers along each axis, and sums by index for their gradients."""
+    graph = Graph()
+    x = graph.tensor(2, 3, 5, 7)
+    sizes = tuple(size * factor for size, factor in zip(x.shape[2:], factors))
+    resized = x.interpolate(sizes, mode=mode)
+    slope = resized.gradient(x, gradient=resized.detach())[0]
+    for found in (resized, slope):
+        assert all(map(has_affine_accesses, kernels_of(found)))
+    # The same positions through tables, which other fractions take.
+    odd = [Fraction(1, factor) for factor in factors]
+    tables = x
+    for place, ratio in enumerate(odd, start=2):
+        if ratio != 1:
+            tables = tables._mixed(place, sizes[place - 2], ratio, False, mode == "cubic")
+    np.testing.assert_allclose(resized.numpy(), tables.numpy(), atol=1e-5)
+    expected = tables.gradient(x, gradient=resized.detach())[0]
+    np.testing.assert_allclose(slope.numpy(), expected.numpy(), atol=1e-5)
+
+
+def test_an_infinite_neighbour_without_weight_is_not_read() -> None:
+    x = Tensor([[[1.0, 2.0, math.inf, 4.0, 5.0]]])
+    assert x.interpolate(15, mode="linear").numpy()[0, 0, [0, 1, 4, 10, 13]].tolist() == [1.0, 1.0, 2.0, 4.0, 5.0]
+
+
 @pytest.mark.parametrize(("old", "new"), [(5, 10), (4, 10), (9, 6)])
 def test_resizing_by_blocks_loads_no_table(old: int, new: int) -> None:
     found = kernels_of(Graph().tensor(2, 3, old, old).interpolate((new, new), mode="nearest"))

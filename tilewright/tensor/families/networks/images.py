@@ -144,27 +144,57 @@ class ImagesMixin(Family):
         return wanted, [Fraction(own, length) for own, length in zip(old, wanted)]
 
     def _resized(self, wanted: Shape, ratios: list[Fraction], align_corners: bool, is_cubic: bool) -> Self:
-        result = self
-        for axis, (length, ratio) in enumerate(zip(wanted, ratios), start=self.ndim - len(wanted)):
-            old = result.shape[axis]
-            number = build.iota(length, dtypes.int64)
-            # The position is a fraction: above / below.
-            if align_corners:
-                above, below = number * (old - 1), max(length - 1, 1)
-            else:
-                above = (number * 2 + 1) * ratio.numerator - ratio.denominator
-                above = above if is_cubic else above.maximum(0)
-                below = 2 * ratio.denominator
-            low = above // below
-            shape = tuple(length if k == axis else 1 for k in range(self.ndim))
-            share = self._new(build.reshape(build.cast(above % below, result.dtype) * (1 / below), shape))
-            weights = _cubic_weights(share) if is_cubic else {0: 1 - share, 1: share}
-            parts = [
-                result._new(read_axis(result.uop, axis, (low + step).maximum(0).minimum(old - 1))) * weight
-                for step, weight in weights.items()
-            ]
-            result = functools.reduce(operator.add, parts)
+        sizes, border, result = self.shape, 2 if is_cubic else 1, self
+        resized = list(enumerate(zip(wanted, ratios), start=self.ndim - len(wanted)))
+        phased = [axis for axis, to in resized if not align_corners and is_repeated(sizes[axis], *to)]
+        # All ends are repeated first: the image is copied once.
+        for axis in phased:
+            result = result._new(repeat_ends(result.uop, axis, border))
+        for axis, (length, ratio) in resized:
+            if axis in phased:
+                result = result._mixed_in_phases(axis, sizes[axis], ratio.denominator, border)
+            elif align_corners or length != sizes[axis] or ratio != 1:
+                result = result._mixed(axis, length, ratio, align_corners, is_cubic)
         return result
+
+    def _mixed_in_phases(self, axis: int, size: int, factor: int, border: int) -> Self:
+        """One axis of `size` elements between its repeated ends, each replaced by `factor` new ones. A phase, one of
+        these, has the same weights for all elements: indices stay affine, and gradients are sums of slices."""
+        phases = []
+        for phase in range(factor):
+            low, above = divmod(2 * phase + 1 - factor, 2 * factor)
+            share = above / (2 * factor)
+            weights = _cubic_weights(share) if border > 1 else {0: 1 - share, 1: share}
+            starts = {border + low + step: weight for step, weight in weights.items()}
+            parts = [
+                self._new(nodes.slice_axis(self.uop, axis, start, start + size)) * weight
+                for start, weight in starts.items()
+                if weight
+            ]
+            phases.append(functools.reduce(operator.add, parts).uop)
+        wide = [build.reshape(each, nodes.replace_axis(each.shape, axis, size, 1)) for each in phases]
+        joined = nodes.cat(wide, axis + 1)
+        return self._new(build.reshape(joined, nodes.replace_axis(self.shape, axis, size * factor)))
+
+    def _mixed(self, axis: int, length: int, ratio: Fraction, align_corners: bool, is_cubic: bool) -> Self:
+        """One axis at positions that are any fractions."""
+        old, number = self.shape[axis], build.iota(length, dtypes.int64)
+        # The position is a fraction: above / below.
+        if align_corners:
+            above, below = number * (old - 1), max(length - 1, 1)
+        else:
+            above = (number * 2 + 1) * ratio.numerator - ratio.denominator
+            above = above if is_cubic else above.maximum(0)
+            below = 2 * ratio.denominator
+        low = above // below
+        shape = tuple(length if k == axis else 1 for k in range(self.ndim))
+        share = self._new(build.reshape(build.cast(above % below, self.dtype) * (1 / below), shape))
+        weights = _cubic_weights(share) if is_cubic else {0: 1 - share, 1: share}
+        parts = [
+            self._new(read_axis(self.uop, axis, (low + step).maximum(0).minimum(old - 1))) * weight
+            for step, weight in weights.items()
+        ]
+        return functools.reduce(operator.add, parts)
 
     # ------------------------------------------------------------ sampling
 
@@ -221,6 +251,20 @@ def repeat_in_blocks(node: UOp, axis: int, old: int, chosen: list[int]) -> UOp:
         parts.append(build.expand(part, nodes.replace_axis(part.shape, axis + 1, chosen.count(number))))
     joined = nodes.cat(parts, axis + 1)
     return build.reshape(joined, nodes.replace_axis(node.shape, axis, node.shape[axis] // old * len(chosen)))
+
+
+def is_repeated(old: int, length: int, ratio: Fraction) -> bool:
+    """Whether each element is replaced by the same few new ones."""
+    factor = ratio.denominator
+    return ratio.numerator == 1 and 1 < factor <= MAX_SELECTED_PARTS and length == old * factor
+
+
+def repeat_ends(node: UOp, axis: int, count: int) -> UOp:
+    """One axis with its first and last elements repeated `count` times more."""
+    size = node.shape[axis]
+    ends = [nodes.slice_axis(node, axis, start, start + 1) for start in (0, size - 1)]
+    low, high = (build.expand(each, nodes.replace_axis(each.shape, axis, count)) for each in ends)
+    return nodes.cat([low, node, high], axis)
 
 
 def read_axis(node: UOp, axis: int, positions: UOp) -> UOp:
