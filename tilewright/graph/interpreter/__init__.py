@@ -1,1 +1,1 @@
-"""What a graph means: every op computed in Python and NumPy."""
+"""The interpreter: the meaning of graphs, with every op computed in Python and NumPy."""

@@ -1,6 +1,6 @@
 """The interpreter of kernels with an order between effects (docs/decisions/0009). In: a kernel and the arrays of its
-PARAMs. Out: what each PARAM holds afterwards. One element after the other, and a version of memory is an array of its
-own, so order is nothing but what the versions say: it is the definition, and slow."""
+PARAMs. Out: the contents of each PARAM after it. It runs element by element and each version of memory is a separate
+array, so that order is defined by the versions alone. It is the definition, and slow."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tilewright.graph.walk import toposort
 
 
 class Iteration:
-    """Where in its loops a kernel is: the value of each open range, and for the memory that an open loop writes what it
-    holds now, with the ranges of that loop. What has been computed for an iteration is remembered with it, so that it
-    is computed once; what does not depend on its own ranges belongs to the iteration around it."""
+    """The state of one iteration: the value of each open range, and the present contents of memory that an open loop
+    writes, with the ranges of that loop. Values computed in an iteration are cached in it; values that do not depend on
+    its ranges are cached in the enclosing iteration."""
 
     def __init__(
         self, ranges: dict[UOp, int], carried: dict[UOp, tuple[Array, frozenset[UOp]]], outer: Iteration | None = None
@@ -59,7 +59,7 @@ class _Interpreter:
         results: dict[UOp, Array] = {}
         start = Iteration({}, {})
         for effect in (*self.sink.src, *effects_on_the_way(self.sink)):
-            # What nothing ends is done in every iteration of the kernel.
+            # An effect that no END closes is executed in every iteration of the kernel.
             ranges = tuple(sorted(effect.ranges, key=lambda axis: axis.arg.id))
             whole = UOp(Ops.END, effect.dtype, (effect, *ranges)) if ranges else effect
             for memory, version in versions_before(whole).items():
@@ -71,7 +71,7 @@ class _Interpreter:
     # ------------------------------------------------------------ memory
 
     def contents(self, version: UOp, at: Iteration) -> Array:
-        """What a version of memory holds; not to be written to."""
+        """The contents of a version of memory; not to be written to."""
         at = at.around(version)
         found = at.contents.get(version)
         if found is None:
@@ -94,7 +94,7 @@ class _Interpreter:
         return held
 
     def applied(self, effect: UOp, memory: UOp, held: Array, at: Iteration) -> Array:
-        """What `memory` holds after the effect, if it held `held` before."""
+        """The contents of `memory` after the effect, if they were `held` before."""
         if effect.op is Ops.STORE:
             return self.stored(effect, held, at) if memory_of(effect.src[0]) is memory else held
         if effect.op is Ops.END:
@@ -113,7 +113,7 @@ class _Interpreter:
         passed_on = versions_passed_on(body, frozenset(ranges), before)
         before.update({each: first for each, (first, _) in passed_on.items()})
         state = {each: held if each is memory else self.contents(version, at) for each, version in before.items()}
-        # One run of the loop tells about all that it writes.
+        # One execution of the loop gives the contents of all memory that it writes.
         key = (end, *(id(array) for array in state.values()))
         if key not in at.loops:
             at.loops[key] = (state, self._iterate(end, state, passed_on, at))
@@ -136,7 +136,7 @@ class _Interpreter:
         return state
 
     def iterated(self, body: UOp, memory: UOp, held: Array, at: Iteration) -> Array:
-        """What one iteration makes of memory: first what it does before the body, in the same iteration."""
+        """The contents of memory after one iteration: first the effects before the body, in the same iteration."""
         version = versions_before(body)[memory]
         earlier: list[UOp] = []
         ranges = at.carried[memory][1]
@@ -212,7 +212,7 @@ class _Interpreter:
 
 
 def versions_before(effect: UOp) -> dict[UOp, UOp]:
-    """For each memory that an effect stores to the version that it finds there."""
+    """For each memory that an effect stores to, the version before it."""
     found: dict[UOp, UOp] = {}
     ended = effect.src[1:] if effect.op is Ops.END else ()
     if effect.op is Ops.STORE:
@@ -226,8 +226,8 @@ def versions_before(effect: UOp) -> dict[UOp, UOp]:
 
 
 def versions_passed_on(body: UOp, ranges: frozenset[UOp], written: dict[UOp, UOp]) -> dict[UOp, tuple[UOp, UOp]]:
-    """Memory that the body itself does not store to, but what it needs does, and of which an iteration reads what the
-    one before has left: its version before the loop, and the last one of an iteration."""
+    """For memory that is written by effects the body depends on (not by the body itself), and carried from one
+    iteration to the next: the version before the loop, and the last version of an iteration."""
     found: dict[UOp, tuple[UOp, UOp]] = {}
     order = toposort(body)
     carried = [
@@ -244,13 +244,14 @@ def versions_passed_on(body: UOp, ranges: frozenset[UOp], written: dict[UOp, UOp
 
 
 def last_version(memory: UOp, order: list[UOp]) -> UOp:
-    """Of the versions of a memory among nodes in order the one that no other is made of."""
+    """The version of a memory, among nodes in topological order, that no other version depends on."""
     versions = [node for node in order if node.op is Ops.AFTER and memory_of(node) is memory]
     return next(node for node in reversed(versions) if not any(node in other.src[:1] for other in versions))
 
 
 def effects_on_the_way(sink: UOp) -> list[UOp]:
-    """The last effects on arguments that the sink does not name: a value was read from there, and led to them."""
+    """The last effects on arguments that are not sources of the sink: they are reached through values that were read
+    after them."""
     order = toposort(sink)
     named = {memory for effect in sink.src for memory in versions_before(effect)}
     stored = dict.fromkeys(memory_of(node.src[0]) for node in order if node.op is Ops.STORE)

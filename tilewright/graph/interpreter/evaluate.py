@@ -1,6 +1,6 @@
-"""The interpreter of any graph. In: a tensor graph, a scalar expression or a kernel, and values for its leaves.
-Out: the value as a NumPy array; a kernel writes into the arrays bound to its PARAMs. Built from the op specs alone:
-it is the definition that schedules, transforms and devices are compared with, so it prefers plain to fast."""
+"""The interpreter of any graph. In: a tensor graph, a scalar expression or a kernel, and values for its leaves. Out:
+the value as a NumPy array; a kernel writes into the arrays bound to its PARAMs. Built from the op specs alone: it is
+the definition that schedules, transforms and devices are compared with, so it is simple rather than fast."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Bindings = Mapping[UOp, Any]
 
 
 class Place(NamedTuple):
-    """The value of an INDEX: positions in a flat buffer, and where they count (None: everywhere)."""
+    """The value of an INDEX: positions in a flat buffer, and where they are valid (None: everywhere)."""
 
     buffer: Array
     position: Array
@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What the rules may look at besides their sources. Every RANGE is one axis of all arrays that depend on it."""
+    """The context of the rules besides their sources. Every RANGE is one axis of all arrays that depend on it."""
 
     values: dict[UOp, Any]
     bindings: Bindings
@@ -42,15 +42,15 @@ class Frame(NamedTuple):
 
 
 def evaluate(root: UOp, bindings: Bindings | None = None) -> Array:
-    """The value of `root`. `bindings` gives the value of any node it names: arrays for BUFFER and PARAM, a number for
-    VARIABLE; the sources of a bound node are not looked at. A SINK gives its first result (see `evaluate_kernel`); a
-    free RANGE becomes an axis, in the order of first appearance."""
+    """The value of `root`. `bindings` has the values of nodes: arrays for BUFFER and PARAM, a number for VARIABLE; the
+    sources of a bound node are not evaluated. A SINK gives its first result (see `evaluate_kernel`); a free RANGE
+    becomes an axis, in the order of first appearance."""
     return evaluate_all((root,), bindings)[0]
 
 
 def evaluate_kernel(sink: UOp, bindings: Bindings | None = None) -> tuple[Array, ...]:
-    """Run a SINK. STOREs write into the bound arrays, after every value they need has been read; the arrays come back
-    in the order of their first STORE. Sources that are values and not STOREs come back as values."""
+    """Run a SINK. STOREs write into the bound arrays, after every value they need has been read; the arrays are
+    returned in the order of their first STORE. Sources that are values are returned as values."""
     results: list[Array] = []
     for value in _run((sink,), bindings or {})[sink]:
         if not any(value is seen for seen in results):
@@ -59,7 +59,7 @@ def evaluate_kernel(sink: UOp, bindings: Bindings | None = None) -> tuple[Array,
 
 
 def evaluate_all(roots: tuple[UOp, ...], bindings: Bindings | None = None) -> list[Array]:
-    """The values of several roots, with what they share computed once."""
+    """The values of several roots; shared nodes are computed once."""
     values = _run(roots, bindings or {})
     found: list[Array] = []
     for root in roots:
@@ -90,7 +90,7 @@ def _run(roots: tuple[UOp, ...], bindings: Bindings) -> dict[UOp, Any]:
                 values[node] = _bound(node, bindings[node])
                 continue
             values[node] = _rule_of(node.op)(frame, node, [values[src] for src in node.src])
-            # What nobody needs any more is let go, so that a long chain holds a few arrays and not all of them.
+            # Values are freed after their last use, so that a long chain keeps few arrays.
             for src in set(node.src):
                 pending[src] -= 1
                 if not pending[src]:
@@ -124,7 +124,7 @@ _LOGICAL = frozenset({Ops.AND, Ops.OR, Ops.XOR, Ops.WHERE, Ops.CMPLT, Ops.CMPEQ,
 def _elementwise(_frame: Frame, node: UOp, src: list[Any]) -> Array:
     assert node.op.value is not None
     if node.op not in _LOGICAL:
-        # NumPy has no -x and x - y for bool; Python, and so the scalar maths, counts with 0 and 1.
+        # NumPy has no -x and x - y for bool; Python, and so the scalar maths, computes with 0 and 1.
         src = [x.astype(np.int8) if x.dtype == np.bool_ else x for x in src]
     return cast_array(np.asarray(node.op.value(NumpyMath, *src)), node.dtype)
 
@@ -163,7 +163,7 @@ def _identity(_frame: Frame, _node: UOp, src: list[Any]) -> Any:
 
 
 def _move(node: UOp, x: Array) -> Array:
-    """A movement op on an array of any dtype, which the positions of an ASSIGN go through as well."""
+    """A movement op on an array of any dtype; it is also applied to the positions of an ASSIGN."""
     if node.op is Ops.RESHAPE:
         return x.reshape(node.arg)
     if node.op is Ops.EXPAND:
@@ -210,9 +210,9 @@ def _assign(_frame: Frame, node: UOp, src: list[Any]) -> Array:
             raise InternalError(f"the view of an ASSIGN goes through {view.op} and not to its target by movement alone")
         chain.append(view)
         view = view.src[0]
-    # Row by row, whatever view the value was: only then is the flat array the same memory.
+    # In row-major order, so that the flat array is the same memory.
     result = np.array(src[0], copy=True, order="C")
-    # Counting from 1 leaves 0 for padding, which no position of the target lies behind.
+    # Positions are counted from 1, so that 0 marks padding, which has no position in the target.
     positions = np.arange(1, result.size + 1).reshape(result.shape)
     for step in reversed(chain):
         positions = _move(step, positions)
@@ -223,7 +223,7 @@ def _assign(_frame: Frame, node: UOp, src: list[Any]) -> Array:
 
 
 def _custom_kernel(_frame: Frame, node: UOp, src: list[Any]) -> Array:
-    """What the kernel leaves in one of its arguments. One that holds nothing before is given zeros."""
+    """The contents of one of the kernel's arguments after it. Uninitialised arguments are zeros."""
     call = node.arg
     arrays: dict[UOp, Array] = {}
     for slot, (dtype, shape, position) in enumerate(zip(call.dtypes, call.shapes, call.sources)):
@@ -239,8 +239,8 @@ def _multi(_frame: Frame, node: UOp, src: list[Any]) -> Array:
     return np.asarray(src[0]) if axis is None else np.concatenate(src, axis=axis)
 
 
-# Takes the place of the sum of floats: (terms, the axes to add along, which are kept, and the dtype) -> the sums. So
-# that a debugger can take sums in another order.
+# Replaces float sums, so that a debugger can take them in another order: (terms, axes, which are kept, and the dtype)
+# -> sums.
 float_sum: ContextVar[Callable[[Array, tuple[int, ...], DType], Array] | None] = ContextVar("float_sum", default=None)
 
 _REDUCERS: dict[Op, np.ufunc] = {Ops.ADD: np.add, Ops.MUL: np.multiply, Ops.MAX: np.maximum, Ops.MIN: np.minimum}
@@ -258,7 +258,7 @@ def _reduce(op: Op, x: Array, axes: tuple[int, ...], dtype: DType) -> Array:
 
 
 def _sign_of_zeros(op: Op, x: Array, axes: tuple[int, ...], result: Array) -> Array:
-    """NumPy takes one zero or the other; the spec says that MAX of 0.0 and -0.0 is 0.0 and MIN is -0.0."""
+    """NumPy gives either zero; the spec says that MAX of 0.0 and -0.0 is 0.0 and MIN is -0.0."""
     wide = x.astype(np.float64)
     wanted = (wide == 0) & (np.signbit(wide) == (op is Ops.MIN))
     sign = -1.0 if op is Ops.MIN else 1.0
@@ -296,7 +296,7 @@ def _index(frame: Frame, node: UOp, src: list[Any]) -> Place:
 
 
 def _checked(frame: Frame, node: UOp, place: Place, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """The positions and the mask, both of `shape`; a position that counts lies inside the buffer."""
+    """The positions and the mask, both of `shape`; a valid position out of bounds is an error."""
     position = np.broadcast_to(place.position, shape)
     valid = np.broadcast_to(True if place.valid is None else place.valid, shape)
     outside = valid & ((position < 0) | (position >= place.buffer.size))
@@ -322,7 +322,7 @@ def _load(frame: Frame, node: UOp, src: list[Any]) -> Array:
 
 
 class Write(NamedTuple):
-    """The value of a STORE: what it will write."""
+    """The value of a STORE: a pending write."""
 
     node: UOp
     place: Place
@@ -343,7 +343,7 @@ def _commit(frame: Frame, write: Write) -> None:
 
 
 def _sink(frame: Frame, node: UOp, src: list[Any]) -> list[Array]:
-    """Writes last: a LOAD is one value, that of before the kernel, wherever it stands."""
+    """Writes last: every LOAD gives the contents before the kernel."""
     results: list[Array] = []
     for source, value in zip(node.src, src):
         if not isinstance(value, Write):

@@ -1,6 +1,6 @@
 """Maths on NumPy arrays with the meaning of the op specs. In: arrays. Out: arrays, and CAST and BITCAST exactly as
 `base/dtype.cast_scalar` defines them for one number. `NumpyMath` has the names of `scalar.ScalarMath`; the graph
-interpreter and the emulator compute with it, so every device is compared with what stands here."""
+interpreter and the emulator compute with it, so every device is compared with it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {
     dtypes.bfloat16: np.dtype(ml_dtypes.bfloat16),
     dtypes.float32: np.dtype(np.float32),
     dtypes.float64: np.dtype(np.float64),
-    # Index maths is unbounded; whoever evaluates it stays within 64 bits, as every bounds rule does.
+    # Index maths is unbounded in theory; bounds rules keep it within 64 bits.
     dtypes.index: np.dtype(np.int64),
 }
 _DTYPES: dict[np.dtype[Any], DType] = {
@@ -35,7 +35,7 @@ _DTYPES: dict[np.dtype[Any], DType] = {
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
-    """The NumPy dtype that holds values of `dtype`."""
+    """The NumPy dtype for values of `dtype`."""
     found = _NUMPY_DTYPES.get(dtype)
     if found is None:
         raise InternalError(f"{dtype} holds no values, so NumPy has no dtype for it")
@@ -43,7 +43,7 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
 
 
 def dtype_of_array(x: Array) -> DType:
-    """The dtype an array has; int64 stands for both int64 and index."""
+    """The dtype of an array; int64 for both int64 and index."""
     found = _DTYPES.get(x.dtype)
     if found is None:
         raise InternalError(f"NumPy's {x.dtype} is not one of the dtypes")
@@ -54,7 +54,7 @@ def dtype_of_array(x: Array) -> DType:
 
 
 def cast_array(x: Array, dtype: DType) -> Array:
-    """Each element as `dtype` holds it, by the rules of `cast_scalar`."""
+    """Each element cast to `dtype` by the rules of `cast_scalar`."""
     x = np.asarray(x)
     target = numpy_dtype(dtype)
     source = dtype_of_array(x)
@@ -71,10 +71,10 @@ def cast_array(x: Array, dtype: DType) -> Array:
 
 
 def _to_float(x: Array, source: DType, dtype: DType) -> Array:
-    """One rounding, straight from the source's value."""
+    """One rounding, directly from the source's value."""
     target = numpy_dtype(dtype)
     if dtype.bits >= 32 or (source.is_float and source.bits <= 32):
-        # NumPy and ml_dtypes round these once. They take other sources through float32, which would round twice.
+        # NumPy and ml_dtypes round these once. They convert other sources through float32, which would round twice.
         return x.astype(target)
     if source.is_float:
         return _round_to_small_float(x, dtype).astype(target)
@@ -88,8 +88,8 @@ def _exceeds_double(x: Array) -> Array:
 
 
 def _round_to_odd(x: Array) -> Array:
-    """64-bit integers with the 11 bits that a double has no room for folded into a last bit that is odd where they
-    were not zero: a later rounding to fewer bits then comes out as if made from the integer itself."""
+    """64-bit integers rounded to odd: the 11 bits that do not fit in a double are ORed into the last bit, so that a
+    later rounding to fewer bits gives the result of rounding the integer itself."""
     unit = x.dtype.type(1 << 11)
     rest = x.dtype.type((1 << 11) - 1)
     return np.asarray((x & ~rest) | np.where((x & rest) != 0, unit, x.dtype.type(0)))
@@ -108,10 +108,10 @@ def _round_to_small_float(x: Array, dtype: DType) -> Array:
 
 
 def _float_to_int(x: Array, dtype: DType) -> Array:
-    """Doubles truncated towards zero and kept within the integer type; NaN gives 0."""
+    """Doubles truncated towards zero and saturated to the integer dtype; NaN gives 0."""
     target = numpy_dtype(dtype)
     whole = np.trunc(x)
-    # The greatest 64-bit integers are no doubles; the power of two above them is.
+    # The largest 64-bit integers are not doubles; the power of two above them is.
     above = whole >= float(int(dtype.max) + 1)
     below = whole < float(dtype.min)
     result = np.where(above | below | np.isnan(x), 0.0, whole).astype(target)
@@ -120,7 +120,7 @@ def _float_to_int(x: Array, dtype: DType) -> Array:
 
 
 def bitcast_array(x: Array, dtype: DType) -> Array:
-    """The same bits read as a type of the same width; a byte read as bool is True where it is not zero."""
+    """The same bits as a dtype of the same width; a byte as bool is True where it is not zero."""
     x = np.asarray(x)
     target = numpy_dtype(dtype)
     if x.dtype.itemsize != target.itemsize:
@@ -135,7 +135,7 @@ def bitcast_array(x: Array, dtype: DType) -> Array:
 
 
 def _through_double(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """A function computed in double and rounded once, as ScalarMath does: folding a constant changes no bit."""
+    """A function computed in double and rounded once, as in ScalarMath, so that constant folding changes no bit."""
 
     def apply(x: Array) -> Array:
         x = np.asarray(x)
@@ -147,7 +147,7 @@ def _through_double(function: Callable[[Array], Array]) -> Callable[[Array], Arr
 
 
 class NumpyMath:
-    """The array namespace `xp`. Everything is total and silent: no input raises or warns."""
+    """The array namespace `xp`. All functions are total: no input raises or warns."""
 
     sqrt = staticmethod(_through_double(np.sqrt))
     exp2 = staticmethod(_through_double(np.exp2))
@@ -165,7 +165,7 @@ class NumpyMath:
             result = np.maximum(left, right)
             if not _is_float(result):
                 return result
-            # IEEE leaves the sign of max(0.0, -0.0) open; here it is the greater one, +0.0, which the sum gives.
+            # IEEE does not define the sign of max(0.0, -0.0); here it is +0.0, which the sum gives.
             return np.where(_both_zero(left, right), left + right, result)
 
     @staticmethod
@@ -211,7 +211,7 @@ class NumpyMath:
 
     @staticmethod
     def threefry(counter: Array, key: Array) -> Array:
-        """`scalar.threefry2x32` on uint64 arrays; the 32-bit words are kept in 64 bits and masked."""
+        """`scalar.threefry2x32` on uint64 arrays; the 32-bit words are stored in 64 bits and masked."""
         mask = np.uint64(0xFFFFFFFF)
         half = np.uint64(32)
         low_key = key & mask
@@ -233,7 +233,7 @@ _COMBINE = {"ADD": np.add, "MAX": np.maximum, "MIN": np.minimum}
 
 
 def put(op: Op | None, data: Array, positions: Array, values: Array) -> None:
-    """A STORE of values at flat positions; those for one position are all combined by `op` where there is one."""
+    """A STORE of values at flat positions; with an `op`, values for one position are combined by it."""
     if op is None:
         data[positions] = values
     else:
@@ -254,7 +254,8 @@ def _both_zero(left: Array, right: Array) -> Array:
 
 
 def _shift_amount(value: Array, amount: Array) -> tuple[Array, Array]:
-    """Where the amount is less than the width, and the amount there; elsewhere 0, as C leaves the rest undefined."""
+    """Where the amount is less than the width, and the amount there; 0 elsewhere, since NumPy's shift is undefined
+    there."""
     inside = amount < value.dtype.itemsize * 8
     if _is_signed(amount):
         inside = inside & (amount >= 0)

@@ -1,5 +1,5 @@
-"""Maths on Python numbers with the meaning of the op specs. In: Python numbers. Out: Python numbers, not yet rounded
-to a dtype. `evaluate.py` has the same names on NumPy arrays; an op's `value` is written once against either."""
+"""Maths on Python numbers with the meaning of the op specs. In: Python numbers. Out: Python numbers, not yet rounded to
+a dtype. `numpy_math.py` has the same names on NumPy arrays; an op's `value` is written once for both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilewright.base.dtype import Scalar
 
 
 class ScalarMath:
-    """The scalar namespace `xp`. Everything is total: no input raises."""
+    """The scalar namespace `xp`. All functions are total: no input raises."""
 
     @staticmethod
     def where(condition: Scalar, yes: Scalar, no: Scalar) -> Scalar:

@@ -1,5 +1,5 @@
 """Simplification. In: a scalar expression. Out: an equal one, smaller and in canonical form: equal values, one node.
-One file per op family holds its rules; every stage calls `simplify`, and its result is kept on the node."""
+One file per op family has its rules; every stage calls `simplify`, and the result is cached on the node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KERNEL_RULES = RuleSet("fold-reductions", (*SCALAR_RULES, *REDUCE_RULES), pure=T
 
 
 def fold_reductions(node: UOp) -> UOp:
-    """The kernel graph with the loops removed that a closed form or a load can stand for, and simplified."""
+    """The kernel graph, simplified, with reductions replaced by a closed form or a load where possible."""
     return rewrite(node, KERNEL_RULES if options.FOLD_REDUCE else SCALAR_RULES)
 
 

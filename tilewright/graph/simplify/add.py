@@ -1,5 +1,5 @@
-"""Sums. In: ADD, SUB and NEG. Out: integers as canonical affine sums, so equal sums are one node; floats only where
-every bit of the result stays. Stands before divmod, which reads the sums it makes."""
+"""Sums. In: ADD, SUB and NEG. Out: integers as canonical affine sums, so equal sums are one node; floats are changed
+only where every bit of the result stays the same. Runs before divmod, which reads these sums."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOT_CANONICAL = (Ops.SUB, Ops.NEG, Ops.SHL)
 
 
 def order_sum(node: UOp) -> UOp | None:
-    """Write an integer sum in canonical form; the rewriter drops a result that is the node itself."""
+    """An integer sum in canonical form; the rewriter ignores a result that is the node itself."""
     if node.op is Ops.ADD and appends_in_order(node):
         return None
     form = ring_form(node)
@@ -26,8 +26,8 @@ def order_sum(node: UOp) -> UOp | None:
 
 
 def appends_in_order(node: UOp) -> bool:
-    """Whether the node adds one term, or the constant, behind a sum that is canonical already: the usual case. Sources
-    are simplified before the node, so the last term of the left one tells, and no form has to be worked out."""
+    """Whether the node appends one term, or the constant, to a sum that is already canonical: the common case. Sources
+    are simplified before the node, so the last term of the left one decides, and the affine form is not computed."""
     left, right = node.src
     last = left.src[1] if left.op is Ops.ADD else left
     if last.op is Ops.CONST or left.op in _NOT_CANONICAL:
@@ -54,7 +54,7 @@ def join_quotient_and_remainder(form: Affine) -> Affine | None:
         dividend, divisor = atom.src
         quotient = UOp(Ops.IDIV, atom.dtype, (dividend, divisor))
         if dividend.op is Ops.IDIV and dividend.src[1].is_const and quotient not in form.terms:
-            # (y // a) // c is written y // (a * c).
+            # The canonical form of (y // a) // c is y // (a * c).
             product = dividend.src[1].arg * divisor.arg
             if product <= 0 or not holds(atom.dtype, product):
                 continue
@@ -67,7 +67,7 @@ def join_quotient_and_remainder(form: Affine) -> Affine | None:
 
 
 def cancel_difference(x: UOp, y: UOp) -> UOp | None:
-    """x - y of unsigned integers, where only constants differ: the form of a signed sum is not theirs."""
+    """x - y of unsigned integers, where only constants differ: they have no canonical affine form."""
     left, right = ring_form(x), ring_form(y)
     if left.terms != right.terms:
         return None

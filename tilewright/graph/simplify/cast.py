@@ -1,5 +1,5 @@
-"""Casts. In: CAST and BITCAST, and comparisons of casts. Out: a cast less where the value provably passes through it
-unchanged. A cast that may round, wrap or saturate is performed, so int32 -> float32 -> int32 stays."""
+"""Casts. In: CAST and BITCAST, and comparisons of casts. Out: without a cast where the value is proven to pass through
+it unchanged. A cast that may round, wrap or saturate is performed, so int32 -> float32 -> int32 stays."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tilewright.graph.simplify.common import holds, number, opposite, select, tr
 from tilewright.graph.uop import UOp
 
 COMPARISONS = (Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE)
-# Ops that give the same whole number in index maths as in a fixed width where they do not wrap.
+# Ops that give the same integer in index maths as in a fixed width where they do not wrap.
 WHOLE_OPS = (Ops.ADD, Ops.SUB, Ops.NEG, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN)
 
 
 def keeps_value(x: UOp, dtype: DType) -> bool:
-    """Whether every value x can have is a value of the dtype."""
+    """Whether the dtype represents every possible value of x."""
     source = x.dtype
     if source is dtype:
         return True
@@ -36,20 +36,21 @@ def keeps_value(x: UOp, dtype: DType) -> bool:
 
 
 def cast_twice(node: UOp, inner: UOp, x: UOp) -> UOp | None:
-    """x -> inner -> node without the step between."""
+    """x -> inner -> node without the inner cast."""
     middle, target = inner.dtype, node.dtype
     if keeps_value(x, middle):
-        # From float to integer saturates where from integer to integer wraps, so those must agree.
+        # A cast from float to integer saturates and one from integer to integer wraps, so both casts must be of one
+        # kind.
         if not x.dtype.is_float and middle.is_float and target.is_int and not keeps_value(x, target):
             return None
         return x.cast(target)
-    # Taking bits away in two steps is taking them away at once.
+    # Truncating to fewer bits in two steps equals truncating at once.
     whole = not x.dtype.is_float and middle.is_int and target.is_int and target is not dtypes.index
     return x.cast(target) if whole and target.bits <= middle.bits else None
 
 
 def compare_casts(node: UOp, left: UOp, right: UOp, x: UOp, y: UOp) -> UOp | None:
-    """Compare what was cast, where both casts keep the value."""
+    """Compares the operands of the casts, where both casts preserve the value."""
     if x.dtype is not y.dtype or not keeps_value(x, left.dtype) or not keeps_value(y, right.dtype):
         return None
     return UOp(node.op, dtypes.bool, (x, y))
@@ -84,7 +85,7 @@ def _outcome(node: UOp, value: float, constant: float, value_first: bool) -> boo
 
 
 def _compare_bool(node: UOp, x: UOp, constant: UOp, value_first: bool) -> UOp:
-    """The comparison of a cast bool is one of: true, false, the bool, its opposite."""
+    """The comparison of a cast bool with a constant: true, false, the bool, or its negation."""
     no = _outcome(node, 0, constant.arg, value_first)
     yes = _outcome(node, 1, constant.arg, value_first)
     if no == yes:
@@ -93,13 +94,14 @@ def _compare_bool(node: UOp, x: UOp, constant: UOp, value_first: bool) -> UOp:
 
 
 def push_into_whole_op(node: UOp, inner: UOp) -> UOp | None:
-    """index(a + b) is index(a) + index(b) where the fixed-width sum cannot wrap: then index maths sees it."""
+    """index(a + b) is index(a) + index(b) where the fixed-width sum cannot wrap: so that it becomes part of index
+    maths."""
     rule = inner.op.bounds
     assert rule is not None
     low, high = rule(inner)
     if not inner.dtype.is_int or not inner.dtype.min <= low <= high <= inner.dtype.max:
         return None
-    # A program's index has 64 bits and a sign: what only uint64 holds stays there.
+    # An index of a program is a signed 64-bit integer: a value that only uint64 can represent is not moved.
     if max(high, *(src.bounds[1] for src in inner.src)) > dtypes.int64.max:
         return None
     return UOp(inner.op, node.dtype, tuple([src.cast(node.dtype) for src in inner.src]))
@@ -159,7 +161,7 @@ CAST_RULES = RuleSet(
             "bitcast-twice",
             op(Ops.BITCAST, op(Ops.BITCAST, x, name="inner"), name="node"),
             lambda node, x, inner: x.bitcast(node.dtype),
-            # Any bits that are not 0 are True, and True has one pattern of bits: a bool forgets the others.
+            # Any nonzero bits are True, and True has one bit pattern: a bool loses the others.
             when=lambda node, x, inner: not inner.dtype.is_bool,
         ),
     ],

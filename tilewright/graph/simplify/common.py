@@ -1,5 +1,5 @@
-"""What the rule files share. In: nodes and numbers. Out: constants and small questions about dtypes and bounds.
-Every file of this folder imports it; it holds no rules."""
+"""Helpers of the rule files. In: nodes and numbers. Out: constants and predicates on dtypes and bounds. Every file of
+this folder imports it; it has no rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TRUE = UOp(Ops.CONST, dtypes.bool, (), True)
 
 
 def number(dtype: DType, value: Scalar) -> UOp:
-    """A constant, as the dtype holds it."""
+    """A constant, converted to the dtype."""
     return UOp(Ops.CONST, dtype, (), cast_scalar(value, dtype))
 
 
@@ -22,7 +22,7 @@ def truth(value: bool) -> UOp:
 
 
 def opposite(condition: UOp) -> UOp:
-    """Not, of a bool. Twice is nothing; == and != are each other's opposite, also for NaN."""
+    """The negation of a bool. A double negation cancels; == and != are each other's negation, also for NaN."""
     if condition.op is Ops.XOR and condition.src[1] is TRUE:
         return condition.src[0]
     if condition.op is Ops.CMPEQ:
@@ -45,10 +45,10 @@ def select(condition: UOp, yes: UOp, no: UOp) -> UOp:
 
 
 def exactly(form: Affine, dtype: DType) -> UOp | None:
-    """The node of a form that must not wrap; None where it may."""
+    """The node of an affine form; None where it may wrap."""
     return from_affine(form, dtype) if fits(form, dtype) else None
 
 
 def holds(dtype: DType, value: int) -> bool:
-    """Whether the integer is a value of the dtype."""
+    """Whether the dtype can represent the integer."""
     return dtype is dtypes.index or dtype.min <= value <= dtype.max

@@ -1,5 +1,6 @@
 """Comparisons. In: CMPLT, CMPEQ and CMPNE. Out: true or false where bounds decide; else both sides as affine sums with
-common terms cancelled, common factors divided out and the constant on the right. `x >= c` is written not(x < c)."""
+common terms cancelled, common factors divided out and the constant on the right. The canonical form of `x >= c` is
+not(x < c)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tilewright.graph.uop import UOp
 
 
 def sides(difference: Affine) -> tuple[Affine, Affine]:
-    """left and right of `difference < 0` or `== 0`, each with positive counts, the constant on the right."""
+    """left and right of `difference < 0` or `== 0`, each with positive coefficients, the constant on the right."""
     left = {atom: count for atom, count in difference.terms.items() if count > 0}
     right = {atom: -count for atom, count in difference.terms.items() if count < 0}
     return Affine(left, 0), Affine(right, -difference.constant)
@@ -50,12 +51,12 @@ def compare_less(x: UOp, y: UOp) -> UOp | None:
 
 
 def _may_improve(x: UOp, y: UOp) -> bool:
-    """Whether a comparison is worth taking apart: an atom against a constant is as short as it gets."""
+    """Whether the affine form can shorten a comparison: an atom compared with a constant is already minimal."""
     return y.op is not Ops.CONST or x.op in (Ops.ADD, Ops.MUL, Ops.SUB, Ops.NEG)
 
 
 def divide_out(difference: Affine) -> Affine:
-    """`difference < 0` divided by the common factor of its terms; whole numbers let the constant round down."""
+    """`difference < 0` divided by the common factor of its terms; for integers the constant is rounded down."""
     factor = math.gcd(*difference.terms.values())
     if factor == 1:
         return difference
@@ -64,7 +65,7 @@ def divide_out(difference: Affine) -> Affine:
 
 
 def drop_small_terms(difference: Affine) -> Affine:
-    """4x + y < 16 is x < 4 where 0 <= y < 4: terms that cannot carry the sum over the next multiple do not matter."""
+    """4x + y < 16 is x < 4 where 0 <= y < 4: terms that cannot carry into the next multiple are dropped."""
     if len(difference.terms) < 2:
         return difference
     factors = {abs(count) for count in difference.terms.values()}
@@ -111,7 +112,7 @@ def compare_quotient(x: UOp, d: UOp, c: UOp) -> UOp | None:
 
 
 def compare_bool(node: UOp, x: UOp, c: UOp) -> UOp:
-    """A bool against a constant is itself or its opposite."""
+    """A bool compared with a constant is itself or its negation."""
     return x if c.arg is (node.op is Ops.CMPEQ) else opposite(x)
 
 
@@ -126,7 +127,7 @@ same = var("x")
 COMPARE_RULES = RuleSet(
     "compare",
     [
-        # Also of floats: NaN is not less than itself. NaN is not equal to itself either, so == is left alone there.
+        # Also for floats: NaN is not less than itself. It is not equal to itself either, so == of floats is not folded.
         Rule("less-than-itself", same < same, lambda: FALSE),
         Rule("equal-to-itself", op(Ops.CMPEQ, x, x), lambda: TRUE),
         Rule("unequal-to-itself", op(Ops.CMPNE, x, x), lambda: FALSE),

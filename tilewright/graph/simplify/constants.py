@@ -1,5 +1,5 @@
-"""Constants. In: an op on constants, or one whose bounds leave one value. Out: the constant, rounded or wrapped as
-the dtype holds it. First of the rule files: the others may assume that a constant stands on the right."""
+"""Constants. In: an op on constants, or one whose bounds admit one value. Out: the constant, rounded or wrapped to the
+dtype. First of the rule files: the others may assume that a constant is on the right."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tilewright.graph.spec import Kind, Op
 from tilewright.graph.uop import UOp
 
 UNARY_OPS: tuple[Op, ...] = tuple(each for each in ALL_OPS if each.kind is Kind.UNARY)
-# A CHECK of constants is kept unless it is known to hold (`select.py`).
+# A CHECK of constants is kept unless it is proven to hold (`select.py`).
 BINARY_OPS: tuple[Op, ...] = tuple(each for each in ALL_OPS if each.kind is Kind.BINARY and each is not Ops.CHECK)
 COMMUTATIVE_OPS: tuple[Op, ...] = tuple(each for each in BINARY_OPS if each.commutative)
-# Ops whose result may have one value though an operand has several. A sum has one only if its operands do.
+# Ops whose result may be constant though an operand is not. A sum is constant only if its operands are.
 BOUNDED_OPS: tuple[Op, ...] = tuple(
     each
     for each in ALL_OPS
@@ -32,7 +32,7 @@ def fold(node: UOp) -> UOp:
 
 
 def fold_select(node: UOp, condition: UOp, a: UOp, b: UOp, c: UOp) -> UOp:
-    """op(where(condition, a, b), c): both outcomes are known, and one op fewer is left."""
+    """op(where(condition, a, b), c): both results are constants, which saves one op."""
     value = node.op.value
     assert value is not None
     yes = number(node.dtype, value(ScalarMath, a.arg, c.arg))
@@ -41,10 +41,10 @@ def fold_select(node: UOp, condition: UOp, a: UOp, b: UOp, c: UOp) -> UOp:
 
 
 def only_value(node: UOp) -> UOp | None:
-    """The constant that an integer or bool node always is."""
+    """The constant value of an integer or bool node whose bounds are equal."""
     bounds = node._bounds
     if bounds is None:
-        # What the property does, without its search for sources that have none: those were visited before.
+        # As the property, without its search for sources that have no bounds: those were visited before.
         bounds = node._bounds = bounds_of(node)
     low, high = bounds
     if low != high:

@@ -1,5 +1,5 @@
-"""Division and remainder. In: IDIV and MOD of sums. Out: fewer and smaller divisions, by divisibility and bounds.
-Both round down, a divisor of 0 gives 0, and a fixed-width dividend is only taken apart where it cannot wrap."""
+"""Division and remainder. In: IDIV and MOD of sums. Out: fewer and smaller divisions, by divisibility and bounds. Both
+round down, a divisor of 0 gives 0, and a fixed-width dividend is split only where it cannot wrap."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def residues(form: Affine, divisor: int) -> Affine:
 
 
 def _line_through(form: Affine, dtype: DType, function: Callable[[int], int]) -> UOp | None:
-    """What has two values is affine: (x + 1) // 2 is x, and (x + 1) % 2 is 1 - x, where x is 0 or 1."""
+    """A function of an atom with two values is affine: (x + 1) // 2 is x, and (x + 1) % 2 is 1 - x, where x is 0 or
+    1."""
     if len(form.terms) != 1:
         return None
     ((atom, count),) = form.terms.items()
@@ -84,7 +85,7 @@ def _line_through(form: Affine, dtype: DType, function: Callable[[int], int]) ->
 
 
 def divide_sum(x: UOp, d: UOp) -> UOp | None:
-    """One step towards the smallest division. What is left is a division again, and is looked at again."""
+    """One step towards the smallest division. The result may have another division, which is simplified in turn."""
     divisor = d.arg
     dtype = x.dtype
     form = affine(x)
@@ -118,7 +119,7 @@ def _divide_negative(form: Affine, divisor: int, dtype: DType) -> UOp | None:
 
 
 def _divide_residues(form: Affine, divisor: int, dtype: DType) -> UOp | None:
-    """(5x + y) // 4 is x where x + y stays below 4. Taken only where no division is left."""
+    """(5x + y) // 4 is x where x + y stays below 4. Used only where no division remains."""
     if all(0 <= count < divisor for count in form.terms.values()):
         return None
     small = residues(form, divisor)
@@ -199,7 +200,8 @@ def _remainder_of_negative(form: Affine, divisor: int, dtype: DType) -> UOp | No
 
 
 def _drop_multiples(form: Affine, divisor: int) -> Affine:
-    """Every number below the divisor, keeping its sign; and x for x % n where n times its count is a multiple."""
+    """Every coefficient reduced modulo the divisor, keeping its sign; and x in place of x % n where n times its
+    coefficient is a multiple of the divisor."""
     terms: dict[UOp, int] = {}
     constant = form.constant
     for atom, count in form.terms.items():
@@ -237,7 +239,7 @@ def may_wrap(product: UOp) -> bool:
 
 
 def split_by_divisor(form: Affine, d: UOp) -> tuple[Affine, Affine] | None:
-    """form = d * whole + rest, taking out the terms that hold d as a factor."""
+    """form = d * whole + rest, where the terms of `whole` have d as a factor."""
     whole: dict[UOp, int] = {}
     rest: dict[UOp, int] = {}
     constant = 0

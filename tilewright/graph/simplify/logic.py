@@ -13,7 +13,7 @@ from tilewright.graph.simplify.common import FALSE, TRUE, both, either, number, 
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp
 
-# A longer chain is left as it is, so that the cost of a node does not grow with the length of the chain.
+# A longer chain is not changed, so that the cost of a node does not grow with the length of the chain.
 PART_LIMIT = 16
 
 Interval = tuple[int | None, int | None]
@@ -33,12 +33,12 @@ def parts_of(node: UOp, joined_by: Op) -> list[UOp]:
 
 
 def is_cut_short(parts: list[UOp], joined_by: Op) -> bool:
-    """Whether a chain is longer than its parts: put in order, it would be taken apart at another place next time."""
+    """Whether a chain is longer than the limit: after sorting, the next call would cut it elsewhere."""
     return any(part.op is joined_by for part in parts)
 
 
 def interval_of(part: UOp) -> tuple[UOp, Interval] | None:
-    """What a comparison with a constant says of a value: the least and the greatest it may be."""
+    """The interval that a comparison with a constant implies for a value."""
     low_side = part.op is Ops.XOR and part.src[1] is TRUE
     comparison = part.src[0] if low_side else part
     if comparison.op not in (Ops.CMPLT, Ops.CMPEQ) or not comparison.src[0].dtype.is_int:
@@ -52,7 +52,7 @@ def interval_of(part: UOp) -> tuple[UOp, Interval] | None:
 
 
 def part_of_interval(value: UOp, interval: Interval) -> list[UOp]:
-    """The comparisons that say that a value lies in an interval."""
+    """The comparisons that state that a value is in an interval."""
     low, high = interval
     if low is not None and low == high:
         return [UOp(Ops.CMPEQ, dtypes.bool, (value, number(value.dtype, low)))]
@@ -65,7 +65,7 @@ def part_of_interval(value: UOp, interval: Interval) -> list[UOp]:
 
 
 def conjoin(parts: list[UOp]) -> list[UOp] | None:
-    """The parts of a conjunction without what the others imply; None where they contradict each other."""
+    """The parts of a conjunction without those that others imply; None where they contradict each other."""
     intervals: dict[UOp, Interval] = {}
     others: dict[UOp, None] = {}
     for part in parts:
@@ -96,7 +96,7 @@ def _narrow(first: Interval, second: Interval) -> Interval:
 
 
 def _drop_implied(intervals: dict[UOp, Interval]) -> dict[UOp, Interval] | None:
-    """Drops what holds anyway once the other intervals hold: x < 4 makes 2x + y < 20 true for a small y."""
+    """Drops parts that the other intervals imply: x < 4 makes 2x + y < 20 true for a small y."""
     if len(intervals) < 2:
         return intervals
     kept = dict(intervals)
@@ -137,7 +137,7 @@ def _holds_one_of(part: UOp, parts: dict[UOp, None]) -> bool:
 
 
 def join_parts(parts: list[UOp], joined_by: Op) -> UOp:
-    """The chain of the parts, in the fixed order."""
+    """The chain of the parts, in canonical order."""
     ordered = sorted(dict.fromkeys(parts), key=order_key)
     total = ordered[0]
     for part in ordered[1:]:
@@ -167,7 +167,7 @@ def simplify_or(node: UOp) -> UOp | None:
 
 
 def negate_inside(node: UOp, x: UOp) -> UOp:
-    """not(not a & b == c) is a | b != c, where every part has an opposite that costs nothing."""
+    """not(not a & b == c) is a | b != c, where the negation of every part is free."""
     negated = [opposite(part) for part in x.src]
     return UOp(Ops.OR if x.op is Ops.AND else Ops.AND, dtypes.bool, tuple(negated))
 
@@ -177,7 +177,7 @@ def negates_freely(x: UOp) -> bool:
 
 
 def order_operands(node: UOp, x: UOp, y: UOp) -> UOp | None:
-    """The operands of a commutative op in the fixed order."""
+    """The operands of a commutative op in canonical order."""
     if y.op is Ops.CONST or order_key(x) <= order_key(y):
         return None
     return UOp(node.op, node.dtype, (y, x))
@@ -188,13 +188,13 @@ def all_ones(dtype: DType) -> int:
 
 
 def join_constants(node: UOp, x: UOp, c: UOp, d: UOp) -> UOp:
-    """(x & c) & d is x & (c & d); so for | and ^."""
+    """(x & c) & d is x & (c & d); likewise for | and ^."""
     assert node.op.value is not None
     return UOp(node.op, node.dtype, (x, number(node.dtype, node.op.value(ScalarMath, c.arg, d.arg))))
 
 
 def mask_keeps_all(x: UOp, c: UOp) -> bool:
-    """Whether x & c is x: the mask has every bit below a power of two that x stays under."""
+    """Whether x & c is x: x is below a power of two, and the mask has every bit below that."""
     return is_low_mask(c) and bool(0 <= x.bounds[0] and x.bounds[1] <= c.arg)
 
 

@@ -1,5 +1,5 @@
-"""Products. In: MUL, FDIV and SHL. Out: integer products with one constant, last; floats only where every bit stays.
-Multiples of a sum of indices are distributed here, so that an address is one affine sum."""
+"""Products. In: MUL, FDIV and SHL. Out: integer products with one constant, last; floats are changed only where every
+bit stays the same. Multiples of a sum of indices are distributed here, so that an address is one affine sum."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def scale_sum(node: UOp) -> UOp | None:
 
 
 def order_product(x: UOp, y: UOp) -> UOp | None:
-    """Constant factors outwards, where sums collect them; the other two factors in the fixed order."""
+    """Constant factors are moved outwards, where sums collect them; the other two factors are put in canonical
+    order."""
     dtype = x.dtype
     scale = 1
     if x.op is Ops.MUL and x.src[1].is_const:
@@ -53,7 +54,7 @@ def multiply_by_reciprocal(x: UOp, c: UOp) -> UOp | None:
 
 
 def scale_condition(inner: UOp, x: UOp, c: UOp) -> UOp:
-    """cast(condition) * c chooses between two constants; 0 * c may be NaN or -0.0 and is said as it is."""
+    """cast(condition) * c is where(condition, c, 0 * c); 0 * c may be NaN or -0.0 and is kept."""
     return select(x, c, number(inner.dtype, 0 * c.arg))
 
 

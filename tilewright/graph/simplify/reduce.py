@@ -1,11 +1,11 @@
-"""Reductions that need no loop. In: REDUCE(value, ranges) of a kernel. Out: the same value with ranges folded away:
-unused ranges, one-hot sums, which become a load, and counts, which become a closed form.
-Used by the scheduler through `fold_reductions`, together with the scalar rules.
+"""Reductions that need no loop. In: REDUCE(value, ranges) of a kernel. Out: the same value with fewer ranges: unused
+ranges are removed, one-hot sums become a load, and counts a closed form. Used by the scheduler through
+`fold_reductions`, together with the scalar rules.
 
 A reduction may be reassociated, so a float v added n times may become v * n where n is exact in v's dtype, or where
-that is float32 or wider: n is then rounded once, less than any order of additions would. Nothing is folded that would
-turn a NaN into a zero or back: 0 * inf is NaN, so `cast(r == e) * v` stays a loop for a float v. A sum starts from 0.0
-and so is never -0.0: a float that takes the place of one is added to 0.0."""
+that is float32 or wider: n is then rounded once, which is less error than any order of additions. No fold turns a NaN
+into 0 or back: 0 * inf is NaN, so `cast(r == e) * v` stays a loop for a float v. A sum starts from 0.0 and so is never
+-0.0: a float that replaces a sum is added to 0.0."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tilewright.graph.walk import map_graph, substitute, toposort
 
 
 class Masked(NamedTuple):
-    """A value that is 0 unless all of the conditions hold."""
+    """A value that is 0 unless all conditions hold."""
 
     conditions: tuple[UOp, ...]
     value: UOp
@@ -38,7 +38,8 @@ def is_zero(node: UOp) -> bool:
 
 
 def masked(value: UOp) -> Masked | None:
-    """The value as a masked one. A product with a cast condition is one only for integers: 0 * inf is not 0."""
+    """The value as a `Masked`, if it has that form. A product with a cast condition has it only for integers: 0 * inf
+    is not 0."""
     if value.op is Ops.WHERE:
         condition, yes, no = value.src
         if is_zero(no):
@@ -73,13 +74,13 @@ def without_range(node: UOp, range_: UOp, value: UOp) -> UOp:
 
 
 def never_negative_zero(total: UOp) -> UOp:
-    """A float that was a sum, as a sum gives it."""
+    """A float that replaces a sum, with -0.0 turned into 0.0."""
     is_sum_still = total.op is Ops.REDUCE
     return total if is_sum_still or not total.dtype.is_float else total + number(total.dtype, 0.0)
 
 
 def difference_in_index(comparison: UOp) -> Affine | None:
-    """left - right of an integer comparison as index maths; a cast of any integer to index keeps its value."""
+    """left - right of an integer comparison as index maths; a cast of any integer to index preserves its value."""
     left, right = comparison.src
     if not left.dtype.is_int:
         return None
@@ -91,7 +92,7 @@ def _index_form(node: UOp) -> Affine:
 
 
 def split_range(form: Affine, range_: UOp) -> tuple[int, Affine] | None:
-    """form = k * range + rest, with a k that is not 0 and a rest that does not depend on the range."""
+    """form = k * range + rest, with a nonzero k and a rest that does not depend on the range."""
     scale = form.terms.get(range_, 0)
     rest = {atom: count for atom, count in form.terms.items() if atom is not range_}
     if not scale or any(range_ in atom.ranges for atom in rest):
@@ -100,8 +101,8 @@ def split_range(form: Affine, range_: UOp) -> tuple[int, Affine] | None:
 
 
 def as_dtype(count: UOp, dtype: DType) -> UOp | None:
-    """An index as a number of the dtype. A float shorter than float32 must hold every integer up to the greatest one
-    exactly: its sums are carried in float32 and rounded once."""
+    """An index as a number of the dtype. A float shorter than float32 must represent every integer up to the maximum
+    exactly: its sums are accumulated in float32 and rounded once."""
     if dtype.is_float and dtype.bits < 32 and not int(count.bounds[1]) <= 1 << (dtype.mantissa_bits + 1):
         return None
     return count.cast(dtype)
@@ -115,7 +116,7 @@ def size_of(range_: UOp) -> UOp:
 
 
 def drop_unused_ranges(node: UOp) -> UOp | None:
-    """A value that does not depend on a range is counted size times by ADD, once by MAX and MIN."""
+    """A value that does not depend on a range is multiplied by its size for ADD, and taken once for MAX and MIN."""
     value = node.src[0]
     unused = [each for each in node.src[1:] if each not in value.ranges and size_of(each).bounds[0] >= 1]
     if not unused or node.arg is Ops.MUL:
@@ -135,7 +136,7 @@ def drop_unused_ranges(node: UOp) -> UOp | None:
 
 
 def drop_single_range(node: UOp) -> UOp | None:
-    """A range of size 1 is 0."""
+    """A range of size 1 is the index 0."""
     for range_ in node.src[1:]:
         size = size_of(range_)
         if size.op is Ops.CONST and size.arg == 1:
@@ -146,15 +147,20 @@ def drop_single_range(node: UOp) -> UOp | None:
 
 def fold_one_hot(node: UOp) -> UOp | None:
     """sum over r of where(r == e, v, 0) is where(0 <= e < n, v at r = e, 0)."""
+    return _fold_any_range(node, one_hot)
+
+
+def _fold_any_range(node: UOp, fold: Callable[[UOp, UOp], UOp | None]) -> UOp | None:
+    """The sum with the first range removed that `fold` gives a closed form for."""
     for range_ in node.src[1:]:
-        folded = one_hot(node.src[0], range_)
+        folded = fold(node.src[0], range_)
         if folded is not None:
             return never_negative_zero(without_range(node, range_, folded))
     return None
 
 
 def one_hot(value: UOp, range_: UOp) -> UOp | None:
-    """The sum over one range of a value that is 0 but for one place of it."""
+    """The sum over one range of a value that is 0 except at one index."""
     found = masked(value)
     if found is None:
         return None
@@ -182,8 +188,8 @@ def one_hot(value: UOp, range_: UOp) -> UOp | None:
 
 
 def at_place(value: UOp, range_: UOp, place: UOp, inside: UOp) -> UOp:
-    """The value with the range exchanged for the place. Both branches of a choice are computed, so what is read by
-    way of the place is masked: outside of the range no memory is touched."""
+    """The value with the range replaced by that index. Both branches of a WHERE are computed, so loads at the index are
+    masked where it is out of range."""
     if range_ not in value.ranges:
         return value
 
@@ -199,15 +205,11 @@ def at_place(value: UOp, range_: UOp, place: UOp, inside: UOp) -> UOp:
 
 def fold_count(node: UOp) -> UOp | None:
     """sum over r of where(a <= r < b, v, 0) is v * max(min(b, n) - max(a, 0), 0) for a v that does not depend on r."""
-    for range_ in node.src[1:]:
-        folded = count(node.src[0], range_)
-        if folded is not None:
-            return never_negative_zero(without_range(node, range_, folded))
-    return None
+    return _fold_any_range(node, count)
 
 
 def count(value: UOp, range_: UOp) -> UOp | None:
-    """The sum over one range of one value masked to an interval of it."""
+    """The sum over one range of a value masked to an interval of the range."""
     found = masked(value)
     if found is None or range_ in found.value.ranges:
         return None
@@ -231,13 +233,13 @@ def count(value: UOp, range_: UOp) -> UOp | None:
         return None
     total = found.value * times
     if value.dtype.is_float and not (found.value.op is Ops.CONST and math.isfinite(found.value.arg)):
-        # inf counted no times is 0, where inf * 0 is NaN.
+        # inf added zero times is 0, but inf * 0 is NaN.
         outer = both(outer, opposite(number_of < 1))
     return total if outer is TRUE else select(outer, total, number(value.dtype, 0))
 
 
 def limit_of(condition: UOp, range_: UOp) -> tuple[bool, UOp] | None:
-    """(True, b) where the condition says range < b; (False, a) where it says range >= a."""
+    """(True, b) for a condition range < b; (False, a) for range >= a."""
     negated = condition.op is Ops.XOR and condition.src[1] is TRUE
     comparison = condition.src[0] if negated else condition
     if comparison.op is not Ops.CMPLT:
@@ -248,7 +250,7 @@ def limit_of(condition: UOp, range_: UOp) -> tuple[bool, UOp] | None:
         return None
     scale, rest = split
     if scale > 0:
-        # k * r + rest < 0 is r < -(rest // k): division rounds down, so its opposite rounds up.
+        # k * r + rest < 0 is r < -(rest // k): division rounds down, so its negation rounds up.
         quotient = from_affine(rest) // scale
         return not negated, -quotient
     # rest < k * r is r >= rest // k + 1.
@@ -256,7 +258,7 @@ def limit_of(condition: UOp, range_: UOp) -> tuple[bool, UOp] | None:
 
 
 def fold_parts(node: UOp) -> UOp | None:
-    """sum(a + b) is sum(a) + sum(b) where one of the two needs no loop over some range."""
+    """sum(a + b) is sum(a) + sum(b) where one of the two folds over some range."""
     value = node.src[0]
     for one, other in (value.src, value.src[::-1]):
         for range_ in node.src[1:]:
@@ -302,7 +304,7 @@ REDUCE_RULES = RuleSet(
             "reduce-parts",
             SUM,
             fold_parts,
-            # Of floats each a + b has been rounded: taken apart, a large a and a large b would no longer cancel.
+            # For floats each a + b is rounded: in separate sums, a large a and a large b would no longer cancel.
             when=lambda node: node.src[0].op is Ops.ADD and not node.dtype.is_float,
         ),
     ],

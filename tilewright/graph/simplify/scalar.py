@@ -1,4 +1,4 @@
-"""Every scalar rule together. In: an expression. Out: the expression simplified, which is kept on its nodes."""
+"""All scalar rules in one set. In: an expression. Out: the simplified expression, cached on its nodes."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ SCALAR_RULES = RuleSet(
 
 
 def simplify(node: UOp) -> UOp:
-    """The expression with every scalar rule applied. Nodes have no shape of their own here: it is for kernels."""
+    """The expression with every scalar rule applied. It is for kernels, whose nodes have no shapes."""
     return rewrite(node, SCALAR_RULES)

@@ -1,5 +1,5 @@
-"""Choices. In: WHERE, MAX, MIN, CHECK and masked loads. Out: the branch that is taken where that is known, one
-condition for nested choices, and conditions themselves where the branches are true and false."""
+"""Selection. In: WHERE, MAX, MIN, CHECK and masked loads. Out: the selected branch where it is known, one condition for
+nested WHEREs, and the condition itself where the branches are true and false."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.graph.uop import UOp
 
 
 def choose_extreme(node: UOp, x: UOp, y: UOp) -> UOp | None:
-    """The larger or smaller of two integers where their difference has a sign."""
+    """The larger or smaller of two integers where the sign of their difference is known."""
     low, high = x.bounds[0] - y.bounds[1], x.bounds[1] - y.bounds[0]
     if low < 0 < high:
         if y.op is Ops.CONST and x.op not in (Ops.ADD, Ops.MUL):
@@ -40,7 +40,7 @@ def drop_valid(node: UOp) -> UOp | None:
 
 
 def drop_load(node: UOp) -> UOp | None:
-    """A load that is never valid is the value stated for that."""
+    """A load that is never valid is its alternative value."""
     place = node.src[0]
     if place.op is not Ops.INDEX or len(place.src) != 3 or not place.src[2].is_const or place.src[2].arg:
         return None
@@ -48,7 +48,7 @@ def drop_load(node: UOp) -> UOp | None:
 
 
 def drop_mask(condition: UOp, load: UOp, otherwise: UOp) -> UOp | None:
-    """where(c, load masked by c, 0) is the load: masked off, it is 0 or what it states."""
+    """where(c, load masked by c, 0) is the load: where c is false, the load gives 0 or its alternative value."""
     if len(load.src[0].src) != 3 or load.src[0].src[2] is not condition:
         return None
     if len(load.src) > 1:
@@ -57,7 +57,7 @@ def drop_mask(condition: UOp, load: UOp, otherwise: UOp) -> UOp | None:
 
 
 def drop_check(node: UOp) -> UOp | None:
-    """A value that is in range by its bounds, or that never counts, needs no check."""
+    """An index that is in range by its bounds, or is never valid, needs no check."""
     value, valid = node.src
     is_inside = 0 <= value.vmin and value.vmax < node.arg.size
     return value if is_inside or valid.vmax == 0 else None
