@@ -10,6 +10,7 @@ into 0 or back: 0 * inf is NaN, so `cast(r == e) * v` stays a loop for a float v
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tilewright.base.dtype import DType, dtypes
