@@ -7,11 +7,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import gc
 import importlib
 import importlib.abc
 import importlib.machinery
 import math
 import os
+import re
 import sys
 import tempfile
 import types
@@ -23,13 +25,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tilewright
-from tilewright import Device, GlobalCounters, Tensor, dtypes, jit
+from tilewright import Device, GlobalCounters, Ops, Tensor, UOp, Variable, dtypes, jit
 from tilewright.base import dtype as our_dtypes
 from tilewright.base.config import Context as OurContext
 from tilewright.base.config import options
 from tilewright.base.dtype import DType, cast_scalar, promote
-from tilewright.base.errors import JitError, UserError
+from tilewright.base.errors import JitError, UnsupportedError, UserError
+from tilewright.engine.memory.parts import held_buffer, layout_of
+from tilewright.graph.build import stored_root
 from tilewright.nn.state import as_buffer
+from tilewright.runtime.buffer import buffer_of
 
 NAME = "tinygrad"
 # Options that mean something else there, or would make every test slow.
@@ -49,6 +54,14 @@ _PLAIN = (
     "float64",
 )
 _WIDENED = (dtypes.bfloat16, *dtypes.fp8s)  # NumPy has no such types there
+
+# Tests of its compiler, drivers and tools alone.
+INTERNAL = re.compile(
+    r"test_(asm_gemm|autogen|callify|compile_failures|cpu|device|disk_cache|elf|encodings|gc|gpudims|graph|graph_rewrite"
+    r"|hcq\w*|helpers|isel|linearizer\w*|llama_kernels|llm_\w+|memory_planner|metal\w*|method_cache|microbenchmarks"
+    r"|objc|pattern_matcher|process_replay|profiler|renderer_failures|rewrite\w*|simplify_valid_idx|subbuffer"
+    r"|system_pci\w*|tensor_uop\w*|tinyfs|tqdm|transcendental_helpers|uop\w*|upat\w*|validate_oob|viz|wait_loop)\.py"
+)
 
 # ---------------------------------------------------------------- what we lack
 
@@ -240,6 +253,39 @@ class _Renderer:
         return set(dtypes.all)
 
 
+# ---------------------------------------------------------------- what its tensors and nodes have
+
+
+def variable(name: str, least: int, greatest: int, dtype: Any = None) -> Variable:
+    """A variable; ours has the integer type that its bounds need."""
+    return Variable(name, least, greatest)
+
+
+def const(value: Any, dtype: Any = None) -> UOp:
+    return Tensor.full((), value, dtype).uop
+
+
+def memory_of(node: UOp) -> Any:
+    """What holds a value, to be compared: None where it is not computed yet."""
+    held = held_buffer(stored_root(node))
+    return None if held is None else buffer_of(held) if held.op is Ops.BUFFER else held
+
+
+_first_backward = Tensor.backward
+
+
+def backward(self: Tensor, gradient: Tensor | None = None, **kwargs: Any) -> Tensor:
+    """Every float tensor that a result was computed from has a gradient, where ours would have to ask for it."""
+    if self.requires_grad:
+        return _first_backward(self, gradient, **kwargs)
+    for target in [thing for thing in gc.get_objects() if type(thing) is Tensor and hasattr(thing, "uop")]:
+        if target.dtype.is_float and target is not self and target is not gradient:
+            with contextlib.suppress(UnsupportedError):
+                (found,) = self.gradient(target, gradient=gradient)
+                target.grad = found if target.grad is None else target.grad.assign(target.grad + found)
+    return self
+
+
 # ---------------------------------------------------------------- the modules
 
 _PUBLIC = {name: getattr(tilewright, name) for name in tilewright.__all__ if not name.startswith("_")}
@@ -254,6 +300,7 @@ MODULES: dict[str, dict[str, Any]] = {
     "": {
         **_PUBLIC,
         "TinyJit": jit,
+        "Variable": variable,
         "Context": context,
         "getenv": getenv,
         "fetch": fetch,
@@ -266,7 +313,7 @@ MODULES: dict[str, dict[str, Any]] = {
     "runtime.ops_python": {"from_storage_scalar": DTYPE["from_storage_scalar"]},
     "tensor": {"Tensor": Tensor, "_to_np_dtype": to_numpy_dtype, "_from_np_dtype": our_dtypes.to_dtype},
     "uop": {"Ops": tilewright.Ops},
-    "uop.ops": {name: _PUBLIC[name] for name in ("AxisType", "KernelInfo", "Ops", "UOp")},
+    "uop.ops": {**{name: _PUBLIC[name] for name in ("AxisType", "KernelInfo", "Ops", "UOp")}, "Variable": variable},
 }
 
 
@@ -283,6 +330,9 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         below = module.__name__.removeprefix(NAME).removeprefix(".")
         if below in _OURS:
             ours = importlib.import_module(f"tilewright.{_OURS[below]}")
+            for inner in _OURS:
+                if inner.startswith(f"{below}."):
+                    setattr(module, inner.removeprefix(f"{below}."), importlib.import_module(f"{NAME}.{inner}"))
             module.__dict__.update({name: getattr(ours, name) for name in dir(ours) if not name.startswith("_")})
         module.__dict__.update(MODULES.get(below, {}))
 
@@ -307,6 +357,10 @@ def is_param_(tensor: Tensor, value: bool = True) -> Tensor:
     return tensor if value else as_buffer(tensor)
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    return True if INTERNAL.fullmatch(collection_path.name) else None
+
+
 def pytest_configure() -> None:
     """Installs the alias before any test is imported."""
     sys.meta_path.insert(0, Finder())
@@ -315,6 +369,15 @@ def pytest_configure() -> None:
         (unittest.TestCase, "assertRaises", also_ours(raises, takes_text=False)),
         (unittest.TestCase, "assertRaisesRegex", also_ours(raises, takes_text=True)),
         (Tensor, "is_param_", is_param_),
+        (Tensor, "backward", backward),
+        (UOp, "variable", staticmethod(variable)),
+        (UOp, "const", staticmethod(const)),
+        (UOp, "axis", property(lambda node: layout_of(node)[0])),
+        (UOp, "base", property(stored_root)),
+        (UOp, "is_realized", property(lambda node: memory_of(node) is not None)),
+        (UOp, "realized", property(memory_of)),
+        (UOp, "buffer", property(memory_of)),
+        (type(Device["CPU"]), "graph", None),
         (type(Device["CPU"]), "renderer", _Renderer()),
         (dtypes, "fp8_ocp", dtypes.fp8s),
         (dtypes, "fp8_fnuz", ()),

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 
 class Rule(NamedTuple):
-    """Failures whose test, line or error has the pattern. `family` is symbolic, outside (network, other packages),
-    feature (one that we lack), design (another answer, on purpose) or internal (to tinygrad)."""
+    """Failures whose test, line or error has the pattern. `family` is outside (network, other packages), feature (one
+    that we lack), design (another answer, on purpose) or internal (to tinygrad)."""
 
     family: str
     kind: str
@@ -19,7 +19,11 @@ class Rule(NamedTuple):
 
 # The first rule that fits decides.
 RULES = (
-    Rule("symbolic", "symbolic sizes", r"alias: symbolic|UOp\.variable|'variable'|test_symbolic|_sym\b|Variable\("),
+    Rule(
+        "design",
+        "symbolic sizes fit for all values of a variable, which has a value",
+        r"same for all values|has no value\s|for all values|SymbolicInt.*has no attribute|has min\(|may be 0",
+    ),
     Rule("outside", "network", r"alias: network|gaierror|urlopen"),
     Rule("outside", "other packages", r"No module named '"),
     Rule("internal", "`Tensor.callify`", r"callify"),
@@ -105,7 +109,7 @@ RULES = (
     Rule(
         "internal",
         "nodes, devices, options",
-        r"\.uop\b|UOp|Ops\b|DEV|Device[.\[]|DiskDevice|renderer|_METADATA|is no place|has no value in memory",
+        r"\.uop\b|UOp|Ops\.|DEV|Device[.\[]|DiskDevice|renderer|_METADATA|is no place|has no value in memory",
     ),
     Rule(
         "internal",
@@ -114,7 +118,7 @@ RULES = (
     ),
     Rule("internal", "nodes, devices, options", r"ContextVar|v2\.value|code objects|_env_raises|contiguous'|sink:"),
 )
-FAMILIES = ("symbolic", "outside", "feature", "design", "internal")
+FAMILIES = ("outside", "feature", "design", "internal")
 
 
 def class_of(text: str) -> tuple[str, str]:

@@ -88,6 +88,8 @@ class _NodeOnDemand:
             return self  # `Tensor.uop`, as documentation tools and mocks ask for it
         with live.exchanging:  # two threads that ask at once get one node
             if "uop" not in vars(tensor):
+                if "_memory" not in vars(tensor):  # a traceback shows what was being made
+                    raise AttributeError("a tensor whose construction failed has no value")
                 live.register_once(tensor)
                 memory, shape, line = tensor._memory
                 tensor.uop = build.reshape(memory.node, shape)

@@ -201,7 +201,8 @@ class ShapeMixin(StorageMixin):
         if mode not in ("constant", "reflect", "replicate", "circular"):
             raise ShapeError("pad", f"mode {mode!r}", "give constant, reflect, replicate or circular")
         grown = tuple((larger_size(before, 0), larger_size(after, 0)) for before, after in pairs)
-        cut = tuple((larger_size(-before, 0), larger_size(-after, 0)) for before, after in pairs)
+        # Written so that a size of unknown sign is added as it is: max(after, 0) cancels out of the result's size.
+        cut = tuple((more - before, less - after) for (more, less), (before, after) in zip(grown, pairs))
         if mode == "constant":
             value = check_holds("pad", self.dtype, value)
             return self._new(nodes.pad_with(self._cut("pad", self.uop, cut), grown, value))
