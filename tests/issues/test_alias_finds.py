@@ -214,3 +214,43 @@ def test_questions_about_dtypes() -> None:
     assert [dtypes.from_py(value).name for value in (True, 1, 2**40, 0.5)] == ["bool", "int32", "int64", "float32"]
     assert set(dtypes.fp8s) == {dtypes.float8_e4m3, dtypes.float8_e5m2}
     assert Tensor.invalids(2, 3, dtype="int8").shape == (2, 3)
+
+
+def test_a_tensor_that_could_not_be_made_does_not_break_others() -> None:
+    """A traceback keeps it alive, and a debugger shows it."""
+    with pytest.raises(DTypeError) as caught:
+        Tensor(None)
+    trace = caught.value.__traceback__
+    made = []
+    while trace is not None:
+        made += [value for value in trace.tb_frame.f_locals.values() if type(value) is Tensor]
+        trace = trace.tb_next
+    assert made
+    for _ in range(2):
+        with pytest.raises(AttributeError, match="construction failed"):
+            repr(made[0])
+    row = Tensor.zeros(3).contiguous().realize()
+    assert row.assign(row + 1).tolist() == [1, 1, 1]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("shape", [(9,), (12, 7), (4, 6, 5)])
+@pytest.mark.parametrize("factor", [0.4, 1.0, 1.7])
+def test_area_resizing_is_that_of_torch(shape: tuple[int, ...], factor: float) -> None:
+    import torch
+
+    image = np.random.default_rng(0).standard_normal((2, 3, *shape)).astype(np.float32)
+    wanted = tuple(max(1, int(size * factor)) for size in shape)
+    expected = torch.nn.functional.interpolate(torch.tensor(image), wanted, mode="area").numpy()
+    np.testing.assert_allclose(Tensor(image).interpolate(wanted, "area").numpy(), expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ShapeError, match="align_corners"):
+        Tensor(image).interpolate(wanted, "area", align_corners=True)
+
+
+def test_numpy_moves_the_axes_of_a_tensor() -> None:
+    x = Tensor.arange(24).reshape(2, 3, 4)
+    assert isinstance(np.transpose(x), Tensor)
+    assert np.array_equal(np.transpose(x, (1, 2, 0)).numpy(), x.numpy().transpose(1, 2, 0))
+    assert np.transpose(Tensor(1.0)).shape == ()
+    with pytest.raises(ShapeError, match="permute"):
+        np.transpose(x, (0, 1))

@@ -130,6 +130,16 @@ def test_linspace_is_not_fixed_by_a_jitted_function() -> None:
     assert np.allclose([f(n).item() for n in (4, 4, 9, 16, 1)], [4, 4, 9, 16, 0])
 
 
+def test_padding_of_either_sign_has_the_size_that_it_says() -> None:
+    x = Tensor.arange(8).contiguous().realize()
+    for count in (1, 4, 7, 8):
+        n = size(count, "n", 1, 8)
+        grown = x[:n].cat(Tensor([9])).pad((0, 7 - n))
+        assert grown.shape == (8,)
+        assert grown.tolist() == ([*range(count), 9] + [0] * 8)[:8]
+        assert x.pad((n - 4, 0), value=5).tolist() == x.pad((count - 4, 0), value=5).tolist()
+
+
 # ---------------------------------------------------------------- numbers
 
 

@@ -34,6 +34,8 @@ MOVEMENT = [
     moved("permute", lambda x: x.permute(2, 0, 1), lambda x: x.transpose(2, 0, 1)),
     moved("permute", lambda x: x.permute((-1, 0, 1)), lambda x: x.transpose(2, 0, 1), label="negative"),
     moved("transpose", lambda x: x.transpose(0, -1), lambda x: x.swapaxes(0, 2)),
+    moved("transpose", lambda x: np.transpose(x), lambda x: x.T, torch=None, label="of NumPy"),
+    moved("transpose", lambda x: np.moveaxis(x, 0, 2), lambda x: x.transpose(1, 2, 0), torch=None, label="moveaxis"),
     moved("flip", lambda x: x.flip(0, -1), lambda x: x[::-1, :, ::-1]),
     moved("flip", lambda x: x.flip((1,)), lambda x: x[:, ::-1], label="tuple"),
     moved("shrink", lambda x: x.shrink(((0, 1), None, (1, 3))), lambda x: x[:1, :, 1:3], torch=None),

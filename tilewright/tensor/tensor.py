@@ -46,7 +46,6 @@ from tilewright.tensor.families.networks.attention import AttentionMixin
 from tilewright.tensor.families.networks.convolution import ConvolutionMixin
 from tilewright.tensor.families.networks.images import ImagesMixin
 from tilewright.tensor.families.networks.losses import LossesMixin
-from tilewright.tensor.families.networks.pooling import PoolingMixin
 from tilewright.tensor.families.pointwise import PointwiseMixin
 from tilewright.tensor.families.stacking import StackingMixin
 from tilewright.tensor.families.statistics import StatisticsMixin
@@ -98,7 +97,6 @@ class Tensor(
     EinsumMixin,
     AttentionMixin,
     ConvolutionMixin,
-    PoolingMixin,
     ImagesMixin,
     LossesMixin,
     PointwiseMixin,

@@ -15,7 +15,7 @@ from tilewright.graph.uop import UOp
 from tilewright.tensor.core.base import TensorBase
 from tilewright.tensor.core.checks import check_axis
 from tilewright.tensor.families.networks.activation import ActivationMixin
-from tilewright.tensor.primitives import coefficients, functions
+from tilewright.tensor.primitives import coefficients, functions, gamma
 
 _BITS = {8: dtypes.int8, 16: dtypes.int16, 32: dtypes.int32, 64: dtypes.int64}
 
@@ -64,6 +64,14 @@ class PointwiseMixin(ActivationMixin):
             found = found - error / (1 + found * error)
         edge = (size.detach() > 1).where(math.nan, size.detach() * math.inf)
         return (is_inside.where(found, edge) * sign).cast(self._as_float().dtype)
+
+    def lgamma(self) -> Self:
+        """log|gamma(x)|: log((n - 1)!) of a whole number n."""
+        return self._function(gamma.lgamma)
+
+    def digamma(self) -> Self:
+        """The derivative of `lgamma`."""
+        return self._function(gamma.digamma)
 
     def logit(self, eps: float | None = None) -> Self:
         """log(x / (1 - x)); with `eps`, x is clamped to eps..1-eps first."""

@@ -133,8 +133,10 @@ class ShapeMixin(StorageMixin):
             raise AxisError("permute", f"order {wanted} is not a permutation of the axes of shape {self.shape}", remedy)
         return self._view((Ops.PERMUTE, axes))
 
-    def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
-        """With two axes exchanged."""
+    def transpose(self, dim0: int | Sequence[int] | None = 1, dim1: int = 0) -> Self:
+        """With two axes exchanged. `numpy.transpose` asks for all axes in reverse order (None) or in any (a list)."""
+        if dim0 is None or isinstance(dim0, tuple | list):
+            return self.T if dim0 is None else self.permute(*dim0)
         order = list(range(self.ndim))
         first, second = (check_axis("transpose", dim, self.ndim) for dim in (dim0, dim1))
         if order:

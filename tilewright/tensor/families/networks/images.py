@@ -18,7 +18,7 @@ from tilewright.graph.uop import UOp
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.base import check_devices
 from tilewright.tensor.core.checks import check_whole, is_whole
-from tilewright.tensor.families.base import Family
+from tilewright.tensor.families.networks.pooling import PoolingMixin
 from tilewright.tensor.primitives.reduce import accumulate_dtype
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _CUBIC_SLOPE = -0.75  # coefficient of cubic convolution, as in torch
 _MAX_DENOMINATOR = 1 << 20
 
 
-class ImagesMixin(Family):
+class ImagesMixin(PoolingMixin):
     """pixel_shuffle, interpolate, grid_sample, ..."""
 
     # ------------------------------------------------------------ space and channels
@@ -83,11 +83,12 @@ class ImagesMixin(Family):
     ) -> Self:
         """The last axes resized, to a size or by a factor: "linear" (also "bilinear", "trilinear") interpolates between
         the two nearest elements of each axis, "cubic" (also "bicubic") between four, "nearest" and "nearest-exact" take
-        one. With `align_corners` the first and last elements keep their positions. A single factor applies to all axes
-        after the first two. uint8 is rounded."""
+        one, "area" averages the elements that a new one covers, as an adaptive pool does. With `align_corners` the
+        first and last elements keep their positions. A single factor applies to all axes after the first two. uint8 is
+        rounded."""
         is_mixed = mode in (*_LINEAR, *_CUBIC)
-        if not is_mixed and mode not in ("nearest", "nearest-exact"):
-            remedy = "give linear (bilinear, trilinear), cubic (bicubic), nearest or nearest-exact"
+        if not is_mixed and mode not in ("nearest", "nearest-exact", "area"):
+            remedy = "give linear (bilinear, trilinear), cubic (bicubic), nearest, nearest-exact or area"
             raise ShapeError("interpolate", f"mode {mode!r}", remedy)
         if align_corners and not is_mixed:
             remedy = "leave it out, or use mode linear or cubic"
@@ -96,6 +97,8 @@ class ImagesMixin(Family):
         first = self.ndim - len(wanted)
         if 0 in self.shape[first:]:
             raise ShapeError("interpolate", f"shape {self.shape} has no elements to read", "give sizes of at least 1")
+        if mode == "area":
+            return self._adaptive_average("interpolate", wanted, len(wanted))
         resize = functools.partial(
             type(self)._resized, wanted=wanted, ratios=ratios, align_corners=align_corners, is_cubic=mode in _CUBIC
         )
