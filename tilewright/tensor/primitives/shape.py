@@ -133,7 +133,7 @@ class ShapeMixin(StorageMixin):
             raise AxisError("permute", f"order {wanted} is not a permutation of the axes of shape {self.shape}", remedy)
         return self._view((Ops.PERMUTE, axes))
 
-    def transpose(self, dim0: int | Sequence[int] | None = 1, dim1: int = 0) -> Self:
+    def transpose(self, dim0: int | tuple[int, ...] | list[int] | None = 1, dim1: int = 0) -> Self:
         """With two axes exchanged. `numpy.transpose` asks for all axes in reverse order (None) or in any (a list)."""
         if dim0 is None or isinstance(dim0, tuple | list):
             return self.T if dim0 is None else self.permute(*dim0)
