@@ -17,6 +17,7 @@ from tinygrad.codegen.late.linearizer import linearize
 from tinygrad.helpers import Context, getenv, prod
 from tinygrad.nn.state import get_parameters
 from tinygrad.uop.ops import Ops, UOp
+from test.helpers import check_schedule
 
 class TestIt(unittest.TestCase):
   def test_runs(self):
@@ -28,7 +29,14 @@ class TestIt(unittest.TestCase):
   def test_refused_with_another_error(self):
     with self.assertRaisesRegex(ValueError, "their words"): Tensor([1, 2]).reshape(3)
 
-  def test_size(self): Variable("n", 1, 10).bind(3)
+  def test_size(self): self.assertEqual(Tensor.ones(10)[:Variable("n", 1, 10, dtypes.int).bind(3)].sum().item(), 3)
+  def test_size_without_a_value(self): Tensor.ones(10)[:UOp.variable("n", 1, 10)]
+  def test_scheduled(self):
+    check_schedule(out := Tensor([1.0]) + 1, 17)
+    self.assertTrue(out.uop.is_realized)
+  def test_gradient(self):
+    (x := Tensor([3.0])).square().sum().backward()
+    self.assertEqual(x.grad.item(), 6)
   def test_pruned(self): TinyJit(lambda x: x, prune=True)
   def test_linear(self): linearize(Tensor([1]))
   def test_sum(self): assert Tensor([1], dtype=dtypes.int32).sum().dtype == dtypes.int32
@@ -38,21 +46,24 @@ class TestIt(unittest.TestCase):
 
 def test_a_suite_is_run_and_its_failures_are_sorted(tmp_path: Path) -> None:
     (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "__init__.py").touch()
+    (tmp_path / "test" / "helpers.py").write_text("check_schedule = None")
     (tmp_path / "test" / "test_it.py").write_text(SUITE)
+    (tmp_path / "test" / "test_uop_graph.py").write_text("raise ImportError('a test of the compiler alone')")
     plugins = ["-p", "tools.peer_suite.alias", "-p", "tools.peer_suite.classes", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--tb=short", *plugins, "test"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}."},
         capture_output=True,
         text=True,
     )
+    assert "classes of failures" in done.stdout, done.stdout + done.stderr
     table = done.stdout.split("classes of failures", 1)[1].splitlines()
-    assert "5 failed, 2 passed" in done.stdout, done.stdout
-    assert [line for line in table if line.endswith(": 1") and not line.startswith(" ")] == [
-        "symbolic: 1",
+    assert "5 failed, 5 passed" in done.stdout, done.stdout
+    assert [line for line in table if line[-3:] in (": 1", ": 2") and not line.startswith(" ")] == [
         "feature: 1",
-        "design: 1",
+        "design: 2",
         "internal: 1",
         "unknown: 1",
     ]
