@@ -18,7 +18,7 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import view_kernel
-from tilewright.kernel.heuristics.products import factors_of
+from tilewright.kernel.heuristics.product_match import factors_of
 from tilewright.kernel.optimise import prepare_kernel
 
 # ---------------------------------------------------------------- factors that are computed

@@ -141,6 +141,7 @@ PRODUCTS: dict[str, Callable[[], UOp]] = {
     "right transposed, one tile of columns": lambda: matrices(43, 33, 16, (33, 1, 1, 33)),
     "right transposed, few rows": lambda: matrices(5, 11, 70, (11, 1, 1, 11)),
     "few rows of a long sum, right transposed": lambda: matrices(13, 300, 21, (300, 1, 1, 300)),
+    "few columns, right transposed": lambda: matrices(21, 40, 3, (40, 1, 1, 40)),
     "both transposed, one tile of columns": lambda: matrices(40, 17, 16, (1, 40, 1, 17)),
     "float16": lambda: matrices(40, 12, 64, (12, 1, 64, 1), dtypes.float16),
     "bfloat16, right transposed": lambda: matrices(24, 12, 32, (12, 1, 1, 12), dtypes.bfloat16),
@@ -321,6 +322,15 @@ def test_columns_at_a_stride_are_packed(rows: int, depth: int, columns: int, cor
     made = Chosen(matrices(rows, depth, columns, (depth, 1, 1, depth)), replace(LARGE_CACHES, cores=cores))
     assert packs(made) >= 1
     assert not any(memory_of(load).arg.slot == 2 and AxisType.REDUCE in kinds(load) for load in operands(made.view))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(8738, 5), (6533, 3), (1000, 2)])
+def test_few_columns_are_tiles_of_dot_products(rows: int, columns: int) -> None:
+    """What follows the sum was computed for one result at a time: tanh took twice as long as the product."""
+    made = Chosen(matrices(rows, 48, columns, (48, 1, 1, 48)), LARGE_CACHES)
+    tiles = [axis for axis in made.view.of_kind(AxisType.UPCAST) if stride(made.view.stores[0], axis) == 1]
+    assert [size_of(axis) for axis in tiles] == [columns]
+    assert made.tile >= 8
 
 
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(6, 2560, 3822), (20, 8192, 64), (13, 512, 501), (4, 66, 999)])

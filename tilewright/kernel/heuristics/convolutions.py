@@ -44,7 +44,8 @@ from tilewright.kernel.heuristics.convolution_sizes import (
 )
 from tilewright.kernel.heuristics.dot_tiles import HIGH_UTILISATION, utilisation
 from tilewright.kernel.heuristics.opt_builder import OptBuilder
-from tilewright.kernel.heuristics.products import MIN_LANES, factors_of, find_product, own_axes, sum_dtype
+from tilewright.kernel.heuristics.product_match import factors_of, find_product, own_axes, sum_dtype
+from tilewright.kernel.heuristics.products import MIN_LANES
 from tilewright.kernel.transforms.clip import bound_of, check_clip
 from tilewright.kernel.transforms.halo import find_sides
 from tilewright.kernel.transforms.spill import check_spill

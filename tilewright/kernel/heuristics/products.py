@@ -17,21 +17,18 @@ bias, an activation) is computed where the whole sum is in registers."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from typing import NamedTuple
 
-from tilewright.base.dtype import DType
 from tilewright.graph.kernels.threads import local_bytes
-from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
-from tilewright.graph.walk import toposort
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.analysis.dot_terms import product_dots, term_axis
 from tilewright.kernel.analysis.versions import is_injective
 from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
 from tilewright.kernel.heuristics.dot_tiles import HIGH_UTILISATION, MIN_VECTORS, choose_dot_opts, utilisation
+from tilewright.kernel.heuristics.product_match import Product, factors_of, find_product, own_axes, sum_dtype
 from tilewright.kernel.heuristics.product_nest import ROWS_OUTSIDE, Nest
 from tilewright.kernel.heuristics.product_sizes import (
     COLUMN_PARTS,
@@ -87,17 +84,6 @@ OFFSET_REGISTERS = 4
 STEPS = (2, 3)
 
 
-class Product(NamedTuple):
-    """The accesses of the two factors, and the output loops that are tiled. `number` is the position of the right
-    factor in the multiplication."""
-
-    left: UOp
-    right: UOp
-    rows: UOp
-    columns: UOp
-    number: int
-
-
 def choose_product_opts(view: KernelView) -> tuple[Opt, ...] | None:
     if not view.target.has_threads or has_effects(view) or not all(is_counted(axis) for axis in view.axes):
         return None
@@ -115,8 +101,12 @@ def choose_product_opts(view: KernelView) -> tuple[Opt, ...] | None:
             return few
         return _Plan(view, product).choose()
     left, right = accesses
-    lanes *= max((dot.instruction.terms for dot in product_dots(view)), default=1)
-    return choose_dot_opts(view, own_axes(view, left, right), own_axes(view, right, left), left, right, lanes)
+    dots = product_dots(view)
+    lanes *= max((dot.instruction.terms for dot in dots), default=1)
+    # Few columns: a sum of any length is reduced to a scalar for each result, by a tile as by single rows.
+    vectors = MIN_VECTORS if dots or len(view.reduce_axes) > 1 else 1
+    rows, columns = own_axes(view, left, right), own_axes(view, right, left)
+    return choose_dot_opts(view, rows, columns, left, right, lanes, vectors)
 
 
 def _choose_few_rows(view: KernelView, product: Product, lanes: int) -> tuple[Opt, ...] | None:
@@ -125,53 +115,8 @@ def _choose_few_rows(view: KernelView, product: Product, lanes: int) -> tuple[Op
     return choose_dot_opts(view, [product.rows], [product.columns], product.left, product.right, lanes, vectors)
 
 
-# ---------------------------------------------------------------- matching
-
-
-def find_product(view: KernelView) -> Product | None:
-    """The product that the kernel computes; None where it computes something else."""
-    accesses = factors_of(view)
-    for number in (1, 0) if accesses else ():
-        left, right = accesses[1 - number], accesses[number]
-        columns = [a for a in own_axes(view, right, left) if all(stride(store, a) == 1 for store in view.stores)]
-        rows = own_axes(view, left, right)
-        if columns and rows:
-            return Product(left, right, max(rows, key=size_of), columns[0], number)
-    return None
-
-
-def factors_of(view: KernelView) -> list[UOp]:
-    """The accesses of the two factors, in the order of the multiplication; empty where the kernel is no sum of
-    products. The sum may be the masked term of another sum: the borders of a convolution are masked so."""
-    if not view.reduces or any(node.arg is not Ops.ADD for node in view.reduces):
-        return []
-    value = _without_casts(view.reduces[0].src[0])
-    factors = [_without_casts(factor) for factor in value.src] if value.op is Ops.MUL else []
-    if any(factor.op is not Ops.LOAD or factor.src[0] not in view.accesses for factor in factors):
-        return []
-    is_nested = all(one in toposort(other) for one, other in itertools.pairwise(view.reduces))
-    return [factor.src[0] for factor in factors] if is_nested else []
-
-
-def own_axes(view: KernelView, one: UOp, other: UOp) -> list[UOp]:
-    """The output loops that factor `one` depends on and the other does not."""
-    loops = [axis for axis in view.of_kind(AxisType.LOOP) if all(axis in node.ranges for node in view.reduces)]
-    return [axis for axis in loops if axis in one.ranges and axis not in other.ranges]
-
-
 def _products(view: KernelView) -> int:
     return math.prod(size_of(axis) for axis in view.axes)
-
-
-def sum_dtype(view: KernelView) -> DType:
-    """The dtype of the accumulators."""
-    return view.target.held_in(view.reduces[0].dtype)
-
-
-def _without_casts(node: UOp) -> UOp:
-    while node.op is Ops.CAST:
-        node = node.src[0]
-    return node
 
 
 # ---------------------------------------------------------------- the nest
