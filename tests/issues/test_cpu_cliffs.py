@@ -16,13 +16,19 @@ from tests.kernel.kernels import axis, load, param, store, summed
 from tests.kernel.test_products import TARGETS, kernel
 from tests.schedule.graphs import DEVICE, Graph
 from tilewright import Device, Tensor
+from tilewright.backends.cpu.device import cpu_target
+from tilewright.backends.cpu.rendering.renderer import render
+from tilewright.base.dtype import dtypes
+from tilewright.base.errors import IndexingError
+from tilewright.codegen.pipeline import lower
 from tilewright.engine.execution.realize import schedule
 from tilewright.graph.ops import AxisType, Ops
+from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.kernel.axes import size_of, stride, view_kernel
 from tilewright.kernel.heuristics.default import choose_opts
-from tilewright.kernel.optimise import prepare_kernel
+from tilewright.kernel.optimise import optimise, prepare_kernel
 from tilewright.kernel.prepare.loops import split_loops
 from tilewright.tensor.primitives import running
 from tilewright.tensor.primitives.masked_scans import MAX_TOTALS, SCAN_BLOCK, scan_axis
@@ -319,3 +325,45 @@ def test_long_running_products_round_once() -> None:
     factors = 1 + np.random.default_rng(5).standard_normal(65536, dtype=np.float32) / np.float32(65536)
     found, expected = Tensor(factors).cumprod(0).numpy(), factors.cumprod(dtype=np.float64)
     assert np.abs(found / expected - 1).max() < 1e-7
+
+
+# ---------------------------------------------------------------- rows and elements by index
+
+
+def opts_of(*tensors: Tensor) -> list[tuple[Opt, ...]]:
+    target = cpu_target()
+    return [choose_opts(view_kernel(prepare_kernel(ast), target)) for ast in kernels_of(*tensors)]
+
+
+def test_an_index_of_64_bits_does_not_make_vectors_short() -> None:
+    lanes = cpu_target().lanes(dtypes.float32)
+    table, rows = Tensor.empty(50, 40 * lanes), Tensor.empty(7, dtype=dtypes.int64)
+    assert [opt.arg for opt in opts_of(table[rows])[0] if opt.op is OptOps.UPCAST] == [4 * lanes]
+    # A gather of half a vector takes as long as one of a whole one.
+    columns = Tensor.empty(lanes * 3 + lanes // 2, dtype=dtypes.int64)
+    assert [opt.arg for opt in opts_of(table.index_select(1, columns))[0] if opt.op is OptOps.UPCAST] == [lanes]
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 17, 40])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_selected_rows_and_columns(count: int, axis: int) -> None:
+    values = np.arange(70 * 90, dtype=np.float32).reshape(70, 90)
+    index = np.random.default_rng(count).integers(-values.shape[axis], values.shape[axis], count)
+    x, picks = Tensor(values).realize(), Tensor(index).realize()
+    np.testing.assert_array_equal(x.index_select(axis, picks).numpy(), values.take(index, axis))
+    index[-1] = values.shape[axis]
+    with pytest.raises(IndexingError, match=f"index {values.shape[axis]} is out of range"):
+        x.index_select(axis, Tensor(index).realize() | 0).numpy()
+
+
+def test_an_index_that_all_rows_share_is_checked_once() -> None:
+    picked = Tensor.empty(900, 28).index_select(1, Tensor.empty(4, dtype=dtypes.int64))
+    (ast,) = kernels_of(picked)
+    text = render(lower(optimise(ast, cpu_target()), cpu_target()), "kernel")
+    before, _, inside = text.partition("phi i64 [ %lo")
+    assert "check" in before
+    assert "icmp" not in inside.partition("loop")[0]
+    # One that each row has is checked in the loop.
+    (ast,) = kernels_of(Tensor.empty(900, 28).gather(1, Tensor.empty(900, 4, dtype=dtypes.int64)))
+    text = render(lower(optimise(ast, cpu_target()), cpu_target()), "kernel")
+    assert "check" not in text.partition("phi i")[0]

@@ -100,7 +100,11 @@ def choose_with_reason(view: KernelView) -> tuple[tuple[Opt, ...], str]:
         for inner in inner_vector_axes(view):
             # An access of a large stride is a gather, lane by lane: more vectors of it are only more code.
             is_scattered = any(stride(access, inner) not in (*NEAR_STEPS, -1) for access in view.accesses)
-            builder.vectorise(inner, 1 if is_scattered else INDEPENDENT_VECTORS, lanes)
+            if is_scattered and is_counted(inner) and not view.reduces and size_of(inner) > lanes:
+                # One of half as many elements takes as long: the last one is masked.
+                builder.upcast(builder.pad(inner, lanes), lanes)
+            else:
+                builder.vectorise(inner, 1 if is_scattered else INDEPENDENT_VECTORS, lanes)
         add_accumulators(builder, lanes)
         add_streams(builder)
     add_threads(builder)
@@ -150,10 +154,24 @@ def spills_constants(view: KernelView) -> bool:
 
 def widest_dtype_of(view: KernelView) -> DType:
     """The widest dtype that is stored, loaded, computed or accumulated, as registers hold it: a float that the target
-    lacks is computed in float32."""
-    nodes = [*view.accesses, *view.reduces, *(node for node in view.nodes if node.op.is_elementwise)]
+    lacks is computed in float32. An index that is loaded, of 64 bits as a rule, does not make vectors of values short:
+    it is the same for a whole row, or takes two registers."""
+    nodes = values_of(view)
     found = {node.dtype for node in nodes if node.dtype.is_float or node.dtype.kind in ("int", "uint")}
     return max(map(view.target.held_in, found), key=lambda dtype: dtype.itemsize, default=dtypes.uint8)
+
+
+def values_of(view: KernelView) -> list[UOp]:
+    """Accesses, reductions and arithmetic, without what only positions and masks of loads are computed from."""
+    seen: set[UOp] = set()
+    stack = list(view.sink.src)
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            stack.extend(node.src[:1] if node.op is Ops.INDEX and node not in view.stores else node.src)
+    kept = {Ops.INDEX, Ops.REDUCE}
+    return [node for node in view.nodes if node in seen and (node.op in kept or node.op.is_elementwise)]
 
 
 def common_vector_axis(view: KernelView, allowed: tuple[int, ...] = (0, 1)) -> UOp | None:

@@ -129,6 +129,10 @@ class Addresses:
             # LLVM would take a shift by more bits than an address has for an address scale, and stop the process.
             masks = of_lanes("i1", lanes)
             position = emitter.assign(f"select {masks} {mask}, {kind} {position}, {kind} zeroinitializer")
+        if base.dtype.bits > 32 and memory_of(index).arg.size <= 1 << 31:
+            # What is in the buffer needs 31 bits, and one gather instruction takes twice as many positions of 32.
+            narrow = of_lanes("i32", lanes)
+            position, kind = emitter.assign(f"trunc {kind} {position} to {narrow}"), narrow
         pointers = emitter.assign(f"getelementptr {element}, ptr {self.buffer(index).name}, {kind} {position}")
         offset = sum(s * at[tile] for tile, s in steps.items() if tile is not axis)
         if step or offset:

@@ -10,11 +10,36 @@ from tilewright.backends.cpu.rendering.values import Values
 from tilewright.base.dtype import dtypes
 from tilewright.graph.kernels.edges import holds_at
 from tilewright.graph.ops import Ops
-from tilewright.graph.uop import UOp
+from tilewright.graph.records import Program
+from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import toposort
 
 # LLVM moves an unlikely block out of the loop.
 _UNLIKELY = "!1"
 _WEIGHTS = '!1 = !{!"branch_weights", i32 1, i32 1048575}'
+
+
+def checked_once(program: Program) -> dict[UOp, None]:
+    """The nodes in front of the loop over the launch, in their order: range checks of what does not depend on it, and
+    what these are computed from. LLVM leaves them inside, as each iteration stores to memory that it knows little of."""
+    read_only = {param.slot for param in program.params if not param.is_written}
+    fixed: dict[UOp, None] = {}
+    inside = 0
+    for node in program.body:
+        inside += (node.op is Ops.RANGE and not node.arg.kind.is_tile) - (node.op is Ops.END)
+        is_load = node.op is Ops.LOAD and memory_of(node.src[0]).op is Ops.PARAM
+        is_pure = node.op.is_elementwise or node.op is Ops.INDEX
+        if is_pure or (is_load and memory_of(node.src[0]).arg.slot in read_only):
+            if not inside and all(_is_fixed(source, fixed) for source in node.src):
+                fixed[node] = None
+    checks = [node for node in fixed if node.op is Ops.CHECK]
+    wanted = set(toposort(*checks)) if checks else set()
+    return {node: None for node in fixed if node in wanted}
+
+
+def _is_fixed(source: UOp, fixed: dict[UOp, None]) -> bool:
+    is_tile = source.op is Ops.RANGE and source.arg.kind.is_tile
+    return source in fixed or is_tile or source.op in (Ops.CONST, Ops.PARAM, Ops.VARIABLE)
 
 
 def emit_check(values: Values, node: UOp, words: str) -> None:

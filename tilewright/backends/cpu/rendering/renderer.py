@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tilewright.backends.cpu.code.llvm import FUNCTION_ATTRIBUTES
-from tilewright.backends.cpu.rendering.checks import emit_check
+from tilewright.backends.cpu.rendering.checks import checked_once, emit_check
 from tilewright.backends.cpu.rendering.denormals import INNER, flushes_denormals, wrap_llvm
 from tilewright.backends.cpu.rendering.dot_products import DotProducts
 from tilewright.backends.cpu.rendering.elementwise import Elementwise
@@ -74,9 +74,14 @@ class Renderer:
             memory.buffers[Ops.PARAM, param.slot] = emitter.emit(f"load ptr, ptr {pointer}")
         for number, variable in enumerate(self.program.variables, self.program.first_variable):
             self._load_variable(variable, number)
+        checked = checked_once(self.program) if thread is not None else {}
+        for node in checked:
+            self._emit_if_needed(node)
         if thread is not None:
             self._open_loop(thread, "%lo")
         for node in self.program.body:
+            if node in checked:
+                continue
             if node.op is Ops.RANGE:
                 if not node.arg.kind.is_tile and node is not thread:
                     self._open_loop(node, "0")
@@ -84,8 +89,8 @@ class Renderer:
                 self._close_loop()
             elif node.op is Ops.DEFINE_REG or node.op is Ops.DEFINE_LOCAL:
                 memory.define(node)
-            elif node.op is not Ops.VARIABLE and self.facts.is_needed(node) and node not in self.elementwise.postponed:
-                self._emit_node(node)
+            elif node.op is not Ops.VARIABLE:
+                self._emit_if_needed(node)
         if thread is not None:
             self._close_loop("%hi")
         is_flushed = flushes_denormals(self.program)
@@ -160,6 +165,10 @@ class Renderer:
             self.values[acc][coordinates] = emitter.here(last)
 
     # ------------------------------------------------------------ nodes
+
+    def _emit_if_needed(self, node: UOp) -> None:
+        if self.facts.is_needed(node) and node not in self.elementwise.postponed:
+            self._emit_node(node)
 
     def _emit_node(self, node: UOp) -> None:
         if node in self.dots.members:
