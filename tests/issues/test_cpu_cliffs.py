@@ -367,3 +367,43 @@ def test_an_index_that_all_rows_share_is_checked_once() -> None:
     (ast,) = kernels_of(Tensor.empty(900, 28).gather(1, Tensor.empty(900, 4, dtype=dtypes.int64)))
     text = render(lower(optimise(ast, cpu_target()), cpu_target()), "kernel")
     assert "check" not in text.partition("phi i")[0]
+
+
+# ---------------------------------------------------------------- joins inside of vectors
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((20_001,), 0), ((9, 4001), 0), ((3, 9, 1301), 1), ((16_384,), 0)])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_a_stored_join_is_a_copy_of_each_part(shape: tuple[int, ...], axis: int, dtype: str) -> None:
+    values = np.random.default_rng(0).integers(-100, 100, shape).astype(dtype)
+    x = Tensor(values).realize()
+    expected = np.concatenate([values, values * 2, values], axis)
+    for is_contiguous in (False, True):
+        joined = x.cat(x * 2, x, dim=axis)
+        joined = joined.contiguous() if is_contiguous else joined
+        is_inside = bool(shape[axis] * math.prod(shape[axis + 1 :]) % cpu_target().lanes(x.dtype))
+        asts = kernels_of(joined)
+        assert len(asts) == (3 if is_inside else 1)
+        assert not any(len(access.src) > 2 for ast in asts for access in view_kernel(ast).accesses if is_inside)
+        np.testing.assert_array_equal(joined.numpy(), expected)
+    # What is computed from a join, and a join of short rows, is one kernel.
+    assert len(kernels_of(x.cat(x * 2, x, dim=axis) + 1)) == 1
+    assert len(kernels_of(Tensor.empty(900, 61).cat(Tensor.empty(900, 61), dim=1))) == 1
+    np.testing.assert_array_equal((x.cat(x * 2, x, dim=axis) + 1).numpy(), expected + 1)
+
+
+def test_parts_of_a_stored_join_keep_their_bits_and_gradients() -> None:
+    values = np.full(20_001, -0.0, np.float32)
+    values[::7] = np.nan
+    x, y = Tensor(values, requires_grad=True), Tensor(np.ones(12_345, np.float32), requires_grad=True)
+    joined = x.cat(y, x.flip(0)).contiguous()
+    assert joined.numpy().tobytes() == np.concatenate([values, np.ones(12_345, np.float32), values[::-1]]).tobytes()
+    joined[20_000:20_010].sum().backward()
+    assert y.grad is not None
+    assert y.grad.sum().item() == 9.0
+
+
+def test_one_vector_of_accumulators_has_company_from_other_rows() -> None:
+    """119 rows of 73 vectors: neither has a divisor up to 4, and a maximum waits for the one before it."""
+    first = opts_of(Tensor.empty(138_992).max())[0]
+    assert [opt.arg for opt in first if opt.op is OptOps.UPCAST] == [cpu_target().lanes(dtypes.float32), 7]

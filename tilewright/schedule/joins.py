@@ -8,7 +8,10 @@ import itertools
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tilewright.base.target import Target
 from tilewright.graph import build
+from tilewright.graph.build import scalar_of
+from tilewright.graph.gradients.gather import counting_axis
 from tilewright.graph.ops import Ops
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.slices import MAX_SELECTED_PARTS, bounds_of, select_parts
@@ -19,6 +22,10 @@ from tilewright.schedule.uses import loops_over
 _PART = "part"
 # Elements of a part that is copied along with its neighbours: many more take longer than a launch.
 MAX_COPIED_ELEMENTS = 1 << 14
+# A selection with fewer elements takes less time than the launches of a kernel for each part; and the least contiguous
+# elements of a part, where the masks of whole rows cost less than loops over short ones.
+MIN_JOINED_ELEMENTS = 1 << 15
+MIN_JOINED_ROW = 2048
 
 
 class Join(NamedTuple):
@@ -62,6 +69,47 @@ def _is_small_copy(node: UOp) -> bool:
     while node.op.kind is Kind.MOVEMENT:
         node = node.src[0]
     return count <= MAX_COPIED_ELEMENTS and node.op in (Ops.PARAM, Ops.CUSTOM_KERNEL)
+
+
+def stored_join(stored: UOp, target: Target | None) -> UOp | None:
+    """The CAT that a stored selection of parts is, where a part begins inside of a vector: the loads of every vector
+    are masked for the sake of those at the boundaries, where each part by itself is a plain copy."""
+    if target is None or not target.has_threads or stored.op is not Ops.WHERE or is_symbolic(stored.shape):
+        return None
+    found = selected_parts(stored)
+    if found is None:
+        return None
+    parts, axis = found
+    inner = max_count(stored.shape[axis + 1 :])
+    lanes = target.lanes(stored.dtype)
+    is_inside = any(start * inner % lanes for start, _ in bounds_of([part.shape[axis] for part in parts]))
+    is_long = all(max_count(part.shape[axis:]) >= MIN_JOINED_ROW for part in parts)
+    is_large = max_count(stored.shape) >= MIN_JOINED_ELEMENTS
+    return UOp(Ops.CAT, stored.dtype, tuple(parts), axis) if is_inside and is_long and is_large else None
+
+
+def selected_parts(node: UOp) -> tuple[list[UOp], int] | None:
+    """The parts that `select_parts` has joined, and the axis; None of any other value."""
+    parts, along = [], None
+    shape, end = node.shape, 0
+    while node.op is Ops.WHERE and node.src[0].op is Ops.CMPLT:
+        (place, limit), padded, rest = node.src[0].src, *node.src[1:]
+        axis, stop = counting_axis(place), scalar_of(limit)
+        if axis is None or axis != (axis if along is None else along) or stop is None or stop.op is not Ops.CONST:
+            return None
+        part = _padded_part(padded, axis, end, int(stop.arg))
+        if part is None:
+            return None
+        parts.append(part)
+        along, end, node = axis, int(stop.arg), rest
+    last = None if along is None else _padded_part(node, along, end, shape[along])
+    return None if last is None or along is None else ([*parts, last], along)
+
+
+def _padded_part(padded: UOp, axis: int, start: int, stop: int) -> UOp | None:
+    """What a value is padded from, if that is its elements `start` to `stop` along the axis."""
+    expected = tuple((start, size - stop) if k == axis else (0, 0) for k, size in enumerate(padded.shape))
+    return padded.src[0] if padded.op is Ops.PAD and padded.arg == expected else None
 
 
 def slice_of_source(shrink: UOp) -> UOp | None:

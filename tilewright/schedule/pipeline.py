@@ -23,7 +23,7 @@ from tilewright.graph.verification.verify import verify_kernel, verify_tensor_gr
 from tilewright.graph.walk import map_nodes, toposort
 from tilewright.schedule.checks import keep_checks
 from tilewright.schedule.fuse import SEPARATE, plan_fusion
-from tilewright.schedule.joins import is_part, slice_of_source, with_parts
+from tilewright.schedule.joins import is_part, slice_of_source, stored_join, with_parts
 from tilewright.schedule.launches import check_joined, join_launches
 from tilewright.schedule.limits import nodes_to_split
 from tilewright.schedule.memory import place_temps
@@ -221,6 +221,7 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
     has_waiting = False
     part_count = 0
     by_index: set[UOp] = set()
+    asked_for = frozenset(outputs)
 
     def visit(node: UOp, src: tuple[UOp, ...]) -> UOp:
         nonlocal has_waiting, part_count
@@ -237,6 +238,8 @@ def prepare_graph(outputs: Sequence[UOp], target: Target) -> tuple[list[UOp], tu
             return split
         if made.op is Ops.CONTIGUOUS and stored_root(made.src[0]) in by_index:
             return made.src[0]  # it has kernels of its own, or needs none
+        if made.op is Ops.CONTIGUOUS or node in asked_for:
+            made = stored_join(made.src[0] if made.op is Ops.CONTIGUOUS else made, target) or made
         if made.op is Ops.COPY and not is_stored_view(made.src[0]):
             whole = UOp(Ops.CONTIGUOUS, made.dtype, made.src)
             whole.line = whole.line or node.line

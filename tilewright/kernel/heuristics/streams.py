@@ -22,6 +22,7 @@ from tilewright.kernel.transforms.thread import check_thread
 
 # Rows that a reduction reads at a time: four prefetch streams use more bandwidth than one or two (bench/streams.py).
 STREAMS = 4
+MAX_STREAMS = 8
 MIN_ROWS = 64
 # The fraction of an L1 for spilled accumulators: the rows pass through it as well.
 SPILL_SHARE = 2
@@ -158,4 +159,8 @@ def add_streams(builder: OptBuilder) -> None:
     if not is_counted(rows[-1]):
         builder.vectorise_variable(rows[-1], min(STREAMS, room))
     elif size_of(rows[-1]) >= MIN_ROWS:
-        split_into_streams(builder, rows[-1], OptOps.UPCAST, min(STREAMS, room))
+        wanted = min(STREAMS, room)
+        if sums <= lanes and not any(size_of(rows[-1]) % n == 0 for n in range(2, wanted + 1)):
+            # One accumulator waits for itself in every iteration: more streams than are best for memory are faster.
+            wanted = min(MAX_STREAMS, room)
+        split_into_streams(builder, rows[-1], OptOps.UPCAST, wanted)
