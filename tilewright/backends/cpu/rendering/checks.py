@@ -21,7 +21,7 @@ _WEIGHTS = '!1 = !{!"branch_weights", i32 1, i32 1048575}'
 
 def checked_once(program: Program) -> dict[UOp, None]:
     """The nodes in front of the loop over the launch, in their order: range checks of what does not depend on it, and
-    what these are computed from. LLVM leaves them inside, as each iteration stores to memory that it knows little of."""
+    what these are computed from. LLVM leaves them inside, as each iteration stores to memory it knows little of."""
     read_only = {param.slot for param in program.params if not param.is_written}
     fixed: dict[UOp, None] = {}
     inside = 0
