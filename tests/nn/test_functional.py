@@ -114,7 +114,7 @@ def test_like_torch(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def test_what_is_not_taken_is_refused() -> None:
     x = Tensor(X)
-    with pytest.raises(DTypeError, match="relu: 0 arguments behind the tensor and beta by name"):
+    with pytest.raises(DTypeError, match="relu: 0 arguments after the tensor and beta by name"):
         F.relu(x, beta=1)  # type: ignore[attr-defined]
     with pytest.raises(DTypeError, match="give dim dtype, each once"):
         F.softmax(x, 1, dim=0)  # type: ignore[attr-defined]

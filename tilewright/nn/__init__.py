@@ -1,6 +1,7 @@
 """Networks: layers here, and `nn.functional`, `nn.optim`, `nn.state`, `nn.datasets` beside them. A layer is a plain
-object with tensors as attributes and a `__call__`; a model is any object that holds layers. Parameters want gradients,
-running statistics do not. Names of tensors, and how they start, are torch's, so that weights go both ways."""
+object with tensors as attributes and a `__call__`; a model is any object with layers as attributes. Parameters require
+gradients, running statistics do not. Names and initial values of tensors are torch's, so that weights can be exchanged
+both ways."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

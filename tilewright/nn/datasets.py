@@ -72,10 +72,9 @@ _CLASSES = 10
 
 
 def mnist(folder: str | None = None, device: str | None = None, progress: bool = True) -> Dataset:
-    """Handwritten digits, 28 by 28: 60,000 to train with and 10,000 to test with.
-
-    Where only a registry of Python packages can be reached these are 4,000 and 1,000 of them, as many of each digit,
-    and a line on stderr says so. `folder` is a folder that holds the four IDX files, unpacked."""
+    """Handwritten digits, 28 by 28: 60,000 for training and 10,000 for testing. Where only a registry of Python
+    packages can be reached, it is a subset of 4,000 and 1,000, balanced over the digits, and a line on stderr says so.
+    `folder` is a folder with the four IDX files, unpacked."""
     try:
         return _idx_dataset("mnist", _MNIST_FILES, _MNIST_SOURCES, folder, device, progress)
     except FileFormatError:
@@ -90,23 +89,21 @@ def mnist(folder: str | None = None, device: str | None = None, progress: bool =
 
 
 def fashion_mnist(folder: str | None = None, device: str | None = None, progress: bool = True) -> Dataset:
-    """Pictures of clothes in ten kinds, 28 by 28: 60,000 to train with and 10,000 to test with."""
+    """Images of clothes in ten classes, 28 by 28: 60,000 for training and 10,000 for testing."""
     return _idx_dataset("fashion-mnist", _FASHION_FILES, _FASHION_SOURCES, folder, device, progress)
 
 
 def cifar10(folder: str | None = None, device: str | None = None, progress: bool = True) -> Dataset:
-    """Photographs of ten kinds of things, 3 colours, 32 by 32: 50,000 to train with and 10,000 to test with.
-
-    `folder` is a folder that holds the six files of the binary version, such as `data_batch_1.bin`."""
+    """Photographs in ten classes, 3 colours, 32 by 32: 50,000 for training and 10,000 for testing. `folder` is a folder
+    with the six files of the binary version, such as `data_batch_1.bin`."""
     files = dict.fromkeys((*_CIFAR10_TRAIN, *_CIFAR10_TEST), "")
     path = obtain("cifar10", files, _CIFAR10_SOURCES, folder, progress)
     return (*_cifar10_part(path, _CIFAR10_TRAIN, device), *_cifar10_part(path, _CIFAR10_TEST, device))
 
 
 def digits(folder: str | None = None, device: str | None = None, progress: bool = True) -> Dataset:
-    """The small digits of scikit-learn, 8 by 8 with values 0 to 16: 1,437 to train with, the last 360 to test with.
-
-    `folder` is a folder that holds `digits.csv`."""
+    """The small digits of scikit-learn, 8 by 8 with values 0 to 16: 1,437 for training, the last 360 for testing.
+    `folder` is a folder with `digits.csv`."""
     path = obtain("digits", _DIGITS_FILES, _DIGITS_SOURCES, folder, progress)
     images, labels = _read_csv("digits", os.path.join(path, "digits.csv"), (1, 8, 8))
     return _split(images, labels, len(labels) - 360, device)
@@ -129,9 +126,9 @@ def _idx_dataset(
 
 
 def _paired(name: str, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Images with a channel axis, labels as int32, as many of one as of the other."""
+    """Images with a channel axis and labels as int32, checked to be equal in number."""
     if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
-        message = f"images of shape {images.shape} and labels of shape {labels.shape} do not go together"
+        message = f"images of shape {images.shape} and labels of shape {labels.shape} do not match"
         raise FileFormatError(name, message, "fetch the files again")
     return images.unsqueeze(1), labels.cast(dtypes.int32)
 
@@ -145,7 +142,7 @@ def _small_mnist(error: FileError, device: str | None, progress: bool) -> Datase
     except FileError as second:
         raise FileError("mnist", f"{error.message}\n  nor a part of it: {second.message}", error.remedy) from second
     images, labels = _read_csv("mnist", os.path.join(path, "mnist_5k.csv"), (1, 28, 28))
-    # The file is sorted by digit; taken in turns, every part of it holds as many of each.
+    # The file is sorted by digit; interleaved, every part of it is balanced.
     order = [row for turn in range(500) for row in range(turn, len(labels), 500)]
     return _split(images[order], labels[order], 4000, device)
 
@@ -168,7 +165,8 @@ def _split(images: Any, labels: Any, count: int, device: str | None) -> Dataset:
 
 
 def _cifar10_part(path: str, names: tuple[str, ...], device: str | None) -> tuple[Tensor, Tensor]:
-    """Records of a label and 3 * 32 * 32 pixels; their number and their labels are checked, no sums are published."""
+    """Records of a label and 3 * 32 * 32 pixels; their number and labels are checked, since no checksums are
+    published."""
     import numpy
 
     parts = []

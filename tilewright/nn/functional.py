@@ -1,5 +1,5 @@
 """Functions under torch's names and with torch's arguments: `import tilewright.nn.functional as F`, `F.relu(x)`. In:
-tensors. Out: tensors. Each is a method of `Tensor`; what stands here is the order of its arguments, and the functions
+tensors. Out: tensors. Each is a method of `Tensor`; this module has the order of torch's arguments, and the functions
 whose defaults differ from those of the method."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _AVERAGE = "kernel_size stride padding ceil_mode count_include_pad"
 _MAXIMUM = "kernel_size stride padding dilation ceil_mode"
 _CLASSES = "target:Y weight ignore_index reduction"
 _AXIS = "dim:axis dtype"
-# The arguments behind the tensor in torch's order; `torch:ours` where the method has another name for one.
+# The arguments after the tensor in torch's order; `torch:ours` where the method has another name for one.
 _ARGUMENTS = {
     **dict.fromkeys(_PLAIN, ""),
     **dict.fromkeys(("celu", "elu"), "alpha"),
@@ -67,8 +67,8 @@ _ARGUMENTS = {
 
 
 def _function(name: str, arguments: str) -> Callable[..., Any]:
-    """The method of that name as a function. An argument that is None has the method's default, and `inplace` changes
-    nothing: memory is planned for the whole graph."""
+    """The method of that name as a function. None selects the method's default, and `inplace` has no effect, since
+    memory is planned for the whole graph."""
     pairs = [argument.partition(":") for argument in arguments.split()]
     ours = {theirs: own or theirs for theirs, _, own in pairs}
 
@@ -79,7 +79,7 @@ def _function(name: str, arguments: str) -> Callable[..., Any]:
         given = dict(zip(ours, args))
         wrong = (kwargs.keys() - ours.keys()) | (kwargs.keys() & given.keys())
         if wrong or len(args) > len(ours):
-            message = f"{len(args)} arguments behind the tensor and {', '.join(sorted(wrong)) or 'no other'} by name"
+            message = f"{len(args)} arguments after the tensor and {', '.join(sorted(wrong)) or 'no other'} by name"
             raise DTypeError(name, message, f"give {' '.join(ours) or 'the tensor alone'}, each once")
         given |= kwargs
         known = {ours[argument]: value for argument, value in given.items() if value is not None}
@@ -101,19 +101,19 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
-    """x times the normal distribution at x, exact unless told otherwise."""
+    """x times the cumulative normal distribution at x; exact by default."""
     return input.gelu(approximate)
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Elements become 0 with probability p and the others grow by 1/(1-p), unless told `training=False`."""
+    """Elements become 0 with probability p and the others are scaled by 1/(1-p), unless `training=False`."""
     del inplace
     with Tensor.train(training):
         return input.dropout(p)
 
 
 def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
-    """A 1 at the class of each element; -1 reads the number of classes from the values."""
+    """One-hot vectors of class numbers; -1 reads the number of classes from the values."""
     return input.one_hot(int(input.max().item()) + 1 if num_classes == -1 else num_classes)
 
 

@@ -60,7 +60,7 @@ __all__ = [
 
 
 class Dropout:
-    """In training (`Tensor.train()`), elements become 0 with probability p and the others grow by 1/(1-p)."""
+    """In training (`Tensor.train()`), elements become 0 with probability p and the others are scaled by 1/(1-p)."""
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         del inplace  # memory is planned for the whole graph
@@ -73,7 +73,7 @@ class Dropout:
 
 
 class Dropout2d(Dropout):
-    """As `Dropout`, of whole channels of (batch, channels, ...)."""
+    """As `Dropout`, for whole channels of (batch, channels, ...)."""
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.ndim < 2:
@@ -82,10 +82,10 @@ class Dropout2d(Dropout):
 
 
 class Identity:
-    """What comes in."""
+    """Returns its input."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Takes what the layer would that it stands for."""
+        """Accepts and ignores the arguments of the layer that it replaces."""
 
     def __call__(self, x: Tensor) -> Tensor:
         return x
@@ -116,7 +116,7 @@ class Function:
 
 
 class Activation(Function):
-    """A function of each element. `inplace`, the last argument, changes nothing: memory is planned for the whole
+    """A function of each element. `inplace`, the last argument, has no effect: memory is planned for the whole
     graph."""
 
     def __init__(self, *args: Any, inplace: bool = False, **kwargs: Any) -> None:
@@ -161,7 +161,7 @@ Tanh = _layer("Tanh", "tanh", Activation)
 
 
 class GELU(Function):
-    """x times the normal distribution at x."""
+    """x times the cumulative normal distribution at x."""
 
     method = "gelu"
 
@@ -183,7 +183,7 @@ Unflatten = _layer("Unflatten", "unflatten")
 
 
 class MaxPool2d(Function):
-    """The greatest element of each window."""
+    """The maximum of each window."""
 
     method = "max_pool2d"
 
@@ -221,7 +221,7 @@ class Upsample(Function):
 
 
 class ZeroPad2d(Function):
-    """Zeros around the last two axes: as many on each side, or (left, right, top, bottom)."""
+    """Zeros around the last two axes: the same number on each side, or (left, right, top, bottom)."""
 
     method = "pad"
 
@@ -250,6 +250,6 @@ class CrossEntropyLoss(Loss):
 
 
 class NLLLoss(CrossEntropyLoss):
-    """Minus the logarithm of the probability of the class, from (batch, classes, ...) logarithms."""
+    """The negative log-probability of the class, from (batch, classes, ...) log-probabilities."""
 
     method = "nll_loss"

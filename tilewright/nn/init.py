@@ -1,4 +1,4 @@
-"""How parameters start, under torch's names. In: a tensor, which is overwritten. Out: the same tensor."""
+"""Initialisation of parameters, under torch's names. In: a tensor, which is overwritten. Out: the same tensor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GAINS = {"relu": math.sqrt(2), "tanh": 5 / 3, "selu": 3 / 4, "linear": 1.0, "si
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """The factor that keeps the deviation of values behind an activation."""
+    """The factor that preserves the standard deviation of values through an activation."""
     if nonlinearity == "leaky_relu":
         return math.sqrt(2 / (1 + (0.01 if param is None else param) ** 2))
     if nonlinearity not in _GAINS and not nonlinearity.startswith("conv"):
@@ -41,7 +41,7 @@ def _set(tensor: Tensor, values: Tensor) -> Tensor:
 
 
 def _fans(name: str, tensor: Tensor) -> dict[str, int]:
-    """The numbers of inputs and outputs of an element of (out, in, ...)."""
+    """The fan in and fan out of a weight of (out, in, ...)."""
     if tensor.ndim < 2:
         raise ShapeError(name, f"shape {tensor.shape} has no inputs and outputs", "give a tensor of two or more axes")
     area = math.prod(tensor.shape[2:])
@@ -49,17 +49,17 @@ def _fans(name: str, tensor: Tensor) -> dict[str, int]:
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
-    """One number everywhere."""
+    """Filled with one number."""
     return _set(tensor, tensor.detach().full_like(val))
 
 
 def zeros_(tensor: Tensor) -> Tensor:
-    """0 everywhere."""
+    """Filled with 0."""
     return constant_(tensor, 0.0)
 
 
 def ones_(tensor: Tensor) -> Tensor:
-    """1 everywhere."""
+    """Filled with 1."""
     return constant_(tensor, 1.0)
 
 
@@ -69,12 +69,12 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
-    """Normal with that mean and deviation."""
+    """Normal with the given mean and standard deviation."""
     return _set(tensor, Tensor.normal(*tensor.shape, mean=mean, std=std, device=tensor.device))
 
 
 def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Tensor:
-    """Normal with that mean and deviation, of what lies in a..b."""
+    """Normal with the given mean and standard deviation, truncated to a..b."""
     low, high = (math.erf((bound - mean) / (std * math.sqrt(2))) for bound in (a, b))
     share = Tensor.uniform(*tensor.shape, low=low, high=high, dtype="float64", device=tensor.device)
     return _set(tensor, (share.erfinv() * (std * math.sqrt(2)) + mean).clamp(a, b))
@@ -110,11 +110,11 @@ def _kaiming_deviation(name: str, tensor: Tensor, a: float, mode: str, nonlinear
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Rows, or columns where there are fewer, that are orthogonal and of length gain."""
+    """Orthogonal rows (or columns where there are fewer) of length gain."""
     if tensor.ndim < 2:
         raise ShapeError("orthogonal_", f"shape {tensor.shape}", "give a tensor of two or more axes")
     rows, columns = tensor.shape[0], math.prod(tensor.shape[1:])
     start = Tensor.randn(max(rows, columns), min(rows, columns), device=tensor.device)
     q, r = start.qr()
-    q = q * r.diagonal().sign()  # so that every orthogonal matrix is as likely
+    q = q * r.diagonal().sign()  # so that the distribution over orthogonal matrices is uniform
     return _set(tensor, (q if rows >= columns else q.transpose()).reshape(tensor.shape) * gain)

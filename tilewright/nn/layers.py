@@ -1,6 +1,6 @@
 """Layers with weights, and containers of layers. In: sizes, then tensors. Out: tensors in the dtype of the input,
-whatever that of the weights. A network of float32 weights computes in float16 when it is fed float16: the weights are
-cast where they are used, and their gradients come back in float32, as mixed precision wants it."""
+whatever the dtype of the weights. A network of float32 weights computes in float16 for a float16 input: the weights are
+cast where they are used, and their gradients are float32, as mixed precision requires."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ Sizes = int | Sequence[int]
 
 
 def uniform_parameter(bound: float, *shape: int) -> Tensor:
-    """A parameter that starts uniform in -bound..bound."""
+    """A parameter with initial values uniform in -bound..bound."""
     return Tensor.uniform(*shape, low=-bound, high=bound, contiguous=False, requires_grad=True)
 
 
 def in_dtype_of(x: Tensor, parameter: Tensor) -> Tensor:
-    """A parameter as a computation on `x` wants it."""
+    """A parameter in the dtype of `x`."""
     return parameter.cast(x.dtype) if x.dtype.is_float else parameter
 
 
@@ -46,7 +46,7 @@ def optional_in_dtype_of(x: Tensor, parameter: Tensor | None) -> Tensor | None:
 
 
 def check_sizes(layer: str, **sizes: int) -> None:
-    """Sizes of a layer are at least 1."""
+    """Raises an error unless all sizes of a layer are at least 1."""
     for name, size in sizes.items():
         if not isinstance(size, int) or size < 1:
             raise ShapeError(layer, f"{name}={size!r}", "give a whole number of at least 1")
@@ -67,7 +67,7 @@ class Linear:
 
 
 class _Convolution:
-    """The sizes and parameters that a convolution and a transposed one share."""
+    """Sizes and parameters common to convolutions and transposed convolutions."""
 
     axes = 2
 
@@ -86,13 +86,13 @@ class _Convolution:
         check_sizes(name, in_channels=inputs, out_channels=outputs, groups=groups)
         if inputs % groups or outputs % groups:
             message = f"{inputs} channels in and {outputs} out do not split into {groups} groups"
-            raise ShapeError(name, message, "give numbers of channels that `groups` divides")
+            raise ShapeError(name, message, "give multiples of `groups`")
         self.kernel_size = per_axis(name, "kernel_size", kernel, self.axes)
         self.stride = per_axis(name, "stride", stride, self.axes)
         self.dilation = per_axis(name, "dilation", dilation, self.axes)
         self.groups = groups
         rows, columns = (inputs, outputs // groups) if is_transposed else (outputs, inputs // groups)
-        # torch counts the second axis of the weight as the fan in, also where the weight is transposed.
+        # torch takes the second axis of the weight as the fan in, also for a transposed convolution.
         bound = 1 / math.sqrt(columns * math.prod(self.kernel_size))
         self.weight = uniform_parameter(bound, rows, columns, *self.kernel_size)
         self.bias = uniform_parameter(bound, outputs) if bias else None
@@ -127,7 +127,7 @@ class Conv2d(_Convolution):
         flat: list[int] = []
         for size, gap in zip(reversed(self.kernel_size), reversed(self.dilation)):
             total = gap * (size - 1)
-            flat += [total // 2, total - total // 2]  # pairs from the last axis on, as torch's pad takes them
+            flat += [total // 2, total - total // 2]  # pairs from the last axis on, the order of torch's pad
         return tuple(flat)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -148,7 +148,7 @@ class Conv3d(Conv2d):
 
 
 class ConvTranspose2d(_Convolution):
-    """The transpose of a convolution, which grows height and width by the stride."""
+    """A transposed convolution, which multiplies height and width by the stride."""
 
     def __init__(
         self,
@@ -175,13 +175,13 @@ class ConvTranspose2d(_Convolution):
 
 
 class ConvTranspose1d(ConvTranspose2d):
-    """The transpose of a convolution of (batch, channels, length)."""
+    """A transposed convolution of (batch, channels, length)."""
 
     axes = 1
 
 
 class ConvTranspose3d(ConvTranspose2d):
-    """The transpose of a convolution of (batch, channels, depth, height, width)."""
+    """A transposed convolution of (batch, channels, depth, height, width)."""
 
     axes = 3
 
@@ -200,7 +200,7 @@ class PReLU:
 def embedding(input: Tensor, weight: Tensor) -> Tensor:
     """A row of the weight for each integer."""
     if not input.dtype.is_int:
-        raise DTypeError("embedding", f"dtype {input.dtype.name} names no rows", "give integers")
+        raise DTypeError("embedding", f"an index of dtype {input.dtype.name}", "give integers")
     return weight[input]
 
 
@@ -218,7 +218,7 @@ class Embedding:
 
 
 def per_axis(layer: str, name: str, value: Sizes, axes: int, least: int = 1) -> tuple[int, ...]:
-    """One number for every axis of space."""
+    """One number for each space axis."""
     sizes = (value,) * axes if isinstance(value, int) else tuple(value)
     if len(sizes) != axes or any(not isinstance(size, int) or size < least for size in sizes):
         raise ShapeError(layer, f"{name}={value!r}", f"give one number or {axes}, each at least {least}")
@@ -227,7 +227,7 @@ def per_axis(layer: str, name: str, value: Sizes, axes: int, least: int = 1) -> 
 
 def as_buffer(tensor: Tensor) -> Tensor:
     """Marks a tensor of a model that is not a parameter: a running statistic, a mask, a table. It is saved, loaded and
-    moved along with the model, and optimisers leave it alone."""
+    moved with the model, and optimisers do not change it."""
     check_tensors("as_buffer", tensor)
     if tensor.requires_grad:
         message = f"a tensor ({tensor._described()}) that has a gradient"
@@ -241,7 +241,7 @@ def as_buffer(tensor: Tensor) -> Tensor:
 
 @reprlib.recursive_repr()
 def describe(model: Any) -> str:
-    """The layers of a model, one a line and those inside of others indented, with the shapes of their tensors."""
+    """The layers of a model, one per line and indented by nesting, with the shapes of their tensors."""
     parts = dict(model) if isinstance(model, dict) else dict(enumerate(model)) if _is_list(model) else vars(model)
     facts, lines = [], []
     for name, value in parts.items():
@@ -288,8 +288,8 @@ class ModuleDict(dict[str, Any]):
 
 
 class Sequential(ModuleList):
-    """Layers called one behind the other: `Sequential(Linear(4, 8), Tensor.relu, Linear(8, 2))`. Functions of a tensor
-    count as layers."""
+    """Layers called one after another: `Sequential(Linear(4, 8), Tensor.relu, Linear(8, 2))`. A layer may be any
+    function of a tensor."""
 
     def __init__(self, *layers: Callable[[Any], Any]) -> None:
         for number, layer in enumerate(layers):

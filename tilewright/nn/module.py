@@ -1,5 +1,5 @@
-"""The base class and the parameters that users of torch know. In: a class with `forward`. Out: a model with the methods
-that torch's have. A model needs no base class; `nn.state` does the same for any object."""
+"""`Module` and `Parameter`, as in torch. In: a class with `forward`. Out: a model with the methods of torch's modules.
+A model needs no base class; `nn.state` does the same for any object."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tilewright.tensor.tensor import Tensor
 
 
 class Module:
-    """A base for models in torch's style: `forward` is what a call does. A model needs no base class, and layers have
-    none; this one adds methods for what `nn.state` does. `train()` and `eval()` set the mode of the thread."""
+    """A base class for models in torch's style: a call runs `forward`. A model needs no base class, and layers have
+    none; this one adds methods for the functions of `nn.state`. `train()` and `eval()` set the mode of the thread."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model computes; a model defines it."""
+        """The computation of the model; defined by subclasses."""
         name = type(self).__name__
         raise UnsupportedError(name, "the class has no forward()", "define forward(self, ...), or __call__")
 
@@ -52,7 +52,7 @@ class Module:
         return list({id(tensor): tensor for _, tensor in self.named_parameters()}.values())
 
     def register_buffer(self, name: str, tensor: Tensor) -> None:
-        """Makes a tensor an attribute that is not trained."""
+        """Sets an attribute to a tensor that is not trained."""
         setattr(self, name, as_buffer(tensor))
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -60,11 +60,11 @@ class Module:
         return get_state_dict(self)
 
     def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True) -> None:
-        """Gives the tensors the values of a dict."""
+        """Assigns the values of a state dict to the tensors."""
         load_state_dict(self, state_dict, strict=strict)
 
     def zero_grad(self) -> None:
-        """Forgets the gradients."""
+        """Removes the gradients."""
         for tensor in self.parameters():
             tensor.grad = None
 
@@ -76,6 +76,6 @@ class Module:
 
 
 def Parameter(data: Any, requires_grad: bool = True) -> Tensor:
-    """A tensor of its own that wants a gradient."""
+    """A new tensor that requires a gradient."""
     value = data.detach() if isinstance(data, Tensor) else Tensor(data)
     return value.clone().realize().requires_grad_(requires_grad)

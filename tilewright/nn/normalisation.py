@@ -1,6 +1,6 @@
-"""Layers that normalise. In: tensors. Out: tensors of the same shape and dtype; statistics are taken in float32.
-BatchNorm keeps running statistics: in training they are assigned, lazily, and computed along with the next update of
-the parameters or the next pass."""
+"""Normalisation layers. In: tensors. Out: tensors of the same shape and dtype; statistics are computed in float32.
+BatchNorm has running statistics: in training they are assigned lazily, and computed with the next update of the
+parameters or the next pass."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def zeros_parameter(*shape: int) -> Tensor:
 
 
 def along_channels(parameter: Tensor, x: Tensor) -> Tensor:
-    """A parameter per channel, laid along axis 1 of `x`."""
+    """A parameter per channel, reshaped to broadcast along axis 1 of `x`."""
     return in_dtype_of(x, parameter).reshape(1, -1, *(1,) * (x.ndim - 2))
 
 
@@ -94,7 +94,7 @@ def _scaled(input: Tensor, normal: Tensor, weight: Tensor | None, bias: Tensor |
 
 class BatchNorm:
     """Mean 0 and variance 1 of each channel (axis 1): over the batch in training (`with Tensor.train():`), by running
-    statistics otherwise. `momentum=None` averages over all batches seen."""
+    statistics otherwise. `momentum=None` averages over all batches."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class BatchNorm:
         self.track_running_stats = track_running_stats
         self.weight = ones_parameter(sz) if affine else None
         self.bias = zeros_parameter(sz) if affine else None
-        # Memory of their own from the start, so that every pass of a jitted function updates the same memory.
+        # Allocated from the start, so that every pass of a jitted function updates the same memory.
         self.running_mean = as_buffer(Tensor.empty(sz).assign(0.0)) if track_running_stats else None
         self.running_var = as_buffer(Tensor.empty(sz).assign(1.0)) if track_running_stats else None
         self.num_batches_tracked = Tensor.empty((), dtype=dtypes.int64).assign(0) if track_running_stats else None
@@ -154,7 +154,7 @@ class BatchNorm:
         return [tensor for tensor in found if tensor is not None]
 
     def _settle(self) -> None:
-        """What earlier passes left to be done is done, so that updates never pile up."""
+        """Realises pending updates of earlier passes, so that they do not accumulate."""
         first, *others = self._statistics()
         first.realize(*others)
 
@@ -178,7 +178,7 @@ class GroupNorm:
         check_sizes(type(self).__name__, num_groups=num_groups, num_channels=num_channels)
         if num_channels % num_groups:
             message = f"{num_channels} channels do not split into {num_groups} groups"
-            raise ShapeError(type(self).__name__, message, "give a number of channels that num_groups divides")
+            raise ShapeError(type(self).__name__, message, "give a multiple of num_groups")
         self.num_groups = num_groups
         self.num_channels = num_channels
         self.eps = eps
@@ -209,7 +209,7 @@ class LayerNorm:
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         check_sizes(type(self).__name__, **{f"normalized_shape[{axis}]": size for axis, size in enumerate(shape)})
         if not shape:
-            raise ShapeError(type(self).__name__, "normalized_shape is empty", "name at least one axis by its size")
+            raise ShapeError(type(self).__name__, "normalized_shape is empty", "give the size of at least one axis")
         self.normalized_shape = shape
         self.eps = eps
         self.elementwise_affine = elementwise_affine

@@ -1,7 +1,7 @@
 """Recurrent layers. In: a sequence (steps, batch, features), or (batch, steps, features) with `batch_first`, or one
-without a batch; and a start. Out: the hidden value of every step, and the last one. Names of weights, order of gates
-and arguments are torch's. The input's product is computed for all steps at once, that of the hidden value in the loop;
-every step launches the same kernels."""
+without a batch; and an initial state. Out: the hidden state of every step, and the last one. Names of weights, order of
+gates and arguments are torch's. The product with the input is computed for all steps at once, that with the hidden
+state in the loop; every step launches the same kernels."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def relu_step(entering: Tensor, recurrent: Tensor, state: State) -> State:
 
 
 class _Cell:
-    """One step of a recurrent layer with weights of its own."""
+    """One step of a recurrent layer, with its weights."""
 
     gates = 1
 
@@ -113,10 +113,10 @@ def _plain_step(layer: str, nonlinearity: str) -> Any:
 
 
 class _Recurrent:
-    """Layers over a sequence: one on top of the other, each in one direction or in both."""
+    """Stacked layers over a sequence, each in one direction or in both."""
 
     gates = 1
-    states = 1  # values that a step hands on
+    states = 1  # values carried from step to step
 
     def __init__(
         self,
@@ -193,12 +193,12 @@ class _Recurrent:
         given = start if is_batched else tuple(value.unsqueeze(1) for value in start)
         for value in given:
             if value.shape != wanted:
-                message = f"a start of shape {value.shape}"
+                message = f"an initial state of shape {value.shape}"
                 raise ShapeError(type(self).__name__, message, f"give (layers * directions, batch, hidden): {wanted}")
         return given
 
     def _pass(self, sequence: Tensor, layer: int, suffix: str, state: State) -> tuple[Tensor, State]:
-        """One layer in one direction: the hidden value after each step, in the order of the sequence."""
+        """One layer in one direction: the hidden state after each step, in the order of the sequence."""
         weight, recurrent_weight, bias, recurrent_bias = (
             getattr(self, f"{name}_l{layer}{suffix}", None) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         )
@@ -218,8 +218,8 @@ class _Recurrent:
 
 
 class LSTM(_Recurrent):
-    """A long short-term memory: `output, (h, c) = lstm(x, (h0, c0))`; h and c have (layers * directions, batch, hidden)
-    and start at 0."""
+    """A long short-term memory: `output, (h, c) = lstm(x, (h0, c0))`; h and c have the shape (layers * directions,
+    batch, hidden) and start at 0."""
 
     gates = 4
     states = 2

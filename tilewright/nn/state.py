@@ -1,6 +1,6 @@
-"""Names and weights of models. In: any object that holds tensors, a dict from names to tensors, a path. Out: such
-dicts, files, a model with other weights. A model is plain Python: tensors, and objects, dicts, lists and tuples of
-them. Loading is all or nothing: a dict or file that does not fit changes nothing."""
+"""Names and weights of models. In: any object with tensors, a dict from names to tensors, a path. Out: state dicts,
+files, a model with other weights. A model is plain Python: tensors, and objects, dicts, lists and tuples of them.
+Loading is atomic: a dict or file that does not match changes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
     "zip_extract",
 ]
 
-# Their attributes are code, not parts of a model.
+# Types whose attributes are code, not parts of a model.
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _SHOWN = 8
 
@@ -43,15 +43,15 @@ _SHOWN = 8
 
 
 def get_state_dict(obj: Any, prefix: str = "") -> dict[str, Tensor]:
-    """Every tensor of an object by name: attributes, keys and positions joined with dots, as in torch. `prefix` stands
-    before every name. A tensor that is reached in two ways has two names."""
+    """Every tensor of an object by name: attributes, keys and positions joined with dots, as in torch. `prefix` is put
+    before every name. A tensor that is reachable in two ways has two names."""
     found: dict[str, Tensor] = {}
     _collect(obj, prefix.removesuffix("."), found, set())
     return found
 
 
 def get_parameters(obj: Any) -> list[Tensor]:
-    """Every tensor of an object, each once. Given to an optimiser they are trained: all but integers and buffers."""
+    """Every tensor of an object, each once. An optimiser trains all of them but integers and buffers."""
     return list({id(tensor): tensor for tensor in get_state_dict(obj).values()}.values())
 
 
@@ -59,8 +59,7 @@ def _collect(value: Any, name: str, found: dict[str, Tensor], path: set[int]) ->
     if isinstance(value, Tensor):
         found[name] = value
         return
-    # What wraps a function, such as `jit`, holds tensors of its own that are no weights. An object that holds itself,
-    # or the model it is a part of, is not entered again.
+    # Wrappers of functions, such as `jit`, have tensors that are not weights. Cycles of references are not followed.
     if isinstance(value, _OPAQUE) or hasattr(value, "__wrapped__") or id(value) in path:
         return
     path.add(id(value))
@@ -70,7 +69,7 @@ def _collect(value: Any, name: str, found: dict[str, Tensor], path: set[int]) ->
 
 
 def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
-    """What an object is made of, with the name of each part."""
+    """The parts of an object, by name."""
     if isinstance(value, Mapping):
         yield from value.items()
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -91,10 +90,9 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def load_state_dict(model: Any, state_dict: Mapping[str, Tensor], strict: bool = True) -> None:
-    """Gives the tensors of a model the values of a state dict. Every name, shape and dtype is checked first, so a dict
-    that does not fit changes nothing. `strict=False` passes over names that only one side has.
-
-    Values that are mapped from a file stay mapped: a model is in memory once, and is copied when it is first changed.
+    """Assigns the values of a state dict to the tensors of a model. Every name, shape and dtype is checked first, so
+    that a dict that does not match changes nothing. `strict=False` ignores names that only one side has. Values that
+    are mapped from a file stay mapped: a model is in memory once, and is copied when it is first changed.
     """
     if not isinstance(state_dict, Mapping):
         message = f"a {type(state_dict).__name__} is not a state dict"
@@ -107,7 +105,7 @@ def load_state_dict(model: Any, state_dict: Mapping[str, Tensor], strict: bool =
 
 
 def _check_fits(targets: Mapping[str, Tensor], state_dict: Mapping[str, Tensor], strict: bool) -> None:
-    """Raises with all that is wrong, not only the first thing."""
+    """Raises an error that lists all mismatches."""
     differing = []
     for name in targets.keys() & state_dict.keys():
         target = targets[name]
@@ -137,20 +135,20 @@ def _listed(names: list[str]) -> str:
 
 def _give_value(target: Tensor, value: Tensor) -> None:
     if target._ancestors:
-        # A view of another tensor, which is written as well.
+        # A view of another tensor: the value is written through to it.
         target.assign(Tensor(value).shard_like(target))
     else:
         target.replace(_separate(Tensor(value).shard_like(target)))
 
 
 def _separate(value: Tensor) -> Tensor:
-    """The value under a node of its own: two models, or two weights, that are loaded from one tensor stay two, and
-    gradients tell parameters apart by their nodes."""
+    """The value as a new node: two weights that are loaded from one tensor stay separate, since gradients identify
+    parameters by their nodes."""
     root = build.stored_root(value.uop)
     memory = buffer_of(root).memory if root.op is Ops.BUFFER else None
     made = Tensor._from_uop(value.uop, value.device)
     if getattr(memory, "readonly", False):
-        # Bytes that nobody can change, those of a mapped file, are shared instead of copied.
+        # Read-only bytes of a mapped file are shared, not copied.
         node = buffer_node(Buffer(root.arg.device, value.dtype, value.numel(), memory))
         protect_borrowed(node)
         made.uop = build.reshape(node, value.shape)

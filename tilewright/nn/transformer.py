@@ -19,7 +19,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": Tensor.relu, "gel
 
 class MultiheadAttention:
     """Attention with several heads: `output, weights = attention(query, key, value)`. The weights, a mean over the
-    heads unless `average_attn_weights=False`, are None where `need_weights=False`. In masks, True means left out, and
+    heads unless `average_attn_weights=False`, are None where `need_weights=False`. In masks, True means masked out, and
     numbers are added to the scores."""
 
     def __init__(
@@ -35,7 +35,7 @@ class MultiheadAttention:
         check_sizes("MultiheadAttention", embed_dim=embed_dim, num_heads=num_heads)
         if embed_dim % num_heads:
             message = f"{embed_dim} features in {num_heads} heads"
-            raise ShapeError("MultiheadAttention", message, "give a number of heads that divides the features")
+            raise ShapeError("MultiheadAttention", message, "give a divisor of the features as the number of heads")
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.dropout = dropout
@@ -89,7 +89,7 @@ class MultiheadAttention:
         return output if is_batched else output.squeeze(0), weights
 
     def _head(self, x: Tensor, number: int) -> Tensor:
-        """(batch, heads, steps, features of a head) of the query, the key or the value."""
+        """The query, the key or the value as (batch, heads, steps, features of a head)."""
         rows = slice(number * self.embed_dim, (number + 1) * self.embed_dim)
         if self.in_proj_weight is None:
             weight: Tensor = getattr(self, f"{'qkv'[number]}_proj_weight")
@@ -102,7 +102,7 @@ class MultiheadAttention:
     def _mask(
         self, query: Tensor, key: Tensor, padding: Tensor | None, mask: Tensor | None, is_causal: bool
     ) -> Tensor | None:
-        """What is added to the scores: minus infinity where a key is left out."""
+        """The number to add to each score: minus infinity where a key is masked out."""
         batch, _, steps, _ = query.shape
         if is_causal and mask is None:
             mask = Tensor.ones(steps, key.shape[2], device=query.device).triu(1).cast("bool")
@@ -122,8 +122,8 @@ def _added(mask: Tensor, like: Tensor) -> Tensor:
 
 
 class TransformerEncoderLayer:
-    """Attention of a sequence to itself, then two linear layers, each added to what came in and normalised: behind the
-    sum, or before the layer with `norm_first`."""
+    """Self-attention, then two linear layers, each with a residual connection and a normalisation: after the sum, or
+    before the layer with `norm_first`."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class TransformerEncoderLayer:
 
 
 class TransformerEncoder:
-    """Encoder layers one behind the other. `make_layer` is called once for each."""
+    """A stack of encoder layers. `make_layer` is called once for each."""
 
     def __init__(
         self, make_layer: Callable[[], TransformerEncoderLayer], num_layers: int, norm: LayerNorm | None = None

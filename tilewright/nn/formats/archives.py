@@ -1,6 +1,6 @@
 """Archives as tensors. In: a tar or a zip, as a path or as a tensor of its bytes. Out: the bytes of each file in it by
-name. What lies in the archive as it is stays there: a part of the mapped file, or a view of the tensor. Nothing is
-written to disk, so names are names and no paths."""
+name. Uncompressed entries are not copied: they are a part of the mapped file, or a view of the tensor. Nothing is
+written to disk, so that names are not used as paths."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _TAR_ERRORS = (
 
 
 def zip_extract(path: Path | Tensor, device: str | None = None, check: bool = True) -> dict[str, Tensor]:
-    """The files of a zip archive by name, each as one row of uint8; folders are left out, and of two files with one
-    name the later is taken. `path` may be a tensor of the archive's bytes. An archive that unpacks to far more than it
-    is, and one that is damaged, is refused. `check=False` leaves the checksums of unpacked files alone."""
+    """The files of a zip archive by name, each as a 1-D uint8 tensor; folders are left out, and of two files with one
+    name the later is taken. `path` may be a tensor of the archive's bytes. An archive is refused where it is damaged or
+    its size grows too much when unpacked. `check=False` skips the checksums of unpacked files."""
     name, data = bytes_of("zip_extract", path)
     try:
         entries = ZipEntries("zip_extract", name, data, check)
@@ -42,9 +42,9 @@ def zip_extract(path: Path | Tensor, device: str | None = None, check: bool = Tr
 
 
 def tar_extract(path: Path | Tensor, device: str | None = None) -> dict[str, Tensor]:
-    """The files of a tar archive, plain or gzipped, by name, each as one row of uint8; of two with one name the later
-    is taken. Folders, links and devices are left out. `path` may be a tensor of the archive's bytes. An archive that
-    unpacks to far more than it is, and one that is damaged or cut off, is refused."""
+    """The files of a tar archive, plain or gzipped, by name, each as a 1-D uint8 tensor; of two with one name the later
+    is taken. Folders, links and devices are left out. `path` may be a tensor of the archive's bytes. An archive is
+    refused where it is damaged, truncated, or its size grows too much when unpacked."""
     name, data = bytes_of("tar_extract", path)
     unpacked = data
     try:
@@ -59,14 +59,14 @@ def tar_extract(path: Path | Tensor, device: str | None = None) -> dict[str, Ten
 
 
 def _members(data: memoryview) -> dict[str, tuple[int, int]]:
-    """Where the plain files of a tar begin, and how many bytes they have."""
+    """The offset and size of the plain files of a tar."""
     found: dict[str, tuple[int, int]] = {}
     reached = 0
     with tarfile.open(fileobj=cast(IO[bytes], cast(Any, ViewFile(data))), mode="r:") as archive:
         while (member := archive.next()) is not None:
-            # A size below 0 would lead back to headers that were read already: an endless loop.
+            # A negative size would lead back to headers that were already read: an infinite loop.
             if member.size < 0 or archive.offset <= reached:
-                raise ArchiveError(f"the entry {member.name!r} has a size below 0")
+                raise ArchiveError(f"the entry {member.name!r} has a negative size")
             reached = archive.offset
             if member.issparse():
                 raise ArchiveError(f"the entry {member.name!r} is a sparse file, whose holes are not in the archive")
@@ -75,7 +75,7 @@ def _members(data: memoryview) -> dict[str, tuple[int, int]]:
             if member.offset_data + member.size > data.nbytes:
                 raise ArchiveError(f"the entry {member.name!r} is cut off")
             found[member.name] = (member.offset_data, member.size)
-        # `tarfile` takes a damaged header for the end, which is a block of zeros or the end of the file.
+        # `tarfile` treats a damaged header as the end of the archive, which is a block of zeros or the end of the file.
         rest = bytes(data[archive.offset : archive.offset + _BLOCK])
         if any(rest):
             raise ArchiveError(f"there is no header where one should be, at byte {archive.offset}")
@@ -85,8 +85,8 @@ def _members(data: memoryview) -> dict[str, tuple[int, int]]:
 def _part(
     source: Path | Tensor, data: memoryview, holder: memoryview, start: int, nbytes: int, device: str | None
 ) -> Tensor:
-    """Bytes that lie in `holder`. Those of a tensor are a view of it: an update of the tensor leaves them as they are,
-    as it leaves every expression."""
+    """A range of the bytes of `holder`. Those of a tensor are a view of it; as for every expression, an update of the
+    tensor does not change them."""
     if isinstance(source, Tensor) and holder is data:
         part = source[start : start + nbytes]
         return part if device is None else part.to(device)

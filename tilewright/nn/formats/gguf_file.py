@@ -1,6 +1,6 @@
-"""GGUF, the files of llama.cpp. In: a path, or a tensor of the file's bytes. Out: what the file says of its model, and
-its tensors by name. Plain floats and integers are mapped from the file as they lie there; quantised blocks are unpacked
-to float32 by the library `gguf`, which takes memory. A file that is damaged anywhere gives nothing."""
+"""GGUF, the files of llama.cpp. In: a path, or a tensor of the file's bytes. Out: the metadata of the model, and its
+tensors by name. Plain floats and integers are mapped from the file; quantised blocks are decoded to float32 by the
+library `gguf`, which takes memory. A damaged file is refused as a whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilewright.nn.formats.gguf_values import KINDS, Kind, as_plain
 from tilewright.nn.formats.mapped import Path, bytes_of, damaged, tensor_at, unmap_pages
 from tilewright.tensor.tensor import Tensor
 
-# By the names of types; what is not here is quantised.
+# Plain types by name; all others are quantised.
 _DTYPES: dict[str, DType] = {
     "F64": dtypes.float64,
     "F32": dtypes.float32,
@@ -37,7 +37,7 @@ def _library(operation: str) -> Any:
 
 
 class GgufTensor(NamedTuple):
-    """One tensor of a file: its type, a shape in torch's order, its bytes from `start` on."""
+    """One tensor of a file: its type, a shape in torch's order, the offset of its bytes."""
 
     name: str
     kind: Kind
@@ -47,7 +47,7 @@ class GgufTensor(NamedTuple):
 
 
 class GgufFile(NamedTuple):
-    """A file whose header was read and checked; nothing of its data was."""
+    """A file whose header was read and checked; its data is not read."""
 
     path: str
     data: memoryview
@@ -56,7 +56,7 @@ class GgufFile(NamedTuple):
 
 
 def open_gguf(operation: str, path: Path | Tensor) -> GgufFile:
-    """What a GGUF file says of its model, and where its tensors lie; every one lies within the file."""
+    """The metadata of a GGUF file and the location of its tensors, checked to lie within the file."""
     name, data = bytes_of(operation, path)
     if not data.nbytes:
         raise damaged(operation, name, "the file is empty")
@@ -87,8 +87,9 @@ def _located(operation: str, path: str, data: memoryview, data_start: int, info:
 
 
 def gguf_load(path: Path | Tensor, device: str | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The key-value pairs of a GGUF file (numbers, texts, lists of them), and its tensors by name. A shape is in the
-    order of torch, the reverse of the file's. Instead of a path, a tensor of uint8 may hold the bytes of the file."""
+    """The key-value pairs of a GGUF file (numbers, strings, lists of them), and its tensors by name. Shapes are in
+    torch's order, the reverse of the file's. In place of a path, a uint8 tensor with the bytes of the file can be
+    given."""
     file = open_gguf("gguf_load", path)
     return {key: as_plain(value) for key, value in file.facts.items()}, {
         each.name: _tensor(file, each, device) for each in file.tensors
@@ -96,7 +97,7 @@ def gguf_load(path: Path | Tensor, device: str | None = None) -> tuple[dict[str,
 
 
 def plain_tensor(operation: str, file: GgufFile, info: GgufTensor, device: str | None) -> Tensor | None:
-    """A tensor of plain numbers, mapped from the file; None of a quantised one."""
+    """A tensor of plain numbers, mapped from the file; None for a quantised one."""
     if info.kind.name not in _DTYPES:
         return None
     try:

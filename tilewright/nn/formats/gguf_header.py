@@ -1,6 +1,6 @@
-"""The header of a GGUF file. In: the bytes of the file. Out: its key-value pairs and where each tensor lies. Every
-count and every offset is held against the bytes that are there before anything is made of it, in numbers that do not
-wrap, so a damaged file costs no more memory or time than a whole one of its size. ValueError says what is wrong."""
+"""The header of a GGUF file. In: the bytes of the file. Out: its key-value pairs and the location of each tensor. Every
+count and every offset is checked against the size of the file before it is used, in numbers that do not wrap, so that a
+damaged file takes no more memory or time than a valid one of its size. Raises ValueError with the reason."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_AXES = 8
 _STRING, _ARRAY = 8, 9
-# By the number of the type, its struct format.
+# Struct formats by type id.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_MIN_STRING = 8  # bytes: the length
-_MIN_PAIR = 8 + 4 + 1  # a key, a type, a value
-_MIN_INFO = 8 + 4 + 4 + 8  # a name, a number of axes, a type, an offset
-_MAX_DEPTH = 4  # of arrays of arrays
+_MIN_STRING = 8  # minimum bytes: the length
+_MIN_PAIR = 8 + 4 + 1  # minimum bytes: a key, a type, a value
+_MIN_INFO = 8 + 4 + 4 + 8  # minimum bytes: a name, a number of axes, a type, an offset
+_MAX_DEPTH = 4  # of nested arrays
 
 
 class ForeignByteOrder(Exception):
@@ -29,7 +29,7 @@ class ForeignByteOrder(Exception):
 
 
 class TensorInfo(NamedTuple):
-    """What the header says of a tensor: sizes, last axis first, the number of its type, its offset in the data."""
+    """The header's record of a tensor: sizes, last axis first, the id of its type, its offset in the data."""
 
     name: str
     sizes: tuple[int, ...]
@@ -88,7 +88,7 @@ class _Reader:
         return found
 
     def count(self, code: str, least: int) -> int:
-        """A number of entries that take at least `least` bytes each."""
+        """A number of entries of at least `least` bytes each."""
         found = int(self.number(code))
         if found * least > self._left():
             raise ValueError(f"{found} entries are announced, and {self._left()} bytes are left")
@@ -101,7 +101,8 @@ class _Reader:
         return found.decode("utf-8", "replace")
 
     def _texts(self, count: int) -> Texts:
-        """As `text`, many times: the words of a vocabulary are most of a header. Their ends are found and checked."""
+        """As `text`, for many: the words of a vocabulary are most of a header. Only their ends are found and
+        checked."""
         data, offset, end, unpack = self.data, self.offset, self.data.nbytes, struct.Struct("<Q").unpack_from
         first = offset + _MIN_STRING
         starts = array("I" if end - offset < 1 << 32 else "Q", [0])

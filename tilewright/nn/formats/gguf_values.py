@@ -1,6 +1,6 @@
-"""Values of a GGUF header that are kept as they lie in the file. In: the bytes of a header. Out: lists of texts, none
-of which is made before it is asked for, and the types of tensors. A vocabulary has hundreds of thousands of texts, and
-most of them are never looked at: as Python's strings they take several times their bytes in the file."""
+"""Values of a GGUF header that stay encoded. In: the bytes of a header. Out: lists of strings, each decoded when it is
+accessed, and the types of tensors. A vocabulary has hundreds of thousands of strings, most of which are never accessed:
+as Python strings they take several times their bytes in the file."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeGuard, overload
 
-_LENGTH_BYTES = 8  # before each text
+_LENGTH_BYTES = 8  # bytes of the length before each string
 
 
 class Texts(Sequence[str]):
-    """Texts in UTF-8, each behind its length. `starts` has the first byte of each text, counted from `first`, and the
-    one that a further text would have."""
+    """Strings in UTF-8, each after its length. `starts` has the offset of each string from `first`, and that of the
+    end."""
 
     def __init__(self, data: memoryview, first: int, starts: array[int]) -> None:
         self._data = data
@@ -53,7 +53,7 @@ class Texts(Sequence[str]):
 
 
 def as_plain(value: Any) -> Any:
-    """A value of a header as numbers, texts and lists of them."""
+    """A value of a header as numbers, strings and lists of them."""
     return [as_plain(each) for each in value] if isinstance(value, list | array | Texts) else value
 
 
@@ -65,7 +65,7 @@ def is_list(value: Any) -> TypeGuard[Sequence[Any]]:
 
 
 class Kind(NamedTuple):
-    """A type by its number in the format: its name, elements of a block and bytes of a block."""
+    """A type of the format: its name, elements per block and bytes per block."""
 
     number: int
     name: str

@@ -24,7 +24,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def idx_load(path: Path, device: str | None = None) -> Tensor:
-    """The array of an IDX file, its size checked against its header."""
+    """The array of an IDX file; its size is checked against the header."""
     mapping = open_mapped("idx_load", path)
     data = memoryview(b"" if mapping is None else mapping)
     if data[:2] == _GZIP_MAGIC:
@@ -42,7 +42,7 @@ def idx_load(path: Path, device: str | None = None) -> Tensor:
 
 
 def _unpacked(path: Path, data: memoryview) -> memoryview:
-    """The contents of a gzip stream: as many bytes as the header in it announces, and one more if there is one."""
+    """The contents of a gzip stream: the number of bytes that its header states, and one more if there is one."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
             header = stream.read(4)
@@ -56,7 +56,7 @@ def _unpacked(path: Path, data: memoryview) -> memoryview:
 
 
 def _read_header(path: Path, data: memoryview) -> tuple[DType, tuple[int, ...], int]:
-    """Dtype, shape, and where the elements begin."""
+    """Dtype, shape, and offset of the elements."""
     if data.nbytes < 4 or data[0] or data[1] or data[2] not in _DTYPES:
         found = bytes(data[:4]).hex(" ") or "nothing"
         raise damaged("idx_load", path, f"this is not an IDX file, it begins with {found}")

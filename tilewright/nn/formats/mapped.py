@@ -1,6 +1,6 @@
 """Tensors over bytes of files. In: a path, or an offset into mapped bytes with dtype, shape and strides. Out: tensors
 that read the file in place, through the page cache, so a model is in memory once. The mapping is read-only, and tensors
-made of it are protected as every borrowed memory is: an update gets memory of its own."""
+over it are copy-on-write, as for all borrowed memory."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ def open_mapped(operation: str, path: Path) -> mmap.mmap | None:
 
 
 def bytes_of(operation: str, source: Path | Tensor) -> tuple[str, memoryview]:
-    """The bytes of a file, mapped, or a copy of those that a tensor holds, which later updates of it do not reach; and
-    a name for errors."""
+    """The bytes of a file, mapped, or a copy of a tensor's bytes, which later updates do not change; and a name for
+    errors."""
     if isinstance(source, Tensor):
         if source.dtype is not dtypes.uint8 or source.ndim != 1:
-            message = f"a tensor of {source._described()} where the bytes of a file should be"
-            raise DTypeError(operation, message, "give a path, or one row of uint8")
+            message = f"a tensor of {source._described()} as the bytes of a file"
+            raise DTypeError(operation, message, "give a path, or a 1-D uint8 tensor")
         return "a tensor of bytes", memoryview(source._read(bytes))
     mapping = open_mapped(operation, source)
     return os.fspath(source), memoryview(b"" if mapping is None else mapping)
 
 
 def unmap_pages(data: memoryview, end: int) -> None:
-    """Takes the whole pages of a mapped file in front of `end` out of the memory of the process: what was read once, as
-    a header is. The system reads them again where something needs them."""
+    """Releases the whole pages of a mapped file before `end` from the process: for data that is read once, such as a
+    header. The system reads them again on demand."""
     if isinstance(data.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED") and end >= mmap.PAGESIZE:
         data.obj.madvise(mmap.MADV_DONTNEED, 0, end // mmap.PAGESIZE * mmap.PAGESIZE)
 
 
 def check_plain(operation: str, path: Path) -> None:
-    """Refuses what is not a file with contents of its own: to open a pipe would wait for a writer that never comes."""
+    """Refuses special files: opening a pipe would wait for a writer."""
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
         raise unreadable(operation, path, error) from error
-    except (TypeError, ValueError) as error:  # a path with a null in it, or of another type
+    except (TypeError, ValueError) as error:  # a path with a null byte, or not a path
         raise FileError(operation, f"{path!r} is not a path: {error}", "give the path of a file") from error
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
@@ -64,14 +64,14 @@ def check_plain(operation: str, path: Path) -> None:
 
 
 def check_unpacked(operation: str, path: Path, packed: int, unpacked: int) -> None:
-    """Refuses contents that unpack to far more than they are, before they are unpacked."""
+    """Refuses contents with an excessive compression ratio, before they are unpacked."""
     if unpacked > max_unpacked(packed):
         reason = f"{packed} bytes unpack to {unpacked}"
         raise damaged(operation, path, reason, "unpack the file by other means, if that is meant")
 
 
 def unreadable(operation: str, path: Path, error: OSError) -> FileError:
-    """The error for a file that the system does not let us read."""
+    """The error for a file that cannot be read."""
     reason = error.strerror or str(error)
     return FileError(operation, f"{os.fspath(path)!r} cannot be read: {reason}", "check the path and its permissions")
 
@@ -82,7 +82,7 @@ def damaged(operation: str, path: Path, reason: str, remedy: str = "") -> FileFo
 
 
 def tensor_at(data: memoryview, start: int, dtype: DType, shape: Sequence[int], device: str | None) -> Tensor:
-    """The elements that begin at byte `start` of a mapping, row by row. ValueError where they are no such elements."""
+    """The row-major elements at byte `start` of a mapping. Raises ValueError where they are not valid."""
     count = math.prod(shape)
     part = data[start : start + count * dtype.itemsize]
     if part.nbytes != count * dtype.itemsize:
@@ -91,7 +91,7 @@ def tensor_at(data: memoryview, start: int, dtype: DType, shape: Sequence[int], 
         )
     if dtype is dtypes.bool and part.tobytes().translate(None, b"\0\1"):
         raise ValueError("a bool is neither 0 nor 1")
-    # Kernels load whole elements at their natural alignment, which a file need not keep.
+    # Kernels load elements at their natural alignment, which a file does not guarantee.
     source: Any = part if start % dtype.itemsize == 0 else part.tobytes()
     return Tensor(source, device=device, dtype=dtype, copy=False).reshape(tuple(shape))
 
@@ -99,8 +99,8 @@ def tensor_at(data: memoryview, start: int, dtype: DType, shape: Sequence[int], 
 def strided_tensor(
     data: memoryview, start: int, dtype: DType, size: Sequence[int], stride: Sequence[int], device: str | None
 ) -> Tensor:
-    """A tensor with a stride, in elements, for each axis. Axes in another order are a view of the file and repeated
-    ones an expansion; where there are gaps or overlaps the elements are picked when the tensor is computed."""
+    """A tensor with a stride, in elements, for each axis. Permuted axes are a view of the file and axes of stride 0 an
+    expansion; with gaps or overlaps the elements are gathered when the tensor is computed."""
     if 0 in size:
         return Tensor.zeros(*size, dtype=dtype, device=device)
     moving = [axis for axis in range(len(size)) if size[axis] > 1 and stride[axis] > 0]
@@ -128,7 +128,7 @@ def _is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def _positions(sizes: Sequence[int], strides: Sequence[int], extent: int, device: str | None) -> Tensor:
-    """Where each element lies."""
+    """The position of each element."""
     dtype = dtypes.int32 if extent < 1 << 31 else dtypes.int64
     indices = Tensor.zeros(*[1] * len(sizes), dtype=dtype, device=device)
     for axis, (size, stride) in enumerate(zip(sizes, strides)):

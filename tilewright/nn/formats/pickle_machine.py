@@ -1,9 +1,9 @@
-"""Reads pickles without running them. In: a file at the start of a pickle, and the few globals that may be called.
-Out: plain containers, numbers and text. The standard library decodes the opcodes; what they do is written here, and
-nothing here imports a module, looks up an attribute or calls what is not in the table, so a pickle cannot do harm.
+"""Reads pickles without executing them. In: a file at the start of a pickle, and the few globals that may be called.
+Out: plain containers, numbers and strings. The standard library decodes the opcodes; they are interpreted here, and the
+interpreter imports no module, looks up no attribute and calls nothing that is not in the table.
 
-`pickle.Unpickler` with its own `find_class` is not enough for files of strangers: BUILD still sets attributes of what
-the table gives out, a large memo index takes gigabytes, and hashing nested tuples takes exponential time."""
+A `pickle.Unpickler` with a restricted `find_class` is not safe for untrusted files: BUILD still sets attributes of
+objects from the table, a large memo index takes gigabytes, and hashing nested tuples takes exponential time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Call = Callable[..., Any]
 
 
 class PickleError(Exception):
-    """What is wrong with a pickle. The reader of the file catches it and adds the file's name."""
+    """A damaged or refused pickle. The reader of the file catches it and adds the file's name."""
 
 
 class Global(NamedTuple):
-    """A name that a pickle may use. It stands for a value, or for what happens when it is called."""
+    """A name that a pickle may use: a value, or a function that it may call."""
 
     name: str
     value: Any = None
@@ -35,19 +35,19 @@ _CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _MAKERS: dict[str, Callable[[], Any]] = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_SET": set, "EMPTY_TUPLE": tuple}
 _TUPLE_SIZES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _IGNORED = frozenset(("PROTO", "FRAME"))
-# Anything else could have a hash that takes long, or an equality that computes.
+# Other types could have a slow hash or an equality with side effects.
 _KEYS = (str, int, float, bool, bytes, type(None))
-# Hashes of texts differ from process to process. Those of numbers are known, and numbers past this bound can be chosen
-# so that all of them collide, which makes a dict of a few thousand take hours.
+# Hashes of strings differ from process to process. Those of numbers are known, and numbers past this bound can be
+# chosen to collide, so that a dict of a few thousand takes hours.
 _MAX_KEY = 1 << 53
-# Elements that the calls of a pickle may make: _MAX_COPIES times its bytes, and _FREE_COPIES in any case. Each call
+# Maximum elements that the calls of a pickle may create: _MAX_COPIES times its bytes, or _FREE_COPIES. Each call
 # copies, and a pickle of a few kilobytes could ask for an unlimited number of copies of copies.
 _MAX_COPIES = 2
 _FREE_COPIES = 1 << 17
 
 
 def check_key(key: Any) -> Any:
-    """A value that may be a key of a dict or a member of a set."""
+    """The value, checked to be allowed as a key of a dict or a member of a set."""
     if not isinstance(key, _KEYS):
         raise PickleError(f"the pickle uses a {type(key).__name__} as a key")
     if isinstance(key, int | float) and not (-_MAX_KEY <= key <= _MAX_KEY and key == int(key)):
@@ -62,7 +62,7 @@ def to_dict(pairs: Any) -> dict[Any, Any]:
 
 
 class PickleMachine:
-    """One reading of one pickle."""
+    """The interpreter of one pickle."""
 
     def __init__(self, allowed: Mapping[str, Global], persistent: Callable[[Any], Any]) -> None:
         self._allowed = allowed
@@ -74,7 +74,7 @@ class PickleMachine:
         self._read = 0
 
     def read(self, file: Any) -> Any:
-        """The value of the pickle that begins where the file stands; the file is left just behind it."""
+        """The value of the pickle at the file's position, which is then just after it."""
         try:
             for opcode, argument, position in pickletools.genops(file):
                 self._read = position or 0
@@ -82,7 +82,7 @@ class PickleMachine:
                     return self._stack.pop()
                 self._step(opcode.name, argument)
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-            # Every one of these is a pickle that does not fit together: too few operands, operands of wrong types.
+            # All of these mean an inconsistent pickle: too few operands, or operands of wrong types.
             raise PickleError(f"the pickle is damaged ({error or type(error).__name__})") from error
         raise PickleError("the pickle has no end")
 
@@ -108,7 +108,7 @@ class PickleMachine:
         return self._stack.pop()
 
     def _pop_mark(self) -> list[Any]:
-        """What was pushed since the last mark."""
+        """The values pushed since the last mark."""
         items = self._stack
         self._stack = self._below.pop()
         return items
@@ -178,7 +178,8 @@ class PickleMachine:
         self._top(dict).update(to_dict(zip(items[::2], items[1::2], strict=True)))
 
     def _top(self, kind: type) -> Any:
-        """The last value, which has to be of a kind: only containers that a pickle made itself are filled."""
+        """The top of the stack, which must be of a given type: only containers that the pickle made itself are
+        filled."""
         top = self._stack[-1]
         if type(top) is not kind:
             raise PickleError(f"the pickle fills a {type(top).__name__} as if it were a {kind.__name__}")
@@ -217,7 +218,7 @@ class PickleMachine:
         self._stack.append(made)
 
     def _build(self, _: Any) -> None:
-        """Attributes of a dict, such as the `_metadata` of a state dict, are left out; nothing else has any."""
+        """Attributes of a dict, such as the `_metadata` of a state dict, are ignored; no other object has any."""
         self._pop()
         self._top(dict)
 

@@ -39,14 +39,14 @@ _DTYPES: dict[str, DType] = {
     "F32": dtypes.float32,
     "F64": dtypes.float64,
 }
-# What a file may hold and Tilewright has no dtype for. Their bits are needed to find the tensors behind them.
+# Dtypes of the format without a dtype here. Their bits are needed for the offsets of the tensors after them.
 _OTHER_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "C64": 64}
-# The names that the library takes for writing, where they are not ours.
+# The library's names for writing, where they differ from ours.
 _WRITTEN_NAMES = {dtypes.float8_e4m3: "float8_e4m3fn"}
 
 
 class Entry(NamedTuple):
-    """One tensor of a file, `start` bytes from the beginning of the file."""
+    """One tensor of a file, at offset `start`."""
 
     dtype_name: str
     shape: tuple[int, ...]
@@ -66,8 +66,8 @@ def _library(operation: str) -> Any:
 
 
 def safe_save(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Writes tensors to a safetensors file. The file appears whole or not at all, and tensors that are mapped from an
-    older file of the same name stay what they are."""
+    """Writes tensors to a safetensors file. The file is replaced atomically, and tensors that are mapped from an older
+    file of the same name keep their values."""
     for name, tensor in tensors.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             message = f"{name!r} is a {type(tensor).__name__}"
@@ -79,9 +79,9 @@ def safe_save(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, 
     temporary = f"{os.fspath(path)}.{uuid.uuid4().hex[:8]}.part"
     filled = {name: tensor for name, tensor in tensors.items() if tensor.numel()}
     try:
-        # Another thread may be training these: it waits until they are written.
+        # Another thread that updates these tensors waits until they are written.
         with reading([tensor._stored_node() for tensor in filled.values()]) as buffers:
-            # The views keep the memory alive that the library reads by its address.
+            # The views keep the memory alive that the library reads by address.
             views = {name: filled[name]._bytes_in(buffer) for name, buffer in zip(filled, buffers, strict=True)}
             specifications = {
                 name: library.TensorSpec(
@@ -103,7 +103,7 @@ def safe_save(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, 
 
 
 def _address(view: memoryview) -> int:
-    """Where the bytes of a view lie; also of one that may not be written, which ctypes would refuse."""
+    """The address of a view's bytes; also of a read-only view, which ctypes would refuse."""
     import numpy
 
     return int(numpy.asarray(view).ctypes.data)
@@ -113,11 +113,10 @@ def _address(view: memoryview) -> int:
 
 
 def safe_load(path: Path, names: Names = None, device: str | None = None) -> dict[str, Tensor]:
-    """The tensors of a safetensors file by name, or of a model in several files: give the path of its
-    `.index.json`, or of a folder that holds `model.safetensors` or its index.
-
-    `names`, a collection or a function of a name, picks what is loaded. Nothing is read yet: on the CPU the tensors
-    are the mapped file, which should not be overwritten in place while they are in use (`safe_save` does not)."""
+    """The tensors of a safetensors file by name, or of a model in several files: give the path of its `.index.json`, or
+    of a folder with `model.safetensors` or its index. `names`, a collection or a predicate, selects the tensors to
+    load. Nothing is read yet: on the CPU the tensors are the mapped file, which must not be overwritten in place while
+    they are in use (`safe_save` does not)."""
     file_path = _find_file(os.fspath(path))
     if not file_path.endswith(".json"):
         return _load_file(file_path, names, device)
@@ -126,7 +125,7 @@ def safe_load(path: Path, names: Names = None, device: str | None = None) -> dic
     by_file: dict[str, list[str]] = {}
     for name in wanted:
         by_file.setdefault(weight_map[name], []).append(name)
-    # Every header is read before the first tensor is made, so a missing file is found at once.
+    # All headers are read before the first tensor is made, so that a missing file is reported at once.
     folder = os.path.dirname(file_path)
     entries = {file: _read_entries(os.path.join(folder, file)) for file in by_file}
     for file, members in by_file.items():
@@ -141,7 +140,7 @@ def safe_load(path: Path, names: Names = None, device: str | None = None) -> dic
 
 
 def safe_load_metadata(path: Path) -> dict[str, str]:
-    """The texts that a safetensors file says of itself, such as `format`; nothing where there are none."""
+    """The metadata strings of a safetensors file, such as `format`; empty where there are none."""
     file_path = _find_file(os.fspath(path))
     library = _library("safe_load_metadata")
     check_plain("safe_load_metadata", file_path)
@@ -155,7 +154,7 @@ def safe_load_metadata(path: Path) -> dict[str, str]:
 
 
 def _find_file(path: str) -> str:
-    """The file that a folder stands for."""
+    """The index or the single file of a folder."""
     if not os.path.isdir(path):
         return path
     for name in (INDEX_NAME, SINGLE_NAME):
@@ -166,7 +165,7 @@ def _find_file(path: str) -> str:
 
 
 def _read_index(path: str) -> dict[str, str]:
-    """Names to files, each a plain name beside the index."""
+    """The file of each tensor; files are plain names in the folder of the index."""
     check_plain("safe_load", path)
     try:
         with open(path, encoding="utf-8") as file:
@@ -179,7 +178,7 @@ def _read_index(path: str) -> dict[str, str]:
     if not isinstance(weight_map, dict):
         raise damaged("safe_load", path, "the index has no 'weight_map' from names to files")
     for name, file in weight_map.items():
-        # An index may not reach out of its folder.
+        # An index may not refer to files outside its folder.
         if not isinstance(file, str) or file != os.path.basename(file) or file in ("", ".", ".."):
             raise damaged("safe_load", path, f"{name!r} is in {file!r}, which is not a name of a file beside the index")
     return weight_map
@@ -205,7 +204,7 @@ def _load_file(path: str, names: Names, device: str | None) -> dict[str, Tensor]
 
 
 def _read_entries(path: str) -> dict[str, Entry]:
-    """Where each tensor of a file lies. The library has checked that shapes, dtypes, offsets and size agree."""
+    """The location of each tensor of a file. The library has checked that shapes, dtypes, offsets and size agree."""
     library = _library("safe_load")
     check_plain("safe_load", path)
     try:

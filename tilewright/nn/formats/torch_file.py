@@ -1,6 +1,6 @@
-"""Files of torch.save, without torch. In: a `.pt` or `.pth` path, a zip or the older stream of pickles. Out: what was
-saved, with tensors over the mapped file instead of torch's. Only what rebuilds tensors and containers is known by
-name; a pickle that asks for anything else is refused, and nothing in it is run."""
+"""Files of torch.save, without torch. In: a `.pt` or `.pth` path, a zip or the older stream of pickles. Out: the saved
+object, with tensors over the mapped file. Only globals that rebuild tensors and containers are allowed; a pickle that
+uses any other is refused, and no code of it is executed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MAX_AXES = 64
 
 
 class Storage(NamedTuple):
-    """The elements that several tensors may lie in: `nbytes` bytes from `start` on. An untyped one has dtype None."""
+    """Memory that several tensors may share: `nbytes` bytes at `start`. An untyped storage has dtype None."""
 
     data: memoryview
     start: int
@@ -55,11 +55,10 @@ Rebuild = Callable[..., Any]
 
 
 def torch_load(path: Path, device: str | None = None, check: bool = True) -> Any:
-    """What `torch.save` wrote: a state dict, or any nesting of dicts, lists, tuples, numbers and tensors. Tensors come
-    as tensors without gradient, a `torch.device` as text, a `torch.dtype` as a dtype, a `torch.Size` as a tuple.
-
-    On the CPU the tensors are the mapped file. `check=False` leaves the checksums of a zip alone, which saves one
-    reading of the file."""
+    """The object that `torch.save` wrote: a state dict, or any nesting of dicts, lists, tuples, numbers and tensors.
+    Tensors have no gradient, a `torch.device` becomes a string, a `torch.dtype` a dtype, a `torch.Size` a tuple. On the
+    CPU the tensors are the mapped file. `check=False` skips the checksums of a zip, which saves one pass over the
+    file."""
     mapping = open_mapped("torch_load", path)
     if mapping is None:
         raise damaged("torch_load", path, "the file is empty")
@@ -133,7 +132,8 @@ def _load_legacy(mapping: mmap.mmap, device: str | None) -> Any:
     system = plain()
     if not isinstance(system, dict) or system.get("little_endian") is not True:
         raise PickleError("it was saved on a big-endian machine, or its description is damaged")
-    # The elements come after the pickle, so it is read twice: for what it refers to, and then with all of it in place.
+    # The elements come after the pickle, so it is read twice: to find its references, and again with the storages in
+    # place.
     start = mapping.tell()
     announced = _Storages(lambda key, dtype, count: Storage(memoryview(b""), 0, 0, dtype))
     plain(announced.persistent, _allowed(lambda *_: None))
@@ -154,7 +154,7 @@ def _no_storages(_: Any) -> Any:
 
 
 def _read_legacy_storages(mapping: mmap.mmap, keys: Any, facts: dict[str, DType]) -> dict[str, Storage]:
-    """The storages behind the pickles: for each key a number of elements and the elements."""
+    """The storages after the pickles: for each key a number of elements and the elements."""
     data = memoryview(mapping)
     offset = mapping.tell()
     found: dict[str, Storage] = {}
@@ -176,7 +176,7 @@ def _read_legacy_storages(mapping: mmap.mmap, keys: Any, facts: dict[str, DType]
 
 
 def _checked_storage(key: str, storage: Storage, count: int) -> Storage:
-    """The storage, if it holds as many elements as the pickle says."""
+    """The storage, checked to have the number of elements that the pickle states."""
     width = 1 if storage.dtype is None else storage.dtype.itemsize
     if storage.nbytes < count * width:
         raise PickleError(f"the storage {key!r} has {storage.nbytes} bytes where {count * width} are announced")
@@ -184,7 +184,7 @@ def _checked_storage(key: str, storage: Storage, count: int) -> Storage:
 
 
 class _Storages:
-    """What the persistent ids of one pickle stand for, each looked up once."""
+    """The storages of one pickle by persistent id, each looked up once."""
 
     def __init__(self, find: FindStorage) -> None:
         self._find = find
@@ -214,7 +214,7 @@ class _Storages:
             raise PickleError("the description of a part of a storage is damaged")
         width = 1 if storage.dtype is None else storage.dtype.itemsize
         if storage.nbytes and (offset + count) * width > storage.nbytes:
-            raise PickleError("a part of a storage reaches behind its end")
+            raise PickleError("a part of a storage exceeds it")
         return storage._replace(start=storage.start + offset * width, nbytes=min(count * width, storage.nbytes))
 
 
@@ -226,7 +226,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _allowed(rebuild: Rebuild) -> dict[str, Global]:
-    """Every global that a pickle of torch may name. A new table for each file, so no file can change another's."""
+    """Every global that a pickle of torch may use. A new table for each file, so that no file can change another's."""
     calls: dict[str, Call] = {
         "_codecs.encode": _encode,
         "builtins.set": _set,
@@ -251,7 +251,7 @@ def _allowed(rebuild: Rebuild) -> dict[str, Global]:
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """How protocol 2 writes bytes."""
+    """Decodes bytes as protocol 2 writes them."""
     if encoding not in ("latin1", "latin-1"):
         raise PickleError(f"the pickle encodes text as {reprlib.repr(encoding)}")
     return text.encode("latin-1")
@@ -274,7 +274,7 @@ def _device(kind: Any, index: Any = None) -> str:
 
 
 def _rebuilder(device: str | None) -> Rebuild:
-    """Makes tensors from storages, every number checked first."""
+    """Makes tensors from storages after checking every number."""
 
     def rebuild(storage: Any, offset: Any, size: Any, stride: Any, dtype: Any) -> Tensor:
         if not isinstance(storage, Storage):
@@ -290,7 +290,7 @@ def _rebuilder(device: str | None) -> Rebuild:
             raise PickleError(f"{what} cannot be")
         reach = offset + 1 + sum((length - 1) * step for length, step in zip(size, stride)) if count else 0
         if reach * element.itemsize > storage.nbytes:
-            raise PickleError(f"{what} reaches behind its storage")
+            raise PickleError(f"{what} exceeds its storage")
         start = storage.start + offset * element.itemsize
         try:
             return strided_tensor(storage.data, start, element, size, stride, device)

@@ -1,5 +1,5 @@
-"""The entries of a zip. In: the bytes of the archive. Out: where each entry lies in them, or its bytes where it is
-packed. Sizes are checked against the archive before anything is unpacked; what is wrong is an `ArchiveError`."""
+"""The entries of a zip. In: the bytes of the archive. Out: the location of each entry, or its bytes where it is packed.
+Sizes are checked against the archive before anything is unpacked; a damaged archive raises `ArchiveError`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import IO, Any, cast
 
 from tilewright.nn.formats.mapped import Path, check_unpacked
 
-# What the modules behind `zipfile` raise for damaged contents, each its own.
+# The exceptions that the modules behind `zipfile` raise for damaged contents.
 _UNPACKING_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
@@ -28,11 +28,11 @@ _UNPACKING_ERRORS = (
 
 
 class ArchiveError(Exception):
-    """What is wrong with an archive. The reader of the file catches it and adds the file's name."""
+    """A damaged archive. The reader of the file catches it and adds the file's name."""
 
 
 class ViewFile:
-    """Bytes of the host as a file that is read. A read of more than there is takes no memory for the rest."""
+    """Host memory as a read-only file. A read beyond the end allocates no more than the bytes that exist."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -58,14 +58,14 @@ class ViewFile:
         return True
 
     def close(self) -> None:
-        """There is nothing to close: the bytes are somebody else's."""
+        """Does nothing: the bytes are owned by the caller."""
 
 
 class ZipEntries:
     """The entries of an archive by name; of two with one name the later."""
 
     def __init__(self, operation: str, path: Path, data: memoryview, check: bool) -> None:
-        """`check` compares the checksums of entries that are stored as they are, which reads them."""
+        """`check` verifies the checksums of uncompressed entries, which reads them."""
         self._operation, self._path, self._data, self._check = operation, path, data, check
         self._unpacked_bytes = 0
         try:
@@ -82,7 +82,7 @@ class ZipEntries:
         return zipfile.ZipFile(cast(IO[bytes], cast(Any, ViewFile(self._data))))
 
     def read(self, name: str) -> tuple[memoryview, int, int]:
-        """The bytes of an entry: what they lie in, where they begin and how many they are."""
+        """The bytes of an entry: their memory, offset and length."""
         member = self._members[name]
         if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
             unpacked = self._unpacked(member)
@@ -91,13 +91,13 @@ class ZipEntries:
         part = self._data[start : start + member.file_size]
         if part.nbytes != member.file_size:
             raise ArchiveError(f"the entry {name!r} is cut off")
-        # torch writes 0 where it was told to compute no checksums.
+        # torch writes 0 where checksums are switched off.
         if self._check and member.CRC and zlib.crc32(part) != member.CRC:
             raise ArchiveError(f"the entry {name!r} does not have its checksum")
         return self._data, start, part.nbytes
 
     def _start(self, member: zipfile.ZipInfo) -> int:
-        """Where the bytes of an entry begin: behind a header, its name and its extra field."""
+        """The offset of an entry's bytes: after its header, name and extra field."""
         offset = member.header_offset
         header = bytes(self._data[offset : offset + 30]) if offset >= 0 else b""
         if len(header) < 30 or header[:4] != b"PK\x03\x04":
@@ -105,7 +105,7 @@ class ZipEntries:
         return offset + 30 + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
 
     def _unpacked(self, member: zipfile.ZipInfo) -> bytes:
-        # All entries together: a small file may name one packed part many times.
+        # For all entries together: a small file may refer to one packed part many times.
         self._unpacked_bytes += member.file_size
         check_unpacked(self._operation, self._path, self._data.nbytes, self._unpacked_bytes)
         try:

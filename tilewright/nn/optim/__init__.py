@@ -1,6 +1,6 @@
-"""Optimisers and what goes with them. In: parameters with gradients. Out: parameters updated in place.
-Learning rates, momenta and counters are tensors: a jitted training step replays while they change. Beside the
-optimisers stand learning-rate schedules, gradient clipping and the scaling of losses for mixed precision."""
+"""Optimisers, learning-rate schedules, gradient clipping and loss scaling for mixed precision. In: parameters with
+gradients. Out: parameters updated in place. Learning rates, momenta and counters are tensors, so that a jitted training
+step can be replayed while they change."""
 
 from tilewright.nn.optim.adaptive import LAMB, Adam, AdamW
 from tilewright.nn.optim.gradients import GradScaler, clip_grad_norm_, clip_grad_value_

@@ -1,6 +1,6 @@
-"""Optimisers with two moments. In: parameters. Out: Adam and AdamW with the results of torch's, and LAMB.
-1 - b^t, which corrects moments that started at 0, is itself state: c' = c*b + (1 - b). That is accurate to rounding
-from the first step on, where 1 - 0.999 in float32 would not be."""
+"""Optimisers with two moments. In: parameters. Out: Adam and AdamW with the results of torch's, and LAMB. 1 - b^t, the
+correction of moments that started at 0, is itself state: c' = c*b + (1 - b). That is accurate to rounding from the
+first step on; 1 - 0.999 in float32 is not."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tilewright.tensor.tensor import Tensor
 
 
 class LAMB(Optimizer):
-    """Adam with a rate of its own for each parameter: the norm of the parameter over that of its update. `adam=True`
-    leaves that out, which is AdamW. `betas=(b1, b2)` is torch's spelling."""
+    """Adam with a learning rate per parameter: the norm of the parameter over that of its update. `adam=True` leaves
+    that factor out, which gives AdamW. `betas=(b1, b2)` is torch's spelling."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class LAMB(Optimizer):
 
 
 class Adam(LAMB):
-    """Moving averages of the gradient and of its square, corrected for their start. `weight_decay` is added to the
-    gradient, as in torch; AdamW keeps it apart."""
+    """Moving averages of the gradient and of its square, with bias correction. `weight_decay` is added to the gradient,
+    as in torch; in AdamW it is decoupled."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Adam(LAMB):
 
 
 class AdamW(LAMB):
-    """Adam with a weight decay that is kept apart from the gradient."""
+    """Adam with decoupled weight decay."""
 
     def __init__(
         self,

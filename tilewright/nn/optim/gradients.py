@@ -1,7 +1,7 @@
 """Gradients between `backward()` and the optimiser's step: scaled for mixed precision, and clipped. In: a loss computed
 in float16, or parameters with gradients. Out: gradients that do not underflow, and a step that is skipped where one
-overflowed; gradients of a bounded norm. All of it is computed on the device and nothing is read back, so a step with
-a scaler can be jitted.
+overflowed; gradients of a bounded norm. Everything is computed on the device and nothing is read by the host, so a step
+with a scaler can be jitted.
 
     loss = model(x.half()).float().sparse_categorical_crossentropy(y)
     scaler.scale(loss).backward()
@@ -20,8 +20,8 @@ from tilewright.tensor.tensor import Tensor
 
 
 class GradScaler:
-    """The scale falls by `backoff_factor` when a gradient is not finite, and rises by `growth_factor` after
-    `growth_interval` good steps in a row."""
+    """Scales losses. The scale is multiplied by `backoff_factor` when a gradient is not finite, and by `growth_factor`
+    after `growth_interval` finite steps in a row."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class GradScaler:
         self._overflows: dict[int, Tensor] = {}  # by optimiser, from `unscale_` to `update`
 
     def scale(self, loss: Tensor) -> Tensor:
-        """The loss to take gradients of."""
+        """The loss times the scale."""
         return loss * self.factor.to(loss.device) if self.enabled else loss
 
     def unscale_(self, optimizer: Optimizer) -> None:
-        """Divides the gradients by the scale, to be clipped for instance; `step` does it where it was not done."""
+        """Divides the gradients by the scale, for example before clipping; otherwise `step` does it."""
         if not self.enabled or id(optimizer) in self._overflows:
             return
         is_finite: Tensor | None = None
@@ -67,7 +67,7 @@ class GradScaler:
         self._overflows[id(optimizer)] = is_finite.logical_not().contiguous()
 
     def step(self, optimizer: Optimizer) -> None:
-        """The optimiser's step, which changes nothing where a gradient is not finite."""
+        """The optimiser's step; it changes nothing where a gradient is not finite."""
         if not self.enabled:
             optimizer.step()
             return
@@ -75,7 +75,7 @@ class GradScaler:
         optimizer.step(skip=self._overflows[id(optimizer)])
 
     def update(self) -> None:
-        """The scale for the next step."""
+        """Updates the scale for the next step."""
         if not self.enabled:
             return
         if not self._overflows:
@@ -90,7 +90,7 @@ class GradScaler:
         grown = is_due.where(self.factor * self.growth_factor, self.factor)
         new_factor = overflow.where(self.factor * self.backoff_factor, grown)
         new_steps = (overflow | is_due).where(0, good_steps)
-        # A factor beyond what float32 holds would make every later step an overflow.
+        # An infinite scale would make every later step overflow.
         self.factor.assign(new_factor.isfinite().where(new_factor, self.factor))
         self.good_steps.assign(new_steps.cast(self.good_steps.dtype))
         self.factor.realize(self.good_steps)
@@ -109,8 +109,8 @@ def _with_gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
 
 
 def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0) -> Tensor:
-    """Scales all gradients down together so that their norm, taken as one vector, is at most `max_norm`. The norm
-    that they had."""
+    """Scales all gradients by one factor so that their norm, taken as one vector, is at most `max_norm`. Returns the
+    norm before."""
     if max_norm < 0 or norm_type <= 0:
         raise ShapeError("clip_grad_norm_", f"max_norm={max_norm}, norm_type={norm_type}", "give positive numbers")
     tensors = _with_gradients(parameters)
@@ -134,7 +134,7 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
 
 
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
-    """Brings every element of every gradient into -clip_value..clip_value."""
+    """Clamps every element of every gradient to -clip_value..clip_value."""
     if clip_value < 0:
         raise ShapeError("clip_grad_value_", f"clip_value={clip_value}", "give a number of at least 0")
     for tensor in _with_gradients(parameters):

@@ -1,5 +1,5 @@
-"""Optimisers with one momentum. In: parameters. Out: SGD and Muon with the results of torch's, and LARS.
-The momentum buffer starts at 0, which gives the first step the gradient itself, as torch does."""
+"""Optimisers with one momentum. In: parameters. Out: SGD and Muon with the results of torch's, and LARS. The momentum
+buffer starts at 0, so that the first step uses the gradient itself, as in torch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NEWTON_SCHULZ_COEFFICIENTS = (3.4445, -4.775, 2.0315)
 
 
 class LARS(Optimizer):
-    """Momentum with a rate of its own for each parameter: `tcoef` times the norm of the parameter over that of its
-    gradient. `classic` multiplies by the learning rate before the momentum, not after; `pre_wd` adds the weight decay
-    to the gradient, instead of shrinking the parameter; `ns_steps` makes the update orthogonal, as Muon does."""
+    """Momentum with a learning rate per parameter: `tcoef` times the norm of the parameter over that of its gradient.
+    `classic` multiplies by the learning rate before the momentum, not after; `pre_wd` adds the weight decay to the
+    gradient instead of scaling the parameter; `ns_steps` orthogonalises the update, as Muon does."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class LARS(Optimizer):
 
 
 class SGD(LARS):
-    """Stochastic gradient descent, with momentum where it is asked for."""
+    """Stochastic gradient descent, optionally with momentum."""
 
     def __init__(
         self,
@@ -90,8 +90,8 @@ class SGD(LARS):
 
 
 class Muon(Optimizer):
-    """Momentum whose update is made orthogonal; for weights of hidden layers. Axes after the first count as one. Give
-    biases, norms and embeddings to AdamW, and join both in an OptimizerGroup."""
+    """Momentum with an orthogonalised update; for weights of hidden layers. Axes after the first are merged into one.
+    Give biases, norms and embeddings to AdamW, and join both in an OptimizerGroup."""
 
     def __init__(
         self,
@@ -132,8 +132,8 @@ class Muon(Optimizer):
 
 
 def orthogonal(tensor: Tensor, steps: int, coefficients: Sequence[float]) -> Tensor:
-    """The nearest matrix with orthogonal rows, roughly: singular values are driven to about 1 by a few steps of the
-    Newton-Schulz iteration. In bfloat16, which is exact enough and what torch does."""
+    """An approximation of the nearest matrix with orthogonal rows: a few steps of the Newton-Schulz iteration bring
+    singular values close to 1. In bfloat16, which is accurate enough and used by torch."""
     a, b, c = coefficients
     matrix = tensor.reshape(tensor.shape[0], -1).cast(dtypes.bfloat16)
     is_tall = matrix.shape[0] > matrix.shape[1]

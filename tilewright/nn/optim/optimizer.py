@@ -1,6 +1,6 @@
-"""What every optimiser shares. In: parameters and a learning rate. Out: `step()`, which assigns parameters and state.
-All of one step is realised in one call: the scheduler sees it whole, fuses it, and updates memory in place. A subclass
-makes its state and says, in `_new_value`, what becomes of one parameter."""
+"""The base class of optimisers. In: parameters and a learning rate. Out: `step()`, which assigns parameters and state.
+A step is realised in one call, so that the scheduler can fuse all of it and update memory in place. A subclass makes
+its state and defines the update of one parameter in `_new_value`."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ Update = tuple[Tensor, Tensor]
 
 
 def compute_dtype(tensor: Tensor) -> DType:
-    """What an update is computed and its state is kept in: short floats would lose small steps."""
+    """The dtype of an update and its state: 8- and 16-bit floats would lose small steps."""
     return tensor.dtype if tensor.dtype.bits >= 32 else dtypes.float32
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """The values of a tensor, for computing an update of it."""
+    """The values of a tensor in the dtype of its update."""
     return tensor.detach().cast(compute_dtype(tensor))
 
 
 class Optimizer:
-    """`params` may be everything that a model holds. Each float tensor is a parameter: one that has not asked for a
-    gradient asks for it here, and lazy ones are realised. Buffers (`nn.state.as_buffer`) and integers are only computed
-    along with the step. A tensor that was told `requires_grad=False` is an error. `lr` is a tensor:
-    `optimizer.lr.assign(0.01)` changes it, inside a jitted function as well."""
+    """`params` may be all tensors of a model. Each float tensor is a parameter: its requires_grad is set where it is
+    None, and lazy ones are realised. Buffers (`nn.state.as_buffer`) and integers are only realised with the step. A
+    tensor with `requires_grad=False` is an error. `lr` is a tensor: `optimizer.lr.assign(0.01)` changes it, inside a
+    jitted function as well."""
 
-    # A state dict of an optimiser holds its own state; the parameters are the model's to save.
+    # The state dict of an optimiser has its own state only; parameters are saved with the model.
     not_in_state = ("params", "buffers")
 
     def __init__(self, params: Iterable[Tensor], lr: float | Tensor) -> None:
@@ -62,19 +62,19 @@ class Optimizer:
             raise ShapeError(type(self).__name__, f"{name}={value}", f"give a number of at least 0{limit}")
 
     def _number(self, value: float | Tensor) -> Tensor:
-        """A number that is state: it changes without a jitted function being traced again."""
+        """A number as a tensor, so that a change needs no new trace of a jitted function."""
         is_double = any(tensor.dtype is dtypes.float64 for tensor in self.params)
         dtype = dtypes.float64 if is_double else dtypes.float32
         start = value.detach().to(self.device).cast(dtype).reshape(()) if isinstance(value, Tensor) else value
         return Tensor.empty((), dtype=dtype, device=self.device).assign(start)
 
     def _zeros(self) -> list[Tensor]:
-        """State that starts at 0, as large as each parameter."""
+        """State of the shape of each parameter, initially 0."""
         return [tensor.empty_like(dtype=compute_dtype(tensor)).assign(0) for tensor in self.params]
 
     def _start(self, *state: Tensor) -> None:
-        """Computes parameters and state now, so that the first step launches what the second does. A tensor that
-        reads the memory of a NumPy array gets its own."""
+        """Realises parameters and state, so that the first step launches the same kernels as the second. A tensor over
+        the memory of a NumPy array is copied."""
         for tensor in (*self.params, *self.buffers):
             if "borrowed" in build.stored_root(tensor.uop).cache:
                 tensor.assign(tensor.detach().clone())
@@ -85,7 +85,7 @@ class Optimizer:
         raise UnsupportedError(type(self).__name__, "no rule for an update", "use a subclass, such as SGD or Adam")
 
     def _shared_updates(self) -> list[Update]:
-        """Updates of state that all parameters read; they come first."""
+        """Updates of state that all parameters share; they come first."""
         return []
 
     # ------------------------------------------------------------ for users
@@ -96,19 +96,20 @@ class Optimizer:
         return [self.lr]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the gradients, or sets them to 0."""
+        """Removes the gradients, or sets them to 0."""
         for tensor in self.params:
             tensor.grad = None if set_to_none or tensor.grad is None else tensor.grad.zeros_like()
 
     def step(self, skip: Tensor | None = None) -> None:
-        """Updates every parameter that has a gradient. Where `skip` (a bool of one element) is true, nothing changes;
-        that is found out on the device."""
+        """Updates every parameter that has a gradient. Where `skip` (a bool tensor of one element) is true, nothing
+        changes; it is evaluated on the device."""
         changed = self.schedule_step(skip)
         if changed:
             changed[0].realize(*changed[1:])
 
     def schedule_step(self, skip: Tensor | None = None) -> list[Tensor]:
-        """Assigns without computing. What has to be realised, to be realised together with more."""
+        """Assigns without realising. Returns the tensors to realise, so that they can be realised together with
+        others."""
         todo = [(index, tensor) for index, tensor in enumerate(self.params) if tensor.grad is not None]
         if not todo:
             return []
@@ -139,11 +140,12 @@ class Optimizer:
 
 
 def _check_trainable(operation: str, tensor: Tensor, given: Sequence[Tensor]) -> None:
-    """What an optimiser would never change, or would part from another tensor, without a word."""
+    """Raises an error for tensors that an optimiser could not update, or would separate from the tensor they are a view
+    of."""
     described = f"a parameter ({tensor._described()}, made at {describe_line(tensor.uop.line)})"
     if tensor._asked is False:
         remedy = "leave it out, or mark it with nn.state.as_buffer(tensor) if it belongs to the model"
-        raise UnsupportedError(operation, f"{described} was told requires_grad=False", remedy)
+        raise UnsupportedError(operation, f"{described} has requires_grad=False", remedy)
     if tensor.requires_grad and not tensor._is_parameter:
         message = f"{described} is computed from parameters, so that gradients go to those"
         raise UnsupportedError(operation, message, "compute it in the call, or make it `.detach().requires_grad_()`")
@@ -153,7 +155,7 @@ def _check_trainable(operation: str, tensor: Tensor, given: Sequence[Tensor]) ->
 
 
 class OptimizerGroup(Optimizer):
-    """Several optimisers, each with its own parameters, that step as one."""
+    """Several optimisers, each with its own parameters, with one step."""
 
     def __init__(self, *optimizers: Optimizer) -> None:
         if not optimizers:
@@ -181,7 +183,7 @@ class OptimizerGroup(Optimizer):
 
 
 def norm_of(tensors: Sequence[Tensor]) -> Tensor:
-    """The root of the sum of all squares."""
+    """The Euclidean norm of all elements."""
     squares = [tensor.square().sum() for tensor in tensors]
     total = squares[0]
     for square in squares[1:]:

@@ -1,6 +1,6 @@
 """Learning-rate schedules. In: an optimiser; then `step()` after each of its steps. Out: its learning rate, assigned.
-Names and formulas are torch's. The count of steps is a tensor and the rate is computed from it on the device, so that
-`step()` may stand inside a jitted function, which goes on replaying, or outside of it."""
+Names and formulas are torch's. The step count is a tensor and the rate is computed from it on the device, so that
+`step()` can be called inside a jitted function or outside of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilewright.tensor.tensor import Tensor
 
 
 class LRScheduler:
-    """A rate as a function of the number of steps and of the rate that the optimiser had in the beginning."""
+    """A rate as a function of the number of steps and of the optimiser's initial rate."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
@@ -58,7 +58,8 @@ class ConstantLR(LRScheduler):
 
 
 class LinearLR(LRScheduler):
-    """A line from `start_factor` to `end_factor` times the rate, over `total_iters` steps: a warmup."""
+    """The rate times a factor that changes linearly from `start_factor` to `end_factor` over `total_iters` steps: a
+    warmup."""
 
     def __init__(
         self, optimizer: Optimizer, start_factor: float = 1 / 3, end_factor: float = 1.0, total_iters: int = 5
@@ -75,7 +76,7 @@ class LinearLR(LRScheduler):
 
 
 class CosineAnnealingLR(LRScheduler):
-    """Half a wave of the cosine from the rate to `eta_min`, over `T_max` steps."""
+    """Half a period of a cosine from the rate to `eta_min`, over `T_max` steps."""
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:
         _check_count("CosineAnnealingLR", "T_max", T_max)
@@ -88,7 +89,7 @@ class CosineAnnealingLR(LRScheduler):
 
 
 class StepLR(LRScheduler):
-    """The rate times `gamma` once more every `step_size` steps."""
+    """The rate multiplied by `gamma` every `step_size` steps."""
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
         _check_count("StepLR", "step_size", step_size)
@@ -97,12 +98,13 @@ class StepLR(LRScheduler):
         super().__init__(optimizer)
 
     def rate(self, count: Tensor, base: Tensor) -> Tensor:
-        # Half a step more keeps the quotient of two whole numbers off the edge that rounding could push it over.
+        # Adding half a step keeps the quotient of two integers away from the boundary where rounding could change its
+        # floor.
         return base * _power(self.gamma, ((count + 0.5) / self.step_size).floor())
 
 
 class ExponentialLR(LRScheduler):
-    """The rate times `gamma` at each step."""
+    """The rate multiplied by `gamma` at each step."""
 
     def __init__(self, optimizer: Optimizer, gamma: float) -> None:
         self.gamma = gamma
@@ -113,8 +115,8 @@ class ExponentialLR(LRScheduler):
 
 
 class OneCycleLR(LRScheduler):
-    """From `max_lr / div_factor` up to `max_lr` during `pct_start` of the steps, then down to the first rate over
-    `final_div_factor`. Momentum is left as it is. After `total_steps` the rate stays."""
+    """From `max_lr / div_factor` up to `max_lr` during `pct_start` of the steps, then down to the first rate divided by
+    `final_div_factor`. Momentum does not change. After `total_steps` the rate is constant."""
 
     def __init__(
         self,
@@ -130,7 +132,7 @@ class OneCycleLR(LRScheduler):
         _check_count("OneCycleLR", "total_steps", total_steps)
         if anneal_strategy not in ("cos", "linear") or not 0 <= pct_start <= 1:
             message = f"anneal_strategy={anneal_strategy!r}, pct_start={pct_start}"
-            raise ShapeError("OneCycleLR", message, "give 'cos' or 'linear', and a share between 0 and 1")
+            raise ShapeError("OneCycleLR", message, "give 'cos' or 'linear', and a fraction between 0 and 1")
         first = max_lr / div_factor
         last = first / final_div_factor
         rise = pct_start * total_steps - 1
@@ -151,8 +153,8 @@ class OneCycleLR(LRScheduler):
 
 
 class SequentialLR(LRScheduler):
-    """One schedule after another: `schedulers[i]` holds until step `milestones[i]`, and each counts from 0. Make them
-    with the same optimiser; only this one is stepped."""
+    """One schedule after another: `schedulers[i]` is used until step `milestones[i]`, and each counts from 0. Make them
+    with the same optimiser, and step only this one."""
 
     def __init__(self, optimizer: Optimizer, schedulers: Sequence[LRScheduler], milestones: Sequence[int]) -> None:
         if len(schedulers) != len(milestones) + 1 or list(milestones) != sorted(milestones):
@@ -160,7 +162,7 @@ class SequentialLR(LRScheduler):
             raise ShapeError("SequentialLR", message, "give rising milestones, one fewer than schedules")
         self.schedulers = list(schedulers)
         self.milestones = list(milestones)
-        # Each schedule has assigned its first rate; the rate they all start from is the one the first of them found.
+        # Each schedule has already assigned its first rate; the initial rate of all is that of the first one.
         for rate, base in zip(optimizer.rates, schedulers[0].base_lrs):
             rate.assign(base)
         super().__init__(optimizer)
@@ -173,8 +175,8 @@ class SequentialLR(LRScheduler):
 
 
 class ReduceLROnPlateau:
-    """The rate times `factor` when a metric has not become better for more than `patience` steps. The metric may be a
-    tensor: it is not read back."""
+    """The rate multiplied by `factor` when a metric has not improved for more than `patience` steps. The metric may be
+    a tensor; it is not read by the host."""
 
     def __init__(
         self,
@@ -207,7 +209,7 @@ class ReduceLROnPlateau:
         self.best.realize(self.num_bad_epochs, self.cooldown_counter)
 
     def step(self, metrics: Tensor | float) -> None:
-        """Looks at the metric of one epoch."""
+        """Takes the metric of one epoch."""
         given = metrics if isinstance(metrics, Tensor) else Tensor(float(metrics), device=self.optimizer.device)
         metric = given.detach().to(self.optimizer.device).cast(self.best.dtype).reshape(())
         is_better = self._is_better(metric)
@@ -244,7 +246,7 @@ def _check_count(name: str, parameter: str, count: int) -> None:
 
 
 def _cosine(first: Tensor | float, last: Tensor | float, done: Tensor) -> Tensor:
-    """From first to last along half a wave, as `done` goes from 0 to 1."""
+    """From first to last along half a period of a cosine, as `done` goes from 0 to 1."""
     share = ((done * math.pi).cos() + 1) * 0.5
     return share * (first - last) + last
 

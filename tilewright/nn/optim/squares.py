@@ -1,5 +1,5 @@
-"""Optimisers that divide a gradient by the root of its squares. In: parameters. Out: RMSprop and Adagrad with the
-results of torch's: the squares are a moving average, or a sum."""
+"""Optimisers that divide a gradient by the root of its accumulated squares. In: parameters. Out: RMSprop and Adagrad
+with the results of torch's: the squares are a moving average, or a sum."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Adagrad(Optimizer):
         self.lr_decay = lr_decay
         self.weight_decay = weight_decay
         self.eps = eps
-        # The divisor of the next step; the first step adds to it before it is read.
+        # The divisor of the next step, which is incremented before it is read.
         self.divisor = self._number(1.0 - lr_decay)
         self.sum = [zeros.assign(initial_accumulator_value) for zeros in self._zeros()]
         self._start(self.divisor, *self.sum)
