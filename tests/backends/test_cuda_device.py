@@ -118,6 +118,19 @@ def test_a_launch_takes_another_buffer(fake: FakeCard, length: int, runs_before:
     assert numbers[-1].value == before
 
 
+def test_a_buffer_that_stays_where_it_is_costs_a_graph_nothing(fake: FakeCard) -> None:
+    runner, _, _ = chain(fake, Card(0), 3)
+    source, other = ctypes.c_int(100), ctypes.c_int(7)
+    for _ in range(4):
+        runner.set_address(0, 2, (Block(ctypes.addressof(source)), 0))
+        runner.run()
+    assert fake.counted("cuGraphLaunch") > 1
+    assert fake.counted("cuGraphExecKernelNodeSetParams") == 0
+    runner.set_address(0, 2, (Block(ctypes.addressof(other)), 0))
+    runner.run()
+    assert fake.counted("cuGraphExecKernelNodeSetParams") == 1
+
+
 def test_launches_of_a_graph_wait_for_the_memory_they_touch_and_for_nothing_else(fake: FakeCard) -> None:
     card = Card(0)
     function = card.library.call("cuModuleGetFunction", 0, b"add_one")

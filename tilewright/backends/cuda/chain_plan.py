@@ -21,6 +21,8 @@ MAX_STAGES = 3
 MIN_LATE_STAGES, MAX_LATE_STAGES = 3, 4
 # Registers of a thread beside its tiles, and those of a multiprocessor.
 OTHER_REGISTERS, REGISTERS = 48, 65536
+# Work-groups of a multiprocessor that are planned for at most, and shared memory that each of them takes in addition.
+MAX_GROUPS, GROUP_BYTES = 2, 1024
 
 
 @dataclass(frozen=True)
@@ -98,10 +100,11 @@ def plan_chain(program: Program) -> TileChain | None:
     clipped = {dot: users[dot][0] for dot in dots if _is_clipped(dot, users)}
     chain = TileChain(program, dots, loop, once, ring, None, 1, threads, 1, rescaled, clipped)
     registers = OTHER_REGISTERS + _live_registers(program, dots, rescaled)
-    groups = max(1, min(2, REGISTERS // (threads * registers)))
+    groups = max(1, min(MAX_GROUPS, REGISTERS // (threads * registers)))
     if loop is None:
         return replace(chain, groups=groups)
-    room = (program.target.max_local_bytes // groups - 2 * ALIGNMENT - chain.once_bytes) // chain.stage_bytes
+    shared = (program.target.max_local_bytes + GROUP_BYTES) // groups - GROUP_BYTES
+    room = (shared - ALIGNMENT - chain.once_bytes) // chain.stage_bytes
     body, ready = _stage_first(program, loop, ring)
     chain = replace(chain, program=replace(program, body=body), ready=ready, groups=groups)
     late = next(iter(rescaled), None) if len(dots) == 2 and dots[1] in rescaled else None

@@ -121,14 +121,19 @@ class CudaRunner(Runner):
             self.memories[launch][param] = self.graph = None
         chosen = self.launches[launch]
         position = chosen.position.get(param)
-        if position is not None:
-            chosen.addresses[position] = memory.address + offset
+        start = memory.address + offset
+        # Most memories of a run, weights above all, are those of the run before: their launches stay as they are.
+        if position is not None and chosen.addresses[position] != start:
+            chosen.addresses[position] = start
             chosen.encode_maps(param)
             if self.graph is not None:
                 self.graph.changed.add(launch)
 
     def set_variable(self, launch: int, number: int, value: int) -> None:
-        self.launches[launch].values[number] = value
+        values = self.launches[launch].values
+        if values[number] == value:
+            return
+        values[number] = value
         if self.graph is not None:
             self.graph.changed.add(launch)
 

@@ -13,6 +13,8 @@ from tilewright.base.errors import InternalError
 
 MAP_BYTES = 128
 MAP_ALIGNMENT = 64
+# Maps that are remembered: results of a step move between a few blocks of memory, and encoding takes 10 us.
+MAX_MAPS = 4096
 # CUtensorMapDataType by the bytes of an element: the engine moves bits, so unsigned integers stand for all.
 _UNSIGNED = {1: 0, 2: 1, 4: 2}
 _NO_INTERLEAVE, _SWIZZLE_128_BYTES, _L2_256_BYTES, _ZERO_FILL = 0, 3, 3, 0
@@ -32,7 +34,13 @@ class TensorMap:
 
     def encode(self, address: int, into: int) -> None:
         """Writes the map of a buffer at `address` into the memory at `into`."""
+        ctypes.memmove(into, self.encoded(address), MAP_BYTES)
+
+    @functools.lru_cache(MAX_MAPS)  # noqa: B019 - a map is a few numbers: what is kept alive is no larger than the cache
+    def encoded(self, address: int) -> bytes:
         rank = len(self.sizes)
+        memory = (ctypes.c_ubyte * (MAP_BYTES + MAP_ALIGNMENT))()
+        into = -(-ctypes.addressof(memory) // MAP_ALIGNMENT) * MAP_ALIGNMENT
         status = _encoder()(
             into,
             _UNSIGNED[self.itemsize],
@@ -49,6 +57,7 @@ class TensorMap:
         )
         if status:
             raise InternalError(f"cuTensorMapEncodeTiled refused {self} at {address:#x} with code {status}")
+        return ctypes.string_at(into, MAP_BYTES)
 
 
 @functools.cache

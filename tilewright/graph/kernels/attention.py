@@ -69,7 +69,7 @@ class Attention:
     factor: float  # times a dot product gives a score to base 2
     is_causal: bool = False
     mask: tuple[int, ...] | None = None
-    rows: int = 128
+    rows: int = 64
     columns: int = 64
     together: int = 1  # heads whose tiles are interleaved, longest first: their keys fit in the cache
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tilewright.base.dtype import dtypes
@@ -32,10 +32,9 @@ from tilewright.tensor.families.networks.attention_layout import (
 MAX_FEATURES = 128
 # With fewer queries most of a tile would be unused.
 MIN_QUERIES = 16
-LARGE_TILE, SMALL_TILE = 128, 64
-# Heads wider than this have larger key tiles, as their products take longer; their gradients do not, since they have
-# more accumulators and no registers left.
-WIDE_HEADS = 64
+# Queries, and keys, of a tile. Two work-groups with tiles of 64 share a core: one computes its softmax while the
+# other multiplies: 3 to 15 % faster than one with tiles of 128 (measured on an H200).
+TILE = 64
 CACHE_PART = 2
 
 
@@ -69,15 +68,14 @@ def fused_attention(query: T, key: T, value: T, mask: T | None, is_causal: bool,
         LOG2_E / math.sqrt(query.shape[-1]),
         is_causal,
         _distances(masks[0].shape) if masks else None,
-        LARGE_TILE if rows > SMALL_TILE else SMALL_TILE,
-        SMALL_TILE,
+        TILE,
+        TILE,
         _heads_together(operands[1], batch * heads, heads // keys[1]),
     )
-    wide = replace(call, columns=call.rows if width > WIDE_HEADS else SMALL_TILE)
     rule = _Gradient(call, layouts, is_transposed, query.shape[-1], plain)
     out = rule.empty(operands[0], is_transposed[0])
     sums = query.empty(batch, heads, rows, dtype=dtypes.float32, device=query.device)
-    found: T = out.custom_kernel(sums, *memories, *masks, fxn=_Kernel(forward_kernel, wide), grad_fxn=rule)[0]
+    found: T = out.custom_kernel(sums, *memories, *masks, fxn=_Kernel(forward_kernel, call), grad_fxn=rule)[0]
     result: T = rule.narrowed(_transposed(found, is_transposed[0])).reshape(*query.shape)
     return result
 
