@@ -105,7 +105,8 @@ def choose_product_opts(view: KernelView) -> tuple[Opt, ...] | None:
     lanes *= max((dot.instruction.terms for dot in dots), default=1)
     # Few columns: a sum of any length is reduced to a scalar for each result, by a tile as by single rows.
     vectors = MIN_VECTORS if dots or len(view.reduce_axes) > 1 else 1
-    rows, columns = own_axes(view, left, right), own_axes(view, right, left)
+    rows = own_axes(view, left, right)
+    columns = [axis for axis in own_axes(view, right, left) if size_of(axis) > 1]
     return choose_dot_opts(view, rows, columns, left, right, lanes, vectors)
 
 
