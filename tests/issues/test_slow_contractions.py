@@ -1,5 +1,5 @@
-"""Contractions next to fast ones that took several times as long on the CPU, since no template of a product matched
-them or an operand was read across rows. What the kernels look like, and their values."""
+"""Contractions and windows next to fast ones that took several times as long on the CPU, since no template matched them
+or an operand was read lane by lane. What the kernels look like, and their values."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import view_kernel
+from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.heuristics.product_match import factors_of
 from tilewright.kernel.optimise import prepare_kernel
 
@@ -78,3 +79,19 @@ def test_masked_windows_at_a_stride_are_shuffled_out_of_contiguous_loads(size: i
     ast = windows(size, step, padding)
     check(ast, None, ("CPU",), seed=size)
     assert "masked.gather" not in compile_kernel(ast.replace(arg=KernelInfo("test")), "CPU").source
+
+
+@pytest.mark.parametrize(
+    ("window", "padding", "shape"), [(2, 1, (3, 35, 39)), (2, 0, (2, 20, 37)), (3, 1, (2, 38, 61))]
+)
+def test_gradients_of_pools_are_vectors_for_each_phase(window: int, padding: int, shape: tuple[int, ...]) -> None:
+    """A load that a mask moves from phase to phase left the gradient one element at a time."""
+    graph = Graph()
+    x = graph.tensor(1, *shape, requires_grad=False)
+    pooled = x.max_pool2d(window, stride=window, padding=padding)
+    slope = pooled.gradient(x, gradient=pooled.detach())[0]
+    view = view_kernel(prepare_kernel(kernels_of(slope)[-1]), TARGETS["AVX-512"])
+    tiles = {opt.op.name: opt.arg for opt in choose_opts(view)}
+    assert isinstance(tiles["UPCAST"], int)
+    assert tiles["UPCAST"] > 8
+    graph.plan(slope)

@@ -215,10 +215,9 @@ def interleaved_axes(view: KernelView) -> tuple[UOp, UOp] | None:
             continue
         for axis in loops:
             is_apart = all(stride(store, axis) == size_of(phase) for store in view.stores)
-            # A load outside the sum may be interleaved like the stores, or belong to one phase.
-            interleaved = [load for load in loads if stride(load, axis) not in (0, 1)]
-            are_alike = all(stride(load, axis) == size_of(phase) for load in interleaved)
-            are_alike = are_alike and all(stride(load, phase) in (0, 1) for load in interleaved)
+            # A load outside the sum may be interleaved like the stores. Phases are unrolled: which element each of them
+            # loads, such as one of a window, may be any expression.
+            are_alike = all(stride(load, axis) in (0, 1, size_of(phase)) for load in loads)
             if is_apart and size_of(axis) > MAX_PHASES and are_alike:
                 return axis, phase
     return None
