@@ -4,6 +4,9 @@ is then refused, took seconds at every call."""
 
 from __future__ import annotations
 
+import argparse
+import dis
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -125,3 +128,15 @@ def test_a_method_that_a_user_gives_tensors_later_is_compared(monkeypatch: pytes
         assert fresh.last_reason == ""
     monkeypatch.setattr(Tensor, "neg", lambda self: self * 5.0)
     assert fresh(x).item() == 5.0
+
+
+def test_the_globals_of_a_code_are_those_that_dis_shows() -> None:
+    """Also where an argument needs more than a byte, in modules, class bodies and nested functions."""
+    long = "\n".join(f"x{number} = y{number} + abs(z{number})" for number in range(300))
+    texts = [long, "def f():\n" + "\n".join(f" {line}" for line in long.splitlines()), "class C:\n  a = b(c)"]
+    pending = [compile(text, "texts", "exec") for text in texts]
+    pending += [value.__code__ for value in vars(argparse).values() if isinstance(value, types.FunctionType)]
+    for code in pending:
+        pending += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+        shown = (step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
+        assert module._globals_named(code) == tuple(dict.fromkeys(shown))

@@ -8,12 +8,12 @@ library and of NumPy count where user code called them, directly or not."""
 from __future__ import annotations
 
 import _lsprof
+import functools
 import gc
 import os
 import re
 import sys
 import types
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -26,6 +26,9 @@ _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.s
 _DEPENDENCIES = ("numpy", "ml_dtypes", "rich", "typer", "platformdirs")
 # What drivers are made of: the package calls them, also from destructors, which run inside of whatever runs just then.
 _DRIVERS = ("llvmlite", "pyopencl", "pytools", "cuda", "wgpu", "cffi", "objc")
+
+MAX_FILES = 1 << 12  # whose origin is remembered
+MAX_CODES = 1 << 15  # whose names are remembered: more than one call can meet, or each would read all of them again
 
 _GRADIENTS = frozenset(["backward", "grad", "gradient", "requires_grad", "requires_grad_", "zero_grad"])
 _METHOD = re.compile(r"<(?:method|slot wrapper) '([^']+)' of '([^']+)' objects>")
@@ -46,19 +49,14 @@ class Observation(NamedTuple):
         return code in self.codes
 
 
-_names: weakref.WeakKeyDictionary[types.CodeType, frozenset[str]] = weakref.WeakKeyDictionary()
-
-
+@functools.lru_cache(maxsize=MAX_CODES)
 def names_in(code: types.CodeType) -> frozenset[str]:
     """The attributes and globals that a code names, and its constant strings, which `getattr` may be given."""
-    found = _names.get(code)
-    if found is None:
-        texts = {constant for constant in code.co_consts if isinstance(constant, str) and constant.isidentifier()}
-        for constant in code.co_consts:
-            if isinstance(constant, tuple | frozenset):
-                texts.update(text for text in constant if isinstance(text, str))
-        found = _names[code] = frozenset(texts.union(code.co_names))
-    return found
+    texts = {constant for constant in code.co_consts if isinstance(constant, str) and constant.isidentifier()}
+    for constant in code.co_consts:
+        if isinstance(constant, tuple | frozenset):
+            texts.update(text for text in constant if isinstance(text, str))
+    return frozenset(texts.union(code.co_names))
 
 
 def observe(call: Callable[[], Any]) -> tuple[Any, Observation]:
@@ -88,9 +86,22 @@ def observe(call: Callable[[], Any]) -> tuple[Any, Observation]:
 
 
 def _summary(entries: Iterable[Any], root: types.CodeType) -> Observation:
-    calls = {entry.code: [sub.code for sub in entry.calls or ()] for entry in entries}
-    pending = [code for code in calls if not isinstance(code, str) and origin_of(code) == "user"]
-    pending.extend(code for code in calls.get(root, ()) if not isinstance(code, str))
+    calls: dict[types.CodeType, Iterable[Any]] = {}  # of code that may count; most is the package's
+    pending: list[types.CodeType] = []
+    package: list[types.CodeType] = []
+    for entry in entries:
+        code = entry.code
+        if isinstance(code, str):
+            continue
+        if code is root:
+            pending.extend(sub.code for sub in entry.calls or () if not isinstance(sub.code, str))
+        origin = origin_of(code)
+        if origin == "package":
+            package.append(code)
+            continue
+        calls[code] = entry.calls or ()
+        if origin == "user":
+            pending.append(code)
     codes: set[types.CodeType] = set()
     impure, reads_by_name = "", False
     while pending:
@@ -98,7 +109,7 @@ def _summary(entries: Iterable[Any], root: types.CodeType) -> Observation:
         if code in codes or origin_of(code) == "package":
             continue
         codes.add(code)
-        for called in calls.get(code, ()):
+        for called in [sub.code for sub in calls.get(code, ())]:
             if not isinstance(called, str):
                 pending.append(called)
             elif not is_pure(called):
@@ -106,7 +117,6 @@ def _summary(entries: Iterable[Any], root: types.CodeType) -> Observation:
             reads_by_name = reads_by_name or called in known_python.READ_BY_NAME
     codes.discard(root)
     names = frozenset().union(*map(names_in, codes))
-    package = [code for code in calls if not isinstance(code, str) and origin_of(code) == "package"]
     reads_by_name = reads_by_name or "__dict__" in names or any(_reads_whole_objects(code) for code in package)
     sees_gradients = not _GRADIENTS.isdisjoint(names) or any(code.co_name == "backward" for code in package)
     every_name = names.union(*map(names_in, package))
@@ -116,9 +126,14 @@ def _summary(entries: Iterable[Any], root: types.CodeType) -> Observation:
 def origin_of(code: types.CodeType) -> str:
     """'package' for what is trusted, 'library' for what counts only where user code leads to it, else 'user'."""
     file = code.co_filename
+    return "library" if file == "<string>" and _is_generated(code) else _origin_of_file(file)
+
+
+@functools.lru_cache(maxsize=MAX_FILES)
+def _origin_of_file(file: str) -> str:
     if file.startswith((PACKAGE_FOLDER, "<frozen importlib", "<rules of ", "<__array_function__")):
         return "package"
-    if file.startswith("<frozen ") or (file == "<string>" and _is_generated(code)):
+    if file.startswith("<frozen "):
         return "library"
     for installed in _INSTALLED:
         _, found, rest = file.rpartition(installed)
@@ -136,6 +151,7 @@ def _is_generated(code: types.CodeType) -> bool:
     return code.co_name.startswith("__") or code.co_names == ("_tuple_new",)
 
 
+@functools.lru_cache(maxsize=MAX_CODES)
 def _reads_whole_objects(code: types.CodeType) -> bool:
     """Whether code of the package goes through all attributes of the user's objects, as `get_parameters` does."""
     return "__dict__" in code.co_consts

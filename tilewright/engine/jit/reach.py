@@ -20,8 +20,9 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from tilewright.engine.jit import known_python
+from tilewright.engine.jit.class_members import body_of, members_of, tensor_classes
 from tilewright.engine.jit.guards import MISSING, VALUES, GuardedByFunction, Guards, contents_of
-from tilewright.engine.jit.observe import Observation, names_in, origin_of
+from tilewright.engine.jit.observe import MAX_CODES, Observation, names_in, origin_of
 
 # A function that reads more objects, or more entries of containers, is traced each time: comparing them all would take
 # about as long.
@@ -30,13 +31,23 @@ MAX_ENTRIES, ENTRIES_PER_OBJECT = 1 << 18, 3
 MAX_ARRAY_BYTES = 1 << 20
 MAX_NAME = 100  # characters, of how the function comes to an object
 _LIBRARIES = sys.stdlib_module_names.union(["numpy"])
-_IMPORT_NAME = dis.opmap["IMPORT_NAME"]
-MAX_CODES = 1 << 15  # whose names are remembered: more than one walk can meet, or each would read all of them again
+_IMPORT_NAME, _EXTENDED_ARG = dis.opmap["IMPORT_NAME"], dis.opmap["EXTENDED_ARG"]
+_LOAD_GLOBAL, _LOAD_NAME = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_NAME"]
 
 
 @functools.lru_cache(maxsize=MAX_CODES)
 def _globals_named(code: types.CodeType) -> tuple[str, ...]:
-    found = [step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")]
+    """The names that a code looks up as globals, read from its bytes: `dis` takes 20 times as long, and every function
+    that is jitted is met for the first time once."""
+    found, extended = [], 0
+    steps = code.co_code
+    for op, arg in zip(steps[::2], steps[1::2]):
+        arg |= extended
+        if op == _LOAD_GLOBAL:
+            found.append(code.co_names[arg >> 1])  # the lowest bit says whether it is called
+        elif op == _LOAD_NAME:
+            found.append(code.co_names[arg])
+        extended = arg << 8 if op == _EXTENDED_ARG else 0
     return tuple(dict.fromkeys(found))
 
 
@@ -272,26 +283,36 @@ class Reach:
         return is_certain or known_python.nature_of(value) not in ("hidden", "array")
 
     def _visit_class(self, kind: type) -> None:
+        if type(kind) is not type:
+            self._pending.append((type(kind), type(kind).__qualname__))
+        if kind is self.holder_type:
+            tensors = tensor_classes(kind)
+            if self._seen.keys().isdisjoint(tensors.bases):
+                self._seen.update(tensors.bases)
+                self.guards.classes.update(tensors.owners)
+                for base, body, key, is_function in tensors.members:
+                    if is_function or self._is_named_by_user(key):
+                        self._entries(body, [key], base.__qualname__)
+                return
         for base in kind.__mro__:
             if known_python.is_python_class(base) and (base is kind or id(base) not in self._seen):
                 self._seen[id(base)] = base
                 self._visit_class_body(base)
-        if type(kind) is not type:
-            self._pending.append((type(kind), type(kind).__qualname__))
 
     def _visit_class_body(self, kind: type) -> None:
-        (body,) = [part for part in gc.get_referents(vars(kind)) if isinstance(part, dict)]
+        body = body_of(kind)
         self.guards.classes[id(body)] = kind
-        is_ours = known_python.family(kind) == "tilewright"
-        is_library = known_python.family(kind) in _LIBRARIES
+        family = known_python.family(kind)
+        is_ours, is_library = family == "tilewright", family in _LIBRARIES
         if not is_ours and not is_library:
             self.guards.add_keys(body)
             self.guards.names.setdefault(id(body), kind.__qualname__)
-        for key, member in _members_of(kind, body, is_ours and issubclass(self.holder_type, kind)):
+        is_of_tensors = is_ours and issubclass(self.holder_type, kind)
+        for key, member in members_of(body, is_of_tensors):
             functions = known_python.wrapped_functions(member)
             if functions is None:
                 counts = self._is_named_by_user(key) if is_ours else self._is_named(key)
-            elif is_ours and issubclass(self.holder_type, kind):
+            elif is_of_tensors:
                 counts = True
             elif is_ours:
                 counts = key == "__call__" or self._is_named_by_user(key)
@@ -359,31 +380,6 @@ class Reach:
         # The table of all modules leads to everything; whatever is imported is reached by its name.
         keys = [key for key in list(space) if key in named and space.get(key, sys.modules) is not sys.modules]
         self._entries(space, keys, module.__name__)
-
-
-_members: dict[type, tuple[list[Any], list[tuple[str, Any]]]] = {}  # of tensors' classes: all of them, and what counts
-
-
-def _members_of(kind: type, body: dict[str, Any], is_of_tensors: bool) -> list[tuple[str, Any]]:
-    """The members of a class that may count: no constants, and of the classes of tensors no functions of the package.
-    Those have a thousand, and every walk comes to them: they are looked through again where one was exchanged."""
-    values = list(body.values())
-    known = _members.get(kind)
-    if known is not None and len(known[0]) == len(values) and all(map(operator.is_, known[0], values)):
-        return known[1]
-    found = [(k, m) for k, m in body.items() if k not in known_python.CLASS_FIELDS]
-    found = [(k, m) for k, m in found if type(m) not in known_python.CONSTANT_TYPES]
-    if is_of_tensors:
-        found = [(key, member) for key, member in found if not _is_of_package(member)]
-        _members[kind] = (values, found)
-    return found
-
-
-def _is_of_package(member: Any) -> bool:
-    functions = known_python.wrapped_functions(member)
-    if functions is None:
-        return False
-    return all(origin_of(f.__code__) == "package" for f in functions if isinstance(f, types.FunctionType))
 
 
 def _name_of_part(name: str, part: str) -> str:
