@@ -269,7 +269,7 @@ FROM_TINYGRAD: dict[str, Check] = {
     "a Python number or attribute that the function reads": guarded_numbers,
     "a call with other shapes": other_shapes,
     "results of a jitted function": own_memory,
-    "what a jitted function returns": values_beside_tensors,
+    "results of a jitted function may be": values_beside_tensors,
     "`.item()` inside": reads_on_the_host,
     "symbolic sizes (`Variable`)": lambda: replayed(lambda x: x + 1, [(Tensor.ones(n),) for n in range(1, 5)])[1] != "",
     "optimisers outside of training mode": steps_outside_of_training,

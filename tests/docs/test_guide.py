@@ -127,10 +127,10 @@ JIT_ROWS: dict[str, Callable[[], None]] = {
     "updates tensors in place": updates_in_place,
     "draws random numbers": draws_random_numbers,
     "takes numbers": takes_values,
-    "has an effect on Python": has_effects,
+    "has other side effects in Python": has_effects,
     "reads a tensor on the host": reads_the_host,
     "makes a tensor from an array": makes_tensors,
-    "keeps a tensor where": keeps_a_tensor,
+    "stores a tensor in a place": keeps_a_tensor,
     "is a generator": is_a_generator,
 }
 

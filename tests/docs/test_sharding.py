@@ -45,27 +45,27 @@ def assigned() -> Tensor:
 
 # Each row of the table: an expression, the axis of its result (None: a copy on each device), and the elements it sends.
 MOVED: dict[str, list[tuple[Callable[[], Tensor], int | None, int]]] = {
-    "elementwise, all divided alike": [(lambda: sharded(0) + sharded(0) * 2, 0, 0)],
-    "elementwise, divided with whole": [(lambda: sharded(0) + sharded(None), 0, 0)],
-    "elementwise, divided differently": [(lambda: sharded(0) + sharded(1), 0, 12)],
+    "elementwise, all sharded alike": [(lambda: sharded(0) + sharded(0) * 2, 0, 0)],
+    "elementwise, sharded with replicated": [(lambda: sharded(0) + sharded(None), 0, 0)],
+    "elementwise, sharded differently": [(lambda: sharded(0) + sharded(1), 0, 12)],
     "constants, `arange`, masks": [(lambda: (sharded(0) + Tensor.arange(4, device=DEVICES)).tril(), 0, 0)],
     "reduction over other axes": [(lambda: sharded(0).sum(1), 0, 0)],
-    "reduction over the divided axis": [(lambda: sharded(0).sum(0), None, 8)],
-    "`permute`, `expand`, `reshape` that keeps the parts' bounds": [
+    "reduction over the sharded axis": [(lambda: sharded(0).sum(0), None, 8)],
+    "`permute`, `expand`, `reshape` that keeps the shards' bounds": [
         (lambda: sharded(0).T + 0, 1, 0),
         (lambda: sharded(0).reshape(6, 1, 4).expand(6, 2, 4) + 0, 0, 0),
         (lambda: sharded(0).reshape(2, 3, 4) + 0, 0, 0),
     ],
-    "`reshape` across the parts' bounds": [(lambda: sharded(0).reshape(3, 2, 4) + 0, None, 24)],
+    "`reshape` across the shards' bounds": [(lambda: sharded(0).reshape(3, 2, 4) + 0, None, 24)],
     "slice": [(lambda: sharded(0)[1:4] * 2, 0, 0)],
-    "`pad`, `cat` along the divided axis": [
+    "`pad`, `cat` along the sharded axis": [
         (lambda: sharded(0).pad(((1, 1), (0, 0))) + 0, 0, 0),
         (lambda: sharded(0).cat(sharded(0), dim=0) + 0, 0, 24),
     ],
-    "`flip` along the divided axis": [(lambda: sharded(0).flip(0) + 0, 0, 24)],
-    "`a @ b`, rows of `a` divided, `b` whole": [(lambda: sharded(0) @ sharded(None).T, 0, 0)],
-    "`a @ b`, the summed axis of both divided": [(lambda: sharded(1) @ sharded(1).T, None, 2 * 36)],
-    "reading by index": [
+    "`flip` along the sharded axis": [(lambda: sharded(0).flip(0) + 0, 0, 24)],
+    "`a @ b`, rows of `a` sharded, `b` replicated": [(lambda: sharded(0) @ sharded(None).T, 0, 0)],
+    "`a @ b`, the summed axis of both sharded": [(lambda: sharded(1) @ sharded(1).T, None, 2 * 36)],
+    "gather": [
         (lambda: sharded(0)[Tensor([5, 0, 3, 3, 1, 2]).shard(DEVICES, 0).realize()], 0, 24),
         (lambda: sharded(1)[Tensor([5, 0, 3, 3, 1, 2]).shard(DEVICES).realize()], 1, 0),
     ],
@@ -74,7 +74,7 @@ MOVED: dict[str, list[tuple[Callable[[], Tensor], int | None, int]]] = {
 
 
 def test_every_row_of_what_is_moved_is_checked() -> None:
-    assert first_column(PAGE, "## What is moved") == list(MOVED)
+    assert first_column(PAGE, "## Communication") == list(MOVED)
 
 
 @pytest.mark.parametrize("row", MOVED)

@@ -35,11 +35,13 @@ a signed integer, and the two 8-bit floats beside `bfloat16`.
 
 A Python number is weak: it changes the kind (bool, integer, float) where its own is higher, and never the width. So
 `int8 + 1` is `int8`, `bool + 1` is `int32`, `float16 + 1.5` is `float16` and `int64 + 1.5` is `float32`. An integer
-that the tensor's dtype cannot hold is refused, as NumPy and torch refuse it (`int32 + 2**40`); the negative of an
-unsigned number is taken modulo 2 to the width (`uint8 * -1`), and a comparison takes every number for what it is.
+that the tensor's dtype cannot represent is refused, as NumPy refuses it (`int32 + 2**40`, which torch wraps);
+the negative of an unsigned number is taken modulo 2 to the width (`uint8 * -1`), and a comparison uses the exact value
+of the number.
 
 A tensor made of Python integers (`Tensor`, `full`, `arange`) is `int32` where that holds them, else `int64`, else
-`uint64`, else an error. A dtype that is asked for (`Tensor(300, dtype="uint8")`) is a cast, see below.
+`uint64`, else an error. A number that a given dtype cannot represent (`Tensor(300, dtype="uint8")`) is an error too;
+`Tensor(300).cast("uint8")` wraps, see below.
 
 """
 
