@@ -301,7 +301,7 @@ def last_of_equals(values: np.ndarray, extremes: np.ndarray, axis: int) -> np.nd
 def test_walked_reductions_on_the_emulator(monkeypatch: Any, shape: tuple[int, ...], axis: int) -> None:
     """The kernels of a processor, where races and memory that nobody wrote are found, in both directions."""
     target = Device["CPU"].target
-    monkeypatch.setattr(running, "_walking_target", lambda *_: target)
+    monkeypatch.setattr(running, "_target_with_loops", lambda *_: target)
     values = np.random.default_rng(3).integers(-4, 5, shape).astype(np.float32)
     x = Tensor(values, device="PYTHON", requires_grad=True)
     np.testing.assert_array_equal(x.cummin(axis).values.numpy(), np.minimum.accumulate(values, axis))
