@@ -47,6 +47,9 @@ def slow_replays(function: Any) -> int:
         (lambda x, i: x[i], (filled(1.0, 5, 3), INDEX)),
         (lambda x, i, y, j: x[i] + y[j], (filled(1.0), INDEX, filled(2.0, 7), OTHER)),
         (lambda x, i: (x[i], x.index_add(0, i, x[:3])), (filled(1.0, 5), INDEX)),
+        # Results that lie in the memory of an argument, or are one.
+        (lambda x: x.permute(0, 1).contiguous(), (filled(1.0, 2, 3),)),
+        (lambda x, y: (y.reshape(6), x + 1, x, y), (filled(1.0, 2, 3), filled(2.0, 2, 3))),
     ],
 )
 def test_a_plain_call_takes_it(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -401,6 +404,30 @@ def test_a_call_that_fails_leaves_it_usable() -> None:
         jitted(x, x)
     assert jitted(x).tolist() == [2.0] * 4
     assert ready.replay.reading is None
+
+
+def test_results_in_the_memory_of_an_argument_keep_their_values() -> None:
+    view = jit(lambda x: (x.reshape(4).contiguous(), x.reshape(2, 2), x + 0, x))
+    x = filled(1.0)
+    warm(view, x)
+    before = slow_replays(view)
+    alike, square, copied, same = view(x)
+    assert same is x
+    built = alike * 2
+    x += 1  # in place
+    assert x.tolist() == [2.0] * 4
+    assert alike.tolist() == copied.tolist() == [1.0] * 4
+    assert square.tolist() == [[1.0, 1.0]] * 2
+    assert built.tolist() == [2.0] * 4
+    assert view(x)[0].tolist() == view(x)[1].flatten().tolist() == [2.0] * 4
+    assert view(view(x)[0])[1].tolist() == [[2.0, 2.0]] * 2
+    doubled = jit(lambda y: y.assign(y * 2))
+    alike = view(x)[0]
+    for _ in range(6):
+        doubled(x)
+    assert alike.tolist() == [2.0] * 4
+    assert x.tolist() == [128.0] * 4
+    assert slow_replays(view) >= before
 
 
 def test_an_index_out_of_range_is_reported_at_its_line() -> None:

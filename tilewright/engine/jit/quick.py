@@ -96,14 +96,19 @@ def quick_replay(ready: Ready, signature: tuple[Any, ...], lock: Any) -> FastPat
     buffers = [f"b{number}" for number in tensors]
     _tell_apart(source, buffers, name(ready.reached) if ready.reached else "")
     source.refuse_unless(*ready.guards.conditions(name))
-    _run(source, ready, buffers, result, name(lock))
+    if ready.replay.is_shared:
+        source.add(2, *(f"a{number}.uop" for number in tensors))
+    _run(source, ready, facts, buffers, result, name(lock))
     return source.function()
 
 
 def _is_simple(ready: Ready, facts: Any) -> bool:
-    """Whether nothing but new tensors comes of a replay, and each argument lies in memory of its own on one device."""
+    """Whether nothing but new tensors, and arguments, comes of a replay, and each argument lies in memory of its own on
+    one device."""
     replay = ready.replay
-    if not ready.is_new or ready.shared or replay.joins or replay.symbolic or replay.variables:
+    if not ready.gives_results or ready.shared or replay.joins or replay.symbolic or replay.variables:
+        return False
+    if replay.state or not all(isinstance(origin, int) for _, origin in ready.origins):
         return False
     return len(facts) == ready.argument_count and all(len(fact) == _FACTS for fact in facts)
 
@@ -189,7 +194,7 @@ def _tell_apart(source: Source, buffers: list[str], reached: str) -> None:
         source.refuse_unless(f"{reached}.isdisjoint(({', '.join(buffers)},))")
 
 
-def _run(source: Source, ready: Ready, buffers: list[str], result: str, lock: str) -> None:
+def _run(source: Source, ready: Ready, facts: Any, buffers: list[str], result: str, lock: str) -> None:
     """What `Replay.run` does, for the buffers of this record."""
     name, replay = source.name, ready.replay
     kept, new_result, reader = name(replay.kept), name(replay.new_result), name(replay)
@@ -225,8 +230,19 @@ def _run(source: Source, ready: Ready, buffers: list[str], result: str, lock: st
     )
     if replay.checked:
         _raise_failure(source, replay.checked)
-    for number, (_, made, shape, line) in enumerate(replay.outputs):
-        source.add(3, f"m{number} = {name(tensor_kind.make)}(r{made}, {name(shape)}, {name(line)})")
+    origins: dict[int, Any] = dict(ready.origins)
+    for number, (which, made, shape, line) in enumerate(replay.outputs):
+        if number in origins:
+            source.add(3, f"m{number} = a{buffers[origins[number]][1:]}")
+            continue
+        memory = f"r{made}" if which else buffers[made]
+        source.add(3, f"m{number} = {name(tensor_kind.make)}({memory}, {name(shape)}, {name(line)})")
+        if number in replay.aliases:
+            # Whoever overwrites that memory looks for readers among nodes. Of one shape, argument and result have one.
+            source.add(3, f"{name(register_once)}(m{number})")
+            is_same = not which and shape == facts[made][0]
+            same = (f"m{number}.uop = a{buffers[made][1:]}.uop", f"del m{number}._memory")
+            source.add(3, *(same if is_same else (f"m{number}.uop",)))
     source.add(3, f"return {result}")
 
 

@@ -39,9 +39,14 @@ class Ready:
         written = self.replay.written
         self.written_state = {role.first for role in written if role.kind == "state"}
         self.written_arguments = [role.first for role in written if role.kind == "input"]
-        # New tensors and nothing else come of a replay.
-        self.is_new = not (written or self.escaped or self.leaves_behind or self.replay.is_shared)
-        self.is_plain = self.is_new and self.result is HOLE and not self.replay.checked
+        # Results and nothing else come of a replay; and one new tensor.
+        self.gives_results = not (written or self.escaped or self.leaves_behind)
+        self.is_plain = (
+            self.gives_results
+            and not self.replay.is_shared
+            and self.result is HOLE
+            and not (self.replay.checked or self.origins)
+        )
         self.argument_count = len(buffers)
         self.fast_path: FastPath | None = None
         self.replays = 0
