@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.gpu import bits
-from bench.gpu_memory import our_seconds, their_seconds
+from bench.gpu import bits, our_seconds, torch_seconds
 from tilewright import Device, Tensor, jit
 from tilewright.base.events import subscribe
 
@@ -183,7 +182,7 @@ def measure(row: Row, gradients: bool, device: str, torch: Any) -> None:
     errors = [compare(*both, TOLERANCE[row.dtype], torch) for both in zip(found, wanted)]
     mine = our_seconds(device, lambda: captured(*tensors))
     call = theirs(row, gradients, torch)
-    other = their_seconds(torch, lambda: call(*given, *masks))
+    other = torch_seconds(torch, lambda: call(*given, *masks))
     operations = row.operations * (3.5 if gradients else 1)
     print(
         f"{'gradients ' if gradients else ''}{row.name}: errors {', '.join(errors)}; torch {other * 1e3:.3f} ms, ours "

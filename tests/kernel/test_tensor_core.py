@@ -159,6 +159,16 @@ def test_the_largest_tile_that_keeps_every_multiprocessor_busy() -> None:
     assert chosen == {4096: "128x256", 1024: "128x256", 128: "64x64"}
 
 
+def test_few_rows_take_tiles_that_compute_little_beside_the_bytes() -> None:
+    """Rows past the end are computed but not read. A tile of 256 columns would leave 20 of 132 multiprocessors idle."""
+    tiles = [warp_group_core(BF16, *sides) for sides in ((128, 256), (128, 128), (64, 128), (64, 64))]
+    target = Target("TEST", has_local=True, cores=132, tensor_cores=tuple(tiles))
+    for columns in (28672, 14336):
+        found = choose_tensor_core(view_kernel(kernel_of(empty(16, 4096) @ empty(4096, columns)), target))
+        assert found is not None
+        assert found.arg == "wgmma_bfloat16_64x128"
+
+
 def test_threads_and_elements_cover_a_tile_once() -> None:
     for rows, columns in ((128, 256), (64, 64)):
         core = warp_group_core(BF16, rows, columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -14,6 +15,22 @@ from bench import memory_bound, memory_step, scaling
 from tilewright import Tensor
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_scripts_import_what_there_is() -> None:
+    """Most of them need a card or torch, which are not here."""
+    for script in (*ROOT.glob("bench/*.py"), *ROOT.glob("tools/*.py")):
+        for node in ast.walk(ast.parse(script.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(("bench.", "tools.")):
+                source = ast.parse((ROOT / (node.module.replace(".", "/") + ".py")).read_text())
+                defined = {each.name for each in source.body if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+                for each in ast.walk(source):
+                    if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+                        defined.add(each.id)
+                    elif isinstance(each, ast.alias):
+                        defined.add(each.asname or each.name)
+                missing = {each.name for each in node.names} - defined
+                assert not missing, f"{script.name} imports {missing} from {node.module}"
 
 
 def test_rows_stop_at_their_limits_and_hold_what_they_say() -> None:

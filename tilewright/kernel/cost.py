@@ -9,19 +9,27 @@ from tilewright.kernel.analysis.contraction import Contraction, count
 # Clocks to start a work-group, fill its stages and store its tile; and of a step's barrier where all threads meet.
 _START_CLOCKS = 2000.0
 _BARRIER_CLOCKS = 60.0
+# Clocks of a step's copies besides their bytes; and the part of the shorter of arithmetic and copies that the longer
+# one does not hide.
+_FETCH_CLOCKS = 100.0
+_EXPOSED = 0.1
 
 
 def contraction_clocks(contraction: Contraction, core: TensorCore, target: Target, is_bulk: bool) -> float:
-    """The most loaded multiprocessor takes a whole number of tiles; a step of one is bound by arithmetic or by the
-    bytes of both operands' tiles."""
+    """Bound by arithmetic, of which the most loaded multiprocessor has that of a whole number of tiles, or by the bytes
+    of both operands' tiles. Those keep coming while a multiprocessor goes from tile to tile, and one that has ended
+    leaves its share of the bandwidth to others. Rows and columns past the end are not read."""
     rows, columns = -(-contraction.rows // core.rows), -(-contraction.columns // core.columns)
     tiles = count(contraction.batch) * rows * columns
     arithmetic = 2 * core.rows * core.columns * core.depth / core.operations_per_clock
-    moved = (core.rows + core.columns) * core.depth * core.operand.itemsize / target.core_bytes_per_clock
+    lines = min(core.rows, contraction.rows) + min(core.columns, contraction.columns)
+    moved = lines * core.depth * core.operand.itemsize / target.core_bytes_per_clock
     # Where the copy engine fetches and warp groups multiply, no step waits for all threads.
-    step = max(arithmetic, moved) + (0 if is_bulk and core.staged_line_bytes else _BARRIER_CLOCKS)
+    barrier = 0 if is_bulk and core.staged_line_bytes else _BARRIER_CLOCKS
     steps = -(-contraction.length // core.depth)
-    return -(-tiles // target.cores) * (steps * step) + _START_CLOCKS
+    computed = -(-tiles // target.cores) * (arithmetic + barrier)
+    fetched = max(1.0, tiles / target.cores) * (moved + _FETCH_CLOCKS)
+    return steps * (max(computed, fetched) + _EXPOSED * min(computed, fetched)) + _START_CLOCKS
 
 
 def repeated_clocks(contraction: Contraction, core: TensorCore, target: Target) -> float:
