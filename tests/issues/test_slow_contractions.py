@@ -3,6 +3,9 @@ or an operand was read lane by lane. What the kernels look like, and their value
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -11,7 +14,7 @@ from tests.kernel.kernels import axis, param, store, summed
 from tests.kernel.test_products import TARGETS, kernel
 from tests.kernel.test_transforms import check
 from tests.schedule.graphs import Graph
-from tilewright import Tensor
+from tilewright import Context, Device, Tensor
 from tilewright.base.dtype import dtypes
 from tilewright.engine.compilation.compile import compile_kernel
 from tilewright.graph.ops import AxisType, Ops
@@ -21,6 +24,7 @@ from tilewright.kernel.axes import view_kernel
 from tilewright.kernel.heuristics.default import choose_opts
 from tilewright.kernel.heuristics.product_match import factors_of
 from tilewright.kernel.optimise import prepare_kernel
+from tilewright.tensor.families.networks import attention
 
 # ---------------------------------------------------------------- factors that are computed
 
@@ -50,6 +54,31 @@ def test_factors_of_a_product_are_stored(make: object, features: int) -> None:
 def test_a_factor_that_few_columns_read_is_computed_where_it_is_used() -> None:
     graph = Graph()
     assert graph.kernels(activate(graph, 4)) == 1
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_attention_whose_scores_no_core_holds_is_in_parts(monkeypatch: pytest.MonkeyPatch, is_causal: bool) -> None:
+    """Queries that come before a key have no score of it, and scores stay in the cache between the kernels."""
+    graph = Graph()
+    query, key, value = (graph.tensor(2, heads, 30, 8) for heads in (2, 1, 1))
+    mask = None if is_causal else Tensor(np.tril(np.ones((30, 30), bool), 5))
+
+    def results() -> list[np.ndarray]:
+        found = query.scaled_dot_product_attention(key, value, mask, is_causal=is_causal, enable_gqa=True)
+        slopes = found.gradient(query, key, value, gradient=found.detach()) if is_causal else []
+        with Context(NOOPT=1):
+            return [each.numpy() for each in (found, *slopes)]
+
+    whole = results()
+    target = replace(Device["CPU"].target, core_cache_bytes=16 * 30 * 4 * 4 // attention.CACHE_SHARE)
+    monkeypatch.setattr(attention, "open_driver", lambda _: SimpleNamespace(target=target))
+    monkeypatch.setattr(attention, "ROW_MULTIPLE", 4)
+    monkeypatch.setattr(attention, "MIN_CACHED_ROWS", 4)
+    assert attention.cached_rows(query, query) == [(0, 16), (16, 30)]
+    for ours, expected in zip(results(), whole, strict=True):
+        np.testing.assert_allclose(ours, expected, atol=2e-6)
+    monkeypatch.setattr(attention, "MAX_CACHED_PARTS", 1)
+    assert attention.cached_rows(query, query) == []
 
 
 def test_attention_of_no_keys_and_of_one() -> None:

@@ -8,10 +8,11 @@ import math
 from typing import Any, Self, TypeVar
 
 from tilewright.base.dtype import DType, dtypes, promote
-from tilewright.base.errors import ShapeError
+from tilewright.base.errors import DeviceError, ShapeError
 from tilewright.graph import build, marks
 from tilewright.graph.sizes import is_symbolic, smaller_size
 from tilewright.graph.spec import max_count
+from tilewright.runtime.device import open_driver
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.base import check_devices
 from tilewright.tensor.core.checks import broadcast_shape
@@ -28,6 +29,12 @@ MAX_SCORES = 1 << 25
 # The rows of a part are a multiple of this where there are many, so that they are aligned and fill the tiles of tensor
 # cores.
 ROW_MULTIPLE = 64
+
+# Scores in a core's cache, in parts of it: those of one kernel are read by the next, a part of them from the cache
+# that cores share. Each part of causal queries is compiled for itself.
+CACHE_SHARE = 2
+MAX_CACHED_PARTS = 8
+MIN_CACHED_ROWS = 128
 
 T = TypeVar("T", bound=ProductsMixin)
 
@@ -80,6 +87,8 @@ class AttentionMixin(RandomMixin, ProductsMixin):
     ) -> Self:
         """In parts of as many rows as may have their scores in memory."""
         parts = rows_at_a_time(self, key)
+        again = checkpoint if parts else _called
+        parts = parts or cached_rows(self, key)
         if not parts:
             return self._attend(key, value, attn_mask, dropout_p, 0 if is_causal else None)
         results: list[Self] = []
@@ -91,7 +100,7 @@ class AttentionMixin(RandomMixin, ProductsMixin):
                 has_rows = attn_mask.ndim >= 2 and attn_mask.shape[-2] != 1
                 given.append(take_rows(attn_mask, first, end) if has_rows else attn_mask)
             row = first if is_causal else None
-            results.append(checkpoint(lambda q, k, v, m=None, row=row: q._attend(k, v, m, dropout_p, row), *given))
+            results.append(again(lambda q, k, v, m=None, row=row: q._attend(k, v, m, dropout_p, row), *given))
         return results[0].cat(*results[1:], dim=-2)
 
     def _attend(self, key: Self, value: Self, mask: Self | None, dropout_p: float, first_row: int | None) -> Self:
@@ -127,6 +136,28 @@ def rows_at_a_time(query: ProductsMixin, key: ProductsMixin) -> list[tuple[int, 
     step = max(1, MAX_SCORES // scores)
     step -= step % ROW_MULTIPLE if step > ROW_MULTIPLE else 0
     return [(first, min(first + step, rows)) for first in range(0, rows, step)]
+
+
+def cached_rows(query: ProductsMixin, key: ProductsMixin) -> list[tuple[int, int]]:
+    """The parts of the queries whose scores a core's cache holds from one kernel to the next; none on a device with
+    work-groups, where all scores are that few, and where there would be too many parts or too few rows in each."""
+    if min(query.ndim, key.ndim) < 2 or not isinstance(query.device, str) or is_symbolic((*query.shape, *key.shape)):
+        return []
+    try:
+        target = open_driver(query.device).target
+    except DeviceError:  # which is told when something is computed
+        return []
+    rows, heads = query.shape[-2], broadcast_shape("attention", query.shape[:-2], key.shape[:-2])
+    row_bytes = max_count((*heads, key.shape[-2])) * accumulate_dtype(query.dtype).itemsize
+    step = CACHE_SHARE * target.core_cache_bytes // max(1, row_bytes) // ROW_MULTIPLE * ROW_MULTIPLE
+    is_in_parts = MIN_CACHED_ROWS <= step < rows <= MAX_CACHED_PARTS * step
+    if not is_in_parts or not target.has_threads or target.has_local:
+        return []
+    return [(first, min(first + step, rows)) for first in range(0, rows, step)]
+
+
+def _called(function: Any, *given: Any) -> Any:
+    return function(*given)
 
 
 def take_rows(tensor: T, first: int, end: int) -> T:
