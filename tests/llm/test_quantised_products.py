@@ -133,8 +133,9 @@ def test_products_use_dot_product_instructions(monkeypatch: pytest.MonkeyPatch) 
         return emit(text, *rest, **named)
 
     monkeypatch.setattr(llvm, "_emit", recorded)
+    shifts: dict[str, set[int]] = {"Q4_1": set(), "Q6_K": set()}
     for kind in KINDS:
-        for tokens in (1, 2, 17):
+        for tokens in (1, 2, 4, 17) if kind in shifts else (1, 2, 17):
             texts.clear()
             forget_kernels()
             with Context(CACHE=0):
@@ -142,12 +143,14 @@ def test_products_use_dot_product_instructions(monkeypatch: pytest.MonkeyPatch) 
                     TYPES[kind], Tensor(random_blocks(kind, 16, 512)), Tensor(random_rows(tokens, 512))
                 ).numpy()
             text = next(text for text in texts if "dpbusd" in text or "dot" in text)
-            if tokens == 2 and product.weight_lanes(TYPES[kind], "CPU", 16, tokens):
-                # Each weight is unpacked once for both tokens, without a vector of corrections.
-                assert text.count("lshr <") <= TYPES[kind].size // 4
-                assert text.count("call <16 x i32> @llvm.x86.avx512.vpdpbusd.512") in (0, 2 * TYPES[kind].size // 4)
+            layout = LAYOUTS[kind]
+            if tokens in (2, 4) and product.weight_lanes(layout, "CPU", 16, tokens):
+                shifts.setdefault(kind, set()).add(text.count("lshr <64 x i8>"))
+                expected = tokens * layout.together * layout.length // 4  # without a vector of corrections
+                assert text.count("call <16 x i32> @llvm.x86.avx512.vpdpbusd.512") in (0, expected)
             assert " mul <" not in text, f"{kind} with {tokens} tokens"
             assert "gather" not in text, f"{kind} with {tokens} tokens"
+    assert all(len(found) <= 1 for found in shifts.values()), "weights are unpacked once for all tokens"
 
 
 @pytest.mark.parametrize("kind", KINDS)

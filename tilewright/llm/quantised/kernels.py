@@ -191,27 +191,42 @@ def shared_rows(layout: Layout, nbytes: int, tile: Tile, name: str) -> Callable[
     def kernel(out: UOp, weights: UOp, values: UOp, scales: UOp, sums: UOp) -> UOp:
         tokens, rows = out.shape
         tile_row = UOp.range(rows // tile.lanes, 0, AxisType.THREAD)
-        tile_token = UOp.range(tokens // tile.tokens, 1)
+        tile_token, inner_token = UOp.range(tokens // tile.tokens, 1), UOp.range(tile.tokens, 7, AxisType.UNROLL)
         block = UOp.range(values.shape[1] // (layout.parts * layout.length), 2, AxisType.REDUCE)
         lane = UOp.range(tile.lanes, 3, AxisType.UPCAST)
-        part = UOp.range(layout.parts, 4, AxisType.UNROLL)
-        group = UOp.range(layout.length // TERMS, 5, AxisType.UNROLL)
-        term = UOp.range(TERMS, 6, AxisType.UNROLL)
-        inner_token = UOp.range(tile.tokens, 7, AxisType.UNROLL)
+        is_scaled = layout.scales > 1
+        turns = layout.parts // layout.together
+        outer = UOp.range(turns, 9, AxisType.REDUCE) if turns > 1 else index_const(0)
+        loops = (block, outer) if turns > 1 else (block,)
+        inner = UOp.range(layout.together, 4, AxisType.UNROLL)
+        part = layout.part(outer, inner)
+        group, term = UOp.range(layout.length // TERMS, 5, AxisType.UNROLL), UOp.range(TERMS, 6, AxisType.UNROLL)
         row, token = tile_row * tile.lanes + lane, tile_token * tile.tokens + inner_token
         data = bytes_at(weights, nbytes, block, row)
         element = group * TERMS + term
         field = layout.field(data, part, element)
         activation = values[token, (block * layout.parts + part) * layout.length + element].load()
-        is_scaled = layout.scales > 1
-        summed = (group, term) if is_scaled else (part, group, term)
+        summed = (group, term) if is_scaled else (inner, group, term)
         dot = add_up(field.cast(dtypes.int32) * activation.cast(dtypes.int32), *summed).cast(dtypes.float32)
-        number = part if is_scaled else part.const_like(0)
-        first = block * layout.scales + number
-        value = dot * (layout.scale(data, number) * scales[token, first].load())
+        first = block * layout.scales + (part if is_scaled else 0)
+
+        def number(slot: int, value: Callable[[Bytes, UOp], UOp]) -> UOp:
+            """A scale or minimum of the part for each row. Those of all parts are made at once, from whole words."""
+            if not is_scaled:
+                return value(data, inner.const_like(0))
+            at, each = (
+                UOp.range(layout.parts, 10 + 2 * slot, AxisType.UNROLL),
+                UOp.range(tile.lanes, 11 + 2 * slot, AxisType.UPCAST),
+            )
+            memory = UOp.placeholder((layout.parts, tile.lanes), dtypes.float32, slot, AddrSpace.LOCAL)
+            memory = memory.after(tile_row, tile_token, block)
+            found = value(bytes_at(weights, nbytes, block, tile_row * tile.lanes + each), at)
+            return memory.after(UOp.barrier(memory[at, each].store(found).end(at, each)))[part, lane].load()
+
+        total = dot * (number(0, layout.scale) * scales[token, first].load())
         if layout.minimum is not None:
-            value = value + layout.minimum(data, number) * sums[token, first].load()
-        total = add_up(value, block, *((part,) if is_scaled else ()))
+            total = total + number(1, layout.minimum) * sums[token, first].load()
+        total = add_up(total, *loops, *((inner,) if is_scaled else ()))
         end = (tile_row, tile_token, inner_token, lane)
         return out[token, row].set(total, end=end).sink(arg=KernelInfo(name, ()))
 

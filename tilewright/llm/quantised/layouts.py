@@ -49,6 +49,8 @@ class Layout(NamedTuple):
     minimum: Callable[[Bytes, UOp], UOp] | None
     together: int  # parts that share bytes: a kernel that loops over the others has their shifts as constants
     offset: float = 0.0  # where the minimum is the scale times -offset
+    # Whether 8 elements share a byte with a bit of each, which lanes along a row unpack slowly.
+    has_shared_bits: bool = False
 
     @property
     def is_packed(self) -> bool:
@@ -183,8 +185,8 @@ def unsigned(layout: Layout) -> Layout:
 LAYOUTS: dict[str, Layout] = {
     "Q4_0": Layout(2, 16, 1, _nibble(2), _first_half, _offset(8.0), 2, 8.0),
     "Q4_1": Layout(2, 16, 1, _nibble(4), _first_half, _second_half, 2),
-    "Q5_0": Layout(2, 16, 1, _five_bits(2, 6), _first_half, _offset(16.0), 2, 16.0),
-    "Q5_1": Layout(2, 16, 1, _five_bits(4, 8), _first_half, _second_half, 2),
+    "Q5_0": Layout(2, 16, 1, _five_bits(2, 6), _first_half, _offset(16.0), 2, 16.0, True),
+    "Q5_1": Layout(2, 16, 1, _five_bits(4, 8), _first_half, _second_half, 2, has_shared_bits=True),
     "Q8_0": Layout(1, 32, 1, _signed_byte, _first_half, None, 1),
     "Q4_K": Layout(8, 32, 8, _field_q4_k, _scale_k, _minimum_k, 2),
     "Q5_K": Layout(8, 32, 8, _field_q5_k, _scale_k, _minimum_k, 2),

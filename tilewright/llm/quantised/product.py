@@ -37,7 +37,6 @@ MIN_LANE_TOKENS = 8
 MAX_VECTORS = 4
 # Tokens that share weights whose rows are lanes. With more, lanes of tokens unpack weights for more of them at a time.
 MAX_SHARED_TOKENS = 16
-SHARED_TYPES = ("Q4_0", "Q4_1", "Q8_0")  # of one scale, with fields that lie in one byte
 # Tokens whose product reads the weights once for all of them; more are a product of matrices.
 MAX_WARP_TOKENS = 8
 
@@ -127,7 +126,7 @@ def _target(device: Devices) -> Target:
 
 
 def _product_form(kind: BlockType, blocks: Tensor, x: Tensor) -> Callable[[BlockType, Tensor, Tensor], Tensor]:
-    if weight_lanes(kind, x.device, blocks.shape[0], x.shape[0]):
+    if weight_lanes(LAYOUTS[kind.name], x.device, blocks.shape[0], x.shape[0]):
         return _shared
     return _few if x.shape[0] < MIN_LANE_TOKENS else _many
 
@@ -146,10 +145,11 @@ def rows_at_once(layout: Layout, rows: int, tokens: int) -> int:
     return largest_divisor(rows, most)
 
 
-def weight_lanes(kind: BlockType, device: Devices, rows: int, tokens: int) -> int:
+def weight_lanes(layout: Layout, device: Devices, rows: int, tokens: int) -> int:
     """How many rows of weights are the lanes of a vector that all tokens share; 0 where another form is quicker."""
     lanes = _target(device).lanes(dtypes.float32)
-    return lanes if 1 < tokens <= MAX_SHARED_TOKENS and kind.name in SHARED_TYPES and rows % lanes == 0 else 0
+    fewest = 1 if layout.has_shared_bits else 2
+    return lanes if fewest <= tokens <= MAX_SHARED_TOKENS and rows % lanes == 0 else 0
 
 
 def row_tile(layout: Layout, device: Devices, rows: int, tokens: int) -> Tile:
@@ -230,7 +230,7 @@ def _shared(kind: BlockType, blocks: Tensor, x: Tensor) -> Tensor:
     layout, tokens, rows, target = LAYOUTS[kind.name], x.shape[0], blocks.shape[0], _target(x.device)
     # An accumulator of integers and one of floats for each token, beside the fields and scales of a block.
     tiles = -(-tokens // (target.vector_registers // 4))
-    tile = Tile(1, -(-tokens // tiles), weight_lanes(kind, x.device, rows, tokens))
+    tile = Tile(1, -(-tokens // tiles), weight_lanes(layout, x.device, rows, tokens))
     padding = tiles * tile.tokens - tokens
     quantised = quantise(x.detach().pad(((0, padding), (0, 0))), parts_of_a_run(layout))
     is_signed = any(each.left is each.right is dtypes.int8 for each in target.dot_products)

@@ -9,14 +9,14 @@ several elements share), which are shuffled into place."""
 from __future__ import annotations
 
 import itertools
-import math
 from typing import NamedTuple
 
 from tilewright.backends.cpu.rendering.elementwise import spell
 from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.instructions import constant, literal, of_lanes, scalar_type, value_type
 from tilewright.backends.cpu.rendering.memory_access import MemoryAccess, span_count
-from tilewright.backends.cpu.rendering.shuffles import PIECE_BYTES, across, interleave
+from tilewright.backends.cpu.rendering.shuffles import interleave, shuffle_mask
+from tilewright.backends.cpu.rendering.strided_words import Words, find_stride, find_words, load_words
 from tilewright.base.dtype import DType
 from tilewright.codegen.tiles import Coordinates, axis_size, is_tile_expression, tile_part, tile_value
 from tilewright.graph.ops import Ops
@@ -38,6 +38,9 @@ class GroupedValues:
         self.facts = memory.facts
         self.emitter = memory.emitter
         self.made: dict[UOp, dict[Coordinates, Element]] = {}
+        # Of loads whose lanes lie at a stride: where they read, and what they have read.
+        self._known_words: dict[tuple[UOp, Group], Words | None] = {}
+        self._words: dict[UOp, dict[int, str]] = {}
 
     # ------------------------------------------------------------ matching
 
@@ -63,10 +66,36 @@ class GroupedValues:
         if len(load.src) > 1 or group.lanes in masked:
             return False
         if base is not None and axes(base):
-            return not masked and self._has_short_spans(load, group)
+            return not masked and (self._has_short_spans(load, group) or self._find_words(load, group) is not None)
         if steps.get(group.lanes) == 1 and steps.get(group.terms) != 1:
             return True
+        size = axis_size(group.terms)
+        if steps.get(group.lanes, size) != size:
+            return not masked and self._find_words(load, group) is not None
         return group.terms not in masked and steps.get(group.terms) == 1
+
+    def _find_words(self, load: UOp, group: Group) -> Words | None:
+        """The words that a load reads, where each lane of a vector has all its terms in one of them."""
+        if (load, group) not in self._known_words:
+            self._known_words[load, group] = self._words_of(load, group)
+        return self._known_words[load, group]
+
+    def _words_of(self, load: UOp, group: Group) -> Words | None:
+        stride = find_stride(self.memory, load.src[0], group.lanes)
+        if stride is None or group.lanes not in self.facts.axes(load):
+            return None
+        others = self.axes(load, group)
+        places = itertools.product(*(range(axis_size(axis)) for axis in others))
+        vectors = [self._terms_of(load, group, dict(zip(others, coordinates))) for coordinates in places]
+        words = find_words(load.dtype.itemsize, stride, vectors)
+        if words is None or words.size != axis_size(group.terms):
+            return None
+        is_whole = all(len({words.word_of(position) for position in read}) == 1 for read in vectors)
+        return words if is_whole else None
+
+    def _terms_of(self, load: UOp, group: Group, at: dict[UOp, int]) -> list[int]:
+        """Where the terms of the first lane of a vector lie."""
+        return self._positions(load, group, at, axis_size(group.terms))
 
     def _has_short_spans(self, load: UOp, group: Group) -> bool:
         """Whether what a load reads of one vector lies close together, or in few places, which are constants."""
@@ -74,16 +103,16 @@ class GroupedValues:
             return False
         others = self.axes(load, group)
         for coordinates in itertools.product(*(range(axis_size(axis)) for axis in others)):
-            positions = self._positions(load, group, dict(zip(others, coordinates)))
+            positions = self._positions(load, group, dict(zip(others, coordinates)), self._count(load, group))
             if not span_count(positions):
                 return False
         return True
 
-    def _positions(self, load: UOp, group: Group, at: dict[UOp, int]) -> list[int]:
-        """Where the elements of a vector lie, from the base of the tile on."""
+    def _positions(self, load: UOp, group: Group, at: dict[UOp, int], count: int) -> list[int]:
+        """Where the first elements of a vector lie, from the base of the tile on."""
         split = self.memory.constant_position(load.src[0])
         assert split is not None
-        elements = self._elements(group, at, self._count(load, group))
+        elements = self._elements(group, at, count)
         return [sum(tile_value(part, element) for part in split[1:]) for element in elements]
 
     # ------------------------------------------------------------ values
@@ -96,6 +125,7 @@ class GroupedValues:
         """All vectors of a member, where the program has the node; of a lazy one each where it is used first, so that
         few of them are live at once."""
         self.made[node] = {}
+        self._words.pop(node, None)
         axes = self.axes(node, group)
         for coordinates in () if is_lazy else itertools.product(*(range(axis_size(axis)) for axis in axes)):
             self._vector(node, group, dict(zip(axes, coordinates)))
@@ -151,40 +181,38 @@ class GroupedValues:
     def _load(self, load: UOp, group: Group, at: dict[UOp, int]) -> Element:
         index, lanes, terms = load.src[0], axis_size(group.lanes), axis_size(group.terms)
         base, steps = tile_part(index.src[1])
+        size = steps.get(group.lanes, terms)
         if base is not None and self.facts.axes(base):
-            return self.memory.load_span(index, self._positions(load, group, at))
+            if self._has_short_spans(load, group):
+                return self.memory.load_span(index, self._positions(load, group, at, self._count(load, group)))
+            return self._load_words(load, group, at)
+        if size not in (1, terms):
+            return self._load_words(load, group, at)
         at = {**at, group.terms: 0}
         if group.lanes not in steps:
             return self.memory.load_contiguous(index, at, terms)
         at[group.lanes] = 0
-        if steps[group.lanes] == 1 and steps.get(group.terms) != 1:
+        if size == 1 and steps.get(group.terms) != 1:
             loads = (self.memory.load_contiguous(index, {**at, group.terms: term}, lanes) for term in range(terms))
             rows = [made.name for made in loads]
             return self.emitter.here(interleave(self.emitter.assign, load.dtype.bits, rows, lanes))
-        if steps[group.lanes] != terms:
-            return self._load_across(load, group, at, steps)
         return self.memory.load_contiguous(index, at, lanes * terms)
 
-    def _load_across(self, load: UOp, group: Group, at: dict[UOp, int], steps: dict[UOp, int]) -> Element:
-        """Lanes at a stride: what each has of adjacent groups is loaded at once, and transposed in registers to the
-        vectors of these groups."""
-        index, lanes, terms = load.src[0], axis_size(group.lanes), axis_size(group.terms)
-        axes, bits, emitter = self.axes(load, group), load.dtype.bits, self.emitter
-        along = next((axis for axis in axes if steps.get(axis) == terms), None)
-        length, wanted = 1, tuple(at[axis] for axis in axes)
-        if along is not None and len(index.src) == 2:
-            length = math.gcd(axis_size(along), PIECE_BYTES * 8 // (bits * terms), lanes)
-            at = {**at, along: at[along] // length * length}
-        have, group_type = value_type(load.dtype, length * terms), f"i{bits * terms}"
-        rows = []
-        for lane in range(lanes):
-            loaded = self.memory.load_contiguous(index, {**at, group.lanes: lane}, length * terms).name
-            rows.append(emitter.assign(f"bitcast {have} {loaded} to {of_lanes(group_type, length)}"))
-        for number, name in enumerate(across(emitter.assign, group_type, rows, length)):
-            text = f"bitcast {of_lanes(group_type, lanes)} {name} to {value_type(load.dtype, lanes * terms)}"
-            place = tuple(at[axis] + (number if axis is along else 0) for axis in axes)
-            self.made[load][place] = emitter.here(emitter.assign(text))
-        return self.made[load][wanted]
+    def _load_words(self, load: UOp, group: Group, at: dict[UOp, int]) -> Element:
+        """Lanes at a stride. Terms in another order than that of their word, or several of one element, are shuffled
+        inside of it."""
+        words, lanes, terms = self._find_words(load, group), axis_size(group.lanes), axis_size(group.terms)
+        assert words is not None
+        if load not in self._words:
+            self._words[load] = load_words(self.memory, load.src[0], words, lanes)
+        positions = self._terms_of(load, group, at)
+        word, kind = words.word_of(positions[0]), value_type(load.dtype, lanes * terms)
+        made = self.emitter.assign(f"bitcast {of_lanes('i32', lanes)} {self._words[load][word]} to {kind}")
+        inside = [position - word for position in positions]
+        if inside != list(range(terms)):
+            order = shuffle_mask([lane * terms + place for lane in range(lanes) for place in inside])
+            made = self.emitter.assign(f"shufflevector {kind} {made}, {kind} poison, {order}")
+        return self.emitter.here(made)
 
     def _broadcast(self, dtype: DType, made: Element, group: Group) -> Element:
         """The same terms in every lane."""

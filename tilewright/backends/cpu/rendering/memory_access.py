@@ -14,6 +14,7 @@ from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.instructions import constant, memory_type, of_lanes, overload, value_type
 from tilewright.backends.cpu.rendering.prefetch import Prefetch, is_walked
 from tilewright.backends.cpu.rendering.shuffles import MAX_STRIDE, interleave, load_strided, shuffle_mask
+from tilewright.backends.cpu.rendering.strided_words import load_narrow
 from tilewright.backends.cpu.rendering.values import Values
 from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.tiles import axis_size, tile_part, tile_value
@@ -44,6 +45,10 @@ class MemoryAccess(Addresses):
     def load(self, node: UOp) -> None:
         index, axis, lanes = node.src[0], self.facts.vector_axis(node), self.facts.lanes(node)
         stride = self.stride(index, axis)
+        narrow = load_narrow(self, node, axis) if axis is not None and abs(stride or 0) > MAX_STRIDE else None
+        if narrow is not None:
+            self.values[node] = narrow
+            return
         elements = {}
         for coordinates, at in self.values.elements(node):
             mask, varies = self.mask(index, at, axis)
