@@ -121,14 +121,14 @@ def simplify_sink(state: Optimisation) -> None:
 
 
 PASSES: tuple[Pass[Optimisation], ...] = (
-    Pass("take_section", take_section, "equal sections", "one of them, where the target takes sections"),
+    Pass("take_section", take_section, "equal sections", "one section, where the target supports sections"),
     Pass(
         "recognise_accumulators", recognise_sums, "a kernel as scheduled or written", "sums made by hand as reductions"
     ),
     Pass("choose_opts", choose_loops, "reductions", "loops merged and split for opts, and the opts", is_optional=True),
     Pass("apply_opts", apply_opts, "legal opts", "axes with roles, within the target's limits"),
-    Pass("merge_loops", merge_staged_loops, "staged operands", "loops that walk a copy as one", is_optional=True),
-    Pass("to_launch_axes", launch_loops, "output loops", "those that no work-group has as the grid"),
+    Pass("merge_loops", merge_staged_loops, "staged operands", "loops over a staged copy merged", is_optional=True),
+    Pass("to_launch_axes", launch_loops, "output loops", "loops outside of work-groups as grid axes"),
     Pass("simplify", simplify_sink, "split axes", "small index expressions", is_optional=True),
 )
 

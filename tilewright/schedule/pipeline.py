@@ -156,7 +156,7 @@ def place_memory(state: Scheduling) -> None:
 
 
 PASSES: tuple[Pass[Scheduling], ...] = (
-    Pass("lower_checks", lower_checks, "a verified graph", "CHECK only where the device does it"),
+    Pass("lower_checks", lower_checks, "a verified graph", "CHECK only where the device supports it"),
     Pass(
         "prepare_graph",
         prepare_outputs,
@@ -170,7 +170,7 @@ PASSES: tuple[Pass[Scheduling], ...] = (
         "operands of tensor cores stored with a summed axis last",
         is_optional=True,
     ),
-    Pass("fuse_kernels", fuse_kernels, "the nodes to store", "what each kernel stores, and every index it asks for"),
+    Pass("fuse_kernels", fuse_kernels, "the nodes to store", "the nodes each kernel stores, and its indices into them"),
     Pass(
         "store_transposed",
         store_transposed,
@@ -186,7 +186,7 @@ PASSES: tuple[Pass[Scheduling], ...] = (
         "declared accesses",
         "every read sees the version it means",
     ),
-    Pass("merge_steps", merge_kernels, "the order", "steps that load the same memory joined", is_optional=True),
+    Pass("merge_steps", merge_kernels, "the order", "steps that load the same memory merged", is_optional=True),
     Pass("write_items", write_schedule, "the steps", "items over slots, equal kernels as one node"),
     Pass(
         "join_launches",

@@ -1,9 +1,7 @@
-"""Running reductions down columns for devices with work-groups. In: a tensor as (outer, size, inner), as a node. Out:
-CUSTOM_KERNEL nodes with the running sums, products or extremes along `size`.
-
-Each column is a thread with a serial loop; adjacent threads read adjacent elements. Where columns are too few to hide
-the latency of memory, they are divided: the totals of the parts are reduced first, and each part begins with what comes
-before it."""
+"""Scans along columns for devices with work-groups. In: a tensor as (outer, size, inner), as a node. Out: CUSTOM_KERNEL
+nodes with the cumulative sums, products or extremes along `size`. Each column is a thread with a serial loop; adjacent
+threads read adjacent elements. Where columns are too few to hide the latency of memory, they are divided into parts:
+the totals of the parts are reduced first, and each part starts from the total before it."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Op
 from tilewright.graph.uop import UOp, const, index_const
 
-# Elements that a thread loads before it combines the first of them.
+# Elements per thread whose loads are outstanding together.
 BLOCK = 8
 INDEX = dtypes.int64
 
@@ -38,7 +36,7 @@ Sizes = tuple[int, int, int]
 
 
 class Dtypes(NamedTuple):
-    """Of the elements, of the running value, and of the results."""
+    """The dtypes of the elements, of the accumulator, and of the results."""
 
     given: DType
     carrier: DType
@@ -46,8 +44,8 @@ class Dtypes(NamedTuple):
 
 
 def running_columns(node: UOp, op: Op, carrier: DType, dtype: DType, parts: int, is_backwards: bool = False) -> UOp:
-    """The running reduction of (outer, size, inner) along `size`, from the other end where it is backwards. Columns are
-    divided into `parts`, which divide the size."""
+    """The scan of (outer, size, inner) along `size`, from the end where it is backwards. Columns are divided into
+    `parts`, a divisor of the size."""
     outer, size, inner = node.shape
     inputs: tuple[UOp, ...] = (node,)
     if parts > 1:
@@ -59,28 +57,26 @@ def running_columns(node: UOp, op: Op, carrier: DType, dtype: DType, parts: int,
 
 
 def extreme_columns(node: UOp, op: Op, carrier: DType) -> tuple[UOp, UOp]:
-    """The extreme of each element and those before it, and its index along `size`: of equals the last, and a NaN
-    before any number."""
+    """The cumulative extreme and its index along `size`: the last of equal elements, and NaN over any number."""
     kernel = extreme_kernel(op, node.dtype, carrier, node.shape)
     values, indices = call(kernel, ((node.dtype, node.shape), (INDEX, node.shape)), (node,))
     return values, indices
 
 
 def in_blocks(size: int, block: Callable[[UOp, int, UOp | None], UOp]) -> UOp:
-    """A serial loop over `size` rows, BLOCK at a time, and one over what remains, as effects in their order."""
+    """A serial loop over `size` rows, BLOCK at a time, and one over the remainder, as effects in order."""
     done: UOp | None = None
     for number, (start, length) in enumerate(((0, BLOCK), (size // BLOCK * BLOCK, 1))):
         count = size // BLOCK if length > 1 else size - start
         if count:
             step = loop(count, 5 + number)
             done = end(block(start + step * length, length, done), loops=(step,))
-    assert done is not None  # there is no tensor without rows here
+    assert done is not None  # empty tensors are handled before
     return done
 
 
 class Place(NamedTuple):
-    """What a thread has: the numbers of its matrix, of its part and of its column, and whether there is such a
-    column."""
+    """The indices of a thread's matrix, part and column, and whether the column exists."""
 
     matrix: UOp
     part: UOp
@@ -95,7 +91,7 @@ def place_of(outer: int, parts: int, inner: int) -> Place:
     threads = min(GROUP_THREADS, inner)
     tiles = -(-inner // threads)
     column = loop(tiles, 2) * threads + loop(threads, 3, AxisType.LOCAL)
-    # Rows that are narrower than a work-group share one.
+    # Rows narrower than a work-group share one.
     shared = max(count for count in range(1, GROUP_THREADS // threads + 1) if outer % count == 0)
     matrix = loop(outer // shared, 0) * shared + loop(shared, 4, AxisType.LOCAL)
     return Place(matrix, loop(parts, 1), column, column < inner if inner % threads else None)
@@ -125,7 +121,7 @@ def column_kernel(op: Op, types: Dtypes, shape: Sizes, parts: int, is_backwards:
             index = (place.matrix * size + (size - 1 - row if is_backwards else row)) * inner + place.column
             elements.append((index, load(x, index, place.is_inside).cast(types.carrier)))
         stores, prefix = [], None
-        for index, value in elements:  # the prefix of a block is rounded less than a sum of all before it
+        for index, value in elements:  # a block's prefix has less rounding error than a sum of all elements before
             prefix = value if prefix is None else prefix.alu(op, value)
             running = before.alu(op, prefix)
             stores.append(store(out, index, running.cast(types.result), place.is_inside))
@@ -150,7 +146,7 @@ def extreme_kernel(op: Op, dtype: DType, carrier: DType, shape: Sizes) -> UOp:
     found = register(1, const(INDEX, 0), *place.loops())
 
     def replaces(value: UOp, so_far: UOp) -> UOp:
-        # No `>=`: it is the opposite of `<`, and holds where the extreme is NaN.
+        # Not `>=`: that is the negation of `<`, and true where the extreme is NaN.
         is_new = (so_far < value if op is Ops.MAX else value < so_far) | value.eq(so_far)
         return is_new | value.ne(value) if carrier.is_float else is_new
 

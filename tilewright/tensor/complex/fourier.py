@@ -1,6 +1,6 @@
 """Discrete Fourier transforms in O(n log n) for every n. In: real and imaginary parts as two real tensors. Out: two
-more. Inside they stand in one tensor (..., part, n), so that a transform of a short length is one matrix product of the
-parts with a table of sines; gradients follow from that.
+more. Internally they are one tensor (..., part, n), so that a short transform is one matrix product of the parts with a
+table of sines, which also gives its gradient.
 
     n up to MAX_DENSE        one product
     n = a * b                transforms of length a, factors of modulus 1 (twiddles), transforms of length b
@@ -22,7 +22,7 @@ from tilewright.tensor.core.checks import check_axes, check_axis, check_whole
 
 MAX_DENSE = 128  # the longest transform that is one product
 STAGE_COST = 48  # what a pass over memory takes, in products of an element
-MAX_TABLE_BYTES = 256 << 20  # tables that are remembered
+MAX_TABLE_BYTES = 256 << 20  # tables that are cached
 
 Pair = tuple[Any, Any]
 
@@ -44,13 +44,13 @@ def prime_factors(n: int) -> tuple[int, ...]:
 
 @functools.lru_cache(4096)
 def first_factor(n: int) -> int:
-    """The length of the transforms that are done first; n itself where it is one product, or a large prime."""
+    """The length of the transforms of the first stage; n itself where it is one product, or a large prime."""
     return _best_split(n)[1]
 
 
 @functools.lru_cache(65536)
 def _best_split(n: int) -> tuple[int, int]:
-    """(cost of an element, first factor), of the cheapest way to take n apart."""
+    """(cost of an element, first factor), of the cheapest factorisation of n."""
     largest = max(prime_factors(n), default=1)
     if n == largest > MAX_DENSE:
         return (3 * _best_split(convolution_length(n))[0] * convolution_length(n) // n, n)
@@ -70,7 +70,7 @@ def _divisors(n: int) -> list[int]:
 
 
 def convolution_length(n: int) -> int:
-    """The length in which a convolution of n with 2 * n - 1 does not overlap itself."""
+    """The length at which a circular convolution of n with 2 * n - 1 does not alias."""
     return 1 << (2 * n - 2).bit_length()
 
 
@@ -78,8 +78,8 @@ def convolution_length(n: int) -> int:
 
 
 class _Tables:
-    """Tables by what they are for, those used last at the end; the first ones go when all together grow too large. A
-    replay may read them: they are state of the library, which stays as it is."""
+    """An LRU cache of tables, limited in total size. A replay may read them: they are state of the library, which does
+    not change."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -106,8 +106,8 @@ tables = _Tables()
 
 
 def _values(kind: str, sizes: tuple[int, ...], sign: int, is_real: bool, dtype: DType) -> Any:
-    """A table of cosines and sines, from angles that are reduced as whole numbers first."""
-    import numpy as np  # loaded when a transform is first asked for
+    """A table of cosines and sines, from angles that are reduced as integers first."""
+    import numpy as np  # imported by the first transform
 
     if kind == "dense":
         (n,) = sizes
@@ -144,7 +144,7 @@ def _unit_circle(steps: Any, count: int, sign: int) -> Pair:
 
 
 def _twisted(cosine: Any, sine: Any) -> Any:
-    """(2, 2, ...): what each part, and what the other part, is multiplied with in a product of complex numbers."""
+    """(2, 2, ...): the factors of each part and of the other part in a complex product."""
     import numpy as np
 
     return np.stack([np.stack([cosine, cosine]), np.stack([-sine, sine])])
@@ -206,7 +206,7 @@ def _convolved(x: Any, sign: int) -> Any:
 
 
 def _float_of(x: Any) -> Any:
-    """A tensor in a dtype to compute in: float64 stays, all others are float32."""
+    """A tensor in the dtype of the computation: float64 for float64, else float32."""
     return x if x.dtype in (dtypes.float32, dtypes.float64) else x.cast(dtypes.float32)
 
 
@@ -218,7 +218,7 @@ def stacked(real: Any, imag: Any | None) -> Any:
 
 
 def fitted(x: Any, axis: int, n: int) -> Any:
-    """An axis of (part, ...) cut off or filled up with zeros to length n."""
+    """An axis of (part, ...) truncated or zero-padded to length n."""
     size = x.shape[axis]
     if size > n:
         return x.shrink(tuple((0, n if k == axis else each) for k, each in enumerate(x.shape)))
@@ -295,7 +295,7 @@ def _parts(x: Any, scale: float) -> Pair:
 
 
 def rfft_pair(real: Any, lengths: tuple[int, ...], axes: tuple[int, ...], scale: float) -> Pair:
-    """The transform of a real tensor; of the last axis named only the first half, the rest is its conjugate."""
+    """The transform of a real tensor; of the last given axis only the first half, since the rest is its conjugate."""
     last = axes[-1] + 1
     x = along(fitted(stacked(real, None), last, lengths[-1]), last, -1)
     x = fitted(x, last, lengths[-1] // 2 + 1)

@@ -1,6 +1,6 @@
-"""Functions of one complex number. In: a complex tensor. Out: another. Each is written with real functions of the parts
-such that nothing overflows on the way where the result does not; branch cuts are those of C99, and signs of zero count.
-`tensor.py` makes them methods."""
+"""Functions of one complex number. In: a complex tensor. Out: another. Each is computed from real functions of the
+parts such that intermediate values do not overflow where the result does not; branch cuts are those of C99, and signs
+of zero count. `tensor.py` makes them methods."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FUNCTIONS = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "
 
 
 def divide(left: Any, right: Any) -> Any:
-    """Both scaled by the greater part of the divisor, so that its square stays in range."""
+    """Both are scaled by the larger part of the divisor, so that its square stays in range."""
     scale = right.real.abs().maximum(right.imag.abs())
     is_plain = (scale > 0) & scale.isfinite()
     safe = is_plain.where(scale, 1.0)
@@ -61,14 +61,15 @@ def sign(z: Any) -> Any:
 def exp(z: Any) -> Any:
     size, is_gone = z.real.exp(), z.real.eq(-math.inf)
     is_real = z.imag.eq(0)
-    # The imaginary part of a real number stays 0, also where the size is infinite.
+    # The imaginary part of a real number stays 0, also where the magnitude is infinite.
     real = is_real.where(size, is_gone.where(0.0, size * z.imag.cos()))
     imag = is_real.where(z.imag, is_gone.where(0.0, size * z.imag.sin()))
     return type(z)(_without_angle(z).where(math.inf, real), imag)
 
 
 def _without_angle(z: Any) -> Any:
-    """Where the real part is +infinity and the imaginary one no angle: the size is infinite, its direction unknown."""
+    """Where the real part is +infinity and the imaginary part is infinite or NaN: the magnitude is infinite, its
+    direction unknown."""
     return z.real.eq(math.inf) & z.imag.isfinite().logical_not()
 
 
@@ -88,7 +89,7 @@ def log(z: Any) -> Any:
 
 
 def _log_of_size(z: Any) -> Any:
-    """log|z|; near 1 from |z|^2 - 1, which loses no digits."""
+    """log|z|; near 1 from |z|^2 - 1, which loses no precision."""
     x, y = z.real.abs(), z.imag.abs()
     greatest, least = x.maximum(y), x.minimum(y)
     is_near = (greatest > 0.5) & (greatest < 2) & (least < 2)
@@ -170,26 +171,26 @@ def tanh(z: Any) -> Any:
     return type(z)(real, (x.isnan() & y.eq(0)).where(y, imag))
 
 
-def _turned(z: Any) -> Any:
+def _times_i(z: Any) -> Any:
     """i z."""
     return type(z)(-z.imag, z.real)
 
 
-def _turned_back(z: Any) -> Any:
+def _times_minus_i(z: Any) -> Any:
     """-i z."""
     return type(z)(z.imag, -z.real)
 
 
 def sin(z: Any) -> Any:
-    return _turned_back(sinh(_turned(z)))
+    return _times_minus_i(sinh(_times_i(z)))
 
 
 def cos(z: Any) -> Any:
-    return cosh(_turned(z))
+    return cosh(_times_i(z))
 
 
 def tan(z: Any) -> Any:
-    return _turned_back(tanh(_turned(z)))
+    return _times_minus_i(tanh(_times_i(z)))
 
 
 def asinh(z: Any) -> Any:
@@ -205,7 +206,7 @@ def asinh(z: Any) -> Any:
 
 
 def asin(z: Any) -> Any:
-    return _turned_back(asinh(_turned(z)))
+    return _times_minus_i(asinh(_times_i(z)))
 
 
 def acos(z: Any) -> Any:
@@ -254,4 +255,4 @@ def atanh(z: Any) -> Any:
 
 
 def atan(z: Any) -> Any:
-    return _turned_back(atanh(_turned(z)))
+    return _times_minus_i(atanh(_times_i(z)))

@@ -1,7 +1,7 @@
 """Complex numbers as pairs of real tensors. In: a real and an imaginary part of one shape and float dtype. Out: a
-tensor whose dtype is complex64 or complex128, with the operations that complex numbers have. The compiler knows real
-numbers only, so every operation is made of real ones, is lazy, and carries gradients to both parts. What is not defined
-here is refused. Functions of one number are in functions.py."""
+tensor whose dtype is complex64 or complex128, with the operations that complex numbers have. The compiler has real
+numbers only, so every operation is built from real ones, is lazy, and has gradients for both parts. Operations that are
+not defined here are refused. Functions of one number are in functions.py."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BY_NAME = {"complex64": complex64, "complex128": complex128, "complex": complex
 
 
 def complex_dtype(value: object) -> DType | None:
-    """The complex dtype that a value names, or None: ours, NumPy's, torch's, a string, Python's `complex`."""
+    """The complex dtype for a value (ours, NumPy's, torch's, a string, Python's `complex`), or None."""
     if isinstance(value, DType):
         return value if value in PART_DTYPES else None
     name = value.__name__ if isinstance(value, type) else str(getattr(value, "name", value)).removeprefix("torch.")
@@ -38,7 +38,7 @@ def complex_dtype(value: object) -> DType | None:
 
 
 def _of_parts(name: str) -> Callable[..., Any]:
-    """A method that does the same to both parts."""
+    """A method that is applied to both parts."""
 
     def method(self: ComplexTensor, *args: Any, **kwargs: Any) -> Any:
         real, imag = (
@@ -55,7 +55,7 @@ def _of_parts(name: str) -> Callable[..., Any]:
 
 
 def _of_nonzero(name: str) -> Callable[..., Tensor]:
-    """A method of `Tensor` applied to whether each element is other than 0."""
+    """A method of `Tensor` applied to the mask of nonzero elements."""
 
     def method(self: ComplexTensor, *args: Any, **kwargs: Any) -> Tensor:
         return getattr(self.ne(0), name)(*args, **kwargs)  # type: ignore[no-any-return]
@@ -65,7 +65,7 @@ def _of_nonzero(name: str) -> Callable[..., Tensor]:
 
 
 def _part(argument: Any, number: int) -> Any:
-    """An argument's own real or imaginary part, where it has parts: the other tensors of `cat` and `stack`."""
+    """The real or imaginary part of a complex argument, such as the other tensors of `cat` and `stack`."""
     if isinstance(argument, list | tuple):
         return type(argument)(_part(entry, number) for entry in argument)
     if not isinstance(argument, ComplexTensor):
@@ -74,7 +74,7 @@ def _part(argument: Any, number: int) -> Any:
 
 
 class ComplexTensor(Tensor):
-    """A tensor of complex numbers. `ComplexTensor(real, imag)` takes tensors or anything that `Tensor` takes."""
+    """A tensor of complex numbers. `ComplexTensor(real, imag)` takes tensors or any argument of `Tensor`."""
 
     def __init__(self, real: Any, imag: Any = 0.0, device: Devices | None = None) -> None:
         parts = [part if isinstance(part, Tensor) else Tensor(part, device=device) for part in (real, imag)]
@@ -139,7 +139,7 @@ class ComplexTensor(Tensor):
         return result
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        del copy  # the parts lie apart, so it is always one
+        del copy  # the parts are stored separately, so it is always a copy
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def tolist(self) -> Any:
@@ -170,7 +170,7 @@ class ComplexTensor(Tensor):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> object:
-        """A copy, in which the parts of each number lie side by side."""
+        """A copy, with interleaved parts."""
         del stream, copy
         given: dict[str, Any] = {"max_version": max_version, "dl_device": dl_device}
         return self.numpy().__dlpack__(**{name: value for name, value in given.items() if value is not None})
@@ -242,7 +242,7 @@ class ComplexTensor(Tensor):
     def ne(self, x: Any) -> Tensor:  # type: ignore[override]
         return self.eq(x).logical_not()
 
-    # Python asks the right operand first where its class says more than that of the left one: `tensor * complex`.
+    # Python tries the right operand first where its class is a subclass of the left one's: `tensor * complex`.
     __radd__ = reflected("add")
     __rsub__ = reflected("sub")
     __rmul__ = reflected("mul")
@@ -274,7 +274,7 @@ class ComplexTensor(Tensor):
     __lt__ = __le__ = __gt__ = __ge__ = _refuse_order
 
     def _in_place(self, symbol: str, result: Any) -> Any:
-        """`z += w` makes `z` the result; parts are tensors of their own."""
+        """`z += w` replaces the parts of `z` by those of the result."""
         del symbol
         self._real, self._imag = result._real, result._imag
         return self
@@ -306,7 +306,7 @@ class ComplexTensor(Tensor):
         return ComplexTensor(source.real.sum(axis, keepdim), source.imag.sum(axis, keepdim))
 
     def prod(self, axis: Axes = None, keepdim: bool = False, dtype: object = None) -> Any:
-        """Halves are multiplied with each other until one slice is left."""
+        """By pairwise products of halves until one slice is left."""
         source: Any = self if dtype is None else self.cast(dtype)
         axes = tuple(range(self.ndim)) if axis is None else axis if isinstance(axis, tuple | list) else (axis,)
         for each in sorted((number % max(self.ndim, 1) for number in axes), reverse=True):
@@ -315,7 +315,7 @@ class ComplexTensor(Tensor):
         return source if keepdim or not self.ndim else source.squeeze(tuple(axes))
 
     def cumprod(self, axis: int) -> Any:
-        """By doubling: each step multiplies with what stands 1, 2, 4, ... elements before."""
+        """By doubling: each step multiplies with the element 1, 2, 4, ... positions before."""
         result: Any = self
         size, step = self.shape[axis], 1
         while step < size:
@@ -341,7 +341,7 @@ def _product_along(source: Any, axis: int) -> Any:
 
 
 def as_complex(value: Any, device: Devices | None = None, part: DType | None = None) -> ComplexTensor:
-    """A number, a real tensor or host data as complex numbers; a number counts only by kind."""
+    """A number, a real tensor or host data as a complex tensor; a number is weakly typed."""
     if isinstance(value, ComplexTensor):
         return value
     if type(value) in (bool, int, float, complex):  # NumPy's complex128 is a complex too, but has a dtype to keep
@@ -360,7 +360,7 @@ def as_complex(value: Any, device: Devices | None = None, part: DType | None = N
     return ComplexTensor(parts[0], parts[1])
 
 
-# Methods of `Tensor` that do the same to both parts.
+# Methods of `Tensor` that are applied to both parts.
 _BY_PARTS = """
     cat chunk clone contiguous cumsum detach diagonal expand flatten flip gather index_select mean movedim neg
     pad permute repeat repeat_interleave reshape roll round shrink split squeeze stack take_along_dim tile to

@@ -14,8 +14,8 @@ from tilewright.tensor.matrices.loops import MAX_KERNELS, Loops, absolute, choos
 
 @functools.lru_cache(MAX_KERNELS)
 def cholesky_kernel(factor: UOp, matrix: UOp) -> UOp:
-    """The upper factor R with R.T @ R = matrix; reads the upper triangle of the matrix. The root of a pivot that is not
-    positive is NaN, and so is all that depends on it."""
+    """The upper factor R with R.T @ R = matrix; reads the upper triangle of the matrix. The root of a negative pivot is
+    NaN, and so are all values that depend on it."""
     batch, size, _ = matrix.shape
     loops = Loops()
     b = loops.over(batch)
@@ -40,8 +40,9 @@ def cholesky_kernel(factor: UOp, matrix: UOp) -> UOp:
 
 @functools.lru_cache(MAX_KERNELS)
 def lu_kernel(factors: UOp, order: UOp, sign: UOp, matrix: UOp) -> UOp:
-    """L below the diagonal (its own is 1) and U on and above it, of the matrix with its rows in `order`; `sign` is that
-    of the order. The largest element of the column is the pivot. Where it is zero the column is zero and stays."""
+    """L below the diagonal (its diagonal is 1) and U on and above it, for the matrix with its rows permuted by `order`;
+    `sign` is that of the permutation. The pivot is the largest element of the column; where it is 0, the column is 0
+    and is not changed."""
     loops = Loops()
     b = loops.over(matrix.shape[0])
     return _lu_steps(loops, b, factors, order, sign, matrix).end(b).sink(arg=KernelInfo("lu_factor"))
@@ -82,7 +83,7 @@ def _lu_steps(loops: Loops, b: UOp, factors: UOp, order: UOp, sign: UOp, matrix:
 
 
 def _find_pivot(loops: Loops, current: UOp, b: UOp, k: UOp) -> UOp:
-    """The row at or below k whose element of column k is the largest, the first of several."""
+    """The first row from k on with the largest element in column k."""
     rows = current.shape[1]
     largest = loops.register(current.dtype, -1.0, b, k)
     pivot = loops.register(dtypes.int32, k.cast(dtypes.int32), b, k)
@@ -99,7 +100,7 @@ def _find_pivot(loops: Loops, current: UOp, b: UOp, k: UOp) -> UOp:
 
 @functools.lru_cache(MAX_KERNELS)
 def determinant_kernel(product: UOp, factors: UOp, order: UOp, sign: UOp, matrix: UOp) -> UOp:
-    """The factors as `lu_kernel` gives them, and the product of the diagonal with its sign."""
+    """The factors of `lu_kernel`, and the product of the diagonal with its sign."""
     loops = Loops()
     b = loops.over(matrix.shape[0])
     done = _lu_steps(loops, b, factors, order, sign, matrix)
@@ -111,7 +112,7 @@ def determinant_kernel(product: UOp, factors: UOp, order: UOp, sign: UOp, matrix
 
 @functools.lru_cache(MAX_KERNELS)
 def solve_kernel(solution: UOp, factors: UOp, order: UOp, sign: UOp, matrix: UOp, right: UOp) -> UOp:
-    """The solution of matrix @ solution = right; the factors come as `lu_kernel` gives them."""
+    """The solution of matrix @ solution = right; the factors are those of `lu_kernel`."""
     loops = Loops()
     b = loops.over(matrix.shape[0])
     done = _lu_steps(loops, b, factors, order, sign, matrix)
@@ -124,8 +125,7 @@ def solve_kernel(solution: UOp, factors: UOp, order: UOp, sign: UOp, matrix: UOp
 
 
 def _substitute(loops: Loops, b: UOp, solution: UOp, matrix: UOp, is_upper: bool, is_unit: bool) -> UOp:
-    """Overwrites the right-hand side with the solution, row by row from the end of the triangle that has one
-    element."""
+    """Overwrites the right-hand side with the solution, by forward or backward substitution."""
     _, size, columns = solution.shape
     k = loops.over(size)
     row = size - 1 - k if is_upper else k
@@ -155,7 +155,7 @@ def _triangular(name: str, is_upper: bool, is_unit: bool) -> functools._lru_cach
 
 
 # (is_upper, is_unit) -> the kernel that solves matrix @ solution = right, reading one triangle of the matrix. With
-# is_unit its diagonal counts as 1 and is not read.
+# is_unit its diagonal is taken as 1 and not read.
 TRIANGULAR_KERNELS = {
     (is_upper, is_unit): _triangular(f"solve_{'upper' if is_upper else 'lower'}", is_upper, is_unit)
     for is_upper in (False, True)

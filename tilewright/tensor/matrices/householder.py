@@ -1,6 +1,7 @@
 """QR, tridiagonal and bidiagonal forms by Householder reflections, as kernels. In: the memory of a batch of matrices.
-Out: kernels that overwrite it with what remains and with the reflections: their vectors stand where they made zeros,
-and begin with a 1 that is not stored. In the kernels `b` counts the matrices of the batch and `k` the reflections."""
+Out: kernels that overwrite it with the reduced form and the reflections: their vectors are stored in place of the
+eliminated elements, without their first element, which is 1. In the kernels `b` counts the matrices of the batch and
+`k` the reflections."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tilewright.tensor.matrices.loops import (
     reflector,
 )
 
-# An element of a reflection, from the version of the matrix that it is to be read from.
+# An element of a reflection's vector, read from a given version of the matrix.
 Read = Callable[[UOp, UOp], UOp]
 
 
@@ -75,7 +76,7 @@ def qr_kernel(factors: UOp, scales: UOp, matrix: UOp) -> UOp:
 
 def _reflections(name: str, is_row: bool, offset: int) -> Callable[..., UOp]:
     """The kernel that multiplies reflections, the last one first, so that columns before it are still those of the
-    identity. Their vectors stand in the rows or in the columns of the factors, `offset` beside the diagonal."""
+    identity. Their vectors are in the rows or in the columns of the factors, `offset` from the diagonal."""
 
     @functools.lru_cache(MAX_KERNELS)
     def product_kernel(vectors: UOp, factors: UOp, scales: UOp) -> UOp:
@@ -108,8 +109,8 @@ row_vectors_kernel = _reflections("row_vectors", is_row=True, offset=1)
 
 
 def _copy_scaled(loops: Loops, b: UOp, work: UOp, unit: UOp, element: Callable[[UOp, UOp], UOp]) -> tuple[UOp, UOp]:
-    """The matrix divided by its largest element, and that element: squares of what the iterations compute with do not
-    overflow, and what is negligible is known beforehand."""
+    """The matrix divided by its largest element, and that element: so that squares do not overflow, and the threshold
+    for negligible elements is known in advance."""
     _, rows, columns = work.shape
     cells = loops.over(rows * columns)
     size = absolute(element(cells // columns, cells % columns))
@@ -122,8 +123,8 @@ def _copy_scaled(loops: Loops, b: UOp, work: UOp, unit: UOp, element: Callable[[
 
 
 def _reflect_row(loops: Loops, current: UOp, b: UOp, k: UOp, size: int) -> tuple[Reflector, UOp]:
-    """The reflection that makes row k zero behind the element beside the diagonal, and the matrix with its vector in
-    that row. The last row has no element beside the diagonal, and does not change."""
+    """The reflection that eliminates row k after its superdiagonal element, and the matrix with its vector in that row.
+    The last row has no superdiagonal element and does not change."""
     following = (k + 1) % size
     is_last = k.eq(size - 1)
     first = choose(is_last, 0.0, current[b, k, following].load(), current.dtype)
@@ -180,7 +181,7 @@ def tridiagonal_kernel(work: UOp, diagonal: UOp, beside: UOp, scales: UOp, unit:
 @functools.lru_cache(MAX_KERNELS)
 def bidiagonal_kernel(work: UOp, diagonal: UOp, beside: UOp, left: UOp, right: UOp, unit: UOp, matrix: UOp) -> UOp:
     """A square matrix as U @ B @ V.T * unit: the diagonal of B and the one above it. The vectors of the reflections of
-    U stand in the columns of `work`, below the diagonal, with scales `left`; those of V in its rows."""
+    U are in the columns of `work`, below the diagonal, with scales `left`; those of V in its rows."""
     batch, size, _ = matrix.shape
     loops = Loops()
     b = loops.over(batch)

@@ -1,8 +1,8 @@
-"""Launching the kernels of linear algebra. In: tensors of matrices (batch, rows, columns) with elements in them. Out:
-tensors that the kernels leave, and tensors whose gradient is a rule about the whole factorisation.
+"""Launching the kernels of linear algebra. In: non-empty tensors of matrices (batch, rows, columns). Out: the results
+of the kernels, and tensors whose gradient is a formula for the whole factorisation.
 
-A factorisation is several kernels, and what each of them does has no useful gradient. So its results are computed from
-detached values, and `with_gradient` copies them in one more kernel that knows the rule."""
+A factorisation is several kernels, which have no useful gradients by themselves. So its results are computed from
+detached values, and `with_gradient` copies them in one more kernel that has the gradient rule."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ T = TypeVar("T", bound=TensorBase)
 def run_kernel(
     kernel: Callable[..., UOp], *tensors: T | tuple[int, ...], gradient: Callable[..., Any] | None = None
 ) -> list[T]:
-    """The tensors as the kernel leaves them. A shape stands for memory that it fills, of the dtype of the last
-    tensor."""
+    """The tensors after the kernel. A shape in place of a tensor is an output, of the dtype of the last tensor."""
     known = [tensor for tensor in reversed(tensors) if isinstance(tensor, TensorBase)]
     example = cast(Any, next((tensor for tensor in known if _is_divided(tensor)), known[0]))
     given = [empty(example, each) if isinstance(each, tuple) else _as_divided(each, example) for each in tensors]
@@ -34,7 +33,7 @@ def run_kernel(
 
 
 def empty(example: Any, shape: tuple[int, ...], dtype: DType | None = None) -> Any:
-    """Memory for a result, divided over devices as the example is: by whole matrices."""
+    """Memory for a result, sharded as the example is: by whole matrices."""
     made = example.empty(*shape, dtype=dtype or example.dtype, device=example.device)
     return _as_divided(made, example)
 
@@ -49,19 +48,18 @@ def _as_divided(tensor: Any, example: Any) -> Any:
 
 
 def check_layout(name: str, tensor: TensorBase) -> None:
-    """A kernel factorises whole matrices: they may be divided among devices, but not each of them."""
+    """Raises an error where matrices themselves are sharded: a kernel factorises whole matrices, so only the batch may
+    be."""
     if isinstance(tensor.device, str):
         return
     axis, _ = layout_of(tensor.uop)
     if axis is not None and axis >= tensor.ndim - 2:
-        message = f"the matrices of shape {tensor.shape} are divided along axis {axis}"
-        raise UnsupportedError(
-            name, message, "divide a batch of whole matrices, or bring them to one device with .to()"
-        )
+        message = f"the matrices of shape {tensor.shape} are sharded along axis {axis}"
+        raise UnsupportedError(name, message, "shard a batch of whole matrices, or move them to one device with .to()")
 
 
 def is_zero(gradient: Any) -> bool:
-    """Whether a gradient is the constant 0: that of a result that nobody used."""
+    """Whether a gradient is the constant 0, that of an unused result."""
     value = build.scalar_of(gradient.uop)
     return value is not None and value.is_const and value.arg == 0
 
@@ -84,8 +82,8 @@ _COPIES = {count: functools.partial(copy_kernel, count=count) for count in range
 
 
 def with_gradient(values: Sequence[T], inputs: Sequence[T], rule: Callable[..., Sequence[Any]]) -> list[T]:
-    """The values, whose first axis is the batch, as results of the inputs. `rule(gradients, values, inputs)` is given
-    None for a value that nobody used, and gives a gradient or None for each input."""
+    """The values, whose first axis is the batch, as results of the inputs. `rule(gradients, values, inputs)` gets None
+    for an unused value, and returns a gradient or None for each input."""
     count = len(values)
     shapes = [value.shape for value in values]
     flat = [cast(Any, value).detach().reshape(value.shape[0], -1) for value in values]
@@ -95,8 +93,8 @@ def with_gradient(values: Sequence[T], inputs: Sequence[T], rule: Callable[..., 
 
 
 class WithGradient:
-    """A rule about values in the shapes that each matrix of the batch has, as the gradient of the kernel that copied
-    them flat. Equal rules are equal, so that equal calls are one node."""
+    """A rule in the shapes of the matrices, as the gradient of the kernel that copied them flat. Rules compare by
+    value, so that equal calls are one node."""
 
     def __init__(self, rule: Callable[..., Sequence[Any]], shapes: tuple[tuple[int, ...], ...]) -> None:
         self._key = (rule, shapes)

@@ -1,8 +1,8 @@
-"""What the kernels of linear algebra are written with. In: sizes, values, versions of memory. Out: ranges and registers
-that have numbers of their own, and the arithmetic that several kernels share.
+"""Building blocks of the kernels of linear algebra. In: sizes, values, versions of memory. Out: ranges and registers
+with unique ids, and shared arithmetic.
 
-Loops over a trailing part of a matrix have a computed size (`n - 1 - k`). Their innermost loops go along rows, where
-elements are neighbours in memory, so that LLVM vectorises them."""
+Loops over a trailing part of a matrix have a computed size (`n - 1 - k`). Their innermost loops are along rows, at
+stride 1, so that LLVM vectorises them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tilewright.base.dtype import DType, Scalar, dtypes
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.uop import UOp, const
 
-MAX_KERNELS = 64  # shapes for which the graph of a kernel is remembered
+MAX_KERNELS = 64  # shapes for which the graph of a kernel is cached
 
-# The distance from 1 to the next number, halved: the largest relative error of one rounding.
+# The unit roundoff: half the distance from 1 to the next number.
 ROUNDING = {dtypes.float32: 2.0**-24, dtypes.float64: 2.0**-53}
 
 
@@ -31,7 +31,7 @@ class Loops:
         return UOp.range(size, next(self._ranges))
 
     def lanes(self, size: int) -> UOp:
-        """A loop whose iterations are done together, as vectors where the target has them."""
+        """A vectorised loop, where the target has vectors."""
         return UOp.range(size, next(self._ranges), AxisType.UPCAST)
 
     def register(self, dtype: DType, value: UOp | Scalar, *loops: UOp) -> UOp:
@@ -55,8 +55,7 @@ class Loops:
 
 
 def copy_matrix(loops: Loops, b: UOp, target: UOp, source: UOp) -> UOp:
-    """The effect that copies matrix `b` of a batch. Kernels work on a copy: memory that they are given is left
-    alone."""
+    """The effect that copies matrix `b` of a batch. Kernels work on a copy: their inputs are not changed."""
     i, j = loops.over(source.shape[1]), loops.over(source.shape[2])
     return target[b, i, j].store(source[b, i, j]).end(j).end(i)
 
@@ -75,14 +74,14 @@ def choose(condition: UOp, yes: UOp | Scalar, no: UOp | Scalar, dtype: DType) ->
 
 
 def position(value: UOp, size: int) -> UOp:
-    """A computed integer as an index of an axis: what is known to lie inside can be told apart from other matrices of
-    the batch."""
+    """A computed integer as an index with the bounds of an axis, so that accesses are known not to overlap other
+    matrices of the batch."""
     return value.cast(dtypes.index) % size
 
 
 def inside(index: UOp, size: int) -> UOp:
-    """The index in a loop of computed size. Where all its values lie outside the loop has no iteration, and any index
-    will do."""
+    """The index in a loop of computed size. Where all its values are out of range the loop has no iterations, and the
+    index does not matter."""
     return index % size if index.bounds[0] >= size else index
 
 
@@ -90,8 +89,8 @@ def inside(index: UOp, size: int) -> UOp:
 
 
 class Reflector(NamedTuple):
-    """H = 1 - scale * v @ v.T with v[0] = 1, which turns a vector into (beta, 0, ..., 0). `factor` times the vector
-    gives the further elements of v."""
+    """H = 1 - scale * v @ v.T with v[0] = 1, which maps a vector to (beta, 0, ..., 0). `factor` times the vector gives
+    the further elements of v."""
 
     beta: UOp
     scale: UOp
@@ -100,8 +99,8 @@ class Reflector(NamedTuple):
 
 def reflector(loops: Loops, count: UOp | int, read: Callable[[UOp], UOp], first: UOp, *within: UOp) -> Reflector:
     """The reflection of the vector that begins with `first` and goes on with read(0), ..., read(count - 1). Its norm is
-    taken of numbers of at most 1, so that squares do not overflow. A vector that is zero after its first element stays
-    as it is, as in LAPACK."""
+    computed from elements scaled to at most 1, so that squares do not overflow. A vector that is 0 after its first
+    element is not changed, as in LAPACK."""
     dtype = first.dtype
     largest = loops.largest(count, lambda index: absolute(read(index)), absolute(first), *within)
     unit = choose(largest.eq(0.0), 1.0, largest, dtype)

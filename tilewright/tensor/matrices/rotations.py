@@ -1,8 +1,9 @@
-"""Eigenvalues of three diagonals and singular values of two, by iterated rotations, as kernels. In: the diagonals and,
-in rows, the vectors found so far. Out: kernels that overwrite them. Every rotation combines two rows, which are
-contiguous.
+"""Eigenvalues of tridiagonal and singular values of bidiagonal matrices by iterated rotations, as kernels. In: the
+diagonals and, in rows, the vectors found so far. Out: kernels that overwrite them. Every rotation combines two rows,
+which are contiguous.
 
-A kernel has no `while`: loops have a largest number of iterations, and what is done is a loop of computed size 0."""
+A kernel has no `while`: loops have a maximum number of iterations, and after convergence the inner loops have a
+computed size of 0."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tilewright.graph.uop import UOp
 from tilewright.tensor.matrices.loops import MAX_KERNELS, ROUNDING, Loops, absolute, choose, position, root
 
 LANES = 16  # elements of a row that are rotated together; rows of vectors have a multiple of them
-MAX_SWEEPS = 40  # for each eigenvalue or singular value, of all together; three are the rule
+MAX_SWEEPS = 40  # iterations per eigenvalue or singular value, on average; three are typical
 
 
 def _hypotenuse(x: UOp, y: UOp) -> UOp:
@@ -44,8 +45,8 @@ def _rotate_rows(
 
 
 def _is_negligible(diagonal: UOp, beside: UOp, b: UOp, index: UOp) -> UOp:
-    """Whether the element right of diagonal[index] is lost in rounding beside its neighbours or beside the largest
-    element, which is 1. NaN counts as such: iterating would not end it."""
+    """Whether the element right of diagonal[index] is negligible: below rounding compared with its neighbours or with
+    the largest element, which is 1. NaN counts as negligible, since iterating would not converge."""
     rounding = ROUNDING[diagonal.dtype]
     size = absolute(diagonal[b, index].load()) + absolute(diagonal[b, (index + 1) % diagonal.shape[1]].load())
     limit = size * rounding + rounding * rounding
@@ -91,8 +92,8 @@ def tridiagonal_values_kernel(diagonal: UOp, beside: UOp, *vectors: UOp) -> UOp:
 
 
 def _wilkinson_shift(diagonal: UOp, beside: UOp, b: UOp, first: UOp, last: UOp) -> UOp:
-    """What a sweep starts with: the last element of the block, less the eigenvalue of its first two rows that is closer
-    to the first element."""
+    """The start of a sweep: the last element of the block, minus the eigenvalue of its first two rows that is closer to
+    the first element."""
     here, next_one = diagonal[b, first].load(), diagonal[b, (first + 1) % diagonal.shape[1]].load()
     element = beside[b, first].load()
     ratio = (next_one - here) / (element * 2.0)
@@ -112,8 +113,8 @@ def _ql_sweep(
     start: UOp,
     within: tuple[UOp, ...],
 ) -> tuple[UOp, UOp, UOp]:
-    """The rotations of rows last - 1, last - 2, ... with the rows after them; what is still to be taken off the first
-    diagonal element, and the element beside it."""
+    """The rotations of rows last - 1, last - 2, ... with the rows after them; the amount still to be subtracted from
+    the first diagonal element, and the element beside it."""
     dtype, size = diagonal.dtype, diagonal.shape[1]
     registers = [loops.register(dtype, value, *within) for value in (1.0, 1.0, 0.0, start)]
     sine, cosine, offset, carried = (register.after(step)[0].load() for register in registers)
@@ -142,7 +143,7 @@ def _ql_sweep(
 @functools.lru_cache(MAX_KERNELS)
 def bidiagonal_values_kernel(diagonal: UOp, beside: UOp, *vectors: UOp) -> UOp:
     """The singular values in `diagonal`, in no order and with any sign: QR iterations with implicit shifts (Golub and
-    Kahan). `vectors` are U.T and V.T, whose rows are rotated, or nothing."""
+    Kahan). `vectors` are U.T and V.T, whose rows are rotated, or empty."""
     batch, size = diagonal.shape
     loops = Loops()
     b = loops.over(batch)
@@ -176,7 +177,7 @@ def bidiagonal_values_kernel(diagonal: UOp, beside: UOp, *vectors: UOp) -> UOp:
 def _bidiagonal_shift(
     loops: Loops, diagonal: UOp, beside: UOp, b: UOp, first: UOp, last: UOp, count: UOp, within: tuple[UOp, ...]
 ) -> UOp:
-    """What a sweep starts with: the first element of (B.T @ B - shift**2) / diagonal[first]. The shift is the smaller
+    """The start of a sweep: the first element of (B.T @ B - shift**2) / diagonal[first]. The shift is the smaller
     singular value of the last two rows, or 0 where an element of the diagonal is negligible: then a sweep moves the
     zero to the end."""
     dtype, size = diagonal.dtype, diagonal.shape[1]
@@ -271,7 +272,7 @@ def _order(values: UOp, memory: tuple[UOp, ...], is_singular: bool) -> UOp:
     b, i = loops.over(batch), loops.over(size)
 
     def key(index: UOp) -> UOp:
-        """What is compared: NaN is the largest."""
+        """The sort key: NaN is last."""
         value = found[b, index].load()
         size = absolute(value) if is_singular else value
         return choose(size.ne(size), float("inf"), size, dtype)

@@ -1,7 +1,7 @@
-"""Gradients of factorisations. In: the gradients of the factors (None for one that nobody used), the factors and what
-was factorised, all of shape (batch, ...). Out: a gradient for each input. All are made of tensor operations, so that
-gradients can be taken of them in turn. Where a rule divides by a difference that is 0, the quotient counts as 0: equal
-eigenvalues and singular values have no gradient of their own for vectors.
+"""Gradients of factorisations. In: the gradients of the factors (None for an unused one), the factors and the inputs,
+all of shape (batch, ...). Out: a gradient for each input. All are tensor operations, so that they can be differentiated
+in turn. Where a rule divides by a difference that is 0, the quotient is taken as 0: equal eigenvalues and singular
+values have no unique vectors.
 
 The rules are those of Giles, An extended collection of matrix derivative results for forward and reverse mode (2008),
 and of Golub and Pereyra for pseudo-inverses; torch's gradients are the same."""
@@ -45,7 +45,7 @@ def cholesky_rule(gradient: Any, upper: Any) -> Any:
 
 
 def qr_rule(gradients: Given, values: Given, inputs: Given) -> list[Any]:
-    """Of Q and R, as small as they can be."""
+    """Of the reduced Q and R."""
     (matrix,) = inputs
     q, r = values
     rows, columns = matrix.shape[-2:]
@@ -83,14 +83,14 @@ def eigh_rule(gradients: Given, values: Given, inputs: Given) -> list[Any]:
 
 
 def eigvalsh_rule(gradients: Given, values: Given, inputs: Given) -> list[Any]:
-    """Of the eigenvalues alone: the vectors are computed now."""
+    """Of the eigenvalues alone; the vectors are computed here."""
     (matrix,) = inputs
     _, vectors = matrix.eigh()
     return [(vectors * gradients[0].unsqueeze(-2)) @ transposed(vectors)]
 
 
 def svd_rule(gradients: Given, values: Given, inputs: Given) -> list[Any]:
-    """Of U, S and V.T, as small as they can be."""
+    """Of the reduced U, S and V.T."""
     u, s, vt = values
     u_gradient, s_gradient, vt_gradient = gradients
     v = transposed(vt)
@@ -118,7 +118,7 @@ def svd_rule(gradients: Given, values: Given, inputs: Given) -> list[Any]:
 
 
 def svdvals_rule(gradients: Given, values: Given, inputs: Given) -> list[Any]:
-    """Of the singular values alone: the vectors are computed now."""
+    """Of the singular values alone; the vectors are computed here."""
     (matrix,) = inputs
     u, _, vt = matrix.svd(full_matrices=False)
     return [(u * gradients[0].unsqueeze(-2)) @ vt]
@@ -138,20 +138,20 @@ def lu_rule(gradient: Any, factors: Any, order: Any) -> Any:
 
 
 def _rows_back(matrix: Any, order: Any) -> Any:
-    """Row order[i] is row i of what is given."""
+    """The inverse permutation of rows: row order[i] of the result is row i of the matrix."""
     index = order.unsqueeze(-1).expand(*matrix.shape)
     return matrix.zeros(*matrix.shape, dtype=matrix.dtype, device=matrix.device).scatter(-2, index, matrix)
 
 
 def cofactors(factors: Any, order: Any, sign: Any) -> Any:
-    """The derivative of the determinant by the matrix. Where a pivot is 0 they are those of a pivot that is all but 0:
-    of a matrix that lacks one rank, the limit."""
+    """The derivative of the determinant by the matrix. A pivot of 0 is replaced by a tiny one, which gives the limit
+    for a matrix of rank n - 1."""
     size = factors.shape[-1]
     pivots = factors.diagonal(0, -2, -1)
     safe = pivots.eq(0).where(ROUNDING[factors.dtype], pivots)
     factors = factors + _diagonal_matrix(safe - pivots)
     right = factors.eye(size, dtype=factors.dtype, device=factors.device).expand(*factors.shape)
-    # inverse(A) = inverse(U) @ inverse(L) @ P, so that its transpose has rows back in their order.
+    # inverse(A) = inverse(U) @ inverse(L) @ P, so that its transpose has the rows in their original order.
     solved = factors._solve_triangle(factors._solve_triangle(right, False, True), True, False)
     return _rows_back(transposed(solved), order) * (sign * safe.prod(-1)).reshape(-1, 1, 1)
 
