@@ -133,6 +133,17 @@ def test_long_rows_that_are_read_twice_are_few_at_a_time() -> None:
     assert rows_at_a_time * 50257 * 4 <= CARD.cache_bytes * 1.1
 
 
+@pytest.mark.parametrize("columns", [2, 10, 14, 16])
+def test_a_thread_has_a_whole_row_of_a_softmax_over_few_elements(columns: int) -> None:
+    x = generator.standard_normal((515, columns)).astype(np.float32)
+    want = np.exp(x.astype(np.float64)) / np.exp(x.astype(np.float64)).sum(1, keepdims=True)
+    with emulated_card(cores=1) as card:
+        np.testing.assert_allclose(given(x).softmax(1).numpy(), want, rtol=1e-6)
+        (program,) = card.programs
+    threads = math.prod(axis.vmax + 1 for axis in (*program.global_ranges, *program.local_ranges))
+    assert 515 <= threads < 2 * 515
+
+
 def test_windows_have_a_thread_for_each_result() -> None:
     windows = leaf(0, 2048, 37, 3, 37, 3)
     made = chosen(build.reduce_axis(Ops.ADD, windows, (2, 4)))

@@ -31,6 +31,8 @@ THREADS_PER_CORE = 2048
 VECTORS_PER_THREAD = 4
 # Elements along memory that one thread sums by itself.
 SHORT_ROW = 16
+# A core with a row for one of this many threads is busy enough where a thread has a whole row.
+ROWS_PER_THREAD = 4
 # The length of a row with its padding, over its own.
 MAX_PADDED = 1.25
 # An operand that is read this many times less often than another is small beside it.
@@ -45,7 +47,7 @@ def choose_memory_opts(builder: GroupOptBuilder) -> None:
     crossing = crossing_axes(view)
     if crossing is not None and not has_effects(view) and transpose_tiles(builder, *crossing):
         return
-    if view.reduces:
+    if view.reduces and not keep_short_rows(builder):
         load_short_rows(builder)
         share_columns(builder)
     fill_groups(builder)
@@ -138,6 +140,26 @@ def has_rows(view: KernelView) -> bool:
     found = [(unit_axis(view, node), node) for node in view.reduces]
     long = [size_of(axis) > SHORT_ROW or steps_of(node) > SHORT_ROW**2 for axis, node in found if axis is not None]
     return any(long)
+
+
+def keep_short_rows(builder: GroupOptBuilder) -> bool:
+    """Where a kernel reduces short rows and stores something for each of their elements, as a softmax does, a thread
+    has whole rows: with a thread for each element every one of them would reduce the row again. Gives whether there are
+    enough rows for that."""
+    view = builder.view
+    inner = [loop for loop in output_loops(view) if not any(loop in node.ranges for node in view.reduces)]
+    axes = list(dict.fromkeys(axis for node in view.reduces for axis in node.src[1:]))
+    rows = math.prod(size_of(loop) for loop in output_loops(view) if loop not in inner)
+    elements = math.prod(map(size_of, inner))
+    if not inner or not all(map(is_counted, (*inner, *axes))) or max(elements, *map(size_of, axes)) > SHORT_ROW:
+        return False
+    if rows < builder.target.cores * THREADS_PER_CORE // ROWS_PER_THREAD or has_effects(view):
+        return False
+    for loop in inner:
+        builder.split(OptOps.UPCAST, loop, size_of(loop))
+    for axis in axes:
+        builder.split(OptOps.UNROLL, axis, size_of(axis))
+    return True
 
 
 def load_short_rows(builder: GroupOptBuilder) -> None:
