@@ -176,3 +176,39 @@ def test_files_that_are_not_there_or_of_another_kind(tmp_path: Path, monkeypatch
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(UnsupportedError, match="pip install gguf"):
         gguf_load(tmp_path / "quantised")
+
+
+def write_part(path: Path, number: int, count: int, **tensors: np.ndarray) -> Path:
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_string("general.name", f"part {number}")
+    writer.add_uint16("split.no", number)
+    writer.add_uint16("split.count", count)
+    for name, values in tensors.items():
+        writer.add_tensor(name, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_a_model_in_several_files(tmp_path: Path) -> None:
+    values = {name: np.arange(4, dtype=np.float32) + number for number, name in enumerate("abc")}
+    paths = [tmp_path / f"model-{number:05}-of-00003.gguf" for number in (1, 2, 3)]
+    for number, (path, name) in enumerate(zip(paths, values, strict=True)):
+        write_part(path, number, 3, **{name: values[name]})
+    for path in paths:
+        facts, tensors = gguf_load(path)
+        assert (facts["split.count"], facts["general.name"]) == (3, "part 0")
+        assert {name: tensor.tolist() for name, tensor in tensors.items()} == {k: v.tolist() for k, v in values.items()}
+    with pytest.raises(UnsupportedError, match="one part of 3"):
+        gguf_load(Tensor(paths[0].read_bytes()))
+    with pytest.raises(UnsupportedError, match="one part of 3"):
+        gguf_load(paths[0].rename(tmp_path / "model.gguf"))
+    (tmp_path / "model.gguf").rename(paths[0])
+    write_part(paths[1], 1, 3, a=values["a"])
+    with pytest.raises(FileFormatError, match="in another part"):
+        gguf_load(paths[0])
+    paths[1].unlink()
+    with pytest.raises(FileError, match="00002-of-00003"):
+        gguf_load(paths[0])

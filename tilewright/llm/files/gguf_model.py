@@ -17,7 +17,7 @@ from tilewright.llm.quantised.types import TYPES
 from tilewright.llm.quantised.weight import QuantisedWeight
 from tilewright.llm.rope_scaling import linear_factors, yarn_factors, yarn_magnitude
 from tilewright.llm.weights import Weights
-from tilewright.nn.formats.gguf_file import GgufFile, GgufTensor, open_gguf, plain_tensor
+from tilewright.nn.formats.gguf_file import GgufFile, GgufTensor, open_parts, plain_tensor
 from tilewright.nn.formats.gguf_header import DEFAULT_ALIGNMENT
 from tilewright.nn.formats.mapped import Path, damaged, tensor_at
 from tilewright.tensor.tensor import Tensor
@@ -40,16 +40,18 @@ _GEMMA_LARGEST_LAYERS = 62
 
 
 def load_gguf(path: Path, device: str | None = None, dtype: DType = dtypes.float32) -> LoadedModel:
-    """The model of a GGUF file; of its weights nothing is read yet."""
-    file = open_gguf("load_model", path)
-    check_types(file)
+    """The model of a GGUF file, or of several; of its weights nothing is read yet."""
+    parts = open_parts("load_model", path)
+    for part in parts:
+        check_types(part)
+    file = parts[0]
     facts = Facts(file.facts, file.path)
     architecture = facts.text("general.architecture")
     if architecture not in _FAMILIES:
         message = f"{file.path!r} is a model of the architecture {architecture!r}"
         raise UnsupportedError("load_model", message, f"take one of {', '.join(_FAMILIES)}")
     other_names = _FAMILIES[architecture].get("names", {})
-    held = {_own_name(each.name, other_names): _weight(file, each, device) for each in file.tensors}
+    held = {_own_name(each.name, other_names): _weight(part, each, device) for part in parts for each in part.tensors}
     config = make_config(facts, architecture, held)
     model = Transformer(config, Weights(held, repr(file.path)), dtype)
     return LoadedModel(model, config, file.facts, "gguf", file.path)

@@ -5,6 +5,8 @@ library `gguf`, which takes memory. A damaged file is refused as a whole."""
 from __future__ import annotations
 
 import math
+import os
+import re
 from typing import Any, NamedTuple
 
 from tilewright.base.dtype import DType, dtypes
@@ -25,6 +27,8 @@ _DTYPES: dict[str, DType] = {
     "I32": dtypes.int32,
     "I64": dtypes.int64,
 }
+
+_PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 
 
 def _library(operation: str) -> Any:
@@ -72,6 +76,28 @@ def open_gguf(operation: str, path: Path | Tensor) -> GgufFile:
     return GgufFile(name, data, header.facts, found)
 
 
+def open_parts(operation: str, path: Path | Tensor) -> list[GgufFile]:
+    """All parts of a model, the one with its metadata first. The tools of llama.cpp write a large model as several
+    files whose names end in -00001-of-00003.gguf; each says how many there are, and has tensors of its own."""
+    given = open_gguf(operation, path)
+    count = given.facts.get("split.count", 1)
+    if not isinstance(count, int) or count <= 1:
+        return [given]
+    found = None if isinstance(path, Tensor) else _PART.fullmatch(os.fspath(path))
+    if found is None or int(found[3]) != count:
+        message = f"{given.path!r} is one part of {count}, and its name does not say which"
+        raise UnsupportedError(operation, message, "give the path of a part, named as in model-00001-of-00003.gguf")
+    names = [f"{found[1]}-{number:05}-of-{found[3]}.gguf" for number in range(1, count + 1)]
+    parts = [given if name == given.path else open_gguf(operation, name) for name in names]
+    names_seen: set[str] = set()
+    for part in parts:
+        for tensor in part.tensors:
+            if tensor.name in names_seen:
+                raise damaged(operation, part.path, f"{tensor.name!r} is in another part, too")
+            names_seen.add(tensor.name)
+    return parts
+
+
 def _located(operation: str, path: str, data: memoryview, data_start: int, info: TensorInfo) -> GgufTensor:
     shape = tuple(reversed(info.sizes))
     kind = KINDS.get(info.kind)
@@ -89,10 +115,10 @@ def _located(operation: str, path: str, data: memoryview, data_start: int, info:
 def gguf_load(path: Path | Tensor, device: str | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The key-value pairs of a GGUF file (numbers, strings, lists of them), and its tensors by name. Shapes are in
     torch's order, the reverse of the file's. In place of a path, a uint8 tensor with the bytes of the file can be
-    given."""
-    file = open_gguf("gguf_load", path)
-    return {key: as_plain(value) for key, value in file.facts.items()}, {
-        each.name: _tensor(file, each, device) for each in file.tensors
+    given. Of a model in several files (model-00001-of-00003.gguf), the path of one gives the tensors of all."""
+    parts = open_parts("gguf_load", path)
+    return {key: as_plain(value) for key, value in parts[0].facts.items()}, {
+        each.name: _tensor(part, each, device) for part in parts for each in part.tensors
     }
 
 
