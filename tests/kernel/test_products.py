@@ -272,13 +272,36 @@ def copied(made: Chosen, slot: int) -> int:
     return math.prod(size_of(axis) for axis in load.ranges)
 
 
+@pytest.mark.parametrize("shape", [(768, 4096, 768), (512, 2048, 500), (700, 5003, 333), (4096, 4096, 1000)], ids=str)
+def test_long_sums_of_packed_rows_are_taken_in_blocks(shape: tuple[int, int, int]) -> None:
+    """A weight's gradient over many tokens. Blocks are as long for any number of cores, so the order of additions is
+    the same; both factors are packed once for each block, and accumulators of a task fit beside them."""
+    rows, depth, columns = shape
+    blocks = set()
+    for cores in (1, 2, 7, 16):
+        target = replace(LARGE_CACHES, max_local_bytes=8 << 20, cores=cores)
+        made = Chosen(matrices(rows, depth, columns, (1, rows, columns, 1)), target)
+        stays_in_limits(made)
+        keeps_the_cores_busy(made)
+        assert packs(made) == 2
+        assert copied(made, 1) <= 1.4 * rows * depth  # few rows for many cores are padded
+        blocks.update(before.arg for before, after in itertools.pairwise(made.opts) if after.op is OptOps.SPILL)
+    assert len(blocks) == 1
+    assert 256 <= min(blocks) <= 1024
+
+
 @pytest.mark.parametrize(("shape", "target"), [*zip([(97, 6, 64), (90, 11, 53), (97, 13, 16)], TARGETS)])
 def test_rows_packed_in_blocks_outside_of_the_columns(shape: tuple[int, int, int], target: str) -> None:
     rows, depth, columns = shape
     ast = matrices(rows, depth, columns, (1, rows, columns, 1))
-    small = replace(TARGETS[target], max_local_bytes=(4 * columns + 4 * rows) * depth)
+    small = replace(TARGETS[target], max_local_bytes=(4 * columns + 4 * rows) * depth, core_cache_bytes=1 << 20)
     assert copied(Chosen(ast, small), 1) <= 1.4 * rows * depth
     assert check_pair(Pair(0, str(shape), ast, None, small)) is None  # type: ignore[arg-type]
+    # A core's cache whose share for a panel holds half of the sum: it is taken in blocks.
+    cache = 2 * product_sizes.MAX_VECTORS * small.vector_bytes * depth
+    blocked = replace(small, core_cache_bytes=cache, max_local_bytes=1 << 20)
+    assert Chosen(ast, blocked).uses(OptOps.SPILL) == 1
+    assert check_pair(Pair(0, str(shape), ast, None, blocked)) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("most", [255, 256, 1000, 1024, 4096])

@@ -26,7 +26,7 @@ from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import has_effects
 from tilewright.kernel.analysis.dot_terms import product_dots, term_axis
 from tilewright.kernel.analysis.versions import is_injective
-from tilewright.kernel.axes import KernelView, is_counted, size_of, stride
+from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, size_of, stride
 from tilewright.kernel.heuristics.dot_tiles import HIGH_UTILISATION, MIN_VECTORS, choose_dot_opts, utilisation
 from tilewright.kernel.heuristics.product_match import Product, factors_of, find_product, own_axes, sum_dtype
 from tilewright.kernel.heuristics.product_nest import ROWS_OUTSIDE, Nest
@@ -76,6 +76,8 @@ LONG_SUM = 64
 PANEL_SHARE = 4
 # A sum is taken in blocks where its panel is larger than 1/LONG_SHARE of a core's cache.
 LONG_SHARE = 2
+# Accumulators of all rows of a task take at most 1/SPILL_SHARE of the memory for panels.
+SPILL_SHARE = 4
 # A factor that is packed whole takes at most 1/WHOLE_SHARE of the memory for panels.
 WHOLE_SHARE = 2
 # Registers for the offset of a factor, where a dot-product instruction needs one.
@@ -155,7 +157,7 @@ class _Plan(Nest):
         lines = self.target.l1_lines(abs(stride(self.product.left, rows) or 0) * self.product.left.dtype.itemsize)
         max_rows = min(MAX_ROWS, max(MIN_TILE_ROWS, lines))
         tile = choose_tile(size_of(rows), size_of(columns), lanes, registers, sets, *sharing, max_rows)
-        if self._packs_blocks_of_rows(padded(size_of(columns), tile.vectors * lanes)):
+        if self._packs_blocks_of_rows(lanes, padded(size_of(columns), tile.vectors * lanes)):
             return self._choose_rows_outside(tile, tile.vectors * lanes)
         self.cut("columns", columns, tile.vectors * lanes)
         is_by_rows = False
@@ -180,39 +182,49 @@ class _Plan(Nest):
             self.block_loop("rows", self._choose_row_block(self.loops["rows"], room // tile.rows))
         self.order()
         self._share()
-        self._spill()
+        self._spill(self.loops.get("rows"))
         self._stage()
         self._write_out_steps()
         return tuple(self.opts)
 
-    def _packs_blocks_of_rows(self, columns: int) -> bool:
-        """Whether blocks of rows are the outer loop: the left factor is packed, is too large to be packed whole, and
-        the memory for panels holds all columns of the right factor, which has no loops around it."""
+    def _packs_blocks_of_rows(self, lanes: int, columns: int) -> bool:
+        """Whether blocks of rows are the outer loop: the left factor is packed, and is too large to be packed whole,
+        while the memory for panels holds all columns of the right factor, or of a block of a long sum. Such a block
+        does not depend on the number of cores."""
         is_plain = self.dot is None and len(self.view.reduces) == 1 and self.is_large
         loops = self.view.of_kind(AxisType.LOOP)
         is_alone = all(axis in (self.product.rows, self.product.columns) for axis in loops)
-        room = self.target.max_local_bytes // WHOLE_SHARE // (self.depth * self.itemsize)
-        is_packed = is_plain and is_alone and self._has_neighbouring_rows() and self._is_right_packed()
-        return is_packed and columns <= room < size_of(self.product.rows)
+        if not (is_plain and is_alone and self._has_neighbouring_rows() and self._is_right_packed()):
+            return False
+        room = self.target.max_local_bytes // WHOLE_SHARE // self.itemsize
+        vectors, (axis, *others) = MAX_VECTORS * lanes, self.view.reduces[0].src[1:]
+        wide = padded(size_of(self.product.columns), vectors)
+        if not others and LONG_SHARE * self.depth * vectors * self.itemsize >= self.target.core_cache_bytes:
+            most = min(room // wide, self.target.core_cache_bytes // (PANEL_SHARE * vectors * self.itemsize))
+            self.sum_block = best_sum_block(size_of(axis), most)
+        return self.sum_block is not None or columns <= room // self.depth < size_of(self.product.rows)
 
     def _choose_rows_outside(self, tile: Tile, width: int) -> tuple[Opt, ...]:
         """Each task packs the right factor once; a block of rows is packed once, for all columns:
 
-        for task: for block of rows: for columns of a tile: for rows of a tile, in the block: for k"""
+        for task: for block of a long sum: for block of rows: for columns of a tile: for rows of a tile: for k"""
         rows, columns = self.product.rows, self.product.columns
-        room = self.target.core_cache_bytes // PANEL_SHARE // (self.depth * self.itemsize)
-        tasks, blocks, tiles = row_blocks(size_of(rows), tile.rows, room, self.target.cores)
+        room = self.target.core_cache_bytes // PANEL_SHARE // ((self.sum_block or self.depth) * self.itemsize)
+        spilled = padded(size_of(columns), width) * self.itemsize
+        most = None if self.sum_block is None else max(1, self.target.max_local_bytes // SPILL_SHARE // spilled)
+        tasks, blocks, tiles = row_blocks(size_of(rows), tile.rows, room, self.target.cores, most)
         self.cut("columns", columns, width)
         self.cut("rows", self.pad(rows, blocks * tiles * tile.rows), tile.rows)
         self.block_loop("rows", tiles)
         self.order(ROWS_OUTSIDE)
         if self._is_sharable("blocks of rows", tasks):
             self.parallelise("blocks of rows", tasks)
+        self._spill(self.loops["blocks of rows"])
         left, right = (factors_of(self.view)[number] for number in (1 - self.product.number, self.product.number))
-        threads = self.view.of_kind(AxisType.THREAD)
-        self._pack(self.loops["blocks of rows"], left)
-        if threads:
-            self._pack(threads[0], right)
+        moved = min((axis for axis in left.ranges if axis.arg.id[0] >= ADDED_ID), key=lambda a: a.arg.id, default=None)
+        self._pack(moved or self.loops["blocks of rows"], left)
+        for axis in [self.spill_loop] if self.spill_loop is not None else self.view.of_kind(AxisType.THREAD)[:1]:
+            self._pack(axis, right)
         self._write_out_steps()
         return tuple(self.opts)
 
@@ -334,9 +346,9 @@ class _Plan(Nest):
             self.apply(OptOps.THREAD, parts, amount)
         return rows
 
-    def _spill(self) -> None:
+    def _spill(self, rows: UOp | None) -> None:
         """Blocks of the sum outside the rows of a part, whose accumulators are spilled."""
-        rows, axis = self.loops.get("rows"), self.view.reduces[0].src[1]
+        axis = self.view.reduces[0].src[1]
         if self.sum_block is None or rows is None or check_spill(self.view, rows, None) is not None:
             return
         axis = self.pad(axis, self.sum_block)

@@ -69,8 +69,13 @@ def tile_of(view: KernelView, axis: UOp, access: UOp) -> list[UOp]:
     """The axes of the tile in the order of the copy, slowest first: the axes inside `axis` that the access depends
     on."""
     depends = frozenset(found for source in access.src[1:] for found in source.ranges)
-    after = view.axes[view.axes.index(axis) + 1 :]
-    inside = [found for found in after if found.arg.kind in _LOOPS]
+    after = frozenset(view.axes[view.axes.index(axis) + 1 :])
+    # SPILL moves loops into those of a reduction: such a loop is around the rest of the reduction, wherever it stands.
+    inside = [
+        found
+        for found in view.axes
+        if found.arg.kind in _LOOPS and (found in after or any(axis in closer.ranges for closer in view.closers(found)))
+    ]
     inside += view.of_kind(AxisType.LOCAL, AxisType.UPCAST, AxisType.UNROLL)
     has_threads, terms = bool(view.of_kind(AxisType.LOCAL)), term_axis(view, access)
 
