@@ -101,6 +101,6 @@ def test_the_heuristic_holds_sums_of_large_rows_alone() -> None:
         graph = build.reduce_axis(Ops.ADD, leaf(0, rows, columns), (0,))
         return any(opt.op is SPILL for opt in optimise(kernel_of(graph), cpu_target()).arg.applied)
 
-    large = cpu_target().cache_bytes // 4 // 4096 + 64
-    assert holds(large, 4096)
-    assert not holds(64, 4096)
+    rows = cpu_target().core_cache_bytes // 4 // 4096
+    assert holds(rows + 64, 4096)
+    assert not holds(rows // 2, 4096)

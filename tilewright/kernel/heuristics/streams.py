@@ -60,12 +60,16 @@ def square_tile(builder: OptBuilder, outer: UOp, inner: UOp) -> None:
 
 def row_vectors(view: KernelView, axis: UOp, lanes: int) -> int:
     """How many vectors of a row a sum over the rows of a large matrix accumulates at a time: as many as the L1 has room
-    for, or fewer where that would leave cores idle. 0 is a matrix that a cache holds. Whether they are spilled does not
-    depend on the number of cores."""
-    if not view.reduces or not view.target.has_threads:
+    for, or fewer where that would leave cores idle. 0 is a matrix that a cache holds: that of a core, where there are
+    more rows than pages that the TLB holds beside other data. Whether they are spilled does not depend on the number of
+    cores."""
+    target = view.target
+    if not view.reduces or not target.has_threads:
         return 0
     inside = [access for access in view.accesses if access.ranges & view.reduce_axes and stride(access, axis) == 1]
-    if not any(memory_of(load).arg.size * load.dtype.itemsize >= view.target.cache_bytes for load in inside):
+    rows = math.prod(size_of(loop) for loop in view.reduce_axes)
+    cache = target.core_cache_bytes if 2 * rows > target.tlb_entries else target.cache_bytes
+    if not any(memory_of(load).arg.size * load.dtype.itemsize >= cache for load in inside):
         return 0
     room = view.target.l1_bytes // SPILL_SHARE // max(node.dtype.itemsize for node in view.reduces)
     least = INDEPENDENT_VECTORS if is_spilled(view, axis, lanes) else 0
