@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.kernel.emulated_card import NAME, emulated_card
 from tilewright import Tensor, dtypes
+from tilewright.backends.cuda.cores import warp_group_core
 from tilewright.backends.cuda.device import cuda_target
 from tilewright.base.target import Target
 from tilewright.engine.execution.realize import _bind
@@ -105,3 +107,24 @@ def test_rows_of_several_loops_are_not_padded() -> None:
     bound = _bind([empty(8, 64, 14, 14).conv2d(empty(128, 64, 1, 1)).uop])[0]
     facts = cuda_target()
     assert not any(node.op is Ops.PAD for node in toposort(*order_operands(bound.outputs, lambda _node: facts)))
+
+
+@pytest.mark.parametrize("shape", [(2, 29, 9, 10, 40, 3), (1, 26, 7, 5, 48, 3), (2, 24, 6, 6, 64, 3)])
+def test_channels_that_fill_no_vectors_are_filled_up_with_zeros(shape: tuple[int, ...]) -> None:
+    """Values and gradients stay; there is one copy of the image and of the weights, both padded and in their order."""
+    batch, channels, height, width, outputs, side = shape
+    generator = np.random.default_rng(5)
+    sizes = ((batch, channels, height, width), (outputs, channels, side, side), (batch, outputs, height, width))
+    arrays = [generator.integers(-2, 3, each).astype(np.float32) for each in sizes]
+    found: dict[str, list[np.ndarray]] = {}
+    with emulated_card(tensor_cores=(warp_group_core(BF16, 64, 64),)) as card:
+        for device in ("CPU", NAME):
+            x, w, slope = (Tensor(array, device=device).cast(BF16).realize() for array in arrays)
+            count = len(card.programs)
+            y = x.conv2d(w, padding=side // 2)
+            found[device] = [y.float().numpy()]
+            if device == NAME:
+                assert len(card.programs) - count <= 4
+            found[device] += [each.float().numpy() for each in (y * slope).float().sum().gradient(x, w)]
+    for got, want in zip(found[NAME], found["CPU"], strict=True):
+        np.testing.assert_array_equal(got, want)

@@ -109,7 +109,9 @@ def order_operands(outputs: Sequence[UOp], facts_of: Callable[[UOp], Target]) ->
         if node in inputs:
             src = (_with_factors(node.src[0], src[0], inputs[node]),)
         made = node.with_src(src)
-        return _stored_last(made, ordered[node]) if node in ordered else made
+        if node not in ordered:
+            return made
+        return _stored_last(made.src[0] if made.op is Ops.CONTIGUOUS else made, ordered[node])
 
     replaced = map_nodes(nodes, visit)
     return [replaced[node] for node in outputs]

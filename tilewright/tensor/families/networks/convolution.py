@@ -12,8 +12,10 @@ from typing import Self, TypeVar
 from tilewright.base.dtype import DType
 from tilewright.base.errors import ShapeError
 from tilewright.graph import build
+from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp
+from tilewright.runtime.device import open_driver
 from tilewright.tensor.core import nodes
 from tilewright.tensor.core.base import check_devices
 from tilewright.tensor.core.checks import check_whole
@@ -24,6 +26,11 @@ from tilewright.tensor.families.networks.windows import Sizes, check_windows, pa
 # From this many windows per element of the image on, its phases are stored before they are convolved: 5x5 at stride 2
 # has 6; 3x3 at stride 2 has 2 and is faster without.
 MIN_REUSE = 6
+# On tensor cores: bytes of a vector of channels, how often each element is multiplied where a copy of the image pays,
+# and the channels for each one that is added.
+VECTOR_BYTES = 16
+MIN_USES = 128
+MIN_CHANNELS_TO_ADD = 3
 Mixin = TypeVar("Mixin", bound="ConvolutionMixin")
 
 
@@ -46,7 +53,11 @@ class ConvolutionMixin(ProductsMixin):
         steps = sizes_of("conv2d", "stride", stride, space)
         gaps = sizes_of("conv2d", "dilation", dilation, space)
         result, carrier = self._product_dtypes("conv2d", weight, dtype)
-        padded = build.cast(build.pad(self.uop, ((0, 0), (0, 0), *pads_of("conv2d", padding, space))), carrier)
+        image, taps = self.uop, weight.uop
+        if groups == 1 and (more := self._missing_channels(weight, steps)):
+            image, taps = (build.contiguous(nodes.pad_axis(each, 1, 0, more)) for each in (image, taps))
+            inputs += more
+        padded = build.cast(build.pad(image, ((0, 0), (0, 0), *pads_of("conv2d", padding, space))), carrier)
         check_windows("conv2d", padded.shape[2:], tuple(kernel), gaps)
         if is_split_by_stride(groups, weight.shape, steps, gaps):
             product = self._summed_phases(weight, padded, steps, dtype)
@@ -59,13 +70,26 @@ class ConvolutionMixin(ProductsMixin):
         grouped = build.reshape(windows, (batch, groups, inputs, *size, *kernel))
         order = (0, 1, 2, *range(3 + space, 3 + 2 * space), *range(3, 3 + space))
         left = build.reshape(build.permute(grouped, order), (batch, groups, 1, inputs, *kernel, *size))
-        right = build.reshape(
-            build.cast(weight.uop, carrier), (1, groups, outputs // groups, inputs, *kernel, *(1,) * space)
-        )
+        right = build.reshape(build.cast(taps, carrier), (1, groups, outputs // groups, inputs, *kernel, *(1,) * space))
         summed = range(3, 4 + space)
         node = multiply_and_sum(build.expand(left, full), build.expand(right, full), summed, result)
         product = self._new(build.reshape(node, (batch, outputs, *size)), weight)
         return product if bias is None else product + with_channels(bias, "conv2d", outputs, space)
+
+    def _missing_channels(self, weight: Self, steps: Sequence[int]) -> int:
+        """Channels of zeros with which the windows of an image are whole vectors along the channels, as tensor cores
+        want them (schedule/operand_order.py); 0 where they are, where zeros would be many, or each element is used too
+        rarely to copy it."""
+        outputs, inputs, *kernel = weight.shape
+        dtype = self.dtype
+        if not isinstance(self.device, str) or is_symbolic(self.shape) or weight.dtype is not dtype:
+            return 0
+        uses = outputs * math.prod(kernel) // math.prod(steps)
+        more = -inputs % (VECTOR_BYTES // dtype.itemsize)
+        if math.prod(kernel) == 1 or uses < MIN_USES or more * MIN_CHANNELS_TO_ADD > inputs:
+            return 0
+        cores = open_driver(self.device).target.tensor_cores
+        return more if any(core.operand is dtype and core.is_bulk and core.transposes for core in cores) else 0
 
     def _summed_phases(self, weight: Self, padded: UOp, steps: Sequence[int], dtype: DType | str | None) -> Self:
         """A strided depthwise convolution as the sum over phases of the image (positions with the same remainder modulo
