@@ -94,7 +94,7 @@ def test_the_argument_of_the_wrong_kind_is_named() -> None:
     with pytest.raises(UserError, match="p= is a list and should be a number"):
         x.dropout([0.5])  # type: ignore[arg-type]
     for activation in (x.celu, x.softplus):
-        with pytest.raises(UserError, match="is divided by"):
+        with pytest.raises(UserError, match="is a divisor"):
             activation(0)
     with pytest.raises(UserError, match="indices="):
         x.tensor_split([0.5])  # type: ignore[list-item]

@@ -151,7 +151,7 @@ WHOLE_MATRICES = ("qr", "svd")
 
 def test_a_divided_matrix_is_not_factored() -> None:
     for name in WHOLE_MATRICES:
-        with pytest.raises(UnsupportedError, match="divided along axis 0"):
+        with pytest.raises(UnsupportedError, match="sharded along axis 0"):
             getattr(leaf(X, 0), name)()
 
 

@@ -24,14 +24,6 @@ class Memory(Protocol):
     def nbytes(self) -> int: ...
 
 
-class HostMemory(Memory, Protocol):
-    """Memory that the host sees."""
-
-    def view(self) -> memoryview:
-        """The bytes themselves, writable where the memory is."""
-        ...
-
-
 Address = tuple[Any, int]
 """Device memory and a byte offset into it."""
 
@@ -193,7 +185,8 @@ class Driver(ABC):
 
 
 class HostDriver(Driver):
-    """A driver whose memory is the host's, `HostMemory`, and whose work is done when the call that gave it returns."""
+    """A driver whose memory the host can address, by a method `view` that gives it as a memoryview, and whose work is
+    done when a call returns."""
 
     def host_view(self, memory: Any) -> memoryview:
         return memoryview(memory.view())
