@@ -33,8 +33,8 @@ MIN_CACHED_ROWS = 256
 MIN_SUM_BLOCK = 256
 # A block that does not divide its sum has a multiple of this length, to be unrolled and copied in vectors.
 SUM_BLOCK_STEP = 16
-# The fraction of the rows that may be padding, where blocks of equal length cover them.
-MAX_PADDING = 32
+# The cost of reading all panels of the right factor once more, for a block of rows, in multiplications of a tile.
+BLOCK_COST = 0.3
 # Blocks per core, so that others take over the blocks of a core that is late; and blocks of columns per core, where
 # each takes long.
 MIN_PARTS = 2
@@ -124,8 +124,7 @@ def row_blocks(rows: int, tile: int, most: int, cores: int, most_of_task: int | 
         parts = 2 * tasks
     largest = max(1, most // tile)
     blocks = {tiles: padded(-(-rows // (tiles * tile)), parts) for tiles in range(1, largest + 1)}
-    # Padding below a MAX_PADDING-th of the rows is not worth smaller blocks.
-    best = min(blocks, key=lambda tiles: (MAX_PADDING * tiles * tile * blocks[tiles] // rows, -tiles))
+    best = min(blocks, key=lambda tiles: (tiles * blocks[tiles] * (1 + BLOCK_COST / tiles), -tiles))
     return tasks, blocks[best], best
 
 

@@ -35,6 +35,8 @@ from tilewright.kernel.heuristics.product_sizes import (
     MAX_PARTS,
     MAX_ROWS,
     MAX_VECTORS,
+    MIN_PART_ROWS,
+    MIN_PARTS,
     MIN_TILE_ROWS,
     Tile,
     best_block,
@@ -157,7 +159,7 @@ class _Plan(Nest):
         lines = self.target.l1_lines(abs(stride(self.product.left, rows) or 0) * self.product.left.dtype.itemsize)
         max_rows = min(MAX_ROWS, max(MIN_TILE_ROWS, lines))
         tile = choose_tile(size_of(rows), size_of(columns), lanes, registers, sets, *sharing, max_rows)
-        if self._packs_blocks_of_rows(lanes, padded(size_of(columns), tile.vectors * lanes)):
+        if self._packs_blocks_of_rows(lanes, tile.vectors * lanes):
             return self._choose_rows_outside(tile, tile.vectors * lanes)
         self.cut("columns", columns, tile.vectors * lanes)
         is_by_rows = False
@@ -187,8 +189,8 @@ class _Plan(Nest):
         self._write_out_steps()
         return tuple(self.opts)
 
-    def _packs_blocks_of_rows(self, lanes: int, columns: int) -> bool:
-        """Whether blocks of rows are the outer loop: the left factor is packed, and is too large to be packed whole,
+    def _packs_blocks_of_rows(self, lanes: int, width: int) -> bool:
+        """Whether blocks of rows are the outer loop: the left factor is packed, but not once for all blocks of columns,
         while the memory for panels holds all columns of the right factor, or of a block of a long sum. Such a block
         does not depend on the number of cores."""
         is_plain = self.dot is None and len(self.view.reduces) == 1 and self.is_large
@@ -198,11 +200,18 @@ class _Plan(Nest):
             return False
         room = self.target.max_local_bytes // WHOLE_SHARE // self.itemsize
         vectors, (axis, *others) = MAX_VECTORS * lanes, self.view.reduces[0].src[1:]
-        wide = padded(size_of(self.product.columns), vectors)
+        rows, columns = size_of(self.product.rows), size_of(self.product.columns)
         if not others and LONG_SHARE * self.depth * vectors * self.itemsize >= self.target.core_cache_bytes:
-            most = min(room // wide, self.target.core_cache_bytes // (PANEL_SHARE * vectors * self.itemsize))
-            self.sum_block = best_sum_block(size_of(axis), most)
-        return self.sum_block is not None or columns <= room // self.depth < size_of(self.product.rows)
+            most = self.target.core_cache_bytes // (PANEL_SHARE * vectors * self.itemsize)
+            self.sum_block = best_sum_block(size_of(axis), min(room // padded(columns, vectors), most))
+        if self.sum_block is not None or padded(columns, width) > room // self.depth:
+            return self.sum_block is not None
+        # A left factor that is packed whole is packed in each part of the blocks of columns, where they have parts.
+        tiles = padded(columns, width) // width
+        most = self.target.core_cache_bytes // PANEL_SHARE // (self.depth * self.itemsize * width)
+        blocks = tiles // best_block(tiles, most, self.target.cores, COLUMN_PARTS)
+        has_parts = any(blocks % n == 0 for n in range(2, MAX_PARTS * self.target.cores + 1))
+        return rows > room // self.depth or (not has_parts and rows >= MIN_PARTS * MIN_PART_ROWS)
 
     def _choose_rows_outside(self, tile: Tile, width: int) -> tuple[Opt, ...]:
         """Each task packs the right factor once; a block of rows is packed once, for all columns:
