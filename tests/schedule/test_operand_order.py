@@ -109,7 +109,7 @@ def test_rows_of_several_loops_are_not_padded() -> None:
     assert not any(node.op is Ops.PAD for node in toposort(*order_operands(bound.outputs, lambda _node: facts)))
 
 
-@pytest.mark.parametrize("shape", [(2, 29, 9, 10, 40, 3), (1, 26, 7, 5, 48, 3), (2, 24, 6, 6, 64, 3)])
+@pytest.mark.parametrize("shape", [(1, 29, 5, 6, 40, 3)])
 def test_channels_that_fill_no_vectors_are_filled_up_with_zeros(shape: tuple[int, ...]) -> None:
     """Values and gradients stay; there is one copy of the image and of the weights, both padded and in their order."""
     batch, channels, height, width, outputs, side = shape
