@@ -48,7 +48,7 @@ class Options:
         "n searches for the opts of each kernel and keeps the n best of each round; 0 is the heuristic.",
         affects=KERNEL,
     )
-    BEAM_CANDIDATES = _option(500, "The most candidates that a search measures for one kernel.", minimum=1)
+    BEAM_CANDIDATES = _option(500, "The maximum number of candidates that a search measures for one kernel.", minimum=1)
     BEAM_SECONDS = _option(60, "Seconds after which a search for one kernel stops; the next call goes on from there.")
     CACHE = _option(1, "0 neither reads nor writes compiled programs and schedules on disk.")
     CHECK = _option(
@@ -57,14 +57,17 @@ class Options:
         affects=SCHEDULE,
     )
     CHECK_NAN = _option(
-        0, "1 looks at the results of every run and names the operation, index and line that first was NaN or infinite."
+        0,
+        "1 checks the results of every run and reports the first operation, index and line with a NaN or an infinity.",
     )
     CPU_ARCH = _option(
         "",
-        "The processor, in LLVM's words, that CPU code is compiled for, such as `haswell`; empty is this one.",
+        "LLVM's name of the processor that CPU code is compiled for, such as `haswell`; empty is this one.",
         affects=TARGET,
     )
-    CACHE_MEGABYTES = _option(2048, "What the disk cache may grow to, those unused longest going first; 0 is no limit.")
+    CACHE_MEGABYTES = _option(
+        2048, "The maximum size of the disk cache; the least recently used entries are removed first. 0 is no limit."
+    )
     CPU_COMPILER = _option(
         "llvm",
         "What compiles kernels for the CPU device: LLVM in this process, or the system's clang or gcc on C text.",
@@ -78,7 +81,7 @@ class Options:
         affects=TARGET,
     )
     CUDA_ARCH = _option(
-        "sm_90a", "The architecture that CUDA text is compiled for where there is no card to ask.", affects=TARGET
+        "sm_90a", "The architecture that CUDA text is compiled for where there is no card.", affects=TARGET
     )
     DEBUG = _option(
         0,
@@ -91,17 +94,17 @@ class Options:
     )
     DYNAMIC_KERNELS = _option(
         1,
-        "0 compiles every kernel for its own sizes; 1 lets small ones of many sizes share one that is given its sizes.",
+        "0 compiles every kernel for its own sizes; 1 lets small kernels of many sizes share one with symbolic sizes.",
         affects=KERNEL,
     )
     FLUSH_DENORMALS = _option(
         1,
-        "What CPU kernels do with floats below the least normal number (1.2e-38 in float32), which are slow: 0 keeps "
+        "How CPU kernels treat floats below the smallest normal number (1.2e-38 in float32), which are slow: 0 keeps "
         "them, 1 takes them as zero in sums of products, 2 in every kernel.",
         affects=TARGET,
     )
     FOLD_REDUCE = _option(1, "0 keeps a loop for a sum that has a closed form, such as a count.", affects=BOTH)
-    FUSE = _option(1, "0 gives every operation a kernel of its own.", affects=SCHEDULE)
+    FUSE = _option(1, "0 makes a separate kernel for every operation.", affects=SCHEDULE)
     FUSE_LIMIT = _option(
         -1,
         "Fuse only the first n operations with what uses them and store the others, to find the one that breaks; -1 is "
@@ -109,10 +112,10 @@ class Options:
         minimum=-1,
         affects=SCHEDULE,
     )
-    JIT = _option(1, "0 makes `jit` call the function plainly, each time.")
+    JIT = _option(1, "0 disables `jit`: every call runs the function.")
     JOIN_LAUNCHES = _option(
         1,
-        "0 launches every kernel by itself; 1 runs equal small ones that do not need each other as one launch, on "
+        "0 launches every kernel by itself; 1 runs equal small and independent kernels as one launch, on "
         "devices whose kernels take the buffers of all of them.",
         affects=SCHEDULE,
     )
@@ -127,16 +130,17 @@ class Options:
     )
     PASS_LIMIT = _option(
         -1,
-        "Run only the first n of the passes that a right result does not need, to find the one that breaks; -1 is all.",
+        "Run only the first n of the optional passes, to find the one that breaks; -1 is all.",
         minimum=-1,
         affects=BOTH,
     )
     PLAN_CACHE = _option(
-        256, "Schedules that a process keeps in memory, with eight kernels each, the oldest going first; 0 is no limit."
+        256,
+        "Maximum schedules in a process's cache, with eight kernels each; the oldest are removed first. 0 is no limit.",
     )
     PROFILE = _option(
         0,
-        "1 writes, when the process ends, what ran when (kernels, copies, replays, stages of the compiler, with user "
+        "1 writes, when the process ends, a timeline (kernels, copies, replays, stages of the compiler, with user "
         "lines) as a file for Perfetto; `tilewright stats` prints its table.",
     )
     PROFILE_FILE = _option("", "The file that PROFILE=1 writes; empty is `tilewright_profile.json`.")
@@ -163,9 +167,7 @@ class Options:
         minimum=-1,
         affects=SCHEDULE,
     )
-    SHOW_PASS = _option(
-        "", "The one pass, such as `decompose`, after which DEBUG=5 prints the graph; empty is every pass."
-    )
+    SHOW_PASS = _option("", "The pass, such as `decompose`, after which DEBUG=5 prints the graph; empty is every pass.")
     SPLIT_REDUCE = _option(
         1, "0 keeps a large reduction with few outputs in one kernel instead of splitting it in two.", affects=SCHEDULE
     )
@@ -174,7 +176,7 @@ class Options:
         "", "The folder of repro files and of what `tilewright debug` has found; empty is the user's state folder."
     )
     TILEWRIGHT_THREADS = _option(
-        0, "Threads the CPU device uses; 0 is every core the process may run on.", affects=TARGET
+        0, "Threads of the CPU device; 0 is every core that the process may run on.", affects=TARGET
     )
     VERIFY = _option(0, "1 checks each optimised kernel against the unoptimised one on the emulator.", affects=KERNEL)
     VERIFY_GRAPH = _option(
