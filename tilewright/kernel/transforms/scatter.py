@@ -245,8 +245,10 @@ def scattered(terms: Terms, axis: UOp, part: UOp, fresh: int, skips_loads: bool)
     version = UOp(Ops.AFTER, memory.dtype, (memory, filled))
     version = UOp(Ops.AFTER, memory.dtype, (version, *loops.values()))
     output = at(clamped)
-    if parts == 1 and terms.op is not None:
-        # Nearly every term belongs here. One that does not combines the identity, which takes no branch.
+    has_row = not value.ranges <= output_index.ranges
+    if parts == 1 and terms.op is not None and has_row:
+        # Nearly every term belongs here. One that does not combines the identity with a row, which takes no branch; a
+        # single element is stored elsewhere instead, as to select an address costs less than to select a float.
         target = UOp(Ops.INDEX, memory.dtype, (version, output))
         value = mask.where(value, identity)
     else:
