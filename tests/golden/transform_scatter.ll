@@ -58,8 +58,11 @@ loop19:
   %v37 = getelementptr float, ptr %v5, i32 %v36
   %v38 = load float, ptr %v37, align 4
   %v39 = fadd contract float %v34, %v38
-  %v40 = select i1 %v31, ptr %v32, ptr %trash
-  store float %v39, ptr %v40, align 4
+  br i1 %v31, label %put40.inside, label %put40.done, !prof !2
+put40.inside:
+  store float %v39, ptr %v32, align 4
+  br label %put40.done
+put40.done:
   br label %loop19.end
 loop19.end:
   %loop19.i.next = add nuw nsw i32 %loop19.i, 1
@@ -82,3 +85,4 @@ loop6.exit:
 }
 declare i32 @llvm.smax.i32(i32, i32)
 declare i32 @llvm.smin.i32(i32, i32)
+!2 = !{!"branch_weights", i32 1048575, i32 1}

@@ -75,7 +75,7 @@ def plan_fusion(
     if sequence:
         reached = set(order)
         order = [node for node in toposort(*sequence, *outputs) if node in reached]
-    plan = Plan(order)
+    plan = Plan(order, walks_terms=not group_cores)
     asked_for = frozenset(outputs)
     facts = gather_facts(plan.order, must_store)
     decide = _Decisions(plan, facts, group_cores)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
 from tilewright.graph.bounds import dtype_bounds
+from tilewright.graph.gradients.gather import counting_axis
 from tilewright.graph.ops import Axis, AxisType, Ops
 from tilewright.graph.simplify import simplify
 from tilewright.graph.simplify.logic import parts_of
@@ -24,6 +25,9 @@ SHORT_REDUCTION = 16
 # The level of the outermost reductions of a kernel; those inside have lower levels. Counted from the kernel's root, so
 # that levels do not depend on how many reductions lie below the kernel.
 TOP_LEVEL = 1 << 20
+# Outputs of a sum by index, in bytes along the indexed axis, from which its kernel is a loop over the terms: comparing
+# a term with the outputs takes several of the longest vectors then.
+MIN_WALKED_BYTES = 256
 
 
 class Use(NamedTuple):
@@ -51,6 +55,7 @@ class Plan:
     reduce_sizes: dict[tuple[object, ...], list[tuple[int, ...]]] = field(default_factory=dict)
     levels: dict[UOp, set[int]] = field(default_factory=dict)  # the levels of the reductions of each kernel
     holes: dict[tuple[UOp, UOp, Element], tuple[tuple[UOp, ...], tuple[UOp, ...]]] = field(default_factory=dict)
+    walks_terms: bool = False  # whether a sum by index of many outputs is a loop over its terms
 
     # Memoised by index: programs repeat equal steps.
     _behind: dict[tuple[object, ...], Element] = field(default_factory=dict)
@@ -175,11 +180,28 @@ def _push_elementwise(node: UOp, use: Use, plan: Plan) -> None:
     """A 0-d source is read at every element."""
     if use.in_short and node.op is not Ops.CAST:
         use = use._replace(in_short=False)
+    named = walked_index(node, use) if plan.walks_terms and node.op is Ops.CMPEQ else None
     for src in node.src:
-        if src.shape == node.shape:
+        if named is not None and src is named[0]:
+            plan.record(src, use._replace(loops=named[1]))
+        elif src.shape == node.shape:
             plan.record(src, use)
         else:
             plan.record(src, use._replace(element=Element((), use.element.valid), is_once=False))
+
+
+def walked_index(node: UOp, use: Use) -> tuple[UOp, tuple[UOp, ...]] | None:
+    """Of a comparison of an index with an output loop, inside a sum: the index, and the loops that compute it where the
+    kernel is a loop over the terms (the transform SCATTER), which it is where outputs are many."""
+    if not is_reducing(use):
+        return None
+    for index, counted in (node.src, node.src[::-1]):
+        axis = counting_axis(counted) if counted.shape == node.shape == index.shape else None
+        loop = None if axis is None else use.element.indices[axis]
+        if loop is not None and loop.op is Ops.RANGE and loop.arg.kind is AxisType.LOOP:
+            is_walked = size_of(loop) * use.root.dtype.itemsize >= MIN_WALKED_BYTES
+            return (index, tuple(each for each in use.loops if each is not loop)) if is_walked else None
+    return None
 
 
 def _push_view(node: UOp, use: Use, plan: Plan) -> Use:

@@ -230,7 +230,7 @@ def scattered(terms: Terms, axis: UOp, part: UOp, fresh: int, skips_loads: bool)
             node = exchange_range(node, loop, own)
         return node
 
-    output_index, value = walked(terms.output_index), walked(terms.value)
+    output_index, value = walked(index_in_range(terms.output_index, size)), walked(terms.value)
     # Clamped, the index is in its part for all values, so that parts are provably disjoint. Without negative values the
     # difference needs no wider integers.
     within = output_index.maximum(0)
@@ -256,8 +256,26 @@ def scattered(terms: Terms, axis: UOp, part: UOp, fresh: int, skips_loads: bool)
         if skips_loads:
             value = masked_loads(value, mask)
     if terms.op is not None:
-        value = UOp(Ops.LOAD, memory.dtype, (target,)).alu(terms.op, value)
+        # A clamped index of one part is in range for all values.
+        read = UOp(Ops.INDEX, memory.dtype, (version, output)) if parts == 1 else target
+        value = UOp(Ops.LOAD, memory.dtype, (read,)).alu(terms.op, value)
     return UOp(Ops.END, dtypes.void, (UOp(Ops.STORE, dtypes.void, (target, value)), *loops.values()))
+
+
+def index_in_range(index: UOp, size: int) -> UOp:
+    """An index without its replacement where it is out of range, such as `where((x < size) & (x >= 0), x, -1)`: the
+    mask of the term says the same."""
+    if index.op is Ops.CAST and index.src[0].op is Ops.WHERE:
+        index = index.src[0]
+    if index.op is not Ops.WHERE:
+        return index
+    condition, inside, outside = index.src
+    while inside.op is Ops.CAST and inside.src[0].dtype.is_int:
+        inside = inside.src[0]
+    limits = {inside < size, opposite(inside < 0)}
+    is_outside = outside.is_const and not 0 <= outside.arg < size
+    is_range = is_outside and set(parts_of(condition, Ops.AND)) == limits
+    return inside.cast(dtypes.index) if is_range else index
 
 
 def masked_loads(value: UOp, mask: UOp) -> UOp:

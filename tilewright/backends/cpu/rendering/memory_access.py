@@ -22,6 +22,7 @@ from tilewright.graph.affine import affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Program
 from tilewright.graph.uop import UOp, memory_of
+from tilewright.graph.walk import toposort
 
 # Bytes of the group of terms that one lane of a dot-product instruction takes.
 GROUP_BYTES = 4
@@ -32,6 +33,8 @@ SPAN_COUNTS = (1, 2, 4)
 # Lengths of the groups of results that are interleaved in front of a store.
 RESULT_GROUPS = (2, 4)
 _FENCE = "  fence seq_cst"
+LIKELY = "!2"
+LIKELY_WEIGHTS = '!2 = !{!"branch_weights", i32 1048575, i32 1}'
 
 
 class MemoryAccess(Addresses):
@@ -309,9 +312,23 @@ class MemoryAccess(Addresses):
             )
             emitter.line(f"  {text}")
             return
+        if not lanes and _is_indirect(index):
+            self._store_if(f"{kind} {name}, ptr {pointer}, align {dtype.itemsize}", mask)
+            return
         self.trash_bytes = max(self.trash_bytes, dtype.itemsize * max(lanes, 1))
         pointer = emitter.assign(f"select i1 {mask}, ptr {pointer}, ptr %trash")
         emitter.line(f"  store {kind} {name}, ptr {pointer}, align {dtype.itemsize}")
+
+    def _store_if(self, stored: str, mask: str) -> None:
+        """A store to a computed index, in a block of its own: nearly every index is in range, and a branch that is
+        predicted lets later iterations begin, where a selected address makes them wait for the mask."""
+        emitter, label = self.emitter, self.emitter.fresh("put")
+        emitter.declarations[LIKELY] = LIKELY_WEIGHTS
+        emitter.line(f"  br i1 {mask}, label %{label}.inside, label %{label}.done, !prof {LIKELY}")
+        emitter.begin_block(f"{label}.inside")
+        emitter.line(f"  store {stored}")
+        emitter.line(f"  br label %{label}.done")
+        emitter.begin_block(f"{label}.done")
 
     def _scatter(self, index: UOp, at: dict[UOp, int], axis: UOp, name: str, mask: str | None, varies: bool) -> None:
         lanes, dtype = axis_size(axis), _memory_dtype(index.dtype)
@@ -364,6 +381,11 @@ class MemoryAccess(Addresses):
             name = interleave(emitter.assign, bits, rows, count)
             pointer = self.pointer(index, {**at, group: 0}).name
             emitter.line(f"  store {kind} {name}, ptr {pointer}, align {value.dtype.itemsize}")
+
+
+def _is_indirect(index: UOp) -> bool:
+    """Whether a position is computed from memory."""
+    return any(node.op is Ops.LOAD for node in toposort(index.src[1]))
 
 
 def span_count(positions: list[int]) -> int:
