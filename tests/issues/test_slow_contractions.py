@@ -124,3 +124,13 @@ def test_gradients_of_pools_are_vectors_for_each_phase(window: int, padding: int
     assert isinstance(tiles["UPCAST"], int)
     assert tiles["UPCAST"] > 8
     graph.plan(slope)
+
+
+@pytest.mark.parametrize("channels", [3, 10, 18])
+def test_windows_at_a_stride_of_few_channels_are_not_packed(channels: int) -> None:
+    """A panel has every element of the image once for each window that it is in, and few channels use it."""
+    graph = Graph()
+    x, weight = graph.tensor(1, 12, 300, requires_grad=False), graph.tensor(channels, 12, 5, requires_grad=False)
+    (ast,) = kernels_of(x.conv2d(weight, stride=2, padding=2))
+    opts = choose_opts(view_kernel(prepare_kernel(ast), replace(TARGETS["AVX-512"], cores=1)))
+    assert "STAGE" not in {opt.op.name for opt in opts}

@@ -22,7 +22,7 @@ from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import check_cores
 from tilewright.kernel.axes import KernelView, is_counted, is_uniform, size_of, stride
 from tilewright.kernel.heuristics.convolutions import choose_window_opts
-from tilewright.kernel.heuristics.opt_builder import INDEPENDENT_VECTORS, OptBuilder
+from tilewright.kernel.heuristics.opt_builder import INDEPENDENT_VECTORS, MAX_NEAR_STEP, OptBuilder
 from tilewright.kernel.heuristics.products import choose_product_opts
 from tilewright.kernel.heuristics.scatter import choose_scatter_opts
 from tilewright.kernel.heuristics.streams import (
@@ -38,9 +38,7 @@ from tilewright.kernel.transforms.memoise import check_memoise, repeated_values
 
 # Registers of a tile that hold operands, not accumulators.
 OPERAND_REGISTERS = 4
-# Strides along a vector axis that cost a few shuffles per vector, and not an instruction per lane.
-NEAR_STEPS = (0, 1, 2, 3, 4)
-MAX_NEAR_STEP = max(NEAR_STEPS)
+NEAR_STEPS = tuple(range(MAX_NEAR_STEP + 1))
 # Phases of interleaved results, each computed in vectors of its own.
 MAX_PHASES = 4
 # The length of a loop that masks select by, and the results of all such loops, where these are unrolled.

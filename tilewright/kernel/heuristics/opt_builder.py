@@ -23,6 +23,8 @@ from tilewright.kernel.transforms.upcast import check_upcast
 
 # Independent vectors, or accumulators, of a memory-bound loop, so that loads overlap.
 INDEPENDENT_VECTORS = 4
+# The largest stride along a vector axis that costs a few shuffles per vector, and not an instruction per lane.
+MAX_NEAR_STEP = 4
 
 
 class OptBuilder:

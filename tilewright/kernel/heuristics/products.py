@@ -28,6 +28,7 @@ from tilewright.kernel.analysis.dot_terms import product_dots, term_axis
 from tilewright.kernel.analysis.versions import is_injective
 from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, size_of, stride
 from tilewright.kernel.heuristics.dot_tiles import HIGH_UTILISATION, MIN_VECTORS, choose_dot_opts, utilisation
+from tilewright.kernel.heuristics.opt_builder import MAX_NEAR_STEP
 from tilewright.kernel.heuristics.product_match import Product, factors_of, find_product, own_axes, sum_dtype
 from tilewright.kernel.heuristics.product_nest import ROWS_OUTSIDE, Nest
 from tilewright.kernel.heuristics.product_sizes import (
@@ -389,17 +390,25 @@ class _Plan(Nest):
                 self._pack(chosen[-1], right)
 
     def _has_strided_columns(self) -> bool:
-        return stride(self.product.right, self.product.columns) != 1
+        """Whether vectors of columns would be gathered. Those of windows that overlap, at a near stride, are shuffled
+        out of contiguous loads, and a panel for a few rows would cost more."""
+        step, is_few = stride(self.product.right, self.product.columns), size_of(self.product.rows) < MIN_PACKED_ROWS
+        is_shuffled = step is not None and 0 < step <= MAX_NEAR_STEP
+        return step != 1 and not (is_shuffled and is_few and not self._has_own_elements())
+
+    def _has_own_elements(self) -> bool:
+        """Whether each iteration of the sum and the columns reads another element of the right factor."""
+        right = self.product.right
+        summed = [axis for axis in self.view.reduce_axes if axis in right.ranges]
+        return is_injective(right.src[1], [*summed, self.product.columns])
 
     def _is_right_packed(self) -> bool:
         """Whether packing the right factor pays: its columns do not have stride 1, or it is reused often enough. Where
         its windows overlap, as in a convolution, a panel is larger than the data that it holds."""
-        right, columns = self.product.right, self.product.columns
-        if self._has_strided_columns() or right.dtype is not self.view.reduces[0].dtype:
+        if self._has_strided_columns() or self.product.right.dtype is not self.view.reduces[0].dtype:
             return True
-        summed = [axis for axis in self.view.reduce_axes if axis in right.ranges]
         is_used_often = self.is_large and size_of(self.product.rows) >= MIN_PACKED_ROWS
-        return is_used_often and is_injective(right.src[1], [*summed, columns])
+        return is_used_often and self._has_own_elements()
 
     def _write_out_steps(self) -> None:
         """Unrolls the sum. This comes last: a copy is best made along the whole sum."""
