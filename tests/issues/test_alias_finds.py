@@ -14,6 +14,7 @@ import pytest
 
 from tilewright import Tensor, dtypes, nn
 from tilewright.base.errors import DTypeError, OutOfMemoryError, RealizeError, ShapeError, UnsupportedError
+from tilewright.engine.memory.parts import layout_of
 
 
 def test_none_keeps_a_size_of_reshape() -> None:
@@ -254,3 +255,18 @@ def test_numpy_moves_the_axes_of_a_tensor() -> None:
     assert np.transpose(Tensor(1.0)).shape == ()
     with pytest.raises(ShapeError, match="permute"):
         np.transpose(x, (0, 1))
+
+
+@pytest.mark.parametrize("name", ["rand_like", "randn_like"])
+def test_random_numbers_are_divided_among_devices_as_the_tensor_is(name: str) -> None:
+    devices = ("CPU:0", "CPU:1", "CPU:2")
+    divided = Tensor.empty(7, 5).shard(devices, axis=0)
+    Tensor.manual_seed(4)
+    found = getattr(divided, name)(requires_grad=True)
+    assert layout_of(found.uop) == (0, (3, 2, 2))
+    (found * found).sum().backward()
+    Tensor.manual_seed(4)
+    expected = getattr(Tensor, name.removesuffix("_like"))(7, 5, device=devices)
+    assert np.array_equal(found.numpy(), expected.numpy())
+    assert np.allclose(found.grad.numpy(), 2 * expected.numpy())
+    assert layout_of(getattr(divided, name)(device=devices).uop)[0] is None

@@ -116,9 +116,13 @@ class RandomMixin(Family):
         made = made._drawn() if contiguous else made
         return made._told(requires_grad)
 
-    def rand_like(self, **kwargs: Any) -> Self:
-        """`rand` in the shape of this tensor."""
-        return self.rand(*self.shape, **{"device": self.device, "dtype": self.dtype, **kwargs})
+    def rand_like(self, requires_grad: bool | None = None, **kwargs: Any) -> Self:
+        """`rand` in the shape of this tensor, divided among devices as it is."""
+        made = self.rand(*self.shape, **{"device": self.device, "dtype": self.dtype, **kwargs})
+        return self._divided_alike(made, kwargs)._told(requires_grad)
+
+    def _divided_alike(self, made: Self, kwargs: dict[str, Any]) -> Self:
+        return made if "device" in kwargs or isinstance(self.device, str) else made.shard_like(self)
 
     @classmethod
     def randn(
@@ -137,9 +141,10 @@ class RandomMixin(Family):
         made = made.cast(wanted)._drawn()
         return made._told(requires_grad)
 
-    def randn_like(self, dtype: DType | str | None = None, **kwargs: Any) -> Self:
-        """`randn` in the shape of this tensor."""
-        return self.randn(*self.shape, dtype=dtype or self.dtype, **{"device": self.device, **kwargs})
+    def randn_like(self, dtype: DType | str | None = None, requires_grad: bool | None = None, **kwargs: Any) -> Self:
+        """`randn` in the shape of this tensor, divided among devices as it is."""
+        made = self.randn(*self.shape, dtype=dtype or self.dtype, **{"device": self.device, **kwargs})
+        return self._divided_alike(made, kwargs)._told(requires_grad)
 
     @classmethod
     def randint(
