@@ -56,6 +56,15 @@ def test_a_factor_that_few_columns_read_is_computed_where_it_is_used() -> None:
     assert graph.kernels(activate(graph, 4)) == 1
 
 
+def test_a_factor_that_every_product_reads_once_is_computed_where_it_is_used() -> None:
+    """An outer product is larger than what it is made of, and a sum over one of its axes uses each element once."""
+    graph = Graph()
+    x, weight = graph.tensor(40, 1, requires_grad=False), graph.tensor(1, 50, requires_grad=False)
+    found = (x @ weight).relu()
+    slopes = found.gradient(x, weight, gradient=found.detach())
+    assert len(graph.plan(*slopes).items) == 2
+
+
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_attention_whose_scores_no_core_holds_is_in_parts(monkeypatch: pytest.MonkeyPatch, is_causal: bool) -> None:
     """Queries that come before a key have no score of it, and scores stay in the cache between the kernels."""

@@ -175,8 +175,10 @@ class _Decisions:
             return True
         if len(uses) == 1 and uses[0].is_once:
             return False
-        times = sum([self.plan.steps_of(use) for use in uses]) / max(max_count(node.shape), 1)
-        limit = FACTOR_LIMIT if facts.is_factor and not self.group_cores else RECOMPUTE_LIMIT
+        steps, elements = [self.plan.steps_of(use) for use in uses], max(max_count(node.shape), 1)
+        times = sum(steps) / elements
+        is_read_often = facts.is_factor and max(steps) > elements
+        limit = FACTOR_LIMIT if is_read_often and not self.group_cores else RECOMPUTE_LIMIT
         is_expensive = facts.cost * (min(times, RECOMPUTE_COUNTED) - 1) > limit
         if is_expensive:
             self.reason = "computing it at each use costs more than a store and its loads"
