@@ -125,7 +125,7 @@ RULES = (
     Rule(
         "internal",
         "nodes, devices, options",
-        r"BufferArg|'int' object is not sub|assertIsNone\(c\.device|tracemeta|assertIs\(a|ba1 == ba2|as_memoryview|'expr'",
+        r"BufferArg|'int' object is not sub|assertIsNone\(c\.device|tracemeta|assertIs\(a|ba1 ==|as_memoryview|'expr'",
     ),
     Rule(
         "internal",
