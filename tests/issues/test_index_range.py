@@ -15,6 +15,7 @@ from tests.devices import Setting, settings
 from tilewright import Context, Tensor, jit, nn
 from tilewright.base.config import options
 from tilewright.base.errors import IndexingError
+from tilewright.engine.compilation.compile import draft_kernel
 from tilewright.engine.execution.realize import schedule
 from tilewright.graph.ops import AxisType, CheckArg, Ops
 from tilewright.graph.records import Opt, OptOps
@@ -323,6 +324,17 @@ def test_padto_masks_checks() -> None:
     (check,) = (node for node in toposort(padded) if node.op is Ops.CHECK)
     (loop,) = (node for node in toposort(padded) if node.op is Ops.RANGE and node.arg.kind is AxisType.LOOP)
     assert check.src[1] is (loop < 10)
+
+
+@pytest.mark.parametrize("lanes", [8, 64, 128])
+def test_checks_of_any_number_of_lanes(lanes: int) -> None:
+    """The lane of a failure is counted in an integer of as many bits, which 64 do not always hold."""
+    index = Tensor(np.zeros(384, np.int32)).realize() + 1
+    (item,) = schedule([table(5)[index].uop], "CPU").items
+    assert item.ast is not None
+    draft = draft_kernel(item.ast, "CPU", (Opt(OptOps.UPCAST, 0, lanes),))
+    assert f"llvm.cttz.i{lanes}" in draft.source
+    draft.compile()
 
 
 def test_a_large_lookup_and_its_gradient_keep_their_transforms() -> None:

@@ -85,8 +85,7 @@ def _store_failure(emitter: Emitter, node: UOp, lanes: int, failures: list[tuple
             mask = emitter.assign(f"bitcast <{lanes} x i1> {failed} to i{lanes}")
             is_here = emitter.assign(f"icmp ne i{lanes} {mask}, 0")
             first = emitter.call(f"llvm.cttz.i{lanes}", f"i{lanes}", (f"i{lanes}", mask), ("i1", "false"))
-            lane = emitter.assign(f"zext i{lanes} {emitter.assign(first)} to i64" if lanes < 64 else first)
-            value = emitter.assign(f"extractelement {kind} {value}, i64 {lane}")
+            value = emitter.assign(f"extractelement {kind} {value}, i{lanes} {emitter.assign(first)}")
         chosen = emitter.assign(f"select i1 {is_here}, {one} {value}, {one} {chosen}")
     word = dtypes.int64 if node.arg.bits == 64 else dtypes.int32
     if node.dtype is not word:
