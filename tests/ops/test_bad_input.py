@@ -74,7 +74,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[UserError], str]] = {
     "conv2d: kernel": (lambda: IMAGE.conv2d(Tensor.ones(1, 2, 5, 5)), ShapeError, "kernel of 5"),
     "max_pool2d: kernel": (lambda: IMAGE.max_pool2d((9, 9)), ShapeError, "kernel of 9"),
     "max_unpool2d: indices": (lambda: IMAGE.max_unpool2d(I), ShapeError, r"\(2, 2\)"),
-    "interpolate: mode": (lambda: IMAGE.interpolate((2, 2), "area"), ShapeError, "'area'.*nearest"),
+    "interpolate: mode": (lambda: IMAGE.interpolate((2, 2), "nearly"), ShapeError, "'nearly'.*nearest"),
     "interpolate: size": (lambda: IMAGE.interpolate((0,)), ShapeError, "at least 1"),
     "interpolate: dtype": (lambda: I.interpolate((3,)), DTypeError, "int32"),
     "cross_entropy: shape": (lambda: X.cross_entropy(Tensor([0, 1])), ShapeError, r"labels of shape \(2,\)"),
