@@ -7,7 +7,9 @@
 * STAGE without threads added loops in front of the reduce axes, so that the opts after it meant other axes.
 * Local memory without axes of a work-group: OPENCL let the driver put several in one, which shared the memory.
 * Threads of two reductions share an axis of the work-group. Which axis is the fastest was asked before and after that,
-  with two answers: threads folded the values of those that were not their neighbours."""
+  with two answers: threads folded the values of those that were not their neighbours.
+* The last of blocks that overlap stores some elements again. The loop in a block, once merged with a smaller one,
+  was not seen to be inside of the block, and became the grid."""
 
 from __future__ import annotations
 
@@ -54,3 +56,8 @@ def test_local_memory_belongs_to_one_work_group(device: str) -> None:
 def test_axes_that_became_one_keep_their_neighbours(target: Target) -> None:
     groups = (Opt(OptOps.GROUP, 2, 4), Opt(OptOps.LOCAL, 1, 2), Opt(OptOps.BLOCK, 1, 2), Opt(OptOps.BLOCK, 6, 4))
     assert failure_of("rows_less_their_greatest", *groups, Opt(OptOps.GROUPTOP, 7, 4), target=target) is None
+
+
+@pytest.mark.parametrize("opts", [(), (Opt(OptOps.UPCAST, 2, 5),)])
+def test_the_loop_in_a_block_that_overlaps_is_not_parallel_when_it_is_merged(opts: tuple[Opt, ...]) -> None:
+    assert failure_of("elementwise", Opt(OptOps.BLOCK, 0, 7), *opts, Opt(OptOps.STAGE, 0, 2)) is None

@@ -160,7 +160,7 @@ def _check_overlap(view: KernelView, axis: UOp) -> str | None:
         form = affine(store.src[0].src[1])
         for atom, step in form.terms.items():
             starts = [node for node in toposort(atom) if node.op is Ops.MIN and not _is_loaded(node)]
-            if starts and (axis in atom.ranges or _is_in_block(form.terms.get(axis, 0), atom, step)):
+            if starts and (axis in atom.ranges or _is_in_block(axis, form.terms.get(axis, 0), atom, step)):
                 memory = name_memory(memory_of(store.src[0]))
                 return f"{memory} is stored to by blocks of {name_axis(view, axis)} that overlap"
     return None
@@ -171,13 +171,14 @@ def _is_loaded(index: UOp) -> bool:
     return any(node.op is Ops.LOAD for node in toposort(index))
 
 
-def _is_in_block(own: int, start: UOp, step: int) -> bool:
-    """Whether an axis of stride `own` is inside blocks that begin at `start`, an expression of stride `step`: `own` is
-    a multiple of that stride, and less than all blocks together."""
+def _is_in_block(axis: UOp, own: int, start: UOp, step: int) -> bool:
+    """Whether an axis of stride `own` is inside blocks that begin at `start`, an expression of stride `step`: it goes
+    past one step, alone or because the loop in a block is merged with smaller ones, and not past all blocks."""
     if start.op is not Ops.MIN:
         return own != 0
     length = min((abs(each) for source in start.src for each in affine(source).terms.values()), default=1)
-    return own != 0 and own % step == 0 and abs(own) < abs(step) * (int(start.vmax) + length)
+    is_smaller = abs(own) * (int(axis.bounds[1]) + 1) <= abs(step)
+    return not is_smaller and abs(own) < abs(step) * (int(start.vmax) + length)
 
 
 def _check_left(view: KernelView, axis: UOp, memory: UOp, stores: list[UOp], shared: frozenset[Op]) -> str | None:
