@@ -119,15 +119,17 @@ def test_a_launch_takes_another_buffer(fake: FakeCard, length: int, runs_before:
 
 
 def test_a_buffer_that_stays_where_it_is_costs_a_graph_nothing(fake: FakeCard) -> None:
-    runner, _, _ = chain(fake, Card(0), 3)
+    runner, numbers, _ = chain(fake, Card(0), 3)
     source, other = ctypes.c_int(100), ctypes.c_int(7)
     for _ in range(4):
         runner.set_address(0, 2, (Block(ctypes.addressof(source)), 0))
         runner.run()
+    assert numbers[-1].value == 103
     assert fake.counted("cuGraphLaunch") > 1
     assert fake.counted("cuGraphExecKernelNodeSetParams") == 0
     runner.set_address(0, 2, (Block(ctypes.addressof(other)), 0))
     runner.run()
+    assert numbers[-1].value == 10
     assert fake.counted("cuGraphExecKernelNodeSetParams") == 1
 
 
