@@ -69,7 +69,9 @@ MAX_OPTS = 6
 # One pair in so many is also run on a device that compiles: as many as its compiler has time for.
 PAIRS_PER_COMPILATION = {"CPU": 25, "OPENCL": 250}
 CASES_WITH_KERNELS = 120
-# What few kernels have a place for is tried first, on every other of those that have.
+# What few kernels have a place for is tried in the first steps, in every other of those that have. Some of it needs
+# another one to be applied before it.
+FIRST = 6
 RARE = (OptOps.MEMOISE, OptOps.SCATTER, OptOps.DISTRIBUTE, OptOps.CLIP)
 # Kernels that few transforms are for (dot-product instructions, sums that end where a mask does); their part of all.
 SPECIAL = ("narrow_product", *MASKED)
@@ -137,7 +139,7 @@ def draw_opts(ast: UOp, chance: random.Random, target: Target) -> tuple[Opt, ...
     sink = recognise_accumulators(ast)
     opts: list[Opt] = []
     for number in range(chance.randint(1, 16)):
-        opt = None if number else draw_rare_opt(sink, chance)
+        opt = draw_rare_opt(sink, chance) if number < FIRST else None
         opt = opt or draw_opt(sink, chance)
         if opt is None or len(opts) == MAX_OPTS:
             continue
@@ -159,7 +161,8 @@ def draw_rare_opt(sink: UOp, chance: random.Random) -> Opt | None:
     proposed = [(op, axis, argument) for op in RARE for axis, argument in TRANSFORMS[op].candidates(view)]
     if not proposed or chance.random() < 0.5:
         return None
-    op, axis, argument = chance.choice(proposed)
+    op = chance.choice(list(dict.fromkeys(each[0] for each in proposed)))
+    _, axis, argument = chance.choice([each for each in proposed if each[0] is op])
     return Opt(op, view.axes.index(axis), argument)
 
 

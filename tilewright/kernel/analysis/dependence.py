@@ -177,7 +177,7 @@ def _is_in_block(axis: UOp, own: int, start: UOp, step: int) -> bool:
     if start.op is not Ops.MIN:
         return own != 0
     length = min((abs(each) for source in start.src for each in affine(source).terms.values()), default=1)
-    is_smaller = abs(own) * (int(axis.bounds[1]) + 1) <= abs(step)
+    is_smaller = abs(own) * int(axis.bounds[1]) < abs(step)
     return not is_smaller and abs(own) < abs(step) * (int(start.vmax) + length)
 
 
