@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.backends.llvm_texts import record_texts
 from tilewright import Tensor
-from tilewright.backends.cpu.code import llvm
 from tilewright.backends.cpu.rendering.strided_words import Words, _pieces, find_words
 from tilewright.base.config import Context
 from tilewright.base.dtype import dtypes, to_dtype
@@ -60,14 +60,7 @@ def weighted(first: int, count: int, lanes: int) -> Any:
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16"])
 @pytest.mark.parametrize(("first", "count", "is_whole"), [(3, 8, True), (0, 12, True), (5, 4, True), (2, 3, False)])
 def test_columns_of_rows(dtype: str, first: int, count: int, is_whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts: list[str] = []
-    emit = llvm._emit
-
-    def recorded(text: str, *rest: Any, **named: Any) -> bytes:
-        texts.append(text)
-        return emit(text, *rest, **named)
-
-    monkeypatch.setattr(llvm, "_emit", recorded)
+    texts = record_texts(monkeypatch)
     kind = np.iinfo(dtype)
     given = np.random.default_rng(first).integers(kind.min, kind.max, (32, 13), dtype=dtype, endpoint=True)
     forget_kernels()

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.backends.llvm_texts import record_texts
 from tilewright import Context, Tensor, jit
-from tilewright.backends.cpu.code import llvm
 from tilewright.engine.compilation.compile import forget_kernels
 from tilewright.llm.quantised import product
 from tilewright.llm.quantised.activations import quantise
@@ -125,14 +125,7 @@ def test_products_use_dot_product_instructions(monkeypatch: pytest.MonkeyPatch) 
     """One instruction for 4 products in each lane: none of the kernels multiplies integers one by one."""
     if not product.has_kernel(TYPES["Q4_0"], Tensor(random_blocks("Q4_0", 4, 32)), Tensor(random_rows(1, 32))):
         pytest.skip("this processor has no dot-product instructions for bytes")
-    texts: list[str] = []
-    emit = llvm._emit
-
-    def recorded(text: str, *rest: Any, **named: Any) -> bytes:
-        texts.append(text)
-        return emit(text, *rest, **named)
-
-    monkeypatch.setattr(llvm, "_emit", recorded)
+    texts = record_texts(monkeypatch)
     shifts: dict[str, set[int]] = {"Q4_1": set(), "Q6_K": set()}
     for kind in KINDS:
         for tokens in (1, 2, 4, 17) if kind in shifts else (1, 2, 17):

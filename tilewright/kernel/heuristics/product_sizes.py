@@ -113,14 +113,14 @@ def row_parts(rows: int, parts: int, cores: int) -> int:
     return max(amounts, key=lambda amount: (min(utilisation(parts * amount, cores), HIGH_UTILISATION), -amount))
 
 
-def row_blocks(rows: int, tile: int, most: int, cores: int, most_of_task: int | None) -> tuple[int, int, int]:
+def row_blocks(rows: int, tile: int, most: int, cores: int, max_task_rows: int | None) -> tuple[int, int, int]:
     """Tasks, blocks of rows in all tasks, and tiles of a block, where each task packs the right factor and each block
     its rows, up to `most` of them. Tasks have equal numbers of blocks. A task whose accumulators are spilled has at
-    most `most_of_task` rows, in several blocks: those of a single one would not be spilled."""
+    most `max_task_rows` rows, in several blocks: the accumulators of a single block are not spilled."""
     tasks = max(2, min(MIN_PARTS * cores, max(cores, rows // MIN_CACHED_ROWS), rows // MIN_PART_ROWS))
     parts = tasks
-    if most_of_task is not None:
-        tasks = max(tasks, -(-rows // most_of_task))
+    if max_task_rows is not None:
+        tasks = max(tasks, -(-rows // max_task_rows))
         parts = 2 * tasks
     largest = max(1, most // tile)
     blocks = {tiles: padded(-(-rows // (tiles * tile)), parts) for tiles in range(1, largest + 1)}

@@ -21,7 +21,7 @@ from tilewright.kernel.transforms.scatter import Terms, check_scatter, match_ter
 # start of that loop; and of an element that has an output of its own (measured: 1.7 ns, where a comparison takes 1).
 COMPARISONS_PER_TERM = 32
 COMPARISONS_PER_ELEMENT = 2
-# A row that is divided among cores has up to so many blocks for each, of no fewer elements.
+# Maximum blocks per core of a row that is divided among cores, and minimum elements of a block.
 BLOCKS_PER_CORE = 4
 MIN_BLOCK = 4
 # The cost of an element that has an output of its own and a mask, in such elements without one.
