@@ -376,7 +376,7 @@ def wrong_broadcast_lane() -> None:
         return f"<{', '.join(parts)}>" if dtype.is_float else f"splat ({kind} {text})"
 
     instructions.constant = constant
-    for name in ("values", "emitter", "renderer", "elementwise", "memory_access", "shuffles", "dot_products", "checks"):
+    for name in ("values", "emitter", "renderer", "elementwise", "loads", "shuffles", "dot_products", "checks"):
         found = module(f"backends.cpu.rendering.{name}")
         if hasattr(found, "constant"):
             found.constant = constant

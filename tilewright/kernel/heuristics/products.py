@@ -1,5 +1,5 @@
 """Opts for matrix products. In: a kernel for a target without work-groups. Out: opts that block it for registers and
-caches, or None where it is no product, or too small or narrow to gain from them.
+caches; None where it is not a product, or is too small or too narrow to gain from them.
 
 A product is a sum of products of two loads. The output loops that only one factor depends on are its columns, if one of
 them has stride 1 in the stores; those that only the other factor depends on are its rows.
@@ -19,18 +19,16 @@ from __future__ import annotations
 
 import math
 
-from tilewright.graph.kernels.threads import local_bytes
 from tilewright.graph.ops import AxisType
 from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.dependence import has_effects
-from tilewright.kernel.analysis.dot_terms import product_dots, term_axis
-from tilewright.kernel.analysis.versions import is_injective
+from tilewright.kernel.analysis.dot_terms import product_dots
 from tilewright.kernel.axes import ADDED_ID, KernelView, is_counted, size_of, stride
 from tilewright.kernel.heuristics.dot_tiles import HIGH_UTILISATION, MIN_VECTORS, choose_dot_opts, utilisation
-from tilewright.kernel.heuristics.opt_builder import MAX_NEAR_STEP
 from tilewright.kernel.heuristics.product_match import Product, factors_of, find_product, own_axes, sum_dtype
-from tilewright.kernel.heuristics.product_nest import ROWS_OUTSIDE, Nest
+from tilewright.kernel.heuristics.product_nest import ROWS_OUTSIDE
+from tilewright.kernel.heuristics.product_packing import MIN_PACKED_ROWS, WHOLE_SHARE, PackedNest
 from tilewright.kernel.heuristics.product_sizes import (
     COLUMN_PARTS,
     MAX_PARTS,
@@ -51,7 +49,6 @@ from tilewright.kernel.heuristics.product_sizes import (
 from tilewright.kernel.heuristics.streamed_products import choose_streamed_opts
 from tilewright.kernel.transforms.block import check_block, check_overlap
 from tilewright.kernel.transforms.spill import check_spill
-from tilewright.kernel.transforms.stage import apply_stage, check_stage, operands
 from tilewright.kernel.transforms.thread import check_thread
 
 # Multiplications below which tiles of several rows gain nothing; and below which threads and packing cost more than
@@ -61,9 +58,8 @@ MIN_SHARED = 1 << 20
 # Multiplications of a long task: each core gets several of these, so that others take over those of a core that is
 # late. Shorter tasks stay with the core whose cache has their factors: 16 products of 256 take 10 % less on 16 cores.
 LONG_TASK = 1 << 25
-# Fewer rows reuse an element of the right factor too rarely to pay for tiles of rows, or for packing.
+# Fewer rows reuse an element of the right factor too rarely to pay for tiles of rows.
 MIN_ROWS = 8
-MIN_PACKED_ROWS = 32
 # The shortest sum of dot products, in vectors, of so few rows that nothing else would be reused.
 MIN_ROW_VECTORS = 4
 # The fraction of a register that the columns must fill.
@@ -81,8 +77,6 @@ PANEL_SHARE = 4
 LONG_SHARE = 2
 # Accumulators of all rows of a task take at most 1/SPILL_SHARE of the memory for panels.
 SPILL_SHARE = 4
-# A factor that is packed whole takes at most 1/WHOLE_SHARE of the memory for panels.
-WHOLE_SHARE = 2
 # Registers for the offset of a factor, where a dot-product instruction needs one.
 OFFSET_REGISTERS = 4
 # Unroll factors of the sum, preferred first.
@@ -128,21 +122,11 @@ def _products(view: KernelView) -> int:
 # ---------------------------------------------------------------- the nest
 
 
-class _Plan(Nest):
+class _Plan(PackedNest):
     def __init__(self, view: KernelView, product: Product) -> None:
-        super().__init__(view)
-        self.product = product
-        self.is_whole = False
-        self.sum_block: int | None = None  # the length of a block of the sum, where it is taken in blocks
-        self.spill_loop: UOp | None = None  # the loop over those blocks
-        self.depth = math.prod(size_of(axis) for axis in view.reduce_axes)
         self.products = _products(view)
-        self.is_large = self.products >= MIN_SHARED
-        self.itemsize = max(node.dtype.itemsize for node in (product.left, product.right, view.reduces[0]))
-        dots = product_dots(view)
-        self.dot = dots[0] if dots else None
-        if self.dot is not None:
-            self.itemsize = self.dot.instruction.left.itemsize
+        super().__init__(view, product, self.products >= MIN_SHARED)
+        self.sum_block: int | None = None  # the length of a block of the sum, where it is taken in blocks
 
     def choose(self) -> tuple[Opt, ...]:
         rows, columns = self.product.rows, self.product.columns
@@ -154,9 +138,9 @@ class _Plan(Nest):
             registers -= OFFSET_REGISTERS
         is_alone = all(axis in (rows, columns) for axis in self.view.of_kind(AxisType.LOOP))
         cores = self.target.cores if is_alone else 1
-        may_overlap = not self._has_neighbouring_rows() and check_overlap(self.view, rows) is None
+        may_overlap = not self.has_neighbouring_rows() and check_overlap(self.view, rows) is None
         self.sum_block = self._choose_sum_block(lanes) if may_overlap else None
-        sharing = (self._has_neighbouring_rows(), cores, may_overlap)
+        sharing = (self.has_neighbouring_rows(), cores, may_overlap)
         lines = self.target.l1_lines(abs(stride(self.product.left, rows) or 0) * self.product.left.dtype.itemsize)
         max_rows = min(MAX_ROWS, max(MIN_TILE_ROWS, lines))
         tile = choose_tile(size_of(rows), size_of(columns), lanes, registers, sets, *sharing, max_rows)
@@ -180,14 +164,14 @@ class _Plan(Nest):
             self.cut("rows", rows, tile.rows)
         if self.dot is not None:
             self.group(self.dot.instruction.terms)
-        self.is_whole = self._is_left_packed_whole()
-        if "rows" in self.loops and self._has_neighbouring_rows() and not self.is_whole:
+        self.is_whole = self.is_left_packed_whole()
+        if "rows" in self.loops and self.has_neighbouring_rows() and not self.is_whole:
             self.block_loop("rows", self._choose_row_block(self.loops["rows"], room // tile.rows))
         self.order()
         self._share()
         self._spill(self.loops.get("rows"))
-        self._stage()
-        self._write_out_steps()
+        self.stage()
+        self._unroll_sum()
         return tuple(self.opts)
 
     def _packs_blocks_of_rows(self, lanes: int, width: int) -> bool:
@@ -197,7 +181,7 @@ class _Plan(Nest):
         is_plain = self.dot is None and len(self.view.reduces) == 1 and self.is_large
         loops = self.view.of_kind(AxisType.LOOP)
         is_alone = all(axis in (self.product.rows, self.product.columns) for axis in loops)
-        if not (is_plain and is_alone and self._has_neighbouring_rows() and self._is_right_packed()):
+        if not (is_plain and is_alone and self.has_neighbouring_rows() and self.is_right_packed()):
             return False
         room = self.target.max_local_bytes // WHOLE_SHARE // self.itemsize
         vectors, (axis, *others) = MAX_VECTORS * lanes, self.view.reduces[0].src[1:]
@@ -230,12 +214,12 @@ class _Plan(Nest):
         if self._is_sharable("blocks of rows", tasks):
             self.parallelise("blocks of rows", tasks)
         self._spill(self.loops["blocks of rows"])
-        left, right = (factors_of(self.view)[number] for number in (1 - self.product.number, self.product.number))
+        left, right = self.factors
         moved = min((axis for axis in left.ranges if axis.arg.id[0] >= ADDED_ID), key=lambda a: a.arg.id, default=None)
-        self._pack(moved or self.loops["blocks of rows"], left)
+        self.pack(moved or self.loops["blocks of rows"], left)
         for axis in [self.spill_loop] if self.spill_loop is not None else self.view.of_kind(AxisType.THREAD)[:1]:
-            self._pack(axis, right)
-        self._write_out_steps()
+            self.pack(axis, right)
+        self._unroll_sum()
         return tuple(self.opts)
 
     def _is_by_rows(self, tiles: int, most: int) -> bool:
@@ -248,8 +232,7 @@ class _Plan(Nest):
         """The length of a block of the sum, where a panel of all of it is too large for a core's cache. It decides the
         order of additions, so it must not depend on the number of cores, nor on the tile, which does."""
         (axis, *others), rows = self.view.reduces[0].src[1:], size_of(self.product.rows)
-        left = factors_of(self.view)[1 - self.product.number]
-        is_plain = self.dot is None and len(self.view.reduces) == 1 and not others and not self._is_left_converted(left)
+        is_plain = self.dot is None and len(self.view.reduces) == 1 and not others and not self.is_left_converted()
         width = MAX_VECTORS * lanes * self.itemsize
         room = self.target.core_cache_bytes // width
         if not is_plain or not self.is_large or rows < MIN_PACKED_ROWS or LONG_SHARE * size_of(axis) <= room:
@@ -270,35 +253,6 @@ class _Plan(Nest):
 
     def _cached_parts(self, rows: int) -> int:
         return cached_parts(rows, self.target.cache_bytes // (self.depth * self.itemsize))
-
-    def _has_neighbouring_rows(self) -> bool:
-        return stride(self.product.left, self.product.rows) == 1
-
-    def _is_left_packed(self) -> bool:
-        """Whether its rows are scattered, or its elements are converted."""
-        left = factors_of(self.view)[1 - self.product.number]
-        return self._has_scattered_rows() or self._is_left_converted(left)
-
-    def _has_scattered_rows(self) -> bool:
-        """Whether consecutive iterations of the sum read distant elements: its rows have stride 1, or some are
-        masked."""
-        left = factors_of(self.view)[1 - self.product.number]
-        return self._has_neighbouring_rows() or len(left.src) > len(self.product.left.src)
-
-    def _is_left_converted(self, left: UOp) -> bool:
-        """Whether elements are converted. Terms of a dot-product instruction are read in place at stride 1."""
-        if self.dot is None:
-            return left.dtype is not self.view.reduces[0].dtype
-        terms = term_axis(self.view, left)
-        return terms is None or stride(left, terms) != 1 or left.dtype.itemsize != self.itemsize
-
-    def _is_left_packed_whole(self) -> bool:
-        """Whether each core packs the whole left factor once, for all of its blocks of columns. Rows that are only
-        converted are packed again for each block, from their narrower dtype."""
-        others = [axis for axis in self.view.of_kind(AxisType.LOOP) if axis not in self.loops.values()]
-        if others or "blocks of columns" not in self.loops or not self._has_scattered_rows():
-            return False
-        return WHOLE_SHARE * self.depth * size_of(self.product.rows) * self.itemsize <= self.target.max_local_bytes
 
     def _share(self) -> None:
         """Makes the loops outside the rows parallel, from the outermost on until there are enough tasks; or the rows,
@@ -368,59 +322,10 @@ class _Plan(Nest):
         block = (*axis.arg.id, 0)
         self.spill_loop = [a for a in self.view.of_kind(AxisType.REDUCE) if a.arg.id[: len(block)] == block][-1]
 
-    def _stage(self) -> None:
-        """Packs the right factor at the innermost loop outside the rows that it depends on, or before the loop over
-        rows; and the left factor, where it is packed, at the rows or outside all blocks."""
-        left, right = (factors_of(self.view)[number] for number in (1 - self.product.number, self.product.number))
-        rows = self.loops.get("blocks of rows", self.loops.get("rows"))
-        if rows is not None and self._is_left_packed():
-            threads = self.view.of_kind(AxisType.THREAD) if self.is_whole else []
-            self._pack(threads[0] if threads else rows, left)
-        # One tile of rows uses each element once: only the order of a panel is gained.
-        if self._has_strided_columns() or (rows is not None and self._is_right_packed()):
-            loops = self.view.of_kind(AxisType.THREAD, AxisType.LOOP)
-            outer = loops if rows is None else loops[: loops.index(rows)]
-            around = [axis for axis in outer if axis in right.ranges or axis.arg.kind is AxisType.THREAD]
-            chosen = [
-                *([] if rows is None else [rows]),
-                *around,
-                *([] if self.spill_loop is None else [self.spill_loop]),
-            ]
-            if chosen:
-                self._pack(chosen[-1], right)
-
-    def _has_strided_columns(self) -> bool:
-        """Whether vectors of columns would be gathered. Those of windows that overlap, at a near stride, are shuffled
-        out of contiguous loads, and a panel for a few rows would cost more."""
-        step, is_few = stride(self.product.right, self.product.columns), size_of(self.product.rows) < MIN_PACKED_ROWS
-        is_shuffled = step is not None and 0 < step <= MAX_NEAR_STEP
-        return step != 1 and not (is_shuffled and is_few and not self._has_own_elements())
-
-    def _has_own_elements(self) -> bool:
-        """Whether each iteration of the sum and the columns reads another element of the right factor."""
-        right = self.product.right
-        summed = [axis for axis in self.view.reduce_axes if axis in right.ranges]
-        return is_injective(right.src[1], [*summed, self.product.columns])
-
-    def _is_right_packed(self) -> bool:
-        """Whether packing the right factor pays: its columns do not have stride 1, or it is reused often enough. Where
-        its windows overlap, as in a convolution, a panel is larger than the data that it holds."""
-        if self._has_strided_columns() or self.product.right.dtype is not self.view.reduces[0].dtype:
-            return True
-        is_used_often = self.is_large and size_of(self.product.rows) >= MIN_PACKED_ROWS
-        return is_used_often and self._has_own_elements()
-
-    def _write_out_steps(self) -> None:
+    def _unroll_sum(self) -> None:
         """Unrolls the sum. This comes last: a copy is best made along the whole sum."""
         axes = self.view.reduces[0].src[1:]
         amount = next((n for n in STEPS if size_of(axes[0]) % n == 0 and size_of(axes[0]) > n), None)
         is_plain = self.dot is None and len(self.view.reduces) == len(axes) == 1
         if self.is_large and is_plain and amount is not None:
             self.unroll(axes[0], amount)
-
-    def _pack(self, axis: UOp, access: UOp) -> None:
-        number = operands(self.view).index(access)
-        if check_stage(self.view, axis, number) is None:
-            made = apply_stage(self.view, axis, number)
-            if local_bytes(made, self.target.warp_size) <= self.target.max_local_bytes:
-                self.accept(OptOps.STAGE, axis, number, made)

@@ -1,6 +1,6 @@
 """Addresses and masks of memory accesses. In: INDEX nodes and coordinates. Out: pointers, vectors of pointers, masks;
-and at the function's entry the arrays that placeholders and masked-off accesses use. `memory_access` loads and stores
-there."""
+and at the function's entry the arrays that placeholders and masked-off accesses use. `loads` and `memory_access` read
+and write there."""
 
 from __future__ import annotations
 
@@ -169,3 +169,8 @@ def wrapped(offset: int) -> int:
 
 def _offsets(lanes: int, step: int, start: int) -> str:
     return f"<{lanes} x i64> <" + ", ".join(f"i64 {wrapped(step * lane + start)}" for lane in range(lanes)) + ">"
+
+
+def lane_count(axis: UOp | None) -> int:
+    """The lanes of a vector along `axis`; 0, a scalar, where there is none."""
+    return 0 if axis is None else axis_size(axis)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.grouped_values import Group, GroupedValues
 from tilewright.backends.cpu.rendering.instructions import scalar_type, value_type
-from tilewright.backends.cpu.rendering.memory_access import MemoryAccess
+from tilewright.backends.cpu.rendering.loads import Loads
 from tilewright.codegen.tiles import Coordinates, axis_size
 from tilewright.graph.kernels.dot_products import DotFit, find_dots, narrow_factors, usable_dtypes
 from tilewright.graph.ops import AxisType, Ops
@@ -46,7 +46,7 @@ class Dot(NamedTuple):
 
 
 class DotProducts:
-    def __init__(self, memory: MemoryAccess) -> None:
+    def __init__(self, memory: Loads) -> None:
         self.values = memory.values
         self.facts = memory.facts
         self.emitter = memory.emitter

@@ -1,7 +1,7 @@
 """The LLVM IR of one function under construction. In: instructions and lines as text. Out: the lines of the body.
 
 An instruction stands at the end of the text, or hoisted in front of the outermost open loop that leaves it unchanged.
-Nothing here knows the nodes of a program: `values`, `memory_access` and the other helpers decide what to emit."""
+Nothing here knows the nodes of a program: `values`, `loads` and the other helpers decide what to emit."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tilewright.backends.cpu.rendering.elementwise import spell
 from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.instructions import constant, literal, of_lanes, scalar_type, value_type
-from tilewright.backends.cpu.rendering.memory_access import MemoryAccess, span_count
+from tilewright.backends.cpu.rendering.loads import Loads, span_count
 from tilewright.backends.cpu.rendering.shuffles import interleave, shuffle_mask
 from tilewright.backends.cpu.rendering.strided_words import Words, find_stride, find_words, load_words
 from tilewright.base.dtype import DType
@@ -32,7 +32,7 @@ class Group(NamedTuple):
 
 
 class GroupedValues:
-    def __init__(self, memory: MemoryAccess) -> None:
+    def __init__(self, memory: Loads) -> None:
         self.memory = memory
         self.values = memory.values
         self.facts = memory.facts

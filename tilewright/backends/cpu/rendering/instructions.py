@@ -23,8 +23,12 @@ def scalar_type(dtype: DType) -> str:
     return _FLOAT_NAMES[dtype] if dtype.is_float else f"i{dtype.bits}"
 
 
+def memory_dtype(dtype: DType) -> DType:
+    return dtypes.uint8 if dtype.is_bool else dtype
+
+
 def memory_type(dtype: DType) -> str:
-    return "i8" if dtype.is_bool else scalar_type(dtype)
+    return scalar_type(memory_dtype(dtype))
 
 
 def of_lanes(element: str, lanes: int) -> str:

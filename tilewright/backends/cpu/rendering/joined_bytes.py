@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tilewright.backends.cpu.rendering.emitter import Element
 from tilewright.backends.cpu.rendering.instructions import memory_type, value_type
-from tilewright.backends.cpu.rendering.memory_access import MemoryAccess
+from tilewright.backends.cpu.rendering.loads import Loads
 from tilewright.backends.cpu.rendering.shuffles import shuffle_mask
 from tilewright.base.dtype import dtypes
 from tilewright.codegen.tiles import axis_size
@@ -21,7 +21,7 @@ class JoinedBytes:
     """`loads` are the joined nodes that are vectors, with the INDEX of the first byte; `replaced` what nothing else
     uses."""
 
-    def __init__(self, memory: MemoryAccess) -> None:
+    def __init__(self, memory: Loads) -> None:
         self.memory = memory
         self.loads: dict[UOp, UOp] = {}
         self.replaced: set[UOp] = set()

@@ -1,5 +1,5 @@
 """Prefetch distances. In: a program, the index of a load, and the loops around it. Out: how many bytes ahead of the
-load its lines are prefetched, 0 where that gains nothing. `memory_access` emits the prefetch.
+load its lines are prefetched, 0 where that gains nothing. `loads` emits the prefetch.
 
   a stream  a loop reads a buffer that no cache holds, row after row: a fixed distance, or the same part of the next row
   a copy    into a placeholder, of a part of each row: several rows ahead"""

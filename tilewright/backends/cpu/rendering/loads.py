@@ -1,0 +1,224 @@
+"""Loads of tiles. In: LOAD nodes. Out: text, and the names of their values.
+
+Along the vector axis a stride of 1 is a vector load, -1 a reversed one, a small one keeps some lanes of contiguous
+loads, any other is a gather. A masked load never branches: where one bit masks the whole vector, it selects between the
+address and zeros on the stack; a mask per lane uses LLVM's masked intrinsics, which touch no memory in lanes that are
+off."""
+
+from __future__ import annotations
+
+from tilewright.backends.cpu.rendering.addresses import Addresses, lane_count
+from tilewright.backends.cpu.rendering.emitter import Element
+from tilewright.backends.cpu.rendering.instructions import constant, memory_dtype, memory_type, of_lanes, overload
+from tilewright.backends.cpu.rendering.prefetch import Prefetch
+from tilewright.backends.cpu.rendering.shuffles import MAX_STRIDE, load_strided, shuffle_mask
+from tilewright.backends.cpu.rendering.strided_words import load_narrow
+from tilewright.backends.cpu.rendering.values import Values
+from tilewright.base.dtype import DType, dtypes
+from tilewright.codegen.tiles import axis_size, tile_value
+from tilewright.graph.ops import Ops
+from tilewright.graph.records import Program
+from tilewright.graph.uop import UOp, memory_of
+
+# The most elements between the first and the last of a vector that is shuffled out of a contiguous load.
+MAX_SPAN = 64
+# How many contiguous loads a vector may be shuffled out of, each of a span of its own; fewer are tried first.
+SPAN_COUNTS = (1, 2, 4)
+
+
+class Loads(Addresses):
+    def __init__(self, values: Values, program: Program) -> None:
+        super().__init__(values, program)
+        self._prefetch = Prefetch(program)
+        self.line_bytes = program.target.line_bytes
+
+    def load(self, node: UOp) -> None:
+        index, axis, lanes = node.src[0], self.facts.vector_axis(node), self.facts.lanes(node)
+        stride = self.stride(index, axis)
+        narrow = load_narrow(self, node, axis) if axis is not None and abs(stride or 0) > MAX_STRIDE else None
+        if narrow is not None:
+            self.values[node] = narrow
+            return
+        elements = {}
+        for coordinates, at in self.values.elements(node):
+            mask, varies = self.mask(index, at, axis)
+            if stride in (1, -1):
+                made = self._load_vector(index, at, axis, mask, varies, stride == -1)
+            elif stride is not None and 1 < stride <= MAX_STRIDE:
+                assert axis is not None
+                made = self._load_strided(index, at, axis, mask, varies, stride)
+            else:
+                assert axis is not None
+                positions = self._near_positions(index, at, axis) if mask is None else []
+                made = self.load_span(index, positions) if positions else self._gather(index, at, axis, mask, varies)
+            if node.dtype.is_bool:
+                zero = constant(dtypes.uint8, 0, lanes)
+                made = self.emitter.emit(f"icmp ne {of_lanes('i8', lanes)} {made.name}, {zero}")
+            if len(node.src) > 1 and mask is not None:
+                condition, other = (self.values.operand(given, at, axis) for given in (index.src[2], node.src[1]))
+                made = self.emitter.emit(self.emitter.select(node.dtype, lanes, condition, made.name, other))
+            elements[coordinates] = made
+        self.values[node] = elements
+
+    def _near_positions(self, index: UOp, at: dict[UOp, int], axis: UOp) -> list[int]:
+        """Where the lanes of a vector lie, from the base of the tile on; none where they are not constants, or lie far
+        apart, or where more than a few vectors would be loaded for one."""
+        positions = self.lane_positions(index, at, axis)
+        count = span_count(positions) if positions else 0
+        if not count or sum(max(part) - min(part) + 1 for part in cut(positions, count)) > MAX_SPAN:
+            return []
+        return positions
+
+    def lane_positions(self, index: UOp, at: dict[UOp, int], axis: UOp) -> list[int]:
+        """Where the lanes of a vector lie, from the base of the tile on; none where they are not constants."""
+        split = self.constant_position(index)
+        lanes = [{**at, axis: lane} for lane in range(axis_size(axis))] if split is not None else []
+        return [sum(tile_value(part, each) for part in (split or ())[1:]) for each in lanes]
+
+    def load_span(self, index: UOp, positions: list[int]) -> Element:
+        """Elements at constant positions: each span is loaded from its first to its last element, and shuffled."""
+        split, kind = self.constant_position(index), memory_type(memory_dtype(index.dtype))
+        assert split is not None
+        base = self.base_pointer(index, split[0])
+        spans = cut(positions, span_count(positions))
+        length = len(spans[0])
+        names = [self._load_one_span(index, base, span) for span in spans]
+        while len(names) > 1:
+            order, have = shuffle_mask(range(2 * length)), of_lanes(kind, length)
+            pairs = zip(names[::2], names[1::2])
+            names = [self.emitter.assign(f"shufflevector {have} {one}, {have} {two}, {order}") for one, two in pairs]
+            length *= 2
+        return self.emitter.here(names[0])
+
+    def _load_one_span(self, index: UOp, base: Element, positions: list[int]) -> str:
+        dtype = memory_dtype(index.dtype)
+        first, span = min(positions), max(positions) - min(positions) + 1
+        if (size := self._short_placeholder(index)) > 0:
+            first, span = 0, size
+        pointer = self.moved(base, memory_type(dtype), first)
+        kind = of_lanes(memory_type(dtype), span)
+        loaded = self.emitter.assign(f"load {kind}, ptr {pointer.name}, align {dtype.itemsize}")
+        order = [position - first for position in positions]
+        if order == list(range(len(order))):
+            return loaded
+        return self.emitter.assign(f"shufflevector {kind} {loaded}, {kind} poison, {shuffle_mask(order)}")
+
+    def _short_placeholder(self, index: UOp) -> int:
+        """The size of a placeholder at whose begin a tile stands, where it is short; else 0. It is loaded as a whole:
+        LLVM then has it in registers, where it would load parts of it from memory."""
+        split, memory = self.constant_position(index), memory_of(index)
+        is_first = split is not None and split[0].is_const and split[0].arg == 0
+        is_short = memory.op is not Ops.PARAM and memory.arg.size <= MAX_SPAN
+        return memory.arg.size if is_first and is_short else 0
+
+    def _load_vector(
+        self, index: UOp, at: dict[UOp, int], axis: UOp | None, mask: str | None, varies: bool, is_reversed: bool
+    ) -> Element:
+        emitter, lanes, dtype = self.emitter, lane_count(axis), memory_dtype(index.dtype)
+        kind = of_lanes(memory_type(dtype), lanes)
+        pointer = self.pointer(index, at, axis)
+        if is_reversed:
+            pointer = self.moved(pointer, memory_type(dtype), 1 - lanes)
+        if mask is None or not varies:
+            made = self._load(index, pointer, mask, lanes)
+        else:
+            if is_reversed:
+                mask = self._reverse(of_lanes("i1", lanes), mask, lanes).name
+            made = emitter.emit(self._masked_load(dtype, lanes, pointer.name, mask))
+        return self._reverse(kind, made.name, lanes) if is_reversed else made
+
+    def load_contiguous(self, index: UOp, at: dict[UOp, int], count: int) -> Element:
+        """`count` elements from one on, along whatever axes they lie; one bit masks them all."""
+        mask, _ = self.mask(index, at, None)
+        return self._load(index, self.pointer(index, at), mask, count)
+
+    def _load(self, index: UOp, pointer: Element, mask: str | None, lanes: int) -> Element:
+        dtype = memory_dtype(index.dtype)
+        if mask is None:
+            self._emit_prefetch(index, pointer, lanes * dtype.itemsize)
+        else:
+            pointer = self._or_zeros(pointer, mask, dtype.itemsize * max(lanes, 1))
+        text = f"load {of_lanes(memory_type(dtype), lanes)}, ptr {pointer.name}, align {dtype.itemsize}"
+        return self.emitter.emit(text)
+
+    def _or_zeros(self, pointer: Element, mask: str, nbytes: int) -> Element:
+        """The address, or that of zeros where the mask is off."""
+        self.zeros_bytes = max(self.zeros_bytes, nbytes)
+        return self.emitter.emit(f"select i1 {mask}, ptr {pointer.name}, ptr %zeros")
+
+    def _load_strided(
+        self, index: UOp, at: dict[UOp, int], axis: UOp, mask: str | None, varies: bool, stride: int
+    ) -> Element:
+        lanes, dtype = axis_size(axis), memory_dtype(index.dtype)
+        element = memory_type(dtype)
+        first = self.pointer(index, at, axis)
+        if mask is not None and not varies:
+            first = self._or_zeros(first, mask, dtype.itemsize * lanes * stride)
+
+        def load_at(start: int) -> str:
+            pointer = self.moved(first, element, start).name
+            if mask is None or not varies:
+                return self.emitter.assign(f"load {of_lanes(element, lanes)}, ptr {pointer}, align {dtype.itemsize}")
+            # Elements between those that are asked for are not touched.
+            bits = of_lanes("i1", lanes)
+            order = [place // stride if place % stride == 0 else lanes for place in range(start, start + lanes)]
+            own = self.emitter.assign(f"shufflevector {bits} {mask}, {bits} zeroinitializer, {shuffle_mask(order)}")
+            return self.emitter.assign(self._masked_load(dtype, lanes, pointer, own))
+
+        return self.emitter.here(load_strided(self.emitter.assign, load_at, element, lanes, stride))
+
+    def _masked_load(self, dtype: DType, lanes: int, pointer: str, mask: str) -> str:
+        kind = of_lanes(memory_type(dtype), lanes)
+        return self.emitter.call(
+            f"llvm.masked.load.{overload(dtype, lanes)}.p0",
+            kind,
+            ("ptr", pointer),
+            ("i32", str(dtype.itemsize)),
+            (of_lanes("i1", lanes), mask),
+            (kind, "zeroinitializer"),
+        )
+
+    def _emit_prefetch(self, index: UOp, pointer: Element, row_bytes: int) -> None:
+        """Prefetches the lines that are loaded soon. A prefetch past the end of the buffer is harmless."""
+        distance = self._prefetch.bytes_ahead(index, row_bytes, self.emitter.loops)
+        for line in range(0, row_bytes if distance else 0, self.line_bytes):
+            ahead = self.moved(pointer, "i8", distance + line)
+            read, keep, data = ("i32", "0"), ("i32", "3"), ("i32", "1")
+            self.emitter.line(
+                f"  {self.emitter.call('llvm.prefetch.p0', 'void', ('ptr', ahead.name), read, keep, data)}"
+            )
+
+    def _reverse(self, kind: str, name: str, lanes: int) -> Element:
+        order = shuffle_mask(range(lanes - 1, -1, -1))
+        return self.emitter.emit(f"shufflevector {kind} {name}, {kind} poison, {order}")
+
+    def _gather(self, index: UOp, at: dict[UOp, int], axis: UOp, mask: str | None, varies: bool) -> Element:
+        lanes, dtype = axis_size(axis), memory_dtype(index.dtype)
+        kind = of_lanes(memory_type(dtype), lanes)
+        if mask is not None and not varies:
+            mask = self.values.operand(index.src[2], at, axis)
+        call = self.emitter.call(
+            f"llvm.masked.gather.{overload(dtype, lanes)}.v{lanes}p0",
+            kind,
+            (f"<{lanes} x ptr>", self.pointers(index, at, axis, mask)),
+            ("i32", str(dtype.itemsize)),
+            (of_lanes("i1", lanes), mask or "splat (i1 true)"),
+            (kind, "zeroinitializer"),
+        )
+        return self.emitter.emit(call)
+
+
+def span_count(positions: list[int]) -> int:
+    """Into how many equal parts a vector is split so that the elements of each lie within MAX_SPAN; 0 where no count in
+    SPAN_COUNTS is enough."""
+    for count in SPAN_COUNTS:
+        is_even = len(positions) % count == 0
+        if is_even and all(max(part) - min(part) < MAX_SPAN for part in cut(positions, count)):
+            return count
+    return 0
+
+
+def cut(positions: list[int], count: int) -> list[list[int]]:
+    """Positions in `count` equal parts."""
+    length = len(positions) // count
+    return [positions[start : start + length] for start in range(0, len(positions), length)]
