@@ -121,12 +121,16 @@ def fill_groups(builder: GroupOptBuilder) -> None:
 def unit_axis(view: KernelView, reduce: UOp) -> UOp | None:
     """The longest reduce axis of stride 1 in an operand, if there is one. An operand that is small beside another, such
     as the vector that a matrix is multiplied by, stays in a cache, and its strides do not matter."""
-    inside = [access for access in view.accesses if any(axis in access.ranges for axis in reduce.src[1:])]
-    most = max((reached(access) for access in inside), default=0)
-    inside = [access for access in inside if SMALL_OPERAND * reached(access) >= most]
+    inside = large_accesses([access for access in view.accesses if any(a in access.ranges for a in reduce.src[1:])])
     axes = [axis for axis in reduce.src[1:] if axis.arg.kind is AxisType.REDUCE and is_uniform(axis)]
     found = [axis for axis in axes if any(stride(access, axis) == 1 for access in inside) and size_of(axis) > 1]
     return max(found, key=size_of, default=None)
+
+
+def large_accesses(accesses: list[UOp]) -> list[UOp]:
+    """Those that are not small beside another."""
+    most = max((reached(access) for access in accesses), default=0)
+    return [access for access in accesses if SMALL_OPERAND * reached(access) >= most]
 
 
 def reached(access: UOp) -> int:
@@ -135,11 +139,22 @@ def reached(access: UOp) -> int:
 
 
 def has_rows(view: KernelView) -> bool:
-    """Whether threads should share reductions along memory. A short one, such as a window of a pool, is left to one
-    thread: its elements are in few cache lines, which the neighbours read as well."""
+    """Whether threads should share reductions along memory. A short one, such as a window of a pool or of a
+    convolution, is left to one thread: its elements are in few cache lines, which the neighbours read as well."""
     found = [(unit_axis(view, node), node) for node in view.reduces]
-    long = [size_of(axis) > SHORT_ROW or steps_of(node) > SHORT_ROW**2 for axis, node in found if axis is not None]
-    return any(long)
+    return any(
+        size_of(axis) > SHORT_ROW or (steps_of(node) > SHORT_ROW**2 and not is_window(view, axis))
+        for axis, node in found
+        if axis is not None
+    )
+
+
+def is_window(view: KernelView, axis: UOp) -> bool:
+    """Whether adjacent outputs read the elements along an axis one further: threads along such an output loop read
+    adjacent elements."""
+    along = [access for access in large_accesses(list(view.loads)) if stride(access, axis) == 1]
+    loops = [loop for loop in output_loops(view) if size_of(loop) >= warp_threads(view.target)]
+    return all(any(stride(access, loop) == 1 for loop in loops) for access in along)
 
 
 def keep_short_rows(builder: GroupOptBuilder) -> bool:

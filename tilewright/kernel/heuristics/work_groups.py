@@ -1,6 +1,7 @@
 """Opts for targets with work-groups. In: a kernel for a target. Out: the opts, in order.
 
   tensor core  a matrix product that one of the target's cores takes: TC, and nothing else
+  narrow       a product of few rows and very many columns: all rows of a few columns in registers
   product      two operands of a reduction each miss an output loop (matrix product, convolution): a tile of both loops
                per work-group, a smaller one per thread, operands through local memory
   rows         a reduction along memory (sum of rows, softmax, matrix times vector): the threads of a group share each
@@ -20,12 +21,18 @@ from tilewright.graph.records import Opt, OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.contraction import match_contraction
 from tilewright.kernel.axes import KernelView, is_counted, size_of
-from tilewright.kernel.cost import contraction_clocks, repeated_clocks
+from tilewright.kernel.cost import contraction_clocks, repeated_clocks, single_copy_clocks
 from tilewright.kernel.heuristics.group_builder import GroupOptBuilder, divisor, output_loops, step_of
-from tilewright.kernel.heuristics.group_memory import choose_memory_opts
+from tilewright.kernel.heuristics.group_memory import SHORT_ROW, choose_memory_opts, steps_of
+from tilewright.kernel.heuristics.narrow_products import (
+    NarrowProduct,
+    match_narrow_product,
+    tile_narrow_product,
+)
 from tilewright.kernel.transforms.registry import TRANSFORMS
 from tilewright.kernel.transforms.stage import operands
 from tilewright.kernel.transforms.tensor_core import check_bulk, find_core
+from tilewright.kernel.transforms.tile_dot import plan_tiles
 
 # Threads of one side of a tile.
 TILE_THREADS = 16
@@ -40,12 +47,15 @@ STAGED_DEPTH = (16, 8, 4)
 
 
 def choose_group_opts(view: KernelView) -> tuple[Opt, ...]:
-    core = choose_tensor_core(view)
+    narrow = match_narrow_product(view)
+    core = choose_tensor_core(view, narrow)
     if core is not None:
         return (core,)
     builder = GroupOptBuilder(view)
     pair = product_axes(view)
-    if pair is not None:
+    if narrow is not None:
+        tile_narrow_product(builder, narrow)
+    elif pair is not None:
         tile_product(builder, *pair)
     else:
         choose_memory_opts(builder)
@@ -55,9 +65,9 @@ def choose_group_opts(view: KernelView) -> tuple[Opt, ...]:
 # ---------------------------------------------------------------- tensor cores
 
 
-def choose_tensor_core(view: KernelView) -> Opt | None:
+def choose_tensor_core(view: KernelView, narrow: NarrowProduct | None = None) -> Opt | None:
     """The core with the least estimated time; None where the kernel is no contraction that a core takes, or one so
-    small that tiles would be mostly empty."""
+    small that tiles would be mostly empty, or one of so few rows that a tile of registers takes less time."""
     best: tuple[float, Opt] | None = None
     for axis, name in TRANSFORMS[OptOps.TC].candidates(view):
         core = find_core(view.target, name)
@@ -72,7 +82,11 @@ def choose_tensor_core(view: KernelView) -> Opt | None:
         if not is_bulk and core.rows * core.columns > MAX_STAGED_ELEMENTS * core.threads:
             continue
         clocks = contraction_clocks(contraction, core, view.target, is_bulk)
-        if min(rows, columns) < MIN_SIDE and clocks > repeated_clocks(contraction, core, view.target):
+        if narrow is not None:
+            copied = 0 if is_bulk else single_copy_clocks(plan_tiles(contraction, core), view.target)
+            if max(clocks, copied) > narrow.clocks(view.target):
+                continue
+        elif min(rows, columns) < MIN_SIDE and clocks > repeated_clocks(contraction, core, view.target):
             continue
         if best is None or clocks < best[0]:
             best = clocks, Opt(OptOps.TC, view.axes.index(axis), name)
@@ -88,6 +102,8 @@ def product_axes(view: KernelView) -> tuple[UOp, UOp] | None:
     if len(view.reduces) != 1:
         return None
     reduce = view.reduces[0]
+    if steps_of(reduce) <= SHORT_ROW and any(loop not in reduce.ranges for loop in output_loops(view)):
+        return None  # a short sum that many outputs share: storing them takes the time
     closed = frozenset(reduce.src[1:])
     inside = [access for access in view.loads if access.ranges & closed]
     loops = [axis for axis in output_loops(view) if axis in reduce.ranges and is_counted(axis)]

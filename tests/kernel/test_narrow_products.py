@@ -1,0 +1,80 @@
+"""Products with few rows and very many columns on a device with work-groups: convolutions to the channels of an image,
+transposed ones, long sequences. Values on the emulator, with the choice that a card would make; and that a thread has
+all rows, adjacent threads adjacent columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.kernel.emulated_card import NAME, emulated_card
+from tilewright import Tensor, dtypes
+from tilewright.base.dtype import DType
+from tilewright.graph.records import Program
+
+Function = Callable[..., Tensor]
+
+
+def threads_of(program: Program) -> int:
+    return math.prod(axis.vmax + 1 for axis in program.local_ranges)
+
+
+def groups_of(program: Program) -> int:
+    return math.prod(axis.vmax + 1 for axis in program.global_ranges)
+
+
+CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], Function]] = {
+    "to 3 channels": ((1, 6, 20, 36), (3, 6, 3, 3), lambda x, w: x.conv2d(w, padding=1)),
+    "transposed to 4": ((1, 5, 20, 36), (5, 4, 3, 3), lambda x, w: x.conv_transpose2d(w, padding=1)),
+    "dilated, rows that nothing divides": ((1, 3, 25, 41), (2, 3, 3, 3), lambda x, w: x.conv2d(w, dilation=2)),
+    "a long sequence of odd length": ((1, 4, 4099), (2, 4, 7), lambda x, w: x.conv2d(w, padding=3)),
+    "two groups": ((1, 6, 18, 40), (4, 3, 3, 3), lambda x, w: x.conv2d(w, padding=1, groups=2)),
+    "16 rows": ((1, 3, 20, 36), (16, 3, 1, 1), lambda x, w: x.conv2d(w)),
+    "followed by more": ((2, 4, 12, 34), (3, 4, 3, 3), lambda x, w: x.conv2d(w, padding=1).relu() + 1),
+}
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_a_thread_has_all_rows_of_a_few_columns(name: str, dtype: DType) -> None:
+    image, weight, way = CASES[name]
+    random = np.random.default_rng(1)
+    given = [random.integers(-1, 2, shape).astype(np.float32) for shape in (image, weight)]
+    expected = way(*(Tensor(array) for array in given)).numpy()
+    with emulated_card(cores=1) as card:
+        found = way(*(Tensor(array, device=NAME).cast(dtype).contiguous().realize() for array in given))
+        np.testing.assert_array_equal(found.float().numpy(), expected)
+        product = next(program for program in card.programs if program.name.startswith("reduce"))
+    rows = weight[1] if name.startswith("transposed") else weight[0] // (2 if name == "two groups" else 1)
+    assert threads_of(product) >= 32
+    # Columns are padded to whole work-groups, by less than half.
+    assert threads_of(product) * groups_of(product) * rows <= 1.5 * expected.size
+
+
+def test_a_window_is_no_row_that_threads_share() -> None:
+    """A sum over 3x3x64 has a unit stride along 3 elements: as a row it would be shared by one thread."""
+    with emulated_card(cores=132) as card:
+        x = Tensor(np.ones((1, 64, 8, 40), np.float32), device=NAME)
+        weight = Tensor(np.ones((17, 64, 3, 3), np.float32), device=NAME)
+        assert x.conv2d(weight, padding=1).numpy().max() == 64 * 9
+        assert all(threads_of(program) >= 32 for program in card.programs)
+
+
+@pytest.mark.parametrize("target", [2, 3])
+def test_the_gradient_of_an_adaptive_pool_has_a_thread_for_each_element(target: int) -> None:
+    """Its sums have a few terms each and are shared by whole windows of outputs: storing those takes the time."""
+    random = np.random.default_rng(2)
+    x, slope = random.standard_normal((2, 3, 24, 30)), random.standard_normal((2, 3, target, target))
+
+    def gradient(device: str) -> np.ndarray:
+        image, given = (Tensor(array.astype(np.float32), device=device) for array in (x, slope))
+        return image.adaptive_avg_pool2d(target).gradient(image, gradient=given)[0].numpy()
+
+    expected = gradient("CPU")
+    with emulated_card(cores=1) as card:
+        np.testing.assert_allclose(gradient(NAME), expected, rtol=1e-5, atol=1e-6)
+        largest = max(card.programs, key=lambda program: threads_of(program) * groups_of(program))
+        assert threads_of(largest) * groups_of(largest) >= x.size // 8

@@ -1,0 +1,92 @@
+"""Products with few rows and very many columns, such as a convolution to the channels of an image, without tensor
+cores. In: a contraction of a kernel for a target with work-groups. Out: the opts of a register tile, and its estimated
+clocks, or None where adjacent threads would not load adjacent elements.
+
+A tile of a tensor core has 64 rows, and the windows of an image are staged element by element: with 4 rows, staging
+takes all the time. Here a thread has all rows of a few columns, which it loads through the cache; neighbouring windows
+overlap there."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from tilewright.base.dtype import dtypes
+from tilewright.base.target import Target
+from tilewright.graph.records import OptOps
+from tilewright.graph.uop import UOp
+from tilewright.kernel.analysis.contraction import Contraction, Operand, count, match_contraction
+from tilewright.kernel.axes import KernelView, size_of, stride
+from tilewright.kernel.heuristics.group_builder import GroupOptBuilder, warp_threads
+from tilewright.kernel.heuristics.group_memory import GROUP_THREADS, fill_groups
+
+# The most rows; the most accumulators of a thread, and the columns that it has at most.
+MAX_ROWS = 16
+MAX_ACCUMULATORS = 32
+MAX_COLUMNS = 4
+# Threads per core that hide the latency of the cache.
+MIN_THREADS_PER_CORE = 512
+# The most iterations of the sum that are unrolled.
+MAX_UNROLLED = 9
+# Loads and products of a warp that a core starts per clock.
+_LOADS_PER_CLOCK, _PRODUCTS_PER_CLOCK = 1, 4
+
+
+class NarrowProduct(NamedTuple):
+    """`fast` is the loop of the columns along which memory is contiguous; a thread has `tile` columns."""
+
+    contraction: Contraction
+    few: Operand
+    many: Operand
+    fast: UOp
+    tile: int
+
+    def clocks(self, target: Target) -> float:
+        """Each iteration of the sum loads an element for every row and every column of the tile."""
+        contraction = self.contraction
+        products = count(contraction.batch) * contraction.rows * contraction.columns * contraction.length
+        rows = count(self.few.loops)
+        per_product = max((rows + self.tile) / (rows * self.tile) / _LOADS_PER_CLOCK, 1 / _PRODUCTS_PER_CLOCK)
+        return products * per_product / (warp_threads(target) * target.cores)
+
+
+def match_narrow_product(view: KernelView) -> NarrowProduct | None:
+    for dtype in (dtypes.float32, dtypes.bfloat16, dtypes.float16):
+        contraction = match_contraction(view, dtype, dtypes.float32)
+        if not isinstance(contraction, str):
+            return find_narrow_product(view, contraction)
+    return None
+
+
+def find_narrow_product(view: KernelView, contraction: Contraction) -> NarrowProduct | None:
+    few, many = sorted((contraction.left, contraction.right), key=lambda operand: count(operand.loops))
+    if count(few.loops) > MAX_ROWS:
+        return None
+    accesses = (*many.loads, *view.stores)
+    fast = next((loop for loop in many.loops if all(stride(access, loop) in (0, 1) for access in accesses)), None)
+    if fast is None or size_of(fast) < warp_threads(view.target):
+        return None
+    threads = count(contraction.batch) * count(many.loops) // (view.target.cores * MIN_THREADS_PER_CORE)
+    tile = min(threads, MAX_COLUMNS, MAX_ACCUMULATORS // count(few.loops))
+    return NarrowProduct(contraction, few, many, fast, 1 << (tile.bit_length() - 1)) if tile else None
+
+
+def tile_narrow_product(builder: GroupOptBuilder, product: NarrowProduct) -> None:
+    """All rows in registers, and a few columns: of another loop than the fast one where it can be divided, so that
+    windows along it overlap; otherwise as far apart as the work-group has threads."""
+    fast = product.fast
+    for axis in product.few.loops:
+        builder.split(OptOps.UPCAST, axis, size_of(axis))
+    left = MAX_UNROLLED
+    for axis in sorted(product.contraction.summed, key=lambda axis: (size_of(axis), axis.arg.id)):
+        if size_of(axis) <= left and axis in builder.view.axes:
+            builder.split(OptOps.UNROLL, axis, size_of(axis))
+            left //= size_of(axis)
+    slow = [axis for axis in product.many.loops if axis is not fast and size_of(axis) % product.tile == 0]
+    if slow:
+        builder.split(OptOps.UPCAST, max(slow, key=lambda axis: axis.arg.id), product.tile)
+    elif size_of(fast) >= 2 * GROUP_THREADS * product.tile:
+        rest = builder.split(OptOps.LOCAL, builder.fill_up(fast, GROUP_THREADS * product.tile), GROUP_THREADS)
+        if rest is not None:
+            builder.split(OptOps.UPCAST, rest, math.gcd(size_of(rest), product.tile))
+    fill_groups(builder)
