@@ -226,7 +226,8 @@ def test_what_no_kernel_takes(shape: tuple[int, ...], dtype: DType, keys: int) -
 
 @pytest.mark.parametrize("name", ["one tile", "wide heads"])
 def test_cuda_text(name: str) -> None:
-    """Products on wgmma, operands copied asynchronously, weights and sums in registers; NVRTC takes the text."""
+    """Products on wgmma, operands copied asynchronously or fetched by a warp group of its own, weights and sums in
+    registers; NVRTC takes the text."""
     case, target = CASES[name], cuda_target()
     given = case.tensors("PYTHON")
     found = case.attend(*given)
@@ -238,7 +239,9 @@ def test_cuda_text(name: str) -> None:
             products = sum(node.op is Ops.TILE_DOT for node in program.body)
             texts[ast.arg.name] = text = render_program(program)
             assert text.count("products_sent();") >= products
-            assert "copy_async<16>" in text
+            is_fetched = name == "wide heads" and ast.arg.name == FORWARD
+            assert ("setmaxnreg" in text and "fetch(" in text) == is_fetched
+            assert ("copy_async<16>(&" in text) != is_fetched
             assert "wgmma.mma_async" in text
             assert products == {FORWARD: 2, GRADIENTS[0]: 3, GRADIENTS[1]: 4}[ast.arg.name]
     assert len(texts) == 3

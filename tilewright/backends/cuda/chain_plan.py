@@ -7,8 +7,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from tilewright.backends.cuda.boxes import Box, find_boxes
 from tilewright.backends.cuda.chain_text import columns_of
+from tilewright.backends.cuda.dot_plan import WARP_GROUP
+from tilewright.backends.cuda.tensor_map import TensorMap
 from tilewright.backends.cuda.tile_plan import ALIGNMENT
+from tilewright.codegen.c_style.launch import Launch, plan_launch
 from tilewright.codegen.tiles import axis_size
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import AxisType, Ops
@@ -23,6 +27,9 @@ MIN_LATE_STAGES, MAX_LATE_STAGES = 3, 4
 OTHER_REGISTERS, REGISTERS = 48, 65536
 # Work-groups of a multiprocessor that are planned for at most, and shared memory that each of them takes in addition.
 MAX_GROUPS, GROUP_BYTES = 2, 1024
+# Groups that multiply beside one that fetches for them.
+MULTIPLYING_GROUPS = (2, 3)
+BARRIER_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,7 @@ class TileChain:
     rescaled: dict[UOp, Rescaled]
     clipped: dict[UOp, UOp]  # each product whose elements are replaced where a comparison fails, by the WHERE
     late: UOp | None = None  # a product that is made one step later, while what follows the first one is computed
+    boxes: dict[UOp, Box] | None = None  # of all tiles, where a warp group of its own has the copy engine fetch them
 
     @property
     def memories(self) -> tuple[UOp, ...]:
@@ -66,8 +74,27 @@ class TileChain:
         return sum(map(tile_bytes, self.ring))
 
     @property
+    def ring_end(self) -> int:
+        return self.once_bytes + self.stages * self.stage_bytes
+
+    @property
     def shared_bytes(self) -> int:
-        return self.once_bytes + self.stages * self.stage_bytes + ALIGNMENT
+        """Barriers of a chain that is fetched say that a stage is full, or empty, and that the tiles of `once` are."""
+        barriers = 0 if self.boxes is None else BARRIER_BYTES * (2 * self.stages + 1)
+        return self.ring_end + barriers + ALIGNMENT
+
+    @property
+    def multipliers(self) -> int:
+        """The warp groups that multiply."""
+        return self.threads // WARP_GROUP
+
+    @property
+    def launched_threads(self) -> int:
+        return self.threads + (0 if self.boxes is None else WARP_GROUP)
+
+    @property
+    def maps(self) -> tuple[TensorMap, ...]:
+        return () if self.boxes is None else tuple(self.boxes[memory].map for memory in self.memories)
 
     def offset(self, memory: UOp) -> int:
         """Where a tile begins: in shared memory, or in its stage."""
@@ -103,14 +130,30 @@ def plan_chain(program: Program) -> TileChain | None:
     groups = max(1, min(MAX_GROUPS, REGISTERS // (threads * registers)))
     if loop is None:
         return replace(chain, groups=groups)
+    boxes = _boxes_of(program, stores, threads)
+    if boxes is not None:
+        groups = 1
     shared = (program.target.max_local_bytes + GROUP_BYTES) // groups - GROUP_BYTES
-    room = (shared - ALIGNMENT - chain.once_bytes) // chain.stage_bytes
+    room = (shared - ALIGNMENT - chain.once_bytes) // (chain.stage_bytes + 2 * BARRIER_BYTES)
     body, ready = _stage_first(program, loop, ring)
-    chain = replace(chain, program=replace(program, body=body), ready=ready, groups=groups)
+    chain = replace(chain, program=replace(program, body=body), ready=ready, groups=groups, boxes=boxes)
     late = next(iter(rescaled), None) if len(dots) == 2 and dots[1] in rescaled else None
     if late is not None and room >= MIN_LATE_STAGES:
         return replace(chain, stages=min(MAX_LATE_STAGES, room), late=late)
     return replace(chain, stages=max(1, min(MAX_STAGES, axis_size(loop) + 1, room)))
+
+
+def chain_launch(chain: TileChain) -> Launch:
+    launch = plan_launch(chain.program)
+    return launch if chain.boxes is None else replace(launch, group=(chain.launched_threads, 1, 1))
+
+
+def _boxes_of(program: Program, stores: dict[UOp, list[UOp]], threads: int) -> dict[UOp, Box] | None:
+    """The boxes of a program whose tiles a warp group of its own fetches. With one group that multiplies, another
+    work-group of the multiprocessor does so while it waits."""
+    if program.section is not None or threads not in [count * WARP_GROUP for count in MULTIPLYING_GROUPS]:
+        return None
+    return find_boxes(stores, program.local_ranges)
 
 
 def _users_of(program: Program) -> dict[UOp, list[UOp]]:

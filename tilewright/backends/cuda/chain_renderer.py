@@ -1,12 +1,13 @@
 """Programs with several TILE_DOTs as CUDA C: attention and its gradients. In: a `TileChain`. Out: the text of a kernel.
 
 The loop that stages tiles is software-pipelined: what stages a step stands in a function of the number of the step, and
-runs some steps ahead. A product is held in an array of registers, from which all else is computed; where the products
-of all steps are summed, the tensor core adds them itself. An operand that threads hold is packed in pairs."""
+runs some steps ahead, in all threads or in a warp group of its own (`chain_fetch.py`). A product is held in an array of
+registers, from which all else is computed; where the products of all steps are summed, the tensor core adds them
+itself. An operand that threads hold is packed in pairs."""
 
 from __future__ import annotations
 
-from tilewright.backends.cuda import chain_text
+from tilewright.backends.cuda import chain_fetch, chain_text
 from tilewright.backends.cuda.chain_plan import TileChain, axis_product, find_sums
 from tilewright.backends.cuda.dot_mma import name_threads
 from tilewright.backends.cuda.renderer import CudaLanguage
@@ -30,11 +31,11 @@ class ChainLanguage(CudaLanguage):
         self.chain = chain
 
     def prelude(self, program: Program) -> list[str]:
-        return chain_text.prelude(self.chain.dots)
+        return [*chain_text.prelude(self.chain.dots), *chain_fetch.prelude(self.chain)]
 
     def signature(self, program: Program, launch: Launch, params: list[tuple[Param, str]]) -> list[str]:
-        arguments = ", ".join(self.arguments(program, params))
-        bounds = f"__launch_bounds__({self.chain.threads}, {self.chain.groups})"
+        arguments = ", ".join([*chain_fetch.parameters(self.chain), *self.arguments(program, params)])
+        bounds = f"__launch_bounds__({self.chain.launched_threads}, {self.chain.groups})"
         return [f'extern "C" __global__ void {bounds} {self.kernel_name(program)}({arguments}) {{']
 
     def unary(self, op: Op, dtype: DType, operand: Expression) -> Expression:
@@ -53,6 +54,7 @@ class ChainRenderer(CStyleRenderer):
         self.copied_loads = {store.src[1] for store in self.copies}
         self.loops: list[UOp] = []
         self.in_flight: list[str] = []  # the registers of products that run, in the order in which they began
+        self.fetched_once: list[str] = []
         self.replaced = {node for found in chain.rescaled.values() for node in found.replaced}
         self.replaced.update(node.src[0] for node in chain.clipped.values())
         self.sums = find_sums(chain.program)
@@ -89,6 +91,7 @@ class ChainRenderer(CStyleRenderer):
         name_threads(self.emitter, self.chain.dots[0].src[2:4], "thread")
         line(f"unsigned char* const shared = dynamic_shared + (-shared_address(dynamic_shared) & {ALIGNMENT - 1});")
         self._name_tiles(self.chain.once, "shared")
+        self.text(chain_fetch.open_barriers(self.chain))
 
     def _name_tiles(self, memories: tuple[UOp, ...], start: str) -> None:
         for memory in memories:
@@ -116,46 +119,52 @@ class ChainRenderer(CStyleRenderer):
 
     def _begin_steps(self) -> None:
         """The end of the function that stages a step; the first steps are staged, and the loop begins. A stage is
-        filled again once all threads have seen the products of its step done: a step later where one is made late."""
+        filled again once all threads have seen the products of its step done: a step later where one is made late. The
+        first step has none to make, so that it is written apart."""
         chain, axis, stop = self.chain, self.chain.loop, self.stop
         assert axis is not None
         ahead, name = chain.stages - (1 if chain.late is None else 2), self.emitter.axis_name(axis)
         self.emitter.depth -= 1
-        lines = ["};"]
-        if ahead:
-            lines += [
-                "#pragma unroll 1",
-                f"for (int step = 0; step < {ahead}; step++) {{",
-                f"  if (step < {stop}) stage_step(step, step);",
-                "  copies_sent();",
-                "}",
-            ]
-        if chain.late is not None:
-            # Nothing is added before the first step, whose own tile stands for that of a step before.
-            lines += [f"word held[{chain.late.arg.length // 4}] = {{}};", "int last = 0;"]
-        self.text([*lines, f"int slot = 0, next = {ahead};", "#pragma unroll 1"])
-        super().open_loop(axis, "0", stop)
-        following = [f"if ({name} + {ahead} < {stop}) stage_step({name} + {ahead}, next);", "copies_sent();"]
-        waiting = [f"copies_done<{max(0, ahead - 1)}>();", "stores_done();", "__syncthreads();"]
-        # Without stages to spare a step is staged after the last one is done, and waited for.
-        self.text([*waiting, *following] if ahead else ["__syncthreads();", *following, *waiting])
+        self.emitter.line("};")
+        if chain.boxes is not None:
+            self.text(chain_fetch.fetching_group(chain, stop, self.fetched_once))
+            self.text(chain_fetch.open_multiplying_groups(chain))
+        else:
+            self.text(chain_text.stage_ahead(ahead, stop))
+        if chain.late is None:
+            self.emitter.line("#pragma unroll 1")
+            super().open_loop(axis, "0", stop)
+        else:
+            kind = self.language.type_name(axis.dtype)
+            self.text([f"word held[{chain.late.arg.length // 4}] = {{}};", "int last = 0;"])
+            self.emitter.line(f"const auto run_step = [&](const {kind} {name}, const auto is_first) {{")
+            self.emitter.depth += 1
+        if chain.boxes is not None:
+            self.text(chain_fetch.open_step(chain))
+        else:
+            self.text(chain_text.open_step(ahead, name, stop))
         self._name_tiles(chain.ring, self._stage("slot"))
 
     def close_loop(self) -> None:
-        if self.loops.pop() is not self.chain.loop:
+        chain = self.chain
+        if self.loops.pop() is not chain.loop:
             super().close_loop()
             return
         self._wait_all()
-        final = self.chain.stages - 1
-        if self.chain.late is not None:
-            self.emitter.line("last = slot;")
-        if final:
-            self.emitter.line(f"slot = slot == {final} ? 0 : slot + 1;")
-            self.emitter.line(f"next = next == {final} ? 0 : next + 1;")
-        super().close_loop()
-        if self.chain.late is not None:
-            self._multiply_late(self.chain.late)
-            self._wait_all()
+        if chain.boxes is not None:
+            self.text(chain_fetch.close_step(chain))
+        else:
+            self.text(chain_text.close_step(chain.stages, is_late=chain.late is not None))
+        if chain.late is None:
+            super().close_loop()
+            return
+        assert chain.loop is not None
+        self.emitter.depth -= 1
+        self.text(["};", *chain_text.run_steps(self.language.type_name(chain.loop.dtype), self.stop)])
+        if chain.boxes is not None:
+            self.text(chain_fetch.close_multiplying_groups())
+        self._multiply_late(chain.late)
+        self._wait_all()
 
     def _multiply_late(self, dot: UOp) -> None:
         """What the threads hold since the last step, by the tile of that step."""
@@ -170,7 +179,8 @@ class ChainRenderer(CStyleRenderer):
         if name in self.in_flight:
             count = len(self.in_flight) - self.in_flight[::-1].index(name)
             done, self.in_flight = self.in_flight[:count], self.in_flight[count:]
-            self.text(chain_text.wait(list(dict.fromkeys(done)), len(self.in_flight)))
+            is_late = self.chain.late is not None and self._array(self.chain.late) in self.in_flight
+            self.text(chain_text.wait(list(dict.fromkeys(done)), len(self.in_flight), is_late))
 
     def _wait_all(self) -> None:
         if self.in_flight:
@@ -194,7 +204,7 @@ class ChainRenderer(CStyleRenderer):
         if node.op is Ops.WHERE and self.chain.clipped.get(node.src[1]) is node:
             self._clip(node)
         elif node in self.copies:
-            self.tiles.copy(node, *self.copies[node])
+            self._copy(node)
         elif node.op is Ops.BARRIER:
             if node is self.chain.ready:
                 self._begin_steps()
@@ -212,6 +222,22 @@ class ChainRenderer(CStyleRenderer):
             self.emitter.values[node.src[0]] = {at: self.emitter.operand(node.src[1], named) for at, named in elements}
         elif node.op is not Ops.ACCUMULATE or node.src[1] not in self.sums:
             super().emit_node(node)
+
+    def _copy(self, store: UOp) -> None:
+        if self.chain.boxes is None:
+            self.tiles.copy(store, *self.copies[store])
+            return
+        memory = memory_of(store.src[0])
+        box, number = self.chain.boxes[memory], self.chain.memories.index(memory)
+        coordinates = [
+            [(self.emitter.operand(atom, {}).text, step) for atom, step in form.terms.items()]
+            for form in (box.row, box.around)
+        ]
+        lines = chain_fetch.fetch(box, number, self.memory.names[memory], memory in self.chain.once, *coordinates)
+        if memory in self.chain.once:
+            self.fetched_once += lines
+        else:
+            self.text(lines)
 
     def _declare_sum(self, acc: UOp) -> None:
         name, count = f"total{acc.arg}", axis_product(acc)
@@ -232,7 +258,13 @@ class ChainRenderer(CStyleRenderer):
         self.in_flight.append(name)
         self.emitter.values[node] = self._elements(node, node, name)
         if self.chain.late is not None:
+            self.emitter.line("if constexpr (!is_first.value) {")
+            self.emitter.depth += 1
             self._multiply_late(self.chain.late)
+            self.emitter.depth -= 1
+            self.emitter.line("}")
+            if self.chain.boxes is not None:
+                self.text(chain_fetch.pass_turn(self.chain))
 
     def _rescale(self, node: UOp) -> None:
         name, factor = self._array(node), self.chain.rescaled[node].factor

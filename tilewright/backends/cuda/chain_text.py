@@ -26,7 +26,8 @@ template <int N> __device__ inline void products_done() {
 template <int N> __device__ inline void settle(float (&acc)[N]) {
   #pragma unroll
   for (int n = 0; n < N; n++) asm volatile("" : "+f"(acc[n]) :: "memory");
-}"""
+}
+template <bool VALUE> struct Flag { static constexpr bool value = VALUE; };"""
 
 
 def operand_of(dot: UOp) -> DType:
@@ -117,6 +118,44 @@ def multiply(dot: UOp, name: str, left: str, right: str, is_added: bool) -> list
     ]
 
 
-def wait(names: list[str], unfinished: int) -> list[str]:
-    """Waits for all products but the last ones, after which the registers `names` may be read."""
-    return [f"products_done<{unfinished}>();", *(f"settle({name});" for name in names)]
+def wait(names: list[str], unfinished: int, is_late: bool = False) -> list[str]:
+    """Waits for all products but the last ones, after which the registers `names` may be read. Where one of those is
+    made late, there is none of it in the first step."""
+    count = f"is_first.value ? {unfinished - 1} : {unfinished}" if is_late else str(unfinished)
+    return [f"products_done<{count}>();", *(f"settle({name});" for name in names)]
+
+
+def stage_ahead(ahead: int, stop: str) -> list[str]:
+    """The first steps, staged by all threads."""
+    first = [
+        "#pragma unroll 1",
+        f"for (int step = 0; step < {ahead}; step++) {{",
+        f"  if (step < {stop}) stage_step(step, step);",
+        "  copies_sent();",
+        "}",
+    ]
+    return [*(first if ahead else ()), f"int slot = 0, next = {ahead};"]
+
+
+def open_step(ahead: int, step: str, stop: str) -> list[str]:
+    """Waits for the tiles of a step, and stages one that lies ahead."""
+    following = [f"if ({step} + {ahead} < {stop}) stage_step({step} + {ahead}, next);", "copies_sent();"]
+    waiting = [f"copies_done<{max(0, ahead - 1)}>();", "stores_done();", "__syncthreads();"]
+    # Without stages to spare a step is staged after the last one is done, and waited for.
+    return [*waiting, *following] if ahead else ["__syncthreads();", *following, *waiting]
+
+
+def close_step(stages: int, is_late: bool) -> list[str]:
+    lines = ["last = slot;"] if is_late else []
+    if stages > 1:
+        lines += [f"{each} = {each} == {stages - 1} ? 0 : {each} + 1;" for each in ("slot", "next")]
+    return lines
+
+
+def run_steps(kind: str, stop: str) -> list[str]:
+    """All steps of a loop whose body is a function, the first of which is written apart."""
+    return [
+        f"if (0 < {stop}) run_step(0, Flag<true>());",
+        "#pragma unroll 1",
+        f"for ({kind} step = 1; step < {stop}; step++) run_step(step, Flag<false>());",
+    ]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from tilewright.backends.cuda import card as facts
 from tilewright.backends.cuda.card import Card
-from tilewright.backends.cuda.chain_plan import plan_chain
+from tilewright.backends.cuda.chain_plan import chain_launch, plan_chain
 from tilewright.backends.cuda.cores import cores_of
 from tilewright.backends.cuda.dot import render_program
 from tilewright.backends.cuda.dot_plan import dot_launch, plan_dot
@@ -119,8 +119,12 @@ class CudaDriver(Driver):
         """Modules stay loaded: the engine keeps its kernels as long as the process."""
         self.card.enter()
         library, product = self.card.library, plan_dot(program)
-        launch = plan_launch(program) if product is None else dot_launch(program, product)
-        asking = product or plan_chain(program) or plan_ring(program)
+        chain = plan_chain(program)
+        if chain is not None:
+            launch = chain_launch(chain)
+        else:
+            launch = plan_launch(program) if product is None else dot_launch(program, product)
+        asking = product or chain or plan_ring(program)
         shared_bytes = dynamic_local_bytes(program) if asking is None else asking.shared_bytes
         try:
             module = library.call("cuModuleLoadData", binary)
@@ -133,7 +137,7 @@ class CudaDriver(Driver):
         slots = argument_slots(program)
         starts = [number * program.section_buffers for number in range(program.sections)]
         written = tuple(start + param.slot for param in program.params if param.is_written for start in starts)
-        maps = () if product is None else (product.left.map, product.right.map)
+        maps = product.maps if product is not None else chain.maps if chain is not None else ()
         sizes = tuple(param.size * param.dtype.itemsize for param in program.params for _ in starts)
         names = tuple(variable.arg[0] for variable in program.variables)
         kernel = CudaKernel(function, launch.grid, launch.group, shared_bytes, slots, maps, written, sizes, names)

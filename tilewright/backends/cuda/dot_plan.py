@@ -56,6 +56,10 @@ class DotPlan:
         return self.core.rows // GROUP_ROWS
 
     @property
+    def maps(self) -> tuple[TensorMap, TensorMap]:
+        return self.left.map, self.right.map
+
+    @property
     def threads(self) -> int:
         return WARP_GROUP * (self.multipliers + 1)
 

@@ -28,7 +28,6 @@ FETCHING_REGISTERS, MULTIPLYING_REGISTERS = 40, 232
 _HELPERS = """\
 typedef unsigned int word;
 typedef unsigned long long address;
-struct __align__(64) TensorMap { address words[16]; };
 extern __shared__ unsigned char dynamic_shared[];
 
 __device__ inline word shared_address(const void* place) {
@@ -37,9 +36,17 @@ __device__ inline word shared_address(const void* place) {
 // A tile in shared memory as wgmma reads it: lines of 128 bytes, swizzled.
 __device__ inline address describe(word place, word leading, word stride) {
   return (address)((place & 0x3ffff) >> 4) | (address)(leading >> 4) << 16 | (address)(stride >> 4) << 32 | 1ull << 62;
-}
+}"""
+
+# What the threads that fetch and those that multiply tell each other.
+BARRIER_HELPERS = """\
+struct __align__(64) TensorMap { address words[16]; };
 __device__ inline void barrier_start(word barrier, word count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(count));
+}
+__device__ inline void barriers_started() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 __device__ inline void barrier_expect(word barrier, word bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
@@ -58,7 +65,7 @@ def prelude(left: Side, right: Side, plan: DotPlan) -> list[str]:
     ranks = sorted({len(side.map.sizes) for side in (left, right)})
     exchange = [EXCHANGE] if is_exchanged(plan.node.src[5]) else []
     multiply = multiply_helper(plan.core, (left.is_summed_fast, right.is_summed_fast))
-    return [_HELPERS, *(_fetch_helper(rank) for rank in ranks), multiply, *exchange]
+    return [_HELPERS, BARRIER_HELPERS, *(fetch_helper(rank) for rank in ranks), multiply, *exchange]
 
 
 # The instruction leaves a thread 2 columns of each of 4 groups of 8; of 4 threads, each gets one group.
@@ -94,7 +101,7 @@ def is_exchanged(column: UOp) -> bool:
     return any(step == 1 and axis.arg.kind.is_tile and int(axis.src[0].arg) > 2 for axis, step in terms)
 
 
-def _fetch_helper(rank: int) -> str:
+def fetch_helper(rank: int) -> str:
     names = [f"c{number}" for number in range(rank)]
     places = ", ".join(f"%{number + 2}" for number in range(rank))
     given = ", ".join(f'"r"({name})' for name in names)
@@ -133,8 +140,7 @@ def open_kernel(plan: DotPlan) -> list[str]:
         f"  for (int stage = 0; stage < {plan.stages}; stage++) {{",
         f"    barrier_start(full + 8 * stage, 1); barrier_start(empty + 8 * stage, {plan.multipliers});",
         "  }",
-        '  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");',
-        '  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");',
+        "  barriers_started();",
         "}",
         "__syncthreads();",
         "int stage = 0; word phase = 0;",
