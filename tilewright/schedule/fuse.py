@@ -27,7 +27,17 @@ from tilewright.graph.uop import UOp
 from tilewright.graph.walk import toposort
 from tilewright.schedule.facts import TRANSPARENT, Facts, gather_facts
 from tilewright.schedule.indexing import TRUE
-from tilewright.schedule.uses import Plan, Use, is_reducing, loops_over, own_use, push_use, ranges_of, size_of
+from tilewright.schedule.uses import (
+    Plan,
+    Use,
+    is_reducing,
+    loops_over,
+    own_use,
+    push_use,
+    ranges_of,
+    reads_residues,
+    size_of,
+)
 
 # Recomputing an element is cheaper than storing and loading it up to this cost, in additions. The number of times that
 # it is recomputed is clamped to RECOMPUTE_COUNTED, so that a cast alone is never stored.
@@ -49,6 +59,9 @@ MAX_GROUP_WORK = 1 << 15
 COLUMN_THREADS = 128
 # How often a sum may be recomputed per element inside a short sum, whose windows overlap.
 MAX_OVERLAP = 3
+# Terms of a contraction from which its register tile gains more than its stored results cost, where windows at a
+# stride read them: the loops of such a sum go over phases, and leave it no tile.
+MIN_TILED_TERMS = 12
 MAX_STORES = 8
 # A sum is fused with the kernel that pads its result where there are this many elements for each one of padding.
 MIN_ROW_PER_PADDING = 64
@@ -223,6 +236,9 @@ class _Decisions:
         if is_reducing(use):
             if not use.in_short or self.plan.steps_of(use) > MAX_OVERLAP * elements:
                 return self._refuse("inside another sum it would be taken for each of that sum's terms")
+            terms = max_count(node.src[0].shape) // elements if self.facts[node].is_contraction else 0
+            if terms >= MIN_TILED_TERMS and reads_residues(use):
+                return self._refuse("windows at a stride leave a contraction inside their sum no register tile")
             return self._accept_rows(node, use)
         count = math.prod(size_of(row) for row in ranges_of(use.element))
         # Rows that are padded to a vector's length ask for a little more than there is. A mask that cuts elements away

@@ -6,6 +6,7 @@ iterate over those alone. The gradient of strided windows is such a sum.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
@@ -19,11 +20,12 @@ from tilewright.schedule.masks import conditions_of, is_selection
 
 
 class Residue(NamedTuple):
-    """Steps of a loop count where `sign * loop + rest` is a multiple of the divisor."""
+    """Steps of a loop count where `factor * loop + rest` is a multiple of the divisor, which has no divisor in common
+    with the factor: one step in as many as the divisor counts."""
 
     loop: UOp
     dividend: UOp
-    sign: int
+    factor: int
     rest: Affine
     divisor: int
 
@@ -75,23 +77,30 @@ def find_residues(value: UOp, loops: tuple[UOp, ...]) -> dict[UOp, Residue]:
         if len(own) != 1 or not divisor.is_const or divisor.arg < 2 or dividend.dtype is not dtypes.index:
             continue
         form = affine(dividend)
-        sign = form.terms.get(own[0], 0)
-        rest = form.plus(Affine({own[0]: 1}, 0), -sign)
+        factor = form.terms.get(own[0], 0)
+        rest = form.plus(Affine({own[0]: 1}, 0), -factor)
         is_alone = all(own[0] not in atom.ranges for atom in rest.terms)
-        if sign in (1, -1) and is_alone and own[0].src[0].is_const and _size(own[0]) > 1:
-            found.setdefault(own[0], Residue(own[0], dividend, sign, rest, int(divisor.arg)))
+        is_coprime = math.gcd(factor, divisor.arg) == 1
+        if is_coprime and is_alone and own[0].src[0].is_const and _size(own[0]) > 1:
+            found.setdefault(own[0], Residue(own[0], dividend, factor, rest, int(divisor.arg)))
     return found
 
 
 def walk_residue(value: UOp, residue: Residue, step: UOp) -> UOp:
     """The value at the step-th of the steps that count. Past the last of them it is 0, and nothing is loaded."""
-    loop, dividend, sign, rest, divisor = residue
-    before = from_affine(rest.scaled(-sign), dtypes.index)
-    number = step * divisor + before % divisor
+    loop, dividend, factor, rest, divisor = residue
+    is_unit = factor in (1, -1)
+    before = from_affine(rest.scaled(-(factor if is_unit else pow(factor, -1, divisor))), dtypes.index)
+    first = before % divisor
+    number = step * divisor + first
+    if is_unit:
+        quotient = (step - before // divisor) * factor
+    else:
+        quotient = step * factor + (from_affine(rest, dtypes.index) + first * factor) // divisor
     exchanges = {
         loop: number,
         UOp(Ops.MOD, dtypes.index, (dividend, index_const(divisor))): index_const(0),
-        UOp(Ops.IDIV, dtypes.index, (dividend, index_const(divisor))): (step - before // divisor) * sign,
+        UOp(Ops.IDIV, dtypes.index, (dividend, index_const(divisor))): quotient,
     }
     if _size(loop) % divisor == 0:
         return substitute(value, exchanges)

@@ -140,6 +140,11 @@ def is_reducing(use: Use) -> bool:
     return any(loop.arg.kind is AxisType.REDUCE for loop in ranges_of(use.element))
 
 
+def reads_residues(use: Use) -> bool:
+    """Whether only every n-th iteration reads an element: windows at a stride, seen from what they cover."""
+    return any(part.op is Ops.CMPLT and part.src[0].op is Ops.MOD for part in parts_of(use.element.valid, Ops.AND))
+
+
 def _count_steps(element: Element, loops: tuple[UOp, ...]) -> int:
     """The iterations of a sum; it ends where a mask makes all later terms 0."""
     own = ranges_of(element)

@@ -88,8 +88,10 @@ def _overlapping_windows(node: UOp, axis: int, kernel: int, stride: int, dilatio
     """The axis is repeated until it can be laid out as rows of length size + dilation, one for each k: row k then
     begins k*dilation further on than the axis does, so an element's index is o*stride + k*dilation without division."""
     # No window reads the zeros. Positions of the repeated axis then have the same remainder modulo the stride in each
-    # copy, so that gradients, which ask for the windows at a position, do too.
-    size = -(-node.shape[axis] // stride) * stride
+    # copy, so that gradients, which ask for the windows at a position, do too. In the rest of a row, which is cut off,
+    # there is room for a last window's step: a position that a row does not have lies there, whatever its remainder.
+    least = larger_size(node.shape[axis], outputs * stride + (kernel - 1) * dilation)
+    size = -(-least // stride) * stride
     node = pad_axis(node, axis, 0, size - node.shape[axis])
     span = size + dilation
     # A count that is the same for all values of a symbolic size keeps the shapes below products of few factors.

@@ -1,0 +1,70 @@
+"""Rows of `bench/sweep.py` that took far longer than their neighbours on the CPU: what their kernels look like, and
+their values beside sums written out in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.issues.test_cpu_cliffs import kernels_of
+from tilewright import Tensor
+from tilewright.backends.cpu.device import cpu_target
+from tilewright.graph.uop import UOp
+from tilewright.kernel.axes import KernelView, size_of, stride, view_kernel
+from tilewright.kernel.heuristics.product_match import find_product
+from tilewright.kernel.optimise import prepare_kernel
+
+# ---------------------------------------------------------------- gradients of windows at a stride
+
+# A loop that has at most this many iterations is unrolled, and its accesses may be anything.
+MAX_PHASES = 5
+
+
+def prepared(ast: UOp) -> KernelView:
+    return view_kernel(prepare_kernel(ast), cpu_target())
+
+
+def image_gradient(x: Tensor, weight: Tensor, upstream: Tensor, step: int, gap: int, padding: int) -> Tensor:
+    convolved = x.conv2d(weight, None, 1, step, gap, padding)
+    return convolved.gradient(x, gradient=upstream)[0]
+
+
+def windows(size: int, window: int, step: int, gap: int, padding: int) -> int:
+    return (size + 2 * padding - gap * (window - 1) - 1) // step + 1
+
+
+@pytest.mark.parametrize("size", [66, 67])
+@pytest.mark.parametrize(
+    ("window", "step", "gap", "padding"),
+    [(5, 3, 1, 0), (4, 2, 1, 0), (7, 4, 1, 0), (9, 3, 1, 0), (7, 5, 1, 0), (3, 3, 2, 0), (5, 3, 2, 4), (7, 3, 2, 6)],
+)
+def test_the_gradient_of_windows_at_a_stride_is_affine_and_right(
+    window: int, step: int, gap: int, padding: int, size: int
+) -> None:
+    """The positions of the repeated axis that no window reads do not keep the others from a plain index."""
+    random = np.random.default_rng(0)
+    count = windows(size, window, step, gap, padding)
+    weight, upstream = (random.integers(-4, 5, shape).astype(np.float32) for shape in ((4, 3, window), (2, 4, count)))
+    x = Tensor(np.zeros((2, 3, size), np.float32)).realize()
+    found = image_gradient(x, Tensor(weight).realize(), Tensor(upstream).realize(), step, gap, padding)
+    for ast in kernels_of(found):
+        view = prepared(ast)
+        long = [loop for loop in view.axes if size_of(loop) > MAX_PHASES]
+        assert all(stride(access, loop) is not None for access in view.accesses for loop in long)
+    expected = np.zeros((2, 3, size + 2 * padding), np.float32)
+    for tap in range(window):
+        start = tap * gap
+        terms = np.einsum("boi,oc->bci", upstream, weight[:, :, tap])
+        expected[:, :, start : start + (count - 1) * step + 1 : step] += terms
+    np.testing.assert_array_equal(found.numpy(), expected[:, :, padding : padding + size])
+
+
+@pytest.mark.parametrize(("channels", "is_product"), [(64, True), (12, True), (4, False)])
+def test_a_contraction_that_windows_at_a_stride_read_is_a_product_of_its_own(channels: int, is_product: bool) -> None:
+    """Inside the sum over windows it had an accumulator for each lane and no tile of registers. Few channels are summed
+    where they are read."""
+    x, weight = Tensor.empty(2, 40, 130).contiguous(), Tensor.empty(channels, 40, 3)
+    upstream = Tensor.empty(2, channels, 64)
+    kernels = [prepared(ast) for ast in kernels_of(image_gradient(x, weight, upstream, 2, 1, 0))]
+    assert any(find_product(view) is not None for view in kernels) is is_product
+    assert (len(kernels) == 2) is is_product
