@@ -6,10 +6,12 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib.util
+import itertools
 import os
 import shutil
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -46,12 +48,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the texts under tests/golden anew")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Each worker of xdist begins to collect at another folder. The first one to import a file rewrites its asserts,
+    which takes as long as all else that collection does; the others load its bytecode."""
+    worker, workers = os.environ.get("PYTEST_XDIST_WORKER", ""), os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+    if worker and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        sizes = {folder: sum(path.stat().st_size for path in folder.rglob("*.py")) for folder in _folders(config)}
+        start = sum(sizes.values()) * int(worker.removeprefix("gw")) // int(workers)
+        before = itertools.accumulate(sizes.values(), initial=0)
+        first = sum(size < start for size in before)
+        config.args = [str(folder) for folder in [*sizes][first:] + [*sizes][:first]]
+
+
+def _folders(config: pytest.Config) -> list[Path]:
+    folders = sorted(path for path in (config.rootpath / "tests").iterdir() if path.is_dir())
+    return [folder for folder in folders if any(folder.glob("test_*.py"))]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Cases that a sample stands for are marked slow. With a sample of n, the cases of two tables whose inner one has n
-    rows are a diagonal: each row of the outer table, and the rows of the inner one in turn."""
+    """In the same order in every worker. Cases that a sample stands for are marked slow. With a sample of n, the cases
+    of two tables whose inner one has n rows are a diagonal: each row of the outer table, and the rows of the inner one
+    in turn."""
     from tests.devices import mark_cases_of_slow_devices
 
+    items.sort(key=lambda item: item.path.parent)
     mark_cases_of_slow_devices(items)
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
