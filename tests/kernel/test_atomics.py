@@ -1,5 +1,6 @@
-"""Reductions by index with atomic operations, on the emulator with the facts of a card: values, special values, the
-same bits in any order of the terms, and that the emulator reports what atomic operations do not order."""
+"""Reductions by index with atomic operations in memory and in local memory, on the emulator with the facts of a card:
+values, special values, the same bits in any order of the terms, which of the ways is chosen, and that the emulator
+reports what atomic operations do not order."""
 
 from __future__ import annotations
 
@@ -9,19 +10,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.kernel.emulated_card import NAME, CardDriver, emulated_card
+from tests.kernel.emulated_card import CARD, NAME, CardDriver, emulated_card
 from tilewright import Tensor
 from tilewright.backends.python.emulator import run_program
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import RaceError, UnsupportedError
 from tilewright.codegen.pipeline import lower
 from tilewright.graph.interpreter.evaluate import evaluate
-from tilewright.graph.kernels import atomics
+from tilewright.graph.kernels import atomics, local_sums
 from tilewright.graph.kernels.nodes import load, loop, param, place, store
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, const
 from tilewright.schedule import segments
+from tilewright.schedule.index_costs import Sizes, atomic_clocks, local_clocks, segment_clocks
 
 generator = np.random.default_rng(41)
 TINY = float(np.finfo(np.float32).smallest_subnormal)
@@ -31,21 +33,36 @@ def given(array: np.ndarray) -> Tensor:
     return Tensor(array, device=NAME)
 
 
+FLOAT_KERNELS = {
+    "_by_atomics": {"magnitudes_by_index", "add_by_index"},
+    "_in_local_memory": {"sum_in_local_memory"},
+}
+
+
 @pytest.fixture(autouse=True)
-def always_atomic(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """At sizes that the emulator runs."""
     monkeypatch.setattr(segments, "MIN_PASSES", 0)
 
 
+@pytest.fixture(params=FLOAT_KERNELS)
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The kernels of a float sum, in the one way or the other."""
+    others = {"atomic_clocks", "local_clocks"} - {"atomic_clocks" if request.param == "_by_atomics" else "local_clocks"}
+    for name in (*others, "segment_clocks"):
+        monkeypatch.setattr(segments, name, lambda *_: float("inf"))
+    return FLOAT_KERNELS[request.param]
+
+
 def used(card: CardDriver) -> set[str]:
-    return {program.name for program in card.programs if program.name.endswith("_by_index")}
+    return {name for name in (program.name for program in card.programs) if "_by_index" in name or "local" in name}
 
 
-def summed(index: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
-    with emulated_card(cores=1) as card:
+def summed(index: np.ndarray, values: np.ndarray, count: int, kernels: set[str], **facts: int) -> np.ndarray:
+    with emulated_card(**{"cores": 1} | facts) as card:
         zero = np.zeros((count, *values.shape[1:]), np.float32)
         found = given(zero).scatter_add(0, given(index), given(values)).numpy()
-        assert used(card) == {"magnitudes_by_index", "add_by_index"}
+        assert used(card) == kernels
     return found
 
 
@@ -60,37 +77,37 @@ SCALES: dict[str, Callable[[int], np.ndarray]] = {
 
 @pytest.mark.parametrize("kind", SCALES)
 @pytest.mark.parametrize("count", [300, 2])
-def test_a_float_sum_by_index_is_rounded_once(kind: str, count: int) -> None:
+def test_a_float_sum_by_index_is_rounded_once(kind: str, count: int, kernels: set[str]) -> None:
     values = SCALES[kind](1100).astype(np.float32)
     index = generator.integers(0, count, 1100)
     want = np.zeros(count)
     np.add.at(want, index, values.astype(np.float64))
     largest = np.zeros(count)
     np.maximum.at(largest, index, np.abs(values.astype(np.float64)))
-    error = np.abs(summed(index, values, count) - want)
+    error = np.abs(summed(index, values, count, kernels) - want)
     assert (error <= np.spacing(np.abs(want).astype(np.float32)) * 0.5001 + largest * 2.0**-40).all()
 
 
-def test_a_float_sum_by_index_has_the_same_bits_in_any_order() -> None:
+def test_a_float_sum_by_index_has_the_same_bits_in_any_order(kernels: set[str]) -> None:
     values = SCALES["of all sizes"](700).astype(np.float32)
     index = generator.integers(0, 20, 700)
     order = generator.permutation(700)
-    first, second = summed(index, values, 20), summed(index[order], values[order], 20)
+    first, second = summed(index, values, 20, kernels), summed(index[order], values[order], 20, kernels, cores=5)
     assert first.tobytes() == second.tobytes()
 
 
-def test_infinities_and_nan_go_where_they_are_sent() -> None:
+def test_infinities_and_nan_go_where_they_are_sent(kernels: set[str]) -> None:
     inf, nan = np.inf, np.nan
     values = np.array([inf, 1, -inf, 2, inf, -inf, nan, 3, nan, inf, 1e38, 3e38, 3e38, -0.0], np.float32)
     index = np.array([0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 5, 6])
     with np.errstate(all="ignore"):
         want = np.zeros(8, np.float32)
         np.add.at(want, index, values)
-    np.testing.assert_array_equal(summed(index, values, 8), want)
+    np.testing.assert_array_equal(summed(index, values, 8, kernels), want)
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_columns_with_indices_of_their_own(axis: int) -> None:
+def test_columns_with_indices_of_their_own(axis: int, kernels: set[str]) -> None:
     x, values = (generator.integers(-4, 5, shape).astype(np.float32) for shape in ((30, 7), (40, 7)))
     index = generator.integers(0, 30, (40, 7))
     want = x.copy()
@@ -98,7 +115,7 @@ def test_columns_with_indices_of_their_own(axis: int) -> None:
     x, values, index, want = (array if axis == 0 else array.T.copy() for array in (x, values, index, want))
     with emulated_card(cores=1) as card:
         np.testing.assert_array_equal(given(x).scatter_add(axis, given(index), given(values)).numpy(), want)
-        assert used(card)
+        assert used(card) == kernels
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.int8])
@@ -129,7 +146,7 @@ def test_of_several_values_for_one_position_the_last_one_stays(columns: int) -> 
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16])
-def test_the_gradient_of_a_gather_in_two_bytes(dtype: DType) -> None:
+def test_the_gradient_of_a_gather_in_two_bytes(dtype: DType, kernels: set[str]) -> None:
     table, index = generator.integers(-9, 9, (40, 5)).astype(np.float32), generator.integers(0, 40, (70, 5))
     slope = generator.integers(-3, 4, (70, 5)).astype(np.float32)
     want = np.zeros_like(table)
@@ -138,7 +155,7 @@ def test_the_gradient_of_a_gather_in_two_bytes(dtype: DType) -> None:
         source = given(table).cast(dtype).realize()
         (found,) = (source.gather(0, given(index)) * given(slope).cast(dtype)).sum().gradient(source)
         np.testing.assert_array_equal(found.cast(dtypes.float32).numpy(), want)
-        assert used(card)
+        assert used(card) == kernels
 
 
 def test_what_names_no_output_is_left_out() -> None:
@@ -147,6 +164,65 @@ def test_what_names_no_output_is_left_out() -> None:
     with emulated_card():
         made = atomics.combine_by_number(Ops.ADD, given(numbers).uop, given(values).uop, 3, dtypes.float32, 256)
         np.testing.assert_array_equal(Tensor(made).numpy()[0, :, 0], [2, 0, 11])
+
+
+@pytest.mark.parametrize("local_bytes", [1200, 2000, 1 << 17], ids="{} bytes".format)
+@pytest.mark.parametrize("is_spread", [False, True], ids=["rows", "elements"])
+@pytest.mark.parametrize(
+    ("shape", "count"), [((1, 40, 37), 29), ((5, 33, 1), 70), ((3, 9, 4), 50), ((1, 3, 2), 1), ((9, 2, 1), 3)], ids=str
+)
+def test_columns_and_parts_of_outputs_in_local_memory(
+    shape: tuple[int, int, int], count: int, is_spread: bool, local_bytes: int
+) -> None:
+    """Whatever of the outputs a work-group has, also with indices that name none of them."""
+    outer, rows, inner = shape
+    index = generator.integers(-2, count + 2, shape if is_spread else rows).astype(np.int32)
+    values = generator.integers(-4, 5, shape).astype(np.float32)
+    want = np.zeros((outer, count, inner), np.float32)
+    full = np.broadcast_to(index if is_spread else index[None, :, None], shape)
+    a, p, b = np.nonzero((full >= 0) & (full < count))
+    np.add.at(want, (a, full[a, p, b], b), values[a, p, b])
+    with emulated_card(cores=4, max_local_bytes=local_bytes) as card:
+        plan = local_sums.plan_local_sums(shape, count, dtypes.float32, is_spread, card.target)
+        assert plan is not None
+        found = local_sums.sum_in_local_memory(given(index).uop, given(values).uop, count, plan)
+        np.testing.assert_array_equal(Tensor(found).numpy(), want)
+
+
+# terms, outputs, columns, whether each column has indices of its own: as measured on an H200 (h200.md)
+CHOICES = {
+    "one long row": ((1 << 20, 1 << 20, 1, True), "_by_atomics"),
+    "columns of a matrix": ((2265, 2265, 2314, True), "_in_local_memory"),
+    "many rows of an embedding": ((60000, 30000, 64, False), "_by_atomics"),
+    "a large embedding": ((4096, 32000, 512, False), "_by_segments"),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_the_way_with_the_least_estimate_is_taken(name: str) -> None:
+    (terms, outputs, columns, is_spread), wanted = CHOICES[name]
+    target = replace(CARD, cores=132, max_local_bytes=232448)
+    sizes = Sizes(terms, outputs, columns, is_spread)
+    plan = local_sums.plan_local_sums((1, terms, columns), outputs, dtypes.float32, is_spread, target)
+    assert plan is not None
+    estimates = {
+        "_by_atomics": atomic_clocks(sizes, target),
+        "_by_segments": segment_clocks(sizes, target, segments.MAX_DIRECT),
+        "_in_local_memory": local_clocks(plan.clocks),
+    }
+    assert min(estimates, key=lambda way: estimates[way]) == wanted
+
+
+def test_rows_of_a_transposed_view_are_not_copied(kernels: set[str]) -> None:
+    """index_add turns its rows to the end and back: that is no permutation of memory."""
+    x, values, index = np.zeros((30, 8), np.float32), np.ones((50, 8), np.float32), generator.integers(0, 30, 50)
+    want = x.copy()
+    np.add.at(want, index, values)
+    with emulated_card(cores=1) as card:
+        tensors = [given(array).realize() for array in (x, index, values)]
+        found = tensors[0].index_add(0, tensors[1], tensors[2])
+        np.testing.assert_array_equal(found.numpy(), want)
+        assert not any("50_8" in program.name for program in card.programs)
 
 
 # ---------------------------------------------------------------- the store itself

@@ -1,11 +1,13 @@
 """Long reductions by index on a device whose threads run in warps. In: a REDUCE_AXIS that compares an index with every
-output (docs/decisions/0016). Out: the same reduction over windows of positions, by atomic operations (0041), or over
-segments of the terms, sorted by their index; None where comparing, or one loop over the terms in each part of the
-outputs, takes less time."""
+output (docs/decisions/0016). Out: the same reduction over windows of positions, by atomic operations in memory or in
+local memory (0041), or over segments of the terms, sorted by their index; None where comparing, or one loop over the
+terms in each part of the outputs, takes less time."""
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tilewright.base.dtype import dtypes
@@ -13,12 +15,14 @@ from tilewright.base.target import Target
 from tilewright.graph import build
 from tilewright.graph.gradients.gather import counting_axis
 from tilewright.graph.kernels.atomics import combine_by_number
+from tilewright.graph.kernels.local_sums import LocalPlan, plan_local_sums, sum_in_local_memory
 from tilewright.graph.kernels.segments import sum_by_number, sum_few_by_number
 from tilewright.graph.ops import ATOMICS, Ops, reduce_identity
 from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.slices import replace_axis
 from tilewright.graph.spec import Op, Shape
 from tilewright.graph.uop import UOp
+from tilewright.schedule.index_costs import Sizes, atomic_clocks, local_clocks, segment_clocks
 from tilewright.schedule.windows import windows_of
 
 # Terms from which a sort takes less time than a loop over all of them in every thread; the comparisons for each core
@@ -29,12 +33,10 @@ MAX_COLUMNS = 128
 # Terms so few that a thread may add all of them.
 MAX_DIRECT = 2048
 MAX_NUMBER = (1 << 31) - 1
-# The comparisons for each core that take as long as the launches of all other ways; the terms that a kernel with other
-# work may compare for each of its elements; and the columns of a row from which on a float sum over sorted segments
-# takes less time than one by atomic operations.
+# The comparisons for each core that take as long as the launches of all other ways; and the terms that a kernel with
+# other work may compare for each of its elements.
 MIN_PASSES = 1 << 19
 MAX_COMPARED = 32
-MIN_ROW = 32
 
 
 class IndexedReduction(NamedTuple):
@@ -48,13 +50,6 @@ class IndexedReduction(NamedTuple):
     terms: int
     outputs: int
     is_spread: bool
-
-    @property
-    def has_long_rows(self) -> bool:
-        columns = math.prod(
-            size for axis, size in enumerate(self.values.shape) if axis not in (self.output, self.terms)
-        )
-        return self.values.dtype.is_float and not self.is_spread and columns >= MIN_ROW
 
 
 def reduce_by_index(node: UOp, target: Target) -> UOp | None:
@@ -76,11 +71,29 @@ def reduce_by_index(node: UOp, target: Target) -> UOp | None:
     made = _by_windows(found, node)
     if made is None and _comparisons_per_core(node, target) < MIN_PASSES:
         return node if node.src[0].shape[found.terms] <= MAX_COMPARED else None
-    # Long rows with one index are summed over segments in less time: there are fewer indices to sort than values.
-    ways = (_by_segments, _by_atomics) if found.has_long_rows else (_by_atomics, _by_segments)
-    for way in ways:
+    for way in _ways(found, node, target):
         made = way(found, node, target) if made is None else made
     return None if made is None else build.reshape(made, node.shape)
+
+
+Way = Callable[[IndexedReduction, UOp, Target], UOp | None]
+
+
+def _ways(found: IndexedReduction, node: UOp, target: Target) -> tuple[Way, ...]:
+    """In the order of their estimated time. Only floats have a choice."""
+    if node.dtype is not dtypes.float32 or found.op is not Ops.ADD:
+        return _by_atomics, _by_segments
+    shape = node.src[0].shape
+    columns = math.prod(shape) // (shape[found.terms] * shape[found.output])
+    sizes = Sizes(shape[found.terms], found.outputs, columns, found.is_spread)
+    estimates: dict[Way, float] = {
+        _by_atomics: atomic_clocks(sizes, target),
+        _by_segments: segment_clocks(sizes, target, MAX_DIRECT),
+    }
+    plan = plan_local_sums(_sides(found, shape), found.outputs, found.values.dtype, found.is_spread, target)
+    if plan is not None:
+        estimates[functools.partial(_in_local_memory, plan)] = local_clocks(plan.clocks)
+    return tuple(sorted(estimates, key=lambda way: estimates[way]))
 
 
 def _comparisons_per_core(node: UOp, target: Target) -> int:
@@ -97,6 +110,14 @@ def _by_windows(found: IndexedReduction, node: UOp) -> UOp | None:
     return build.reduce_axis(Ops.ADD, build.cast(values, node.dtype), (found.terms,))
 
 
+def _in_local_memory(plan: LocalPlan, found: IndexedReduction, node: UOp, target: Target) -> UOp | None:
+    shape = node.src[0].shape
+    if max(shape[found.terms], found.outputs) * math.prod(_sides(found, shape)[::2]) > MAX_NUMBER:
+        return None
+    numbers, values = _side_by_side(found, shape)
+    return sum_in_local_memory(numbers, values, found.outputs, plan)
+
+
 def _by_atomics(found: IndexedReduction, node: UOp, target: Target) -> UOp | None:
     """A float sum is two of integers."""
     dtype, shape = node.dtype, node.src[0].shape
@@ -111,22 +132,46 @@ def _by_atomics(found: IndexedReduction, node: UOp, target: Target) -> UOp | Non
     return combine_by_number(found.op, numbers, values, found.outputs, dtype, target.max_group_size)
 
 
+def _sides(found: IndexedReduction, shape: Shape) -> tuple[int, int, int]:
+    """The sizes of the axes before the output together, of the terms, and of the axes behind the output."""
+    outer, inner = (
+        math.prod(shape[axis] for axis in axes if axis not in (found.output, found.terms))
+        for axes in (range(found.output), range(found.output, len(shape)))
+    )
+    return outer, shape[found.terms], inner
+
+
 def _side_by_side(found: IndexedReduction, shape: Shape) -> tuple[UOp, UOp]:
     """The numbers, and the values as (axes before the output, terms, axes behind it); numbers that are spread too."""
     others = [axis for axis in range(len(shape)) if axis not in (found.output, found.terms)]
     outer = [axis for axis in others if axis < found.output]
     inner = [axis for axis in others if axis > found.output]
     order = (*outer, found.terms, *inner, found.output)
-    flat = (math.prod(shape[axis] for axis in outer), shape[found.terms], math.prod(shape[axis] for axis in inner))
+    flat = _sides(found, shape)
     values = build.expand(found.values, tuple(_without(shape, found.output)))
     numbers = _in_order(found.numbers, order, flat if found.is_spread else (shape[found.terms],))
     return numbers, _in_order(values, order, flat)
 
 
 def _in_order(x: UOp, order: tuple[int, ...], flat: Shape) -> UOp:
-    """Permuted and reshaped; axes of size 1 move without a copy."""
+    """Permuted and reshaped; without a copy where the elements have that order in memory. Axes of size 1 move freely,
+    and a permutation that the order undoes is left out."""
     moved = [axis for axis in order if x.shape[axis] != 1]
-    return build.reshape(x if moved == sorted(moved) else build.permute(x, order), flat)
+    if moved == sorted(moved):
+        return build.reshape(x, flat)
+    inner = x.src[0] if x.op is Ops.RESHAPE and _long_axes(x)[1] == _long_axes(x.src[0])[1] else x
+    if inner.op is Ops.PERMUTE:
+        back = dict(zip(_long_axes(x)[0], (inner.arg[axis] for axis in _long_axes(inner)[0]), strict=True))
+        whole = [back[axis] for axis in moved]
+        if whole == sorted(whole):
+            return build.reshape(inner.src[0], flat)
+    return build.reshape(build.permute(x, order), flat)
+
+
+def _long_axes(x: UOp) -> tuple[list[int], list[int]]:
+    """The axes of more than one element, and their sizes."""
+    axes = [axis for axis, size in enumerate(x.shape) if size != 1]
+    return axes, [x.shape[axis] for axis in axes]
 
 
 def _by_segments(found: IndexedReduction, node: UOp, target: Target) -> UOp | None:
@@ -139,7 +184,7 @@ def _by_segments(found: IndexedReduction, node: UOp, target: Target) -> UOp | No
         return None
     if not found.is_spread and terms <= MAX_DIRECT:
         numbers, values = _side_by_side(found, shape)
-        return sum_few_by_number(build.contiguous(numbers), values, outputs, node.dtype, target)
+        return sum_few_by_number(numbers, values, outputs, node.dtype, target)
     if terms < MIN_TERMS or _comparisons_per_core(node, target) < MIN_COMPARISONS:
         return None
     others = [axis for axis in range(len(shape)) if axis not in (found.output, found.terms)]
@@ -155,7 +200,6 @@ def _by_segments(found: IndexedReduction, node: UOp, target: Target) -> UOp | No
         numbers = _numbers_of_columns(found, order, terms, columns)
         rows = build.reshape(rows, (terms * columns, 1))
         outputs *= columns
-    numbers = build.contiguous(numbers)
     sums = sum_by_number(numbers, rows, outputs, target)
     whole = build.reshape(sums, (found.outputs, *(shape[axis] for axis in others)))
     back = [found.output, *others]

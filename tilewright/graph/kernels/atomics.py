@@ -3,9 +3,8 @@ element. Out: for each index the reduction of its values, as nodes whose kernels
 (docs/decisions/0041).
 
 Integers are combined directly, since the order does not matter. A float sum would depend on the order of the threads,
-so it is computed in fixed point: a first kernel finds the maximum magnitude of each output's values; a second one adds
-the values as integer multiples of a power of two, chosen so that the sum of all terms fits in 64 bits. The result is
-rounded once and has the same bits in every run."""
+so it is computed in fixed point (`fixed_point.py`): a first kernel finds the maximum magnitude of each output's values,
+a second one adds the values as integers."""
 
 from __future__ import annotations
 
@@ -14,22 +13,14 @@ import functools
 from tilewright.base.dtype import DType, dtypes
 from tilewright.graph import build
 from tilewright.graph.kernels.custom import CustomKernel
+from tilewright.graph.kernels.fixed_point import MAGNITUDE, TOTAL, as_float, fixed_point, magnitude_of
 from tilewright.graph.kernels.nodes import GROUP_THREADS, MAX_KERNELS, load, param, place, threads_over
 from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Op, Shape, element_count
-from tilewright.graph.uop import UOp, const
+from tilewright.graph.uop import UOp
 
 _NUMBER = dtypes.int32
-_TOTAL = dtypes.int64
-# For float32: the explicit mantissa bits, the bits of infinity, and the exponent of the last bit of a subnormal number.
-_FRACTION_BITS = 23
-_INFINITY = 0x7F800000
-_LAST_BIT = 150
-# Bits of the integer sums, without the sign and one spare bit.
-_SUM_BITS = 62
-# Occurrences of plus and minus infinity are counted in the two halves of an integer.
-_HALF_BITS = 32
 
 
 def combine_by_number(op: Op, numbers: UOp, values: UOp, count: int, dtype: DType, max_threads: int) -> UOp:
@@ -44,16 +35,16 @@ def combine_by_number(op: Op, numbers: UOp, values: UOp, count: int, dtype: DTyp
         kernel = integer_kernel(op, *shape, values.dtype, dtype, threads)
         return _call(kernel, _filled(op, dtype, results), numbers, values)
     greatest = _call(
-        magnitude_kernel(*shape, values.dtype, threads), _filled(Ops.MAX, _NUMBER, results, 0), numbers, values
+        magnitude_kernel(*shape, values.dtype, threads), _filled(Ops.MAX, MAGNITUDE, results, 0), numbers, values
     )
     totals = _call(
         addition_kernel(*shape, values.dtype, threads),
-        _filled(Ops.ADD, _TOTAL, results),
+        _filled(Ops.ADD, TOTAL, results),
         numbers,
         values,
         greatest,
     )
-    return _as_float(totals, greatest, rows)
+    return as_float(totals, greatest, rows)
 
 
 def _filled(op: Op, dtype: DType, shape: Shape, least: int | None = None) -> UOp:
@@ -108,60 +99,13 @@ def integer_kernel(op: Op, numbers: Shape, values: Shape, count: int, source: DT
 
 @functools.lru_cache(MAX_KERNELS)
 def magnitude_kernel(numbers: Shape, values: Shape, count: int, source: DType, threads: int) -> UOp:
-    """The bits of a float without its sign, as an integer, have the order of magnitudes; NaN is the maximum."""
     element = _Element(numbers, values, count, source, threads)
-    return element.combined(Ops.MAX, _magnitude(element.value), "magnitudes_by_index")
+    return element.combined(Ops.MAX, magnitude_of(element.value), "magnitudes_by_index")
 
 
 @functools.lru_cache(MAX_KERNELS)
 def addition_kernel(numbers: Shape, values: Shape, count: int, source: DType, threads: int) -> UOp:
-    """
-    value = mantissa * 2 ** (exponent - 150)
-    added = mantissa * 2 ** (exponent - greatest exponent + spare bits), rounded to an integer
-
-    Where the maximum is infinite or NaN only infinities are counted: a positive one in the lower half of the total, a
-    negative one in the upper half, and a NaN in both."""
     element = _Element(numbers, values, count, source, threads)
-    greatest = load(param(3, _NUMBER, element.size), element.output, element.valid)
-    bits = _magnitude(element.value)
-    is_negative = (element.value.cast(dtypes.float32).bitcast(_NUMBER)) < 0
-    field = bits >> _FRACTION_BITS
-    hidden = (field > 0).where(const(_NUMBER, 1 << _FRACTION_BITS), const(_NUMBER, 0))
-    mantissa = (bits & ((1 << _FRACTION_BITS) - 1)) | hidden
-    shift = field.maximum(1) - _exponent(greatest) + _spare_bits(values[1])
-    # A shift by more than 31 leaves no bits of a mantissa.
-    up, down = shift.maximum(0), (-shift).maximum(0).minimum(31)
-    one = const(_TOTAL, 1)
-    size = ((mantissa.cast(_TOTAL) << up.cast(_TOTAL)) + ((one << down.cast(_TOTAL)) >> 1)) >> down.cast(_TOTAL)
-    finite = is_negative.where(-size, size)
-    upper = const(_TOTAL, 1 << _HALF_BITS)
-    infinite = is_negative.where(upper, one)
-    counted = (bits > _INFINITY).where(upper + one, bits.eq(_INFINITY).where(infinite, const(_TOTAL, 0)))
-    return element.combined(Ops.ADD, (greatest < _INFINITY).where(finite, counted), "add_by_index")
-
-
-def _magnitude(value: UOp) -> UOp:
-    return value.cast(dtypes.float32).bitcast(_NUMBER) & 0x7FFFFFFF
-
-
-def _exponent(magnitude: UOp) -> UOp:
-    """The exponent; for subnormal numbers that of the smallest normal number."""
-    return (magnitude >> _FRACTION_BITS).maximum(1)
-
-
-def _spare_bits(rows: int) -> int:
-    """The number of bits by which the largest mantissa can be shifted left so that a sum of `rows` terms does not
-    overflow."""
-    return _SUM_BITS - (_FRACTION_BITS + 1) - max(1, (rows - 1).bit_length())
-
-
-def _as_float(totals: UOp, greatest: UOp, rows: int) -> UOp:
-    """The sums as float32, scaled by two powers of two: a single one may underflow."""
-    power = _exponent(greatest) - (_LAST_BIT + _spare_bits(rows))
-    half = power >> 1
-    first, second = (((each + 127) << _FRACTION_BITS).bitcast(dtypes.float32) for each in (half, power - half))
-    finite = totals.cast(dtypes.float32) * first * second
-    positive, negative = (totals & ((1 << _HALF_BITS) - 1)).ne(0), (totals >> _HALF_BITS).ne(0)
-    infinity, nan = (build.const(dtypes.float32, value) for value in (float("inf"), float("nan")))
-    special = positive.where(negative.where(nan, infinity), -infinity)
-    return (greatest < _INFINITY).where(finite, special)
+    greatest = load(param(3, MAGNITUDE, element.size), element.output, element.valid)
+    added = fixed_point(element.value, greatest, values[1])
+    return element.combined(Ops.ADD, added, "add_by_index")

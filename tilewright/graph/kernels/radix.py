@@ -46,9 +46,9 @@ _COUNT = dtypes.int32
 _COUNTER = dtypes.uint16
 
 
-def sorted_rows(keys: UOp, target: Target) -> tuple[UOp, UOp]:
+def sorted_rows(keys: UOp, target: Target, bits: int | None = None) -> tuple[UOp, UOp]:
     """(source positions, sorted keys) of each row of (rows, size) keys, for a target with work-groups; the sort is
-    stable."""
+    stable. With `bits`, all keys are non-negative and have no more bits than that."""
     longest = longest_row(_COUNT, target.max_local_bytes, target.max_group_size)
     if (
         keys.shape[1] >= MIN_SIZE
@@ -57,7 +57,7 @@ def sorted_rows(keys: UOp, target: Target) -> tuple[UOp, UOp]:
         and target.max_local_bytes >= local_bytes_needed(keys.dtype)
         and longest > 0
     ):
-        return radix_sorted(keys, longest)
+        return radix_sorted(keys, longest, bits=bits)
     return merge_sorted(keys, target.max_local_bytes, target.max_group_size)
 
 
@@ -68,15 +68,19 @@ def local_bytes_needed(dtype: DType) -> int:
     return THREADS * OWN * (dtype.itemsize + _COUNT.itemsize) + counters + (3 * THREADS + 64) * _COUNT.itemsize
 
 
-def radix_sorted(keys: UOp, longest: int, threads: int = THREADS, own: int = OWN) -> tuple[UOp, UOp]:
-    """(source positions, sorted keys) of each row of (rows, size) keys. `longest` is an argument of `running_sums`."""
+def radix_sorted(
+    keys: UOp, longest: int, threads: int = THREADS, own: int = OWN, bits: int | None = None
+) -> tuple[UOp, UOp]:
+    """(source positions, sorted keys) of each row of (rows, size) keys. `longest` is an argument of `running_sums`,
+    `bits` one of `sorted_rows`."""
     rows, size = keys.shape
     dtype = keys.dtype
-    digits = -(-dtype.bits // MAX_WIDTH)
-    width = -(-dtype.bits // digits)
+    sorted_bits = dtype.bits if bits is None else max(1, bits)
+    digits = -(-sorted_bits // MAX_WIDTH)
+    width = -(-sorted_bits // digits)
     values, blocks = 1 << width, -(-size // (threads * own))
     # The sign bit is flipped, so that the keys sort as unsigned integers.
-    sign = build.const(dtype, 0 if dtype.is_unsigned else dtype.min)
+    sign = build.const(dtype, 0 if dtype.is_unsigned or bits is not None else dtype.min)
     ordered = build.contiguous(build.alu(Ops.XOR, keys, sign))
     positions = build.contiguous(build.cast(build.axis_iota(keys.shape, 1), _COUNT))
     shifts = build.contiguous(build.axis_iota((digits, ROW), 0) * width)

@@ -40,7 +40,7 @@ _NUMBER = dtypes.int32
 def sum_by_number(numbers: UOp, values: UOp, count: int, target: Target) -> UOp:
     """out[n, c] = sum of values[p, c] where numbers[p] == n, for n in 0..count-1; other numbers are ignored."""
     rows, columns = values.shape
-    positions, ordered = sorted_rows(build.reshape(numbers, (1, rows)), target)
+    positions, ordered = _sorted(numbers, count, target)
     position = build.expand(build.reshape(positions, (rows, 1)), values.shape)
     held = build.contiguous(build.gather(values, position, build.axis_iota(values.shape, 1)))
     blocks = -(-rows // BLOCK)
@@ -51,6 +51,14 @@ def sum_by_number(numbers: UOp, values: UOp, count: int, target: Target) -> UOp:
     kernel = segment_kernel(values.dtype, rows, columns, count, threads)
     (sums,) = call(kernel, ((values.dtype, (count, columns)),), (bounds, held, totals))
     return sums
+
+
+def _sorted(numbers: UOp, count: int, target: Target) -> tuple[UOp, UOp]:
+    """The numbers in ascending order, and their source positions. Those that name no output come last, as `count`: the
+    fewer bits there are, the fewer passes a sort takes."""
+    inside = ((numbers < 0).logical_not() & (numbers < count)).where(numbers, count)
+    keys = build.contiguous(build.reshape(inside, (1, numbers.shape[0])))
+    return sorted_rows(keys, target, count.bit_length())
 
 
 @functools.lru_cache(MAX_KERNELS)
@@ -84,7 +92,7 @@ def sum_few_by_number(numbers: UOp, values: UOp, count: int, dtype: DType, targe
     order of the numbers, and no segment is too long for a thread."""
     outer, rows, inner = values.shape
     threads = min(GROUP_THREADS, target.max_group_size)
-    positions, ordered = sorted_rows(build.reshape(numbers, (1, rows)), target)
+    positions, ordered = _sorted(numbers, count, target)
     (bounds,) = call(bounds_kernel(rows, count, threads), ((_NUMBER, (count + 1,)),), (_flat(ordered),))
     kernel = direct_kernel(values.dtype, dtype, values.shape, count, threads)
     (sums,) = call(kernel, ((dtype, (outer, count, inner)),), (bounds, _flat(positions), values))

@@ -1,0 +1,65 @@
+"""What a float sum by index costs on a device with work-groups, in clocks of all cores. In: the sizes of the sum and a
+target. Out: estimates for the ways of `segments.py`, of which the least is taken.
+
+The clocks of one access were measured on an H200 (docs/measurements/h200.md); what they are multiplied by follows from
+the sizes and the facts of the target."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tilewright.base.target import Target
+from tilewright.graph.kernels.radix import MAX_WIDTH, MIN_SIZE
+
+# Clocks until a kernel that waits for another begins.
+_LAUNCH_CLOCKS = 4500.0
+# Clocks of a core for a term that is combined atomically in memory, twice: beside its neighbours, in any order in the
+# last-level cache, in any order beyond it.
+_ADJACENT_CLOCKS, _RANDOM_CLOCKS, _FAR_CLOCKS = 2.0, 5.5, 11.0
+# Columns of a row that share an index from which on atomic operations of a warp are adjacent.
+_MIN_ADJACENT = 8
+# Bytes of an output that are filled, combined and read again; of one that is only written, with its bounds; of a term
+# that is gathered and summed; of an index in one pass of a sort.
+_ATOMIC_BYTES, _WRITTEN_BYTES, _TERM_BYTES, _SORTED_BYTES = 28, 12, 16, 24
+_CELL_BYTES = 12
+# Kernels of a float sum by atomic operations; of a sort of few indices, and of each pass of one of many; of the sums.
+_ATOMIC_KERNELS, _MERGE_KERNELS, _PASS_KERNELS, _SUM_KERNELS = 4, 5, 7, 4
+
+
+class Sizes(NamedTuple):
+    """`columns` elements of each of `terms` rows are summed into `outputs` rows."""
+
+    terms: int
+    outputs: int
+    columns: int
+    is_spread: bool  # every column has indices of its own
+
+
+def atomic_clocks(sizes: Sizes, target: Target) -> float:
+    cells, values = sizes.outputs * sizes.columns, sizes.terms * sizes.columns
+    is_adjacent = not sizes.is_spread and sizes.columns >= _MIN_ADJACENT
+    is_far = cells * _CELL_BYTES > target.cache_bytes
+    per_term = _ADJACENT_CLOCKS if is_adjacent else _FAR_CLOCKS if is_far else _RANDOM_CLOCKS
+    moved = cells * _ATOMIC_BYTES / _bytes_per_clock(target)
+    return _ATOMIC_KERNELS * _LAUNCH_CLOCKS + values * per_term / target.cores + moved
+
+
+def segment_clocks(sizes: Sizes, target: Target, max_direct: int) -> float:
+    cells, values = sizes.outputs * sizes.columns, sizes.terms * sizes.columns
+    sorted_terms = values if sizes.is_spread else sizes.terms
+    passes = -(-(sizes.outputs * (sizes.columns if sizes.is_spread else 1)).bit_length() // MAX_WIDTH)
+    is_merged = sorted_terms < MIN_SIZE
+    launches = _MERGE_KERNELS + _SUM_KERNELS if is_merged else _PASS_KERNELS * passes + _SUM_KERNELS
+    if not sizes.is_spread and sizes.terms <= max_direct:
+        launches = _SUM_KERNELS
+    moved = cells * _WRITTEN_BYTES + values * _TERM_BYTES + (0 if is_merged else passes * sorted_terms * _SORTED_BYTES)
+    return launches * _LAUNCH_CLOCKS + moved / _bytes_per_clock(target)
+
+
+def local_clocks(clocks: float) -> float:
+    return clocks + _LAUNCH_CLOCKS
+
+
+def _bytes_per_clock(target: Target) -> float:
+    """Memory gives half of what the last-level cache does."""
+    return target.cores * target.core_bytes_per_clock / 2
