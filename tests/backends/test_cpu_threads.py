@@ -40,6 +40,13 @@ def train():
     return Tensor.cat(loss.reshape(1), *(parameter.flatten() for parameter in parameters))
 
 
+def attention():
+    query, key, value = normal(1, 2, 130, 16), normal(1, 1, 2100, 16), normal(1, 1, 2100, 16)
+    found = query.scaled_dot_product_attention(key, value, enable_gqa=True)
+    gradients = found.gradient(query, key, value, gradient=query)
+    return Tensor.cat(*(each.flatten() for each in (found, *gradients)))
+
+
 a, b, wide, long = normal(130, 257), normal(257, 190), normal(70, 5000), normal(1 << 20)
 x, kernel = normal(2, 8, 20, 20), normal(16, 8, 3, 3)
 values = {
@@ -53,6 +60,7 @@ values = {
     "softmax": wide.softmax(-1),
     "convolution": x.conv2d(kernel),
     "training step": train(),
+    "attention and its gradients": attention(),
 }
 digests = {name: hashlib.sha256(value.detach().numpy().tobytes()) for name, value in values.items()}
 print(json.dumps({name: digest.hexdigest() for name, digest in digests.items()}))

@@ -60,6 +60,12 @@ class RandomMixin(Family):
     @classmethod
     def _random_bits(cls, count: int, device: Devices) -> UOp:
         """`count` random uint64; the device's generator advances by that number."""
+        key, offset = _words(cls._advance(count, device))
+        return build.alu(Ops.THREEFRY, build.alu(Ops.ADD, build.iota(count, dtypes.uint64), offset), key)
+
+    @classmethod
+    def _advance(cls, count: int, device: Devices) -> UOp:
+        """The state of the device's generator, which then advances by `count` numbers."""
         with live.exchanging:
             state = _generators.get(device)
             if state is None:
@@ -67,12 +73,17 @@ class RandomMixin(Family):
                 live.register_library_state(state)
             assert isinstance(state, RandomMixin)
             state._forget_history()
-            key, offset = (build.reshape(build.shrink(state.uop, (pair,)), ()) for pair in ((0, 1), (1, 2)))
-            counter = build.alu(Ops.ADD, build.iota(count, dtypes.uint64), offset)
-            bits = build.alu(Ops.THREEFRY, counter, key)
-            advanced = build.alu(Ops.ADD, offset, build.const(dtypes.uint64, count))
+            before = state.uop
+            advanced = build.alu(Ops.ADD, _words(before)[1], build.const(dtypes.uint64, count))
             state._store(((Ops.SHRINK, ((1, 2),)),), build.reshape(advanced, (1,)))
-            return bits
+            return before
+
+    @classmethod
+    def _drawn_state(cls, count: int, device: str) -> Self:
+        """The key of the device's generator and its offset after `count` numbers, by which it advances: for a kernel
+        that computes these numbers itself."""
+        step = build.alu(Ops.MUL, build.iota(2, dtypes.uint64), build.const(dtypes.uint64, count, (2,)))
+        return cls._from_uop(build.alu(Ops.ADD, cls._advance(count, device), step), device)._drawn()
 
     def _forget_history(self) -> None:
         """Replaces the node of a computed state by its buffer, so that graphs of earlier draws are freed."""
@@ -107,14 +118,19 @@ class RandomMixin(Family):
         count = math.prod(sizes)
         if count == 0:
             return cls.zeros(sizes, device=device, dtype=wanted, requires_grad=requires_grad)
-        # As many bits as the dtype represents exactly, so that the result is never rounded up to 1.
-        digits = wanted.mantissa_bits + 1
-        bits = build.alu(Ops.SHR, cls._random_bits(count, device), build.const(dtypes.uint64, 64 - digits))
-        whole = build.cast(build.cast(bits, dtypes.int32 if digits < 32 else dtypes.int64), wanted)
-        node = build.alu(Ops.MUL, whole, build.const(wanted, 2.0**-digits))
+        node = cls._uniform(cls._random_bits(count, device), wanted)
         made = cls._from_uop(build.reshape(node, sizes), device)
         made = made._drawn() if contiguous else made
         return made._told(requires_grad)
+
+    @classmethod
+    def _uniform(cls, bits: UOp, dtype: DType) -> UOp:
+        """Random uint64 as numbers in [0, 1), of as many bits as the dtype represents exactly, so that none is rounded
+        up to 1."""
+        digits = dtype.mantissa_bits + 1
+        high = build.alu(Ops.SHR, bits, build.const(dtypes.uint64, 64 - digits))
+        whole = build.cast(build.cast(high, dtypes.int32 if digits < 32 else dtypes.int64), dtype)
+        return build.alu(Ops.MUL, whole, build.const(dtype, 2.0**-digits))
 
     def rand_like(self, requires_grad: bool | None = None, **kwargs: Any) -> Self:
         """`rand` in the shape of this tensor, divided among devices as it is."""
@@ -267,3 +283,19 @@ class RandomMixin(Family):
             return (self < -math.inf).where(self, 0)
         kept = self.rand(*self.shape, device=self.device, dtype=dtypes.float32, contiguous=False) >= p
         return kept._drawn().where(self * (1 / (1 - p)), 0)
+
+    def _dropout_before(self, p: float, state: Self) -> Self:
+        """`dropout` with the last random numbers before a state of the generator."""
+        count = math.prod(self.shape)
+        key, end = _words(state.uop)
+        counter = build.alu(Ops.ADD, build.iota(count, dtypes.uint64), end)
+        counter = build.alu(Ops.SUB, counter, build.const(dtypes.uint64, count, (count,)))
+        uniform = self._uniform(build.alu(Ops.THREEFRY, counter, key), dtypes.float32)
+        kept = self._new(build.reshape(uniform, self.shape)) >= p
+        return kept.where(self * (1 / (1 - p)), 0)
+
+
+def _words(state: UOp) -> tuple[UOp, UOp]:
+    """The key and the offset of a state."""
+    key, offset = (build.reshape(build.shrink(state, (pair,)), ()) for pair in ((0, 1), (1, 2)))
+    return key, offset

@@ -30,12 +30,6 @@ MAX_SCORES = 1 << 25
 # cores.
 ROW_MULTIPLE = 64
 
-# Scores in a core's cache, in parts of it: those of one kernel are read by the next, a part of them from the cache
-# that cores share. Each part of causal queries is compiled for itself.
-CACHE_SHARE = 2
-MAX_CACHED_PARTS = 8
-MIN_CACHED_ROWS = 128
-
 T = TypeVar("T", bound=ProductsMixin)
 
 
@@ -59,8 +53,8 @@ class AttentionMixin(RandomMixin, ProductsMixin):
                 message = f"the number of heads of {self.shape} is not a multiple of that of {key.shape}"
                 raise ShapeError(name, message, "give (..., heads, time, features), the query's heads a multiple")
         has_own_keys = enable_gqa or self.ndim < 3 or key.shape[-3:-2] in ((1,), self.shape[-3:-2])
-        if has_own_keys and (dropout_p == 0 or (0 < dropout_p <= 1 and not modes.training)):
-            fused = self._fused_attention(key, value, attn_mask, is_causal)
+        if has_own_keys and 0 <= dropout_p <= 1:
+            fused = self._fused_attention(key, value, attn_mask, is_causal, dropout_p if modes.training else 0.0)
             if fused is not None:
                 return fused
         if enable_gqa:
@@ -68,8 +62,17 @@ class AttentionMixin(RandomMixin, ProductsMixin):
             key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
         return self._attend_in_parts(key, value, attn_mask, is_causal, dropout_p)
 
-    def _fused_attention(self, key: Self, value: Self, attn_mask: Self | None, is_causal: bool) -> Self | None:
+    def _fused_attention(
+        self, key: Self, value: Self, attn_mask: Self | None, is_causal: bool, dropout_p: float
+    ) -> Self | None:
         """The result of one kernel, or None where no kernel takes these operands."""
+        if runs_in_blocks(self):
+            # Imported late: only devices whose threads are cores use it.
+            from tilewright.tensor.families.networks.blocked_attention import blocked_attention
+
+            return blocked_attention(self, key, value, attn_mask, is_causal, dropout_p, _attend_in_parts)
+        if dropout_p:
+            return None
         if self.ndim > 2 and not is_symbolic(self.shape) and self.shape[-2] == 1 and not is_causal:
             # Imported late: only devices with work-groups use it.
             from tilewright.tensor.families.networks.row_attention import row_attention
@@ -83,14 +86,19 @@ class AttentionMixin(RandomMixin, ProductsMixin):
         return fused_attention(self, key, value, attn_mask, is_causal, _attend_in_parts)
 
     def _attend_in_parts(
-        self, key: Self, value: Self, attn_mask: Self | None, is_causal: bool, dropout_p: float = 0.0
+        self,
+        key: Self,
+        value: Self,
+        attn_mask: Self | None,
+        is_causal: bool,
+        dropout_p: float = 0.0,
+        state: Self | None = None,
     ) -> Self:
-        """In parts of as many rows as may have their scores in memory."""
-        parts = rows_at_a_time(self, key)
-        again = checkpoint if parts else _called
-        parts = parts or cached_rows(self, key)
+        """In parts of as many rows as may have their scores in memory. A `state` is that after the random numbers for
+        dropout, of all rows at once."""
+        parts = rows_at_a_time(self, key) if state is None else []
         if not parts:
-            return self._attend(key, value, attn_mask, dropout_p, 0 if is_causal else None)
+            return self._attend(key, value, attn_mask, dropout_p, 0 if is_causal else None, state)
         results: list[Self] = []
         for first, end in parts:
             given = [take_rows(self, first, end), key, value]
@@ -100,10 +108,18 @@ class AttentionMixin(RandomMixin, ProductsMixin):
                 has_rows = attn_mask.ndim >= 2 and attn_mask.shape[-2] != 1
                 given.append(take_rows(attn_mask, first, end) if has_rows else attn_mask)
             row = first if is_causal else None
-            results.append(again(lambda q, k, v, m=None, row=row: q._attend(k, v, m, dropout_p, row), *given))
+            results.append(checkpoint(lambda q, k, v, m=None, row=row: q._attend(k, v, m, dropout_p, row), *given))
         return results[0].cat(*results[1:], dim=-2)
 
-    def _attend(self, key: Self, value: Self, mask: Self | None, dropout_p: float, first_row: int | None) -> Self:
+    def _attend(
+        self,
+        key: Self,
+        value: Self,
+        mask: Self | None,
+        dropout_p: float,
+        first_row: int | None,
+        state: Self | None = None,
+    ) -> Self:
         """All rows of `self` at once. `first_row`, the position of the first row among all queries, makes it causal."""
         carrier: DType = accumulate_dtype(promote(self.dtype, key.dtype))
         # The gradient of the scores is an operand of the products for queries and keys, so it is rounded to their
@@ -116,12 +132,24 @@ class AttentionMixin(RandomMixin, ProductsMixin):
         elif mask is not None:
             scores = mask.where(scores, -math.inf) if mask.dtype.is_bool else scores + mask
         weights = scores.softmax(-1).cast(self.dtype)
-        return weights.dropout(dropout_p).dot(value)
+        dropped = weights.dropout(dropout_p) if state is None else weights._dropout_before(dropout_p, state)
+        return dropped.dot(value)
 
 
 def _attend_in_parts(query: AttentionMixin, *others: Any) -> AttentionMixin:
     """The method as a module-level function, which compares equal in every call."""
     return query._attend_in_parts(*others)
+
+
+def runs_in_blocks(query: ProductsMixin) -> bool:
+    """Whether the threads of the device are CPU cores, which compute attention in blocks that their caches hold."""
+    if not isinstance(query.device, str):
+        return False
+    try:
+        target = open_driver(query.device).target
+    except DeviceError:  # which is told when something is computed
+        return False
+    return target.has_threads and not target.has_local
 
 
 def rows_at_a_time(query: ProductsMixin, key: ProductsMixin) -> list[tuple[int, int]]:
@@ -136,28 +164,6 @@ def rows_at_a_time(query: ProductsMixin, key: ProductsMixin) -> list[tuple[int, 
     step = max(1, MAX_SCORES // scores)
     step -= step % ROW_MULTIPLE if step > ROW_MULTIPLE else 0
     return [(first, min(first + step, rows)) for first in range(0, rows, step)]
-
-
-def cached_rows(query: ProductsMixin, key: ProductsMixin) -> list[tuple[int, int]]:
-    """The parts of the queries whose scores a core's cache holds from one kernel to the next; none on a device with
-    work-groups, where all scores are that few, and where there would be too many parts or too few rows in each."""
-    if min(query.ndim, key.ndim) < 2 or not isinstance(query.device, str) or is_symbolic((*query.shape, *key.shape)):
-        return []
-    try:
-        target = open_driver(query.device).target
-    except DeviceError:  # which is told when something is computed
-        return []
-    rows, heads = query.shape[-2], broadcast_shape("attention", query.shape[:-2], key.shape[:-2])
-    row_bytes = max_count((*heads, key.shape[-2])) * accumulate_dtype(query.dtype).itemsize
-    step = CACHE_SHARE * target.core_cache_bytes // max(1, row_bytes) // ROW_MULTIPLE * ROW_MULTIPLE
-    is_in_parts = MIN_CACHED_ROWS <= step < rows <= MAX_CACHED_PARTS * step
-    if not is_in_parts or not target.has_threads or target.has_local:
-        return []
-    return [(first, min(first + step, rows)) for first in range(0, rows, step)]
-
-
-def _called(function: Any, *given: Any) -> Any:
-    return function(*given)
 
 
 def take_rows(tensor: T, first: int, end: int) -> T:

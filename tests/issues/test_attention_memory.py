@@ -1,0 +1,246 @@
+"""Attention on a CPU needs memory in proportion to its length: no matrix of scores is stored, neither for the result
+nor for the gradients, for any mask, length, head size, shared heads or dropout. Values are compared with float64."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright import Tensor, dtypes, jit
+from tilewright.base.dtype import DType
+from tilewright.graph.ops import Ops
+from tilewright.graph.walk import toposort
+from tilewright.tensor.families.networks import blocked_attention
+
+FORWARD, GRADIENTS = "attention_blocks", "attention_block_gradients"
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture(autouse=True)
+def short_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short sequences, which are quicker to compute from products and a softmax, as kernels in blocks."""
+    for name in ("MIN_SCORES", "MIN_CAUSAL_SCORES", "MIN_QUERIES"):
+        monkeypatch.setattr(blocked_attention, name, 1)
+
+
+@dataclass(frozen=True)
+class Case:
+    query: tuple[int, ...]
+    key: tuple[int, ...]
+    is_causal: bool = False
+    mask: str = ""  # bool, heads or keys
+    value_features: int = 0
+    dtype: DType = dtypes.float32
+
+    def arrays(self) -> list[Array]:
+        generator = np.random.default_rng(3)
+        width = self.value_features or self.key[-1]
+        shapes = (self.query, self.key, (*self.key[:-1], width), (*self.query[:-1], width))
+        made = [generator.standard_normal(shape) for shape in shapes]
+        sizes = self.query[-2], self.key[-2]
+        masks = {
+            "bool": generator.random(sizes) < 0.6,
+            "heads": generator.standard_normal((self.query[-3] if len(self.query) > 2 else 1, 1, sizes[1])),
+            "keys": np.arange(sizes[1])[None] >= sizes[1] - 7,
+        }
+        return [*made, *([masks[self.mask]] if self.mask else [])]
+
+    def tensors(self) -> list[Tensor]:
+        return [
+            Tensor(each).cast(dtypes.bool if each.dtype == bool else self.dtype).realize() for each in self.arrays()
+        ]
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *mask: Tensor, dropout: float = 0.0) -> Tensor:
+        has_heads = query.ndim > 2
+        return query.scaled_dot_product_attention(
+            key, value, mask[0] if mask else None, dropout, self.is_causal, enable_gqa=has_heads
+        )
+
+
+CASES = {
+    "odd sizes": Case((1, 2, 131, 33), (1, 2, 203, 33), value_features=17),
+    "causal, shared heads": Case((2, 4, 121, 16), (2, 2, 121, 16), is_causal=True),
+    "causal, more queries than keys": Case((1, 1, 210, 8), (1, 1, 50, 8), is_causal=True),
+    "bool mask": Case((3, 27, 16), (3, 99, 16), mask="bool"),
+    "float mask of keys for each head": Case((1, 2, 30, 24), (1, 2, 200, 24), mask="heads"),
+    "the first blocks of keys are masked": Case((40, 80), (400, 80), mask="keys"),
+    "bfloat16": Case((1, 1, 60, 40), (1, 1, 60, 40), is_causal=True, dtype=dtypes.bfloat16),
+    "float64": Case((1, 1, 60, 5), (1, 1, 60, 5), dtype=dtypes.float64),
+}
+
+
+def expected(case: Case, given: list[Array]) -> tuple[Array, list[Array]]:
+    """The result, and the gradients of queries, keys, values and a float mask, in float64."""
+    query, key, value, slope, *masks = given
+    shared = query.shape[-3] // key.shape[-3] if query.ndim > 2 else 1
+    keys, values = (np.repeat(each, shared, -3) if shared > 1 else each for each in (key, value))
+    scale = 1 / math.sqrt(query.shape[-1])
+    scores = query @ np.swapaxes(keys, -1, -2) * scale
+    if case.is_causal:
+        scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
+    for mask in masks:
+        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    result = weights @ values
+    slopes = weights * (slope @ np.swapaxes(values, -1, -2) - (slope * result).sum(-1, keepdims=True))
+
+    def of_heads(array: Array) -> Array:
+        if shared == 1:
+            return array
+        return array.reshape(*key.shape[:-2], shared, *array.shape[-2:]).sum(-3)
+
+    gradients = [
+        slopes @ keys * scale,
+        of_heads(np.swapaxes(slopes, -1, -2) @ query * scale),
+        of_heads(np.swapaxes(weights, -1, -2) @ slope),
+    ]
+    if masks and masks[0].dtype != bool:
+        gradients.append(slopes.sum((0, 2))[:, None])
+    return result, gradients
+
+
+def names(*values: Tensor) -> list[str]:
+    return [item.ast.arg.name for item in values[0].schedule(*values[1:]) if item.ast is not None]
+
+
+def close(found: Tensor, wanted: Array, tolerance: float) -> bool:
+    return bool(np.abs(found.double().numpy() - wanted).max() <= tolerance * max(1.0, np.abs(wanted).max()))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients(name: str) -> None:
+    case = CASES[name]
+    given = case.tensors()
+    query, key, value, slope, *mask = given
+    found = case.attend(query, key, value, *mask)
+    targets = [query, key, value, *(each for each in mask if each.dtype.is_float)]
+    gradients = found.gradient(*targets, gradient=slope)
+    assert names(found).count(FORWARD) == 1
+    assert {FORWARD, GRADIENTS} <= set(names(*gradients[:3]))
+    result, wanted = expected(case, [each.double().numpy() if each.dtype.is_float else each.numpy() for each in given])
+    tolerance = {dtypes.float32: 3e-6, dtypes.float64: 1e-12}.get(case.dtype, 0.01)
+    assert close(found, result, tolerance)
+    assert all(close(*both, tolerance) for both in zip(gradients, wanted, strict=True))
+
+
+def memory_of(time: int, is_causal: bool, dropout: float) -> tuple[int, int]:
+    """The elements of the largest buffer that attention and its gradients use, and of their kernels' own memory."""
+    query, key, value = (Tensor.empty(1, 2, time, 16) for _ in range(3))
+    with Tensor.train():
+        found = query.scaled_dot_product_attention(key, value, dropout_p=dropout, is_causal=is_causal)
+    items = found.schedule(*found.gradient(query, key, value, gradient=query))
+    nodes = [node for item in items if item.ast is not None for node in toposort(item.ast)]
+    sizes = {op: [node.arg.size for node in nodes if node.op is op] for op in (Ops.PARAM, Ops.DEFINE_LOCAL)}
+    return max(sizes[Ops.PARAM]), sum(sizes[Ops.DEFINE_LOCAL])
+
+
+@pytest.mark.parametrize(("is_causal", "dropout"), [(False, 0.0), (True, 0.0), (False, 0.25)])
+def test_memory_grows_with_the_length(is_causal: bool, dropout: float) -> None:
+    once, twice = (memory_of(time, is_causal, dropout) for time in (5760, 11520))
+    assert twice[0] == 2 * once[0] <= 2 * 4 * 5760 * 2 * 16  # each of up to four groups has its part of a gradient
+    assert twice[1] == once[1]
+
+
+def test_dropout() -> None:
+    """The weights that are dropped are those that `dropout` would drop, in the result and in the gradients, and others
+    in another call."""
+    case, p = Case((1, 2, 50, 8), (1, 1, 100, 8)), 0.4
+    query, key, value, slope = case.tensors()
+
+    def run() -> list[Tensor]:
+        with Tensor.train():
+            found = case.attend(query, key, value, dropout=p)
+        results = [found, *found.gradient(query, key, value, gradient=slope)]
+        results[0].realize(*results[1:])
+        return results
+
+    Tensor.manual_seed(5)
+    found = run()
+    Tensor.manual_seed(5)
+    keys, values = (each.repeat_interleave(2, 1) for each in (key, value))
+    weights = (query @ keys.transpose(-1, -2) / math.sqrt(8)).softmax(-1)
+    kept = Tensor.rand(*weights.shape) >= p
+    plain = kept.where(weights / (1 - p), 0) @ values
+    wanted = [plain, *plain.gradient(query, key, value, gradient=slope)]
+    for one, other in zip(found, wanted):
+        assert np.abs(one.numpy() - other.numpy()).max() < 1e-5
+    captured = jit(run)
+    results = [captured()[0].numpy() for _ in range(4)]
+    assert len({each.tobytes() for each in results}) == 4
+    assert all(abs(np.mean(each)) < 1 for each in results)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_gradient_of_a_gradient(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case((1, 2, 30, 8), (1, 1, 26, 8), is_causal=True)
+    results = []
+    for least in (1, 1 << 30):
+        monkeypatch.setattr(blocked_attention, "MIN_CAUSAL_SCORES", least)
+        Tensor.manual_seed(1)
+        query, key, value, slope = case.tensors()
+        with Tensor.train():
+            found = case.attend(query, key, value, dropout=dropout)
+        assert (FORWARD in names(found)) == (least == 1)
+        first = sum((each * each).sum() for each in found.gradient(query, key, value, gradient=slope * query))
+        assert isinstance(first, Tensor)
+        results.append([each.numpy() for each in first.gradient(query, key, value, slope)])
+    for one, other in zip(*results):
+        assert np.abs(one - other).max() < 1e-4 * np.abs(other).max()
+
+
+def test_operands_that_are_one_tensor_and_a_replay() -> None:
+    """Parts of one product, and the same tensor as query, key and mask; a captured call reads its new arguments."""
+    generator = np.random.default_rng(7)
+    arrays = [generator.standard_normal((2, 40, 48)).astype(np.float32) for _ in range(4)]
+
+    def run(x: Tensor) -> list[Tensor]:
+        query, key, value = (each.reshape(2, 40, 2, 8).transpose(1, 2) for each in x.split(16, -1))
+        found = query.scaled_dot_product_attention(key, query, query @ key.transpose(-1, -2)) + value
+        return [found, found.gradient(x, gradient=found.detach())[0]]
+
+    captured = jit(lambda x: run(x)[0].realize(*run(x)[1:]))
+    for array in arrays:
+        x = Tensor(array).realize()
+        found, gradient = run(x)
+        assert FORWARD in names(found)
+        query, key, value = (np.swapaxes(each.reshape(2, 40, 2, 8), 1, 2) for each in np.split(array, 3, -1))
+        scores = query @ np.swapaxes(key, -1, -2) * (1 + 1 / math.sqrt(8))
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        wanted = weights / weights.sum(-1, keepdims=True) @ query + value
+        assert np.abs(captured(x).numpy() - wanted).max() < 1e-4
+    steps = []
+    for sign in (1, -1):  # along the gradient itself, in float64
+        moved = Tensor(arrays[-1].astype(np.float64) + sign * 1e-5 * gradient.double().numpy())
+        steps.append(float((run(moved)[0].square().sum() / 2).numpy()))
+    slope = (steps[0] - steps[1]) / 2e-5
+    assert slope == pytest.approx(float((gradient.double() ** 2).sum().numpy()), rel=1e-3)
+
+
+def test_rows_without_keys_and_nothing_at_all() -> None:
+    query, key = Tensor.ones(1, 1, 30, 16), Tensor.ones(1, 1, 70, 16)
+    mask = Tensor(np.arange(30)[:, None] != 3).expand(30, 70)
+    found = query.scaled_dot_product_attention(key, key, mask)
+    assert FORWARD in names(found)
+    assert np.isnan(found.numpy()[0, 0, 3]).all()
+    assert (np.delete(found.numpy(), 3, 2) == 1).all()
+    assert query[:, :, :0].scaled_dot_product_attention(key, key).shape == (1, 1, 0, 16)
+    assert query[:0].scaled_dot_product_attention(key[:0], key[:0]).numpy().size == 0
+
+
+def test_short_sequences_keep_their_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    for heads, time, is_causal, is_blocked in (
+        (2, 64, True, False),
+        (2, 200, True, True),
+        (2, 200, False, False),
+        (2000, 200, False, True),
+        (2, 1024, False, True),
+    ):
+        query = Tensor.empty(1, heads, time, 64)
+        found = query.scaled_dot_product_attention(query, query, is_causal=is_causal)
+        assert (FORWARD in names(found)) == is_blocked

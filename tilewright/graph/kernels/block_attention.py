@@ -1,0 +1,380 @@
+"""Attention in blocks that a core's cache holds, for devices whose threads are CPU cores. In: the facts of a call. Out:
+a kernel in which a core has a block of the queries of one head and loops over blocks of keys:
+
+    scores   = queries * c @ keys.T                              c = log2(e) / sqrt(features)
+    maximum' = max(maximum, row maximum of the scores)
+    weights  = exp2(scores - maximum')
+    total    = total * exp2(maximum - maximum') + row sum of the weights
+    result   = result * exp2(maximum - maximum') + weights @ values
+    out = result / total;  logsumexp = maximum + log2(total), for the gradient
+
+The products are register tiles. The queries, scores and results of a block are in memory that a core has to itself.
+Keys are read from transposed panels. Rows are taken in strips: in a causal call, keys after the last row of a strip are
+not visited. The order of every sum depends on the shapes and the target's registers alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tilewright.base.dtype import DType, dtypes
+from tilewright.graph.kernels.tiles import after, barrier, end, load, place
+from tilewright.graph.ops import Axis, AxisType, Ops, ParamArg
+from tilewright.graph.records import KernelInfo
+from tilewright.graph.spec import Op
+from tilewright.graph.uop import UOp, const, index_const
+
+LOG2_E = 1 / math.log(2)
+MINUS_INFINITY = -math.inf
+# Rows of a strip: a multiple of the rows of every register tile.
+STRIP = 24
+# Ids of barriers. A value is then stored and loaded, where it would be recomputed by its reader otherwise.
+SCORED, WEIGHED, SUMMED, FILLED, SLOPED = range(5)
+
+
+class Tile(NamedTuple):
+    """A register tile of accumulators."""
+
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class BlockAttention:
+    """Facts of a call. Queries, keys, values and results are dense, (batch, heads, time, width), of `dtype`. `shared`
+    heads of queries have the same keys; `mask` are the strides of a mask along batch, head, query and key, 0 where it
+    is broadcast; `dropout` is the probability to drop a weight."""
+
+    dtype: DType
+    batch: int
+    heads: int
+    shared: int
+    queries: int
+    keys: int
+    features: int  # of queries and keys
+    width: int  # their features, padded to whole vectors
+    value_features: int
+    value_width: int
+    lanes: int
+    score_tile: Tile
+    query_tile: Tile  # of the products that have a row for each query, and the width of the queries or of the values
+    value_tile: Tile
+    rows: int  # queries of a block
+    columns: int  # keys of a block
+    scale: float  # times a dot product gives a score
+    is_causal: bool = False
+    mask: tuple[int, ...] | None = None
+    dropout: float = 0.0
+    groups: int = 1  # of keys, whose gradients are separate tasks
+
+    @property
+    def panel(self) -> int:
+        """Keys of a transposed panel: those of one register tile of scores."""
+        return self.score_tile.columns
+
+    @property
+    def panels(self) -> int:
+        return -(-self.keys // self.panel)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of queries of a head."""
+        return -(-self.queries // self.rows)
+
+    @property
+    def scores(self) -> int:
+        return self.batch * self.heads * self.queries * self.keys
+
+    @property
+    def key_heads(self) -> int:
+        return self.heads // self.shared
+
+
+class Builder:
+    """The loops and the memory of one kernel, numbered as they are made."""
+
+    def __init__(self, dtype: DType) -> None:
+        self.dtype = dtype
+        self._loops = 0
+        self._slots = 0
+
+    def over(self, size: int | UOp, kind: AxisType = AxisType.LOOP) -> UOp:
+        self._loops += 1
+        count = index_const(size) if isinstance(size, int) else size
+        return UOp(Ops.RANGE, dtypes.index, (count,), Axis((self._loops - 1,), kind))
+
+    def tile(self, size: int) -> UOp:
+        return self.over(size, AxisType.UPCAST)
+
+    def summed(self, size: int | UOp) -> UOp:
+        return self.over(size, AxisType.REDUCE)
+
+    def scratch(self, size: int) -> UOp:
+        """Memory of a core."""
+        self._slots += 1
+        return UOp(Ops.DEFINE_LOCAL, self.dtype, (), ParamArg(self._slots - 1, size))
+
+    def number(self, value: float) -> UOp:
+        return const(self.dtype, value)
+
+    def fold(self, op: Op, value: UOp, *axes: UOp) -> UOp:
+        return UOp(Ops.REDUCE, self.dtype, (value, *axes), op)
+
+    def store(self, memory: UOp, position: UOp, value: UOp, *valid: UOp) -> UOp:
+        return UOp(Ops.STORE, dtypes.void, (place(memory, position, *valid), value))
+
+    def filled(self, memory: UOp, start: UOp, size: int, lanes: int, value: float, *loops: UOp) -> UOp:
+        """The memory in an iteration of the loops, with `size` elements from `start` on equal to the value."""
+        step, lane = self.over(size // lanes), self.tile(lanes)
+        effect = self.store(after(memory, *loops), start + step * lanes + lane, self.number(value))
+        return after(memory, barrier(FILLED, end(effect, step, lane)))
+
+    def copied(self, memory: UOp, source: UOp, start: UOp, rows: Rows, width: int, lanes: int, scale: float) -> UOp:
+        """The memory with the rows of a dense source, scaled; zeros after the last row."""
+        row, step, lane = self.over(rows.size), self.over(width // lanes), self.tile(lanes)
+        column = step * lanes + lane
+        value = load(source, (start + rows.first + row) * width + column, *rows.valid(row))
+        scaled = value if scale == 1 else value * self.number(scale)
+        effect = self.store(after(memory, *rows.loops), row * width + column, scaled)
+        return after(memory, barrier(FILLED, end(effect, row, step, lane)))
+
+
+class Rows(NamedTuple):
+    """The queries of a block: the first, how many, how many there are in all, and the loops around the block."""
+
+    first: UOp
+    size: int
+    all: int
+    loops: tuple[UOp, ...]
+
+    def valid(self, row: UOp) -> tuple[UOp, ...]:
+        return (self.first + row < self.all,) if self.all % self.size else ()
+
+
+class KeyBlock(NamedTuple):
+    """A block of the keys that a block of queries looks at: its first key, and the number of its keys up to the last
+    one that any of these queries sees."""
+
+    start: UOp
+    size: UOp
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Where the scores of a block of queries and a block of keys are computed: the head and the rows."""
+
+    call: BlockAttention
+    build: Builder
+    batch: UOp
+    head: UOp
+    rows: Rows
+
+    @property
+    def query_head(self) -> UOp:
+        return self.batch * self.call.heads + self.head
+
+    @property
+    def key_head(self) -> UOp:
+        return self.batch * self.call.key_heads + self.head // self.call.shared
+
+    def limit(self) -> UOp:
+        """The number of keys that the block looks at."""
+        keys = index_const(self.call.keys)
+        return (self.rows.first + self.rows.size).minimum(keys) if self.call.is_causal else keys
+
+    def key_block(self, number: UOp) -> KeyBlock:
+        start = number * self.call.columns
+        return KeyBlock(start, (self.limit() - start).minimum(index_const(self.call.columns)))
+
+    def seen(self, keys: KeyBlock, strip: UOp) -> UOp:
+        """The number of keys of a block that a strip of rows looks at."""
+        if not self.call.is_causal:
+            return keys.size
+        last = self.rows.first + (strip + 1) * STRIP - keys.start
+        return last.minimum(keys.size).maximum(index_const(0))
+
+    def seen_panels(self, keys: KeyBlock, strip: UOp) -> UOp:
+        return (self.seen(keys, strip) + (self.call.panel - 1)) // self.call.panel
+
+    def skipped_strips(self, key: UOp) -> UOp:
+        """The strips whose rows do not look at the key."""
+        if not self.call.is_causal:
+            return index_const(0)
+        return (key - self.rows.first).maximum(index_const(0)) // STRIP
+
+    def products(self, left: UOp, panels: UOp, keys: KeyBlock, features: int, width: int) -> Products:
+        """Register tiles of rows of `left`, memory of the core, times keys of transposed panels."""
+        call, build, tile = self.call, self.build, self.call.score_tile
+        panel = build.over((keys.size + (call.panel - 1)) // call.panel)
+        in_strip = STRIP // tile.rows
+        skipped = self.skipped_strips(keys.start + panel * call.panel) * in_strip
+        number = build.over(self.rows.size // tile.rows - skipped)
+        own, column, step = build.tile(tile.rows), build.tile(tile.columns), build.summed(features)
+        row = (skipped + number) * tile.rows + own
+        start = (self.key_head * call.panels + keys.start // call.panel + panel) * features
+        factors = load(left, row * width + step), load(panels, (start + step) * call.panel + column)
+        value = build.fold(Ops.ADD, factors[0] * factors[1], step)
+        return Products(value, row, panel * call.panel + column, (panel, number, own, column))
+
+    def masked(self, score: UOp, row: UOp, key: UOp, mask: UOp | None) -> UOp:
+        """The score to base 2, minus infinity where it is masked."""
+        call, nothing = self.call, self.build.number(MINUS_INFINITY)
+        query = self.rows.first + row
+        if mask is not None and call.mask is not None:
+            batch, head, of_query, of_key = call.mask
+            position = self.batch * batch + self.head * head + query * of_query + key * of_key
+            valid = [key < call.keys] if of_key and call.keys % call.panel else []
+            valid += self.rows.valid(row) if of_query else ()
+            found = load(mask, position, *valid)
+            score = (
+                found.where(score, nothing)
+                if mask.dtype.is_bool
+                else score + found.cast(call.dtype) * self.build.number(LOG2_E)
+            )
+        if call.is_causal:
+            score = (key < query + 1).where(score, nothing)
+        if call.keys % call.panel and (not call.is_causal or call.queries > call.keys):
+            score = (key < call.keys).where(score, nothing)
+        return score
+
+    def kept(self, state: UOp, row: UOp, key: UOp) -> UOp:
+        """0 for a dropped weight, and the factor that makes up for those in others. The random bits of an element
+        depend on its index among all scores, as in `Tensor.rand`; the state is that after all of them."""
+        call = self.call
+        index = ((self.query_head * call.queries + self.rows.first + row) * call.keys + key).cast(dtypes.uint64)
+        counter = index + load(state, index_const(1)) - const(dtypes.uint64, call.scores)
+        bits = counter.alu(Ops.THREEFRY, load(state, index_const(0)))
+        digits = dtypes.float32.mantissa_bits + 1
+        uniform = bits.alu(Ops.SHR, const(dtypes.uint64, 64 - digits)).cast(dtypes.int32).cast(dtypes.float32)
+        is_dropped = uniform * 2.0**-digits < call.dropout
+        return is_dropped.where(self.build.number(0.0), self.build.number(1 / (1 - call.dropout)))
+
+
+class Products(NamedTuple):
+    """The elements of a register tile, their row and column in the blocks, and the loops that make them."""
+
+    value: UOp
+    row: UOp
+    column: UOp
+    loops: tuple[UOp, ...]
+
+
+def forward_kernel(
+    call: BlockAttention, out: UOp, logsumexp: UOp, query: UOp, panels: UOp, value: UOp, *others: UOp
+) -> UOp:
+    """`panels` are the keys, (batch, heads, panels, features, keys of a panel), zeros after the last key; `logsumexp`
+    has a number for each query of each head, to base 2. `others` are the mask, and the state of the random numbers."""
+    build = Builder(call.dtype)
+    mask, state = extra_arguments(call, others)
+    head, number = (build.over(size, AxisType.THREAD) for size in (call.batch * call.heads, call.blocks))
+    # The blocks with the most keys come first.
+    block = (call.blocks - 1) - number if call.is_causal else number
+    axes = (head, number)
+    rows = Rows(block * call.rows, call.rows, call.queries, axes)
+    at = Scores(call, build, head // call.heads, head % call.heads, rows)
+    zero, width = index_const(0), call.value_width
+    sizes = (call.rows * call.width, call.rows * call.columns, call.rows, call.rows, call.rows, call.rows * width)
+    queries, scores, maximum, total, rescale, result = (build.scratch(size) for size in sizes)
+    queries = build.copied(queries, query, head * call.queries, rows, call.width, call.lanes, call.scale * LOG2_E)
+    maximum = build.filled(maximum, zero, call.rows, STRIP, MINUS_INFINITY, *axes)
+    total = build.filled(total, zero, call.rows, STRIP, 0.0, *axes)
+    result = build.filled(result, zero, call.rows * width, call.lanes, 0.0, *axes)
+
+    step = build.over((at.limit() + (call.columns - 1)) // call.columns)
+    keys = at.key_block(step)
+    found = at.products(queries, panels, keys, call.features, call.width)
+    score = at.masked(found.value, found.row, keys.start + found.column, mask)
+    scores = after(scores, step)
+    scored = end(build.store(scores, found.row * call.columns + found.column, score), *found.loops)
+    scores = after(scores, barrier(SCORED, scored))
+    softmax, weights = _softmax(at, keys, state, step, scores, maximum, total, rescale)
+    update = weighted_sum(
+        at, call.value_tile, keys, weights, value, width, (after(result, step), after(rescale, softmax))
+    )
+    done = end(update, step)
+
+    maximum, total, result = (after(each, done) for each in (maximum, total, result))
+    row, part, lane = build.over(call.rows), build.over(width // call.lanes), build.tile(call.lanes)
+    column = part * call.lanes + lane
+    quotient = load(result, row * width + column) / load(total, row)
+    position = (head * call.queries + rows.first + row) * width + column
+    stored = end(build.store(out, position, quotient, *rows.valid(row)), row, part, lane, *axes)
+    row = build.over(call.rows)
+    logarithm = _base(build, load(maximum, row)) + load(total, row).alu(Ops.LOG2)
+    position = head * call.queries + rows.first + row
+    sums = end(build.store(logsumexp, position, logarithm, *rows.valid(row)), row, *axes)
+    return UOp(Ops.SINK, dtypes.void, (stored, sums), KernelInfo("attention_blocks", ()))
+
+
+def extra_arguments(call: BlockAttention, others: tuple[UOp, ...]) -> tuple[UOp | None, UOp | None]:
+    """The mask and the state of the random numbers, where the call has them."""
+    rest = list(others)
+    return rest.pop(0) if call.mask is not None else None, rest.pop(0) if call.dropout else None
+
+
+def _softmax(
+    at: Scores, keys: KeyBlock, state: UOp | None, step: UOp, scores: UOp, maximum: UOp, total: UOp, rescale: UOp
+) -> tuple[UOp, UOp]:
+    """The effect that turns scores into weights and updates the maximum, the total and the factor of each row; and the
+    memory of the weights."""
+    call, build = at.call, at.build
+    strip, inner = build.over(call.rows // STRIP), build.over(STRIP)
+    row, count = strip * STRIP + inner, at.seen_panels(keys, strip)
+
+    def elements() -> tuple[UOp, tuple[UOp, UOp]]:
+        panel, lane = build.summed(count), build.tile(call.panel)
+        return panel * call.panel + lane, (panel, lane)
+
+    column, loops = elements()
+    before = load(after(maximum, step), row)
+    largest = before.maximum(build.fold(Ops.MAX, load(scores, row * call.columns + column), *loops))
+    base = _base(build, largest)
+    factor = (before - base).alu(Ops.EXP2)
+    column, loops = elements()
+    place = row * call.columns + column
+    weights = (load(scores, place) - base).alu(Ops.EXP2)
+    weighed = after(scores, barrier(WEIGHED, end(build.store(scores, place, weights), *loops)))
+    column, loops = elements()
+    sums = build.fold(Ops.ADD, load(weighed, row * call.columns + column), *loops)
+    effects = [
+        build.store(after(maximum, step), row, largest),
+        build.store(after(total, step), row, load(after(total, step), row) * factor + sums),
+        build.store(after(rescale, step), row, factor),
+    ]
+    if state is not None:
+        column, loops = elements()
+        place = row * call.columns + column
+        kept = load(weighed, place) * at.kept(state, row, keys.start + column)
+        effects.append(end(build.store(weighed, place, kept), *loops))
+    done = barrier(SUMMED, end(UOp(Ops.GROUP, dtypes.void, tuple(effects)), inner, strip))
+    return done, after(scores, done)
+
+
+def weighted_sum(
+    at: Scores,
+    tile: Tile,
+    keys: KeyBlock,
+    weights: UOp,
+    values: UOp,
+    width: int,
+    result: tuple[UOp, UOp | None],
+) -> UOp:
+    """The effect result = result * factor + weights @ values, in register tiles. `result` are the memory of the core
+    and that of a factor for each row."""
+    call, build = at.call, at.build
+    memory, factors = result
+    strip, number = build.over(call.rows // STRIP), build.over(STRIP // tile.rows)
+    part, own, lane = build.over(width // tile.columns), build.tile(tile.rows), build.tile(tile.columns)
+    row, column = strip * STRIP + number * tile.rows + own, part * tile.columns + lane
+    key = build.summed(at.seen(keys, strip))
+    start = (at.key_head * call.keys + keys.start + key) * width
+    added = build.fold(Ops.ADD, load(weights, row * call.columns + key) * load(values, start + column), key)
+    before = load(memory, row * width + column)
+    scaled = before if factors is None else before * load(factors, row)
+    return end(build.store(memory, row * width + column, scaled + added), strip, number, part, own, lane)
+
+
+def _base(build: Builder, maximum: UOp) -> UOp:
+    """The number to subtract from scores: 0 where all keys so far are masked and there is no maximum."""
+    return maximum.eq(build.number(MINUS_INFINITY)).where(build.number(0.0), maximum)
