@@ -3,12 +3,18 @@ their values beside sums written out in NumPy."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.issues.test_cpu_cliffs import kernels_of
+from tests.kernel.properties import Chosen
+from tests.kernel.test_products import LARGE_CACHES, matrices
 from tilewright import Tensor
 from tilewright.backends.cpu.device import cpu_target
+from tilewright.graph.ops import AxisType
+from tilewright.graph.records import OptOps
 from tilewright.graph.uop import UOp
 from tilewright.kernel.axes import KernelView, size_of, stride, view_kernel
 from tilewright.kernel.heuristics.product_match import find_product
@@ -68,3 +74,32 @@ def test_a_contraction_that_windows_at_a_stride_read_is_a_product_of_its_own(cha
     kernels = [prepared(ast) for ast in kernels_of(image_gradient(x, weight, upstream, 2, 1, 0))]
     assert any(find_product(view) is not None for view in kernels) is is_product
     assert (len(kernels) == 2) is is_product
+
+
+# ---------------------------------------------------------------- rows at a stride, and results of short sums
+
+
+@pytest.mark.parametrize(
+    ("step", "padding", "is_by_channels"), [(3, 3, True), (4, 3, True), (1, 3, False), (3, 0, False)]
+)
+def test_masked_rows_at_a_stride_are_vectorised_over_channels(step: int, padding: int, is_by_channels: bool) -> None:
+    """Each vector of such a row is three masked loads and two shuffles, of which a channel's vector has none."""
+    images, weight = Tensor.empty(5, 3, 36, 32 * step), Tensor.empty(24, 3, 7, 7)
+    (ast,) = kernels_of(images.contiguous().realize().conv2d(weight.contiguous().realize(), None, 1, step, 1, padding))
+    made = Chosen(ast, replace(LARGE_CACHES, cores=1))
+    vectors = [axis for axis in made.view.of_kind(AxisType.UPCAST) if size_of(axis) % 16 == 0]
+    weights = [axis for axis in vectors if stride(made.view.stores[0], axis) != 1]
+    assert bool(weights) is is_by_channels
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(37, 4, 32768), (640, 48, 1966), (300, 20, 7777)])
+def test_short_sums_of_a_prime_number_of_tiles_are_written_in_wide_blocks(
+    rows: int, depth: int, columns: int, cores: int
+) -> None:
+    """A block of one tile wrote a piece of each row, on a page of its own."""
+    made = Chosen(matrices(rows, depth, columns, (depth, 1, columns, 1)), replace(LARGE_CACHES, cores=cores))
+    blocks = [opt.arg for opt in made.opts if opt.op is OptOps.BLOCK and isinstance(opt.arg, int)]
+    assert blocks
+    assert blocks[0] >= 4 // cores
+    assert len(made.view.of_kind(AxisType.THREAD)) == (cores > 1)

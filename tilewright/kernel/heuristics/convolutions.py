@@ -69,6 +69,10 @@ STORE_STEPS = 6
 # 0.85 without, 0.4 to 0.6 with one).
 ROW_SPEED = 0.8
 MASKED_ROW_SPEED = 0.55
+# What a row at a stride costs more, in rows, for each step of the stride: a vector is shuffled out of as many loads
+# (measured at strides of 2 to 4: 0.74, 0.60 and 0.53 of the speed, masked 0.60, 0.43 and 0.40).
+STEP_COST = 0.35
+MASKED_STEP_COST = 0.65
 # The relative speed with windows of a single pixel, where no element is reused along a row; and the iterations along a
 # row that cost as much as transposing an element of the other factor, which rows of pixels then need.
 PIXEL_SPEED = 0.55
@@ -100,7 +104,8 @@ def choose_window_opts(view: KernelView) -> tuple[Opt, ...] | None:
     products = math.prod(size_of(axis) for axis in view.axes)
     speed = filled(size_of(windows.lanes), lanes) * steps / (steps + STORE_STEPS)
     is_masked = len(view.reduces) > 1 or len(windows.image.src) > 2
-    row_speed = (MASKED_ROW_SPEED if is_masked else ROW_SPEED) * row_filled(view, lanes) or 1 / lanes
+    shuffles = 1 + (MASKED_STEP_COST if is_masked else STEP_COST) * (abs(stride(windows.image, windows.row) or 1) - 1)
+    row_speed = (MASKED_ROW_SPEED if is_masked else ROW_SPEED) * row_filled(view, lanes) / shuffles or 1 / lanes
     if not windows.overlap:
         speed *= PIXEL_SPEED
         row_speed *= size_of(windows.row) / (size_of(windows.row) + TRANSPOSE_STEPS)

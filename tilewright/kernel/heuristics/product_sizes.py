@@ -39,6 +39,8 @@ BLOCK_COST = 0.3
 # each takes long.
 MIN_PARTS = 2
 COLUMN_PARTS = 4
+# One tile in this many may be padding, where that makes wide blocks.
+MAX_PADDING = 16
 # Parts of the rows per core: each of them packs the right factor again.
 MAX_PARTS = 2
 
@@ -93,6 +95,19 @@ def best_block(tiles: int, most: int, cores: int, parts: int = MIN_PARTS) -> int
     fitting = [amount for amount in range(1, max(1, min(most, tiles)) + 1) if tiles % amount == 0]
     several = [amount for amount in fitting if tiles // amount >= min(parts * cores, tiles)]
     return max(several, key=lambda amount: (min(utilisation(tiles // amount, cores), HIGH_UTILISATION), amount))
+
+
+def padded_block(tiles: int, most: int, amount: int, cores: int) -> int:
+    """Tiles in a block of at most `most` where `amount`, the best divisor, is a small part of that, as of a prime
+    number of tiles: the largest number of which few tiles of padding make whole blocks, with a high utilisation where
+    any has one. A narrow block writes a piece of each row on a page of its own."""
+    wanted = range(2 * amount, min(most, tiles // (COLUMN_PARTS * cores)) + 1)
+    usable = [n for n in wanted if MAX_PADDING * (padded(tiles, n) - tiles) <= tiles]
+
+    def worth(n: int) -> tuple[float, int]:
+        return min(utilisation(padded(tiles, n) // n, cores), HIGH_UTILISATION), n
+
+    return max(usable, key=worth, default=amount)
 
 
 def best_sum_block(depth: int, most: int) -> int | None:

@@ -43,6 +43,7 @@ from tilewright.kernel.heuristics.product_sizes import (
     cached_parts,
     choose_tile,
     padded,
+    padded_block,
     row_blocks,
     row_parts,
 )
@@ -146,14 +147,19 @@ class _Plan(PackedNest):
         tile = choose_tile(size_of(rows), size_of(columns), lanes, registers, sets, *sharing, max_rows)
         if self._packs_blocks_of_rows(lanes, tile.vectors * lanes):
             return self._choose_rows_outside(tile, tile.vectors * lanes)
-        self.cut("columns", columns, tile.vectors * lanes)
         is_by_rows = False
+        width = tile.vectors * lanes
+        tiles = padded(size_of(columns), width) // width
         room = self.target.core_cache_bytes // PANEL_SHARE // (self.depth * self.itemsize)
-        if "columns" in self.loops:
-            most = room // (tile.vectors * lanes) if self.sum_block is None else 1
-            tiles = size_of(self.loops["columns"])
+        if tiles > 1:
+            most = room // width if self.sum_block is None else 1
             is_by_rows = may_overlap and self._is_by_rows(tiles, most)
             amount = tiles if is_by_rows else best_block(tiles, most, self.target.cores, COLUMN_PARTS)
+            if self.depth <= SHORT_SUM and not is_by_rows:
+                amount = padded_block(tiles, most, amount, self.target.cores)
+                columns = columns if tiles % amount == 0 else self.pad(columns, amount * width)
+        self.cut("columns", columns, width)
+        if tiles > 1:
             self.block_loop("columns", amount)
         if may_overlap:
             rows = self._part_rows(rows, is_by_rows)
