@@ -38,13 +38,13 @@ def parameters(chain: TileChain) -> list[str]:
 
 
 def open_barriers(chain: TileChain) -> list[str]:
-    if chain.boxes is None:
-        return []
+    """Of each stage: it is full, it was read; and the same of the tiles that are fetched once."""
     size = BARRIER_BYTES * chain.stages
     return [
-        f"const word full = shared_address(shared) + {chain.ring_end}, empty = full + {size}, first = empty + {size};",
+        f"const word full = shared_address(shared) + {chain.ring_end}, empty = full + {size};",
+        f"const word first = empty + {size}, spare = first + {BARRIER_BYTES};",
         "if (thread == 0) {",
-        "  barrier_start(first, 1);",
+        f"  barrier_start(first, 1); barrier_start(spare, {chain.multipliers});",
         f"  for (int stage = 0; stage < {chain.stages}; stage++) {{",
         f"    barrier_start(full + {BARRIER_BYTES} * stage, 1);",
         f"    barrier_start(empty + {BARRIER_BYTES} * stage, {chain.multipliers});",
@@ -52,6 +52,40 @@ def open_barriers(chain: TileChain) -> list[str]:
         "  barriers_started();",
         "}",
         "__syncthreads();",
+        f"const int group = thread / {WARP_GROUP};",
+    ]
+
+
+def open_tiles(chain: TileChain) -> list[str]:
+    """The function that goes through a work-group's tiles. A barrier is waited for with the parity of its uses: what
+    fetches begins with memory that was read."""
+    return [
+        "const auto run_tiles = [&](const auto is_fetching) {",
+        "  int slot = 0;",
+        "  word phase = is_fetching.value, turn = is_fetching.value;",
+        "  #pragma unroll 1",
+        f"  for (int run = blockIdx.x; run < {chain.runs}; run += gridDim.x)",
+        "  #pragma unroll 1",
+        f"  for (int tile = run * {chain.run}; tile < run * {chain.run} + {chain.run}; tile++) {{",
+    ]
+
+
+def close_tiles(chain: TileChain) -> list[str]:
+    """Groups that multiply begin with the turn of the first one, which takes it back from the last one in the end."""
+    fetching, multiplying = REGISTERS[chain.multipliers]
+    turns = takes_turns(chain)
+    return [
+        "  }",
+        "};",
+        f"if (thread >= {chain.threads}) {{",
+        f'  asm volatile("setmaxnreg.dec.sync.aligned.u32 {fetching};");',
+        f"  if (thread == {chain.threads}) run_tiles(Flag<true>());",
+        "} else {",
+        f'  asm volatile("setmaxnreg.inc.sync.aligned.u32 {multiplying};");',
+        *([f"  if (group == {chain.multipliers - 1}) give_turn(0);"] if turns else []),
+        "  run_tiles(Flag<false>());",
+        *(["  if (group == 0) wait_for_turn(0);"] if turns else []),
+        "}",
     ]
 
 
@@ -72,39 +106,36 @@ def _coordinate(terms: Terms, constant: int) -> str:
     return f"(int)({' + '.join(words)})"
 
 
-def fetching_group(chain: TileChain, stop: str, fetched_once: list[str]) -> list[str]:
-    """The warp group that fetches, one thread of it. It leaves when the last step is on its way."""
+def fetch_tiles(chain: TileChain, stop: str, fetched_once: list[str]) -> list[str]:
+    """What fetches for one tile of the grid. The first stage is free before the tiles that are fetched once are."""
     assert chain.boxes is not None
     once, each = (sum(chain.boxes[memory].nbytes for memory in found) for found in (chain.once, chain.ring))
-    first = [f"barrier_expect(first, {once});", *fetched_once] if chain.once else []
+    first = [
+        "const auto fetch_once = [&] {",
+        "  barrier_wait(spare, turn);",
+        f"  barrier_expect(first, {once});",
+        *(f"  {line}" for line in fetched_once),
+        "  turn ^= 1;",
+        "};",
+    ]
     return [
-        f"if (thread >= {chain.threads}) {{",
-        f'  asm volatile("setmaxnreg.dec.sync.aligned.u32 {REGISTERS[chain.multipliers][0]};");',
-        f"  if (thread == {chain.threads}) {{",
-        *(f"    {line}" for line in first),
-        "    int slot = 0; word phase = 1;",
-        "    #pragma unroll 1",
-        f"    for (int step = 0; step < {stop}; step++) {{",
-        f"      barrier_wait(empty + {BARRIER_BYTES} * slot, phase);",
-        f"      barrier_expect(full + {BARRIER_BYTES} * slot, {each});",
-        "      stage_step(step, slot);",
-        f"      if (++slot == {chain.stages}) {{ slot = 0; phase ^= 1; }}",
-        "    }",
+        "if constexpr (is_fetching.value) {",
+        *(f"  {line}" for line in (first if chain.once else ())),
+        "  #pragma unroll 1",
+        f"  for (int step = 0; step < {stop}; step++) {{",
+        f"    barrier_wait(empty + {BARRIER_BYTES} * slot, phase);",
+        f"    barrier_expect(full + {BARRIER_BYTES} * slot, {each});",
+        "    stage_step(step, slot);",
+        *(["    if (step == 0) fetch_once();"] if chain.once else ()),
+        f"    if (++slot == {chain.stages}) {{ slot = 0; phase ^= 1; }}",
         "  }",
-        "  return;",
+        *([f"  if (!(0 < {stop})) fetch_once();"] if chain.once else ()),
         "}",
     ]
 
 
-def open_multiplying_groups(chain: TileChain) -> list[str]:
-    last = chain.multipliers - 1
-    return [
-        f'asm volatile("setmaxnreg.inc.sync.aligned.u32 {REGISTERS[chain.multipliers][1]};");',
-        f"const int group = thread / {WARP_GROUP};",
-        *([f"if (group == {last}) give_turn(0);"] if takes_turns(chain) else []),
-        "int slot = 0; word phase = 0;",
-        *(["barrier_wait(first, 0);"] if chain.once else []),
-    ]
+def open_products(chain: TileChain) -> list[str]:
+    return ["barrier_wait(first, turn);", "turn ^= 1;"] if chain.once else []
 
 
 def open_step(chain: TileChain) -> list[str]:
@@ -118,11 +149,40 @@ def pass_turn(chain: TileChain) -> list[str]:
 
 def close_step(chain: TileChain) -> list[str]:
     """The stage that was read last is handed back."""
-    arrive = f"if (thread % {WARP_GROUP} == 0) barrier_arrive(empty + {BARRIER_BYTES} * "
-    done = [f"{arrive}slot);"] if chain.late is None else [f"if (!is_first.value) {arrive}last);", "last = slot;"]
+    done = (
+        [_arrive(_empty("slot"))]
+        if chain.late is None
+        else [_arrive(_empty("last"), "!is_first.value"), "last = slot;"]
+    )
     return [*done, f"if (++slot == {chain.stages}) {{ slot = 0; phase ^= 1; }}"]
 
 
-def close_multiplying_groups() -> list[str]:
-    """The turn that the last group gave away is taken."""
-    return ["if (group == 0) wait_for_turn(0);"]
+def reads_once_first(chain: TileChain) -> bool:
+    """Whether nothing but the first product of a step reads the tiles that are fetched once."""
+    return chain.late is not None and bool(chain.once) and chain.dots[0].arg.left is not None
+
+
+def first_product_done(chain: TileChain, step: str, stop: str) -> list[str]:
+    """After that of the last step the tiles that were fetched once are handed back."""
+    return [_arrive("spare", f"{step} == {stop} - 1")] if reads_once_first(chain) else []
+
+
+def close_steps(chain: TileChain, stop: str) -> list[str]:
+    """Nothing reads the tiles that were fetched once any more."""
+    if reads_once_first(chain):
+        return [_arrive("spare", f"!(0 < {stop})")]
+    return [_arrive("spare")] if chain.once else []
+
+
+def close_products(stop: str) -> list[str]:
+    """The last stage was read by the product that is made late."""
+    return [_arrive(_empty("last"), f"0 < {stop}")]
+
+
+def _empty(slot: str) -> str:
+    return f"empty + {BARRIER_BYTES} * {slot}"
+
+
+def _arrive(barrier: str, condition: str = "") -> str:
+    conditions = [*([condition] if condition else []), f"thread % {WARP_GROUP} == 0"]
+    return f"if ({' && '.join(conditions)}) barrier_arrive({barrier});"

@@ -4,6 +4,8 @@ loop that fills some of them, and the program's body with what stages a step of 
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -13,7 +15,7 @@ from tilewright.backends.cuda.dot_plan import WARP_GROUP
 from tilewright.backends.cuda.tensor_map import TensorMap
 from tilewright.backends.cuda.tile_plan import ALIGNMENT
 from tilewright.codegen.c_style.launch import Launch, plan_launch
-from tilewright.codegen.tiles import axis_size
+from tilewright.codegen.tiles import axis_size, tile_value
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import Program
@@ -60,6 +62,8 @@ class TileChain:
     clipped: dict[UOp, UOp]  # each product whose elements are replaced where a comparison fails, by the WHERE
     late: UOp | None = None  # a product that is made one step later, while what follows the first one is computed
     boxes: dict[UOp, Box] | None = None  # of all tiles, where a warp group of its own has the copy engine fetch them
+    run: int = 1  # tiles, one after another, that a work-group of a chain that is fetched takes at a time
+    is_persistent: bool = False  # whether each of its work-groups takes as many runs as any other, until none is left
 
     @property
     def memories(self) -> tuple[UOp, ...]:
@@ -79,8 +83,8 @@ class TileChain:
 
     @property
     def shared_bytes(self) -> int:
-        """Barriers of a chain that is fetched say that a stage is full, or empty, and that the tiles of `once` are."""
-        barriers = 0 if self.boxes is None else BARRIER_BYTES * (2 * self.stages + 1)
+        """Barriers of a chain that is fetched say that a stage, or the tiles of `once`, are full, or were read."""
+        barriers = 0 if self.boxes is None else BARRIER_BYTES * (2 * self.stages + 2)
         return self.ring_end + barriers + ALIGNMENT
 
     @property
@@ -95,6 +99,10 @@ class TileChain:
     @property
     def maps(self) -> tuple[TensorMap, ...]:
         return () if self.boxes is None else tuple(self.boxes[memory].map for memory in self.memories)
+
+    @property
+    def runs(self) -> int:
+        return math.prod(axis_size(axis) for axis in self.program.global_ranges) // self.run
 
     def offset(self, memory: UOp) -> int:
         """Where a tile begins: in shared memory, or in its stage."""
@@ -133,8 +141,10 @@ def plan_chain(program: Program) -> TileChain | None:
     boxes = _boxes_of(program, stores, threads)
     if boxes is not None:
         groups = 1
+        run, is_persistent = _find_run(program, loop)
+        chain = replace(chain, run=run, is_persistent=is_persistent)
     shared = (program.target.max_local_bytes + GROUP_BYTES) // groups - GROUP_BYTES
-    room = (shared - ALIGNMENT - chain.once_bytes) // (chain.stage_bytes + 2 * BARRIER_BYTES)
+    room = (shared - ALIGNMENT - 2 * BARRIER_BYTES - chain.once_bytes) // (chain.stage_bytes + 2 * BARRIER_BYTES)
     body, ready = _stage_first(program, loop, ring)
     chain = replace(chain, program=replace(program, body=body), ready=ready, groups=groups, boxes=boxes)
     late = next(iter(rescaled), None) if len(dots) == 2 and dots[1] in rescaled else None
@@ -144,16 +154,39 @@ def plan_chain(program: Program) -> TileChain | None:
 
 
 def chain_launch(chain: TileChain) -> Launch:
-    launch = plan_launch(chain.program)
-    return launch if chain.boxes is None else replace(launch, group=(chain.launched_threads, 1, 1))
+    if chain.boxes is None:
+        return plan_launch(chain.program)
+    count = min(chain.runs, chain.program.target.cores) if chain.is_persistent else chain.runs
+    return Launch((count, 1, 1), (chain.launched_threads, 1, 1), (), (), count)
 
 
 def _boxes_of(program: Program, stores: dict[UOp, list[UOp]], threads: int) -> dict[UOp, Box] | None:
     """The boxes of a program whose tiles a warp group of its own fetches. With one group that multiplies, another
     work-group of the multiprocessor does so while it waits."""
-    if program.section is not None or threads not in [count * WARP_GROUP for count in MULTIPLYING_GROUPS]:
+    is_known = program.section is None and all(axis.src[0].is_const for axis in program.global_ranges)
+    if not is_known or threads not in [count * WARP_GROUP for count in MULTIPLYING_GROUPS]:
         return None
     return find_boxes(stores, program.local_ranges)
+
+
+def _find_run(program: Program, loop: UOp) -> tuple[int, bool]:
+    """How many tiles a work-group takes at a time, and whether that is equally much work for all: as many as have the
+    same steps all together, where the number of steps of a tile depends on the tile."""
+    count = loop.src[0]
+    axes = sorted(count.ranges, key=lambda axis: axis.arg.id)
+    if any(node.op not in (Ops.CONST, Ops.RANGE) and not node.op.is_elementwise for node in toposort(count)):
+        return 1, False
+    if not axes:
+        return 1, True
+    last = program.global_ranges[-1]
+    if last not in axes or any(axis not in program.global_ranges for axis in axes):
+        return 1, False
+    others = [axis for axis in axes if axis is not last]
+    totals = {
+        sum(tile_value(count, {**dict(zip(others, place)), last: number}) for number in range(axis_size(last)))
+        for place in itertools.product(*(range(axis_size(axis)) for axis in others))
+    }
+    return (axis_size(last), True) if len(totals) == 1 else (1, False)
 
 
 def _users_of(program: Program) -> dict[UOp, list[UOp]]:

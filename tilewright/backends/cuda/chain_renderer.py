@@ -7,8 +7,11 @@ itself. An operand that threads hold is packed in pairs."""
 
 from __future__ import annotations
 
+import itertools
+
 from tilewright.backends.cuda import chain_fetch, chain_text
 from tilewright.backends.cuda.chain_plan import TileChain, axis_product, find_sums
+from tilewright.backends.cuda.chain_store import STORE_WIDE, WideStore, find_wide_stores
 from tilewright.backends.cuda.dot_mma import name_threads
 from tilewright.backends.cuda.renderer import CudaLanguage
 from tilewright.backends.cuda.tile_plan import ALIGNMENT
@@ -17,7 +20,7 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.codegen.c_style.expressions import Expression
 from tilewright.codegen.c_style.launch import Launch
 from tilewright.codegen.c_style.renderer import CStyleRenderer
-from tilewright.codegen.tiles import axis_size
+from tilewright.codegen.tiles import axis_size, tile_part
 from tilewright.graph.affine import affine
 from tilewright.graph.ops import Ops
 from tilewright.graph.records import Param, Program
@@ -31,7 +34,7 @@ class ChainLanguage(CudaLanguage):
         self.chain = chain
 
     def prelude(self, program: Program) -> list[str]:
-        return [*chain_text.prelude(self.chain.dots), *chain_fetch.prelude(self.chain)]
+        return [*chain_text.prelude(self.chain.dots), STORE_WIDE, *chain_fetch.prelude(self.chain)]
 
     def signature(self, program: Program, launch: Launch, params: list[tuple[Param, str]]) -> list[str]:
         arguments = ", ".join([*chain_fetch.parameters(self.chain), *self.arguments(program, params)])
@@ -54,12 +57,12 @@ class ChainRenderer(CStyleRenderer):
         self.copied_loads = {store.src[1] for store in self.copies}
         self.loops: list[UOp] = []
         self.in_flight: list[str] = []  # the registers of products that run, in the order in which they began
-        self.fetched_once: list[str] = []
         self.replaced = {node for found in chain.rescaled.values() for node in found.replaced}
         self.replaced.update(node.src[0] for node in chain.clipped.values())
         self.sums = find_sums(chain.program)
         self.dot_of = {acc: dot for dot, acc in self.sums.items()}
         self.folded = self._find_folded()
+        self.wide = find_wide_stores(chain)
 
     def _find_folded(self) -> set[UOp]:
         """Accumulators of one update in their own block: the fold of a tile, whose elements need no start."""
@@ -91,7 +94,6 @@ class ChainRenderer(CStyleRenderer):
         name_threads(self.emitter, self.chain.dots[0].src[2:4], "thread")
         line(f"unsigned char* const shared = dynamic_shared + (-shared_address(dynamic_shared) & {ALIGNMENT - 1});")
         self._name_tiles(self.chain.once, "shared")
-        self.text(chain_fetch.open_barriers(self.chain))
 
     def _name_tiles(self, memories: tuple[UOp, ...], start: str) -> None:
         for memory in memories:
@@ -121,28 +123,21 @@ class ChainRenderer(CStyleRenderer):
         """The end of the function that stages a step; the first steps are staged, and the loop begins. A stage is
         filled again once all threads have seen the products of its step done: a step later where one is made late. The
         first step has none to make, so that it is written apart."""
-        chain, axis, stop = self.chain, self.chain.loop, self.stop
+        chain, axis = self.chain, self.chain.loop
         assert axis is not None
-        ahead, name = chain.stages - (1 if chain.late is None else 2), self.emitter.axis_name(axis)
+        name = self.emitter.axis_name(axis)
         self.emitter.depth -= 1
         self.emitter.line("};")
-        if chain.boxes is not None:
-            self.text(chain_fetch.fetching_group(chain, stop, self.fetched_once))
-            self.text(chain_fetch.open_multiplying_groups(chain))
-        else:
-            self.text(chain_text.stage_ahead(ahead, stop))
+        self.begin_staging()
         if chain.late is None:
             self.emitter.line("#pragma unroll 1")
-            super().open_loop(axis, "0", stop)
+            super().open_loop(axis, "0", self.stop)
         else:
             kind = self.language.type_name(axis.dtype)
             self.text([f"word held[{chain.late.arg.length // 4}] = {{}};", "int last = 0;"])
             self.emitter.line(f"const auto run_step = [&](const {kind} {name}, const auto is_first) {{")
             self.emitter.depth += 1
-        if chain.boxes is not None:
-            self.text(chain_fetch.open_step(chain))
-        else:
-            self.text(chain_text.open_step(ahead, name, stop))
+        self.text(self.open_step(name))
         self._name_tiles(chain.ring, self._stage("slot"))
 
     def close_loop(self) -> None:
@@ -151,20 +146,49 @@ class ChainRenderer(CStyleRenderer):
             super().close_loop()
             return
         self._wait_all()
-        if chain.boxes is not None:
-            self.text(chain_fetch.close_step(chain))
-        else:
-            self.text(chain_text.close_step(chain.stages, is_late=chain.late is not None))
+        self.text(self.close_step())
         if chain.late is None:
             super().close_loop()
+            self.text(self.close_steps())
             return
         assert chain.loop is not None
         self.emitter.depth -= 1
         self.text(["};", *chain_text.run_steps(self.language.type_name(chain.loop.dtype), self.stop)])
-        if chain.boxes is not None:
-            self.text(chain_fetch.close_multiplying_groups())
+        self.text(self.close_steps())
         self._multiply_late(chain.late)
         self._wait_all()
+        self.text(self.close_products())
+
+    # What differs where a warp group of its own fetches tiles: `fetched_chain.py`.
+
+    @property
+    def ahead(self) -> int:
+        """The number of steps that are staged before they are needed."""
+        return self.chain.stages - (1 if self.chain.late is None else 2)
+
+    def begin_staging(self) -> None:
+        self.text(chain_text.stage_ahead(self.ahead, self.stop))
+
+    def open_step(self, step: str) -> list[str]:
+        return chain_text.open_step(self.ahead, step, self.stop)
+
+    def products_began(self) -> list[str]:
+        return []
+
+    def first_product_done(self) -> list[str]:
+        return []
+
+    def close_step(self) -> list[str]:
+        return chain_text.close_step(self.chain.stages, is_late=self.chain.late is not None)
+
+    def close_steps(self) -> list[str]:
+        return []
+
+    def close_products(self) -> list[str]:
+        return []
+
+    def copy(self, store: UOp) -> None:
+        self.tiles.copy(store, *self.copies[store])
 
     def _multiply_late(self, dot: UOp) -> None:
         """What the threads hold since the last step, by the tile of that step."""
@@ -181,6 +205,8 @@ class ChainRenderer(CStyleRenderer):
             done, self.in_flight = self.in_flight[:count], self.in_flight[count:]
             is_late = self.chain.late is not None and self._array(self.chain.late) in self.in_flight
             self.text(chain_text.wait(list(dict.fromkeys(done)), len(self.in_flight), is_late))
+            if is_late:
+                self.text(self.first_product_done())
 
     def _wait_all(self) -> None:
         if self.in_flight:
@@ -204,13 +230,15 @@ class ChainRenderer(CStyleRenderer):
         if node.op is Ops.WHERE and self.chain.clipped.get(node.src[1]) is node:
             self._clip(node)
         elif node in self.copies:
-            self._copy(node)
+            self.copy(node)
         elif node.op is Ops.BARRIER:
             if node is self.chain.ready:
                 self._begin_steps()
             elif self.chain.loop is None or self.chain.loop in self.emitter.values:
                 # What is staged before the loop is waited for with the first step.
                 self.text(["copies_sent();", "copies_done<0>();", "stores_done();", "__syncthreads();"])
+        elif node in self.wide:
+            self._store_wide(node, self.wide[node])
         elif node.op is Ops.TILE_DOT:
             self._multiply(node)
         elif node.op is Ops.ACC and node in self.dot_of:
@@ -222,22 +250,6 @@ class ChainRenderer(CStyleRenderer):
             self.emitter.values[node.src[0]] = {at: self.emitter.operand(node.src[1], named) for at, named in elements}
         elif node.op is not Ops.ACCUMULATE or node.src[1] not in self.sums:
             super().emit_node(node)
-
-    def _copy(self, store: UOp) -> None:
-        if self.chain.boxes is None:
-            self.tiles.copy(store, *self.copies[store])
-            return
-        memory = memory_of(store.src[0])
-        box, number = self.chain.boxes[memory], self.chain.memories.index(memory)
-        coordinates = [
-            [(self.emitter.operand(atom, {}).text, step) for atom, step in form.terms.items()]
-            for form in (box.row, box.around)
-        ]
-        lines = chain_fetch.fetch(box, number, self.memory.names[memory], memory in self.chain.once, *coordinates)
-        if memory in self.chain.once:
-            self.fetched_once += lines
-        else:
-            self.text(lines)
 
     def _declare_sum(self, acc: UOp) -> None:
         name, count = f"total{acc.arg}", axis_product(acc)
@@ -263,8 +275,7 @@ class ChainRenderer(CStyleRenderer):
             self._multiply_late(self.chain.late)
             self.emitter.depth -= 1
             self.emitter.line("}")
-            if self.chain.boxes is not None:
-                self.text(chain_fetch.pass_turn(self.chain))
+            self.text(self.products_began())
 
     def _rescale(self, node: UOp) -> None:
         name, factor = self._array(node), self.chain.rescaled[node].factor
@@ -317,6 +328,24 @@ class ChainRenderer(CStyleRenderer):
             for row in (0, 8)
         ]
 
+    def _store_wide(self, store: UOp, wide: WideStore) -> None:
+        """Four pairs of columns at a time, which four threads exchange for eight neighbours each."""
+        place, (value, group, pair) = store.src[0], wide
+        base, steps = tile_part(place.src[1])
+        axes = [axis for axis in self.facts.axes(store) if axis not in (group, pair)]
+        start = "0" if base is None else self.emitter.operand(base, {}).text
+        name = self.memory.names[memory_of(place)]
+        for others in itertools.product(*(range(axis_size(axis)) for axis in axes)):
+            at = dict(zip(axes, others))
+            mask = self.emitter.operand(place.src[2], at).text if len(place.src) > 2 else "true"
+            for first in range(0, axis_size(group), 4):
+                words = []
+                for number in range(first, first + 4):
+                    both = [self.emitter.operand(value, {**at, group: number, pair: n}).text for n in (0, 1)]
+                    words.append(f"pack({both[0]}, {both[1]})")
+                offset = sum(step * {**at, group: first, pair: 0}[axis] for axis, step in steps.items())
+                self.emitter.line(f"store_wide({name} + {start} + {offset}, {', '.join(words)}, thread, {mask});")
+
     def _elements(self, node: UOp, dot: UOp, name: str) -> dict[tuple[int, ...], Expression]:
         """The registers that hold a thread's elements of a product."""
         forms = [affine(number).terms for number in dot.src[2:4]]
@@ -325,7 +354,3 @@ class ChainRenderer(CStyleRenderer):
             row, column = (sum(step * at[axis] for axis, step in form.items() if axis in at) for form in forms)
             values[coordinates] = Expression(f"{name}[{column // 8 * 4 + row // 8 * 2 + column % 2}]")
         return values
-
-
-def render_chain(chain: TileChain, is_restricted: bool = True) -> str:
-    return ChainRenderer(chain, is_restricted).render()

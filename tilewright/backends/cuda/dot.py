@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 from tilewright.backends.cuda import dot_text
 from tilewright.backends.cuda.chain_plan import plan_chain
-from tilewright.backends.cuda.chain_renderer import render_chain
 from tilewright.backends.cuda.dot_mma import name_threads, parts_of_tile, render_mma
 from tilewright.backends.cuda.dot_plan import DotPlan, Side, core_of, dot_launch, find_dot, plan_dot
+from tilewright.backends.cuda.fetched_chain import render_chain
 from tilewright.backends.cuda.renderer import CudaLanguage, render
 from tilewright.backends.cuda.tile_plan import plan_ring
 from tilewright.backends.cuda.tile_renderer import TileRenderer

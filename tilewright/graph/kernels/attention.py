@@ -72,6 +72,7 @@ class Attention:
     rows: int = 64
     columns: int = 64
     together: int = 1  # heads whose tiles are interleaved, longest first: their keys fit in the cache
+    is_paired: bool = False  # whether a tile with many keys is followed by one with few, so that pairs are equal work
 
 
 class Grid:
@@ -80,12 +81,14 @@ class Grid:
     def __init__(self, call: Attention, tiles: TileBuilder, heads: int, rows: int, is_reversed: bool) -> None:
         count = -(-rows // tiles.rows)
         together = math.gcd(call.together, call.batch * heads) if call.is_causal else 1
-        sizes = (call.batch * heads // together, count, together)
+        is_paired = is_reversed and call.is_paired
+        sizes = (call.batch * heads // together, count // 2 if is_paired else count, together, *([2] * is_paired))
         self.axes = tuple(tiles.axis(size, AxisType.GLOBAL) for size in sizes)
-        outer, tile, inner = self.axes
+        outer, tile, inner, *second = self.axes
         head = outer * together + inner
         self.batch, self.head = head // heads, head % heads
-        self.tile = (count - 1) - tile if is_reversed else tile
+        last = (count - 1) - tile
+        self.tile = second[0].eq(0).where(last, tile) if is_paired else last if is_reversed else tile
         self.first = self.tile * tiles.rows
         self.row = self.first + tiles.row
 

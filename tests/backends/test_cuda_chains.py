@@ -1,5 +1,6 @@
-"""Tiles that the card's copy engine fetches: a box says what the threads' copies say, for each element of the tile and
-each work-group; what is no box is refused."""
+"""How programs with several products run on a card. Tiles that the copy engine fetches: a box says what the threads'
+copies say, for each element of the tile and each work-group. Wide stores write what narrow ones do. A work-group takes
+tiles that are equally much work for all. What is no such thing is refused."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ import pytest
 
 from tilewright import Tensor, dtypes
 from tilewright.backends.cuda.boxes import LINE_BYTES, Box, find_boxes
-from tilewright.backends.cuda.chain_plan import plan_chain
+from tilewright.backends.cuda.chain_plan import TileChain, chain_launch, plan_chain
+from tilewright.backends.cuda.chain_store import find_wide_stores
 from tilewright.backends.cuda.cores import warp_group_core
 from tilewright.backends.cuda.device import cuda_target
 from tilewright.codegen.pipeline import lower
@@ -40,11 +42,27 @@ def card() -> Iterator[None]:
     driver.target = before
 
 
+def program_of(name: str, *values: Tensor) -> Program:
+    asts = [item.ast for item in values[0].schedule(*values[1:]) if item.ast is not None]
+    ast = next(ast for ast in asts if ast.arg.name == name)
+    return lower(optimise(ast, cuda_target()), cuda_target())
+
+
 def forward(*operands: Tensor, is_causal: bool = False) -> Program:
     found = Tensor.scaled_dot_product_attention(*operands, is_causal=is_causal, enable_gqa=True)
-    asts = [item.ast for item in found.schedule() if item.ast is not None]
-    ast = next(ast for ast in asts if ast.arg.name == "attention_forward")
-    return lower(optimise(ast, cuda_target()), cuda_target())
+    return program_of("attention_forward", found)
+
+
+def gradient() -> Program:
+    given = [plain(1, 2, 200, 64) for _ in range(3)]
+    found = Tensor.scaled_dot_product_attention(*given)
+    return program_of("attention_key_gradient", *found.gradient(*given, gradient=found.detach())[1:])
+
+
+def chain_of(program: Program) -> TileChain:
+    chain = plan_chain(program)
+    assert chain is not None
+    return chain
 
 
 def plain(*shape: int) -> Tensor:
@@ -144,15 +162,62 @@ def test_what_is_no_box() -> None:
 
 def test_who_fetches() -> None:
     """A warp group of its own, for two groups that multiply; with a group that multiplies, all threads copy."""
-    chain = plan_chain(PROGRAMS["causal"]())
-    assert chain is not None
+    chain = chain_of(PROGRAMS["causal"]())
     assert chain.boxes is not None
     assert chain.late is not None
     assert (chain.threads, chain.launched_threads, chain.multipliers, chain.stages) == (256, 384, 2, 3)
-    assert len(chain.maps) == 3
     assert chain.shared_bytes <= cuda_target().max_local_bytes
-    narrow = plan_chain(forward(plain(1, 2, 300, 64), plain(1, 2, 300, 64), plain(1, 2, 300, 64)))
-    assert narrow is not None
-    assert narrow.boxes is None
-    assert narrow.launched_threads == 128
-    assert not narrow.maps
+    assert len(chain.maps) == 3
+    narrow = chain_of(gradient())
+    assert (narrow.boxes, narrow.launched_threads, narrow.maps) == (None, 128, ())
+
+
+@pytest.mark.parametrize(
+    ("times", "is_causal", "run", "groups"),
+    [
+        ((4096, 4096), True, 2, 132),  # pairs of a long and a short tile
+        ((2048, 4096), True, 2, 128),
+        ((4096, 2048), True, 1, 512),  # no tile has more than 2048 keys: pairs are not equal
+        ((4224, 4224), True, 1, 528),  # an odd number of tiles has no pairs
+        ((4224, 4224), False, 1, 132),
+    ],
+)
+def test_tiles_of_a_work_group(times: tuple[int, int], is_causal: bool, run: int, groups: int) -> None:
+    """Where all have equally much work there is one work-group to a core; else the next free core takes a tile."""
+    operands = [plain(1, 16, time, 128) for time in (times[0], times[1], times[1])]
+    chain = chain_of(forward(*operands, is_causal=is_causal))
+    launch = chain_launch(chain)
+    assert (chain.run, launch.grid, launch.group) == (run, (groups, 1, 1), (384, 1, 1))
+
+
+WIDE = {**PROGRAMS, "gradient": gradient}
+
+
+@pytest.mark.parametrize("name", ["causal", "rests of rows", "parts of one matrix", "gradient"])
+def test_wide_stores_write_what_narrow_ones_do(name: str) -> None:
+    """Thread n of 4 has, after the exchange, the pairs that all of them have in group n, in their order."""
+    chain = chain_of(WIDE[name]())
+    stores = find_wide_stores(chain)
+    assert len(stores) == (2 if name == "gradient" else 1)
+    draw = random.Random(3)
+    (thread,) = chain.program.local_ranges
+    for store, wide in stores.items():
+        place = store.src[0]
+        for _ in range(SAMPLES // 4):
+            at = {axis: draw.randrange(axis_size(axis)) for axis in axes_below(*place.src[1:])}
+            at[wide.group] -= at[wide.group] % 4
+            at[thread] -= at[thread] % 4
+            for number in range(4):
+                own = {**at, thread: at[thread] + number, wide.pair: 0}
+                start, *masks = (tile_value(each, own) for each in place.src[1:])
+                assert (start + 6 * number) % 8 == 0
+                for lane in range(8):
+                    group, other = at[wide.group] + number, at[thread] + lane // 2
+                    given = {**at, thread: other, wide.group: group, wide.pair: lane % 2}
+                    written, *wanted = (tile_value(each, given) for each in place.src[1:])
+                    assert (start + 6 * number + lane, masks) == (written, wanted)
+
+
+def test_stores_that_stay_narrow() -> None:
+    """80 features are 10 groups of 8, of which 4 threads cannot exchange a multiple of 4."""
+    assert not find_wide_stores(chain_of(PROGRAMS["rests of features"]()))
