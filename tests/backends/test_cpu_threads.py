@@ -88,8 +88,7 @@ def in_process(code: str, threads: int) -> str:
 
 
 def test_values_do_not_depend_on_the_number_of_threads() -> None:
-    one, two, three = (json.loads(in_process(VALUES, threads)) for threads in (1, 2, 3))
-    assert one == two == three
+    assert json.loads(in_process(VALUES, 1)) == json.loads(in_process(VALUES, 3))
 
 
 @pytest.mark.parametrize(("threads", "expected"), [(1, "0 0"), (3, "0 2")])

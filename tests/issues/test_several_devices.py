@@ -143,20 +143,20 @@ def test_random_delays_change_nothing(queues: tuple[str, ...], is_jitted: bool) 
 
 
 LAYERS: Sequence[Callable[[], Callable[[Tensor], Tensor]]] = (
-    lambda: nn.Conv2d(1, 32, 5),
+    lambda: nn.Conv2d(1, 8, 5),
     lambda: Tensor.relu,
-    lambda: nn.Conv2d(32, 32, 5),
+    lambda: nn.Conv2d(8, 8, 5),
     lambda: Tensor.relu,
-    lambda: nn.BatchNorm(32),
+    lambda: nn.BatchNorm(8),
     lambda: Tensor.max_pool2d,
-    lambda: nn.Conv2d(32, 64, 3),
+    lambda: nn.Conv2d(8, 16, 3),
     lambda: Tensor.relu,
-    lambda: nn.Conv2d(64, 64, 3),
+    lambda: nn.Conv2d(16, 16, 3),
     lambda: Tensor.relu,
-    lambda: nn.BatchNorm(64),
+    lambda: nn.BatchNorm(16),
     lambda: Tensor.max_pool2d,
     lambda: lambda x: x.flatten(1),
-    lambda: nn.Linear(576, 10),
+    lambda: nn.Linear(144, 10),
 )
 
 

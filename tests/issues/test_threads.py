@@ -106,8 +106,8 @@ READERS: dict[str, Callable[[Tensor], object]] = {
 @pytest.mark.parametrize("write", [assign_number, add_one, replace])
 def test_readers_beside_a_writer(write: Callable[[Tensor], Work]) -> None:
     w = memory()
-    works = [(lambda turn, read=read: read(w), 60) for read in READERS.values()]
-    run_together((write(w), 60), *works)  # type: ignore[arg-type]
+    works = [(lambda turn, read=read: read(w), 30) for read in READERS.values()]
+    run_together((write(w), 30), *works)  # type: ignore[arg-type]
     even(w.numpy())
 
 
@@ -134,18 +134,18 @@ def test_several_writers_and_readers() -> None:
 
 
 def test_no_update_of_a_part_is_lost() -> None:
-    w = memory(8 * 50)
+    w = memory(8 * 25)
 
     def writer(number: int) -> Work:
         def work(turn: int) -> None:
-            w[number * 50 + turn] = float(turn + 1)
+            w[number * 25 + turn] = float(turn + 1)
             if turn % 7 == number % 7:
                 w.realize()
 
         return work
 
-    run_together(*((writer(number), 50) for number in range(8)))
-    np.testing.assert_array_equal(w.numpy().reshape(8, 50), np.tile(np.arange(1, 51, dtype=np.float32), (8, 1)))
+    run_together(*((writer(number), 25) for number in range(8)))
+    np.testing.assert_array_equal(w.numpy().reshape(8, 25), np.tile(np.arange(1, 26, dtype=np.float32), (8, 1)))
 
 
 def test_no_gradient_is_lost() -> None:
@@ -322,7 +322,7 @@ def test_jit_leaves_lazy_tensors_of_other_threads_alone() -> None:
         for value in (1.0, 2.0, 3.0, 4.0):
             assert function(Tensor([value, value])).item() == 2 * value * (turn + 2)
 
-    run_together((build_and_wait, 25), (build_and_wait, 25), (trace_and_replay, 12))
+    run_together((build_and_wait, 12), (build_and_wait, 12), (trace_and_replay, 6))
 
 
 def test_a_trace_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,7 @@ def legal_opts(ast: UOp, ops: tuple[OptOps, ...]) -> list[Opt]:
     return found
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_single_opt_on_the_emulator(name: str) -> None:
     ops = tuple(op for op in TRANSFORMS if TRANSFORMS[op].takes_axis and op is not OptOps.TC)
@@ -92,7 +92,7 @@ def test_every_single_opt_on_the_emulator(name: str) -> None:
         assert failure is None, (opt, failure)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_single_opt_on_the_cpu(name: str) -> None:
     for opts in ((), *((opt,) for opt in legal_opts(kernel(name), ON_THE_CPU))):
@@ -138,7 +138,7 @@ def cpu_opts(ast: UOp, opts: tuple[Opt, ...]) -> list[Opt]:
     return found
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("first", range(0, 240, 60))
 def test_random_opts_on_random_kernels(first: int) -> None:
     tried = 0

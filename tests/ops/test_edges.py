@@ -135,14 +135,6 @@ def test_zero_dimensions(name: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("size", [255, 256, 257, 385, 1000])
-def test_sorting_around_the_length_of_a_block(size: int) -> None:
-    values = np.random.default_rng(size).integers(0, 40, size).astype(np.int32)
-    found, places = Tensor(values).sort()
-    np.testing.assert_array_equal(places.numpy(), np.argsort(values, kind="stable"))
-    np.testing.assert_array_equal(found.numpy(), np.sort(values))
-
-
 def test_picking_from_a_long_mask() -> None:
     values = np.random.default_rng(0).standard_normal((70, 30)).astype(np.float32)
     tensor = Tensor(values)

@@ -126,7 +126,9 @@ def test_softmax_family(check: Check) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 33, 700, 1025])
-def test_running_sums(size: int, check: Check) -> None:
+def test_running_sums(size: int, check: Check, backend: str) -> None:
+    if backend == "evaluate":
+        size = min(size, 65)  # it walks the kernels of long rows element by element
     values = generator.integers(-9, 9, (2, size)).astype(np.int32)
     check(lambda t: t.cumsum(1), lambda x: x.cumsum(1, dtype=np.int64), values)
     check(lambda t: t.cumsum(0), lambda x: x.cumsum(0, dtype=np.int64), values)

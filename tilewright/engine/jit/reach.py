@@ -38,7 +38,8 @@ _LOAD_GLOBAL, _LOAD_NAME = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_NAME"]
 @functools.lru_cache(maxsize=MAX_CODES)
 def _globals_named(code: types.CodeType) -> tuple[str, ...]:
     """The names that a code looks up as globals, read from its bytes: `dis` takes 20 times as long, and every function
-    that is jitted is met for the first time once."""
+    that is jitted is met for the first time once. One that is not an identifier is from a tool that rewrote the code:
+    pytest's `@pytest_ar`, which describes an assertion that failed, leads to all of pytest."""
     found, extended = [], 0
     steps = code.co_code
     for op, arg in zip(steps[::2], steps[1::2]):
@@ -48,7 +49,7 @@ def _globals_named(code: types.CodeType) -> tuple[str, ...]:
         elif op == _LOAD_NAME:
             found.append(code.co_names[arg])
         extended = arg << 8 if op == _EXTENDED_ARG else 0
-    return tuple(dict.fromkeys(found))
+    return tuple(name for name in dict.fromkeys(found) if name.isidentifier())
 
 
 @functools.lru_cache(maxsize=MAX_CODES)
