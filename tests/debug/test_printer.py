@@ -81,18 +81,13 @@ BY_LEVEL = {
 
 @pytest.mark.parametrize("level", range(7))
 def test_each_level_adds_to_the_one_below(tmp_path: Path, level: int) -> None:
-    (names, _), printed = run_script(tmp_path, level)
+    (names, loaded), printed = run_script(tmp_path, level)
+    assert (printed == "", loaded == "no debug") == (level == 0, level == 0)
     name = names.split()[0]
     for least, patterns in BY_LEVEL.items():
         for pattern in patterns:
             found = re.search(pattern.replace("{name}", re.escape(name)), printed, re.MULTILINE)
             assert (found is not None) == (least <= level), f"{pattern} at DEBUG={level}:\n{printed[:4000]}"
-
-
-def test_nothing_is_printed_or_loaded_at_level_zero(tmp_path: Path) -> None:
-    (_, loaded), printed = run_script(tmp_path, 0)
-    assert printed == ""
-    assert loaded == "no debug"
 
 
 def test_a_second_process_finds_every_program_on_disk(tmp_path: Path) -> None:
@@ -103,12 +98,11 @@ def test_a_second_process_finds_every_program_on_disk(tmp_path: Path) -> None:
     compiled = [line for line in printed.splitlines() if line.startswith("compiled")]
     assert compiled
     assert not any(re.search(r"\bcompile\b", line) for line in compiled), "nothing was left for the compiler to do"
+    assert "\x1b" not in printed, "colours are for terminals"
 
 
-def test_colours_are_for_terminals(tmp_path: Path) -> None:
+def test_colours_are_for_terminals() -> None:
     pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals")
-    _, printed = run_script(tmp_path, 2)
-    assert "\x1b" not in printed
     ours, theirs = pty.openpty()
     environment = {**os.environ, "DEBUG": "2", "PYTHONPATH": str(ROOT)}
     environment.pop("NO_COLOR", None)

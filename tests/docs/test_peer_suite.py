@@ -51,10 +51,17 @@ def test_a_suite_is_run_and_its_failures_are_sorted(tmp_path: Path) -> None:
     (tmp_path / "test" / "test_it.py").write_text(SUITE)
     (tmp_path / "test" / "test_uop_graph.py").write_text("raise ImportError('a test of the compiler alone')")
     plugins = ["-p", "tools.peer_suite.alias", "-p", "tools.peer_suite.classes", "-p", "no:cacheprovider"]
+    # Of this run it inherits neither the worker nor its options, plugins, cache or width.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {
+        "PYTHONPATH": f"{ROOT}{os.pathsep}.",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "TILEWRIGHT_CACHE_DIR": str(tmp_path / "cache"),
+        "COLUMNS": "120",
+    }
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--tb=short", *plugins, "test"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}."},
+        env=environment,
         capture_output=True,
         text=True,
     )
@@ -66,7 +73,7 @@ def test_a_suite_is_run_and_its_failures_are_sorted(tmp_path: Path) -> None:
         "design: 2",
         "internal: 1",
         "unknown: 1",
-    ]
+    ], done.stdout
     assert "     1 `jit(prune=)`" in table
     assert any("[1, 3]" in line for line in table)
 

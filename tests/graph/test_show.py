@@ -161,7 +161,7 @@ def test_a_broken_graph_can_be_shown_and_read_unchecked() -> None:
 
 def test_deep_graphs_come_back() -> None:
     node = param(0)
-    for _ in range(30_000):
+    for _ in range(5_000):
         node = node + 1.0
     assert parse(show(node)) is node
 
@@ -171,13 +171,15 @@ def test_deep_graphs_come_back() -> None:
 SCALARS = (dtypes.bool, dtypes.int8, dtypes.uint64, dtypes.float16, dtypes.float32, dtypes.float64)
 BINARY = tuple(op for op in ALL_OPS if op.kind is Kind.BINARY)
 UNARY = (Ops.NEG, Ops.SQRT, Ops.EXP2, Ops.TRUNC)
+# What a quoted text may hold; to draw from all of Unicode, hypothesis first looks at each of its characters.
+TEXTS = st.text("aZ0 %#=,()'\"\\\n\r\t\x00é\u2028漢😀", max_size=6)
 
 
 @st.composite
 def graphs(draw: st.DrawFn) -> UOp:
     """A tensor graph that keeps the rules, grown node by node from what is there already."""
     count = draw(st.integers(0, 3))
-    nodes = [UOp(Ops.BUFFER, F32, (), BufferArg(uid, 6, draw(st.text(max_size=3)))) for uid in range(count)]
+    nodes = [UOp(Ops.BUFFER, F32, (), BufferArg(uid, 6, draw(TEXTS))) for uid in range(count)]
     for _ in range(draw(st.integers(1, 3))):
         dtype = draw(st.sampled_from(SCALARS))
         nodes.append(const(dtype, draw(st.floats() | st.integers() | st.booleans())))
@@ -313,7 +315,7 @@ def test_mutated_text_is_refused_or_read_and_nothing_else() -> None:
     texts = [show(row_sums()), show(UOp(Ops.COPY, F32, (reduced,), "CPU:1")), show(const(F32, math.nan) + 1.5)]
     generator = random.Random(0)
     read = 0
-    for number in range(6000):
+    for number in range(2000):
         text = mutate(texts[number % len(texts)], generator)
         try:
             node = parse(text)
@@ -323,7 +325,7 @@ def test_mutated_text_is_refused_or_read_and_nothing_else() -> None:
         # What was read keeps the rules, so that everything derived from it can be had.
         assert parse(show(node)) is node
         assert all(part.shape is not None and part.bounds is not None for part in toposort(node))
-    assert 200 < read < 5800, "the mutations are too harsh or too mild to tell anything"
+    assert 70 < read < 1930, "the mutations are too harsh or too mild to tell anything"
 
 
 @settings(max_examples=200, deadline=None)
@@ -335,7 +337,7 @@ def test_any_text_is_refused_or_read(text: str) -> None:
         pass
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda x: st.tuples(x, x)))
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | TEXTS, lambda x: st.tuples(x, x)))
 def test_any_literal_comes_back(value: Any) -> None:
     node = parse(f"%0 = PARAM float32\n%1 = DETACH float32 %0 {literal(value)}", check=False)
     assert repr(node.arg) == repr(value)

@@ -67,6 +67,23 @@ def test_a_view_of_what_is_updated_keeps_its_contents() -> None:
     assert [result.tolist() for result in held] == [[[float(n)], [10.0 + 2.0 * n]] for n in range(1, 7)]
 
 
+def test_an_assert_does_not_lead_into_pytest() -> None:
+    """Its rewritten code names `@pytest_ar`, the module that describes failures: a function that asserted something was
+    compared with all of pytest before each call, and took seconds to trace."""
+
+    def step(x: Tensor) -> Tensor:
+        assert x.shape == (1,)
+        return (x + 1).realize()
+
+    assert "@pytest_ar" in step.__code__.co_names
+    reach = Reach(Tensor)
+    reach.walk([(step, "the function")])
+    assert [function for function, *_ in reach.guards.functions] == [step]
+    jitted = jit(step)
+    assert [jitted(Tensor([float(n)])).item() for n in range(4)] == [1.0, 2.0, 3.0, 4.0]
+    assert jitted.last_reason == ""
+
+
 class Link:
     def __init__(self, following: Link | None) -> None:
         self.following = following

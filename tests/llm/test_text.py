@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.llm.vocabularies import ALPHABET
 from tilewright.base.errors import ConfigError
 from tilewright.llm.text import TextStream
 
@@ -22,7 +23,7 @@ def stream(data: bytes, sizes: list[int], stop: tuple[str, ...] = ()) -> tuple[l
 
 
 @settings(max_examples=30)
-@given(st.text(), st.lists(st.integers(1, 5), min_size=1))
+@given(st.text(ALPHABET), st.lists(st.integers(1, 5), min_size=1))
 def test_pieces_are_the_text(text: str, sizes: list[int]) -> None:
     pieces, _ = stream(text.encode(), sizes)
     assert "".join(pieces) == text

@@ -14,6 +14,8 @@ CORPUS = [
     "Übermäßig viele Wörter, naïve café, 日本語の文字, Привет мир, שלום, 🎉🎉 👩‍👩‍👧",
 ] * 3
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+# Characters of one to four bytes. To draw from all of Unicode, hypothesis first looks at each of its characters.
+ALPHABET = "aB 0'\n\x00éßж\u0301漢\u200b😀👧"
 # What is easily taken apart or put together wrongly.
 HARD_TEXTS = [
     "",
