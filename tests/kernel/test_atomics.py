@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from tilewright.backends.python.emulator import run_program
 from tilewright.base.dtype import DType, dtypes
 from tilewright.base.errors import RaceError, UnsupportedError
 from tilewright.codegen.pipeline import lower
+from tilewright.graph import build
 from tilewright.graph.interpreter.evaluate import evaluate
 from tilewright.graph.kernels import atomics, local_sums
 from tilewright.graph.kernels.nodes import load, loop, param, place, store
@@ -23,7 +25,6 @@ from tilewright.graph.ops import AxisType, Ops
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.uop import UOp, const
 from tilewright.schedule import segments
-from tilewright.schedule.index_costs import Sizes, atomic_clocks, local_clocks, segment_clocks
 
 generator = np.random.default_rng(41)
 TINY = float(np.finfo(np.float32).smallest_subnormal)
@@ -48,10 +49,14 @@ def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=FLOAT_KERNELS)
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The kernels of a float sum, in the one way or the other."""
-    others = {"atomic_clocks", "local_clocks"} - {"atomic_clocks" if request.param == "_by_atomics" else "local_clocks"}
-    for name in (*others, "segment_clocks"):
-        monkeypatch.setattr(segments, name, lambda *_: float("inf"))
+    choose(monkeypatch, request.param)
     return FLOAT_KERNELS[request.param]
+
+
+def choose(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    other = "local_clocks" if way == "_by_atomics" else "atomic_clocks"
+    for name in (other, "segment_clocks"):
+        monkeypatch.setattr(segments, name, lambda *_: float("inf"))
 
 
 def used(card: CardDriver) -> set[str]:
@@ -189,28 +194,60 @@ def test_columns_and_parts_of_outputs_in_local_memory(
         np.testing.assert_array_equal(Tensor(found).numpy(), want)
 
 
-# terms, outputs, columns, whether each column has indices of its own: as measured on an H200 (h200.md)
-CHOICES = {
-    "one long row": ((1 << 20, 1 << 20, 1, True), "_by_atomics"),
-    "columns of a matrix": ((2265, 2265, 2314, True), "_in_local_memory"),
-    "many rows of an embedding": ((60000, 30000, 64, False), "_by_atomics"),
-    "a large embedding": ((4096, 32000, 512, False), "_by_segments"),
+# shape, axis of the outputs, outputs, whether each element has an index of its own; as measured on an H200 (h200.md)
+CHOICES: dict[str, tuple[tuple[int, int, int], int, bool, set[str]]] = {
+    "one long row": ((1, 1 << 20, 1), 1 << 20, True, {"_by_atomics"}),
+    "columns of a matrix": ((1, 2265, 2314), 2265, True, {"transposed"}),
+    "rows of a matrix": ((8192, 512, 1), 512, True, {"in local memory"}),
+    "many rows of an embedding": ((1, 60000, 64), 30000, False, {"_by_atomics"}),
+    "a large embedding": ((1, 4096, 512), 32000, False, {"_by_segments"}),
 }
 
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_the_way_with_the_least_estimate_is_taken(name: str) -> None:
-    (terms, outputs, columns, is_spread), wanted = CHOICES[name]
+    shape, outputs, is_spread, wanted = CHOICES[name]
+    whole = (shape[0], outputs, *shape[1:])
+    index = Tensor.empty(*(shape if is_spread else (shape[1],)), dtype=dtypes.int32).uop
+    numbers = build.reshape(index, (shape[0], 1, *shape[1:]) if is_spread else (1, 1, shape[1], 1))
+    values = build.reshape(Tensor.empty(*shape).uop, (shape[0], 1, *shape[1:]))
+    found = segments.IndexedReduction(Ops.ADD, numbers, values, 1, 2, outputs, is_spread)
+    node = build.reduce_axis(Ops.ADD, build.expand(values, whole), (2,))
     target = replace(CARD, cores=132, max_local_bytes=232448)
-    sizes = Sizes(terms, outputs, columns, is_spread)
-    plan = local_sums.plan_local_sums((1, terms, columns), outputs, dtypes.float32, is_spread, target)
-    assert plan is not None
-    estimates = {
-        "_by_atomics": atomic_clocks(sizes, target),
-        "_by_segments": segment_clocks(sizes, target, segments.MAX_DIRECT),
-        "_in_local_memory": local_clocks(plan.clocks),
-    }
-    assert min(estimates, key=lambda way: estimates[way]) == wanted
+    first = segments._ways(found, node, target)[0]
+    ways = {False: "in local memory", True: "transposed"}
+    assert {ways[first.args[1]] if isinstance(first, partial) else first.__name__} == wanted
+
+
+def test_outputs_beyond_the_cache_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose(monkeypatch, "_by_atomics")
+    values = SCALES["of all sizes"](900).astype(np.float32)
+    index = generator.integers(0, 333, 900)
+    whole, parts = (summed(index, values, 333, FLOAT_KERNELS["_by_atomics"], cache_bytes=c) for c in (1 << 20, 2000))
+    assert whole.tobytes() == parts.tobytes()
+
+
+@pytest.mark.parametrize("is_spread", [False, True], ids=["rows", "elements"])
+def test_columns_are_copied_before_they_are_summed(is_spread: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The terms of a column adjacent: the results are the same bits."""
+    x, values = np.zeros((2, 31, 7), np.float32), generator.standard_normal((2, 44, 7)).astype(np.float32)
+    index = generator.integers(0, 31, (2, 44, 7) if is_spread else 44)
+    found = []
+    choose(monkeypatch, "_in_local_memory")
+    for clocks in (-1e12, 1e12):
+        monkeypatch.setattr(segments, "transposed_clocks", lambda *_, clocks=clocks: clocks)
+        with emulated_card(cores=1) as card:
+            given_x, given_index, given_values = (given(array) for array in (x, index, values))
+            if is_spread:
+                found.append(given_x.scatter_add(1, given_index, given_values).numpy())
+            else:
+                found.append(given_x.index_add(1, given_index, given_values).numpy())
+            assert used(card) == {"sum_in_local_memory"}
+    assert found[0].tobytes() == found[1].tobytes()
+    full = np.broadcast_to(index if is_spread else index[None, :, None], values.shape)
+    want = np.zeros(x.shape)
+    np.add.at(want, (np.arange(2)[:, None, None], full, np.arange(7)), values.astype(np.float64))
+    np.testing.assert_allclose(found[0], want, rtol=1e-6, atol=1e-6)
 
 
 def test_rows_of_a_transposed_view_are_not_copied(kernels: set[str]) -> None:

@@ -13,35 +13,52 @@ from tilewright.graph.kernels.radix import MAX_WIDTH, MIN_SIZE
 
 # Clocks until a kernel that waits for another begins.
 _LAUNCH_CLOCKS = 4500.0
-# Clocks of a core for a term that is combined atomically in memory, twice: beside its neighbours, in any order in the
-# last-level cache, in any order beyond it.
-_ADJACENT_CLOCKS, _RANDOM_CLOCKS, _FAR_CLOCKS = 2.0, 5.5, 11.0
+# Clocks of a core for a term that is combined atomically in memory, twice: beside its neighbours, or in any order.
+_ADJACENT_CLOCKS, _RANDOM_CLOCKS = 2.0, 5.5
 # Columns of a row that share an index from which on atomic operations of a warp are adjacent.
 _MIN_ADJACENT = 8
 # Bytes of an output that are filled, combined and read again; of one that is only written, with its bounds; of a term
 # that is gathered and summed; of an index in one pass of a sort.
 _ATOMIC_BYTES, _WRITTEN_BYTES, _TERM_BYTES, _SORTED_BYTES = 28, 12, 16, 24
-_CELL_BYTES = 12
+# Bytes of an output that atomic operations combine, and of a term that both of their kernels read; the parts of the
+# outputs at most.
+_CELL_BYTES, _READ_BYTES, _MAX_PARTS = 12, 16, 8
 # Kernels of a float sum by atomic operations; of a sort of few indices, and of each pass of one of many; of the sums.
 _ATOMIC_KERNELS, _MERGE_KERNELS, _PASS_KERNELS, _SUM_KERNELS = 4, 5, 7, 4
 
 
 class Sizes(NamedTuple):
-    """`columns` elements of each of `terms` rows are summed into `outputs` rows."""
+    """`outer * inner` elements of each of `terms` rows are summed into `outputs` rows; `inner` of them are adjacent."""
 
+    outer: int
     terms: int
+    inner: int
     outputs: int
-    columns: int
     is_spread: bool  # every column has indices of its own
+
+    @property
+    def columns(self) -> int:
+        return self.outer * self.inner
+
+
+def cache_parts(sizes: Sizes, target: Target) -> int:
+    """In how many parts the outputs of a sum by atomic operations are taken, so that half of the last-level cache holds
+    each of them. Terms whose neighbours go to neighbouring outputs gain nothing by it."""
+    if _is_adjacent(sizes):
+        return 1
+    return min(_MAX_PARTS, -(-2 * sizes.outputs * sizes.inner * _CELL_BYTES // target.cache_bytes))
+
+
+def _is_adjacent(sizes: Sizes) -> bool:
+    return not sizes.is_spread and sizes.inner >= _MIN_ADJACENT
 
 
 def atomic_clocks(sizes: Sizes, target: Target) -> float:
     cells, values = sizes.outputs * sizes.columns, sizes.terms * sizes.columns
-    is_adjacent = not sizes.is_spread and sizes.columns >= _MIN_ADJACENT
-    is_far = cells * _CELL_BYTES > target.cache_bytes
-    per_term = _ADJACENT_CLOCKS if is_adjacent else _FAR_CLOCKS if is_far else _RANDOM_CLOCKS
-    moved = cells * _ATOMIC_BYTES / _bytes_per_clock(target)
-    return _ATOMIC_KERNELS * _LAUNCH_CLOCKS + values * per_term / target.cores + moved
+    per_term = _ADJACENT_CLOCKS if _is_adjacent(sizes) else _RANDOM_CLOCKS
+    moved = cells * _ATOMIC_BYTES + (cache_parts(sizes, target) - 1) * values * _READ_BYTES
+    computed = values * per_term / target.cores
+    return _ATOMIC_KERNELS * _LAUNCH_CLOCKS + computed + moved / _bytes_per_clock(target)
 
 
 def segment_clocks(sizes: Sizes, target: Target, max_direct: int) -> float:
@@ -58,6 +75,12 @@ def segment_clocks(sizes: Sizes, target: Target, max_direct: int) -> float:
 
 def local_clocks(clocks: float) -> float:
     return clocks + _LAUNCH_CLOCKS
+
+
+def transposed_clocks(sizes: Sizes, itemsize: int, target: Target) -> float:
+    """A copy of the values with the terms of a column adjacent. Another kernel stores the indices, in any order, and
+    another reads the results."""
+    return _LAUNCH_CLOCKS + 2 * sizes.terms * sizes.columns * itemsize / _bytes_per_clock(target)
 
 
 def _bytes_per_clock(target: Target) -> float:

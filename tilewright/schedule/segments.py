@@ -22,7 +22,14 @@ from tilewright.graph.sizes import is_symbolic
 from tilewright.graph.slices import replace_axis
 from tilewright.graph.spec import Op, Shape
 from tilewright.graph.uop import UOp
-from tilewright.schedule.index_costs import Sizes, atomic_clocks, local_clocks, segment_clocks
+from tilewright.schedule.index_costs import (
+    Sizes,
+    atomic_clocks,
+    cache_parts,
+    local_clocks,
+    segment_clocks,
+    transposed_clocks,
+)
 from tilewright.schedule.windows import windows_of
 
 # Terms from which a sort takes less time than a loop over all of them in every thread; the comparisons for each core
@@ -83,17 +90,24 @@ def _ways(found: IndexedReduction, node: UOp, target: Target) -> tuple[Way, ...]
     """In the order of their estimated time. Only floats have a choice."""
     if node.dtype is not dtypes.float32 or found.op is not Ops.ADD:
         return _by_atomics, _by_segments
-    shape = node.src[0].shape
-    columns = math.prod(shape) // (shape[found.terms] * shape[found.output])
-    sizes = Sizes(shape[found.terms], found.outputs, columns, found.is_spread)
+    sizes = _sizes(found, node)
+    dtype = found.values.dtype
     estimates: dict[Way, float] = {
         _by_atomics: atomic_clocks(sizes, target),
         _by_segments: segment_clocks(sizes, target, MAX_DIRECT),
     }
-    plan = plan_local_sums(_sides(found, shape), found.outputs, found.values.dtype, found.is_spread, target)
-    if plan is not None:
-        estimates[functools.partial(_in_local_memory, plan)] = local_clocks(plan.clocks)
+    for is_transposed in (False, True) if sizes.inner > 1 else (False,):
+        sides = (sizes.columns, sizes.terms, 1) if is_transposed else (sizes.outer, sizes.terms, sizes.inner)
+        plan = plan_local_sums(sides, found.outputs, dtype, found.is_spread, target)
+        if plan is not None:
+            copied = transposed_clocks(sizes, dtype.itemsize, target) if is_transposed else 0.0
+            way = functools.partial(_in_local_memory, plan, is_transposed)
+            estimates[way] = local_clocks(plan.clocks) + copied
     return tuple(sorted(estimates, key=lambda way: estimates[way]))
+
+
+def _sizes(found: IndexedReduction, node: UOp) -> Sizes:
+    return Sizes(*_sides(found, node.src[0].shape), found.outputs, found.is_spread)
 
 
 def _comparisons_per_core(node: UOp, target: Target) -> int:
@@ -110,12 +124,20 @@ def _by_windows(found: IndexedReduction, node: UOp) -> UOp | None:
     return build.reduce_axis(Ops.ADD, build.cast(values, node.dtype), (found.terms,))
 
 
-def _in_local_memory(plan: LocalPlan, found: IndexedReduction, node: UOp, target: Target) -> UOp | None:
+def _in_local_memory(plan: LocalPlan, is_transposed: bool, found: IndexedReduction, node: UOp, _: Target) -> UOp | None:
     shape = node.src[0].shape
-    if max(shape[found.terms], found.outputs) * math.prod(_sides(found, shape)[::2]) > MAX_NUMBER:
+    outer, terms, inner = _sides(found, shape)
+    if max(terms, found.outputs) * outer * inner > MAX_NUMBER:
         return None
     numbers, values = _side_by_side(found, shape)
-    return sum_in_local_memory(numbers, values, found.outputs, plan)
+    if not is_transposed:
+        return sum_in_local_memory(numbers, values, found.outputs, plan)
+    rows = (outer * inner, terms, 1)
+    values = build.contiguous(build.reshape(build.permute(values, (0, 2, 1)), rows))
+    if found.is_spread:
+        numbers = build.reshape(build.permute(numbers, (0, 2, 1)), rows)
+    sums = sum_in_local_memory(numbers, values, found.outputs, plan)
+    return build.permute(build.reshape(sums, (outer, inner, found.outputs)), (0, 2, 1))
 
 
 def _by_atomics(found: IndexedReduction, node: UOp, target: Target) -> UOp | None:
@@ -129,7 +151,8 @@ def _by_atomics(found: IndexedReduction, node: UOp, target: Target) -> UOp | Non
     if max(shape[found.terms], found.outputs) * columns > MAX_NUMBER:
         return None
     numbers, values = _side_by_side(found, shape)
-    return combine_by_number(found.op, numbers, values, found.outputs, dtype, target.max_group_size)
+    parts = cache_parts(_sizes(found, node), target)
+    return combine_by_number(found.op, numbers, values, found.outputs, dtype, target.max_group_size, parts)
 
 
 def _sides(found: IndexedReduction, shape: Shape) -> tuple[int, int, int]:

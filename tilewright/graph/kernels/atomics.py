@@ -14,7 +14,7 @@ from tilewright.base.dtype import DType, dtypes
 from tilewright.graph import build
 from tilewright.graph.kernels.custom import CustomKernel
 from tilewright.graph.kernels.fixed_point import MAGNITUDE, TOTAL, as_float, fixed_point, magnitude_of
-from tilewright.graph.kernels.nodes import GROUP_THREADS, MAX_KERNELS, load, param, place, threads_over
+from tilewright.graph.kernels.nodes import GROUP_THREADS, MAX_KERNELS, load, loop, param, place, threads_over
 from tilewright.graph.ops import Ops, reduce_identity
 from tilewright.graph.records import KernelInfo
 from tilewright.graph.spec import Op, Shape, element_count
@@ -23,14 +23,17 @@ from tilewright.graph.uop import UOp
 _NUMBER = dtypes.int32
 
 
-def combine_by_number(op: Op, numbers: UOp, values: UOp, count: int, dtype: DType, max_threads: int) -> UOp:
+def combine_by_number(
+    op: Op, numbers: UOp, values: UOp, count: int, dtype: DType, max_threads: int, parts: int = 1
+) -> UOp:
     """out[a, n, b] = the reduction by `op`, in `dtype`, of values[a, p, b] where numbers[p] (or numbers[a, p, b]) is n,
     for n in 0..count-1; other numbers are ignored. Floats can be summed; integers can be summed, or reduced to an
-    extreme."""
+    extreme. The outputs are taken in `parts` one after the other, so that each part stays in the last-level cache; all
+    values are read for each of them."""
     threads = min(GROUP_THREADS, max_threads)
     outer, rows, inner = values.shape
     results = (outer, count, inner)
-    shape = (numbers.shape, values.shape, count)
+    shape = (numbers.shape, values.shape, count, parts)
     if dtype.is_int:
         kernel = integer_kernel(op, *shape, values.dtype, dtype, threads)
         return _call(kernel, _filled(op, dtype, results), numbers, values)
@@ -70,16 +73,19 @@ def _call(ast: UOp, *inputs: UOp) -> UOp:
 class _Element:
     """The value of one thread, and the output that it belongs to."""
 
-    def __init__(self, numbers: Shape, values: Shape, count: int, dtype: DType, threads: int) -> None:
+    def __init__(self, numbers: Shape, values: Shape, count: int, parts: int, dtype: DType, threads: int) -> None:
         outer, rows, inner = values
         size = element_count(values)
-        element = threads_over(size, threads)
+        part = loop(parts, 0)  # the slowest axis of the grid, whose work-groups begin in order
+        element = threads_over(size, threads, 1)
         is_element = element < size
         is_spread = len(numbers) > 1
         own = element if is_spread else element // inner % rows
         number = load(param(1, _NUMBER, size if is_spread else rows), own, is_element)
         self.size = outer * count * inner
-        self.valid = is_element & (number < count) & (number < 0).logical_not()
+        first, length = (part * -(-count // parts)).cast(_NUMBER), -(-count // parts)
+        last = (first + length).minimum(count)
+        self.valid = is_element & (number < last) & (number < first).logical_not()
         # Clamped to bounds: an access that is masked off still computes an address.
         inside = number.maximum(0).minimum(count - 1).cast(dtypes.index)
         self.output = (element // (rows * inner) % outer * count + inside) * inner + element % inner
@@ -92,20 +98,22 @@ class _Element:
 
 
 @functools.lru_cache(MAX_KERNELS)
-def integer_kernel(op: Op, numbers: Shape, values: Shape, count: int, source: DType, dtype: DType, threads: int) -> UOp:
-    element = _Element(numbers, values, count, source, threads)
+def integer_kernel(
+    op: Op, numbers: Shape, values: Shape, count: int, parts: int, source: DType, dtype: DType, threads: int
+) -> UOp:
+    element = _Element(numbers, values, count, parts, source, threads)
     return element.combined(op, element.value.cast(dtype), f"{op.name.lower()}_by_index")
 
 
 @functools.lru_cache(MAX_KERNELS)
-def magnitude_kernel(numbers: Shape, values: Shape, count: int, source: DType, threads: int) -> UOp:
-    element = _Element(numbers, values, count, source, threads)
+def magnitude_kernel(numbers: Shape, values: Shape, count: int, parts: int, source: DType, threads: int) -> UOp:
+    element = _Element(numbers, values, count, parts, source, threads)
     return element.combined(Ops.MAX, magnitude_of(element.value), "magnitudes_by_index")
 
 
 @functools.lru_cache(MAX_KERNELS)
-def addition_kernel(numbers: Shape, values: Shape, count: int, source: DType, threads: int) -> UOp:
-    element = _Element(numbers, values, count, source, threads)
+def addition_kernel(numbers: Shape, values: Shape, count: int, parts: int, source: DType, threads: int) -> UOp:
+    element = _Element(numbers, values, count, parts, source, threads)
     greatest = load(param(3, MAGNITUDE, element.size), element.output, element.valid)
     added = fixed_point(element.value, greatest, values[1])
     return element.combined(Ops.ADD, added, "add_by_index")

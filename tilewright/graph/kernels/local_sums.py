@@ -45,10 +45,12 @@ MAX_COLUMNS = 32
 MAX_WAVES = 8
 # Elements of a work-group, of several rows where rows are short.
 MIN_ELEMENTS = 2048
-# Clocks of a core to combine a term with local memory twice, to empty an output there and to convert it, and of a
-# work-group that begins and ends. Measured on an H200.
-_TERM_CLOCKS = 1.0
+# Clocks of a core to find the output of a term, and to combine it with local memory, twice; to empty and convert an
+# output there; of a work-group that begins and ends. While only one fits into a core, nothing hides its barriers.
+# Measured on an H200.
+_READ_CLOCKS, _TERM_CLOCKS = 0.3, 0.7
 _CELL_CLOCKS = 0.4
+_ALONE = 1.4
 _GROUP_CLOCKS = 2000.0
 
 
@@ -94,14 +96,25 @@ def _plan(
     threads = MAX_THREADS if at_once < 4 else 2 * GROUP_THREADS if at_once < 8 else GROUP_THREADS
     threads = min(threads, target.max_group_size, 1 << (-(-max(elements, cells) // TOGETHER) - 1).bit_length())
     groups = -(-outer // slabs) * blocks * parts
-    # Narrow columns use a part of each sector of memory. The index is read once for all columns, or with them.
-    sector = SECTOR_BYTES / columns if columns < inner else 0
-    read = max(dtype.itemsize, sector) + (max(_NUMBER.itemsize, sector) if is_spread else _NUMBER.itemsize)
-    per_term = 2 * read / target.core_bytes_per_clock + _TERM_CLOCKS
-    per_cell = max(dtypes.float32.itemsize, sector) / target.core_bytes_per_clock + _CELL_CLOCKS
+    # Narrow columns, and columns that begin anywhere, use a part of each sector of memory. The index is read once for
+    # all columns, or with them.
+    read = _sector_bytes(columns, inner, dtype.itemsize)
+    read += _sector_bytes(columns, inner, _NUMBER.itemsize) if is_spread else _NUMBER.itemsize
+    written = _sector_bytes(columns, inner, dtypes.float32.itemsize)
+    per_term = 2 * read / target.core_bytes_per_clock + _READ_CLOCKS + _TERM_CLOCKS / parts
+    per_cell = written / target.core_bytes_per_clock + _CELL_CLOCKS
     waves = -(-groups // target.cores)
-    clocks = waves * (elements * per_term + cells * per_cell) + _GROUP_CLOCKS * (1 + waves / at_once)
-    return LocalPlan(slabs, columns, parts, max(1, threads), clocks)
+    busy = waves * (elements * per_term + cells * per_cell) * (_ALONE if at_once == 1 else 1)
+    return LocalPlan(slabs, columns, parts, max(1, threads), busy + _GROUP_CLOCKS * (1 + waves / at_once))
+
+
+def _sector_bytes(columns: int, inner: int, itemsize: int) -> float:
+    """Bytes that memory moves for one of `columns` adjacent elements, of rows of `inner`."""
+    if columns == inner:
+        return itemsize
+    length = columns * itemsize
+    is_aligned = inner * itemsize % SECTOR_BYTES == 0 and length % SECTOR_BYTES == 0
+    return (length if is_aligned else length + SECTOR_BYTES - itemsize) / columns
 
 
 def sum_in_local_memory(numbers: UOp, values: UOp, count: int, plan: LocalPlan) -> UOp:

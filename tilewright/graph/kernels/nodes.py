@@ -78,10 +78,11 @@ def as_index(value: UOp, size: int) -> UOp:
     return value.maximum(0).cast(dtypes.index) % size
 
 
-def threads_over(size: int, threads: int) -> UOp:
-    """The global index of a thread, with adjacent threads in a work-group; indices from `size` on must be masked."""
+def threads_over(size: int, threads: int, number: int = 0) -> UOp:
+    """The global index of a thread, with adjacent threads in a work-group; indices from `size` on must be masked. The
+    ids of the two ranges begin with `number`."""
     count = min(size, threads)
-    return loop(-(-size // count), 0) * count + loop(count, 1, AxisType.LOCAL)
+    return loop(-(-size // count), number) * count + loop(count, number + 1, AxisType.LOCAL)
 
 
 def register(slot: int, value: UOp, *loops: UOp) -> UOp:
