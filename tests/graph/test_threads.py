@@ -36,3 +36,12 @@ def test_neighbours_in_memory_are_neighbours_in_the_group(position: UOp, fastest
     store = UOp(Ops.STORE, dtypes.void, (place(0, ROW), total))
     lanes = threads_of(UOp(Ops.SINK, dtypes.void, (store,))).lanes
     assert lanes[-1] == (fastest,)
+
+
+def test_neighbouring_vectors_are_neighbours_in_the_group() -> None:
+    """A thread stores 4 elements; one index, which is loaded for each row, does not make the rows adjacent."""
+    row, column, lane = axis(0, 4, AxisType.LOCAL), axis(1, 32, AxisType.LOCAL), axis(2, 4, AxisType.UPCAST)
+    position = row * 128 + column * 4 + lane
+    loads = [UOp(Ops.LOAD, dtypes.float32, (place(slot, at),)) for slot, at in ((1, position), (2, row))]
+    store = UOp(Ops.STORE, dtypes.void, (place(0, position), loads[0] * loads[1]))
+    assert threads_of(UOp(Ops.SINK, dtypes.void, (store,))).lanes[-1] == (column,)

@@ -37,7 +37,9 @@ def given(array: np.ndarray) -> Tensor:
 FLOAT_KERNELS = {
     "_by_atomics": {"magnitudes_by_index", "add_by_index"},
     "_in_local_memory": {"sum_in_local_memory"},
+    "_at_positions": {"max_by_index", "magnitudes_by_index", "add_by_index"},
 }
+CLOCKS = {"_by_atomics": "atomic_clocks", "_in_local_memory": "local_clocks", "_at_positions": "compact_clocks"}
 
 
 @pytest.fixture(autouse=True)
@@ -54,8 +56,7 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def choose(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    other = "local_clocks" if way == "_by_atomics" else "atomic_clocks"
-    for name in (other, "segment_clocks"):
+    for name in {*CLOCKS.values(), "segment_clocks"} - {CLOCKS[way]}:
         monkeypatch.setattr(segments, name, lambda *_: float("inf"))
 
 
@@ -200,7 +201,8 @@ CHOICES: dict[str, tuple[tuple[int, int, int], int, bool, set[str]]] = {
     "columns of a matrix": ((1, 2265, 2314), 2265, True, {"transposed"}),
     "rows of a matrix": ((8192, 512, 1), 512, True, {"in local memory"}),
     "many rows of an embedding": ((1, 60000, 64), 30000, False, {"_by_atomics"}),
-    "a large embedding": ((1, 4096, 512), 32000, False, {"_by_segments"}),
+    "few terms for many outputs": ((1, 1000000, 1), 20000000, True, {"_at_positions"}),
+    "few rows of a long table": ((1, 3000, 32), 100000, False, {"_at_positions"}),
 }
 
 
@@ -250,11 +252,13 @@ def test_columns_are_copied_before_they_are_summed(is_spread: bool, monkeypatch:
     np.testing.assert_allclose(found[0], want, rtol=1e-6, atol=1e-6)
 
 
-def test_rows_of_a_transposed_view_are_not_copied(kernels: set[str]) -> None:
+@pytest.mark.parametrize("way", ["_by_atomics", "_in_local_memory"])
+def test_rows_of_a_transposed_view_are_not_copied(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """index_add turns its rows to the end and back: that is no permutation of memory."""
     x, values, index = np.zeros((30, 8), np.float32), np.ones((50, 8), np.float32), generator.integers(0, 30, 50)
     want = x.copy()
     np.add.at(want, index, values)
+    choose(monkeypatch, way)
     with emulated_card(cores=1) as card:
         tensors = [given(array).realize() for array in (x, index, values)]
         found = tensors[0].index_add(0, tensors[1], tensors[2])

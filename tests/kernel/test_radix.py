@@ -49,3 +49,26 @@ def test_long_rows_are_sorted_by_digits_where_there_are_atomic_operations(monkey
             found = Tensor(values, device=NAME).argsort(0).numpy()
             np.testing.assert_array_equal(found, np.argsort(values, kind="stable"))
             assert name in {program.name for program in card.programs}
+
+
+@pytest.mark.parametrize(
+    ("shape", "bits", "expected"),
+    [
+        ((1, 100000), 32, True),
+        ((1024, 16384), 16, True),
+        ((1024, 16384), 32, False),
+        ((8, 16384), 16, False),
+        ((100000, 1000), 16, False),
+    ],
+)
+def test_many_rows_of_short_keys_are_sorted_by_digits(shape: tuple[int, int], bits: int, expected: bool) -> None:
+    """As measured on an H200: 1024 rows of 16384 take 0.91 and 1.35 ms with 16 bits, 1.90 and 1.70 with 32."""
+    assert radix.is_by_digits(shape, bits, 132) is expected
+
+
+def test_keys_of_few_bits_take_few_passes() -> None:
+    keys = generator.integers(0, 1 << 7, (1, 300), dtype=np.int32)
+    with emulated_card():
+        positions, ordered = radix.radix_sorted(Tensor(keys, device=NAME).uop, 512, threads=64, own=2, bits=7)
+        np.testing.assert_array_equal(Tensor(positions).numpy(), np.argsort(keys, 1, kind="stable"))
+        np.testing.assert_array_equal(Tensor(ordered).numpy(), np.sort(keys, 1))

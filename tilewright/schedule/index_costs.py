@@ -23,8 +23,12 @@ _ATOMIC_BYTES, _WRITTEN_BYTES, _TERM_BYTES, _SORTED_BYTES = 28, 12, 16, 24
 # Bytes of an output that atomic operations combine, and of a term that both of their kernels read; the parts of the
 # outputs at most.
 _CELL_BYTES, _READ_BYTES, _MAX_PARTS = 12, 16, 8
-# Kernels of a float sum by atomic operations; of a sort of few indices, and of each pass of one of many; of the sums.
-_ATOMIC_KERNELS, _MERGE_KERNELS, _PASS_KERNELS, _SUM_KERNELS = 4, 5, 7, 4
+# Bytes of a result; and of an output's position, which is filled, combined and read.
+_RESULT_BYTES, _NAMED_BYTES = 4, 12
+# Kernels of a float sum by atomic operations, and at positions, one after the other; of a sort of few indices, and of
+# each pass of one of many; of the sums.
+_ATOMIC_KERNELS, _COMPACT_KERNELS = 4, 6
+_MERGE_KERNELS, _PASS_KERNELS, _SUM_KERNELS = 5, 7, 4
 
 
 class Sizes(NamedTuple):
@@ -59,6 +63,16 @@ def atomic_clocks(sizes: Sizes, target: Target) -> float:
     moved = cells * _ATOMIC_BYTES + (cache_parts(sizes, target) - 1) * values * _READ_BYTES
     computed = values * per_term / target.cores
     return _ATOMIC_KERNELS * _LAUNCH_CLOCKS + computed + moved / _bytes_per_clock(target)
+
+
+def compact_clocks(sizes: Sizes, target: Target) -> float:
+    """The largest position of each output is found first, then all sums are made at positions."""
+    cells, values = sizes.outputs * sizes.columns, sizes.terms * sizes.columns
+    named = sizes.columns if sizes.is_spread else 1
+    per_term = _ADJACENT_CLOCKS if _is_adjacent(sizes) else _RANDOM_CLOCKS
+    computed = (values * per_term + sizes.terms * named * _RANDOM_CLOCKS) / target.cores
+    moved = cells * _RESULT_BYTES + sizes.outputs * named * _NAMED_BYTES + values * _ATOMIC_BYTES
+    return _COMPACT_KERNELS * _LAUNCH_CLOCKS + computed + moved / _bytes_per_clock(target)
 
 
 def segment_clocks(sizes: Sizes, target: Target, max_direct: int) -> float:

@@ -26,6 +26,7 @@ from tilewright.schedule.index_costs import (
     Sizes,
     atomic_clocks,
     cache_parts,
+    compact_clocks,
     local_clocks,
     segment_clocks,
     transposed_clocks,
@@ -94,6 +95,7 @@ def _ways(found: IndexedReduction, node: UOp, target: Target) -> tuple[Way, ...]
     dtype = found.values.dtype
     estimates: dict[Way, float] = {
         _by_atomics: atomic_clocks(sizes, target),
+        _at_positions: compact_clocks(sizes, target),
         _by_segments: segment_clocks(sizes, target, MAX_DIRECT),
     }
     for is_transposed in (False, True) if sizes.inner > 1 else (False,):
@@ -153,6 +155,34 @@ def _by_atomics(found: IndexedReduction, node: UOp, target: Target) -> UOp | Non
     numbers, values = _side_by_side(found, shape)
     parts = cache_parts(_sizes(found, node), target)
     return combine_by_number(found.op, numbers, values, found.outputs, dtype, target.max_group_size, parts)
+
+
+def _at_positions(found: IndexedReduction, node: UOp, target: Target) -> UOp | None:
+    """For few terms and many outputs: each output that is named has the sum at the largest position that names it, so
+    that there are as many sums as terms.
+
+    at[n] = the largest p with numbers[p] == n
+    sums[q] = sum of values[p] where at[numbers[p]] == q
+    out[n] = sums[at[n]]"""
+    needed, shape = {dtypes.int32, dtypes.int64}, node.src[0].shape
+    outer, terms, inner = _sides(found, shape)
+    if not needed <= target.atomics or max(terms, found.outputs) * outer * inner > MAX_NUMBER:
+        return None
+    numbers, values = _side_by_side(found, shape)
+    named = (outer, terms, inner) if found.is_spread else (1, terms, 1)
+    position = build.contiguous(build.cast(build.axis_iota(named, 1), dtypes.int32))
+    threads = target.max_group_size
+    at = combine_by_number(Ops.MAX, numbers, position, found.outputs, dtypes.int32, threads)
+    own = _read_middle(at, build.reshape(numbers, named))
+    is_named = (numbers < 0).logical_not() & (numbers < found.outputs)
+    own = is_named.where(build.reshape(own, numbers.shape), -1)
+    sums = combine_by_number(Ops.ADD, build.contiguous(own), values, terms, dtypes.float32, threads)
+    return _read_middle(sums, build.expand(at, (outer, found.outputs, inner)))
+
+
+def _read_middle(x: UOp, index: UOp) -> UOp:
+    """x[a, index[a, p, b], b], and 0 where the index is outside."""
+    return build.gather(x, build.axis_iota(index.shape, 0), index, build.axis_iota(index.shape, 2))
 
 
 def _sides(found: IndexedReduction, shape: Shape) -> tuple[int, int, int]:

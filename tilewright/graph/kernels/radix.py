@@ -32,10 +32,18 @@ from tilewright.graph.kernels.scanning import SIDE, longest_row, running_sums, s
 from tilewright.graph.kernels.sorting import ROW, merge_sorted
 from tilewright.graph.ops import AxisType, Ops, ParamArg
 from tilewright.graph.records import KernelInfo
+from tilewright.graph.spec import Shape
 from tilewright.graph.uop import UOp, const, index_const
 
 # Shorter rows are sorted faster by merging: their digits would take as many launches.
 MIN_SIZE = 1 << 15
+# With many rows, launches are few beside the elements; but blocks of shorter rows would be mostly empty.
+MIN_SHARED_SIZE = 1 << 12
+# Clocks of the launches of a digit; of a core for each element to be placed by a digit, and in a step of a bitonic
+# network. Measured on an H200.
+_DIGIT_CLOCKS = 26e3
+_PLACE_CLOCKS = 4.1
+_STEP_CLOCKS = 0.18
 # Threads of a work-group, adjacent elements per thread, and maximum bits of a digit.
 THREADS = 256
 OWN = 16
@@ -51,7 +59,7 @@ def sorted_rows(keys: UOp, target: Target, bits: int | None = None) -> tuple[UOp
     stable. With `bits`, all keys are non-negative and have no more bits than that."""
     longest = longest_row(_COUNT, target.max_local_bytes, target.max_group_size)
     if (
-        keys.shape[1] >= MIN_SIZE
+        is_by_digits(keys.shape, keys.dtype.bits if bits is None else bits, target.cores)
         and _COUNT in target.atomics
         and target.max_group_size >= THREADS
         and target.max_local_bytes >= local_bytes_needed(keys.dtype)
@@ -59,6 +67,21 @@ def sorted_rows(keys: UOp, target: Target, bits: int | None = None) -> tuple[UOp
     ):
         return radix_sorted(keys, longest, bits=bits)
     return merge_sorted(keys, target.max_local_bytes, target.max_group_size)
+
+
+def is_by_digits(shape: Shape, bits: int, cores: int) -> bool:
+    """Whether a radix sort takes less time than merging: that of long rows, and of many rows whose keys have few bits.
+    A bitonic network has log2(size) stages of up to as many steps."""
+    rows, size = shape
+    if size >= MIN_SIZE:
+        return True
+    stages = max(1, size - 1).bit_length()
+    elements = rows * size / cores
+    digits = -(-bits // MAX_WIDTH)
+    is_shorter = (
+        digits * (_DIGIT_CLOCKS + _PLACE_CLOCKS * elements) < _STEP_CLOCKS * elements * stages * (stages + 1) / 2
+    )
+    return size >= MIN_SHARED_SIZE and rows >= cores and is_shorter
 
 
 def local_bytes_needed(dtype: DType) -> int:

@@ -120,16 +120,29 @@ def _met_together(nodes: list[UOp]) -> set[frozenset[UOp]]:
 
 def _min_strides(nodes: list[UOp], axes: list[UOp]) -> dict[UOp, tuple[int, int]]:
     """A sort key for each axis: minus its minimum stride in a buffer, and the number of accesses with that stride.
-    Threads along the smallest stride should be adjacent, and of equal strides those of the most accesses."""
+    Threads along the smallest stride should be adjacent, and of equal strides those of the most accesses. Where a
+    thread accesses a vector, the stride is in vectors."""
     found: dict[UOp, list[int]] = {axis: [] for axis in axes}
     for node in nodes:
         if node.op is Ops.INDEX and memory_of(node).op is Ops.PARAM:
+            lanes = _vector_lanes(node.src[1])
             for axis in node.src[1].ranges.intersection(axes):
                 step = abs(_first_step(node.src[1], axis))
                 if step:
-                    found[axis].append(step)
+                    found[axis].append(step if step % lanes else step // lanes)
     least = {axis: min(steps, default=1 << 62) for axis, steps in found.items()}
     return {axis: (-least[axis], steps.count(least[axis])) for axis, steps in found.items()}
+
+
+def _vector_lanes(position: UOp) -> int:
+    """The adjacent elements that the tiles of one thread have in memory."""
+    tiles = [(step, axis) for axis, step in affine(position).terms.items() if axis.op is Ops.RANGE]
+    tiles = [(step, axis) for step, axis in tiles if axis.arg.kind.is_tile and axis.src[0].is_const]
+    lanes = 1
+    for step, axis in sorted(tiles, key=lambda tile: (tile[0], tile[1].arg.id)):
+        if step == lanes:
+            lanes *= int(axis.src[0].arg)
+    return lanes
 
 
 def _first_step(position: UOp, axis: UOp) -> int:
