@@ -38,6 +38,8 @@ MIN_QUERIES = 16
 TILE, WIDE_TILE = 64, 128
 # Where the lengths differ, and the next free core takes a tile, wide ones pay with many features and many tiles.
 MIN_UNEQUAL_FEATURES, MIN_UNEQUAL_TILES = 65, 4
+# With fewer features the queries' gradient is no faster with the tiles of the forward kernel.
+MIN_GRADIENT_FEATURES = 65
 # Pairs of causal tiles have the same length, so that some cores may have nothing to do in the end: the time of all, at
 # most, as a multiple of what it would be with all at work.
 MAX_IDLE = 1.2
@@ -223,8 +225,9 @@ class _Gradient(_Rule):
         query, key, value = map(self.empty, views, is_transposed)
         facts = (self.call, self.layouts, self.is_transposed, self.features, self.plain)
         rules = [_SecondGradient(*facts, targets) for targets in ((0,), (1, 2))]
-        call = replace(self.call, rows=TILE, columns=TILE, is_paired=False)
-        kernels = [_Kernel(write, call) for write in (query_gradient_kernel, key_gradient_kernel)]
+        narrow = replace(self.call, rows=TILE, columns=TILE, is_paired=False)
+        of_queries = self.call if self.call.features >= MIN_GRADIENT_FEATURES else narrow
+        kernels = [_Kernel(query_gradient_kernel, of_queries), _Kernel(key_gradient_kernel, narrow)]
         dense = query.custom_kernel(*arguments, fxn=kernels[0], grad_fxn=rules[0])[:1]
         dense += key.custom_kernel(value, *arguments, fxn=kernels[1], grad_fxn=rules[1])[:2]
         found = self.of_memories(memories, list(map(_transposed, dense, is_transposed)))
