@@ -69,6 +69,22 @@ def test_a_matrix_of_vectors_is_transposed(itemsize: int, register_bytes: int) -
             assert [run.values[name] for name in columns] == [[(r, c) for r in range(count)] for c in range(lanes)]
 
 
+def test_fences_stand_between_the_rounds_and_not_behind_the_last() -> None:
+    run, fenced = Interpreter(), []
+    run.values.update({f"%row{row}": [(row, lane) for lane in range(16)] for row in range(6)})
+
+    def fence(lanes: int, name: str) -> str:
+        fenced.append(name)
+        run.values[f"{name}f"] = run.values[name]
+        assert lanes == len(run.values[name])
+        return f"{name}f"
+
+    columns = transpose(run, "T", 4, [f"%row{row}" for row in range(6)], 16, 16, fence)
+    assert [run.values[name] for name in columns] == [[(row, lane) for row in range(6)] for lane in range(16)]
+    assert fenced
+    assert not any(name.endswith("f") for name in columns)
+
+
 def test_a_square_in_registers_takes_one_shuffle_a_round_and_vector() -> None:
     run = Interpreter()
     run.values.update({f"%row{row}": [None] * 16 for row in range(16)})

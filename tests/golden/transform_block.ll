@@ -9,54 +9,55 @@ entry:
   br label %loop6
 loop6:
   %loop6.i = phi i32 [ 0, %entry ], [ %loop6.i.next, %loop6.end ]
-  %v7 = mul nsw i32 %loop6.i, 4
-  %v8 = call i32 @llvm.smin.i32(i32 %v7, i32 2)
-  %v9 = mul nsw i32 %v8, 10
-  %v10 = mul nsw i32 %v8, 8
-  br label %loop11
-loop11:
-  %loop11.i = phi i32 [ 0, %loop6 ], [ %loop11.i.next, %loop11.end ]
-  %v12 = mul nsw i32 %loop11.i, 10
-  %v13 = add nsw i32 %v9, %v12
-  %v14 = mul nsw i32 %loop11.i, 8
-  %v15 = add nsw i32 %v10, %v14
-  br label %loop16
-loop16:
-  %loop16.i = phi i32 [ 0, %loop11 ], [ %loop16.i.next, %loop16.end ]
-  %v17 = add nsw i32 %v13, %loop16.i
-  %v18 = getelementptr float, ptr %v1, i32 %v17
-  br label %loop19
-loop19:
-  %loop19.i = phi i32 [ 0, %loop16 ], [ %loop19.i.next, %loop19.end ]
-  %v20 = phi float [ 0x0000000000000000, %loop16 ], [ %v29, %loop19.end ]
-  %v21 = add nsw i32 %v15, %loop19.i
-  %v22 = getelementptr float, ptr %v3, i32 %v21
-  %v23 = load float, ptr %v22, align 4
-  %v24 = mul nsw i32 %loop19.i, 10
-  %v25 = add nsw i32 %loop16.i, %v24
-  %v26 = getelementptr float, ptr %v5, i32 %v25
-  %v27 = load float, ptr %v26, align 4
-  %v28 = fmul contract float %v23, %v27
-  %v29 = fadd contract float %v20, %v28
-  br label %loop19.end
-loop19.end:
-  %loop19.i.next = add nuw nsw i32 %loop19.i, 1
-  %loop19.more = icmp ult i32 %loop19.i.next, 8
-  br i1 %loop19.more, label %loop19, label %loop19.exit
-loop19.exit:
-  store float %v29, ptr %v18, align 4
-  br label %loop16.end
-loop16.end:
-  %loop16.i.next = add nuw nsw i32 %loop16.i, 1
-  %loop16.more = icmp ult i32 %loop16.i.next, 10
-  br i1 %loop16.more, label %loop16, label %loop16.exit
-loop16.exit:
-  br label %loop11.end
-loop11.end:
-  %loop11.i.next = add nuw nsw i32 %loop11.i, 1
-  %loop11.more = icmp ult i32 %loop11.i.next, 4
-  br i1 %loop11.more, label %loop11, label %loop11.exit
-loop11.exit:
+  %v7 = call i32 @llvm.expect.i32(i32 %loop6.i, i32 0)
+  %v8 = mul nsw i32 %v7, 4
+  %v9 = call i32 @llvm.smin.i32(i32 %v8, i32 2)
+  %v10 = mul nsw i32 %v9, 10
+  %v11 = mul nsw i32 %v9, 8
+  br label %loop12
+loop12:
+  %loop12.i = phi i32 [ 0, %loop6 ], [ %loop12.i.next, %loop12.end ]
+  %v13 = mul nsw i32 %loop12.i, 10
+  %v14 = add nsw i32 %v10, %v13
+  %v15 = mul nsw i32 %loop12.i, 8
+  %v16 = add nsw i32 %v11, %v15
+  br label %loop17
+loop17:
+  %loop17.i = phi i32 [ 0, %loop12 ], [ %loop17.i.next, %loop17.end ]
+  %v18 = add nsw i32 %v14, %loop17.i
+  %v19 = getelementptr float, ptr %v1, i32 %v18
+  br label %loop20
+loop20:
+  %loop20.i = phi i32 [ 0, %loop17 ], [ %loop20.i.next, %loop20.end ]
+  %v21 = phi float [ 0x0000000000000000, %loop17 ], [ %v30, %loop20.end ]
+  %v22 = add nsw i32 %v16, %loop20.i
+  %v23 = getelementptr float, ptr %v3, i32 %v22
+  %v24 = load float, ptr %v23, align 4
+  %v25 = mul nsw i32 %loop20.i, 10
+  %v26 = add nsw i32 %loop17.i, %v25
+  %v27 = getelementptr float, ptr %v5, i32 %v26
+  %v28 = load float, ptr %v27, align 4
+  %v29 = fmul contract float %v24, %v28
+  %v30 = fadd contract float %v21, %v29
+  br label %loop20.end
+loop20.end:
+  %loop20.i.next = add nuw nsw i32 %loop20.i, 1
+  %loop20.more = icmp ult i32 %loop20.i.next, 8
+  br i1 %loop20.more, label %loop20, label %loop20.exit
+loop20.exit:
+  store float %v30, ptr %v19, align 4
+  br label %loop17.end
+loop17.end:
+  %loop17.i.next = add nuw nsw i32 %loop17.i, 1
+  %loop17.more = icmp ult i32 %loop17.i.next, 10
+  br i1 %loop17.more, label %loop17, label %loop17.exit
+loop17.exit:
+  br label %loop12.end
+loop12.end:
+  %loop12.i.next = add nuw nsw i32 %loop12.i, 1
+  %loop12.more = icmp ult i32 %loop12.i.next, 4
+  br i1 %loop12.more, label %loop12, label %loop12.exit
+loop12.exit:
   br label %loop6.end
 loop6.end:
   %loop6.i.next = add nuw nsw i32 %loop6.i, 1
@@ -65,4 +66,5 @@ loop6.end:
 loop6.exit:
   ret void
 }
+declare i32 @llvm.expect.i32(i32, i32)
 declare i32 @llvm.smin.i32(i32, i32)

@@ -9,7 +9,8 @@ import functools
 import itertools
 from collections.abc import Callable
 
-from tilewright.backends.cpu.rendering.instructions import Instructions
+from tilewright.backends.cpu.rendering.instructions import Instructions, overload, value_type
+from tilewright.base.dtype import DType
 from tilewright.graph.uop import UOp
 
 
@@ -55,6 +56,15 @@ class Emitter(Instructions):
         name = f"%v{next(self._counter)}"
         self._chunks[-1].append(f"  {name} = {text}")
         return name
+
+    def fence(self, dtype: DType, lanes: int, vector: str) -> str:
+        """An equal vector, as an operand that LLVM takes as it is. No instruction is made for it."""
+        kind = value_type(dtype, lanes)
+        return self.assign(self.call(f"llvm.arithmetic.fence.{overload(dtype, lanes)}", kind, (kind, vector)))
+
+    def hidden(self, kind: str, counter: str) -> str:
+        """An equal integer, of which LLVM does not know how it grows with a loop. No instruction is made for it."""
+        return self.assign(self.call(f"llvm.expect.{kind}", kind, (kind, counter), (kind, "0")))
 
     def once(self, key: tuple[str, int], text: str, depth: int) -> Element:
         """The result of an instruction, reused while the loops around it are open."""

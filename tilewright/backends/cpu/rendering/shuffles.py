@@ -19,9 +19,19 @@ MAX_STRIDE = 4
 
 # Emits an instruction, and gives the name of its result.
 Emit = Callable[[str], str]
+# Given the lanes and the name of a vector, the name of an equal one whose definition LLVM does not look through.
+Fence = Callable[[int, str], str]
 
 
-def transpose(emit: Emit, element: str, itemsize: int, rows: Sequence[str], lanes: int, register: int) -> list[str]:
+def transpose(
+    emit: Emit,
+    element: str,
+    itemsize: int,
+    rows: Sequence[str],
+    lanes: int,
+    register: int,
+    fence: Fence | None = None,
+) -> list[str]:
     """The `lanes` columns of a matrix whose rows are vectors of that length; `register` lanes fill a register.
 
     The matrix is split into squares whose side is a power of two and fits a register. Where the last square reaches
@@ -33,7 +43,7 @@ def transpose(emit: Emit, element: str, itemsize: int, rows: Sequence[str], lane
         for top in range(0, len(rows), side):
             square = [part(emit, element, row, lanes, left, side) for row in rows[top : top + side]]
             square += ["poison"] * (side - len(square))
-            squares.append(transpose_square(emit, element, itemsize, square))
+            squares.append(transpose_square(emit, element, itemsize, square, fence))
         for column in range(min(side, lanes - left)):
             columns.append(joined(emit, element, [square[column] for square in squares], side, len(rows)))
     return columns
@@ -44,14 +54,18 @@ def power_of_two(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-def transpose_square(emit: Emit, element: str, itemsize: int, rows: Sequence[str]) -> list[str]:
+def transpose_square(
+    emit: Emit, element: str, itemsize: int, rows: Sequence[str], fence: Fence | None = None
+) -> list[str]:
     """A round takes two vectors whose indices differ in one bit, and exchanges that bit with a bit of the lane index.
 
         zip inside pieces:  a0 a1 a2 a3  b0 b1 b2 b3  ->  a0 b0 a1 b1  a2 b2 a3 b3
         pieces, by parity:  A0 A1 A2 A3  B0 B1 B2 B3  ->  A0 A2 B0 B2  A1 A3 B1 B3
 
     Each is one instruction on AVX, AVX-512 and NEON. A zip shifts the lane's index inside its piece left and appends
-    the vector's bit, so the high bits go first; a round of pieces shifts right, so the low bits go first."""
+    the vector's bit, so the high bits go first; a round of pieces shifts right, so the low bits go first. LLVM tries to
+    merge each shuffle with all those behind it, which takes half of the time of a kernel with large transposes and
+    finds nothing: a fence after each kind of round keeps it from looking further."""
     side = len(rows)
     length = min(side, max(1, PIECE_BYTES // itemsize))
     pieces = range(0, side, length)
@@ -62,6 +76,8 @@ def transpose_square(emit: Emit, element: str, itemsize: int, rows: Sequence[str
     found = zip_pieces(emit, element, list(rows), side, length)
     bit = length
     while bit < side:
+        if fence is not None:
+            found = [row if row == "poison" else fence(side, row) for row in found]
         found = exchange(emit, element, found, side, bit, parities)
         bit *= 2
     return found
@@ -94,7 +110,7 @@ def exchange(emit: Emit, element: str, rows: list[str], lanes: int, bit: int, or
     kind = of_lanes(element, lanes)
     done = list(rows)
     for number in range(len(rows)):
-        if number & bit == 0:
+        if number & bit == 0 and (rows[number] != "poison" or rows[number | bit] != "poison"):
             pair = f"{kind} {rows[number]}, {kind} {rows[number | bit]}"
             for place, order in zip((number, number | bit), orders, strict=True):
                 done[place] = emit(f"shufflevector {pair}, {shuffle_mask(order)}")

@@ -6,15 +6,19 @@ the lanes of an LLVM vector."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 from tilewright.backends.cpu.rendering.emitter import Element, Emitter
 from tilewright.backends.cpu.rendering.instructions import constant, scalar_type, value_type
 from tilewright.backends.cpu.rendering.shuffles import transpose
+from tilewright.base.dtype import dtypes
 from tilewright.base.target import Target
 from tilewright.codegen.tiles import Coordinates, TileFacts, axis_size, is_tile_expression, tile_value
 from tilewright.graph.ops import Ops
 from tilewright.graph.uop import UOp
+
+_FENCED = frozenset({dtypes.float32, dtypes.float64})
 
 
 class Values(dict[UOp, dict[Coordinates, Element]]):
@@ -99,6 +103,8 @@ class Values(dict[UOp, dict[Coordinates, Element]]):
         key = " ".join(rows)
         if (key, 0) not in emitter.reused:
             register, element = self.target.lanes(node.dtype), scalar_type(node.dtype)
-            names = transpose(emitter.assign, element, node.dtype.itemsize, rows, axis_size(own_axis), register)
+            fence = functools.partial(emitter.fence, node.dtype) if node.dtype in _FENCED else None
+            size, own_lanes = node.dtype.itemsize, axis_size(own_axis)
+            names = transpose(emitter.assign, element, size, rows, own_lanes, register, fence)
             emitter.reused.update({(key, lane): emitter.here(name) for lane, name in enumerate(names)})
         return emitter.reused[key, at[own_axis]].name
