@@ -47,6 +47,8 @@ def slow_replays(function: Any) -> int:
         (lambda x, i: x[i], (filled(1.0, 5, 3), INDEX)),
         (lambda x, i, y, j: x[i] + y[j], (filled(1.0), INDEX, filled(2.0, 7), OTHER)),
         (lambda x, i: (x[i], x.index_add(0, i, x[:3])), (filled(1.0, 5), INDEX)),
+        # Views of an argument leave facts on its node.
+        (lambda x, y: x @ y.transpose(0, 1), (filled(1.0, 1, 3), filled(2.0, 4, 3))),
         # Results that lie in the memory of an argument, or are one.
         (lambda x: x.permute(0, 1).contiguous(), (filled(1.0, 2, 3),)),
         (lambda x, y: (y.reshape(6), x + 1, x, y), (filled(1.0, 2, 3), filled(2.0, 2, 3))),

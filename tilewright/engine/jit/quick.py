@@ -168,9 +168,11 @@ def _bind_arguments(source: Source, kinds: list[Any], facts: Any, with_gradient:
             f"        {name(register_once)}({a})",
             "else:",
             f"    {s} = node._shape",
-            f"    if not node._cache and node.op is {name(Ops.RESHAPE)}:",
-            "        node = node.src[0]",
             "    cache = node._cache",
+            # Other facts than memory of its own may be kept on a view, as by whoever transposed it.
+            f"    if node.op is {name(Ops.RESHAPE)} and not (cache and 'realized' in cache):",
+            "        node = node.src[0]",
+            "        cache = node._cache",
             f"    if node.op is not {name(Ops.BUFFER)} or cache is None:",
             "        return None",
             f"    {b} = cache.get('buffer')",
