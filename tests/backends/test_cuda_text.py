@@ -23,7 +23,7 @@ from tilewright.base.events import subscribe
 from tilewright.base.target import ATOMIC_DTYPES, Target
 from tilewright.codegen.pipeline import lower
 from tilewright.engine.compilation.compile import forget_kernels
-from tilewright.graph.kernels import atomics, radix
+from tilewright.graph.kernels import atomics, local_sums, radix
 from tilewright.graph.ops import ATOMICS
 from tilewright.graph.records import KernelInfo, Opt, OptOps, Program
 from tilewright.kernel.optimise import optimise
@@ -147,7 +147,7 @@ def test_the_compiler_takes_it(case: str) -> None:
 @pytest.mark.parametrize("dtype", sorted(ATOMIC_DTYPES, key=str), ids=str)
 def test_the_compiler_takes_atomic_stores(dtype: DType) -> None:
     target = cuda_target()
-    shape = ((2, 100, 3), (2, 100, 3), 50)
+    shape = ((2, 100, 3), (2, 100, 3), 50, 3)
     kernels = [atomics.integer_kernel(op, *shape, dtype, dtype, 64) for op in ATOMICS]
     if dtype is dtypes.int32:
         kernels += [atomics.magnitude_kernel(*shape, dtypes.bfloat16, 64)]
@@ -156,6 +156,19 @@ def test_the_compiler_takes_atomic_stores(dtype: DType) -> None:
         ]
     for kernel in kernels:
         assert compile_text(render_program(lower(kernel, target)), target.arch)[:4] == b"\x7fELF"
+
+
+@needs_compiler
+@pytest.mark.parametrize("is_spread", [False, True], ids=["rows", "elements"])
+def test_the_compiler_takes_sums_in_local_memory(is_spread: bool) -> None:
+    target = cuda_target()
+    for shape, count in (((1, 226, 231), 226), ((5, 2048, 1), 20480)):
+        plan = local_sums.plan_local_sums(shape, count, dtypes.bfloat16, is_spread, target)
+        assert plan is not None
+        kernel = local_sums.local_sum_kernel(is_spread, shape, count, dtypes.bfloat16, plan)
+        program = lower(optimise(kernel, target), target)
+        assert compile_text(render_program(program), target.arch)[:4] == b"\x7fELF"
+        assert len(program.global_ranges) > 0
 
 
 @needs_compiler

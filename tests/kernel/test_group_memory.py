@@ -206,6 +206,15 @@ def test_values_of_sums(name: str, cores: int) -> None:
 # ---------------------------------------------------------------- sums by index
 
 
+@pytest.mark.parametrize("dtype", [dtypes.bfloat16, dtypes.float32], ids=str)
+def test_picked_rows_are_copied_in_whole_vectors(dtype: DType) -> None:
+    """An index of 8 bytes, which is one number for the whole row, does not make the vectors of the rows shorter."""
+    shape = (500, 768)
+    index = build.expand(build.reshape(leaf(1, 500, dtype=dtypes.int64), (500, 1)), shape)
+    made = chosen(build.gather(leaf(0, 1000, 768, dtype=dtype), index, build.axis_iota(shape, 1)))
+    assert made.tile * dtype.itemsize == 16
+
+
 @pytest.mark.parametrize(("rows", "columns", "picks"), [(40, 1000, 300), (7, 997, 400), (1, 5003, 2000)])
 def test_gradients_of_gathers_have_a_thread_for_each_part(rows: int, columns: int, picks: int) -> None:
     x, index = whole_numbers(rows, columns), generator.integers(-columns, columns, (rows, picks))

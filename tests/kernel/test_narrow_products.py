@@ -32,6 +32,11 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], Function]] = {
     "dilated, rows that nothing divides": ((1, 3, 25, 41), (2, 3, 3, 3), lambda x, w: x.conv2d(w, dilation=2)),
     "a long sequence of odd length": ((1, 4, 4099), (2, 4, 7), lambda x, w: x.conv2d(w, padding=3)),
     "two groups": ((1, 6, 18, 40), (4, 3, 3, 3), lambda x, w: x.conv2d(w, padding=1, groups=2)),
+    "channels last": (
+        (1, 4, 20, 36),
+        (8, 4, 3, 3),
+        lambda x, w: x.conv2d(w, padding=1).permute(0, 2, 3, 1).contiguous(),
+    ),
     "16 rows": ((1, 3, 20, 36), (16, 3, 1, 1), lambda x, w: x.conv2d(w)),
     "followed by more": ((2, 4, 12, 34), (3, 4, 3, 3), lambda x, w: x.conv2d(w, padding=1).relu() + 1),
 }

@@ -98,21 +98,27 @@ def fill_groups(builder: GroupOptBuilder) -> None:
     assert first is not None
     steps = [stride(access, first) for access in view.accesses]
     if all(step in (0, 1) for step in steps) and not view.reduces and is_counted(first):
-        amount = math.gcd(size_of(first), builder.lanes)
+        # An element that is the same for the whole vector, such as the index of a row, is not loaded as one.
+        widest = max(access.dtype.itemsize for access, step in zip(view.accesses, steps, strict=True) if step)
+        amount = math.gcd(size_of(first), max(1, builder.target.vector_bytes // widest))
         first = builder.split(OptOps.UPCAST, first, amount)
     for axis in (first, *loops[1:]):
-        if axis is None or axis not in builder.view.axes:
-            continue
-        most = min(builder.room, GROUP_THREADS // max(1, count_threads(builder.view.sink)))
-        if most <= 1:
-            return
-        if (
-            is_counted(axis)
-            and size_of(axis) > 2 * most
-            and divisor(size_of(axis), most) < min(most, warp_threads(builder.target))
-        ):
-            axis = builder.fill_up(axis, most if size_of(axis) >= 64 * most else min(most, 64))
-        builder.split(OptOps.LOCAL, axis, part_of(axis, most))
+        if axis is not None and axis in builder.view.axes:
+            add_threads(builder, axis)
+
+
+def add_threads(builder: GroupOptBuilder, axis: UOp) -> None:
+    """Gives iterations of a loop to threads, until the work-group has GROUP_THREADS."""
+    most = min(builder.room, GROUP_THREADS // max(1, count_threads(builder.view.sink)))
+    if most <= 1:
+        return
+    if (
+        is_counted(axis)
+        and size_of(axis) > 2 * most
+        and divisor(size_of(axis), most) < min(most, warp_threads(builder.target))
+    ):
+        axis = builder.fill_up(axis, most if size_of(axis) >= 64 * most else min(most, 64))
+    builder.split(OptOps.LOCAL, axis, part_of(axis, most))
 
 
 # ---------------------------------------------------------------- reductions along memory

@@ -18,7 +18,7 @@ from tilewright.graph.uop import UOp
 from tilewright.kernel.analysis.contraction import Contraction, Operand, count, match_contraction
 from tilewright.kernel.axes import KernelView, size_of, stride
 from tilewright.kernel.heuristics.group_builder import GroupOptBuilder, warp_threads
-from tilewright.kernel.heuristics.group_memory import GROUP_THREADS, fill_groups
+from tilewright.kernel.heuristics.group_memory import GROUP_THREADS, add_threads, fill_groups
 
 # The most rows; the most accumulators of a thread, and the columns that it has at most.
 MAX_ROWS = 16
@@ -28,6 +28,8 @@ MAX_COLUMNS = 4
 MIN_THREADS_PER_CORE = 512
 # The most iterations of the sum that are unrolled.
 MAX_UNROLLED = 9
+# Adjacent bytes of a thread's rows in a store.
+MIN_STORED_BYTES = 16
 # Loads and products of a warp that a core starts per clock.
 _LOADS_PER_CLOCK, _PRODUCTS_PER_CLOCK = 1, 4
 
@@ -62,13 +64,20 @@ def find_narrow_product(view: KernelView, contraction: Contraction) -> NarrowPro
     few, many = sorted((contraction.left, contraction.right), key=lambda operand: count(operand.loops))
     if count(few.loops) > MAX_ROWS:
         return None
-    accesses = (*many.loads, *view.stores)
+    # A thread stores its rows as vectors where they are adjacent, and the columns may be apart.
+    stores = [store for store in view.stores if not _has_vectors(store, few)]
+    accesses = (*many.loads, *stores)
     fast = next((loop for loop in many.loops if all(stride(access, loop) in (0, 1) for access in accesses)), None)
     if fast is None or size_of(fast) < warp_threads(view.target):
         return None
     threads = count(contraction.batch) * count(many.loops) // (view.target.cores * MIN_THREADS_PER_CORE)
     tile = min(threads, MAX_COLUMNS, MAX_ACCUMULATORS // count(few.loops))
     return NarrowProduct(contraction, few, many, fast, 1 << (tile.bit_length() - 1)) if tile else None
+
+
+def _has_vectors(store: UOp, few: Operand) -> bool:
+    rows = next((size_of(loop) for loop in few.loops if stride(store, loop) == 1), 1)
+    return rows * store.dtype.itemsize >= MIN_STORED_BYTES
 
 
 def tile_narrow_product(builder: GroupOptBuilder, product: NarrowProduct) -> None:
@@ -89,4 +98,6 @@ def tile_narrow_product(builder: GroupOptBuilder, product: NarrowProduct) -> Non
         rest = builder.split(OptOps.LOCAL, builder.fill_up(fast, GROUP_THREADS * product.tile), GROUP_THREADS)
         if rest is not None:
             builder.split(OptOps.UPCAST, rest, math.gcd(size_of(rest), product.tile))
+    if fast in builder.view.axes:
+        add_threads(builder, fast)
     fill_groups(builder)
