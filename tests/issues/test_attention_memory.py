@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 @pytest.fixture(autouse=True)
 def short_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short sequences, which are quicker to compute from products and a softmax, as kernels in blocks."""
-    for name in ("MIN_SCORES", "MIN_CAUSAL_SCORES", "MIN_QUERIES"):
+    for name in ("MIN_SCORES", "MIN_CHEAP_SCORES", "MIN_QUERIES"):
         monkeypatch.setattr(blocked_attention, name, 1)
 
 
@@ -180,7 +180,7 @@ def test_gradient_of_a_gradient(dropout: float, monkeypatch: pytest.MonkeyPatch)
     case = Case((1, 2, 30, 8), (1, 1, 26, 8), is_causal=True)
     results = []
     for least in (1, 1 << 30):
-        monkeypatch.setattr(blocked_attention, "MIN_CAUSAL_SCORES", least)
+        monkeypatch.setattr(blocked_attention, "MIN_CHEAP_SCORES", least)
         Tensor.manual_seed(1)
         query, key, value, slope = case.tensors()
         with Tensor.train():
@@ -234,13 +234,14 @@ def test_rows_without_keys_and_nothing_at_all() -> None:
 
 def test_short_sequences_keep_their_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    for heads, time, is_causal, is_blocked in (
-        (2, 64, True, False),
-        (2, 200, True, True),
-        (2, 200, False, False),
-        (2000, 200, False, True),
-        (2, 1024, False, True),
+    for heads, time, features, is_causal, is_blocked in (
+        (2, 64, 64, True, False),
+        (2, 200, 64, True, True),
+        (2, 200, 64, False, False),
+        (2, 200, 16, False, True),
+        (2000, 200, 64, False, True),
+        (2, 1024, 64, False, True),
     ):
-        query = Tensor.empty(1, heads, time, 64)
+        query = Tensor.empty(1, heads, time, features)
         found = query.scaled_dot_product_attention(query, query, is_causal=is_causal)
         assert (FORWARD in names(found)) == is_blocked

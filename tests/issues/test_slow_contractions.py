@@ -4,7 +4,6 @@ or an operand was read lane by lane. What the kernels look like, and their value
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from tests.kernel.kernels import axis, param, store, summed
 from tests.kernel.test_products import TARGETS, kernel
 from tests.kernel.test_transforms import check
 from tests.schedule.graphs import Graph
-from tilewright import Context, Device, Tensor
+from tilewright import Context, Tensor
 from tilewright.base.dtype import dtypes
 from tilewright.engine.compilation.compile import compile_kernel
 from tilewright.graph.ops import AxisType, Ops
@@ -66,8 +65,8 @@ def test_a_factor_that_every_product_reads_once_is_computed_where_it_is_used() -
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
-def test_attention_whose_scores_no_core_holds_is_in_parts(monkeypatch: pytest.MonkeyPatch, is_causal: bool) -> None:
-    """Queries that come before a key have no score of it, and scores stay in the cache between the kernels."""
+def test_attention_whose_scores_are_too_many_is_in_parts(monkeypatch: pytest.MonkeyPatch, is_causal: bool) -> None:
+    """Queries that come before a key have no score of it."""
     graph = Graph()
     query, key, value = (graph.tensor(2, heads, 30, 8) for heads in (2, 1, 1))
     mask = None if is_causal else Tensor(np.tril(np.ones((30, 30), bool), 5))
@@ -79,15 +78,11 @@ def test_attention_whose_scores_no_core_holds_is_in_parts(monkeypatch: pytest.Mo
             return [each.numpy() for each in (found, *slopes)]
 
     whole = results()
-    target = replace(Device["CPU"].target, core_cache_bytes=16 * 30 * 4 * 4 // attention.CACHE_SHARE)
-    monkeypatch.setattr(attention, "open_driver", lambda _: SimpleNamespace(target=target))
+    monkeypatch.setattr(attention, "MAX_SCORES", 16 * 30 * 4)
     monkeypatch.setattr(attention, "ROW_MULTIPLE", 4)
-    monkeypatch.setattr(attention, "MIN_CACHED_ROWS", 4)
-    assert attention.cached_rows(query, query) == [(0, 16), (16, 30)]
+    assert attention.rows_at_a_time(query, query) == [(0, 16), (16, 30)]
     for ours, expected in zip(results(), whole, strict=True):
         np.testing.assert_allclose(ours, expected, atol=2e-6)
-    monkeypatch.setattr(attention, "MAX_CACHED_PARTS", 1)
-    assert attention.cached_rows(query, query) == []
 
 
 def test_attention_of_no_keys_and_of_one() -> None:

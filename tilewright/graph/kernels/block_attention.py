@@ -30,7 +30,9 @@ MINUS_INFINITY = -math.inf
 # Rows of a strip: a multiple of the rows of every register tile.
 STRIP = 24
 # Ids of barriers. A value is then stored and loaded, where it would be recomputed by its reader otherwise.
-SCORED, WEIGHED, SUMMED, FILLED, SLOPED = range(5)
+SCORED, FOLDED, BASED, WEIGHED, SUMMED, FILLED, SLOPED = range(7)
+# Rows that are reduced at a time: independent chains of instructions.
+FOLDED_ROWS = 4
 
 
 class Tile(NamedTuple):
@@ -251,6 +253,16 @@ class Scores:
         return is_dropped.where(self.build.number(0.0), self.build.number(1 / (1 - call.dropout)))
 
 
+class RowSums(NamedTuple):
+    """Memory of a core with a number for each row of a block, and two with one for each row of a strip."""
+
+    maximum: UOp
+    total: UOp
+    rescale: UOp
+    folded: UOp
+    base: UOp
+
+
 class Products(NamedTuple):
     """The elements of a register tile, their row and column in the blocks, and the loops that make them."""
 
@@ -274,8 +286,9 @@ def forward_kernel(
     rows = Rows(block * call.rows, call.rows, call.queries, axes)
     at = Scores(call, build, head // call.heads, head % call.heads, rows)
     zero, width = index_const(0), call.value_width
-    sizes = (call.rows * call.width, call.rows * call.columns, call.rows, call.rows, call.rows, call.rows * width)
-    queries, scores, maximum, total, rescale, result = (build.scratch(size) for size in sizes)
+    sizes = (call.rows * call.width, call.rows * call.columns, call.rows * width)
+    queries, scores, result = (build.scratch(size) for size in sizes)
+    maximum, total, rescale, folded, base = (build.scratch(size) for size in (*(call.rows,) * 3, STRIP, STRIP))
     queries = build.copied(queries, query, head * call.queries, rows, call.width, call.lanes, call.scale * LOG2_E)
     maximum = build.filled(maximum, zero, call.rows, STRIP, MINUS_INFINITY, *axes)
     total = build.filled(total, zero, call.rows, STRIP, 0.0, *axes)
@@ -288,7 +301,8 @@ def forward_kernel(
     scores = after(scores, step)
     scored = end(build.store(scores, found.row * call.columns + found.column, score), *found.loops)
     scores = after(scores, barrier(SCORED, scored))
-    softmax, weights = _softmax(at, keys, state, step, scores, maximum, total, rescale)
+    of_rows = RowSums(maximum, total, rescale, folded, base)
+    softmax, weights = _softmax(at, keys, state, step, scores, of_rows)
     update = weighted_sum(
         at, call.value_tile, keys, weights, value, width, (after(result, step), after(rescale, softmax))
     )
@@ -314,40 +328,52 @@ def extra_arguments(call: BlockAttention, others: tuple[UOp, ...]) -> tuple[UOp 
 
 
 def _softmax(
-    at: Scores, keys: KeyBlock, state: UOp | None, step: UOp, scores: UOp, maximum: UOp, total: UOp, rescale: UOp
+    at: Scores, keys: KeyBlock, state: UOp | None, step: UOp, scores: UOp, of_rows: RowSums
 ) -> tuple[UOp, UOp]:
     """The effect that turns scores into weights and updates the maximum, the total and the factor of each row; and the
-    memory of the weights."""
+    memory of the weights. Rows are folded several at a time, and what follows a fold is vectorised over rows."""
     call, build = at.call, at.build
-    strip, inner = build.over(call.rows // STRIP), build.over(STRIP)
-    row, count = strip * STRIP + inner, at.seen_panels(keys, strip)
+    strip = build.over(call.rows // STRIP)
+    first, count = strip * STRIP, at.seen_panels(keys, strip)
+    folded = after(of_rows.folded, step, strip)
 
-    def elements() -> tuple[UOp, tuple[UOp, UOp]]:
+    def elements(row: UOp) -> tuple[UOp, tuple[UOp, UOp]]:
         panel, lane = build.summed(count), build.tile(call.panel)
-        return panel * call.panel + lane, (panel, lane)
+        return row * call.columns + panel * call.panel + lane, (panel, lane)
 
-    column, loops = elements()
-    before = load(after(maximum, step), row)
-    largest = before.maximum(build.fold(Ops.MAX, load(scores, row * call.columns + column), *loops))
+    def fold_rows(op: Op, memory: UOp, folded: UOp) -> UOp:
+        """The effect that reduces each row of a strip."""
+        number, own = build.over(STRIP // FOLDED_ROWS), build.tile(FOLDED_ROWS)
+        inner = number * FOLDED_ROWS + own
+        place, loops = elements(first + inner)
+        return end(build.store(folded, inner, build.fold(op, load(memory, place), *loops)), number, own)
+
+    tallest = after(folded, barrier(FOLDED, fold_rows(Ops.MAX, scores, folded)))
+    lane = build.tile(STRIP)
+    maximum, rescale, bases = (after(each, step, strip) for each in (of_rows.maximum, of_rows.rescale, of_rows.base))
+    before = load(maximum, first + lane)
+    largest = before.maximum(load(tallest, lane))
     base = _base(build, largest)
-    factor = (before - base).alu(Ops.EXP2)
-    column, loops = elements()
-    place = row * call.columns + column
-    weights = (load(scores, place) - base).alu(Ops.EXP2)
-    weighed = after(scores, barrier(WEIGHED, end(build.store(scores, place, weights), *loops)))
-    column, loops = elements()
-    sums = build.fold(Ops.ADD, load(weighed, row * call.columns + column), *loops)
-    effects = [
-        build.store(after(maximum, step), row, largest),
-        build.store(after(total, step), row, load(after(total, step), row) * factor + sums),
-        build.store(after(rescale, step), row, factor),
+    stores = [
+        build.store(maximum, first + lane, largest),
+        build.store(bases, lane, base),
+        build.store(rescale, first + lane, (before - base).alu(Ops.EXP2)),
     ]
+    based = barrier(BASED, end(UOp(Ops.GROUP, dtypes.void, tuple(stores)), lane))
+    inner = build.over(STRIP)
+    place, loops = elements(first + inner)
+    weights = (load(scores, place) - load(after(bases, based), inner)).alu(Ops.EXP2)
+    weighed = after(scores, barrier(WEIGHED, end(build.store(scores, place, weights), *loops, inner)))
+    sums = after(tallest, barrier(FOLDED, fold_rows(Ops.ADD, weighed, after(tallest, based))))
+    lane, total = build.tile(STRIP), after(of_rows.total, step, strip)
+    rescaled = load(total, first + lane) * load(after(rescale, based), first + lane)
+    effects = [end(build.store(total, first + lane, rescaled + load(sums, lane)), lane)]
     if state is not None:
-        column, loops = elements()
-        place = row * call.columns + column
-        kept = load(weighed, place) * at.kept(state, row, keys.start + column)
-        effects.append(end(build.store(weighed, place, kept), *loops))
-    done = barrier(SUMMED, end(UOp(Ops.GROUP, dtypes.void, tuple(effects)), inner, strip))
+        inner = build.over(STRIP)
+        place, loops = elements(first + inner)
+        kept = at.kept(state, first + inner, keys.start + place - (first + inner) * call.columns)
+        effects.append(end(build.store(weighed, place, load(weighed, place) * kept), *loops, inner))
+    done = barrier(SUMMED, end(UOp(Ops.GROUP, dtypes.void, tuple(effects)), strip))
     return done, after(scores, done)
 
 

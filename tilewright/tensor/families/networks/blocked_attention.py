@@ -29,11 +29,13 @@ from tilewright.tensor.primitives.reduce import accumulate_dtype
 MIN_STRIPS, MAX_STRIPS = 2, 5
 COLUMNS = 192
 # With fewer queries most of a block would be unused. Products and a softmax, which store scores, are faster below this
-# number of scores of a head, since a core's cache holds them; of causal calls they compute twice as many scores. They
-# are taken up to MAX_STORED scores of all heads, 128 MiB in float32.
+# number of scores of a head, since a core's cache holds them, but not of causal calls, of which they compute twice as
+# many scores, nor with few features, when a score takes longer to store and load than to compute. They are taken up to
+# MAX_STORED scores of all heads, 128 MiB in float32.
 MIN_QUERIES = 2 * STRIP
 MIN_SCORES = 1 << 18
-MIN_CAUSAL_SCORES = 1 << 15
+MIN_CHEAP_SCORES = 1 << 15
+FEW_FEATURES = 16
 MAX_STORED = 1 << 25
 # Maximum features of a head: a block of queries and one of keys fit into a core's cache.
 MAX_FEATURES = 512
@@ -49,8 +51,6 @@ MIN_TASKS = 16
 MAX_GROUPS = 4
 MIN_GROUP_KEYS = 1024
 
-# Vectors of two lanes leave no panel that is a multiple of the rows of tiles.
-MIN_LANES = 4
 _DTYPES = (dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.float64)
 
 T = TypeVar("T", bound=RandomMixin)
@@ -67,8 +67,6 @@ def blocked_attention(
         return None
     assert isinstance(query.device, str)
     call = _plan(open_driver(query.device).target, query, key, value, is_causal, dropout)
-    if call is None:
-        return None
     operands = [_padded(_as_heads(each).cast(call.dtype), call.lanes) for each in (query, key, value)]
     others: tuple[T, ...] = ()
     if mask is not None:
@@ -111,19 +109,18 @@ def _fits(query: RandomMixin, key: RandomMixin, value: RandomMixin, mask: Random
 def _is_long(query: tuple[int, ...], keys: int, is_causal: bool) -> bool:
     """Whether blocks are faster than products and a softmax, or need less memory where that is much."""
     scores = query[-2] * keys
-    if query[-2] < MIN_QUERIES or scores < MIN_CAUSAL_SCORES:
+    if query[-2] < MIN_QUERIES or scores < MIN_CHEAP_SCORES:
         return False
-    return is_causal or scores >= MIN_SCORES or scores * math.prod(query[:-2]) > MAX_STORED
+    is_cheap = is_causal or query[-1] <= FEW_FEATURES
+    return is_cheap or scores >= MIN_SCORES or scores * math.prod(query[:-2]) > MAX_STORED
 
 
 def _plan(
     target: Target, query: RandomMixin, key: RandomMixin, value: RandomMixin, is_causal: bool, dropout: float
-) -> BlockAttention | None:
-    """The facts of the kernels; None where vectors are too short."""
+) -> BlockAttention:
+    """The facts of the kernels."""
     dtype = accumulate_dtype(query.dtype)
-    lanes = target.lanes(dtype)
-    if lanes < MIN_LANES:
-        return None
+    lanes = max(2, target.lanes(dtype))
     heads, key_heads = (each.shape[-3] if each.ndim > 2 else 1 for each in (query, key))
     batch, keys = math.prod(query.shape[:-3]), key.shape[-2]
     panel = PANEL_VECTORS * lanes
