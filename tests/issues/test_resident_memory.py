@@ -1,5 +1,5 @@
 """Memory that a small model does not need, as its file and 25 % are the bar: graphs of recorded calls, the header of a
-file that was read, and libraries that a digest or a random number would load."""
+file that was read, and libraries that a digest, a random number or a greedy choice would load."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.llm.models import STORIES, STORIES_TOKENS, stories
 from tilewright import Tensor, jit
 from tilewright.base.digests import blake2b, sha256
+from tilewright.graph.uop import UOp
+from tilewright.llm.generator import Generator
+from tilewright.llm.model import Transformer
 from tilewright.nn.formats.mapped import bytes_of, unmap_pages
 
 SMAPS = Path("/proc/self/smaps")
@@ -91,3 +95,47 @@ def test_a_generator_loads_neither_openssl_nor_random_numbers_of_numpy() -> None
     )
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert json.loads(finished.stdout) == []
+
+
+def test_greedy_generation_loads_no_numpy_and_no_readers_of_other_files() -> None:
+    program = (
+        "import json, sys\n"
+        "from tilewright.llm.files.load import load_model\n"
+        "from tilewright.llm.generator import Generator\n"
+        f"generator = Generator(load_model({str(STORIES / 'stories260K.bin')!r}).model, end_tokens=())\n"
+        f"found = generator.run(generator.submit({STORIES_TOKENS[:3]}, limit=4))\n"
+        "print(json.dumps([found, sorted(sys.modules)]))"
+    )
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    found, modules = json.loads(finished.stdout)
+    assert found == STORIES_TOKENS[3:7]
+    others = {"numpy", "tarfile", "zipfile", "pickletools", "gzip", "tilewright.nn.formats.safetensors_file"}
+    assert others.union(["platformdirs"] if sys.platform == "linux" else ()).isdisjoint(modules)
+
+
+def test_layers_that_are_alike_are_planned_once_in_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph that a call holds at a time, and what is planned for it, do not grow with the number of layers."""
+    model = stories()
+    sizes: list[int] = []
+    whole = Transformer.hidden
+
+    def measured(self: Transformer, *args: object, **settings: bool) -> Tensor:
+        before = count_nodes()
+        found = whole(self, *args, **settings)
+        sizes.append(count_nodes() - before)
+        return found
+
+    monkeypatch.setattr(Transformer, "hidden", measured)
+    found = {}
+    for count in (1, 5):
+        model.layers = model.layers[:1] * count
+        sizes.clear()
+        generator = Generator(model, context=16, end_tokens=())
+        generator.run(generator.submit([1, 2], limit=1))
+        found[count] = sizes[0]
+    assert found[5] < 2 * found[1]
+
+
+def count_nodes() -> int:
+    gc.collect()
+    return sum(isinstance(each, UOp) for each in gc.get_objects())

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from tests.llm.models import STORIES_TOKENS, stories
-from tilewright import Context
+from tilewright import Context, Tensor
 from tilewright.base.errors import ConfigError, GenerationError
 from tilewright.base.events import subscribe
 from tilewright.llm import slots as slots_module
 from tilewright.llm.generator import Generator, Request
 from tilewright.llm.model import Transformer
-from tilewright.llm.sampling import Sampling
-from tilewright.llm.slots import PIECES, piece_size
+from tilewright.llm.sampling import Sampler, Sampling
+from tilewright.llm.slots import PIECES, Scores, piece_size
 
 TOKENS = STORIES_TOKENS
 CONTEXT = 256
@@ -222,10 +222,11 @@ def test_logits_that_are_nan_end_one_request(four: Generator, monkeypatch: pytes
     while not (right.tokens and wrong.tokens):
         four.step()
 
-    def poisoned(logits: np.ndarray) -> int:
-        return type(wrong.sampler).choose(wrong.sampler, logits * np.float32(np.nan))
+    def poisoned(scores: Scores, row: int) -> int:
+        logits = Tensor(scores[row][None] * np.float32(np.nan))
+        return Sampler.choose_from(wrong.sampler, Scores(logits, logits.argmax(-1), logits.max(-1)), 0)
 
-    monkeypatch.setattr(wrong.sampler, "choose", poisoned)
+    monkeypatch.setattr(wrong.sampler, "choose_from", poisoned)
     finish(four)
     assert right.tokens == TOKENS[4:14]
     assert wrong.finished == "error"

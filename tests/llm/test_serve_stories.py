@@ -15,10 +15,11 @@ import pytest
 
 from tests.llm.models import STORIES
 from tests.llm.serving import HTTP, Running, ask_at_once, running_server, wait_until
+from tilewright import Tensor
 from tilewright.llm.generator import Request
 from tilewright.llm.serve.model import open_served
 from tilewright.llm.serve.worker import Job
-from tilewright.llm.slots import PIECES, Slots, piece_size
+from tilewright.llm.slots import PIECES, Scores, Slots, piece_size
 
 # The stored text spells line breaks as the vocabulary does.
 STORY = (STORIES / "stories260K.greedy.txt").read_text().replace("<0x0A>", "\n")
@@ -144,7 +145,8 @@ def test_every_size_is_run_ahead_of_requests(monkeypatch: pytest.MonkeyPatch) ->
 
     def note(rows: int, size: int) -> Any:
         sizes[rows, size] += 1
-        return np.eye(rows, 512, 7, np.float32)
+        logits = Tensor(np.eye(rows, 512, 7, np.float32))
+        return Scores(logits, logits.argmax(-1), logits.max(-1))
 
     def note_one(slots: Slots, row: int, tokens: Sequence[int], position: int) -> Any:
         return note(1, 1 if len(tokens) == 1 else piece_size(len(tokens), PIECES[-1]))

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from tilewright import Context
-from tilewright.runtime.cache import cache_folder, cache_key, read_entry, write_entry
+from tilewright.runtime.cache import cache_folder, cache_key, read_entry, state_folder, write_entry
 from tilewright.runtime.sealed import MAGIC
 
 PROGRAM = """
@@ -84,3 +84,17 @@ def test_entries_by_key(tmp_path: pathlib.Path) -> None:
         assert key != cache_key("program", "text", "toolchain 2")
         with Context(CACHE=0):
             assert read_entry(key) is None
+
+
+@pytest.mark.parametrize("value", [None, "", " ", "/some/where", "/some/where/", "not/absolute", "~/own"])
+def test_folders_are_those_of_platformdirs(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is not asked in the plain case, an absolute path on Linux."""
+    import platformdirs
+
+    for variable in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+        if value is not None:
+            monkeypatch.setenv(variable, value)
+    with Context(TILEWRIGHT_CACHE_DIR="", TILEWRIGHT_STATE_DIR=""):
+        assert cache_folder() == platformdirs.user_cache_dir("tilewright", appauthor=False)
+        assert state_folder() == platformdirs.user_state_dir("tilewright", appauthor=False)

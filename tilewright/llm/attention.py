@@ -28,6 +28,10 @@ class Place:
     def rotation(self, layer: int) -> Rotation:
         return self.rotations[self.config.rope_of(layer)]
 
+    def shared(self) -> list[Tensor]:
+        """What all layers read."""
+        return [table for rotation in self.rotations.values() for table in (rotation.cosines, rotation.sines)]
+
     def mask(self, layer: int, keys: Tensor) -> Tensor | None:
         """True where a query may see a key: (time, keys), or (batch, 1, time, keys). None where all are seen, or where
         being causal is all there is to it."""

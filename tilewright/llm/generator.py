@@ -15,13 +15,14 @@ import dataclasses
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tilewright.base.errors import ConfigError, GenerationError, UserError
 from tilewright.llm.sampling import Sampler, Sampling
 
 if TYPE_CHECKING:
     from tilewright.llm.model import Transformer
+    from tilewright.llm.slots import Scores
 
 DEFAULT_CONTEXT = 4096
 
@@ -207,11 +208,11 @@ class Generator:
 
         pending = slot.pending
         piece = slot.next_tokens(piece_size(pending, self._chunk))
-        logits = self._network.run_one(slot.row, piece, len(slot.held))
+        scores = self._network.run_one(slot.row, piece, len(slot.held))
         slot.held += piece
         slot.used_at = self._steps
         if len(piece) == pending:
-            self._choose(slot, logits[0])
+            self._choose(slot, scores, 0)
 
     def _take_token(self, running: list[_Slot]) -> None:
         """One token of every running request. Where there are several, all rows up to the last of them run: what a row
@@ -219,7 +220,7 @@ class Generator:
         if len(running) == 1:
             (slot,) = running
             rows = {slot.row: 0}
-            logits = self._network.run_one(slot.row, slot.next_tokens(1), len(slot.held))
+            scores = self._network.run_one(slot.row, slot.next_tokens(1), len(slot.held))
         else:
             count = self._batch(max(slot.row for slot in running) + 1)
             rows = {row: row for row in range(count)}
@@ -228,22 +229,22 @@ class Generator:
                 del slot.held[self.context - 1 :]
             for slot in running:
                 (tokens[slot.row],) = slot.next_tokens(1)
-            logits = self._network.run_many(tokens, positions)
+            scores = self._network.run_many(tokens, positions)
         for slot in running:
             slot.held += slot.next_tokens(1)
             slot.used_at = self._steps
-            self._choose(slot, logits[rows[slot.row]])
+            self._choose(slot, scores, rows[slot.row])
 
     def _batch(self, rows: int) -> int:
         """How many rows run together: a power of two, so that few sizes are recorded, or all."""
         return min(1 << (rows - 1).bit_length(), len(self._slots))
 
-    def _choose(self, slot: _Slot, logits: Any) -> None:
+    def _choose(self, slot: _Slot, scores: Scores, row: int) -> None:
         request = slot.request
         if request is None or request.finished:
             return
         try:
-            token = request.sampler.choose(logits)
+            token = request.sampler.choose_from(scores, row)
         except UserError as error:
             request.error = error
             request.finish("error")

@@ -78,15 +78,24 @@ class Transformer:
         shapes = [attention_of(self.config).cached(self.config)] * self.config.layer_count
         return Cache(shapes, batch, length, dtype or self.dtype, self.device, clear=clear)
 
-    def hidden(self, tokens: Tensor, cache: Cache | None = None, position: Position = 0) -> Tensor:
-        """The states behind the last norm, (batch, time, hidden_size); `head` of those that are needed gives logits."""
+    def hidden(
+        self, tokens: Tensor, cache: Cache | None = None, position: Position = 0, *, by_layer: bool = False
+    ) -> Tensor:
+        """The states behind the last norm, (batch, time, hidden_size); `head` of those that are needed gives logits.
+        With `by_layer` each layer is realised on its own, for calls whose gradients nobody asks for: like layers are
+        one small graph with one plan, where the graph of all of them takes memory and time in proportion to their
+        number."""
         check_call(tokens, cache, position)
         x = self.embedding(tokens).cast(self.dtype)
         if self.config.embedding_scale != 1.0:
             x = x * self.config.embedding_scale
         place = Place(self.config, self.rotaries, x, cache, position)
+        if by_layer:
+            x.realize(*place.shared())
         for layer in self.layers:
             x = layer(x, place)
+            if by_layer:
+                x.realize()
         return self.norm(x)
 
     def __call__(self, tokens: Tensor, cache: Cache | None = None, position: Position = 0) -> Tensor:

@@ -1,5 +1,6 @@
 """The choice of the next token. In: one row of logits and the settings of a request. Out: a token. Stands between the
-network and the text; runs on the host, over one row that was copied from the device.
+network and the text; runs on the host, over one row that was copied from the device. A greedy choice takes the token
+that the device has found, and nothing is copied for it.
 
 Order of the steps: the repetition penalty changes logits; top-k, top-p and min-p leave out tokens, by the probabilities
 at temperature 1; the temperature flattens or sharpens what is left; one random number chooses. A sampler has random
@@ -18,6 +19,8 @@ from tilewright.base.errors import ConfigError, GenerationError, InternalError
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from tilewright.llm.slots import Scores
 
     Row = np.ndarray[Any, Any]
 
@@ -68,6 +71,13 @@ class Sampler:
         self.seed = int.from_bytes(os.urandom(8), "little") >> 1 if sampling.seed is None else sampling.seed
         self._random = random.Random(self.seed)
         self._seen = set(seen) if sampling.repetition_penalty != 1 else set()
+
+    def choose_from(self, scores: Scores, row: int) -> int:
+        """The next token, by one row of a call's scores: its logits are read where the best one is not the answer."""
+        token, highest = scores.best(row)
+        if self.sampling.is_greedy and self.sampling.repetition_penalty == 1 and math.isfinite(highest):
+            return token
+        return self.choose(scores[row])
 
     def choose(self, logits: Row) -> int:
         """The next token, by a row of logits as long as the vocabulary."""

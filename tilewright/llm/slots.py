@@ -1,5 +1,6 @@
-"""Calls of the network for requests that share one cache. In: the tokens of some rows and where they stand. Out: a row
-of logits for each. Stands between the generator, which thinks in requests, and the network, which thinks in tensors.
+"""Calls of the network for requests that share one cache. In: the tokens of some rows and where they stand. Out: the
+`Scores` of each row: its most probable token, and its logits for a sampler that asks for them. Stands between the
+generator, which thinks in requests, and the network, which thinks in tensors.
 
 Each request has a row of the cache, its slot. One row runs with its index and its position as symbolic integers of a
 jitted function: it attends to exactly the tokens it has. Several rows run together, each with a position of its own,
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilewright.base.config import Context, options
+from tilewright.base.dtype import dtypes
 from tilewright.base.errors import TilewrightError
 from tilewright.engine.jit.jit import jit
 from tilewright.graph.records import KernelInfo
@@ -25,7 +27,9 @@ from tilewright.tensor.tensor import Tensor
 if TYPE_CHECKING:
     import numpy as np
 
-    Rows = np.ndarray[Any, Any]
+    Row = np.ndarray[Any, Any]
+
+Scored = tuple[Tensor, Tensor, Tensor]  # logits (rows, vocabulary); the most probable token of each row, and its logit
 
 # Prompts are taken in pieces of these sizes, the last one padded: each size is recorded and compiled once.
 PIECES = (8, 16, 32, 128)
@@ -40,6 +44,28 @@ def piece_size(count: int, largest: int) -> int:
         if count <= size <= max(2 * count, sizes[0]):
             return size
     return max(size for size in sizes if size <= count)
+
+
+class Scores:
+    """What a call says of the next token of each row. The most probable token and its logit are found where the model
+    is; all logits of a row, `scores[row]`, are copied from there when a sampler first asks: a greedy choice copies a
+    few bytes and needs no NumPy."""
+
+    def __init__(self, logits: Tensor, tokens: Tensor, highest: Tensor) -> None:
+        self._logits = logits
+        self._tokens: list[int] = tokens.tolist()
+        self._highest: list[float] = highest.tolist()
+        self._rows: Row | None = None
+
+    def best(self, row: int) -> tuple[int, float]:
+        """The first of the most probable tokens, and its logit. NaN counts as the greatest."""
+        return self._tokens[row], self._highest[row]
+
+    def __getitem__(self, row: int) -> Row:
+        if self._rows is None:
+            self._rows = self._logits.numpy()
+        found: Row = self._rows[row]
+        return found
 
 
 class CacheRows(Cache):
@@ -87,14 +113,14 @@ class Slots:
         self.is_symbolic = isinstance(model.device, str) and has_symbolic_sizes(model.device)
         first = FIRST_LENGTH if self.is_symbolic else FIRST_LENGTH_WITHOUT_SYMBOLIC
         self._cache = self._make_cache(min(first, context))
-        self._calls: dict[tuple[int, int], Callable[..., Tensor]] = {}
+        self._calls: dict[tuple[int, int], Callable[..., Scored]] = {}
 
     @property
     def nbytes(self) -> int:
         return self._cache.nbytes()
 
-    def run_one(self, row: int, tokens: Sequence[int], position: int) -> Rows:
-        """The logits behind the last of the tokens of one row, the first of which stands at `position`."""
+    def run_one(self, row: int, tokens: Sequence[int], position: int) -> Scores:
+        """The scores behind the last of the tokens of one row, the first of which stands at `position`."""
         count = len(tokens)
         size = count if count == 1 else piece_size(count, PIECES[-1])
         self._reserve(position + size)
@@ -105,28 +131,26 @@ class Slots:
         # question decides its answer, and 8 bits of activations turn close decisions.
         exact = {"QUANTISED_ACTIVATIONS": 2} if 1 < size < PIECES[-1] and options.QUANTISED_ACTIVATIONS == 1 else {}
         with Context(**exact):
-            return self._read(self._call(1, size)(self.model, self._cache, given, last, row, place))
+            return Scores(*self._call(1, size)(self.model, self._cache, given, last, row, place))
 
-    def run_many(self, tokens: Sequence[int], positions: Sequence[int]) -> Rows:
-        """The logits behind one token of each of the first rows, which stands at the row's position."""
+    def run_many(self, tokens: Sequence[int], positions: Sequence[int]) -> Scores:
+        """The scores behind one token of each of the first rows, which stands at the row's position."""
         used = max(positions) + 1
         self._reserve(used)
         call = self._call(len(tokens), 1)
         given, places = self._whole([[token] for token in tokens]), self._whole(positions)
-        return self._read(
-            call(self.model, self._cache, given, places, used if self.is_symbolic else self._cache.length)
-        )
+        return Scores(*call(self.model, self._cache, given, places, used if self.is_symbolic else self._cache.length))
 
     # ---------------------------------------------------------------- recorded calls
 
-    def _call(self, rows: int, size: int) -> Callable[..., Tensor]:
+    def _call(self, rows: int, size: int) -> Callable[..., Scored]:
         """The jitted call for `rows` rows of `size` tokens each, made when it is first needed."""
         found = self._calls.get((rows, size))
         if found is None:
             found = self._calls[rows, size] = self._jitted(rows, size)
         return found
 
-    def _jitted(self, rows: int, size: int) -> Callable[..., Tensor]:
+    def _jitted(self, rows: int, size: int) -> Callable[..., Scored]:
         function = _many_rows if rows > 1 else _one_row
         if not self.is_symbolic:
             return jit(function)
@@ -160,29 +184,29 @@ class Slots:
 
     def _whole(self, values: Sequence[Any]) -> Tensor:
         """Integers where the model is."""
-        import numpy as np
-
-        made = Tensor(np.array(values, np.int32))
+        made = Tensor(values, dtype=dtypes.int32)
         device = self.model.device
         return (made.to(device) if isinstance(device, str) else made.shard(device)).realize()
-
-    @staticmethod
-    def _read(logits: Tensor) -> Rows:
-        return logits.numpy()
 
 
 # Model and cache are arguments because jit looks for tensors in those, and not in closures of the package's own code.
 
 
-def _one_row(model: Transformer, cache: Cache, tokens: Tensor, last: Tensor, row: Any, position: Any) -> Tensor:
+def _one_row(model: Transformer, cache: Cache, tokens: Tensor, last: Tensor, row: Any, position: Any) -> Scored:
     used = cache.length if isinstance(position, Tensor) else None
-    states = model.hidden(tokens, CacheRows(cache, row, 1, used), position)
-    return model.head(states[:, 0] if tokens.shape[1] == 1 else states[0][last]).realize()
+    states = model.hidden(tokens, CacheRows(cache, row, 1, used), position, by_layer=True)
+    return _scored(model.head(states[:, 0] if tokens.shape[1] == 1 else states[0][last]))
 
 
-def _many_rows(model: Transformer, cache: Cache, tokens: Tensor, positions: Tensor, used: Any) -> Tensor:
+def _many_rows(model: Transformer, cache: Cache, tokens: Tensor, positions: Tensor, used: Any) -> Scored:
     rows = CacheRows(cache, 0, tokens.shape[0], used)
-    return model.head(model.hidden(tokens, rows, positions)[:, 0]).realize()
+    return _scored(model.head(model.hidden(tokens, rows, positions, by_layer=True)[:, 0]))
+
+
+def _scored(logits: Tensor) -> Scored:
+    tokens, highest = logits.argmax(-1), logits.max(-1)
+    logits.realize(tokens, highest)
+    return logits, tokens, highest
 
 
 @functools.cache
@@ -195,4 +219,4 @@ def has_symbolic_sizes(device: str) -> bool:
         return False
 
 
-__all__ = ["PIECES", "CacheRows", "Slots", "has_symbolic_sizes", "piece_size"]
+__all__ = ["PIECES", "CacheRows", "Scores", "Slots", "has_symbolic_sizes", "piece_size"]

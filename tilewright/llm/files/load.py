@@ -8,10 +8,7 @@ import os
 from tilewright.base.dtype import DType, dtypes, to_dtype
 from tilewright.base.errors import DTypeError
 from tilewright.graph.spec import Devices
-from tilewright.llm.files.gguf_model import load_gguf
-from tilewright.llm.files.hugging_face import load_folder
 from tilewright.llm.files.loaded import LoadedModel
-from tilewright.llm.files.stories import load_stories
 from tilewright.llm.sharding import shard_model
 from tilewright.nn.formats.gguf_header import MAGIC
 from tilewright.nn.formats.mapped import Path, check_plain, unreadable
@@ -27,7 +24,10 @@ def load_model(path: Path, device: Devices | None = None, dtype: DType | str | N
     wanted = dtypes.float32 if dtype is None else to_dtype(dtype)
     if not wanted.is_float:
         raise DTypeError("load_model", f"activations of {wanted.name}", "give a float")
+    # A reader is imported for its files alone: that of folders brings safetensors and JSON of other libraries with it.
     if os.path.isdir(path):
+        from tilewright.llm.files.hugging_face import load_folder
+
         return load_folder(os.fspath(path), device, wanted)
     check_plain("load_model", path)
     try:
@@ -36,5 +36,9 @@ def load_model(path: Path, device: Devices | None = None, dtype: DType | str | N
     except OSError as error:
         raise unreadable("load_model", path, error) from error
     if start == MAGIC or os.fspath(path).endswith(".gguf"):
+        from tilewright.llm.files.gguf_model import load_gguf
+
         return load_gguf(path, device, wanted)
+    from tilewright.llm.files.stories import load_stories
+
     return load_stories(path, device, wanted)
