@@ -92,10 +92,11 @@ class Transformer:
         place = Place(self.config, self.rotaries, x, cache, position)
         if by_layer:
             x.realize(*place.shared())
-        for layer in self.layers:
+        for number, layer in enumerate(self.layers):
             x = layer(x, place)
             if by_layer:
-                x.realize()
+                # The updated memory is asked for too: a tensor that is not keeps the graph that it was computed from.
+                x.realize(*([] if cache is None else cache.layers[number]))
         return self.norm(x)
 
     def __call__(self, tokens: Tensor, cache: Cache | None = None, position: Position = 0) -> Tensor:
