@@ -7,6 +7,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 from tilewright import Context
 from tilewright.runtime.cache import cache_folder, cache_key, read_entry, state_folder, write_entry
 from tilewright.runtime.sealed import MAGIC
